@@ -1,0 +1,80 @@
+"""One `Op` is the whole truth about an operation; nothing outside `gt/ops` mentions an op by name.
+
+An op is a pure function of its operands (tensors, and Python numbers that may change from call to call) and its
+attributes (what its result type depends on). What a caller may leave out, such as ``dim=None``, is settled before an
+op is made: attributes are complete, normalised and hashable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gt.errors import DimError, DTypeError, ShapeError
+from gt.types import DTYPES, DType, OperandType, TensorType
+
+#: ``(("dim", 1), ("keepdim", False))``: sorted by nothing, written in the order of the op's signature
+Attrs = tuple[tuple[str, Any], ...]
+Types = tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Op:
+    name: str
+    #: (*operand types, **attrs) -> the result's type, or a tuple of them; raises one of the three errors above.
+    infer: Callable[..., TensorType | Types]
+    #: (xp, *arrays and numbers, **attrs) -> array(s); ``xp`` is torch or numpy with array-API names.
+    kernel: Callable[..., Any]
+    #: Used instead of ``kernel`` on one engine; called with that library itself as ``xp``.
+    torch: Callable[..., Any] | None = None
+    numpy: Callable[..., Any] | None = None
+    #: (*operand types, **attrs) -> the dtype all operands are brought to first; numpy's own promotion is not torch's.
+    common: Callable[..., DType] | None = None
+    #: The result shares memory with the first operand. Every other op makes fresh memory.
+    view: bool = False
+    #: (xp, *operands, **attrs) writes its result into the first operand; else the result is computed and copied.
+    inplace: Callable[..., Any] | None = None
+    #: There is no operand to tell the device from: the kernel takes ``device=``.
+    creates: bool = False
+    #: The kernel takes ``out=``, the tuple of result types: its attributes alone do not tell them.
+    wants_out: bool = False
+
+    def result_types(self, types: tuple[OperandType, ...], attrs: Attrs) -> Types:
+        try:
+            made = self.infer(*types, **dict(attrs))
+        except (ShapeError, DimError, DTypeError) as problem:
+            raise type(problem)(f"{self.call(types, attrs)}: {problem}") from None
+        return made if isinstance(made, tuple) else (made,)
+
+    def call(self, types: tuple[OperandType, ...], attrs: Attrs) -> str:
+        """``sum(float32[8,4], dim=(1,))``: how errors and logs name one use of this op."""
+        shown = [*map(str, types), *(f"{k}={v}" for k, v in attrs)]
+        return f"{self.name}({', '.join(shown)})"
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+OPS: dict[str, Op] = {}
+
+
+def op(name: str, **fields: Any) -> Op:
+    """Declare one op. Declaring a name twice is an error."""
+    if name in OPS:
+        raise ValueError(f"op {name!r} is declared twice")
+    OPS[name] = made = Op(name=name, **fields)
+    return made
+
+
+def frozen(value: Any) -> Any:
+    """Lists from the wire as the tuples attributes are made of."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def dtype_named(name: str) -> DType:
+    """Attributes hold a dtype by its name: they go on the wire."""
+    try:
+        return DTYPES[name]
+    except KeyError:
+        raise DTypeError(f"no dtype is called {name!r}") from None

@@ -1,0 +1,67 @@
+"""A signature is one way of calling one op: the op, its attributes and the types of its operands.
+
+Programs make the same few hundred calls again and again. The client numbers each signature once, sends its
+definition once, and from then on an instruction is a few numbers in a flat stream:
+
+    code, site, outputs…, operands…
+
+``code`` is the signature's number; ``site`` the client's number for the source line; an output or a tensor operand
+is a tensor id; a scalar operand is the number itself. How many words follow is known from the signature. Below
+``FIRST_CODE`` a code is a control word, and a negative word ``-id`` frees a tensor (see `gt.wire.messages`).
+"""
+
+from __future__ import annotations
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops.core import OPS, Attrs, Op, Types
+from gt.types import OperandType, Scalar, TensorType
+
+#: words before the outputs: code and site
+HEAD = 2
+
+#: in place, a result may lose precision but not kind
+KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}
+
+
+class Signature:
+    """Immutable. Everything that does not change from one call to the next is worked out here, once."""
+
+    __slots__ = ("attrs", "ins", "into", "offsets", "op", "outs", "plain", "start", "width")
+
+    def __init__(self, op: Op, attrs: Attrs, ins: tuple[OperandType, ...], outs: Types, into: bool) -> None:
+        self.op, self.attrs, self.ins, self.outs = op, attrs, ins, outs
+        #: The output is an existing tensor, and the result is written into its storage.
+        self.into = into
+        #: where the operands start, counted from the code
+        self.start = HEAD + len(outs)
+        self.width = self.start + len(ins)
+        #: where the tensor ids among the operands are, counted from the code
+        self.offsets = tuple(self.start + i for i, t in enumerate(ins) if not isinstance(t, Scalar))
+        #: the number of operands if all are tensors and there is one fresh output, else -1: the common, fast case
+        self.plain = len(ins) if len(outs) == 1 and not into and len(self.offsets) == len(ins) else -1
+
+    def __str__(self) -> str:
+        mark = "_" if self.into else ""
+        return self.op.call(self.ins, self.attrs).replace("(", f"{mark}(", 1)
+
+
+def sign(op: Op, attrs: Attrs, ins: tuple[OperandType, ...], into: bool = False) -> Signature:
+    """Infer the result of a call; raises at the caller if there is none."""
+    outs = op.result_types(ins, attrs)
+    if into:
+        outs = (_target(op.call(ins, attrs), ins[0], outs),)
+    return Signature(op, attrs, ins, outs, into)
+
+
+def _target(call: str, target: OperandType, outs: Types) -> TensorType:
+    """In place, the result goes into the first operand, which keeps its shape and dtype."""
+    if isinstance(target, Scalar) or len(outs) != 1 or outs[0].shape != target.shape:
+        raise ShapeError(f"{call}: in place, the result {outs[0]} does not fit into {target}")
+    if KINDS[outs[0].dtype.kind] > KINDS[target.dtype.kind]:
+        raise DTypeError(f"{call}: in place, {outs[0].dtype.name} does not fit into {target.dtype.name}")
+    return target
+
+
+def signature_from(name: str, attrs: Attrs, ins: tuple[OperandType, ...], into: bool) -> Signature:
+    """The same for a definition that came by wire: an unknown op is a KeyError."""
+    return sign(OPS[name], attrs, ins, into)

@@ -1,0 +1,93 @@
+"""The engine without torch: every op, slowly, and an independent opinion on what torch's kernels compute."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+
+from gt.errors import DTypeError
+from gt.ops import Signature
+from gt.types import DTYPES, DType, TensorType
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    if dtype.name == "bfloat16":
+        raise DTypeError("the numpy backend has no bfloat16; use float32, or a worker with --backend torch")
+    return np.dtype(dtype.name)
+
+
+class NumpyEngine:
+    name = "numpy"
+    device = "cpu"
+
+    def link(self, signature: Signature) -> Any:
+        op = signature.op
+        for dtype in (*(t.dtype for t in signature.ins), *(t.dtype for t in signature.outs), *_named(signature)):
+            numpy_dtype(dtype)
+        given: dict[str, Any] = dict(signature.attrs)
+        if op.creates:
+            given["device"] = "cpu"
+        if op.wants_out:
+            given["out"] = signature.outs
+        kernel = partial(op.numpy, np) if op.numpy is not None else partial(op.kernel, xp)
+        return _Call(signature, partial(kernel, **given))
+
+    def from_host(self, data: memoryview, type: TensorType, *, adopt: bool) -> np.ndarray[Any, Any]:
+        array = np.frombuffer(data, dtype=numpy_dtype(type.dtype)).reshape(type.shape)
+        return array if adopt and not data.readonly else array.copy()
+
+    def to_host(self, array: np.ndarray[Any, Any]) -> memoryview:
+        if not array.size:
+            return memoryview(b"")
+        return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+    def nbytes(self, array: np.ndarray[Any, Any]) -> int:
+        return array.nbytes
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError)
+
+    def synchronize(self) -> None:
+        pass
+
+    def memory(self) -> dict[str, int]:
+        return {}
+
+
+def _named(signature: Signature) -> list[DType]:
+    return [DTYPES[value] for _, value in signature.attrs if isinstance(value, str) and value in DTYPES]
+
+
+class _Call:
+    """A kernel between torch's rules: operands meet in torch's common dtype, results come out in the inferred one."""
+
+    __slots__ = ("common", "dtypes", "into", "kernel")
+
+    def __init__(self, signature: Signature, kernel: Any) -> None:
+        op = signature.op
+        self.kernel, self.into = kernel, signature.into
+        self.common = numpy_dtype(op.common(*signature.ins, **dict(signature.attrs))) if op.common else None
+        self.dtypes = [numpy_dtype(t.dtype) for t in signature.outs]
+
+    def __call__(self, *operands: Any) -> Any:
+        target = operands[0] if self.into else None
+        if self.common is not None:
+            operands = tuple(_cast(x, self.common) for x in operands)
+        with np.errstate(all="ignore"):
+            made = self.kernel(*operands)
+        if target is not None:
+            target[...] = made
+            return target
+        if len(self.dtypes) > 1:
+            return tuple(_cast(x, d) for x, d in zip(made, self.dtypes, strict=True))
+        return _cast(made, self.dtypes[0])
+
+
+def _cast(x: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """numpy gives scalars for 0-d results; GT's are arrays. A Python number wraps around as torch's does."""
+    if isinstance(x, int) and dtype.kind in "iu":
+        return np.asarray(x).astype(dtype)
+    return np.asarray(x).astype(dtype, copy=False)

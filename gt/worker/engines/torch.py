@@ -1,0 +1,83 @@
+"""The engine that counts: torch, on the CPU or on one GPU."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import array_api_compat.torch as xp
+import torch
+
+from gt.errors import ConfigError
+from gt.ops import Signature
+from gt.types import TensorType
+
+
+class TorchEngine:
+    name = "torch"
+
+    def __init__(self, device: str | None = None, threads: int | None = None) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.device = device or ("cuda:0" if torch.cuda.is_available() else "cpu")
+        try:
+            self._device = torch.device(self.device)
+            torch.empty(1, device=self._device)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(f"--device {self.device}: {str(error).splitlines()[0]}") from None
+        self.on_gpu = self._device.type == "cuda"
+        # the client asks for gradients as ops of their own: torch must not record a second tape
+        torch.set_grad_enabled(False)
+
+    def link(self, signature: Signature) -> Any:
+        op = signature.op
+        if signature.into and op.inplace is not None:
+            return partial(op.inplace, torch, **dict(signature.attrs))
+        kernel = partial(op.torch, torch) if op.torch is not None else partial(op.kernel, xp)
+        given: dict[str, Any] = dict(signature.attrs)
+        if op.creates:
+            given["device"] = self._device
+        if op.wants_out:
+            given["out"] = signature.outs
+        linked = partial(kernel, **given)
+        return _writing(linked) if signature.into else linked
+
+    def from_host(self, data: memoryview, type: TensorType, *, adopt: bool) -> torch.Tensor:
+        dtype = getattr(torch, type.dtype.name)
+        if not type.numel:
+            return torch.empty(type.shape, dtype=dtype, device=self._device)
+        source = data if not data.readonly else bytearray(data)
+        host = torch.frombuffer(source, dtype=dtype).reshape(type.shape)
+        if self.on_gpu:
+            return host.to(self._device)
+        return host if adopt or source is not data else host.clone()
+
+    def to_host(self, array: torch.Tensor) -> memoryview:
+        flat = array.detach().cpu().contiguous().reshape(-1)
+        if not flat.numel():
+            return memoryview(b"")
+        return memoryview(flat.view(torch.uint8).numpy()).cast("B")
+
+    def nbytes(self, array: torch.Tensor) -> int:
+        return array.numel() * array.element_size()
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        # on the CPU torch raises a plain RuntimeError; its allocator's name is the only sign
+        return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+    def synchronize(self) -> None:
+        if self.on_gpu:
+            torch.cuda.synchronize(self._device)
+
+    def memory(self) -> dict[str, int]:
+        if not self.on_gpu:
+            return {}
+        free, total = torch.cuda.mem_get_info(self._device)
+        return {"used": total - free, "total": total, "allocated": torch.cuda.memory_allocated(self._device)}
+
+
+def _writing(linked: Any) -> Any:
+    def write(target: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return target.copy_(linked(target, *rest))
+
+    return write
