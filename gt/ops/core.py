@@ -35,6 +35,8 @@ class Op:
     view: bool = False
     #: (xp, *operands, **attrs) writes its result into the first operand; else the result is computed and copied.
     inplace: Callable[..., Any] | None = None
+    #: (*operand types, **attrs) -> arithmetic operations, for ops that do many an element.
+    flops: Callable[..., int] | None = None
     #: There is no operand to tell the device from: the kernel takes ``device=``.
     creates: bool = False
     #: The kernel takes ``out=``, the tuple of result types: its attributes alone do not tell them.

@@ -1,0 +1,180 @@
+"""One socket, many threads: whoever waits does the receiving for all.
+
+A ZeroMQ socket may be touched by one thread at a time, so there is a *turn*. To send, a thread puts its frames into
+the outbox and takes the turn if it is free; if not, it wakes the holder, who sends them. To wait for a reply, a thread
+takes the turn and polls; what arrives for others it hands over on the way. A background thread does both when nobody
+else does: it sends what was left lying for a moment, and notices the end of the connection.
+
+Ctrl-C may interrupt a wait, never the handling of a message: half a message handled would be worse than none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Protocol
+
+import zmq
+
+from gt.errors import ConnectionLost
+from gt.wire.sockets import Connection
+
+#: How often a waiting thread that does not hold the turn looks whether its reply is here.
+GLANCE = 0.002
+#: How long the background thread leaves instructions lying, and how long it sleeps when there are none.
+SOON, LATER = 0.002, 0.02
+
+
+class Link(Protocol):
+    """What a session needs of a connection; `gt.testing` has one without sockets."""
+
+    def send(self, frames: list[Any]) -> None: ...
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Handle what arrives until ``ready()``; False after ``timeout`` seconds. Raises if the connection ends."""
+
+    def close(self) -> None: ...
+
+
+class SocketLink:
+    def __init__(self, connection: Connection, handle: Callable[[list[bytes]], None]) -> None:
+        self._connection, self._handle = connection, handle
+        self._socket = connection.socket
+        self._outbox: deque[list[Any]] = deque()
+        self._turn = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._poller = zmq.Poller()
+        for source in (self._socket, connection.events, self._wake_read):
+            self._poller.register(source, zmq.POLLIN)
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, flush: Callable[[], bool]) -> None:
+        """``flush`` sends what has been lying for a while, and says whether there was anything."""
+        self._thread = threading.Thread(target=self._background, args=(flush,), name="gt-link", daemon=True)
+        self._thread.start()
+
+    # -- sending -------------------------------------------------------------------------
+
+    def send(self, frames: list[Any]) -> None:
+        if self._connection.ended:
+            raise ConnectionLost(self._connection.ended)
+        self._outbox.append(frames)
+        self._push()
+
+    def _push(self) -> None:
+        # the loop: what was put into the outbox while we held the turn is ours to send
+        while self._outbox and not self._closed.is_set():
+            if not self._turn.acquire(blocking=False):
+                self._wake()
+                return
+            try:
+                self._drain()
+            finally:
+                self._turn.release()
+
+    def _drain(self) -> None:
+        while self._outbox:
+            # sent, then removed: an interrupt in between repeats a submission, which its serial number tells
+            self._socket.send_multipart(self._outbox[0])
+            self._outbox.popleft()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+            os.write(self._wake_write, b"!")
+
+    # -- receiving -----------------------------------------------------------------------
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not ready():
+            if self._connection.ended or self._closed.is_set():
+                raise ConnectionLost(self._connection.ended or "this session was disconnected")
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            if self._turn.acquire(timeout=GLANCE):
+                try:
+                    if not ready():
+                        self._once(100)
+                finally:
+                    self._turn.release()
+                self._push()
+        return True
+
+    def _once(self, milliseconds: int) -> None:
+        """With the turn: send what waits, then take in what comes."""
+        self._drain()
+        for source, _ in self._poller.poll(milliseconds):
+            if source is self._socket:
+                with _uninterrupted():
+                    self._receive()
+            elif source == self._wake_read:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+                self._drain()
+            else:
+                self._connection.look()
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._handle(frames)
+
+    # -- the background ------------------------------------------------------------------
+
+    def _background(self, flush: Callable[[], bool]) -> None:
+        pause = SOON
+        while not self._closed.wait(pause):
+            try:
+                pause = SOON if flush() else min(2 * pause, LATER)
+                if self._turn.acquire(blocking=False):
+                    try:
+                        if not self._closed.is_set():
+                            self._once(0)
+                    finally:
+                        self._turn.release()
+            except ConnectionLost:
+                pause = LATER
+
+    def close(self) -> None:
+        if self._closed.is_set():
+            return
+        with self._turn:
+            self._drain()
+            self._closed.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=2)
+        with self._turn:
+            # a moment for the last words to leave
+            self._socket.linger = 500
+            self._connection.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the end of the block."""
+    before = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    if not callable(before):  # another thread, or a program that took signals into its own hands
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(*came[0])

@@ -1,0 +1,389 @@
+"""A session: one client's stream of instructions, and the values it reads.
+
+Emitting appends words to a list and returns; the list goes out when it is long enough, when a value is read, or a
+moment later by itself. Nothing on that way takes a lock: ``extend`` of a list is one step for every other thread.
+Each submission uses up credit, which comes back as work is done. A client that is far ahead waits here, and nowhere
+does a queue grow without bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from gt.client import sites
+from gt.client.link import Link
+from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError
+from gt.log import topic, warn
+from gt.ops import Op, Signature, sign
+from gt.types import TensorType
+from gt.wire.codec import BadFrame, Decode, definition, encode
+from gt.wire.messages import (
+    FETCH,
+    FIRST_CODE,
+    INLINE,
+    MAX_WORDS,
+    RESET,
+    WINDOW,
+    Alive,
+    Answer,
+    Ask,
+    Bye,
+    Credit,
+    Definition,
+    NoValue,
+    Part,
+    PartTaken,
+    Refused,
+    Roster,
+    Submit,
+    Trouble,
+    ValueInline,
+    ValuePart,
+    Welcome,
+    WorkerInfo,
+    WorkerStats,
+)
+from gt.wire.parts import Incoming, Outgoing, new_lane
+from gt.wire.shared import Lane, Lanes, host_identity
+
+#: Words that go out together.
+BATCH = 640
+#: Signatures kept before all are forgotten: a program that makes ever new shapes must not fill anybody's memory.
+SIGNATURES = 20_000
+
+
+class Pending:
+    """A value that was asked for."""
+
+    __slots__ = ("buffer", "done", "error", "incoming")
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+        self.incoming: Incoming | None = None
+        self.done = False
+        self.error: GtError | None = None
+
+
+class Session:
+    def __init__(self, name: str = "") -> None:
+        #: how it was reached, for messages
+        self.name = name
+        self.id = 0
+        self.workers: list[WorkerInfo] = []
+        self.link: Link | None = None
+        #: why there is no session any more
+        self.ended: GtError | None = None
+        self.on_end: list[Callable[[], None]] = []
+        self.welcomed = False
+        self.words: list[Any] = []
+        self.extend = self.words.extend
+        #: ids of tensors that Python let go, not yet told
+        self.dropped: deque[int] = deque()
+        self.next_id = itertools.count(1).__next__
+        #: (op, attrs, *operand types) -> (code, result type, signature)
+        self.signatures: dict[tuple[Any, ...], tuple[int, TensorType, Signature]] = {}
+        self._definitions: list[Definition] = []
+        self._next_code = itertools.count(FIRST_CODE).__next__
+        self._requests = itertools.count(1).__next__
+        self._pending: dict[int, Any] = {}
+        self._flushing = threading.RLock()
+        self._serial = 0
+        #: a submission that is perhaps not sent yet
+        self._staged: list[Any] | None = None
+        #: weights: sent, and known to be done; and of the bytes among the words
+        self._sent = self._done = self._inline = 0
+        self._uploading = threading.RLock()
+        self._outgoing: dict[int, Outgoing] = {}
+        self._lane: Lane | None = None
+        self._lanes = Lanes()
+        #: failures nobody has read yet: cause -> text
+        self.troubles: dict[int, str] = {}
+        #: the last submissions, for `gt.debug.print_tape`
+        self.recent: deque[tuple[list[Any], dict[int, Signature]]] = deque(maxlen=16)
+        self._by_code: dict[int, Signature] = {}
+        self._decode = Decode("client")
+        self._debug = topic("GT_DEBUG_CLIENT")
+
+    # -- emitting ------------------------------------------------------------------------
+
+    def define(self, op: Op, attrs: Any, types: tuple[Any, ...], into: bool) -> tuple[int, TensorType, Signature]:
+        """A call not made before: infer its result, which may raise, and give it a number."""
+        signature = sign(op, attrs, types, into)
+        if self.ended is not None:
+            raise self.ended
+        if len(self.signatures) >= SIGNATURES:
+            self._forget_signatures()
+        code = self._next_code()
+        self._definitions.append(definition(code, signature))
+        self._by_code[code] = signature
+        found = self.signatures[(op, attrs, into, *types)] = code, signature.outs[0], signature
+        if self._debug:
+            self._debug(f"{code} = {signature}")
+        return found
+
+    def _forget_signatures(self) -> None:
+        self.signatures.clear()
+        self.flush()
+        self._by_code.clear()
+        self.extend((RESET, self._next_code()))
+
+    def free(self) -> None:
+        """Tell the workers which tensors Python let go since the last time."""
+        dropped = self.dropped
+        try:
+            while True:
+                self.words.append(-dropped.popleft())
+        except IndexError:
+            pass
+
+    def flush(self) -> None:
+        """Send what was emitted so far, and wait if too much of it is not done yet."""
+        self._submit()
+        if self._sent - self._done > WINDOW:
+            self._await(lambda: self._sent - self._done <= WINDOW // 2)
+
+    def flush_by_itself(self) -> bool:
+        """For the background thread, which must neither wait nor raise. Was there anything to send?"""
+        if not (self.words or self.dropped) or self.ended is not None or self._sent - self._done > WINDOW:
+            return False
+        try:
+            self._submit()
+        except GtError:
+            return False
+        return True
+
+    def _submit(self) -> None:
+        if self.ended is not None:
+            raise self.ended
+        with self._flushing:
+            if self._staged is not None:  # an interrupt came before we knew that it was sent
+                self._send(self._staged)
+            if self.dropped:
+                self.free()
+            words = self.words
+            count = min(len(words), MAX_WORDS)
+            if not count:
+                return
+            stream, definitions = words[:count], self._definitions[:]
+            weight = count + self._inline
+            frames = [encode(Submit(self._serial + 1, definitions, stream, weight))]
+            defined = len(definitions)
+            # no call from here to the deletion: an interrupt, or another thread, comes before all of it or after
+            self._staged = frames
+            self._serial += 1
+            self._sent += weight
+            self._inline = 0
+            del words[:count], self._definitions[:defined]
+            self._send(frames)
+            self._staged = None
+            self.recent.append((stream, self._by_code))
+
+    def _send(self, frames: list[Any]) -> None:
+        assert self.link is not None
+        try:
+            self.link.send(frames)
+        except ConnectionLost as error:
+            raise self._end(error) from None
+
+    def _await(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until something arrived. Every wait in a client is this one, and the link's end ends it."""
+        assert self.link is not None
+        try:
+            arrived = self.link.wait(lambda: ready() or self.ended is not None, timeout)
+        except ConnectionLost as error:
+            raise self._end(error) from None
+        if self.ended is not None:
+            raise self.ended
+        return arrived
+
+    # -- reading -------------------------------------------------------------------------
+
+    def read(self, id: int, type: TensorType) -> Any:
+        """The value's bytes, in fresh memory. Raises what made it fail."""
+        request = self._requests()
+        pending = self._pending[request] = Pending(type.nbytes)
+        try:
+            self.extend((FETCH, request, id))
+            self.flush()
+            position = self._sent
+            self._await(lambda: pending.done)
+        finally:
+            del self._pending[request]
+        self._done = max(self._done, position)
+        if pending.error is not None:
+            raise pending.error
+        return pending.buffer
+
+    def ask(self) -> list[WorkerStats]:
+        self.flush()
+        request = self._requests()
+        self._pending[request] = answers = []
+        self._send([encode(Ask(request))])
+        self._await(lambda: bool(answers))
+        return answers[0]
+
+    # -- large values to the workers -----------------------------------------------------
+
+    def upload(self, data: memoryview) -> bytes | int:
+        """What stands for these bytes in an instruction: themselves, or the number of a transfer."""
+        if data.nbytes <= INLINE:
+            self._inline += data.nbytes >> 3
+            return bytes(data)
+        with self._uploading:
+            if self.ended is not None:
+                raise self.ended
+            self._need_worker()
+            transfer = self._requests()
+            outgoing = self._outgoing[transfer] = Outgoing(data, self._shared_lane())
+            try:
+                self._send_parts(transfer, outgoing)
+                while not outgoing.all_sent:
+                    under_way = outgoing.under_way
+                    self._await(lambda: outgoing.under_way < under_way)
+                    self._send_parts(transfer, outgoing)
+            except BaseException:
+                # parts may lie in the lane for ever: start a new one
+                self._lane = None
+                raise
+        return transfer
+
+    def _send_parts(self, transfer: int, outgoing: Outgoing) -> None:
+        for piece in outgoing.ready():
+            part = Part(transfer, piece.offset, piece.nbytes, outgoing.total, piece.place)
+            # a copy: the caller may change its array as soon as it has it back
+            self._send([encode(part)] if piece.data is None else [encode(part), bytes(piece.data)])
+
+    def _shared_lane(self) -> Lane | None:
+        mine = host_identity()
+        if not mine or any(w.host != mine for w in self.workers):
+            return None
+        if self._lane is None:
+            self._lane = new_lane()
+        return self._lane
+
+    def _need_worker(self) -> None:
+        if not self.workers and not self._await(lambda: bool(self.workers), 3.0):
+            raise NoWorkers(f"no worker is connected to {self.name}; start one with python -m gt.worker")
+
+    # -- arriving ------------------------------------------------------------------------
+
+    def handle(self, frames: list[bytes]) -> None:
+        try:
+            message = self._decode(frames[0])
+        except BadFrame as error:
+            self._end(ConnectionLost(f"the server sent what is no message: {error}"))
+            return
+        HANDLERS[type(message)](self, message, frames)
+
+    def _welcome(self, m: Welcome, frames: object) -> None:
+        self.id, self.workers, self.welcomed = m.id, m.workers, True
+
+    def _refused(self, m: Refused, frames: object) -> None:
+        self._end(BY_NAME["Refused"](f"the server turned this connection away: {m.reason}"))
+
+    def _alive(self, m: Alive, frames: object) -> None:
+        pass
+
+    def _roster(self, m: Roster, frames: object) -> None:
+        if any(w not in m.workers for w in self.workers):
+            self._lane = None  # what the lost worker had not taken stays in the lane for ever
+        self.workers = m.workers
+
+    def _credit(self, m: Credit, frames: object) -> None:
+        self._done = max(self._done, m.done)
+
+    def _trouble(self, m: Trouble, frames: object) -> None:
+        if len(self.troubles) < 100:
+            self.troubles[m.cause] = _told(m.text, m.site)
+
+    def _value(self, m: ValueInline, frames: object) -> None:
+        if (pending := self._pending.get(m.request)) is not None:
+            pending.buffer, pending.done = bytearray(m.data), True
+
+    def _value_part(self, m: ValuePart, frames: list[bytes]) -> None:
+        pending = self._pending.get(m.request)
+        if pending is not None:
+            if pending.incoming is None:
+                pending.buffer = _fresh(m.total)
+                pending.incoming = Incoming(memoryview(pending.buffer))
+            data = memoryview(frames[1]) if m.place is None else self._lanes.read(m.place, m.nbytes)
+            pending.incoming.add(m.offset, data)
+            pending.done = pending.incoming.complete
+        # taken even if nobody wants it any more: the worker waits for it
+        assert self.link is not None
+        self.link.send([encode(PartTaken(m.request, m.nbytes))])
+
+    def _no_value(self, m: NoValue, frames: object) -> None:
+        self.troubles.pop(m.cause, None)
+        if (pending := self._pending.get(m.request)) is not None:
+            pending.error = BY_NAME.get(m.kind, RemoteError)(_told(m.text, m.site))
+            pending.done = True
+
+    def _part_taken(self, m: PartTaken, frames: object) -> None:
+        if (outgoing := self._outgoing.get(m.transfer)) is not None:
+            outgoing.taken(m.nbytes)
+            if outgoing.all_taken:
+                del self._outgoing[m.transfer]
+
+    def _answer(self, m: Answer, frames: object) -> None:
+        if (answers := self._pending.pop(m.request, None)) is not None:
+            answers.append(m.workers)
+
+    # -- the end -------------------------------------------------------------------------
+
+    def _end(self, error: ClusterError | GtError) -> GtError:
+        """Nothing more will come; the first reason is the one that is told."""
+        if self.ended is None:
+            if isinstance(error, ConnectionLost):
+                error = ConnectionLost(f"the connection to {self.name} is lost: {error}")
+            self.ended = error
+            for act in self.on_end:
+                act()
+        return self.ended
+
+    def close(self) -> None:
+        """A clean end: all this session's tensors are freed."""
+        link, self.link = self.link, None
+        if link is None:
+            return
+        if self.ended is None:
+            self._end(ConnectionLost("this session was disconnected"))
+            try:
+                link.send([encode(Bye())])
+            except ConnectionLost:
+                pass
+        link.close()
+        if self.troubles:
+            some = next(iter(self.troubles.values()))
+            warn(f"{len(self.troubles)} instruction(s) failed whose results were never read; the first: {some}")
+
+
+def _told(text: str, site: int) -> str:
+    place = sites.describe(site)
+    return f"{text}\n  asked for at {place}" if place else text
+
+
+def _fresh(nbytes: int) -> Any:
+    """Memory to put a value together in; numpy's comes in large pages."""
+    import numpy as np
+
+    return np.empty(nbytes, dtype=np.uint8)
+
+
+HANDLERS: dict[type, Callable[[Session, Any, Any], None]] = {
+    Welcome: Session._welcome,
+    Refused: Session._refused,
+    Alive: Session._alive,
+    Roster: Session._roster,
+    Credit: Session._credit,
+    Trouble: Session._trouble,
+    ValueInline: Session._value,
+    ValuePart: Session._value_part,
+    NoValue: Session._no_value,
+    PartTaken: Session._part_taken,
+    Answer: Session._answer,
+}

@@ -1,0 +1,410 @@
+"""The dispatcher as a pure state machine: ``handle(peer, message) -> actions``.
+
+No socket, clock, thread or tensor library is here; `server.py` owns those, and a test checks the imports.
+
+    Hello            a peer becomes a client or a worker                  Welcome, or Refused
+    Submit           goes into its client's queue, and `_schedule` runs   Execute to workers
+    Done             a worker has room again; the client gets credit      Execute, Credit
+    Reply            a worker's value for a client is passed on           (the same bytes)
+    Part, PartTaken  pieces of large values are passed on                 (the same bytes)
+    gone(peer)       a client's tensors are dropped; a worker's are lost  Drop, NoValue
+    tick(now)        a client without workers is told so                  NoValue, Credit
+
+**Fairness.** A worker is given a few milliseconds of work ahead, no more; who comes next is the client that has used
+the least worker time, as the workers measured it. A client that sends more, or larger, work waits in its own queue,
+and at the end of its credit it waits at home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from gt.dispatcher.forward import Forwarded, Violation, fetches, forward
+from gt.dispatcher.state import Client, Coded, Layout, Lost, Peer, Worker
+from gt.version import PROTOCOL, VERSION
+from gt.wire.codec import BadFrame, signature_of
+from gt.wire.messages import (
+    MAX_WORDS,
+    WINDOW,
+    Admit,
+    Answer,
+    Ask,
+    Bye,
+    Credit,
+    Done,
+    Drop,
+    Execute,
+    Hello,
+    Message,
+    NoValue,
+    Part,
+    PartTaken,
+    Query,
+    Refused,
+    Reply,
+    Report,
+    Roster,
+    Submit,
+    Trouble,
+    Welcome,
+    WorkerInfo,
+    WorkerStats,
+)
+
+#: Estimated microseconds a worker is given ahead, and the most of it one client gets before the next is asked.
+AHEAD, TURN = 6000.0, 2000.0
+#: Seconds a client with work waits for a first worker before its reads are told.
+PATIENCE = 2.0
+NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One message for one peer; ``rest`` are frames passed on unread."""
+
+    peer: Peer
+    message: Message | None
+    rest: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """This peer has no business here any more."""
+
+    peer: Peer
+    reason: str
+
+
+Action = Send | Close
+
+
+class Dispatcher:
+    def __init__(self, host: str = "localhost", port: int = 9000) -> None:
+        self.no_workers = NO_WORKERS.format(host=host, port=port)
+        self.clients: dict[int, Client] = {}
+        self.workers: dict[int, Worker] = {}
+        self.by_peer: dict[Peer, Client | Worker] = {}
+        #: (client, request) -> what the workers answered so far, and who has still to
+        self.asked: dict[tuple[int, int], tuple[list[WorkerStats], set[int]]] = {}
+        self.next_client, self.next_worker = 1, 0
+        self.out: list[Action] = []
+
+    # -- events --------------------------------------------------------------------------
+
+    def handle(self, peer: Peer, message: Message, rest: tuple[Any, ...] = ()) -> list[Action]:
+        """One message and, behind it, frames that are not the dispatcher's to read."""
+        try:
+            known = self.by_peer.get(peer)
+            handler = HANDLERS.get((type(known), type(message)))
+            if handler is None:
+                raise Violation(f"{type(message).__name__} is out of place here")
+            handler(self, known if known is not None else peer, message, rest)
+        except (Violation, BadFrame) as error:
+            self._refuse(peer, str(error))
+        return self._actions()
+
+    def gone(self, peer: Peer) -> list[Action]:
+        """The peer ended, cleanly or not."""
+        self._forget(peer)
+        return self._actions()
+
+    def bad_frame(self, peer: Peer, reason: str) -> list[Action]:
+        """The peer sent what is no message."""
+        self._refuse(peer, f"a frame that does not decode: {reason}")
+        return self._actions()
+
+    def tick(self, now: float) -> list[Action]:
+        """Called about once a second, with a clock that only runs forward."""
+        for client in self.clients.values():
+            self._credit(client, at_least=1)
+            if self.workers or not client.queue:
+                client.stranded = None
+            elif client.stranded is None:
+                client.stranded = now
+            elif now - client.stranded >= PATIENCE:
+                self._strand(client)
+        return self._actions()
+
+    def _actions(self) -> list[Action]:
+        out, self.out = self.out, []
+        return out
+
+    def _send(self, to: Client | Worker, message: Message | None, rest: tuple[Any, ...] = ()) -> None:
+        self.out.append(Send(to.peer, message, rest))
+
+    # -- coming and going ----------------------------------------------------------------
+
+    def _hello(self, peer: Peer, m: Hello, rest: object) -> None:
+        if m.protocol != PROTOCOL:
+            raise Violation(
+                f"this server is GT {VERSION} (protocol {PROTOCOL}), the {m.role} is GT {m.version} "
+                f"(protocol {m.protocol}); install the same version on both sides"
+            )
+        if m.role == "client":
+            self._client_hello(peer, m)
+        elif m.role == "worker":
+            self._worker_hello(peer, m)
+        else:
+            raise Violation(f"nobody here is a {m.role!r}")
+
+    def _client_hello(self, peer: Peer, m: Hello) -> None:
+        client = Client(self.next_client, peer, m.host)
+        self.next_client += 1
+        # a newcomer starts level with who has used least, not with an advantage over all
+        client.used = min((c.used for c in self.clients.values()), default=0.0)
+        self.clients[client.id] = self.by_peer[peer] = client
+        self._send(client, Welcome(client.id, VERSION, self._roster()))
+
+    def _worker_hello(self, peer: Peer, m: Hello) -> None:
+        id = self.next_worker
+        self.next_worker += 1
+        info = WorkerInfo(id, m.backend, m.device, m.host, m.pid)
+        worker = Worker(id, peer, info, Layout(id))
+        self.workers[id] = self.by_peer[peer] = worker
+        self._send(worker, Welcome(id, VERSION))
+        self._announce()
+        self._schedule()
+
+    def _roster(self) -> list[WorkerInfo]:
+        return [w.info for w in self.workers.values()]
+
+    def _announce(self) -> None:
+        for client in self.clients.values():
+            self._send(client, Roster(self._roster()))
+
+    def _bye(self, known: Client | Worker, m: Bye, rest: object) -> None:
+        self._forget(known.peer)
+        self.out.append(Close(known.peer, ""))
+
+    def _refuse(self, peer: Peer, reason: str) -> None:
+        self.out.append(Send(peer, Refused(reason)))
+        self._forget(peer)
+        self.out.append(Close(peer, reason))
+
+    def _forget(self, peer: Peer) -> None:
+        known = self.by_peer.pop(peer, None)
+        if isinstance(known, Client):
+            self._client_gone(known)
+        elif isinstance(known, Worker):
+            self._worker_gone(known)
+        self._schedule()
+
+    def _client_gone(self, client: Client) -> None:
+        del self.clients[client.id]
+        for worker in self.workers.values():
+            if client.id in worker.admitted:
+                worker.admitted.discard(client.id)
+                self._send(worker, Drop(client.id))
+        for key in [k for k in self.asked if k[0] == client.id]:
+            del self.asked[key]
+
+    def _worker_gone(self, worker: Worker) -> None:
+        del self.workers[worker.id]
+        lost = Lost(f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone, and what it held with it")
+        for client in self.clients.values():
+            if client.id in worker.admitted:
+                self._client_lost(client, worker, lost)
+        for client_id, weight, _ in worker.given:
+            if client_id in self.clients:
+                self.clients[client_id].done += weight
+        for key, (_, missing) in list(self.asked.items()):
+            missing.discard(worker.id)
+            self._answer(key)
+        self._announce()
+
+    def _client_lost(self, client: Client, worker: Worker, lost: Lost) -> None:
+        """All this client had on the worker is lost; reads of it say so, and it starts anew elsewhere."""
+        for id, where in client.tensors.items():
+            if where is worker.layout:
+                client.tensors[id] = lost
+        for request in [r for r, w in client.reads.items() if w == worker.id]:
+            del client.reads[request]
+            self._send(client, NoValue(request, "WorkerLost", lost.text))
+        for transfer, sizes in client.parts.items():
+            for nbytes in sizes:
+                self._send(client, PartTaken(transfer, nbytes))
+        client.parts.clear()
+        client.plans.clear()
+        client.told.pop(worker.id, None)
+        if client.home == worker.id:
+            client.home = None
+
+    def _strand(self, client: Client) -> None:
+        for request in fetches(client):
+            if request not in client.given_up:
+                client.given_up.add(request)
+                self._send(client, NoValue(request, "NoWorkers", self.no_workers))
+
+    # -- a client's program --------------------------------------------------------------
+
+    def _submit(self, client: Client, m: Submit, rest: object) -> None:
+        if m.serial <= client.serial:
+            return
+        if m.serial != client.serial + 1:
+            raise Violation(f"submission {m.serial} follows {client.serial}")
+        client.serial = m.serial
+        if len(m.stream) > MAX_WORDS or m.weight < len(m.stream):
+            raise Violation(f"a submission of {len(m.stream)} words and weight {m.weight}")
+        if client.received + m.weight - client.done > 2 * WINDOW + 4 * MAX_WORDS:
+            raise Violation("more work than its credit allows")
+        for definition in m.definitions:
+            client.codes[definition.code] = Coded(definition, signature_of(definition))
+        if not client.queue:  # whoever comes back from a pause starts level with those who worked on
+            busy = [c.used for c in self.clients.values() if c.queue]
+            client.used = max(client.used, min(busy, default=client.used))
+        client.enqueue(m)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Give the workers what they have room for, the least served client first."""
+        while True:
+            ready = [c for c in self.clients.values() if c.queue and self._has_room(c)]
+            if not ready:
+                return
+            client = min(ready, key=lambda c: c.used)
+            try:
+                self._turn(client)
+            except Violation as violation:
+                self._refuse(client.peer, str(violation))
+
+    def _has_room(self, client: Client) -> bool:
+        home = self._home(client)
+        return home is not None and home.ahead < AHEAD
+
+    def _home(self, client: Client) -> Worker | None:
+        """The worker with the fewest clients, from a client's first instruction until one of both ends."""
+        if client.home is None and self.workers:
+            chosen = min(self.workers.values(), key=lambda w: (len(w.admitted), w.id))
+            client.home = chosen.id
+            client.told[chosen.id] = set()
+            chosen.admitted.add(client.id)
+            self._send(chosen, Admit(client.id, client.host))
+        return None if client.home is None else self.workers[client.home]
+
+    def _turn(self, client: Client) -> None:
+        """Forward about one turn's worth of the client's program."""
+        assert client.home is not None
+        home = self.workers[client.home]
+        submit, position = head = client.queue[0]
+        forwarded = forward(client, home.layout, submit.stream, position, TURN / home.pace)
+        head[1] = forwarded.stop
+        weight = 0
+        if forwarded.stop >= len(submit.stream):
+            client.queue.popleft()
+            weight = submit.weight
+        for request, text in forwarded.unreadable:
+            self._send(client, NoValue(request, "WorkerLost", text))
+        self._give(client, home, forwarded, weight)
+
+    def _give(self, client: Client, home: Worker, forwarded: Forwarded, weight: int) -> None:
+        for id, load in forwarded.loads.items():
+            worker = self.workers[id]
+            owed = weight if worker is home else 0
+            if not load.stream and not load.definitions:
+                client.done += owed
+                continue
+            cost = load.cost * worker.pace
+            worker.given.append((client.id, owed, cost))
+            worker.ahead += cost
+            client.used += cost
+            self._send(worker, Execute(client.id, load.definitions, load.stream, owed))
+
+    def _done(self, worker: Worker, m: Done, rest: object) -> None:
+        if not worker.given or worker.given[0][0] != m.client:
+            raise Violation("done with what it was not given")
+        _, weight, cost = worker.given.popleft()
+        worker.ahead = worker.ahead - cost if worker.given else 0.0
+        if cost > 0:
+            # one odd measurement must not swing the pace far
+            worker.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** 0.25
+            worker.pace = min(100.0, max(0.001, worker.pace))
+        if (client := self.clients.get(m.client)) is not None:
+            client.used += m.micros - cost
+            client.done += weight
+            self._credit(client, at_least=WINDOW // 8)
+        self._schedule()
+
+    def _credit(self, client: Client, at_least: int) -> None:
+        if client.done - client.told_done >= at_least:
+            client.told_done = client.done
+            self._send(client, Credit(client.done))
+
+    # -- values, passed on ---------------------------------------------------------------
+
+    def _reply(self, worker: Worker, m: Reply, rest: tuple[Any, ...]) -> None:
+        client = self.clients.get(m.client)
+        if client is None:  # it ended while its value was under way
+            return
+        if m.last:
+            client.reads.pop(m.request, None)
+        self._send(client, None, rest)
+
+    def _trouble(self, worker: Worker, m: Trouble, rest: object) -> None:
+        if (client := self.clients.get(m.client)) is not None:
+            self._send(client, m)
+
+    def _part(self, client: Client, m: Part, rest: tuple[Any, ...]) -> None:
+        home = self._home(client)
+        if home is None:  # nobody to take it: the instruction that needs it will say so
+            self._send(client, PartTaken(m.transfer, m.nbytes))
+            return
+        client.parts.setdefault(m.transfer, []).append(m.nbytes)
+        self._send(home, replace(m, client=client.id), rest)
+
+    def _part_taken_by_worker(self, worker: Worker, m: PartTaken, rest: object) -> None:
+        client = self.clients.get(m.client)
+        if client is None or m.transfer not in client.parts:
+            return
+        sizes = client.parts[m.transfer]
+        sizes.pop(0)
+        if not sizes:
+            del client.parts[m.transfer]
+        self._send(client, m)
+
+    def _part_taken_by_client(self, client: Client, m: PartTaken, rest: object) -> None:
+        for worker in self.workers.values():
+            if client.id in worker.admitted:
+                self._send(worker, replace(m, client=client.id))
+
+    # -- questions -----------------------------------------------------------------------
+
+    def _ask(self, client: Client, m: Ask, rest: object) -> None:
+        key = client.id, m.request
+        self.asked[key] = [], set(self.workers)
+        for worker in self.workers.values():
+            self._send(worker, Query(client.id, m.request))
+        self._answer(key)
+
+    def _report(self, worker: Worker, m: Report, rest: object) -> None:
+        key = m.client, m.request
+        if key in self.asked:
+            stats, missing = self.asked[key]
+            missing.discard(worker.id)
+            stats.append(m.stats)
+            self._answer(key)
+
+    def _answer(self, key: tuple[int, int]) -> None:
+        stats, missing = self.asked[key]
+        if not missing:
+            del self.asked[key]
+            self._send(self.clients[key[0]], Answer(key[1], sorted(stats, key=lambda s: s.worker)))
+
+
+HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] = {
+    (type(None), Hello): Dispatcher._hello,
+    (Client, Submit): Dispatcher._submit,
+    (Client, Part): Dispatcher._part,
+    (Client, PartTaken): Dispatcher._part_taken_by_client,
+    (Client, Ask): Dispatcher._ask,
+    (Client, Bye): Dispatcher._bye,
+    (Worker, Bye): Dispatcher._bye,
+    (Worker, Done): Dispatcher._done,
+    (Worker, Reply): Dispatcher._reply,
+    (Worker, Trouble): Dispatcher._trouble,
+    (Worker, PartTaken): Dispatcher._part_taken_by_worker,
+    (Worker, Report): Dispatcher._report,
+}

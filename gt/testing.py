@@ -1,0 +1,185 @@
+"""A whole GT system in one thread: the real cores, the real codec, no sockets, no clocks.
+
+    cluster = Cluster(workers=2, seed=7)
+    with cluster.client():
+        assert gt.ones(3).sum().item() == 3
+
+Links keep their order, as sockets do; which link delivers next is drawn from the seed. The same seed gives the same
+run. Deaths are `cluster.kill_worker` and `cluster.kill_client`; `cluster.step` delivers one message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gt.client.connect import use
+from gt.client.session import Session
+from gt.dispatcher.core import Action, Close, Dispatcher
+from gt.errors import ConnectionLost
+from gt.version import PROTOCOL, VERSION
+from gt.wire.codec import Decode, encode
+from gt.wire.messages import Hello
+from gt.wire.shared import host_identity
+from gt.worker.core import Send, Worker
+from gt.worker.engines import Engine, make_engine
+
+Frames = list[Any]
+
+
+class Cluster:
+    def __init__(self, workers: int = 1, seed: int = 0, backend: str = "torch") -> None:
+        self.rng = random.Random(seed)
+        self.dispatcher = Dispatcher()
+        self.backend = backend
+        self._engine: Engine | None = None
+        #: (from, to) -> what is under way; the dispatcher is b""
+        self.wires: dict[tuple[bytes, bytes], deque[Frames]] = {}
+        self.workers: dict[bytes, Worker] = {}
+        self.clients: dict[bytes, Session] = {}
+        self.now = 0.0
+        self._names = 0
+        self._decode = Decode("dispatcher"), Decode("worker")
+        for _ in range(workers):
+            self.add_worker()
+
+    # -- who is there --------------------------------------------------------------------
+
+    def add_worker(self) -> bytes:
+        self._engine = self._engine or make_engine(self.backend, "cpu" if self.backend == "torch" else None)
+        name = self._name("w")
+        self.workers[name] = Worker(self._engine, host_identity())
+        self._post(name, b"", [encode(self._hello("worker"))])
+        self.settle()
+        return name
+
+    def add_client(self) -> Session:
+        name = self._name("c")
+        session = self.clients[name] = Session(f"cluster in this process, client {name.decode()}")
+        session.link = ClusterLink(self, name)
+        self._post(name, b"", [encode(self._hello("client"))])
+        self.settle()
+        assert session.welcomed
+        return session
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Session]:
+        """A client whose session is the current one inside the block."""
+        session = self.add_client()
+        with use(session):
+            yield session
+        session.close()
+
+    def kill_worker(self, name: bytes) -> None:
+        del self.workers[name]
+        self._cut(name)
+
+    def kill_client(self, session: Session) -> None:
+        name = next(n for n, s in self.clients.items() if s is session)
+        del self.clients[name]
+        session.link = None
+        session._end(ConnectionLost("killed by the test"))
+        self._cut(name)
+
+    def _cut(self, name: bytes) -> None:
+        """What the dead had sent may still arrive; the dispatcher hears of the death at some point after."""
+        self.wires.pop((b"", name), None)
+        self._post(name, b"", [])
+
+    def _name(self, kind: str) -> bytes:
+        self._names += 1
+        return f"{kind}{self._names}".encode()
+
+    def _hello(self, role: str) -> Hello:
+        return Hello(role, PROTOCOL, VERSION, host_identity(), self._names, self.backend, "cpu")
+
+    # -- delivery ------------------------------------------------------------------------
+
+    def _post(self, source: bytes, target: bytes, frames: Frames) -> None:
+        self.wires.setdefault((source, target), deque()).append(frames)
+
+    def step(self) -> bool:
+        """Deliver one message, drawn among the heads of all wires; False if there is none."""
+        busy = [wire for wire, queue in self.wires.items() if queue]
+        if not busy:
+            return False
+        source, target = wire = busy[0] if len(busy) == 1 else self.rng.choice(busy)
+        frames = self.wires[wire].popleft()
+        if target == b"":
+            self._to_dispatcher(source, frames)
+        elif target in self.workers:
+            self._to_worker(target, frames)
+        elif target in self.clients:
+            self.clients[target].handle(frames)
+        return True
+
+    def settle(self) -> None:
+        """Deliver until nothing is under way."""
+        while self.step():
+            pass
+
+    def tick(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        self._act(self.dispatcher.tick(self.now))
+
+    def _to_dispatcher(self, source: bytes, frames: Frames) -> None:
+        if not frames:
+            self._act(self.dispatcher.gone(source))
+            return
+        message = self._decode[0](frames[0])
+        self._act(self.dispatcher.handle(source, message, tuple(frames[1:])))
+
+    def _to_worker(self, name: bytes, frames: Frames) -> None:
+        message = self._decode[1](frames[0])
+        worker = self.workers[name]
+        if type(message).__name__ == "Welcome":
+            worker.id = message.id
+            return
+        for send in worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None):
+            self._post(name, b"", frames_of(send))
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Close) or action.peer not in (*self.workers, *self.clients):
+                continue
+            head = [] if action.message is None else [encode(action.message)]
+            self._post(b"", action.peer, [*head, *action.rest])
+
+
+def frames_of(send: Send) -> Frames:
+    frames: Frames = [encode(send.message)]
+    if send.inner is not None:
+        frames.append(encode(send.inner))
+    if send.data is not None:
+        frames.append(bytes(send.data))
+    return frames
+
+
+class ClusterLink:
+    """A session's connection to a cluster in the same thread: waiting is delivering."""
+
+    def __init__(self, cluster: Cluster, name: bytes) -> None:
+        self._cluster, self._name = cluster, name
+
+    def send(self, frames: Frames) -> None:
+        self._cluster._post(self._name, b"", frames)
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        ticks = 0
+        while not ready():
+            if self._cluster.step():
+                continue
+            if timeout is not None:
+                return False
+            # nothing is under way: only time can help, and it does within a few seconds or never
+            ticks += 1
+            assert ticks < 10, f"client {self._name.decode()} waits for what nobody will send"
+            self._cluster.tick()
+        return True
+
+    def close(self) -> None:
+        self._cluster.clients.pop(self._name, None)
+        self._cluster.wires.pop((b"", self._name), None)

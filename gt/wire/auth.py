@@ -1,0 +1,114 @@
+"""Who may connect: one secret a user, from which both sides' ZeroMQ CURVE keys are made.
+
+The secret is GT_TOKEN, or the file ``token`` in the user's configuration folder, made on the first start of a server
+and readable by its owner alone. A peer that does not hold it fails the handshake and gets no further; one that does
+is encrypted and authenticated in both directions. The private Unix socket of a local auto-start needs none: the
+folder it lies in is its user's alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from gt.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The key pair of one side, and the public key of the other. All Z85, as ZeroMQ wants them."""
+
+    public: bytes
+    secret: bytes
+    peer: bytes
+
+
+def token_file() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(base) / "gt" / "token"
+
+
+def find_token() -> str | None:
+    """The secret there is; None if there is none yet."""
+    if token := os.environ.get("GT_TOKEN", "").strip():
+        return token
+    path = token_file()
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError(f"{path} can be read by others; chmod 600 it, or remove it to get a new secret")
+        return path.read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def make_token() -> str:
+    """A new secret in the user's configuration folder, unless another process was first."""
+    path = token_file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f".token-{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+        os.link(draft, path)  # unlike rename, never replaces a secret that others may hold already
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(draft)
+    token = find_token()
+    if token is None:
+        raise ConfigError(f"{path} is empty; remove it to get a new secret, or set GT_TOKEN")
+    return token
+
+
+def server_keys(token: str) -> Keys:
+    return _keys(token, mine="server", theirs="peer")
+
+
+def peer_keys(token: str) -> Keys:
+    """The keys of clients and workers."""
+    return _keys(token, mine="peer", theirs="server")
+
+
+def _keys(token: str, *, mine: str, theirs: str) -> Keys:
+    import zmq
+    from zmq.utils import z85
+
+    def pair(side: str) -> tuple[bytes, bytes]:
+        # the token may be a passphrase: stretch it, so that trying many costs something
+        raw = hashlib.scrypt(token.encode(), salt=f"gt/{side}".encode(), n=1 << 12, r=8, p=1, dklen=32)
+        secret = z85.encode(raw)
+        return zmq.curve_public(secret), secret
+
+    public, secret = pair(mine)
+    return Keys(public, secret, pair(theirs)[0])
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def token_for_server(host: str) -> str:
+    """A server on loopback makes its secret; one that others can reach must be given it first."""
+    token = find_token()
+    if token is None and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host} can be reached from other machines, and there is no secret to keep them out. "
+            f"Set GT_TOKEN here and on every client and worker, or start a server on 127.0.0.1 once, "
+            f"which makes {token_file()}, and copy that file to the other machines."
+        )
+    return token or make_token()
+
+
+def token_for_peer() -> str:
+    token = find_token()
+    if token is None:
+        raise ConfigError(
+            f"there is no secret to authenticate with: set GT_TOKEN to the server's, or copy its {token_file()} here "
+            f"(a server's first start makes it)"
+        )
+    return token

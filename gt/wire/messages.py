@@ -1,0 +1,273 @@
+"""Every message that crosses a wire, and nothing else: frozen data without behaviour.
+
+    client ──Hello, Submit, Part, Ask, Bye──▶ dispatcher ──Welcome, Admit, Execute, Part, Query, Drop──▶ worker
+    client ◀──Welcome, Refused, Credit, Trouble, values, Answer── dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
+
+`Submit.stream` is the client's program, a flat list of words:
+
+    code, site, outputs…, operands…    run a signature (see `gt.ops.signature`); code >= FIRST_CODE
+    FETCH, request, id                 send the tensor's value back
+    RESET, code                        forget the signatures below this code; their numbers do not come back
+    -id                                forget a tensor
+
+An operand of type bytes is the bytes themselves, or the number of a transfer whose parts were sent before.
+
+A message is one frame. A `Part` or `ValuePart` says in which shared memory its bytes lie, or carries them as a second
+frame. A `Reply` wraps a worker's message for a client: the dispatcher reads the wrapper and passes the rest on unread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+FETCH, RESET = 1, 2
+FIRST_CODE = 16
+
+#: The most a client may have under way, in words of its stream; eight bytes of a value in it count as one.
+WINDOW = 1 << 16
+#: Limits a peer cannot exceed without losing its connection.
+MAX_FRAME = 16 << 20
+MAX_WORDS = 1 << 16
+#: Values up to here ride in a control message; larger ones go in parts.
+INLINE = 64 << 10
+#: A part in a frame is small, so that no control message waits behind it for long; one in shared memory may be larger.
+PART, SHARED_PART = 1 << 20, 4 << 20
+#: Bytes under way before the receiver must confirm some; also the size of the shared memory.
+PARTS_AHEAD, LANE = 8 << 20, 32 << 20
+
+Word = int | float | bool | bytes
+#: ("float32", (2, 3)) for a tensor, ("int", None) for a scalar
+WireType = tuple[str, tuple[int, ...] | None]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The root of all messages."""
+
+
+class Hello(Message, frozen=True, array_like=True, tag=True):
+    """The first message of every connection."""
+
+    role: str  # "client" or "worker"
+    protocol: int
+    version: str
+    #: Peers with equal hosts can open each other's memory (see `gt.wire.shared.host_identity`).
+    host: str
+    pid: int
+    backend: str = ""
+    device: str = ""
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
+    """What a client may know of a worker."""
+
+    id: int
+    backend: str
+    device: str
+    host: str
+    pid: int
+
+
+class Welcome(Message, frozen=True, array_like=True, tag=True):
+    #: the client's or the worker's number
+    id: int
+    version: str
+    workers: list[WorkerInfo] = []
+
+
+class Refused(Message, frozen=True, array_like=True, tag=True):
+    """The last message of a connection."""
+
+    reason: str
+
+
+class Alive(Message, frozen=True, array_like=True, tag=True):
+    """Sent every second to every peer: a peer that is gone makes the sending fail."""
+
+
+class Definition(msgspec.Struct, frozen=True, array_like=True):
+    """What a code stands for from here on."""
+
+    code: int
+    op: str
+    attrs: list[tuple[str, Any]]
+    ins: list[WireType]
+    into: bool = False
+
+
+class Submit(Message, frozen=True, array_like=True, tag=True):
+    """A piece of a client's program. ``weight`` comes back as `Credit` when it is done."""
+
+    #: 1, 2, 3…: one that came before is a repetition after an interrupt, and is skipped
+    serial: int
+    definitions: list[Definition]
+    stream: list[Word]
+    weight: int
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a part lies: a range of the sender's shared memory."""
+
+    pid: int
+    fd: int
+    size: int
+    at: int
+
+
+class Part(Message, frozen=True, array_like=True, tag=True):
+    """A piece of a large tensor on its way to a worker; without a place, its bytes are the next frame."""
+
+    transfer: int
+    offset: int
+    nbytes: int
+    total: int
+    place: Place | None = None
+    #: filled in by the dispatcher
+    client: int = 0
+
+
+class PartTaken(Message, frozen=True, array_like=True, tag=True):
+    """The receiver of a part needs it no longer. ``transfer`` is the request, for the parts of a value."""
+
+    transfer: int
+    nbytes: int
+    client: int = 0
+
+
+class Ask(Message, frozen=True, array_like=True, tag=True):
+    """How are the workers? Answered by `Answer`."""
+
+    request: int
+
+
+class Bye(Message, frozen=True, array_like=True, tag=True):
+    """A clean end."""
+
+
+class Credit(Message, frozen=True, array_like=True, tag=True):
+    """So much of what the client submitted is done, in all."""
+
+    done: int
+
+
+class Trouble(Message, frozen=True, array_like=True, tag=True):
+    """An instruction failed. Values that depend on it carry the same ``cause``."""
+
+    client: int
+    cause: int
+    kind: str
+    text: str
+    site: int
+
+
+class ValueInline(Message, frozen=True, array_like=True, tag=True):
+    request: int
+    data: bytes
+
+
+class ValuePart(Message, frozen=True, array_like=True, tag=True):
+    """A piece of the value; without a place, its bytes are the next frame."""
+
+    request: int
+    offset: int
+    nbytes: int
+    total: int
+    place: Place | None = None
+
+
+class NoValue(Message, frozen=True, array_like=True, tag=True):
+    """The value cannot be had: it depends on an instruction that failed, or on a worker that is gone."""
+
+    request: int
+    kind: str
+    text: str
+    cause: int = 0
+    site: int = 0
+
+
+class WorkerStats(msgspec.Struct, frozen=True):
+    """One worker's own account."""
+
+    worker: int
+    device: str
+    backend: str
+    total_instructions: int
+    hot_instructions: int
+    unique_sequences: int
+    compilation_stats: dict[str, int]
+    #: what the device says (GPU: used, total, allocated)
+    memory: dict[str, int]
+    #: of the client that asks
+    client_tensors: int
+    client_bytes: int
+    #: of all clients together
+    tensors: int
+    bytes: int
+
+
+class Answer(Message, frozen=True, array_like=True, tag=True):
+    request: int
+    workers: list[WorkerStats]
+
+
+class Roster(Message, frozen=True, array_like=True, tag=True):
+    """The workers changed."""
+
+    workers: list[WorkerInfo]
+
+
+class Admit(Message, frozen=True, array_like=True, tag=True):
+    """A client's first instruction is on its way to this worker."""
+
+    client: int
+    host: str
+
+
+class Execute(Message, frozen=True, array_like=True, tag=True):
+    """A piece of one client's program for one worker, planned."""
+
+    client: int
+    definitions: list[Definition]
+    stream: list[Word]
+    weight: int
+
+
+class Drop(Message, frozen=True, array_like=True, tag=True):
+    """The client is gone: free all it had."""
+
+    client: int
+
+
+class Query(Message, frozen=True, array_like=True, tag=True):
+    client: int
+    request: int
+
+
+class Done(Message, frozen=True, array_like=True, tag=True):
+    """One `Execute` is done, and took so long."""
+
+    client: int
+    weight: int
+    micros: int
+
+
+class Reply(Message, frozen=True, array_like=True, tag=True):
+    """The next frame is a message for a client; ``last`` if its request is answered with it."""
+
+    client: int
+    request: int
+    last: bool = True
+
+
+class Report(Message, frozen=True, array_like=True, tag=True):
+    client: int
+    request: int
+    stats: WorkerStats
+
+
+ToDispatcher = Hello | Submit | Part | PartTaken | Ask | Bye | Done | Trouble | Reply | Report
+ToClient = (
+    Welcome | Refused | Alive | Credit | Trouble | ValueInline | ValuePart | NoValue | PartTaken | Answer | Roster
+)
+ToWorker = Welcome | Refused | Alive | Admit | Execute | Part | PartTaken | Drop | Query
