@@ -68,9 +68,10 @@ class Server:
             except BadFrame as error:
                 self._act(self.core.bad_frame(peer, str(error)))
                 continue
+            actions = self.core.handle(peer, message, tuple(frames[2:]))
             if self.trail is not None:
                 self.trail.received(peer, message)
-            self._act(self.core.handle(peer, message, tuple(frames[2:])))
+            self._act(actions)
 
     def _tick(self) -> None:
         """Once a second: try every peer, since sending to one that is gone fails."""
