@@ -6,6 +6,7 @@ write leaves untouched is part of its result: each ``…put…`` op gives the wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
@@ -39,7 +40,7 @@ def _sliced(x: TensorType, *starts: OperandType, items: tuple[Item, ...]) -> Ten
 def _piece(size: int, kind: str, length: int = 1, step: int = 1) -> Shape:
     if step < 1:
         raise ShapeError(f"step {step} must be at least 1; flip the dim to go backwards")
-    if length < 0 or (length - 1) * step >= max(size, 1) or (size == 0 and length > 0):
+    if length < 0 or (length > 0 and (length - 1) * step >= size):
         raise DimError(f"{length} elements with step {step} are not within size {size}")
     return () if kind == "i" else (length,)
 
@@ -50,7 +51,7 @@ def _slice(xp: Any, x: Any, *starts: int, items: tuple[Item, ...]) -> Any:
     return x[(*(_ITEMS[item[0]](at, *item[1:]) for item in items), ...)]
 
 
-_ITEMS = {
+_ITEMS: dict[str, Callable[..., Any]] = {
     "i": lambda at: next(at),
     "s": lambda at, length, step: slice(start := next(at), start + length * step, step),
     "n": lambda at: None,

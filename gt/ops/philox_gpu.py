@@ -18,28 +18,28 @@ BLOCK = 1024
 
 
 @triton.jit(do_not_specialize=["seed", "stream", "start", "span", "count"])
-def _words(out, seed, stream, start, span, count, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _words(out, seed, stream, start, span, count, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
     """One lane makes the four words of one counter; a span other than 0 takes them modulo it."""
-    lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    lane = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     block = start // 4 + lane
     # numpy counts up before it makes a block, so block 0 has counter 1
     c0 = (block + 1).to(tl.uint64)
-    c1 = tl.zeros([LANES], tl.uint64)
-    c2 = tl.zeros([LANES], tl.uint64)
-    c3 = tl.zeros([LANES], tl.uint64)
-    k0 = tl.zeros([LANES], tl.uint64) + seed.to(tl.uint64)
-    k1 = tl.zeros([LANES], tl.uint64) + stream.to(tl.uint64)
-    m0 = tl.full([LANES], 0xD2E7470EE14C6C93, tl.uint64)
-    m1 = tl.full([LANES], 0xCA5A826395121157, tl.uint64)
-    w0 = tl.full([LANES], 0x9E3779B97F4A7C15, tl.uint64)
-    w1 = tl.full([LANES], 0xBB67AE8584CAA73B, tl.uint64)
+    c1 = tl.zeros([lanes], tl.uint64)
+    c2 = tl.zeros([lanes], tl.uint64)
+    c3 = tl.zeros([lanes], tl.uint64)
+    k0 = tl.zeros([lanes], tl.uint64) + seed.to(tl.uint64)
+    k1 = tl.zeros([lanes], tl.uint64) + stream.to(tl.uint64)
+    m0 = tl.full([lanes], 0xD2E7470EE14C6C93, tl.uint64)
+    m1 = tl.full([lanes], 0xCA5A826395121157, tl.uint64)
+    w0 = tl.full([lanes], 0x9E3779B97F4A7C15, tl.uint64)
+    w1 = tl.full([lanes], 0xBB67AE8584CAA73B, tl.uint64)
     for _ in tl.static_range(10):
         high0, low0 = tl.umulhi(m0, c0), m0 * c0
         high1, low1 = tl.umulhi(m1, c2), m1 * c2
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = k0 + w0, k1 + w1
     if span != 0:
-        divisor = tl.zeros([LANES], tl.uint64) + span.to(tl.uint64)
+        divisor = tl.zeros([lanes], tl.uint64) + span.to(tl.uint64)
         c0, c1, c2, c3 = c0 % divisor, c1 % divisor, c2 % divisor, c3 % divisor
     at = block * 4 - start
     tl.store(out + at, c0.to(tl.int64, bitcast=True), mask=(at >= 0) & (at < count))
@@ -51,11 +51,10 @@ def _words(out, seed, stream, start, span, count, LANES: tl.constexpr):  # type:
 def words(seed: int, stream: int, start: int, count: int, device: Any, span: int = 0) -> torch.Tensor:
     """The words' bits as int64: torch has next to no uint64."""
     out = torch.empty(count, dtype=torch.int64, device=device)
-    lanes = BLOCK // 4
     if count:
         programs = triton.cdiv(start % 4 + count, BLOCK)
         with torch.cuda.device(device):
-            _words[(programs,)](out, seed & philox.MASK, stream & philox.MASK, start, span, count, LANES=lanes)
+            _words[(programs,)](out, seed & philox.MASK, stream & philox.MASK, start, span, count, lanes=BLOCK // 4)
     return out
 
 
@@ -69,7 +68,8 @@ def uniform(seed: int, stream: int, start: int, count: int, dtype: str, device: 
 
 def _fraction(raw: torch.Tensor, width: int, bits: int, dtype: torch.dtype) -> torch.Tensor:
     # the shift carries the sign along; the mask takes it off again
-    return ((raw >> (width - bits)) & (2**bits - 1)).to(dtype) * 2.0**-bits
+    made: torch.Tensor = ((raw >> (width - bits)) & (2**bits - 1)).to(dtype) * 2.0**-bits
+    return made
 
 
 def normal(seed: int, stream: int, start: int, count: int, dtype: str, device: Any) -> torch.Tensor:
@@ -86,25 +86,24 @@ def integers(seed: int, stream: int, low: int, high: int, start: int, count: int
     return words(seed, stream, start, count, device, philox.span(low, high)) + low
 
 
+#: (seed, stream, start, count): small and huge, aligned and not
+KEYS = ((0, 0, 0, 1), (1, 1, 0, 5000), (-1, 2**63, 4093, 3001), (7, 2**31, 2**33 + 3, 9))
+RANGES = ((0, 1), (-5, 12), (-(2**62), 2**63 - 1))
+TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-4, "bfloat16": 1e-4}
+
+
 def differences(device: Any) -> list[str]:
-    """What this module makes otherwise than numpy, by name: an empty list on a GPU that works."""
-    wrong = []
-    for seed, stream, start, count in (
-        (0, 0, 0, 1),
-        (1, 1, 0, 5000),
-        (-1, 2**63, 4093, 3001),
-        (7, 2**31, 2**33 + 3, 9),
-    ):
-        key = (seed, stream, start, count)
+    """What this module makes otherwise than numpy: an empty list on a GPU that works."""
+    found: dict[str, bool] = {}
+    for key in KEYS:
         ours = words(*key, device).cpu().numpy().view("uint64")
-        wrong += [f"words{key}"] * bool((ours != philox.words(*key)).any())
-        for low, high in ((0, 1), (-5, 12), (-(2**62), 2**63 - 1)):
-            drawn = integers(seed, stream, low, high, start, count, device).cpu().numpy()
-            bad = (drawn != philox.integers(seed, stream, low, high, start, count)).any()
-            wrong += [f"integers{(*key, low, high)}"] * bool(bad)
-        for dtype in ("float64", "float32", "float16", "bfloat16"):
-            bad = (uniform(*key, dtype, device).cpu().numpy() != philox.uniform(*key, dtype)).any()
-            wrong += [f"uniform{(*key, dtype)}"] * bool(bad)
-            apart = abs(normal(*key, dtype, device).cpu().numpy() - philox.normal(*key, dtype)).max()
-            wrong += [f"normal{(*key, dtype)}"] * bool(apart > (1e-12 if dtype == "float64" else 1e-4))
-    return wrong
+        found[f"words{key}"] = (ours != philox.words(*key)).any()
+        for low, high in RANGES:
+            drawn = integers(*key[:2], low, high, *key[2:], device).cpu().numpy()
+            found[f"integers{(*key, low, high)}"] = (drawn != philox.integers(*key[:2], low, high, *key[2:])).any()
+        for dtype, tolerance in TOLERANCES.items():
+            apart = uniform(*key, dtype, device).cpu().numpy() - philox.uniform(*key, dtype)
+            found[f"uniform{(*key, dtype)}"] = apart.any()
+            apart = normal(*key, dtype, device).cpu().numpy() - philox.normal(*key, dtype)
+            found[f"normal{(*key, dtype)}"] = abs(apart).max() > tolerance
+    return [name for name, wrong in found.items() if wrong]

@@ -73,13 +73,16 @@ op("mul", **MEETING, kernel=lambda xp, a, b: a * b, inplace=lambda torch, a, b: 
 
 
 def _divided(*types: OperandType, rounding_mode: str | None) -> TensorType:
-    try:
-        return _ROUNDED[rounding_mode](*types)
-    except KeyError:
-        raise ShapeError(f"rounding_mode is None, 'floor' or 'trunc', not {rounding_mode!r}") from None
+    if rounding_mode not in _ROUNDED:
+        raise ShapeError(f"rounding_mode is None, 'floor' or 'trunc', not {rounding_mode!r}")
+    return _ROUNDED[rounding_mode](*types)
 
 
-_ROUNDED = {None: pointwise_floating, "floor": NUMERIC["infer"], "trunc": NUMERIC["infer"]}
+_ROUNDED: dict[str | None, Callable[..., TensorType]] = {
+    None: pointwise_floating,
+    "floor": NUMERIC["infer"],
+    "trunc": NUMERIC["infer"],
+}
 
 
 def _checked(np: Any, divisor: Any) -> Any:

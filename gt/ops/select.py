@@ -57,6 +57,6 @@ def _topk_numpy(np: Any, x: Any, *, k: int, dim: int, largest: bool, sorted: boo
 op(
     "topk",
     infer=_topped,
-    torch=lambda torch, x, *, k, dim, largest, sorted: torch.topk(x, k, dim, largest, sorted),
+    torch=lambda torch, x, **attrs: torch.topk(x, **attrs),
     kernel=_topk_numpy,
 )

@@ -94,7 +94,7 @@ def _joined(*xs: TensorType, dim: int) -> TensorType:
     first = counted[0]
     dim = wrap_dim(dim, len(first))
     for shape in counted:
-        if len(shape) != len(first) or any(n != m for d, (n, m) in enumerate(zip(shape, first)) if d != dim):
+        if len(shape) != len(first) or shape[:dim] + shape[dim + 1 :] != first[:dim] + first[dim + 1 :]:
             raise ShapeError(f"{shown(shape)} and {shown(first)} differ outside dim {dim}")
     return TensorType((*first[:dim], sum(s[dim] for s in counted), *first[dim + 1 :]), result_dtype(*xs))
 
