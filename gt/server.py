@@ -7,6 +7,7 @@ import signal
 import sys
 
 from gt.errors import GtError
+from gt.launch.quiet import calm_collector
 from gt.log import topic
 from gt.wire.auth import Keys, server_keys, token_for_server
 
@@ -14,7 +15,9 @@ from gt.wire.auth import Keys, server_keys, token_for_server
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gt.server", description=__doc__)
     parser.add_argument("-p", "--port", type=int, default=9000, help="port to listen on (default 9000)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)"
+    )
     parser.add_argument("--unix", metavar="PATH", help="listen on a private Unix socket instead; needs no secret")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
     given = parser.parse_args(argv)
@@ -46,6 +49,7 @@ def _serve(given: argparse.Namespace) -> int:
     if say := topic("GT_VERBOSE"):
         say(f"listening on {address}")
     try:
+        calm_collector()
         server.run()
     finally:
         server.close()

@@ -134,11 +134,11 @@ class Session:
     def free(self) -> None:
         """Tell the workers which tensors Python let go since the last time."""
         dropped = self.dropped
-        try:
-            while True:
+        while dropped:
+            try:
                 self.words.append(-dropped.popleft())
-        except IndexError:
-            pass
+            except IndexError:  # another thread was quicker
+                return
 
     def flush(self) -> None:
         """Send what was emitted so far, and wait if too much of it is not done yet."""

@@ -133,7 +133,9 @@ class Tensor:
 
     def __bool__(self) -> bool:
         if self._type.numel != 1:
-            raise RuntimeError(f"the truth of a tensor with {self._type.numel} elements is ambiguous; use any() or all()")
+            raise RuntimeError(
+                f"the truth of a tensor with {self._type.numel} elements is ambiguous; use any() or all()"
+            )
         return bool(self.item())
 
     def __int__(self) -> int:

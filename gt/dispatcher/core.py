@@ -204,7 +204,9 @@ class Dispatcher:
 
     def _worker_gone(self, worker: Worker) -> None:
         del self.workers[worker.id]
-        lost = Lost(f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone, and what it held with it")
+        lost = Lost(
+            f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone, and what it held with it"
+        )
         for client in self.clients.values():
             if client.id in worker.admitted:
                 self._client_lost(client, worker, lost)
@@ -338,10 +340,14 @@ class Dispatcher:
     def _reply(self, worker: Worker, m: Reply, rest: tuple[Any, ...]) -> None:
         client = self.clients.get(m.client)
         if client is None:  # it ended while its value was under way
+            if m.done is not None:
+                self._done(worker, m.done, ())
             return
         if m.last:
             client.reads.pop(m.request, None)
         self._send(client, None, rest)
+        if m.done is not None:
+            self._done(worker, m.done, ())
 
     def _trouble(self, worker: Worker, m: Trouble, rest: object) -> None:
         if (client := self.clients.get(m.client)) is not None:

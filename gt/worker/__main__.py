@@ -8,6 +8,7 @@ import signal
 import sys
 
 from gt.errors import ConnectionLost, GtError
+from gt.launch.quiet import calm_collector
 from gt.log import topic
 from gt.wire.auth import peer_keys, token_for_peer
 from gt.worker.engines import make_engine
@@ -56,6 +57,7 @@ def _work(given: argparse.Namespace) -> int:
     if say := topic("GT_VERBOSE"):
         say(f"worker {shell.worker.id} on {engine.device} ({engine.name}), server {address}")
     try:
+        calm_collector()
         shell.run()
     finally:
         shell.close()

@@ -7,13 +7,14 @@ import time
 from typing import Any
 
 import zmq
+from msgspec.structs import replace
 
 from gt.errors import ConnectionLost, Refused
 from gt.log import topic
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import Keys
 from gt.wire.codec import Decode, encode
-from gt.wire.messages import Alive, Done, Hello, Welcome
+from gt.wire.messages import Alive, Done, Hello, Reply, Welcome
 from gt.wire.messages import Refused as RefusedMessage
 from gt.wire.shared import host_identity
 from gt.wire.sockets import Connection
@@ -60,18 +61,14 @@ class Shell:
             raise ConnectionLost(self.connection.ended)
 
     def _take(self) -> None:
-        while True:
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            message = self.decode(frames[0])
-            if isinstance(message, Welcome):
-                self.worker.id = message.id
-            elif isinstance(message, RefusedMessage):
-                raise Refused(message.reason)
-            elif not isinstance(message, Alive):
-                self._work(message, frames)
+        frames = self.socket.recv_multipart()
+        message = self.decode(frames[0])
+        if isinstance(message, Welcome):
+            self.worker.id = message.id
+        elif isinstance(message, RefusedMessage):
+            raise Refused(message.reason)
+        elif not isinstance(message, Alive):
+            self._work(message, frames)
 
     def _work(self, message: Any, frames: list[bytes]) -> None:
         begun = time.perf_counter()
@@ -84,8 +81,10 @@ class Shell:
 
     def _send(self, send: Send, micros: int) -> None:
         message = send.message
-        if type(message) is Done:
+        if isinstance(message, Done):
             message = Done(message.client, message.weight, micros)
+        elif isinstance(message, Reply) and message.done is not None:
+            message = replace(message, done=replace(message.done, micros=micros))
         frames: list[Any] = [encode(message)]
         if send.inner is not None:
             frames.append(encode(send.inner))
