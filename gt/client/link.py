@@ -10,7 +10,7 @@ Ctrl-C may interrupt a wait, never the handling of a message: half a message han
 
 from __future__ import annotations
 
-import _signal  # the module `signal` makes enums of all it returns, which takes ten times as long
+import _signal  # type: ignore[import-not-found]  # `signal` makes enums of all it returns: ten times as long
 import contextlib
 import os
 import signal

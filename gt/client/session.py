@@ -221,7 +221,8 @@ class Session:
     def ask(self) -> list[WorkerStats]:
         self.flush()
         request = self._requests()
-        self._pending[request] = answers = []
+        answers: list[list[WorkerStats]] = []
+        self._pending[request] = answers
         self._send([encode(Ask(request))])
         self._await(lambda: bool(answers))
         return answers[0]
@@ -265,8 +266,12 @@ class Session:
             self._lane = new_lane()
         return self._lane
 
+    def await_workers(self, count: int, timeout: float, alive: Callable[[], object] = bool) -> bool:
+        """Wait until there are so many workers; ``alive`` raises if there is no hope any more."""
+        return self._await(lambda: bool(alive()) or len(self.workers) >= count, timeout)
+
     def _need_worker(self) -> None:
-        if not self.workers and not self._await(lambda: bool(self.workers), 3.0):
+        if not self.await_workers(1, 3.0):
             raise NoWorkers(f"no worker is connected to {self.name}; start one with python -m gt.worker")
 
     # -- arriving ------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Server:
             poller.register(self.gatekeeper.socket, zmq.POLLIN)
         while True:
             wait = self.next_tick - time.monotonic()
-            for socket, _ in poller.poll(max(0.0, wait) * 1000):
+            for socket, _ in poller.poll(max(0, int(wait * 1000) + 1)):
                 if socket is self.socket:
                     self._take()
                 elif self.gatekeeper is not None:

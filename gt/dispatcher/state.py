@@ -1,4 +1,4 @@
-"""What the dispatcher knows: of tensors where they lie, of clients what they are owed, of workers what they are doing."""
+"""What the dispatcher knows: where tensors lie, what clients are owed, what workers are doing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Every message that crosses a wire, and nothing else: frozen data without behaviour.
 
     client ──Hello, Submit, Part, Ask, Bye──▶ dispatcher ──Welcome, Admit, Execute, Part, Query, Drop──▶ worker
-    client ◀──Welcome, Refused, Credit, Trouble, values, Answer── dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
+    client ◀──Welcome, Refused, Credit, Trouble, values, Answer── dispatcher
+                                       dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
 
 `Submit.stream` is the client's program, a flat list of words:
 
