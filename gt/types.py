@@ -6,9 +6,9 @@ outranks a 0-d tensor of the same kind, and that outranks a Python number.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from math import prod
-from typing import Final
+from typing import ClassVar, Final
 from weakref import WeakValueDictionary
 
 Shape = tuple[int, ...]
@@ -50,16 +50,14 @@ int8 = DType("int8", "i", 1)
 uint8 = DType("uint8", "u", 1)
 bool_ = DType("bool", "b", 1)
 
-DTYPES: Final = {
-    d.name: d for d in (float64, float32, bfloat16, float16, int64, int32, int16, int8, uint8, bool_)
-}
+DTYPES: Final = {d.name: d for d in (float64, float32, bfloat16, float16, int64, int32, int16, int8, uint8, bool_)}
 
 
 class TensorType:
     """Shape and dtype. Interned: equal types are the same object, so they hash and compare by identity."""
 
     __slots__ = ("__weakref__", "dtype", "nbytes", "ndim", "numel", "shape")
-    _known: WeakValueDictionary[tuple[Shape, DType], TensorType] = WeakValueDictionary()
+    _known: ClassVar[WeakValueDictionary[tuple[Shape, DType], TensorType]] = WeakValueDictionary()
 
     shape: Shape
     dtype: DType
@@ -109,13 +107,13 @@ SCALAR_OF: Final[dict[type, Scalar]] = {int: INT, float: FLOAT, bool: BOOL, byte
 OperandType = TensorType | Scalar
 
 
-@lru_cache(maxsize=None)
+@cache
 def promote(a: DType, b: DType) -> DType:
     """The dtype two dimensioned tensors meet in."""
     if a is b:
         return a
     low, high = sorted((a, b), key=lambda d: ("buif".index(d.kind), d.itemsize, d is bfloat16))
-    if low.kind == "b" or high.kind == low.kind and high.itemsize > low.itemsize:
+    if low.kind == "b" or (high.kind == low.kind and high.itemsize > low.itemsize):
         return high
     if high.kind == "f":
         return float32 if low.kind == "f" else high  # float16 with bfloat16 meet in float32

@@ -53,7 +53,7 @@ def pointwise_bool(*types: OperandType, **attrs: Any) -> TensorType:
 
 
 def refusing_bool(rule: Callable[..., TensorType], way_out: str) -> Callable[..., TensorType]:
-    """The same rule, but not for bool operands, as torch has it for ``-`` and ``neg``."""
+    """The same rule, but not if any operand is bool, as torch has it for ``-``."""
 
     def refuse(*types: OperandType, **attrs: Any) -> TensorType:
         if any(t.dtype is bool_ for t in types):
@@ -63,12 +63,56 @@ def refusing_bool(rule: Callable[..., TensorType], way_out: str) -> Callable[...
     return refuse
 
 
+def refusing(kinds: str, rule: Callable[..., TensorType], way_out: str) -> Callable[..., TensorType]:
+    """The same rule, but not where the operands meet in a dtype of these kinds (letters as in `DType.kind`)."""
+
+    def refuse(*types: OperandType, **attrs: Any) -> TensorType:
+        met = result_dtype(*types)
+        if met.kind in kinds:
+            raise DTypeError(f"not defined for {met.name}; use {way_out}")
+        return rule(*types, **attrs)
+
+    return refuse
+
+
 def same(x: TensorType, *rest: OperandType, **attrs: Any) -> TensorType:
     return x
 
 
+def shown(shape: Shape) -> str:
+    """``[5,3]``: a shape as the types in a message write it."""
+    return f"[{','.join(map(str, shape))}]"
+
+
+def sizes(shape: Shape) -> Shape:
+    """The shape, if it can be one."""
+    for n in shape:
+        if not isinstance(n, int):
+            raise DTypeError(f"sizes are ints, and {n!r} is not")
+        if n < 0:
+            raise ShapeError(f"size {n} is negative")
+    return shape
+
+
+def expandable(shape: Shape, target: Shape) -> None:
+    """Refuses a shape that does not stretch to exactly the target."""
+    aligned = zip(reversed(shape), reversed(target), strict=False)
+    if len(shape) > len(target) or any(n not in (1, m) for n, m in aligned):
+        raise ShapeError(f"{shown(shape)} does not broadcast to {shown(target)}")
+
+
+def assignable(value: OperandType, target: Shape) -> None:
+    """The same for ``x[…] = value``, where torch overlooks leading sizes of 1."""
+    shape = () if isinstance(value, Scalar) else value.shape
+    while len(shape) > len(target) and shape[0] == 1:
+        shape = shape[1:]
+    expandable(shape, target)
+
+
 def wrap_dim(dim: int, ndim: int) -> int:
     """A dim counted from the end, as one counted from the start. A 0-d tensor takes 0 and -1."""
+    if not isinstance(dim, int):
+        raise DTypeError(f"a dim is an int, and {dim!r} is not")
     n = max(ndim, 1)
     if not -n <= dim < n:
         raise DimError(f"dim {dim} is out of range [{-n}, {n - 1}]")

@@ -42,7 +42,7 @@ class NumpyEngine:
     def to_host(self, array: np.ndarray[Any, Any]) -> memoryview:
         if not array.size:
             return memoryview(b"")
-        return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
     def nbytes(self, array: np.ndarray[Any, Any]) -> int:
         return array.nbytes

@@ -56,7 +56,7 @@ class TorchEngine:
         flat = array.detach().cpu().contiguous().reshape(-1)
         if not flat.numel():
             return memoryview(b"")
-        return memoryview(flat.view(torch.uint8).numpy()).cast("B")
+        return flat.view(torch.uint8).numpy().data
 
     def nbytes(self, array: torch.Tensor) -> int:
         return array.numel() * array.element_size()

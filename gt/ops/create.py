@@ -1,0 +1,114 @@
+"""Ops that make a tensor out of nothing, or of a few bytes and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.errors import DTypeError
+from gt.ops import philox
+from gt.ops.core import dtype_named, op
+from gt.ops.infer import sizes
+from gt.types import BYTES, FLOAT, OperandType, Scalar, Shape, TensorType
+
+
+def _numbers(operands: tuple[OperandType, ...], refused: tuple[Scalar, ...] = (BYTES,)) -> None:
+    for t in operands:
+        if not isinstance(t, Scalar) or t in refused:
+            raise DTypeError(f"takes plain numbers here, not {t}")
+
+
+def _made(*operands: OperandType, shape: Shape, dtype: str) -> TensorType:
+    _numbers(operands)
+    return TensorType(sizes(shape), dtype_named(dtype))
+
+
+def _drawn(*operands: OperandType, shape: Shape, dtype: str) -> TensorType:
+    _numbers(operands, refused=(BYTES, FLOAT))
+    return TensorType(sizes(shape), dtype_named(dtype))
+
+
+def _drawn_floating(*operands: OperandType, shape: Shape, dtype: str) -> TensorType:
+    if not dtype_named(dtype).is_floating_point:
+        raise DTypeError(f"gives floating dtypes, not {dtype}; use randint")
+    return _drawn(*operands, shape=shape, dtype=dtype)
+
+
+# -- from bytes and numbers ----------------------------------------------------------------
+
+
+def _uploaded(data: OperandType, *, shape: Shape, dtype: str) -> TensorType:
+    if data is not BYTES:
+        raise DTypeError(f"takes bytes, not {data}")
+    return TensorType(sizes(shape), dtype_named(dtype))
+
+
+def _upload_torch(torch: Any, data: Any, *, shape: Shape, dtype: str, device: Any) -> Any:
+    if not len(data):
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+    # a bytearray: torch wants memory it may write to, and this copy is the tensor's own
+    return torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype)).view(shape).to(device)
+
+
+op(
+    "upload",
+    infer=_uploaded,
+    creates=True,
+    torch=_upload_torch,
+    kernel=lambda np, data, *, shape, dtype, device: np.frombuffer(data, dtype).reshape(shape).copy(),
+)
+
+op(
+    "full",
+    infer=_made,
+    creates=True,
+    torch=lambda torch, value, *, shape, dtype, device: torch.full(
+        shape, value, dtype=getattr(torch, dtype), device=device
+    ),
+    kernel=lambda np, value, *, shape, dtype, device: np.full(shape, np.asarray(value).astype(dtype)),
+)
+
+
+def _counted(start: OperandType, step: OperandType, *, n: int, dtype: str) -> TensorType:
+    _numbers((start, step))
+    made = dtype_named(dtype)
+    if made.kind == "b":
+        raise DTypeError("not defined for bool; use int64")
+    return TensorType(sizes((n,)), made)
+
+
+def _arange(xp: Any, start: Any, step: Any, *, n: int, dtype: str, device: Any) -> Any:
+    # in double precision or whole numbers, as torch does: float32 would drift, float16 overflow on the way
+    if dtype.startswith("float") or dtype == "bfloat16":
+        positions = xp.arange(n, dtype=xp.float64, device=device)
+    else:
+        positions, start, step = xp.arange(n, dtype=xp.int64, device=device), int(start), int(step)
+    return xp.astype(positions * step + start, getattr(xp, dtype))
+
+
+op("arange", infer=_counted, creates=True, kernel=_arange)
+
+# -- at random -----------------------------------------------------------------------------
+
+op(
+    "rand",
+    infer=_drawn_floating,
+    creates=True,
+    torch=lambda torch, *key, **how: philox.on_torch(philox.uniform, *key, **how),
+    kernel=lambda np, *key, device, **how: philox.on_numpy(philox.uniform, *key, **how),
+)
+
+op(
+    "randn",
+    infer=_drawn_floating,
+    creates=True,
+    torch=lambda torch, *key, **how: philox.on_torch(philox.normal, *key, **how),
+    kernel=lambda np, *key, device, **how: philox.on_numpy(philox.normal, *key, **how),
+)
+
+op(
+    "randint",
+    infer=_drawn,
+    creates=True,
+    torch=lambda torch, *key, **how: philox.on_torch(philox.integers, *key, **how),
+    kernel=lambda np, *key, device, **how: philox.on_numpy(philox.integers, *key, **how),
+)

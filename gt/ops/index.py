@@ -1,0 +1,339 @@
+"""Ops that pick elements by position or by mask, and ops that write them there.
+
+Basic indexing is the view `slice`. Its starts are operands, not attributes: a loop over rows is one signature. What a
+write leaves untouched is part of its result: each ``…put…`` op gives the whole tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gt.errors import DimError, DTypeError, ShapeError
+from gt.ops.core import OPS, Attrs, op
+from gt.ops.infer import assignable, broadcast_shapes, shown, sizes, wrap_dim, wrap_dims
+from gt.types import INT, OperandType, Scalar, Shape, TensorType, bool_, int32, int64
+
+#: ("i",), ("s", length, step) or ("n",)
+Item = tuple[Any, ...]
+Dims = tuple[int, ...]
+
+# -- basic indexing ------------------------------------------------------------------------
+
+
+def _taken(items: tuple[Item, ...]) -> int:
+    """How many dims, and so how many starts, an index expression takes up."""
+    return sum(item[0] != "n" for item in items)
+
+
+def _sliced(x: TensorType, *starts: OperandType, items: tuple[Item, ...]) -> TensorType:
+    if _taken(items) != x.ndim or len(starts) != x.ndim:
+        raise DimError(f"{_taken(items)} indices with {len(starts)} starts for {x.ndim} dims")
+    if any(start is not INT for start in starts):
+        raise DTypeError("the starts are ints")
+    dims = iter(x.shape)
+    # a size for a slice, 1 for a new axis, and none for an int
+    pieces = [(1,) if item[0] == "n" else _piece(next(dims), *item) for item in items]
+    return TensorType(tuple(n for piece in pieces for n in piece), x.dtype)
+
+
+def _piece(size: int, kind: str, length: int = 1, step: int = 1) -> Shape:
+    if step < 1:
+        raise ShapeError(f"step {step} must be at least 1; flip the dim to go backwards")
+    if length < 0 or (length > 0 and (length - 1) * step >= size):
+        raise DimError(f"{length} elements with step {step} are not within size {size}")
+    return () if kind == "i" else (length,)
+
+
+def _slice(xp: Any, x: Any, *starts: int, items: tuple[Item, ...]) -> Any:
+    at = iter(starts)
+    # the ellipsis keeps numpy from making a scalar, which is no view, of a single element
+    return x[(*(_ITEMS[item[0]](at, *item[1:]) for item in items), ...)]
+
+
+_ITEMS: dict[str, Callable[..., Any]] = {
+    "i": lambda at: next(at),
+    "s": lambda at, length, step: slice(start := next(at), start + length * step, step),
+    "n": lambda at: None,
+}
+
+op("slice", infer=_sliced, view=True, kernel=_slice)
+
+# -- writing into views --------------------------------------------------------------------
+
+#: ((view op's name, its attributes), …): how a view was made from its base
+Chain = tuple[tuple[str, Attrs], ...]
+
+
+def _viewed(base: Any, starts: tuple[Any, ...], chain: Chain, step: Any) -> Any:
+    """The base through every op of the chain; each takes the starts it needs."""
+    for name, attrs in chain:
+        given = dict(attrs)
+        count = _taken(given["items"]) if "items" in given else 0
+        base, starts = step(OPS[name], base, starts[:count], given), starts[count:]
+    if starts:
+        raise DimError(f"{len(starts)} starts too many for the chain of views")
+    return base
+
+
+def _view_type(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: dict[str, Any]) -> TensorType:
+    made = via.infer(x, *starts, **attrs)
+    if not via.view or isinstance(made, tuple):
+        raise ShapeError(f"{via.name} does not make one view")
+    if made.numel > x.numel:
+        raise ShapeError(f"{via.name} shows elements more than once; write into a clone")
+    return TensorType(made.shape, made.dtype)
+
+
+def _put(base: TensorType, value: OperandType, *starts: OperandType, chain: Chain) -> TensorType:
+    assignable(value, _viewed(base, starts, chain, _view_type).shape)
+    return base
+
+
+def _fitting(value: Any, ndim: int) -> Any:
+    """Without the leading sizes of 1 that torch overlooks in an assignment."""
+    return value.reshape(value.shape[value.ndim - ndim :]) if value.ndim > ndim else value
+
+
+def _put_torch(torch: Any, base: Any, value: Any, *starts: int, chain: Chain) -> Any:
+    whole = base if base.is_contiguous() else base.contiguous()
+    view = _viewed(whole, starts, chain, lambda via, x, at, attrs: (via.torch or via.kernel)(torch, x, *at, **attrs))
+    if view.numel() and view.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
+        raise RuntimeError(f"put_view: {shown(base.shape)} has no view through {chain}; write into a reshape's base")
+    if isinstance(value, torch.Tensor):
+        view.copy_(_fitting(value, view.ndim))
+    else:
+        view.fill_(value)
+    return base if whole is base else base.copy_(whole)
+
+
+def _put_numpy(np: Any, base: Any, value: Any, *starts: int, chain: Chain) -> Any:
+    whole = np.array(base, order="C")
+    view = _viewed(whole, starts, chain, lambda via, x, at, attrs: (via.numpy or via.kernel)(np, x, *at, **attrs))
+    if view.size and not np.may_share_memory(view, whole):
+        raise RuntimeError(f"put_view: {shown(base.shape)} has no view through {chain}; write into a reshape's base")
+    view[...] = _fitting(np.asarray(value), view.ndim).astype(whole.dtype)
+    return whole
+
+
+op(
+    "put_view",
+    infer=_put,
+    torch=lambda torch, base, *rest, chain: _put_torch(
+        torch, base.clone(memory_format=torch.contiguous_format), *rest, chain=chain
+    ),
+    kernel=_put_numpy,
+    inplace=_put_torch,
+)
+
+# -- by tensors of positions ---------------------------------------------------------------
+
+
+def _positions(indices: tuple[OperandType, ...]) -> Shape:
+    for i in indices:
+        if isinstance(i, Scalar) or i.dtype not in (int64, int32):
+            raise DTypeError(f"an index is an int64 or int32 tensor, not {i}; use x.to(gt.int64)")
+    return broadcast_shapes(*(i.shape for i in indices if isinstance(i, TensorType)))
+
+
+def _picked(x: TensorType, *indices: OperandType, dims: Dims) -> TensorType:
+    if not dims or len(dims) != len(indices):
+        raise DimError(f"{len(indices)} indices for the dims {dims}")
+    wrap_dims(dims, x.ndim)
+    if not x.ndim or list(dims) != sorted(dims):
+        raise DimError(f"dims {dims} must be dims of the tensor, in order")
+    picked = _positions(indices)
+    rest = [n for d, n in enumerate(x.shape) if d not in dims]
+    # next to each other, the picked dims stay where they were; apart, they go to the front
+    front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    empty = [d for d in dims if not x.shape[d]]
+    if empty and 0 not in picked:
+        raise DimError(f"dim {empty[0]} has size 0: there is nothing to index")
+    return TensorType((*rest[:front], *picked, *rest[front:]), x.dtype)
+
+
+def _expression(indices: tuple[Any, ...], dims: Dims) -> tuple[Any, ...]:
+    at = dict(zip(dims, indices, strict=True))
+    return tuple(at.get(d, slice(None)) for d in range(dims[-1] + 1))
+
+
+def _optional(indices: tuple[Any, ...], dims: Dims) -> list[Any]:
+    at = dict(zip(dims, indices, strict=True))
+    return [at.get(d) for d in range(dims[-1] + 1)]
+
+
+def _index_torch(torch: Any, x: Any, *indices: Any, dims: Dims) -> Any:
+    if all(i.ndim for i in indices):
+        return x[_expression(indices, dims)]
+    # in brackets torch takes a 0-d index for a number: it would wait for the GPU, and give a view
+    return torch.ops.aten.index.Tensor(x, _optional(indices, dims))
+
+
+op(
+    "index",
+    infer=_picked,
+    torch=_index_torch,
+    kernel=lambda np, x, *indices, dims: np.array(x[_expression(np.broadcast_arrays(*indices), dims)]),
+)
+
+
+def _castable(x: TensorType, value: OperandType) -> None:
+    """torch casts a number or a 0-d tensor in an assignment by position, and nothing else."""
+    if isinstance(value, TensorType) and value.ndim and value.dtype is not x.dtype:
+        raise DTypeError(f"dtypes differ: {x.dtype.name} and {value.dtype.name}")
+
+
+def _placed(x: TensorType, value: OperandType, *indices: OperandType, dims: Dims, accumulate: bool) -> TensorType:
+    assignable(value, _picked(x, *indices, dims=dims).shape)
+    _castable(x, value)
+    if accumulate and x.dtype is bool_:
+        raise DTypeError("does not add up bools; use x.to(gt.int64)")
+    return x
+
+
+def _place_torch(torch: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate: bool) -> Any:
+    ndim = x.ndim - len(dims) + max(i.ndim for i in indices)
+    value = _fitting(value, ndim).to(x.dtype) if isinstance(value, torch.Tensor) else x.new_full((), value)
+    return torch.ops.aten.index_put_(x, _optional(indices, dims), value, accumulate)
+
+
+def _place_numpy(np: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate: bool) -> Any:
+    made, at = x.copy(), _expression(np.broadcast_arrays(*indices), dims)
+    value = _fitting(np.asarray(value), made[at].ndim).astype(x.dtype)
+    if accumulate:
+        np.add.at(made, at, value)
+    else:
+        made[at] = value
+    return made
+
+
+op(
+    "index_put",
+    infer=_placed,
+    torch=lambda torch, x, *rest, **attrs: _place_torch(torch, x.clone(), *rest, **attrs),
+    kernel=_place_numpy,
+    inplace=_place_torch,
+)
+
+# -- by masks ------------------------------------------------------------------------------
+
+
+def _rows(x: TensorType, mask: OperandType) -> Shape:
+    """The shape of what a mask over the leading dims leaves whole."""
+    if isinstance(mask, Scalar) or mask.dtype is not bool_:
+        raise DTypeError(f"the mask is a bool tensor, not {mask}")
+    if mask.shape != x.shape[: mask.ndim]:
+        raise DimError(f"a mask of shape {shown(mask.shape)} does not cover the first dims of {shown(x.shape)}")
+    return x.shape[mask.ndim :]
+
+
+def _selected(x: TensorType, mask: TensorType, *, n: int) -> TensorType:
+    rows = _rows(x, mask)
+    if not 0 <= n <= mask.numel:
+        raise ShapeError(f"a mask of {mask.numel} elements cannot choose {n}")
+    return TensorType((n, *rows), x.dtype)
+
+
+op("masked_select", infer=_selected, kernel=lambda xp, x, mask, *, n: x[mask])
+
+
+def _masked(x: TensorType, mask: TensorType, value: OperandType) -> TensorType:
+    rows = _rows(x, mask)
+    shape = () if isinstance(value, Scalar) else value.shape
+    # how many rows the mask chooses is not known here; the kernel compares
+    assignable(value, (shape[-len(rows) - 1] if len(shape) > len(rows) else 1, *rows))
+    _castable(x, value)
+    return x
+
+
+def _masked_torch(torch: Any, x: Any, mask: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = _fitting(value, x.ndim - mask.ndim + 1).to(x.dtype)
+    x[mask] = value
+    return x
+
+
+def _masked_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
+    made = x.copy()
+    made[mask] = _fitting(np.asarray(value), x.ndim - mask.ndim + 1).astype(x.dtype)
+    return made
+
+
+op(
+    "masked_put",
+    infer=_masked,
+    torch=lambda torch, x, *rest: _masked_torch(torch, x.clone(), *rest),
+    kernel=_masked_numpy,
+    inplace=_masked_torch,
+)
+
+
+def _found(x: TensorType, *, n: int) -> TensorType:
+    if not 0 <= n <= x.numel:
+        raise ShapeError(f"{x.numel} elements cannot hold {n} that are not zero")
+    return TensorType(sizes((n, x.ndim)), int64)
+
+
+op(
+    "nonzero",
+    infer=_found,
+    torch=lambda torch, x, *, n: torch.nonzero(x),
+    kernel=lambda np, x, *, n: np.argwhere(x),
+)
+
+# -- along one dim -------------------------------------------------------------------------
+
+
+def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
+    shape = _positions((index,))
+    dim = wrap_dim(dim, x.ndim)
+    ours, theirs = x.shape or (1,), shape or (1,)
+    if len(ours) != len(theirs):
+        raise ShapeError(f"an index of {len(theirs)} dims for a tensor of {len(ours)}")
+    if any(m > n for d, (n, m) in enumerate(zip(ours, theirs, strict=True)) if d != dim):
+        raise ShapeError(f"the index {shown(shape)} is larger than {shown(x.shape)} outside dim {dim}")
+    return TensorType(shape, x.dtype)
+
+
+def _along(np: Any, x: Any, index: Any, dim: int) -> tuple[Any, Any]:
+    """The part of x the index covers, and the index, as numpy's …_along_axis want them."""
+    x, index = np.atleast_1d(x), np.atleast_1d(index)
+    if index.size and (index.min() < 0 or index.max() >= x.shape[dim]):
+        raise IndexError(f"an index is outside dim {dim} of size {x.shape[dim]}")
+    return x[tuple(slice(None if d == dim else n) for d, n in enumerate(index.shape))], index
+
+
+op(
+    "gather",
+    infer=_gathered,
+    torch=lambda torch, x, index, *, dim: torch.gather(x, dim, index),
+    kernel=lambda np, x, index, *, dim: np.take_along_axis(*_along(np, x, index, dim), dim).reshape(index.shape),
+)
+
+
+def _scattered(x: TensorType, index: OperandType, source: OperandType, *, dim: int) -> TensorType:
+    into = _gathered(x, index, dim=dim)
+    if isinstance(source, Scalar) or source.dtype is not x.dtype:
+        raise DTypeError(f"the source is a tensor of {x.dtype.name}, not {source}")
+    if source.ndim != into.ndim or any(m > n for n, m in zip(source.shape, into.shape, strict=True)):
+        raise ShapeError(f"the index {shown(into.shape)} is larger than the source {shown(source.shape)}")
+    return x
+
+
+def _scatter_add_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int) -> Any:
+    made = x.copy()
+    part, at = _along(np, made, index, dim)
+    where = list(np.indices(at.shape))
+    where[dim] = at
+    source = np.atleast_1d(source)[tuple(map(slice, at.shape))]
+    np.add.at(part, tuple(where), source)
+    return made
+
+
+op(
+    "scatter_add",
+    infer=_scattered,
+    torch=lambda torch, x, index, source, *, dim: torch.scatter_add(x, dim, index, source),
+    kernel=_scatter_add_numpy,
+    inplace=lambda torch, x, index, source, *, dim: x.scatter_add_(dim, index, source),
+)

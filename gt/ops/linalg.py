@@ -1,0 +1,34 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops.core import op
+from gt.ops.infer import broadcast_shapes
+from gt.types import TensorType
+
+
+def _product(a: TensorType, b: TensorType) -> TensorType:
+    """A 1-d operand is a row on the left and a column on the right, and its dim of size 1 goes again."""
+    if not a.ndim or not b.ndim:
+        raise ShapeError("needs tensors of at least one dim; use mul for numbers")
+    if a.dtype is not b.dtype:
+        raise DTypeError(f"dtypes differ: {a.dtype.name} and {b.dtype.name}")
+    if a.dtype.kind == "b":
+        raise DTypeError("not defined for bool; use x.to(gt.float32)")
+    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise ShapeError(f"inner sizes differ: {a.shape[-1]} and {inner}")
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return TensorType((*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ())), a.dtype)
+
+
+def _matmul_numpy(np: Any, a: Any, b: Any) -> Any:
+    if a.dtype == np.float16:  # numpy would add up in float16
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    return np.matmul(a, b)
+
+
+op("matmul", infer=_product, torch=lambda torch, a, b: torch.matmul(a, b), kernel=_matmul_numpy)

@@ -1,0 +1,171 @@
+"""Ops that change where elements stand and leave their values alone. Those marked ``view`` move no memory."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+from gt.errors import ShapeError
+from gt.ops.core import Types, op
+from gt.ops.infer import common, expandable, shown, sizes, wrap_dim, wrap_dims
+from gt.types import Shape, TensorType, result_dtype
+
+# -- views ---------------------------------------------------------------------------------
+
+
+def _reshaped(x: TensorType, *, shape: Shape) -> TensorType:
+    if prod(sizes(shape)) != x.numel:
+        raise ShapeError(f"{shown(shape)} holds {prod(shape)} elements, not {x.numel}")
+    return TensorType(shape, x.dtype)
+
+
+# reshape, not torch's view: a clone of a transpose keeps its strides, and then there is no way but to copy
+op("view", infer=_reshaped, view=True, kernel=lambda xp, x, *, shape: x.reshape(shape))
+
+op(
+    "reshape",
+    infer=_reshaped,
+    torch=lambda torch, x, *, shape: x.clone(memory_format=torch.contiguous_format).view(shape),
+    kernel=lambda np, x, *, shape: np.array(x, order="C").reshape(shape),
+)
+
+
+def _permuted(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
+    if len(dims) != x.ndim:
+        raise ShapeError(f"dims {dims} must name each of the {x.ndim} dims once")
+    return TensorType(tuple(x.shape[d] for d in wrap_dims(dims, x.ndim)), x.dtype)
+
+
+op(
+    "permute",
+    infer=_permuted,
+    view=True,
+    torch=lambda torch, x, *, dims: x.permute(dims),
+    kernel=lambda np, x, *, dims: x.transpose(dims),
+)
+
+
+def _expanded(x: TensorType, *, shape: Shape) -> TensorType:
+    expandable(x.shape, sizes(shape))
+    return TensorType(shape, x.dtype)
+
+
+op(
+    "expand",
+    infer=_expanded,
+    view=True,
+    torch=lambda torch, x, *, shape: x.expand(shape),
+    kernel=lambda np, x, *, shape: np.broadcast_to(x, shape),
+)
+
+
+def _parts(x: TensorType, *, sizes: tuple[int, ...], dim: int) -> Types:
+    if not x.ndim:
+        raise ShapeError("needs a tensor of at least one dim")
+    dim = wrap_dim(dim, x.ndim)
+    if not sizes or min(sizes) < 0 or sum(sizes) != x.shape[dim]:
+        raise ShapeError(f"sizes {sizes} must be 0 or more and add up to {x.shape[dim]}, the size of dim {dim}")
+    return tuple(TensorType((*x.shape[:dim], n, *x.shape[dim + 1 :]), x.dtype) for n in sizes)
+
+
+def _one_or_all(parts: Any) -> Any:
+    return parts if len(parts) > 1 else parts[0]  # an op with one result gives it bare
+
+
+op(
+    "split",
+    infer=_parts,
+    view=True,
+    torch=lambda torch, x, *, sizes, dim: _one_or_all(torch.split(x, sizes, dim)),
+    kernel=lambda np, x, *, sizes, dim: _one_or_all(np.split(x, list(accumulate(sizes))[:-1], axis=dim)),
+)
+
+# -- fresh memory --------------------------------------------------------------------------
+
+
+def _joined(*xs: TensorType, dim: int) -> TensorType:
+    if not xs:
+        raise ShapeError("needs at least one tensor")
+    if not all(x.ndim for x in xs):
+        raise ShapeError("a 0-d tensor cannot be joined; reshape it to (1,)")
+    # torch overlooks tensors of shape (0,), so that a result can be grown from nothing
+    counted = [x.shape for x in xs if x.shape != (0,)] or [(0,)]
+    first = counted[0]
+    dim = wrap_dim(dim, len(first))
+    for shape in counted:
+        if len(shape) != len(first) or shape[:dim] + shape[dim + 1 :] != first[:dim] + first[dim + 1 :]:
+            raise ShapeError(f"{shown(shape)} and {shown(first)} differ outside dim {dim}")
+    return TensorType((*first[:dim], sum(s[dim] for s in counted), *first[dim + 1 :]), result_dtype(*xs))
+
+
+def _cat_numpy(np: Any, *xs: Any, dim: int) -> Any:
+    return np.concatenate([x for x in xs if x.shape != (0,)] or xs, axis=dim)
+
+
+op("cat", infer=_joined, common=common, torch=lambda torch, *xs, dim: torch.cat(xs, dim), kernel=_cat_numpy)
+
+
+def _flipped(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
+    wrap_dims(dims, x.ndim)
+    return x
+
+
+op(
+    "flip",
+    infer=_flipped,
+    torch=lambda torch, x, *, dims: torch.flip(x, dims),
+    kernel=lambda np, x, *, dims: np.flip(x, dims if x.ndim else ()).copy(),
+)
+
+
+def _rolled(x: TensorType, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> TensorType:
+    if len(shifts) != len(dims) or not x.ndim:
+        raise ShapeError(f"shifts {shifts} and dims {dims} must go in pairs, on a tensor of at least one dim")
+    for d in dims:
+        wrap_dim(d, x.ndim)
+    return x
+
+
+op(
+    "roll",
+    infer=_rolled,
+    torch=lambda torch, x, *, shifts, dims: torch.roll(x, shifts, dims),
+    kernel=lambda np, x, *, shifts, dims: np.roll(x, shifts, dims),
+)
+
+
+def _repeated(x: TensorType, *, repeats: tuple[int, ...]) -> TensorType:
+    if len(repeats) < x.ndim:
+        raise ShapeError(f"repeats {repeats} must have a number for each of the {x.ndim} dims")
+    padded = (1,) * (len(repeats) - x.ndim) + x.shape
+    return TensorType(tuple(n * r for n, r in zip(padded, sizes(repeats), strict=True)), x.dtype)
+
+
+op(
+    "repeat",
+    infer=_repeated,
+    torch=lambda torch, x, *, repeats: x.repeat(repeats),
+    kernel=lambda np, x, *, repeats: np.tile(x, repeats),
+)
+
+
+def _triangle(x: TensorType, *, diagonal: int) -> TensorType:
+    if x.ndim < 2:
+        raise ShapeError("needs a tensor of at least two dims")
+    return x
+
+
+op(
+    "tril",
+    infer=_triangle,
+    torch=lambda torch, x, *, diagonal: torch.tril(x, diagonal),
+    kernel=lambda np, x, *, diagonal: np.tril(x, diagonal),
+)
+
+op(
+    "triu",
+    infer=_triangle,
+    torch=lambda torch, x, *, diagonal: torch.triu(x, diagonal),
+    kernel=lambda np, x, *, diagonal: np.triu(x, diagonal),
+)
