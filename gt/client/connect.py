@@ -151,9 +151,7 @@ def _after_fork() -> None:
     """A forked child has no session: sockets and threads stayed with its parent."""
     global _current, _local, _lock
     if _current is not None:
-        _current.ended = ConnectionLost(
-            "a forked process cannot use its parent's tensors; it gets a session of its own"
-        )
+        _current.ended = ConnectionLost("a forked process cannot use its parent's tensors; it gets a session of its own")
     _current = _local = None
     _lock = threading.RLock()
 

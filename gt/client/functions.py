@@ -184,7 +184,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     return views.unbind(found, 1) if as_tuple else found
 
 
-def argwhere(input: Tensor) -> Tensor:
+def argwhere(input: Tensor) -> Any:
     return nonzero(input)
 
 

@@ -200,10 +200,9 @@ def _known(x: Tensor, index: Any, array: Any) -> Any:
 def _listed(x: Tensor, index: Any, part: Any) -> Any:
     import numpy as np
 
-    if isinstance(part, list) and not isinstance(index, tuple):
-        if any(isinstance(p, list | tuple | range | slice | Tensor) or p is None or p is Ellipsis for p in part):
-            text = "a list in lists may mean a tuple or a tensor; write x[tuple(…)] or x[gt.tensor(…)]"
-            raise DimError(f"{_shown(x, index)}: {text}")
+    if part is index and any(isinstance(p, list | tuple | range | slice) or p is None or p is Ellipsis for p in part):
+        text = "a list in lists may mean a tuple or a tensor; write x[tuple(…)] or x[gt.tensor(…)]"
+        raise DimError(f"{_shown(x, index)}: {text}")
     if any(isinstance(p, Tensor) for p in part):
         from gt.client.creation import tensor
 
@@ -287,7 +286,7 @@ def _picking(part: Any) -> Tensor:
         return uploaded(part.array, bool_ if part.array.dtype.kind == "b" else int64)
     if _mask_shape(part) == ():
         return zeros(count(part), dtype=int64)
-    return cast(part, bool_) if part._type.dtype is uint8 else part  # type: ignore[no-any-return]
+    return cast(part, bool_) if part._type.dtype is uint8 else part
 
 
 def _shown(x: Tensor, index: Any) -> str:

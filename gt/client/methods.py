@@ -38,54 +38,14 @@ METHODS = {
 }
 
 #: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.
-INPLACE_UNARY = [
-    "abs",
-    "ceil",
-    "cos",
-    "erf",
-    "exp",
-    "expm1",
-    "floor",
-    "log",
-    "log1p",
-    "log2",
-    "logical_not",
-    "bitwise_not",
-    "neg",
-    "reciprocal",
-    "relu",
-    "round",
-    "rsqrt",
-    "sigmoid",
-    "sign",
-    "sin",
-    "sqrt",
-    "square",
-    "tan",
-    "tanh",
-    "trunc",
-]
-INPLACE_BINARY = [
-    "atan2",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "copy",
-    "eq",
-    "floor_divide",
-    "fmod",
-    "ge",
-    "gt",
-    "le",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "lt",
-    "mul",
-    "ne",
-    "pow",
-    "remainder",
-]
+INPLACE_UNARY = (
+    "abs ceil cos erf exp expm1 floor log log1p log2 logical_not bitwise_not neg reciprocal relu round rsqrt sigmoid "
+    "sign sin sqrt square tan tanh trunc"
+)
+INPLACE_BINARY = (
+    "atan2 bitwise_and bitwise_or bitwise_xor copy eq floor_divide fmod ge gt le logical_and logical_or logical_xor lt "
+    "mul ne pow remainder"
+)
 
 #: operator -> op and attributes; each has a reflected form (``2 - x``)
 ARITHMETIC: dict[str, tuple[Op, Attrs]] = {
@@ -229,8 +189,8 @@ def _bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
 
 
 INPLACE: dict[str, Function] = {
-    **{name + "_": _unary_(OPS[name]) for name in INPLACE_UNARY},
-    **{name + "_": _binary_(OPS[name]) for name in INPLACE_BINARY},
+    **{name + "_": _unary_(OPS[name]) for name in INPLACE_UNARY.split()},
+    **{name + "_": _binary_(OPS[name]) for name in INPLACE_BINARY.split()},
     "add_": _scaled_(ADD),
     "sub_": _scaled_(SUB),
     "div_": _div_,

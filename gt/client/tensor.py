@@ -20,6 +20,10 @@ from gt.types import BYTES, INT, SCALAR_OF, DType, OperandType, Size, TensorType
 if TYPE_CHECKING:
     import numpy as np
 
+    from gt.client.declared import Declared
+else:
+    Declared = object
+
 #: what an integer on the wire holds
 MIN_INT, MAX_INT = -(2**63), 2**63 - 1
 
@@ -36,7 +40,7 @@ class View:
         self.base, self.chain, self.version = base, chain, base._version
 
 
-class Tensor:
+class Tensor(Declared):
     """See `torch.Tensor`; methods are attached by `gt.client.methods`."""
 
     __slots__ = ("__weakref__", "_id", "_session", "_type", "_version", "_view")
@@ -50,7 +54,7 @@ class Tensor:
         self._version = 0
 
     def __del__(self) -> None:
-        try:
+        try:  # noqa: SIM105, a context manager would cost more than all the rest
             self._session.dropped.append(self._id)
         except AttributeError:  # never got as far as an id
             pass
@@ -393,6 +397,5 @@ def _as_attribute(steps: tuple[Step, ...]) -> tuple[tuple[Any, ...], tuple[int, 
 
 def _check_writable(base: Tensor, steps: tuple[Step, ...], value: TensorType) -> None:
     chain, starts = _as_attribute(steps)
-    key = OPS["put_view"], (("chain", chain),), True, base._type, value, *(INT,) * len(starts)
-    if key not in base._session.signatures:
-        base._session.define(key[0], key[1], key[3:], True)
+    op, attrs, types = OPS["put_view"], (("chain", chain),), (base._type, value, *(INT,) * len(starts))
+    base._session.signatures.get((op, attrs, True, *types)) or base._session.define(op, attrs, types, True)

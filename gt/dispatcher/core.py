@@ -204,9 +204,7 @@ class Dispatcher:
 
     def _worker_gone(self, worker: Worker) -> None:
         del self.workers[worker.id]
-        lost = Lost(
-            f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone, and what it held with it"
-        )
+        lost = Lost(f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone, and what it held with it")
         for client in self.clients.values():
             if client.id in worker.admitted:
                 self._client_lost(client, worker, lost)

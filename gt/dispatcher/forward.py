@@ -159,3 +159,4 @@ def fetches(client: Client) -> list[int]:
             else:
                 i += 1 if code < 0 else client.codes[code].width
     return found
+

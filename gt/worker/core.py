@@ -334,10 +334,7 @@ class Worker:
             space.outgoing = None
 
     def stats(self, client: int) -> WorkerStats:
-        sizes = {
-            c: [self.engine.nbytes(v) for v in s.store.values() if type(v) is not Failure]
-            for c, s in self.spaces.items()
-        }
+        sizes = {c: [self.engine.nbytes(v) for v in s.store.values() if type(v) is not Failure] for c, s in self.spaces.items()}
         mine = sizes.get(client, [])
         return WorkerStats(
             worker=self.id,
