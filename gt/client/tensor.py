@@ -75,7 +75,6 @@ class Tensor(Declared):
 
     @property
     def data(self) -> Tensor:
-        """The tensor without its history."""
         return self
 
     @property
