@@ -2,8 +2,8 @@
 
 from typing import NoReturn
 
-from gt import version as _version
 from gt import debug
+from gt import version as _version
 from gt.client import methods as _methods
 from gt.client.connect import (
     connect,

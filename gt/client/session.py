@@ -246,8 +246,7 @@ class Session:
             try:
                 self._send_parts(transfer, outgoing)
                 while not outgoing.all_sent:
-                    under_way = outgoing.under_way
-                    self._await(lambda: outgoing.under_way < under_way)
+                    self._await(lambda under_way=outgoing.under_way: outgoing.under_way < under_way)  # type: ignore[misc]
                     self._send_parts(transfer, outgoing)
             except BaseException:
                 # parts may lie in the lane for ever: start a new one

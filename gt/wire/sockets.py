@@ -114,11 +114,12 @@ class ZmqConnection:
     """A client's or a worker's side. One thread at a time may touch it."""
 
     def __init__(self, address: str, keys: Keys) -> None:
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         _configure(self._socket, keys)
         self._socket.curve_serverkey = keys.peer
         self._socket.reconnect_ivl = 50
-        self._events = self._socket.get_monitor_socket()
+        self._events: zmq.Socket[bytes] = self._socket.get_monitor_socket()
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._events, zmq.POLLIN)
@@ -145,7 +146,7 @@ class ZmqConnection:
     def take(self) -> list[list[bytes]]:
         """The messages that are here."""
         taken = []
-        while self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             taken.append(self._socket.recv_multipart())
         return taken
 
