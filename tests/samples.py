@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gt.errors import DTypeError
-from gt.types import DTYPES, SCALAR_OF, OperandType, TensorType
+from gt.types import BYTES, DTYPES, SCALAR_OF, OperandType, TensorType
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 INTS = ("int64", "int32", "int16", "int8", "uint8")
@@ -98,7 +98,7 @@ class Sample:
 def type_of(x: Any) -> OperandType:
     if isinstance(x, torch.Tensor | np.ndarray):
         return TensorType(tuple(x.shape), DTYPES[str(x.dtype).removeprefix("torch.")])
-    return SCALAR_OF[type(x)]
+    return BYTES if isinstance(x, bytes) else SCALAR_OF[type(x)]
 
 
 def rows(op: str, *operands: Any, like: Any = None, warns: str = "", **attrs: Any) -> list[Sample]:

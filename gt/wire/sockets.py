@@ -161,7 +161,7 @@ class ZmqConnection:
             elif event == zmq.EVENT_DISCONNECTED:  # a server that cannot read our greeting just hangs up
                 self.refused = self.refused or _FAILED[zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL]
             elif event in _FAILED:
-                self.refused = _FAILED[event]
+                self.refused = _FAILED[zmq.Event(event)]
 
     def close(self) -> None:
         self._socket.disable_monitor()
