@@ -135,23 +135,24 @@ def _start() -> Session:
 
     local = LocalSystem(_workers_wanted)
     try:
-        _current = open_session(local.address, None, "the local system", LocalSystem.PATIENCE, local.check)
-        _current.on_end.append(local.stop)
-        if not _current._await(lambda: local.check() or len(_current.workers) >= local.workers, LocalSystem.PATIENCE):
-            raise NoWorkers(f"no local worker was ready after {LocalSystem.PATIENCE:g} s")
+        made = open_session(local.address, None, "the local system", LocalSystem.PATIENCE, local.check)
+        made.on_end.append(local.stop)
+        if not made.await_workers(local.workers, LocalSystem.PATIENCE, local.check):
+            raise NoWorkers(f"the local workers were not ready after {LocalSystem.PATIENCE:g} s")
     except BaseException:
-        _current = None
         local.stop()
         raise
-    _local = local
-    return _current
+    _current, _local = made, local
+    return made
 
 
 def _after_fork() -> None:
     """A forked child has no session: sockets and threads stayed with its parent."""
     global _current, _local, _lock
     if _current is not None:
-        _current.ended = ConnectionLost("a forked process cannot use its parent's tensors; it gets a session of its own")
+        _current.ended = ConnectionLost(
+            "a forked process cannot use its parent's tensors; it gets a session of its own"
+        )
     _current = _local = None
     _lock = threading.RLock()
 

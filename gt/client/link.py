@@ -10,13 +10,14 @@ Ctrl-C may interrupt a wait, never the handling of a message: half a message han
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` makes enums of all it returns: ten times as long
 import contextlib
 import os
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from gt.wire.sockets import Connection
 GLANCE = 0.002
 #: How long the background thread leaves instructions lying, and how long it sleeps when there are none.
 SOON, LATER = 0.002, 0.02
+_SIGINT = int(signal.SIGINT)
 
 
 class Link(Protocol):
@@ -114,8 +116,7 @@ class SocketLink:
         self._drain()
         for source, _ in self._poller.poll(milliseconds):
             if source is self._socket:
-                with _uninterrupted():
-                    self._receive()
+                _uninterrupted(self._receive)
             elif source == self._wake_read:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
@@ -124,12 +125,7 @@ class SocketLink:
                 self._connection.look()
 
     def _receive(self) -> None:
-        while True:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._handle(frames)
+        self._handle(self._socket.recv_multipart())
 
     # -- the background ------------------------------------------------------------------
 
@@ -163,18 +159,17 @@ class SocketLink:
             os.close(self._wake_write)
 
 
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the end of the block."""
-    before = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+def _uninterrupted(act: Callable[[], None]) -> None:
+    """Ctrl-C waits until the act is over."""
+    before = _signal.getsignal(_SIGINT) if threading.current_thread() is threading.main_thread() else None
     if not callable(before):  # another thread, or a program that took signals into its own hands
-        yield
+        act()
         return
     came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    _signal.signal(_SIGINT, lambda number, frame: came.append((number, frame)))
     try:
-        yield
+        act()
     finally:
-        signal.signal(signal.SIGINT, before)
+        _signal.signal(_SIGINT, before)
     if came:
         before(*came[0])

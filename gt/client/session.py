@@ -136,11 +136,11 @@ class Session:
     def free(self) -> None:
         """Tell the workers which tensors Python let go since the last time."""
         dropped = self.dropped
-        try:
-            while True:
+        while dropped:
+            try:
                 self.words.append(-dropped.popleft())
-        except IndexError:
-            pass
+            except IndexError:  # another thread was quicker
+                return
 
     def flush(self) -> None:
         """Send what was emitted so far, and wait if too much of it is not done yet."""
@@ -223,7 +223,8 @@ class Session:
     def ask(self) -> list[WorkerStats]:
         self.flush()
         request = self._requests()
-        self._pending[request] = answers = []
+        answers: list[list[WorkerStats]] = []
+        self._pending[request] = answers
         self._send([encode(Ask(request))])
         self._await(lambda: bool(answers))
         return answers[0]
@@ -267,8 +268,12 @@ class Session:
             self._lane = new_lane()
         return self._lane
 
+    def await_workers(self, count: int, timeout: float, alive: Callable[[], object] = bool) -> bool:
+        """Wait until there are so many workers; ``alive`` raises if there is no hope any more."""
+        return self._await(lambda: bool(alive()) or len(self.workers) >= count, timeout)
+
     def _need_worker(self) -> None:
-        if not self.workers and not self._await(lambda: bool(self.workers), 3.0):
+        if not self.await_workers(1, 3.0):
             raise NoWorkers(f"no worker is connected to {self.name}; start one with python -m gt.worker")
 
     # -- arriving ------------------------------------------------------------------------

@@ -17,14 +17,15 @@ and at the end of its credit it waits at home.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
-from gt.dispatcher.forward import Forwarded, Violation, fetches, forward
-from gt.dispatcher.state import Client, Coded, Layout, Lost, Peer, Worker
+from gt.dispatcher.forward import Forwarded, Violation, forward
+from gt.dispatcher.loss import NO_WORKERS, lose, strand
+from gt.dispatcher.state import Client, Coded, Layout, Peer, Worker
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame, signature_of
 from gt.wire.messages import (
@@ -59,7 +60,6 @@ from gt.wire.messages import (
 AHEAD, TURN = 6000.0, 2000.0
 #: Seconds a client with work waits for a first worker before its reads are told.
 PATIENCE = 2.0
-NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Dispatcher:
             elif client.stranded is None:
                 client.stranded = now
             elif now - client.stranded >= PATIENCE:
-                self._strand(client)
+                self._send_all(client, strand(client, self.no_workers))
         return self._actions()
 
     def _actions(self) -> list[Action]:
@@ -135,6 +135,10 @@ class Dispatcher:
 
     def _send(self, to: Client | Worker, message: Message | None, rest: tuple[Any, ...] = ()) -> None:
         self.out.append(Send(to.peer, message, rest))
+
+    def _send_all(self, to: Client | Worker, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._send(to, message)
 
     # -- coming and going ----------------------------------------------------------------
 
@@ -204,10 +208,9 @@ class Dispatcher:
 
     def _worker_gone(self, worker: Worker) -> None:
         del self.workers[worker.id]
-        lost = Lost(f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone, and what it held with it")
         for client in self.clients.values():
             if client.id in worker.admitted:
-                self._client_lost(client, worker, lost)
+                self._send_all(client, lose(client, worker))
         for client_id, weight, _ in worker.given:
             if client_id in self.clients:
                 self.clients[client_id].done += weight
@@ -215,29 +218,6 @@ class Dispatcher:
             missing.discard(worker.id)
             self._answer(key)
         self._announce()
-
-    def _client_lost(self, client: Client, worker: Worker, lost: Lost) -> None:
-        """All this client had on the worker is lost; reads of it say so, and it starts anew elsewhere."""
-        for id, where in client.tensors.items():
-            if where is worker.layout:
-                client.tensors[id] = lost
-        for request in [r for r, w in client.reads.items() if w == worker.id]:
-            del client.reads[request]
-            self._send(client, NoValue(request, "WorkerLost", lost.text))
-        for transfer, sizes in client.parts.items():
-            for nbytes in sizes:
-                self._send(client, PartTaken(transfer, nbytes))
-        client.parts.clear()
-        client.plans.clear()
-        client.told.pop(worker.id, None)
-        if client.home == worker.id:
-            client.home = None
-
-    def _strand(self, client: Client) -> None:
-        for request in fetches(client):
-            if request not in client.given_up:
-                client.given_up.add(request)
-                self._send(client, NoValue(request, "NoWorkers", self.no_workers))
 
     # -- a client's program --------------------------------------------------------------
 
@@ -338,10 +318,14 @@ class Dispatcher:
     def _reply(self, worker: Worker, m: Reply, rest: tuple[Any, ...]) -> None:
         client = self.clients.get(m.client)
         if client is None:  # it ended while its value was under way
+            if m.done is not None:
+                self._done(worker, m.done, ())
             return
         if m.last:
             client.reads.pop(m.request, None)
         self._send(client, None, rest)
+        if m.done is not None:
+            self._done(worker, m.done, ())
 
     def _trouble(self, worker: Worker, m: Trouble, rest: object) -> None:
         if (client := self.clients.get(m.client)) is not None:

@@ -18,9 +18,6 @@ from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Alive
 from gt.wire.sockets import Gatekeeper, listening
 
-#: Messages taken before the answers go out: enough to work in batches, few enough to keep everybody's turn short.
-AT_ONCE = 64
-
 
 class Server:
     def __init__(self, address: str, keys: Keys | None, host: str = "localhost", port: int = 9000) -> None:
@@ -46,7 +43,7 @@ class Server:
             poller.register(self.gatekeeper.socket, zmq.POLLIN)
         while True:
             wait = self.next_tick - time.monotonic()
-            for socket, _ in poller.poll(max(0.0, wait) * 1000):
+            for socket, _ in poller.poll(max(0, int(wait * 1000) + 1)):
                 if socket is self.socket:
                     self._take()
                 elif self.gatekeeper is not None:
@@ -55,22 +52,19 @@ class Server:
                 self._tick()
 
     def _take(self) -> None:
-        for _ in range(AT_ONCE):
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            peer = frames[0]
-            if peer in self.closed or len(frames) < 2:
-                continue
-            try:
-                message = self.decode(frames[1])
-            except BadFrame as error:
-                self._act(self.core.bad_frame(peer, str(error)))
-                continue
-            if self.trail is not None:
-                self.trail.received(peer, message)
-            self._act(self.core.handle(peer, message, tuple(frames[2:])))
+        frames = self.socket.recv_multipart()
+        peer = frames[0]
+        if peer in self.closed or len(frames) < 2:
+            return
+        try:
+            message = self.decode(frames[1])
+        except BadFrame as error:
+            self._act(self.core.bad_frame(peer, str(error)))
+            return
+        actions = self.core.handle(peer, message, tuple(frames[2:]))
+        if self.trail is not None:
+            self.trail.received(peer, message)
+        self._act(actions)
 
     def _tick(self) -> None:
         """Once a second: try every peer, since sending to one that is gone fails."""

@@ -1,4 +1,4 @@
-"""What the dispatcher knows: of tensors where they lie, of clients what they are owed, of workers what they are doing."""
+"""What the dispatcher knows: where tensors lie, what clients are owed, what workers are doing."""
 
 from __future__ import annotations
 
@@ -33,16 +33,6 @@ class Lost:
 Where = Layout | Lost
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What one signature with operands in certain places comes to."""
-
-    #: the worker whose stream takes the instruction, or None if it cannot run any more
-    worker: int | None
-    #: where the results will lie
-    result: Where
-
-
 class Coded:
     """A client's signature as the forwarding loop needs it."""
 
@@ -70,8 +60,8 @@ class Client:
     host: str
     codes: dict[int, Coded] = field(default_factory=dict)
     tensors: dict[int, Where] = field(default_factory=dict)
-    #: (code, *places of the operands) -> Plan
-    plans: dict[tuple[Any, ...], Plan] = field(default_factory=dict)
+    #: (code, *places of the operands) -> where it runs, and its results lie
+    plans: dict[tuple[Any, ...], Where] = field(default_factory=dict)
     #: [submit, position]: received, and not yet given to a worker
     queue: deque[list[Any]] = field(default_factory=deque)
     #: the worker new tensors are made on

@@ -45,8 +45,9 @@ def _uploaded(data: OperandType, *, shape: Shape, dtype: str) -> TensorType:
 def _upload_torch(torch: Any, data: Any, *, shape: Shape, dtype: str, device: Any) -> Any:
     if not len(data):
         return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-    # a bytearray: torch wants memory it may write to, and this copy is the tensor's own
-    return torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype)).view(shape).to(device)
+    # bytes one may write to were received for this tensor alone: it lives on in them
+    own = bytearray(data) if memoryview(data).readonly else data
+    return torch.frombuffer(own, dtype=getattr(torch, dtype)).view(shape).to(device)
 
 
 op(
@@ -54,7 +55,9 @@ op(
     infer=_uploaded,
     creates=True,
     torch=_upload_torch,
-    kernel=lambda np, data, *, shape, dtype, device: np.frombuffer(data, dtype).reshape(shape).copy(),
+    kernel=lambda np, data, *, shape, dtype, device: np.frombuffer(
+        bytearray(data) if memoryview(data).readonly else data, dtype
+    ).reshape(shape),
 )
 
 op(

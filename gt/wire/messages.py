@@ -1,7 +1,8 @@
 """Every message that crosses a wire, and nothing else: frozen data without behaviour.
 
     client ──Hello, Submit, Part, Ask, Bye──▶ dispatcher ──Welcome, Admit, Execute, Part, Query, Drop──▶ worker
-    client ◀──Welcome, Refused, Credit, Trouble, values, Answer── dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
+    client ◀──Welcome, Refused, Credit, Trouble, values, Answer── dispatcher
+                                       dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
 
 `Submit.stream` is the client's program, a flat list of words:
 
@@ -33,9 +34,9 @@ MAX_WORDS = 1 << 16
 #: Values up to here ride in a control message; larger ones go in parts.
 INLINE = 64 << 10
 #: A part in a frame is small, so that no control message waits behind it for long; one in shared memory may be larger.
-PART, SHARED_PART = 1 << 20, 4 << 20
+PART, SHARED_PART = 1 << 20, 8 << 20
 #: Bytes under way before the receiver must confirm some; also the size of the shared memory.
-PARTS_AHEAD, LANE = 8 << 20, 32 << 20
+PARTS_AHEAD, LANE = 8 << 20, 64 << 20
 
 Word = int | float | bool | bytes
 #: ("float32", (2, 3)) for a tensor, ("int", None) for a scalar
@@ -258,6 +259,8 @@ class Reply(Message, frozen=True, array_like=True, tag=True):
     client: int
     request: int
     last: bool = True
+    #: the `Done` that would have been the next message, so that a read costs one message less
+    done: Done | None = None
 
 
 class Report(Message, frozen=True, array_like=True, tag=True):

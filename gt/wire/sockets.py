@@ -39,7 +39,7 @@ def _configure(socket: zmq.Socket[bytes], keys: Keys | None) -> None:
 
 def listening(context: zmq.Context[Any], address: str, keys: Keys | None) -> zmq.Socket[bytes]:
     """A server's socket. Raises zmq.ZMQError if the address is taken."""
-    socket = context.socket(zmq.ROUTER)
+    socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
     _configure(socket, keys)
     socket.router_mandatory = True
     if keys is not None:

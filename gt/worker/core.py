@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gt.ops import Signature
@@ -179,7 +179,15 @@ class Worker:
         if stop < len(m.stream):
             space.waiting.appendleft((m, stop))
         else:
-            self.out.append(Send(Done(m.client, m.weight, 0)))
+            self._done(m)
+
+    def _done(self, m: Execute) -> None:
+        """Said along with the last value, if there is one."""
+        done, last = Done(m.client, m.weight, 0), self.out[-1] if self.out else None
+        if last is not None and isinstance(last.message, Reply) and last.message.client == m.client:
+            self.out[-1] = replace(last, message=Reply(m.client, last.message.request, last.message.last, done))
+        else:
+            self.out.append(Send(done))
 
     def _link(self, definition: Definition) -> Entry:
         signature = signature_of(definition)
@@ -334,7 +342,10 @@ class Worker:
             space.outgoing = None
 
     def stats(self, client: int) -> WorkerStats:
-        sizes = {c: [self.engine.nbytes(v) for v in s.store.values() if type(v) is not Failure] for c, s in self.spaces.items()}
+        sizes = {
+            c: [self.engine.nbytes(v) for v in s.store.values() if type(v) is not Failure]
+            for c, s in self.spaces.items()
+        }
         mine = sizes.get(client, [])
         return WorkerStats(
             worker=self.id,

@@ -6,11 +6,13 @@ from functools import partial
 from typing import Any
 
 import array_api_compat.torch as xp
+import numpy as np
 import torch
 
 from gt.errors import ConfigError
 from gt.ops import Signature
 from gt.types import TensorType
+from gt.wire.messages import INLINE
 
 
 class TorchEngine:
@@ -53,10 +55,12 @@ class TorchEngine:
         return host if adopt or source is not data else host.clone()
 
     def to_host(self, array: torch.Tensor) -> memoryview:
-        flat = array.detach().cpu().contiguous().reshape(-1)
-        if not flat.numel():
-            return memoryview(b"")
-        return flat.view(torch.uint8).numpy().data
+        if array.dtype is torch.bfloat16:
+            array = array.view(torch.int16)  # numpy has no such dtype, but the bytes are the same
+        host = (array.cpu() if self.on_gpu else array).numpy()
+        if host.nbytes <= INLINE:
+            return memoryview(host.tobytes())
+        return memoryview(np.ascontiguousarray(host).reshape(-1).view(np.uint8))
 
     def nbytes(self, array: torch.Tensor) -> int:
         return array.numel() * array.element_size()

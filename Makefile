@@ -1,0 +1,41 @@
+# make demo   from nothing to a running example        make test   install what the tests need, and pass them
+# make check  format, lint, types, sizes               make bench  the control plane's figures
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check bench clean
+
+demo: .venv/worker
+	$(BIN)/python examples/demo.py
+
+test: .venv/test
+	$(BIN)/python -m pytest
+
+check: .venv/check
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python tests/sizes.py
+
+bench: .venv/worker
+	$(BIN)/python benchmarks/control_plane.py
+
+# one stamp an extra: installed when the stamp is older than what it was made from
+.venv/worker: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[worker]'
+	touch $@
+
+.venv/test: .venv/worker
+	$(PIP) -e '.[worker,test]'
+	touch $@
+
+.venv/check: .venv/worker
+	$(PIP) -e '.[worker,check]'
+	touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+clean:
+	rm -rf .venv build *.egg-info

@@ -1,0 +1,66 @@
+"""What the system is doing, for people: ``gt.debug.get_worker_stats()``, ``print_tape()``, ``memory()``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+from gt.client import sites
+from gt.client.connect import session
+from gt.ops import Signature
+from gt.wire.messages import FETCH, RESET
+
+
+def get_worker_stats() -> dict[str, dict[str, Any]]:
+    """One entry a worker: instructions run so far, how many of them repeated, what was compiled."""
+    keys = ("total_instructions", "hot_instructions", "unique_sequences", "compilation_stats", "backend", "device")
+    return {f"worker {s.worker}": {key: getattr(s, key) for key in keys} for s in session().ask()}
+
+
+def memory() -> dict[str, dict[str, Any]]:
+    """One entry a worker: this client's tensors and bytes, those of all clients, and what the device says."""
+    return {
+        f"worker {s.worker}": {
+            "client": {"tensors": s.client_tensors, "bytes": s.client_bytes},
+            "all_clients": {"tensors": s.tensors, "bytes": s.bytes},
+            "device": s.memory,
+        }
+        for s in session().ask()
+    }
+
+
+def print_tape(last: int = 50, file: TextIO | None = None) -> None:
+    """The last instructions this client emitted, with the source lines that asked for them."""
+    now = session()
+    now.flush()
+    lines = [line for stream, signatures in list(now.recent) for line in _told(stream, signatures)]
+    print("\n".join(lines[-last:]), file=file or sys.stdout)
+
+
+def _told(stream: list[Any], signatures: dict[int, Signature]) -> list[str]:
+    lines = []
+    i = 0
+    while i < len(stream):
+        code = stream[i]
+        if code < 0:
+            lines.append(f"free %{-code}")
+            i += 1
+        elif code in (FETCH, RESET):
+            lines.append(f"read %{stream[i + 2]}" if code == FETCH else "forget signatures")
+            i += 3 if code == FETCH else 2
+        else:
+            lines.append(_line(stream, i, signatures[code]))
+            i += signatures[code].width
+    return lines
+
+
+def _line(stream: list[Any], i: int, signature: Signature) -> str:
+    outs = ", ".join(f"%{id}" for id in stream[i + 2 : i + signature.start])
+    ins = []
+    for at in range(signature.start, signature.width):
+        word = stream[i + at]
+        if at in signature.offsets:
+            ins.append(f"%{word}")
+        else:
+            ins.append(f"{len(word)} bytes" if isinstance(word, bytes) else repr(word))
+    return f"{outs} = {signature} of {', '.join(ins) or 'nothing'}    # {sites.describe(stream[i + 1])}"

@@ -1,0 +1,108 @@
+"""GT_INSTRUCTION_LOG: one line an instruction, as it passes the dispatcher.
+
+    12:31:07.482913 | #17 | RECV | client:1 | matmul(float32[8,4], float32[4,4]) | 128B | out=9 in=7,8
+    12:31:07.483020 | #17 | WORKER_SEND | worker:0 | matmul(…) | 128B | out=9 in=7,8
+
+RECV and SEND are the client's side, WORKER_SEND and WORKER_RECV the workers'. Failures say ERROR.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gt.dispatcher.core import Dispatcher, Send
+from gt.dispatcher.state import Client, Peer
+from gt.wire.messages import (
+    FETCH,
+    FIRST_CODE,
+    RESET,
+    Alive,
+    Done,
+    Execute,
+    NoValue,
+    Reply,
+    Submit,
+    Trouble,
+)
+
+
+class Trail:
+    def __init__(self, path: str, core: Dispatcher) -> None:
+        self._file = open(path, "a", buffering=1)  # noqa: SIM115 (open as long as the server runs)
+        self._core = core
+        self._count = 0
+
+    def received(self, peer: Peer, message: Any) -> None:
+        """Called when the core knows of it already: then it knows the signatures."""
+        known = self._core.by_peer.get(peer)
+        if known is None:
+            self._line(0, "RECV", "stranger", type(message).__name__, 0, "")
+        elif isinstance(known, Client):
+            self._from_client(known, message)
+        elif not isinstance(message, Done):
+            self._message("WORKER_RECV", f"worker:{known.id}", message)
+
+    def sent(self, action: Send) -> None:
+        known = self._core.by_peer.get(action.peer)
+        message = action.message
+        if known is None or isinstance(message, Alive):
+            return
+        if isinstance(known, Client):
+            size = sum(map(len, action.rest))
+            what = "value" if message is None else type(message).__name__
+            self._line(0, "SEND", f"client:{known.id}", what, size, _details(message))
+        elif isinstance(message, Execute):
+            client = self._core.clients.get(message.client)
+            if client is not None:
+                self._stream("WORKER_SEND", f"worker:{known.id}", client, message.stream)
+        else:
+            self._message("WORKER_SEND", f"worker:{known.id}", message)
+
+    def _from_client(self, client: Client, message: Any) -> None:
+        if not isinstance(message, Submit):
+            self._message("RECV", f"client:{client.id}", message)
+            return
+        self._stream("RECV", f"client:{client.id}", client, message.stream)
+
+    def _message(self, event: str, who: str, message: Any) -> None:
+        self._line(0, event, who, type(message).__name__, 0, _details(message))
+
+    def _stream(self, event: str, who: str, client: Client, stream: list[Any]) -> None:
+        i = 0
+        while i < len(stream):
+            i += self._instruction(event, who, client, stream, i)
+
+    def _instruction(self, event: str, who: str, client: Client, stream: list[Any], i: int) -> int:
+        code = stream[i]
+        self._count += 1
+        if code < 0:
+            self._line(self._count, event, who, "free", 0, f"client:{client.id} id={-code}")
+            return 1
+        if code == RESET:
+            self._line(self._count, event, who, "reset", 0, f"client:{client.id}")
+            return 2
+        if code == FETCH:
+            self._line(self._count, event, who, "fetch", 0, f"client:{client.id} id={stream[i + 2]}")
+            return 3
+        assert code >= FIRST_CODE
+        coded = client.codes[code]
+        signature = coded.signature
+        outs = ",".join(map(str, stream[i + 2 : i + coded.start]))
+        ins = ",".join(str(stream[i + o]) for o in coded.offsets)
+        size = sum(t.nbytes for t in signature.outs)
+        self._line(self._count, event, who, str(signature), size, f"client:{client.id} out={outs} in={ins}")
+        return coded.width
+
+    def _line(self, number: int, event: str, who: str, what: str, size: int, details: str) -> None:
+        now = time.time()
+        stamp = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1e6):06d}"
+        self._file.write(f"{stamp} | #{number} | {event} | {who} | {what} | {size}B | {details}\n")
+
+
+def _details(message: Any) -> str:
+    if isinstance(message, Trouble | NoValue):
+        return f"ERROR {message.kind}: {message.text}"
+    if isinstance(message, Reply):
+        return f"client:{message.client} request={message.request}"
+    return ""

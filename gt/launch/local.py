@@ -1,0 +1,105 @@
+"""The system GT starts by itself: a server and workers, private to this process, that end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+
+from gt.errors import ConfigError, NoWorkers
+from gt.log import topic
+
+#: Seconds a child may take to end by itself.
+GRACE = 2.0
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES would name them; asks no CUDA library."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name.strip() not in ("", "-1")]
+    with contextlib.suppress(OSError):
+        return [str(i) for i in range(len(os.listdir("/proc/driver/nvidia/gpus")))]
+    return []
+
+
+class LocalSystem:
+    #: Seconds until a system that does not come up is given up; a first import of torch from a cold disk is slow.
+    PATIENCE = 120.0
+
+    def __init__(self, workers: int | None = None) -> None:
+        gpus = visible_gpus()
+        if workers is None:
+            workers = max(1, len(gpus)) if os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0") else 1
+        if gpus and workers > len(gpus) and os.environ.get("GT_SHARE_GPUS", "0") in ("", "0"):
+            raise ConfigError(
+                f"{workers} workers for {len(gpus)} GPU(s): one a GPU is the rule; GT_SHARE_GPUS=1 lets them share"
+            )
+        self.workers = workers
+        self._folder = tempfile.mkdtemp(prefix="gt-")  # mkdtemp's folders are their owner's alone
+        self._socket = os.path.join(self._folder, "server")
+        self.address = f"ipc://{self._socket}"
+        self._errors = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (open as long as the system runs)
+        self._stopping = threading.Lock()
+        self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
+        try:
+            self._start("server", "gt.server", {})
+            for i in range(workers):
+                self._start_worker(i, gpus)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start_worker(self, i: int, gpus: list[str]) -> None:
+        backend = os.environ.get("GT_BACKEND", "torch")
+        own = {"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} if gpus else {}
+        threads = [] if self.workers == 1 else ["--threads", str(max(1, (os.cpu_count() or 1) // self.workers))]
+        self._start(f"worker {i}", "gt.worker", own, "--backend", backend, *threads)
+
+    def _start(self, name: str, module: str, environment: dict[str, str], *options: str) -> None:
+        command = [sys.executable, "-m", module, "--unix", self._socket, "--with-parent", *options]
+        here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=None if topic("GT_VERBOSE") else self._errors,
+            env={**os.environ, **environment, "PYTHONPATH": path},
+        )
+        self._children.append((name, child))
+
+    def check(self) -> bool:
+        """False, or an error if a part of the system ended before it was ready."""
+        for name, child in self._children:
+            if child.poll() is not None:
+                raise NoWorkers(f"the local {name} ended at once (exit code {child.returncode}): {self._last_words()}")
+        return False
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing; set GT_VERBOSE=1 to see more"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {name: child.pid for name, child in self._children}
+
+    def stop(self) -> None:
+        """End all children, at the latest by force. May be called twice, and from any thread."""
+        if not self._stopping.acquire(blocking=False):
+            return
+        for _, child in self._children:
+            child.terminate()
+        for _, child in self._children:
+            try:
+                child.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        self._errors.close()
+        shutil.rmtree(self._folder, ignore_errors=True)

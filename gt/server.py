@@ -1,0 +1,60 @@
+"""``python -m gt.server -p 9000``: the dispatcher, for clients and workers of this user on this machine or others."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from gt.errors import GtError
+from gt.launch.quiet import calm_collector
+from gt.log import topic
+from gt.wire.auth import Keys, server_keys, token_for_server
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m gt.server", description=__doc__)
+    parser.add_argument("-p", "--port", type=int, default=9000, help="port to listen on (default 9000)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)"
+    )
+    parser.add_argument("--unix", metavar="PATH", help="listen on a private Unix socket instead; needs no secret")
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
+    given = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if given.with_parent:
+        from gt.launch.parent import end_with_parent
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client, not for its system
+        end_with_parent()
+    try:
+        return _serve(given)
+    except GtError as error:
+        print(f"gt.server: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+def _serve(given: argparse.Namespace) -> int:
+    from gt.dispatcher.server import Server
+
+    keys: Keys | None = None
+    address = f"ipc://{given.unix}"
+    if not given.unix:
+        keys = server_keys(token_for_server(given.host))
+        host = f"[{given.host}]" if ":" in given.host else given.host.replace("localhost", "127.0.0.1")
+        address = f"tcp://{host}:{given.port}"
+    server = Server(address, keys, given.host, given.port)
+    if say := topic("GT_VERBOSE"):
+        say(f"listening on {address}")
+    try:
+        calm_collector()
+        server.run()
+    finally:
+        server.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

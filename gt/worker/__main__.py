@@ -1,0 +1,70 @@
+"""``python -m gt.worker --host localhost -p 9000``: one device's worth of computing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+from gt.errors import ConnectionLost, GtError
+from gt.launch.quiet import calm_collector
+from gt.log import topic
+from gt.wire.auth import peer_keys, token_for_peer
+from gt.worker.engines import make_engine
+
+#: Seconds a worker waits for its server to come up.
+PATIENCE = 30.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m gt.worker", description=__doc__)
+    parser.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
+    parser.add_argument("-p", "--port", type=int, default=9000, help="the server's port (default 9000)")
+    parser.add_argument("--backend", default=os.environ.get("GT_BACKEND", "torch"), choices=["torch", "numpy"])
+    parser.add_argument("--device", help="cuda:0 or cpu (default: the first visible GPU, else the CPU)")
+    parser.add_argument("--threads", type=int, help="CPU threads of one op (default: torch's own choice)")
+    parser.add_argument("--unix", metavar="PATH", help="the server's private Unix socket, instead of host and port")
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
+    given = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if given.with_parent:
+        from gt.launch.parent import end_with_parent
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client, not for its system
+        end_with_parent()
+    try:
+        return _work(given)
+    except ConnectionLost as error:
+        print(f"gt.worker: {error}", file=sys.stderr)
+        return 2
+    except GtError as error:
+        print(f"gt.worker: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+def _work(given: argparse.Namespace) -> int:
+    address, keys = f"ipc://{given.unix}", None
+    if not given.unix:
+        address, keys = f"tcp://{given.host}:{given.port}", peer_keys(token_for_peer())
+    engine = make_engine(given.backend, given.device, given.threads)
+
+    from gt.worker.shell import Shell
+
+    shell = Shell(address, keys, engine, PATIENCE)
+    if say := topic("GT_VERBOSE"):
+        say(f"worker {shell.worker.id} on {engine.device} ({engine.name}), server {address}")
+    try:
+        calm_collector()
+        shell.run()
+    finally:
+        shell.close()
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # torch's and ZeroMQ's threads need no farewell
