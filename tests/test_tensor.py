@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gt
-from tests.oracle import agree, refused, same, session, to_torch
+from tests.worlds import agree, refused, same, session, to_torch
 
 __all__ = ["session"]
 
@@ -172,8 +172,6 @@ np.float64(2) * x
 np.float32(2) * i
 x * np.int64(3)
 x + np.bool_(True)
-x + np.ones((3, 4), np.float32)
-x - np.arange(4)
 s * d
 1 in i
 7.25 in x
@@ -205,11 +203,13 @@ def test_operators(session, expression):
     same(expression, exact=False)
 
 
-def test_arrays_on_the_left(session):
-    """torch itself cannot; GT takes them as tensors."""
+def test_arrays_on_either_side(session):
+    """torch is of two minds about them; GT takes them as tensors."""
     x = gt.tensor([1.0, 2.0])
     agree(np.array([3.0, 5.0]) - x, torch.tensor([2.0, 3.0], dtype=torch.float64))
     agree(np.array([3, 5], np.int32) > x, torch.tensor([True, True]))
+    agree(x - np.array([3.0, 5.0]), torch.tensor([-2.0, -3.0], dtype=torch.float64))
+    agree(x * np.array([[3], [5]], np.float32), torch.tensor([[3.0, 6.0], [5.0, 10.0]]))
 
 
 FUNCTIONS = """
@@ -334,7 +334,7 @@ gt.argsort(v)
 v.argsort(descending=True)
 x.topk(2)
 gt.topk(x, 2, 0, largest=False)
-x.gather(0, j[None, :].expand(1, 3)) if False else gt.gather(x, 0, gt.tensor([[0, 1, 2, 0]]))
+gt.gather(x, 0, gt.tensor([[0, 1, 2, 0]]))
 gt.scatter_add(x, 0, gt.tensor([[0, 0, 1, 2]]), y)
 x.index_select(0, j)
 gt.index_select(x, -1, j)
@@ -475,7 +475,7 @@ REFUSED = [
     ("x.view(5, -1)", gt.ShapeError, "view(float32[3,4], shape=(5, -1)): 12 elements do not divide into 5"),
     ("x.view(-1, -1)", gt.ShapeError, "view(float32[3,4], shape=(-1, -1)): only one size can be -1"),
     (
-        "x.t().view(-1)",
+        "y = x.t(); y.view(-1)",
         gt.ShapeError,
         "view(float32[4,3], shape=(12,)): its memory has no view of that shape; use reshape",
     ),

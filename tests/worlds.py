@@ -91,8 +91,10 @@ def same_after(statements: str) -> None:
 
 
 def refused(session: Any, statement: str, error: type[Exception], text: str) -> None:
-    """The call raises exactly that, at once, and nothing is sent."""
+    """The last statement raises exactly that, at once, and nothing is sent."""
     ours, _ = worlds()
+    *before, statement = statement.split("; ")
+    exec("; ".join(before), ours)
     before = list(session.words)
     with pytest.raises(error) as caught:
         exec(statement, ours)

@@ -87,7 +87,8 @@ def uploaded(array: Any, dtype: DType | None = None) -> Tensor:
         raise DTypeError(f"GT has no dtype for a numpy array of {name}; cast it first")
     if dtype is not None and dtype.name != "bfloat16":
         name = dtype.name
-    plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
+    with np.errstate(all="ignore"):  # what is too large for the dtype is inf, as in torch, and no news
+        plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
     data = plain.view(np.uint8).data if plain.size else memoryview(b"")
     made = upload(data, TensorType(array.shape, DTYPES[name]), connect.session())
     return made if dtype is None else cast(made, dtype)
