@@ -87,7 +87,8 @@ class Sample:
     warns: str = ""
 
     def __str__(self) -> str:
-        return f"{self.op}({', '.join([*map(str, self.operands), *(f'{k}={v}' for k, v in self.attrs.items())])})"
+        shown = [f"{len(x)} bytes" if isinstance(x, bytes) else str(x) for x in self.operands]
+        return f"{self.op}({', '.join([*shown, *(f'{k}={v}' for k, v in self.attrs.items())])})"
 
     def make(self) -> list[Any]:
         rng = torch.Generator().manual_seed(zlib.crc32(str(self).encode()))
