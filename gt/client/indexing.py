@@ -110,11 +110,10 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if _is_leading_mask(plan.picks):
         call_into(MASKED_PUT, target, (plan.picks[0][1], value))
         return
-    if any(not i._type.ndim for _, i in plan.picks) and len(plan.picks) > 1:
-        # which dims are neighbours depends on which picks are ints
-        target, picks = _selected(target, plan.picks)
-    else:
-        picks = plan.picks
+    picks = plan.picks
+    if {bool(i._type.ndim) for _, i in picks} == {False, True}:
+        # lone integers among others: which dims are neighbours depends on their being ints
+        target, picks = _selected(target, picks)
     dims, indices = _positions(picks)
     call_into(INDEX_PUT, target, (value, *indices), (("dims", dims), ("accumulate", False)))
 

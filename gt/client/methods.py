@@ -243,6 +243,7 @@ def _itself(x: Tensor) -> Tensor:
 
 
 OTHERS: dict[str, Any] = {
+    "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,
     "__neg__": pointwise.neg,
