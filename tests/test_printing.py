@@ -70,6 +70,7 @@ VALUES = [
     np.arange(4096, dtype=np.float32).reshape(8, 8, 8, 8),
     np.zeros((2, 0, 3), np.float32),
     np.full((30, 50), 1e-7),
+    np.full(4, 9.99995e99),
 ]
 
 
@@ -106,7 +107,7 @@ def test_options(session):
 def test_only_the_corners_are_read(session, monkeypatch):
     x = gt.ones(200, 300, 10)
     read, sizes = session.read, []
-    monkeypatch.setattr(session, "read", lambda id, type: (sizes.append(type.nbytes), read(id, type))[1])
+    monkeypatch.setattr(session, "read", lambda name, kind: (sizes.append(kind.nbytes), read(name, kind))[1])
     assert str(x) == as_torch_writes(torch.ones(200, 300, 10))
     assert sizes == [6 * 6 * 6 * 4]
 

@@ -120,7 +120,7 @@ def dtype_name(dtype: Any) -> str | None:
 
 def sizes(given: tuple[Any, ...], name: str) -> Shape:
     """``zeros(2, 3)`` and ``zeros((2, 3))`` alike."""
-    if len(given) == 1 and not isinstance(given[0], int) and _is_sequence(given[0]):
+    if len(given) == 1 and type(given[0]) is not int and _is_sequence(given[0]):
         given = tuple(given[0])
     return tuple(n if type(n) is int else _size(n, name) for n in given)
 
