@@ -3,6 +3,7 @@
 from typing import NoReturn
 
 from gt import version as _version
+from gt import debug
 from gt.client import methods as _methods
 from gt.client.connect import (
     connect,
@@ -237,7 +238,7 @@ __all__ = [
     "absolute", "add", "all", "allclose", "amax", "amin", "any", "arange", "argmax", "argmin", "argsort", "argwhere",
     "as_tensor", "atan2", "bernoulli", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm",
     "bool", "broadcast_to", "cat", "ceil", "chunk", "clamp", "clip", "clone", "concat", "concatenate", "connect", "cos",
-    "count_nonzero", "cumsum", "disconnect", "div", "divide", "dot", "double", "dtype", "empty", "empty_like", "eq",
+    "count_nonzero", "cumsum", "debug", "disconnect", "div", "divide", "dot", "double", "dtype", "empty", "empty_like", "eq",
     "equal", "erf", "exp", "expm1", "eye", "flatten", "flip", "float", "float16", "float32", "float64", "floor",
     "floor_divide", "fmod", "from_numpy", "full", "full_like", "gather", "ge", "gpu_workers", "greater",
     "greater_equal", "gt", "half", "hstack", "index_select", "initial_seed", "int", "int8", "int16", "int32", "int64",

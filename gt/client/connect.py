@@ -91,14 +91,12 @@ def workers() -> list[WorkerInfo]:
 
 def open_session(address: str, keys: Any, name: str, timeout: float = CONNECT, alive: Any = None) -> Session:
     """Connect, say hello, and wait for the welcome. ``alive`` raises if there is no hope any more."""
-    import zmq
-
-    from gt.client.link import SocketLink
-    from gt.wire.sockets import Connection
+    from gt.client.link import ThreadedLink
+    from gt.wire.transport import connection as connection_to
 
     made = Session(name)
-    connection = Connection(zmq.Context.instance(), address, keys)
-    link = SocketLink(connection, made.handle)
+    connection = connection_to(address, keys)
+    link = ThreadedLink(connection, made.handle)
     made.link = link
     try:
         link.send([encode(Hello("client", PROTOCOL, VERSION, host_identity(), os.getpid()))])

@@ -8,6 +8,7 @@ does a queue grow without bound.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections import deque
@@ -359,10 +360,8 @@ class Session:
             return
         if self.ended is None:
             self._end(ConnectionLost("this session was disconnected"))
-            try:
+            with contextlib.suppress(ConnectionLost):
                 link.send([encode(Bye())])
-            except ConnectionLost:
-                pass
         link.close()
         if self.troubles:
             some = next(iter(self.troubles.values()))

@@ -129,6 +129,10 @@ class Dispatcher:
                 self._send_all(client, strand(client, self.no_workers))
         return self._actions()
 
+    def name_of(self, peer: Peer) -> str:
+        known = self.by_peer.get(peer)
+        return "a stranger" if known is None else f"{type(known).__name__.lower()} {known.id}"
+
     def _actions(self) -> list[Action]:
         out, self.out = self.out, []
         return out

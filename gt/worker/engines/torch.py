@@ -60,7 +60,7 @@ class TorchEngine:
         host = (array.cpu() if self.on_gpu else array).numpy()
         if host.nbytes <= INLINE:
             return memoryview(host.tobytes())
-        return memoryview(np.ascontiguousarray(host).reshape(-1).view(np.uint8))
+        return np.ascontiguousarray(host).reshape(-1).view(np.uint8).data
 
     def nbytes(self, array: torch.Tensor) -> int:
         return array.numel() * array.element_size()
