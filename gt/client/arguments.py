@@ -87,7 +87,8 @@ def uploaded(array: Any, dtype: DType | None = None) -> Tensor:
         raise DTypeError(f"GT has no dtype for a numpy array of {name}; cast it first")
     if dtype is not None and dtype.name != "bfloat16":
         name = dtype.name
-    plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
+    with np.errstate(all="ignore"):  # what is too large for the dtype is inf, as in torch, and no news
+        plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
     data = plain.view(np.uint8).data if plain.size else memoryview(b"")
     made = upload(data, TensorType(array.shape, DTYPES[name]), connect.session())
     return made if dtype is None else cast(made, dtype)
@@ -119,7 +120,7 @@ def dtype_name(dtype: Any) -> str | None:
 
 def sizes(given: tuple[Any, ...], name: str) -> Shape:
     """``zeros(2, 3)`` and ``zeros((2, 3))`` alike."""
-    if len(given) == 1 and not isinstance(given[0], int) and _is_sequence(given[0]):
+    if len(given) == 1 and type(given[0]) is not int and _is_sequence(given[0]):
         given = tuple(given[0])
     return tuple(n if type(n) is int else _size(n, name) for n in given)
 

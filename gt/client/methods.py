@@ -120,21 +120,28 @@ def _unary_(op: Op) -> Function:
     return lambda x: call_into(op, x, ())
 
 
-def _binary_(op: Op, attrs: Attrs = ()) -> Function:
-    return lambda x, other: call_into(op, x, operands(op.name + "_", x, other)[1:], attrs)
+def _second(op: Op, x: Tensor, other: Any) -> Any:
+    """The other operand; most are what they should be already."""
+    if isinstance(other, Tensor) or type(other) in SCALAR_OF:
+        return other
+    return operands(op.name + "_", x, other)[1]
+
+
+def _binary_(op: Op) -> Function:
+    return lambda x, other: call_into(op, x, (_second(op, x, other),))
 
 
 def _scaled_(op: Op) -> Function:
     def method(x: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
         if alpha != 1:
             other = pointwise.scaled(op.name + "_", x, other, alpha)
-        return call_into(op, x, operands(op.name + "_", x, other)[1:])
+        return call_into(op, x, (_second(op, x, other),))
 
     return method
 
 
 def _div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-    return call_into(DIV, x, operands("div_", x, other)[1:], (("rounding_mode", rounding_mode),))
+    return call_into(DIV, x, (_second(DIV, x, other),), (("rounding_mode", rounding_mode),))
 
 
 def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -243,6 +250,7 @@ def _itself(x: Tensor) -> Tensor:
 
 
 OTHERS: dict[str, Any] = {
+    "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,
     "__neg__": pointwise.neg,

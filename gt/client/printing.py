@@ -60,12 +60,14 @@ def _with_notes(text: str, notes: list[str], indent: int) -> str:
     # one more than there is: torch counts so
     last = len(text) - text.rfind("\n") + 1
     for note in notes:
-        if last + len(note) + 2 > _options.linewidth:
+        # lines break where torch's do, whose name is longer
+        length = len(note.replace("gt.", "torch."))
+        if last + length + 2 > _options.linewidth:
             text += ",\n" + " " * indent + note
-            last = indent + len(note)
+            last = indent + length
         else:
             text += ", " + note
-            last += len(note) + 2
+            last += length + 2
     return text + ")"
 
 

@@ -231,6 +231,8 @@ def expand(input: Tensor, *size: Any) -> Tensor:
         raise refuse(ShapeError, "-1 names a size the tensor does not have", "expand", input, shape=shape)
     if new >= 0 and -1 in shape:
         shape = (*shape[:new], *(n if m == -1 else m for n, m in zip(old, shape[new:], strict=True)))
+    if shape == (1,) * new + old:  # nothing is stretched: such a view can be written
+        return _seen_as(input, shape)
     return view_of(input, EXPAND, (("shape", shape),))
 
 
