@@ -2,8 +2,8 @@
 
 from typing import NoReturn
 
-from gt import version as _version
 from gt import debug
+from gt import version as _version
 from gt.client import methods as _methods
 from gt.client.connect import (
     connect,
@@ -237,22 +237,22 @@ __all__ = [
     "OutOfMemory", "Refused", "RemoteError", "ShapeError", "Size", "Tensor", "WorkerLost", "__version__", "abs",
     "absolute", "add", "all", "allclose", "amax", "amin", "any", "arange", "argmax", "argmin", "argsort", "argwhere",
     "as_tensor", "atan2", "bernoulli", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm",
-    "bool", "broadcast_to", "cat", "ceil", "chunk", "clamp", "clip", "clone", "concat", "concatenate", "connect", "cos",
-    "count_nonzero", "cumsum", "debug", "disconnect", "div", "divide", "dot", "double", "dtype", "empty", "empty_like", "eq",
-    "equal", "erf", "exp", "expm1", "eye", "flatten", "flip", "float", "float16", "float32", "float64", "floor",
-    "floor_divide", "fmod", "from_numpy", "full", "full_like", "gather", "ge", "gpu_workers", "greater",
-    "greater_equal", "gt", "half", "hstack", "index_select", "initial_seed", "int", "int8", "int16", "int32", "int64",
-    "is_floating_point", "is_tensor", "isclose", "isfinite", "isinf", "isnan", "le", "less", "less_equal", "linspace",
-    "log", "log1p", "log2", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
-    "long", "lt", "manual_seed", "masked_fill", "masked_select", "matmul", "max", "maximum", "mean", "min", "minimum",
-    "mm", "moveaxis", "movedim", "mul", "multiply", "mv", "narrow", "ne", "neg", "negative", "nonzero", "norm",
-    "not_equal", "numel", "ones", "ones_like", "outer", "permute", "pow", "prod", "promote_types", "rand", "rand_like",
-    "randint", "randint_like", "randn", "randn_like", "randperm", "ravel", "reciprocal", "relu", "remainder", "reshape",
-    "result_type", "roll", "round", "rsqrt", "rsub", "scatter_add", "seed", "select", "set_printoptions", "short",
-    "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub",
-    "subtract", "sum", "swapaxes", "swapdims", "t", "tan", "tanh", "tensor", "tile", "topk", "transpose", "tril",
-    "triu", "true_divide", "trunc", "uint8", "unbind", "unflatten", "unsqueeze", "var", "vstack", "where", "workers",
-    "zeros", "zeros_like",
+    "bool", "broadcast_to", "cat", "ceil", "chunk", "clamp", "clip", "clone", "concat", "concatenate", "connect",
+    "cos", "count_nonzero", "cumsum", "debug", "disconnect", "div", "divide", "dot", "double", "dtype", "empty",
+    "empty_like", "eq", "equal", "erf", "exp", "expm1", "eye", "flatten", "flip", "float", "float16", "float32",
+    "float64", "floor", "floor_divide", "fmod", "from_numpy", "full", "full_like", "gather", "ge", "gpu_workers",
+    "greater", "greater_equal", "gt", "half", "hstack", "index_select", "initial_seed", "int", "int8", "int16",
+    "int32", "int64", "is_floating_point", "is_tensor", "isclose", "isfinite", "isinf", "isnan", "le", "less",
+    "less_equal", "linspace", "log", "log1p", "log2", "log_softmax", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logsumexp", "long", "lt", "manual_seed", "masked_fill", "masked_select", "matmul", "max",
+    "maximum", "mean", "min", "minimum", "mm", "moveaxis", "movedim", "mul", "multiply", "mv", "narrow", "ne", "neg",
+    "negative", "nonzero", "norm", "not_equal", "numel", "ones", "ones_like", "outer", "permute", "pow", "prod",
+    "promote_types", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "ravel",
+    "reciprocal", "relu", "remainder", "reshape", "result_type", "roll", "round", "rsqrt", "rsub", "scatter_add",
+    "seed", "select", "set_printoptions", "short", "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt",
+    "square", "squeeze", "stack", "std", "sub", "subtract", "sum", "swapaxes", "swapdims", "t", "tan", "tanh",
+    "tensor", "tile", "topk", "transpose", "tril", "triu", "true_divide", "trunc", "uint8", "unbind", "unflatten",
+    "unsqueeze", "var", "vstack", "where", "workers", "zeros", "zeros_like",
 ]
 # fmt: on
 
