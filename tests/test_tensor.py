@@ -352,6 +352,14 @@ gt.result_type(i, 1.5)
 gt.promote_types(gt.uint8, gt.int8)
 x.clone()
 x.contiguous()
+x.sum(np.int64(1))
+x.transpose(np.int64(0), np.int64(1))
+x.softmax(np.int64(1))
+x.select(np.int64(0), np.int64(1))
+x.narrow(0, np.int64(1), np.int64(2))
+x.topk(np.int64(2))
+x.tril(np.int64(1))
+gt.zeros(np.int64(2), np.int64(3))
 """
 
 
@@ -517,6 +525,10 @@ REFUSED = [
     ("gt.add(x, object)", gt.DTypeError, None),
     ("gt.add(x, b'a')", gt.DTypeError, "add(float32[3,4], b'a'): neither a tensor nor a number: bytes"),
     ("gt.add(1, 2)", gt.DTypeError, "add(1, 2): needs a tensor; make one with gt.tensor"),
+    ("x.sum(1.5)", gt.DTypeError, "a dim is an int, and 1.5 is not"),
+    ("x.masked_fill([True], 1)", gt.DTypeError, "masked_fill: a tensor is needed here, not list"),
+    ("gt.where(m, x, [1])", gt.DTypeError, "where(bool[3,4], float32[3,4], [1]): neither a tensor nor a number: list"),
+    ("gt.tril([1])", gt.DTypeError, "tril: needs a tensor; make one with gt.tensor"),
     ("gt.exp(1)", gt.DTypeError, "exp: a tensor is needed here, not int"),
     ("x + [1]", TypeError, "unsupported operand type(s) for +: 'Tensor' and 'list'"),
     ("None - x", TypeError, "unsupported operand type(s) for -: 'NoneType' and 'Tensor'"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client import pointwise, reductions, views
-from gt.client.arguments import a_tensor, one_dim, operands, refuse, sizes, tensor_list
+from gt.client.arguments import a_tensor, one_dim, operands, refuse, sizes, tensor_list, whole
 from gt.client.reductions import ValuesAndIndices
 from gt.client.tensor import Tensor, binary, call, call_many
 from gt.errors import DTypeError, ShapeError
@@ -73,11 +73,11 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
-    return call(TRIL, (input,), (("diagonal", diagonal),))
+    return call(TRIL, (input,), (("diagonal", whole(diagonal, "tril(): the diagonal is an int")),))
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
-    return call(TRIU, (input,), (("diagonal", diagonal),))
+    return call(TRIU, (input,), (("diagonal", whole(diagonal, "triu(): the diagonal is an int")),))
 
 
 # -- products ------------------------------------------------------------------------------
@@ -136,7 +136,12 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
     x = a_tensor("topk", input)
-    attrs = (("k", k), ("dim", one_dim(dim, x._type.ndim)), ("largest", largest), ("sorted", sorted))
+    attrs = (
+        ("k", whole(k, "topk(): k is an int")),
+        ("dim", one_dim(dim, x._type.ndim)),
+        ("largest", largest),
+        ("sorted", sorted),
+    )
     return ValuesAndIndices(*call_many(TOPK, (x,), attrs))
 
 

@@ -9,7 +9,7 @@ from gt.client.arguments import a_tensor, cast, operand, operands, refuse
 from gt.client.tensor import Tensor, binary, call
 from gt.errors import DTypeError
 from gt.ops import OPS, Attrs, Op
-from gt.types import SCALAR_OF, DType, promote, result_dtype
+from gt.types import NUMBER_OF, DType, promote, result_dtype
 
 Function = Callable[..., Tensor]
 
@@ -180,6 +180,7 @@ _NUMBER: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """The value is brought to the tensor's dtype, never the other way round."""
+    mask = a_tensor("masked_fill", mask)
     return call(WHERE, (mask, fitting("masked_fill", input, value), input))
 
 
@@ -221,7 +222,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
 
 def result_type(tensor1: Any, tensor2: Any) -> DType:
     pair = (operand(tensor1), operand(tensor2))
-    return result_dtype(*(x._type if isinstance(x, Tensor) else SCALAR_OF[type(x)] for x in pair))
+    return result_dtype(*(x._type if isinstance(x, Tensor) else NUMBER_OF[type(x)] for x in pair))
 
 
 def promote_types(type1: DType, type2: DType) -> DType:
