@@ -13,7 +13,7 @@ from gt.log import topic
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import Keys
 from gt.wire.codec import Decode, encode
-from gt.wire.messages import Alive, Done, Hello, Reply, Welcome
+from gt.wire.messages import Alive, Done, Execute, Hello, Reply, Welcome
 from gt.wire.messages import Refused as RefusedMessage
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
@@ -24,7 +24,7 @@ from gt.worker.engines import Engine
 class Shell:
     def __init__(self, address: str, keys: Keys | None, engine: Engine, patience: float) -> None:
         self.connection = connection(address, keys)
-        self.worker = Worker(engine, host_identity(), _large_pages)
+        self.worker = Worker(engine, host_identity())
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")
         self._greet(engine, address, patience)
@@ -64,6 +64,8 @@ class Shell:
     def _work(self, message: Any, frames: list[bytes]) -> None:
         begun = time.perf_counter()
         sends = self.worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
+        if isinstance(message, Execute):
+            self.worker.engine.pace()
         micros = int((time.perf_counter() - begun) * 1e6)
         if self.debug:
             self.debug(f"{type(message).__name__} in {micros} us")
@@ -85,10 +87,3 @@ class Shell:
 
     def close(self) -> None:
         self.connection.close()
-
-
-def _large_pages(nbytes: int) -> Any:
-    """numpy asks the kernel for large pages: filling fresh memory takes a quarter of the time."""
-    import numpy as np
-
-    return np.empty(nbytes, dtype=np.uint8)
