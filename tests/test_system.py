@@ -25,7 +25,8 @@ def test_same_seed_same_numbers_whatever_the_workers(stack):
             import os; os.environ["GT_BACKEND"] = backend
             gt.gpu_workers(n)
             gt.manual_seed(7)
-            print([round(v, 4) for v in gt.randn(5).tolist()], gt.rand(3).tolist(), gt.randint(0, 9, (4,)).tolist(), flush=True)
+            normal = [round(v, 4) for v in gt.randn(5).tolist()]
+            print(normal, gt.rand(3).tolist(), gt.randint(0, 9, (4,)).tolist(), flush=True)
     """
     client = script(program, stack=stack)
     assert client.end() == 0, client.output
