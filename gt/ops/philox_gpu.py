@@ -94,7 +94,7 @@ TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-4, "bfloat16": 1e
 
 def differences(device: Any) -> list[str]:
     """What this module makes otherwise than numpy: an empty list on a GPU that works."""
-    found: dict[str, bool] = {}
+    found: dict[str, Any] = {}
     for key in KEYS:
         ours = words(*key, device).cpu().numpy().view("uint64")
         found[f"words{key}"] = (ours != philox.words(*key)).any()
