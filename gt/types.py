@@ -14,6 +14,21 @@ from weakref import WeakValueDictionary
 Shape = tuple[int, ...]
 
 
+class Size(tuple[int, ...]):
+    """A shape: a tuple that prints and counts as torch's."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        product = 1
+        for n in self:
+            product *= n
+        return product
+
+    def __repr__(self) -> str:
+        return f"gt.Size({list(self)})"
+
+
 class DType:
     """One of GT's ten element types; compared by identity, printed as ``gt.float32``."""
 
@@ -102,7 +117,8 @@ INT, FLOAT, BOOL = Scalar("int", int64), Scalar("float", float32), Scalar("bool"
 BYTES = Scalar("bytes", uint8)
 
 SCALARS: Final = {"int": INT, "float": FLOAT, "bool": BOOL, "bytes": BYTES}
-SCALAR_OF: Final[dict[type, Scalar]] = {int: INT, float: FLOAT, bool: BOOL, bytes: BYTES}
+#: a plain Python number among the operands of any op
+SCALAR_OF: Final[dict[type, Scalar]] = {int: INT, float: FLOAT, bool: BOOL}
 
 OperandType = TensorType | Scalar
 

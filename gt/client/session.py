@@ -12,10 +12,9 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt.client import sites
-from gt.client.link import Link
 from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError
 from gt.log import topic, warn
 from gt.ops import Op, Signature, sign
@@ -49,6 +48,9 @@ from gt.wire.messages import (
 )
 from gt.wire.parts import Incoming, Outgoing, new_lane
 from gt.wire.shared import Lane, Lanes, host_identity
+
+if TYPE_CHECKING:  # it brings zmq with it, which is for those who connect
+    from gt.client.link import Link
 
 #: Words that go out together.
 BATCH = 640

@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gt.client import sites
 from gt.client.session import BATCH, Session
-from gt.errors import ClusterError, DTypeError
+from gt.errors import ClusterError, DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Op
-from gt.types import BYTES, SCALAR_OF, DType, OperandType, TensorType
+from gt.types import BYTES, INT, SCALAR_OF, DType, OperandType, Size, TensorType
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from gt.client.declared import Declared
+else:
+    Declared = object
+
+#: what an integer on the wire holds
+MIN_INT, MAX_INT = -(2**63), 2**63 - 1
 
 #: (view op, its attributes, its scalar operands): one step from a base to a view
 Step = tuple[Op, Attrs, tuple[int, ...]]
@@ -33,7 +40,7 @@ class View:
         self.base, self.chain, self.version = base, chain, base._version
 
 
-class Tensor:
+class Tensor(Declared):
     """See `torch.Tensor`; methods are attached by `gt.client.methods`."""
 
     __slots__ = ("__weakref__", "_id", "_session", "_type", "_version", "_view")
@@ -47,7 +54,7 @@ class Tensor:
         self._version = 0
 
     def __del__(self) -> None:
-        try:
+        try:  # noqa: SIM105, a context manager would cost more than all the rest
             self._session.dropped.append(self._id)
         except AttributeError:  # never got as far as an id
             pass
@@ -68,7 +75,6 @@ class Tensor:
 
     @property
     def data(self) -> Tensor:
-        """The tensor without its history."""
         return self
 
     @property
@@ -89,7 +95,11 @@ class Tensor:
         return self._type.dtype.itemsize
 
     def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
+        if dim is None:
+            return self.shape
+        if not -self._type.ndim <= dim < self._type.ndim:
+            raise DimError(f"size({self._type}, {dim}): there are {self._type.ndim} dims")
+        return self._type.shape[dim]
 
     def is_floating_point(self) -> bool:
         return self._type.dtype.kind == "f"
@@ -114,7 +124,7 @@ class Tensor:
 
     def item(self) -> Any:
         if self._type.numel != 1:
-            raise RuntimeError(f"item(): a tensor of {self._type.numel} elements is no single number")
+            raise ShapeError(f"item(): a tensor of {self._type.numel} elements is no single number")
         return self._readable().item()
 
     def tolist(self) -> Any:
@@ -133,9 +143,7 @@ class Tensor:
 
     def __bool__(self) -> bool:
         if self._type.numel != 1:
-            raise RuntimeError(
-                f"the truth of a tensor with {self._type.numel} elements is ambiguous; use any() or all()"
-            )
+            raise ShapeError(f"the truth of a tensor with {self._type.numel} elements is ambiguous; use any() or all()")
         return bool(self.item())
 
     def __int__(self) -> int:
@@ -157,13 +165,13 @@ class Tensor:
     def __iter__(self) -> Iterator[Tensor]:
         if not self._type.ndim:
             raise TypeError("iteration over a 0-d tensor")
-        return iter([self[i] for i in range(len(self))])
+        return iter(self.unbind())
 
     def __contains__(self, value: Any) -> bool:
         return bool((self == value).any())
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and not self._type.ndim else format(str(self), spec)
+        return format(self.item(), spec) if not self._type.ndim else object.__format__(self, spec)
 
     def __repr__(self) -> str:
         from gt.client.printing import shown
@@ -184,21 +192,6 @@ class Tensor:
         raise TypeError("a tensor lives on a worker and cannot be pickled; save its .numpy()")
 
 
-class Size(tuple[int, ...]):
-    """A shape: a tuple that prints and counts as torch's."""
-
-    __slots__ = ()
-
-    def numel(self) -> int:
-        product = 1
-        for n in self:
-            product *= n
-        return product
-
-    def __repr__(self) -> str:
-        return f"gt.Size({list(self)})"
-
-
 # -- emitting ----------------------------------------------------------------------------
 
 
@@ -216,7 +209,10 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
             key.append(x._type)
             words.append(x._id)
         else:
-            key.append(SCALAR_OF[type(x)])
+            scalar = SCALAR_OF[type(x)]
+            if scalar is INT and not MIN_INT <= x <= MAX_INT:
+                raise _too_long(op, x)
+            key.append(scalar)
             words.append(x)
     found = session.signatures.get(tuple(key))
     if found is None:
@@ -230,8 +226,8 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     return Tensor(id, found[1], session)
 
 
-def binary(op: Op, a: Tensor, b: Any) -> Tensor:
-    """`call` for two operands without attributes, of which the first is a tensor."""
+def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
+    """`call` for two operands, of which the first is a tensor. A KeyError says that the second is no operand."""
     session = a._session
     if a._view is not None:
         current(a)
@@ -244,10 +240,12 @@ def binary(op: Op, a: Tensor, b: Any) -> Tensor:
         word_b = b._id
     else:
         type_b = SCALAR_OF[type(b)]
+        if type_b is INT and not MIN_INT <= b <= MAX_INT:
+            raise _too_long(op, b)
         word_b = b
-    found = session.signatures.get((op, (), False, a._type, type_b))
+    found = session.signatures.get((op, attrs, False, a._type, type_b))
     if found is None:
-        found = session.define(op, (), (a._type, type_b), False)
+        found = session.define(op, attrs, (a._type, type_b), False)
     if session.dropped:
         session.free()
     id = session.next_id()
@@ -260,7 +258,7 @@ def binary(op: Op, a: Tensor, b: Any) -> Tensor:
 def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Tensor, ...]:
     """`call` for an op with several results."""
     session = _session_of(operands)
-    types, words = _operands(session, operands)
+    types, words = _operands(op, session, operands)
     _, _, signature = found = session.signatures.get((op, attrs, False, *types)) or session.define(
         op, attrs, types, False
     )
@@ -278,7 +276,7 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
         _write_through(target._view, op, target, rest, attrs)
         return target
     session = target._session
-    types, words = _operands(session, (target, *rest))
+    types, words = _operands(op, session, (target, *rest))
     found = session.signatures.get((op, attrs, True, *types)) or session.define(op, attrs, types, True)
     session.free()
     session.extend((found[0], sites.here(), target._id, *words))
@@ -312,7 +310,7 @@ def _created(
     return Tensor(id, found[1], session)
 
 
-def _operands(session: Session, operands: tuple[Any, ...]) -> tuple[tuple[OperandType, ...], list[Any]]:
+def _operands(op: Op, session: Session, operands: tuple[Any, ...]) -> tuple[tuple[OperandType, ...], list[Any]]:
     types: list[OperandType] = []
     words: list[Any] = []
     for x in operands:
@@ -323,6 +321,8 @@ def _operands(session: Session, operands: tuple[Any, ...]) -> tuple[tuple[Operan
             types.append(x._type)
             words.append(x._id)
         else:
+            if type(x) is int and not MIN_INT <= x <= MAX_INT:
+                raise _too_long(op, x)
             types.append(SCALAR_OF[type(x)])
             words.append(x)
     return tuple(types), words
@@ -333,6 +333,10 @@ def _session_of(operands: tuple[Any, ...]) -> Session:
         if isinstance(x, Tensor):
             return x._session
     raise AssertionError("an op without tensors is emitted by `create`")
+
+
+def _too_long(op: Op, number: int) -> DTypeError:
+    return DTypeError(f"{op.name}(…, {number}): an int has at most 64 bits; use a float")
 
 
 def _strangers(one: Session, other: Session) -> ClusterError:
@@ -370,9 +374,27 @@ def current(x: Tensor) -> None:
 
 def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs) -> None:
     """In place on a view: compute its new value, and put that into the base."""
-    types, _ = _operands(target._session, (target, *rest))
-    target._session.signatures.get((op, attrs, True, *types)) or target._session.define(op, attrs, types, True)
+    session = target._session
+    types, _ = _operands(op, session, (target, *rest))
+    # refused as a whole or not at all: both signatures are looked at before anything is emitted
+    session.signatures.get((op, attrs, True, *types)) or session.define(op, attrs, types, True)
+    _check_writable(view.base, view.chain, target._type)
     value = call(op, (target, *rest), attrs)
-    chain = tuple((step_op.name, step_attrs) for step_op, step_attrs, _ in view.chain)
-    starts = tuple(s for _, _, scalars in view.chain for s in scalars)
-    call_into(OPS["put_view"], view.base, (value, *starts), (("chain", chain),))
+    put(view.base, view.chain, value)
+
+
+def put(x: Tensor, steps: tuple[Step, ...], value: Any) -> None:
+    """Write a value into what the steps make of x."""
+    base, steps = (x, steps) if x._view is None else (x._view.base, (*x._view.chain, *steps))
+    chain, starts = _as_attribute(steps)
+    call_into(OPS["put_view"], base, (value, *starts), (("chain", chain),))
+
+
+def _as_attribute(steps: tuple[Step, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    return tuple((op.name, attrs) for op, attrs, _ in steps), tuple(s for _, _, scalars in steps for s in scalars)
+
+
+def _check_writable(base: Tensor, steps: tuple[Step, ...], value: TensorType) -> None:
+    chain, starts = _as_attribute(steps)
+    op, attrs, types = OPS["put_view"], (("chain", chain),), (base._type, value, *(INT,) * len(starts))
+    base._session.signatures.get((op, attrs, True, *types)) or base._session.define(op, attrs, types, True)

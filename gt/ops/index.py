@@ -307,7 +307,7 @@ op(
     "gather",
     infer=_gathered,
     torch=lambda torch, x, index, *, dim: torch.gather(x, dim, index),
-    kernel=lambda np, x, index, *, dim: np.take_along_axis(*_along(np, x, index, dim), dim).reshape(index.shape),
+    kernel=lambda np, x, index, *, dim: np.take_along_axis(*_along(np, x, index, dim), axis=dim).reshape(index.shape),
 )
 
 

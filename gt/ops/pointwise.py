@@ -44,8 +44,12 @@ TESTING: dict[str, Any] = {"infer": pointwise_bool}
 
 
 def _tensors(torch: Any, out: Types, *operands: Any) -> list[Any]:
-    dtype = getattr(torch, out[0].dtype.name)
-    return [x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype) for x in operands]
+    dtype, device = getattr(torch, out[0].dtype.name), _device(torch, operands)
+    return [x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype, device=device) for x in operands]
+
+
+def _device(torch: Any, operands: tuple[Any, ...]) -> Any:
+    return next((x.device for x in operands if isinstance(x, torch.Tensor)), None)
 
 
 def _on_tensors(name: str) -> Callable[..., Any]:
@@ -315,7 +319,8 @@ def _truths(name: str) -> Callable[..., Any]:
     """torch's logical function, for numbers too: only whether a number is zero counts."""
 
     def call(torch: Any, a: Any, b: Any) -> Any:
-        a, b = (x if isinstance(x, torch.Tensor) else torch.full((), bool(x)) for x in (a, b))
+        at = _device(torch, (a, b))
+        a, b = (x if isinstance(x, torch.Tensor) else torch.full((), bool(x), device=at) for x in (a, b))
         return getattr(torch, name)(a, b)
 
     return call

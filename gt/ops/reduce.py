@@ -98,9 +98,10 @@ def _count(x: Any, dim: Dims) -> int:
 
 def _mean_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
     # by hand: numpy's own warns about empty tensors
+    x = _cast(x, dtype)
     precise = np.float32 if x.dtype == np.float16 else None
-    total = np.sum(_cast(x, dtype), axis=_axes(x, dim), keepdims=keepdim, dtype=precise)
-    return np.true_divide(total, np.asarray(_count(x, dim), total.dtype))
+    total = np.sum(x, axis=_axes(x, dim), keepdims=keepdim, dtype=precise)
+    return np.true_divide(total, np.asarray(_count(x, dim), dtype=total.dtype))
 
 
 op(
@@ -118,7 +119,7 @@ def _varied(x: TensorType, *, dim: Dims, keepdim: bool, correction: int) -> Tens
 def _var_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, correction: int) -> Any:
     apart = x - _mean_numpy(np, x, dim=dim, keepdim=True, dtype=None)
     total = np.sum(apart * apart, axis=_axes(x, dim), keepdims=keepdim)
-    return np.true_divide(total, np.asarray(max(_count(x, dim) - correction, 0), total.dtype))
+    return np.true_divide(total, np.asarray(max(_count(x, dim) - correction, 0), dtype=total.dtype))
 
 
 op(
@@ -223,7 +224,7 @@ def _value_and_place(np: Any, find: Any, x: Any, dim: int, keepdim: bool) -> Any
     row = x if x.ndim else x.reshape(1)
     places = find(row, axis=dim, keepdims=True)
     shape = without(x.shape, (dim,), keepdim)
-    return np.take_along_axis(row, places, dim).reshape(shape), places.reshape(shape)
+    return np.take_along_axis(row, places, axis=dim).reshape(shape), places.reshape(shape)
 
 
 op(

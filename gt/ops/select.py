@@ -26,7 +26,7 @@ def _order(np: Any, x: Any, dim: int, descending: bool) -> Any:
 def _sort_numpy(np: Any, x: Any, *, dim: int, descending: bool, stable: bool) -> Any:
     row = x.reshape(x.shape or (1,))
     order = _order(np, row, dim, descending)
-    return np.take_along_axis(row, order, dim).reshape(x.shape), order.reshape(x.shape)
+    return np.take_along_axis(row, order, axis=dim).reshape(x.shape), order.reshape(x.shape)
 
 
 op(

@@ -82,15 +82,21 @@ class Connection:
         self.events = self.socket.get_monitor_socket()
         #: why there is no connection (any more), in words; empty as long as there is hope
         self.ended = ""
+        #: why the server would not have us
         self.refused = ""
+        self._greeted = False
         self.socket.connect(address)
 
     def look(self) -> None:
         """Take note of what happened to the connection."""
         while self.events.poll(0):
             event = recv_monitor_message(self.events)["event"]
-            if event == zmq.EVENT_DISCONNECTED:
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._greeted = True
+            elif event == zmq.EVENT_DISCONNECTED and self._greeted:
                 self.ended = self.ended or "the server closed the connection, or died"
+            elif event == zmq.EVENT_DISCONNECTED:  # a server that cannot read our greeting just hangs up
+                self.refused = self.refused or _FAILED[zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL]
             elif event in _FAILED:
                 self.refused = _FAILED[event]
 

@@ -1,0 +1,288 @@
+"""What GT costs on top of the computing: ``python benchmarks/control_plane.py [--quick] [--json FILE] [--only NAME…]``
+
+Every figure is a ratio against something measured in the same run, the two taken in turns; the median of the rounds is
+shown with the bound it is held to. Nothing here is a test: a busy machine changes figures, not results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import bare
+import numpy as np
+import psutil
+import torch
+
+import gt
+from gt.client import connect
+from gt.version import VERSION
+
+now = time.perf_counter
+
+
+@dataclass
+class Row:
+    """One line of the table: what was measured, and the bound it is held to."""
+
+    name: str
+    value: float
+    unit: str
+    #: ">=" or "<=" and the bound; empty if there is none
+    goal: str = ""
+    bound: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> bool | None:
+        if self.bound is None:
+            return None
+        return self.value >= self.bound if self.goal == ">=" else self.value <= self.bound
+
+
+def timed(act: Callable[[], Any]) -> float:
+    begun = now()
+    act()
+    return now() - begun
+
+
+def in_turns(rounds: int, *acts: Callable[[], Any]) -> list[list[float]]:
+    """Seconds of each act, the acts taken in turns so that all see the same machine; one round to warm up."""
+    for act in acts:
+        act()
+    taken = [[timed(act) for act in acts] for _ in range(rounds)]
+    return [list(column) for column in zip(*taken, strict=True)]
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """How fast we are against them: the median over the rounds."""
+    return statistics.median(t / o for o, t in zip(ours, theirs, strict=True))
+
+
+def synchronize() -> None:
+    gt.zeros(1).item()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+# -- the measurements --------------------------------------------------------------------
+
+
+def chained_adds(rounds: int) -> Iterator[Row]:
+    """Many small ops, then one read."""
+    n = 2000
+    x, t = gt.ones(64, 64), torch.ones(64, 64, device=DEVICE)
+    emitting: list[float] = []
+
+    def ours() -> None:
+        y = x
+        begun = time.thread_time()
+        for _ in range(n):
+            y = y + x
+        emitting.append(time.thread_time() - begun)
+        assert y[0, 0].item() == n + 1
+
+    def theirs() -> None:
+        y = t
+        for _ in range(n):
+            y = y + t
+        assert y[0, 0].item() == n + 1
+
+    gt_s, torch_s = in_turns(rounds, ours, theirs)
+    per_op = {"gt_us": statistics.median(gt_s) / n * 1e6, "torch_us": statistics.median(torch_s) / n * 1e6}
+    yield Row("2,000 chained adds of 64x64 and a read", ratio(gt_s, torch_s), "x torch eager", ">=", 0.4, per_op)
+    yield Row("client's own share", statistics.median(emitting) / n * 1e6, "us an op", "<=", 5.0)
+
+
+def round_trip(rounds: int) -> Iterator[Row]:
+    """The smallest op and its value, against two bare hops of ZeroMQ."""
+    a, b = gt.ones(2, 2), gt.ones(2, 2)
+    with bare.TwoHops() as hops:
+
+        def ours() -> None:
+            for _ in range(100):
+                (a + b).numpy()
+
+        def theirs() -> None:
+            for _ in range(100):
+                hops.ping()
+
+        gt_s, bare_s = in_turns(3 * rounds, ours, theirs)
+    details = {"gt_us": statistics.median(gt_s) * 1e4, "bare_us": statistics.median(bare_s) * 1e4}
+    yield Row("a+b of 2x2 and read", 1 / ratio(gt_s, bare_s), "x bare ping-pong", "<=", 2.0, details)
+
+
+def matmul(rounds: int) -> Iterator[Row]:
+    n = 2048
+    x, t = gt.rand(n, n), torch.rand(n, n, device=DEVICE)
+    synchronize()
+
+    def ours() -> None:
+        (x @ x)[0, 0].item()
+
+    def theirs() -> None:
+        (t @ t)[0, 0].item()
+
+    gt_s, torch_s = in_turns(2 * rounds, ours, theirs)
+    details = {"gt_ms": statistics.median(gt_s) * 1e3, "torch_ms": statistics.median(torch_s) * 1e3}
+    yield Row("matmul 2048x2048 and a read", ratio(gt_s, torch_s), "x torch", ">=", 0.97, details)
+
+
+def large_values(rounds: int) -> Iterator[Row]:
+    array = np.random.default_rng(0).random(32 << 20)  # 256 MiB
+    kept: list[Any] = []
+
+    def up() -> None:
+        kept[:] = [gt.from_numpy(array)]
+        synchronize()
+
+    def down() -> None:
+        assert kept[0].numpy()[-1] == array[-1]
+
+    def copy() -> None:
+        array.copy()
+
+    up_s, down_s, copy_s = in_turns(rounds, up, down, copy)
+    for name, taken in (("up", up_s), ("down", down_s)):
+        details = {"ms": statistics.median(taken) * 1e3, "copy_ms": statistics.median(copy_s) * 1e3}
+        yield Row(f"256 MiB {name}", ratio(taken, copy_s), "x numpy copy", ">=", 0.5, details)
+
+
+def starting(rounds: int) -> Iterator[Row]:
+    def python(program: str) -> Callable[[], Any]:
+        return lambda: subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+
+    acts = [python(p) for p in ("", "import gt", "import torch", "import gt; print(gt.randn(2, 2))")]
+    nothing, import_gt, import_torch, first = in_turns(min(rounds, 5), *acts)
+    alone = [g - n for g, n in zip(import_gt, nothing, strict=True)]
+    yield Row("import gt", statistics.median(alone) * 1e3, "ms", "<=", 150)
+    beyond = [f - t for f, t in zip(first, import_torch, strict=True)]
+    yield Row("first result of an auto-start", statistics.median(beyond), "s more than import torch", "<=", 2.0)
+
+
+ADDS = """
+import sys, gt
+gt.connect(sys.argv[1])
+x = gt.full((64, 64), float(sys.argv[2]))
+def run(n):
+    y = x
+    for _ in range(n): y = y + x
+    return y[0, 0].item()
+run(500)
+print("ready", flush=True)
+for line in sys.stdin:
+    n = int(line)
+    assert run(n) == (n + 1) * float(sys.argv[2])
+    print("done", flush=True)
+"""
+
+
+def two_clients(rounds: int) -> Iterator[Row]:
+    """The work of one client done by two at once, on the same worker: nothing is lost, nothing mixed up."""
+    n = 4000
+    with bare.System() as system:
+        clients = [system.client(ADDS, str(k)) for k in (3, 5)]
+
+        def run(*counts: int) -> None:
+            for client, count in zip(clients, counts, strict=False):
+                client.tell(str(count))
+            for client, _ in zip(clients, counts, strict=False):
+                client.hear("done")
+
+        one, two = in_turns(rounds, lambda: run(n), lambda: run(n // 2, n // 2))
+    details = {"one_us": statistics.median(one) / n * 1e6, "two_us": statistics.median(two) / n * 1e6}
+    yield Row("two clients at once", ratio(two, one), "x one client's rate", ">=", 0.9, details)
+
+
+def flat_memory(rounds: int) -> Iterator[Row]:
+    """10,000 tensors of 1 MiB made and dropped."""
+    assert connect._local is not None
+    processes = [psutil.Process(), *(psutil.Process(pid) for pid in connect._local.pids.values())]
+
+    def resident() -> float:
+        return sum(p.memory_info().rss for p in processes) / 2**20
+
+    def make(count: int) -> None:
+        for _ in range(count):
+            gt.ones(512, 512)
+        synchronize()
+
+    make(1000)
+    before = resident()
+    make(10_000)
+    yield Row("memory after 10,000 tensors of 1 MiB", resident() - before, "MiB more", "<=", 64)
+
+
+def dispatcher_alone(rounds: int) -> Iterator[Row]:
+    for workers in (1, 8, 64):
+        rate = statistics.median(bare.dispatcher_rate(workers) for _ in range(min(rounds, 5)))
+        yield Row(f"dispatcher alone, {workers} null worker(s)", rate, "instructions/s")
+
+
+MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
+    "adds": chained_adds,
+    "round-trip": round_trip,
+    "matmul": matmul,
+    "values": large_values,
+    "memory": flat_memory,
+    "two-clients": two_clients,
+    "dispatcher": dispatcher_alone,
+    "start": starting,
+}
+
+
+def environment() -> dict[str, Any]:
+    return {
+        "gt": VERSION,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
+        "torch_threads": torch.get_num_threads(),
+        "worker_threads": torch.get_num_threads(),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="three rounds instead of fifteen")
+    parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
+    parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
+    given = parser.parse_args()
+    rounds = 3 if given.quick else 15
+    rows = []
+    for name in given.only:
+        for row in MEASUREMENTS[name](rounds):
+            rows.append(row)
+            goal = "" if row.bound is None else f"{row.goal} {row.bound:g} {'reached' if row.reached else 'MISSED'}"
+            extra = "  ".join(f"{k}={v:.1f}" for k, v in row.details.items())
+            print(f"{row.name:42} {row.value:12,.2f} {row.unit:26} {goal:18} {extra}", flush=True)
+    record = {
+        "environment": environment(),
+        "rounds": rounds,
+        "rows": [{**asdict(r), "reached": r.reached} for r in rows],
+    }
+    if given.json:
+        with open(given.json, "w") as file:
+            json.dump(record, file, indent=1)
+    else:
+        print(json.dumps(record))
+    gt.disconnect()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

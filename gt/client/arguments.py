@@ -1,0 +1,150 @@
+"""What torch lets a caller write in several ways, brought to the one way ops are given it.
+
+A dim counted from the end becomes one counted from the start; one that is out of range is passed on as it is, because
+the op's own inference refuses it with a text that names the whole call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from operator import index
+from typing import Any
+
+from gt.client import connect
+from gt.client.tensor import Tensor, upload
+from gt.errors import DTypeError, GtError, ShapeError
+from gt.types import DTYPES, DType, Shape, TensorType, bool_, float64, int64
+
+_PLAIN = frozenset((int, float, bool, Tensor))
+_PYTHON_DTYPES: dict[Any, DType] = {float: float64, int: int64, bool: bool_}
+
+
+def named(name: str, *operands: Any, **attrs: Any) -> str:
+    """``stack(float32[2], float32[3], dim=0)``: a call in an error's text, as `Op.call` writes it."""
+    given = [str(x._type) if isinstance(x, Tensor) else repr(x) for x in operands]
+    return f"{name}({', '.join([*given, *(f'{k}={v!r}' for k, v in attrs.items())])})"
+
+
+def refuse(kind: type[GtError], text: str, name: str, *operands: Any, **attrs: Any) -> GtError:
+    return kind(f"{named(name, *operands, **attrs)}: {text}")
+
+
+# -- operands ------------------------------------------------------------------------------
+
+
+def operand(x: Any) -> Any:
+    """A tensor, or a Python number; NotImplemented for what is neither and cannot become one."""
+    if type(x) in _PLAIN or isinstance(x, Tensor):
+        return x
+    if isinstance(x, bool | int | float):  # a subclass: an IntEnum, numpy's float64
+        return float(x) if isinstance(x, float) else int(x)
+    if isinstance(x, complex):
+        raise DTypeError(f"GT has no complex numbers: {x!r}")
+    numpy = sys.modules.get("numpy")  # what is not imported cannot have made x
+    if numpy is not None and isinstance(x, numpy.generic):
+        return operand(x.item())
+    if numpy is not None and isinstance(x, numpy.ndarray):
+        return uploaded(x)
+    return NotImplemented
+
+
+def operands(name: str, *given: Any) -> tuple[Any, ...]:
+    """The same for all of a call's, which must contain a tensor."""
+    made = tuple(map(operand, given))
+    for x, was in zip(made, given, strict=True):
+        if x is NotImplemented:
+            raise DTypeError(f"{named(name, *given)}: neither a tensor nor a number: {type(was).__name__}")
+    if not any(isinstance(x, Tensor) for x in made):
+        raise DTypeError(f"{named(name, *given)}: needs a tensor; make one with gt.tensor")
+    return made
+
+
+def a_tensor(name: str, x: Any) -> Tensor:
+    """An argument that must be a tensor; an array becomes one."""
+    made = x if isinstance(x, Tensor) else operand(x)
+    if not isinstance(made, Tensor):
+        raise DTypeError(f"{name}: a tensor is needed here, not {type(x).__name__}")
+    return made
+
+
+def tensor_list(name: str, xs: Any) -> tuple[Tensor, ...]:
+    """The sequence of tensors that `cat` and its kin take."""
+    if isinstance(xs, Tensor):
+        raise DTypeError(f"{name}: takes a list of tensors, not one tensor")
+    made = tuple(a_tensor(name, x) for x in xs)
+    if not made:
+        raise ShapeError(f"{name}: needs at least one tensor")
+    return made
+
+
+def uploaded(array: Any, dtype: DType | None = None) -> Tensor:
+    """The values of a numpy array as they are now."""
+    import numpy as np
+
+    name = array.dtype.name
+    if name not in DTYPES:
+        raise DTypeError(f"GT has no dtype for a numpy array of {name}; cast it first")
+    if dtype is not None and dtype.name != "bfloat16":
+        name = dtype.name
+    plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
+    data = plain.view(np.uint8).data if plain.size else memoryview(b"")
+    made = upload(data, TensorType(array.shape, DTYPES[name]), connect.session())
+    return made if dtype is None else cast(made, dtype)
+
+
+def cast(x: Tensor, dtype: DType) -> Tensor:
+    """x in this dtype; x itself if that is what it is."""
+    from gt.client.pointwise import TO
+    from gt.client.tensor import call
+
+    return x if x._type.dtype is dtype else call(TO, (x,), (("dtype", dtype.name),))
+
+
+# -- attributes ----------------------------------------------------------------------------
+
+
+def dtype_of(dtype: Any) -> DType:
+    """A dtype, or Python's own name for one."""
+    if isinstance(dtype, DType):
+        return dtype
+    if dtype in _PYTHON_DTYPES:
+        return _PYTHON_DTYPES[dtype]
+    raise DTypeError(f"{dtype!r} is no dtype of GT; there are {', '.join(f'gt.{name}' for name in DTYPES)}")
+
+
+def dtype_name(dtype: Any) -> str | None:
+    return None if dtype is None else dtype_of(dtype).name
+
+
+def sizes(given: tuple[Any, ...], name: str) -> Shape:
+    """``zeros(2, 3)`` and ``zeros((2, 3))`` alike."""
+    if len(given) == 1 and not isinstance(given[0], int) and _is_sequence(given[0]):
+        given = tuple(given[0])
+    return tuple(n if type(n) is int else _size(n, name) for n in given)
+
+
+def _is_sequence(x: Any) -> bool:
+    return isinstance(x, tuple | list) or (hasattr(x, "__iter__") and getattr(x, "ndim", 1) > 0)
+
+
+def _size(n: Any, name: str) -> int:
+    try:
+        return index(n)
+    except TypeError:
+        raise DTypeError(f"{name}(): sizes are ints, and {n!r} is not") from None
+
+
+def one_dim(dim: int, ndim: int) -> int:
+    """A dim counted from the start, or as it is if there is no such dim."""
+    n = ndim or 1
+    return dim % n if type(dim) is int and -n <= dim < n else dim
+
+
+def many_dims(dim: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
+    """The dims a reduction folds: all if none is named."""
+    if dim is None:
+        return tuple(range(ndim))
+    if isinstance(dim, int):
+        return (one_dim(dim, ndim),)
+    return tuple(one_dim(d, ndim) for d in dim) or tuple(range(ndim))

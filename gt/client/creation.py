@@ -1,0 +1,287 @@
+"""Tensors out of Python values, arrays, numbers, or nothing."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from gt.client import connect, random
+from gt.client.arguments import a_tensor, cast, dtype_of, operand, refuse, sizes, uploaded
+from gt.client.tensor import Tensor, call, create
+from gt.errors import DTypeError, ShapeError
+from gt.ops import OPS
+from gt.types import SCALAR_OF, DType, Shape, bool_, float32, float64, int64
+
+FULL, ARANGE, RAND, RANDN, RANDINT = (OPS[name] for name in ("full", "arange", "rand", "randn", "randint"))
+CLONE, EQ, FLIP, CAT, LT, SORT = (OPS[name] for name in ("clone", "eq", "flip", "cat", "lt", "sort"))
+
+#: what a list of Python numbers becomes, by the kind of the array numpy makes of it
+_DEFAULTS = {"f": float32, "i": int64, "b": bool_}
+_REFUSED = {
+    "c": "GT has no complex numbers",
+    "u": "an int has more than 64 bits",
+    "O": "elements must be numbers of at most 64 bits",
+    "U": "elements must be numbers, not text",
+    "S": "elements must be numbers, not bytes",
+}
+
+
+# -- from values ---------------------------------------------------------------------------
+
+
+def tensor(data: Any, dtype: Any = None) -> Tensor:
+    """A tensor with a copy of the data: a number, nested lists, an array, or a tensor."""
+    wanted = None if dtype is None else dtype_of(dtype)
+    if isinstance(data, Tensor):
+        return cast(call(CLONE, (data,)), wanted or data._type.dtype)
+    if type(data) in SCALAR_OF:
+        return _filled("tensor", (), data, wanted)
+    if hasattr(data, "__array__"):
+        import numpy as np
+
+        return uploaded(np.asarray(data), wanted)
+    return _from_lists(data, wanted)
+
+
+def _from_lists(data: Any, wanted: DType | None) -> Tensor:
+    import numpy as np
+
+    if not isinstance(data, list | tuple | range):
+        raise DTypeError(f"tensor({data!r}): makes no tensor of a {type(data).__name__}")
+    first = _first_leaf(data)
+    if isinstance(first, Tensor):
+        made = _joined([tensor(x) for x in data])
+        return made if wanted is None else cast(made, wanted)
+    array = _array(np, data)
+    # numpy's own values keep their dtype, as in torch; Python's numbers take the default one
+    keep = isinstance(first, np.generic | np.ndarray)
+    found = _DEFAULTS.get(array.dtype.kind, float32)
+    if wanted is not None and wanted.kind in "iu" and array.dtype.kind == "i":
+        _check_range(array, wanted)
+    return uploaded(array, wanted if wanted is not None or keep else found)
+
+
+def _first_leaf(data: Any) -> Any:
+    while isinstance(data, list | tuple | range) and len(data):
+        data = data[0]
+    return data
+
+
+def _joined(rows: list[Tensor]) -> Tensor:
+    from gt.client.functions import stack
+
+    return stack(rows)
+
+
+def _array(np: Any, data: Any) -> Any:
+    try:
+        array = np.array(data)
+    except ValueError:
+        raise ShapeError(f"tensor({_short(data)}): lists at the same depth must be equally long") from None
+    except OverflowError:
+        raise DTypeError(f"tensor({_short(data)}): {_REFUSED['u']}") from None
+    if array.dtype.kind in _REFUSED:
+        raise DTypeError(f"tensor({_short(data)}): {_REFUSED[array.dtype.kind]}")
+    return array
+
+
+def _check_range(array: Any, dtype: DType) -> None:
+    most = 2 ** (8 * dtype.itemsize - (dtype.kind == "i")) - 1
+    # torch lets -1 into uint8, as the largest
+    least = -(2 ** (8 * dtype.itemsize - 1)) if dtype.kind == "i" else -most
+    if array.size and not (least <= array.min() and array.max() <= most):
+        raise DTypeError(f"tensor({_short(array.tolist())}, dtype={dtype}): a value does not fit into {dtype.name}")
+
+
+def _short(data: Any) -> str:
+    text = repr(data)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def from_numpy(array: Any) -> Tensor:
+    """The array's values as they are now.
+
+    Unlike torch's, the tensor does not share memory with the array: it lives on a worker. Later writes to the one do
+    not show in the other.
+    """
+    if not hasattr(array, "__array__") or isinstance(array, Tensor):
+        raise DTypeError(f"from_numpy(): a numpy array is needed here, not {type(array).__name__}")
+    return tensor(array)
+
+
+def as_tensor(data: Any, dtype: Any = None) -> Tensor:
+    """As `tensor`, but a tensor of that dtype is given back as it is."""
+    if isinstance(data, Tensor):
+        return data if dtype is None else cast(data, dtype_of(dtype))
+    return tensor(data, dtype)
+
+
+# -- all the same --------------------------------------------------------------------------
+
+
+def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
+    value = operand(value)
+    if isinstance(value, Tensor):
+        from gt.client.views import expand
+
+        return call(CLONE, (expand(cast(value, dtype or value._type.dtype), shape),))
+    if type(value) not in SCALAR_OF:
+        raise DTypeError(f"{name}(): a number is needed here, not {type(value).__name__}")
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise DTypeError(f"{name}({value}): {_REFUSED['u']}")
+    attrs = (("shape", shape), ("dtype", (dtype or SCALAR_OF[type(value)].dtype).name))
+    return create(FULL, (value,), attrs, connect.session())
+
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
+    return _filled("full", sizes((size,), "full"), fill_value, None if dtype is None else dtype_of(dtype))
+
+
+def zeros(*size: Any, dtype: Any = float32) -> Tensor:
+    return _filled("zeros", sizes(size, "zeros"), 0, dtype_of(dtype))
+
+
+def ones(*size: Any, dtype: Any = float32) -> Tensor:
+    return _filled("ones", sizes(size, "ones"), 1, dtype_of(dtype))
+
+
+def empty(*size: Any, dtype: Any = float32) -> Tensor:
+    """Zeros: what memory held before is nobody's business on a shared worker."""
+    return _filled("empty", sizes(size, "empty"), 0, dtype_of(dtype))
+
+
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None) -> Tensor:
+    return _filled("full_like", input._type.shape, fill_value, _like(input, dtype))
+
+
+def zeros_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _filled("zeros_like", input._type.shape, 0, _like(input, dtype))
+
+
+def ones_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _filled("ones_like", input._type.shape, 1, _like(input, dtype))
+
+
+def empty_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _filled("empty_like", input._type.shape, 0, _like(input, dtype))
+
+
+def _like(input: Tensor, dtype: Any) -> DType:
+    return input._type.dtype if dtype is None else dtype_of(dtype)
+
+
+# -- in a row ------------------------------------------------------------------------------
+
+
+def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Tensor:
+    start, end = (0, start) if end is None else (start, end)
+    start, end, step = (_number("arange", x) for x in (start, end, step))
+    if dtype is None:
+        dtype = float32 if any(isinstance(x, float) for x in (start, end, step)) else int64
+    if step == 0:
+        raise refuse(ShapeError, "step must not be 0", "arange", start, end, step)
+    if (end - start) * step < 0:
+        raise refuse(ShapeError, f"a step of {step} does not lead from {start} to {end}", "arange", start, end, step)
+    return _arange(
+        start, step, ceil((end - start) / step) if _floats(start, end, step) else _count(start, end, step), dtype
+    )
+
+
+def _floats(*numbers: Any) -> bool:
+    return any(isinstance(x, float) for x in numbers)
+
+
+def _count(start: int, end: int, step: int) -> int:
+    return len(range(start, end, step))
+
+
+def _arange(start: Any, step: Any, n: int, dtype: Any) -> Tensor:
+    return create(ARANGE, (start, step), (("n", n), ("dtype", dtype_of(dtype).name)), connect.session())
+
+
+def _number(name: str, x: Any) -> Any:
+    value = operand(x)
+    if isinstance(value, Tensor):
+        value = value.item()
+    if type(value) not in SCALAR_OF:
+        raise DTypeError(f"{name}(): a number is needed here, not {type(x).__name__}")
+    return int(value) if isinstance(value, bool) else value
+
+
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = float32) -> Tensor:
+    """Counted from both ends to the middle, so that both ends are exact."""
+    start, end = float(_number("linspace", start)), float(_number("linspace", end))
+    if steps < 0:
+        raise refuse(ShapeError, "steps must not be negative", "linspace", start, end, steps)
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    half = (steps + 1) // 2
+    rising = _arange(start, step, half, float64)
+    falling = call(FLIP, (_arange(end, -step, steps - half, float64),), (("dims", (0,)),))
+    return cast(call(CAT, (rising, falling), (("dim", 0),)), dtype_of(dtype))
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = float32) -> Tensor:
+    from gt.client.views import unsqueeze
+
+    rows, columns = arange(n), arange(n if m is None else m)
+    return cast(call(EQ, (unsqueeze(rows, 1), columns)), dtype_of(dtype))
+
+
+# -- at random -----------------------------------------------------------------------------
+
+
+def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
+    attrs = (("shape", shape), ("dtype", dtype_of(dtype).name))
+    session = connect.session()
+    # the signature first: a call that is refused must not use up a stream of random numbers
+    types = (SCALAR_OF[int],) * (2 + len(limits))
+    if (op, attrs, False, *types) not in session.signatures:
+        session.define(op, attrs, types, False)
+    return create(op, (*random.key(), *limits), attrs, session)
+
+
+def rand(*size: Any, dtype: Any = float32) -> Tensor:
+    return _drawn(RAND, sizes(size, "rand"), dtype)
+
+
+def randn(*size: Any, dtype: Any = float32) -> Tensor:
+    return _drawn(RANDN, sizes(size, "randn"), dtype)
+
+
+def randint(
+    *limits_and_size: Any, low: int = 0, high: int | None = None, size: Any = None, dtype: Any = int64
+) -> Tensor:
+    """``randint(high, size)`` or ``randint(low, high, size)``."""
+    given = list(limits_and_size)
+    if size is None:
+        size = given.pop() if given else ()
+    if high is None:
+        high = given.pop() if given else 0
+    low, high = _number("randint", given.pop() if given else low), _number("randint", high)
+    if high <= low:
+        raise refuse(ShapeError, f"there is no integer from {low} to below {high}", "randint", low, high, size)
+    return _drawn(RANDINT, sizes((size,), "randint"), dtype, low, high)
+
+
+def rand_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _drawn(RAND, input._type.shape, _like(input, dtype))
+
+
+def randn_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _drawn(RANDN, input._type.shape, _like(input, dtype))
+
+
+def randint_like(input: Tensor, *limits: int, dtype: Any = None) -> Tensor:
+    return randint(*limits, input._type.shape, dtype=_like(input, dtype))
+
+
+def randperm(n: int, *, dtype: Any = int64) -> Tensor:
+    """The order of random numbers."""
+    from gt.client.functions import argsort
+
+    return cast(argsort(rand(n, dtype=float64)), dtype_of(dtype))
+
+
+def bernoulli(input: Tensor) -> Tensor:
+    input = a_tensor("bernoulli", input)
+    return cast(call(LT, (rand_like(input), input)), input._type.dtype)

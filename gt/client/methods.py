@@ -1,0 +1,281 @@
+"""The methods and operators of a tensor, each one row of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gt.client import creation, functions, indexing, pointwise, reductions, views
+from gt.client.arguments import cast, dtype_of, operand, operands, refuse
+from gt.client.pointwise import ADD, CLAMP, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
+from gt.client.tensor import Tensor, binary, call, call_into
+from gt.errors import DTypeError
+from gt.ops import OPS, Attrs, Op
+from gt.types import SCALAR_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
+
+#: Functions that are methods too: the first argument is the tensor.
+METHODS = {
+    pointwise: (
+        "abs absolute add atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clip clone cos div divide eq "
+        "erf exp expm1 floor floor_divide fmod ge greater greater_equal gt isclose isfinite isinf isnan le less "
+        "less_equal log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill maximum minimum mul "
+        "multiply ne neg negative not_equal pow reciprocal relu remainder round rsqrt sigmoid sign sin sqrt square sub "
+        "subtract tan tanh true_divide trunc"
+    ),
+    reductions: (
+        "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
+        "prod softmax std sum var"
+    ),
+    views: (
+        "broadcast_to chunk contiguous expand expand_as flatten is_contiguous moveaxis movedim narrow permute ravel "
+        "reshape reshape_as select split squeeze stride swapaxes swapdims t transpose unbind unflatten unsqueeze view "
+        "view_as"
+    ),
+    functions: (
+        "argsort argwhere bmm dot flip gather index_select masked_select matmul mm mv nonzero outer repeat roll "
+        "scatter_add sort tile topk tril triu"
+    ),
+}
+
+#: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.
+INPLACE_UNARY = (
+    "abs ceil cos erf exp expm1 floor log log1p log2 logical_not bitwise_not neg reciprocal relu round rsqrt sigmoid "
+    "sign sin sqrt square tan tanh trunc"
+)
+INPLACE_BINARY = (
+    "atan2 bitwise_and bitwise_or bitwise_xor copy eq floor_divide fmod ge gt le logical_and logical_or logical_xor lt "
+    "mul ne pow remainder"
+)
+
+#: operator -> op and attributes; each has a reflected form (``2 - x``)
+ARITHMETIC: dict[str, tuple[Op, Attrs]] = {
+    "add": (ADD, ()),
+    "sub": (SUB, ()),
+    "mul": (MUL, ()),
+    "truediv": (DIV, TRUE_DIVISION),
+    "floordiv": (OPS["floor_divide"], ()),
+    "mod": (OPS["remainder"], ()),
+    "pow": (POW, ()),
+    "and": (OPS["bitwise_and"], ()),
+    "or": (OPS["bitwise_or"], ()),
+    "xor": (OPS["bitwise_xor"], ()),
+    "matmul": (OPS["matmul"], ()),
+}
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+#: method -> the dtype it casts to
+CASTS: dict[str, DType] = {
+    "float": float32,
+    "double": float64,
+    "half": float16,
+    "bfloat16": bfloat16,
+    "long": int64,
+    "int": int32,
+    "short": int16,
+    "char": int8,
+    "byte": uint8,
+    "bool": bool_,
+}
+
+
+# -- operators -----------------------------------------------------------------------------
+
+
+def _operator(op: Op, attrs: Attrs) -> Function:
+    def apply(a: Tensor, b: Any) -> Any:
+        try:
+            return binary(op, a, b, attrs)
+        except KeyError:  # b is neither a tensor nor one of Python's own numbers
+            pass
+        b = operand(b)
+        return b if b is NotImplemented else binary(op, a, b, attrs)
+
+    return apply
+
+
+def _reflected(op: Op, attrs: Attrs) -> Function:
+    def apply(a: Tensor, b: Any) -> Any:
+        b = operand(b)
+        return b if b is NotImplemented else call(op, (b, a), attrs)
+
+    return apply
+
+
+def _in_place(op: Op, attrs: Attrs) -> Function:
+    def apply(a: Tensor, b: Any) -> Any:
+        b = b if type(b) in SCALAR_OF else operand(b)
+        return b if b is NotImplemented else call_into(op, a, (b,), attrs)
+
+    return apply
+
+
+def _invert(x: Tensor) -> Tensor:
+    return call(OPS["bitwise_not"], (x,))
+
+
+# -- in place ------------------------------------------------------------------------------
+
+
+def _unary_(op: Op) -> Function:
+    return lambda x: call_into(op, x, ())
+
+
+def _binary_(op: Op, attrs: Attrs = ()) -> Function:
+    return lambda x, other: call_into(op, x, operands(op.name + "_", x, other)[1:], attrs)
+
+
+def _scaled_(op: Op) -> Function:
+    def method(x: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
+        if alpha != 1:
+            other = pointwise.scaled(op.name + "_", x, other, alpha)
+        return call_into(op, x, operands(op.name + "_", x, other)[1:])
+
+    return method
+
+
+def _div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    return call_into(DIV, x, operands("div_", x, other)[1:], (("rounding_mode", rounding_mode),))
+
+
+def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    limits, attrs = pointwise.clamp_arguments(min, max)
+    return call_into(CLAMP, x, operands("clamp_", x, *limits)[1:], attrs)
+
+
+def _fill_(x: Tensor, value: Any) -> Tensor:
+    return call_into(OPS["copy"], x, (pointwise.fitting("fill_", x, value),))
+
+
+def _zero_(x: Tensor) -> Tensor:
+    return call_into(OPS["copy"], x, (0,))
+
+
+def _masked_fill_(x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    mask = mask if mask._type.shape == x._type.shape else views.expand(mask, x._type.shape)
+    return call_into(OPS["masked_put"], x, (mask, pointwise.fitting("masked_fill_", x, value)))
+
+
+def _scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    dim = views.dim_of("scatter_add_", x, dim)
+    return call_into(OPS["scatter_add"], x, operands("scatter_add_", x, index, src)[1:], (("dim", dim),))
+
+
+def _index_put_(x: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
+    given = operands("index_put_", x, values, *indices)[1:]
+    attrs = (("dims", tuple(range(len(given) - 1))), ("accumulate", accumulate))
+    return call_into(OPS["index_put"], x, given, attrs)
+
+
+def _triangle_(op: Op) -> Function:
+    return lambda x, diagonal=0: call_into(op, x, (), (("diagonal", diagonal),))
+
+
+def _cumsum_(x: Tensor, dim: int) -> Tensor:
+    return call_into(OPS["cumsum"], x, (), (("dim", views.dim_of("cumsum_", x, dim)),))
+
+
+def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    drawn = creation.rand_like(x)
+    return call_into(OPS["copy"], x, (drawn if (a, b) == (0, 1) else drawn * (b - a) + a,))
+
+
+def _normal_(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    drawn = creation.randn_like(x)
+    return call_into(OPS["copy"], x, (drawn if (mean, std) == (0, 1) else drawn * std + mean,))
+
+
+def _bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
+    return call_into(OPS["copy"], x, (creation.rand(x._type.shape) < p,))
+
+
+INPLACE: dict[str, Function] = {
+    **{name + "_": _unary_(OPS[name]) for name in INPLACE_UNARY.split()},
+    **{name + "_": _binary_(OPS[name]) for name in INPLACE_BINARY.split()},
+    "add_": _scaled_(ADD),
+    "sub_": _scaled_(SUB),
+    "div_": _div_,
+    "true_divide_": _div_,
+    "clamp_": _clamp_,
+    "clip_": _clamp_,
+    "fill_": _fill_,
+    "zero_": _zero_,
+    "masked_fill_": _masked_fill_,
+    "scatter_add_": _scatter_add_,
+    "index_put_": _index_put_,
+    "tril_": _triangle_(OPS["tril"]),
+    "triu_": _triangle_(OPS["triu"]),
+    "cumsum_": _cumsum_,
+    "uniform_": _uniform_,
+    "normal_": _normal_,
+    "bernoulli_": _bernoulli_,
+}
+
+
+# -- dtypes and new tensors ----------------------------------------------------------------
+
+
+def _caster(dtype: DType) -> Function:
+    return lambda x: cast(x, dtype)
+
+
+def _to(x: Tensor, dtype: Any = None, *, copy: bool = False) -> Tensor:
+    """``x.to(dtype)`` or ``x.to(other)``. Where a tensor lives is not for the program to say."""
+    if isinstance(dtype, str):
+        raise refuse(DTypeError, f"there are no devices here: leave {dtype!r} out", "to", x, dtype)
+    wanted = x._type.dtype if dtype is None else dtype._type.dtype if isinstance(dtype, Tensor) else dtype_of(dtype)
+    return pointwise.clone(x) if copy and wanted is x._type.dtype else cast(x, wanted)
+
+
+def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None) -> Tensor:
+    return creation.tensor(data, x._type.dtype if dtype is None else dtype)
+
+
+def _new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
+    return creation.full(size, fill_value, dtype=x._type.dtype if dtype is None else dtype)
+
+
+def _new(make: Callable[..., Tensor]) -> Function:
+    return lambda x, *size, dtype=None: make(*size, dtype=x._type.dtype if dtype is None else dtype)
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
+
+
+OTHERS: dict[str, Any] = {
+    "__getitem__": indexing.getitem,
+    "__setitem__": indexing.setitem,
+    "__neg__": pointwise.neg,
+    "__pos__": _itself,
+    "__abs__": pointwise.abs,
+    "__invert__": _invert,
+    "to": _to,
+    "type_as": lambda x, other: cast(x, other._type.dtype),
+    "cpu": _itself,
+    "detach": _itself,
+    "where": lambda x, condition, other: pointwise.where(condition, x, other),
+    "new_tensor": _new_tensor,
+    "new_full": _new_full,
+    "new_zeros": _new(creation.zeros),
+    "new_ones": _new(creation.ones),
+    "new_empty": _new(creation.empty),
+    "T": property(views.reversed_dims),
+    "mT": property(views.matrix_transpose),
+}
+
+
+def _rows() -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for module, names in METHODS.items():
+        rows |= {name: getattr(module, name) for name in names.split()}
+    for name, (op, attrs) in ARITHMETIC.items():
+        rows[f"__{name}__"] = _operator(op, attrs)
+        rows[f"__r{name}__"] = _reflected(op, attrs)
+        rows[f"__i{name}__"] = _in_place(op, attrs)
+    rows |= {f"__{name}__": _operator(OPS[name], ()) for name in COMPARISONS}
+    rows |= {name: _caster(dtype) for name, dtype in CASTS.items()}
+    return rows | INPLACE | OTHERS
+
+
+for _name, _method in _rows().items():
+    setattr(Tensor, _name, _method)

@@ -1,0 +1,371 @@
+"""Tensors that look at others, and the strides that say which are possible.
+
+A fresh result counts as contiguous. A view's strides follow from the way to it, as torch's do, and are worked out only
+when somebody asks: `view` and `reshape` do, for a way between two shapes exists or not depending on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+from gt.client.arguments import one_dim, refuse, sizes
+from gt.client.tensor import Tensor, call, call_many, look_at, view_of
+from gt.errors import DimError, ShapeError
+from gt.ops import OPS, Attrs, Op
+from gt.ops.infer import wrap_dim, wrap_dims
+from gt.types import Shape
+
+VIEW, RESHAPE, PERMUTE, EXPAND = (OPS[name] for name in ("view", "reshape", "permute", "expand"))
+SLICE, SPLIT = OPS["slice"], OPS["split"]
+
+#: shape and strides
+Layout = tuple[Shape, Shape]
+
+# -- strides -------------------------------------------------------------------------------
+
+
+def strides(x: Tensor) -> Shape:
+    view = x._view
+    if view is None:
+        return contiguous_strides(x._type.shape)
+    return _strides(view.base._type.shape, tuple((op, attrs) for op, attrs, _ in view.chain))
+
+
+@lru_cache(maxsize=4096)
+def _strides(shape: Shape, chain: tuple[tuple[Op, Attrs], ...]) -> Shape:
+    layout: Layout = shape, contiguous_strides(shape)
+    for op, attrs in chain:
+        layout = _STEPS[op](*layout, **dict(attrs))
+    return layout[1]
+
+
+def contiguous_strides(shape: Shape) -> Shape:
+    return tuple(accumulate((max(n, 1) for n in shape[:0:-1]), lambda a, b: a * b, initial=1))[::-1] if shape else ()
+
+
+def _sliced(shape: Shape, steps: Shape, *, items: tuple[Any, ...]) -> Layout:
+    at = iter(zip(shape, steps, strict=True))
+    made: list[tuple[int, int]] = []
+    for kind, *how in items:
+        if kind == "n":
+            made.append((1, 1))
+            continue
+        _, step = next(at)
+        if kind == "s":
+            made.append((how[0], step * how[1]))
+    return tuple(n for n, _ in made), tuple(s for _, s in made)
+
+
+def _permuted(shape: Shape, steps: Shape, *, dims: Shape) -> Layout:
+    return tuple(shape[d] for d in dims), tuple(steps[d] for d in dims)
+
+
+def _expanded(old: Shape, steps: Shape, *, shape: Shape) -> Layout:
+    new = len(shape) - len(old)
+    kept = zip(old, steps, shape[new:], strict=True)
+    return shape, (0,) * new + tuple(0 if n == 1 and m != 1 else s for n, s, m in kept)
+
+
+def _viewed(old: Shape, steps: Shape, *, shape: Shape) -> Layout:
+    made = view_strides(old, steps, shape)
+    assert made is not None, f"a view of {old} with strides {steps} as {shape} was let through"
+    return shape, made
+
+
+_STEPS: dict[Op, Callable[..., Layout]] = {SLICE: _sliced, PERMUTE: _permuted, EXPAND: _expanded, VIEW: _viewed}
+
+
+def view_strides(shape: Shape, steps: Shape, new: Shape) -> Shape | None:
+    """The strides a view of another shape has, if there can be one.
+
+    The dims fall into runs that lie in memory as one; each run must be divided among the new dims without a rest.
+    """
+    if 0 in shape or not shape:
+        return steps if new == shape else contiguous_strides(new)
+    made, rest = [0] * len(new), len(new)
+    for length, step in _runs(shape, steps):
+        taken = 1
+        while rest and (taken < length or new[rest - 1] == 1):
+            rest -= 1
+            made[rest] = taken * step
+            taken *= new[rest]
+        if taken != length:
+            return None
+    return None if rest else tuple(made)
+
+
+def _runs(shape: Shape, steps: Shape) -> list[tuple[int, int]]:
+    """From the last dim to the first: how many elements lie evenly, and how far apart."""
+    runs, length, step = [], 1, steps[-1]
+    for d in range(len(shape) - 1, -1, -1):
+        length *= shape[d]
+        if d == 0 or (shape[d - 1] != 1 and steps[d - 1] != length * step):
+            runs.append((length, step))
+            length, step = 1, steps[d - 1]
+    return runs
+
+
+def is_contiguous(input: Tensor) -> bool:
+    if input._view is None or not input._type.numel:
+        return True
+    shape, steps = input._type.shape, strides(input)
+    return all(n == 1 or a == b for n, a, b in zip(shape, steps, contiguous_strides(shape), strict=True))
+
+
+def stride(input: Tensor, dim: int | None = None) -> Any:
+    steps = strides(input)
+    return steps if dim is None else steps[dim_of("stride", input, dim)]
+
+
+def contiguous(input: Tensor) -> Tensor:
+    return input if is_contiguous(input) else call(RESHAPE, (input,), (("shape", input._type.shape),))
+
+
+# -- arguments -----------------------------------------------------------------------------
+
+
+def dim_of(name: str, x: Tensor, dim: int, extra: int = 0) -> int:
+    """A dim of x counted from the start; raises if there is none. ``extra`` dims are about to be added."""
+    try:
+        return wrap_dim(dim, x._type.ndim + extra)
+    except DimError as problem:
+        raise refuse(DimError, str(problem), name, x, dim=dim) from None
+
+
+def dims_of(name: str, x: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return wrap_dims(dims, x._type.ndim)
+    except (DimError, ShapeError) as problem:
+        raise refuse(type(problem), str(problem), name, x, dims=tuple(dims)) from None
+
+
+def complete(name: str, x: Tensor, given: tuple[Any, ...], numel: int | None = None) -> Shape:
+    """A shape with its -1 worked out."""
+    shape = sizes(given, name)
+    if -1 not in shape:
+        return shape
+    known = prod(n for n in shape if n != -1)
+    total = x._type.numel if numel is None else numel
+    if shape.count(-1) > 1:
+        raise refuse(ShapeError, "only one size can be -1", name, x, shape=shape)
+    if not known or total % known:
+        raise refuse(ShapeError, f"{total} elements do not divide into {known}", name, x, shape=shape)
+    return tuple(total // known if n == -1 else n for n in shape)
+
+
+# -- other shapes --------------------------------------------------------------------------
+
+
+def view(input: Tensor, *shape: Any) -> Tensor:
+    new = complete("view", input, shape)
+    if new != input._type.shape and prod(new) == input._type.numel and _way(input, new) is None:
+        text = "its memory has no view of that shape; use reshape"
+        raise refuse(ShapeError, text, "view", input, shape=new)
+    return view_of(input, VIEW, (("shape", new),))
+
+
+def _way(x: Tensor, shape: Shape) -> Shape | None:
+    return shape if x._view is None else view_strides(x._type.shape, strides(x), shape)
+
+
+def reshape(input: Tensor, *shape: Any) -> Tensor:
+    """A view where there is one, and a copy where not."""
+    new = complete("reshape", input, shape)
+    if new == input._type.shape:
+        return input
+    attrs = (("shape", new),)
+    if prod(new) != input._type.numel or _way(input, new) is None:
+        return call(RESHAPE, (input,), attrs)
+    return view_of(input, VIEW, attrs)
+
+
+def _seen_as(input: Tensor, shape: Shape) -> Tensor:
+    """A view that adds or takes away sizes of 1: there always is one."""
+    return view_of(input, VIEW, (("shape", shape),))
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    shape = input._type.shape
+    if not shape:
+        return reshape(input, 1)
+    first, last = dim_of("flatten", input, start_dim), dim_of("flatten", input, end_dim)
+    if first > last:
+        text = "start_dim comes after end_dim"
+        raise refuse(ShapeError, text, "flatten", input, start_dim=start_dim, end_dim=end_dim)
+    return reshape(input, (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]))
+
+
+def ravel(input: Tensor) -> Tensor:
+    return reshape(input, -1 if input._type.numel else 0)
+
+
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    dim, shape = dim_of("unflatten", input, dim), input._type.shape
+    parts = complete("unflatten", input, (tuple(sizes),), shape[dim])
+    if prod(parts) != shape[dim]:
+        raise refuse(ShapeError, f"the sizes do not make up {shape[dim]}", "unflatten", input, dim=dim, sizes=parts)
+    return reshape(input, (*shape[:dim], *parts, *shape[dim + 1 :]))
+
+
+def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    shape = input._type.shape
+    given = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    gone = {d for d in dims_of("squeeze", input, tuple(given)) if shape and shape[d] == 1}
+    return _seen_as(input, tuple(n for d, n in enumerate(shape) if d not in gone))
+
+
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    dim, shape = dim_of("unsqueeze", input, dim, extra=1), input._type.shape
+    return _seen_as(input, (*shape[:dim], 1, *shape[dim:]))
+
+
+def expand(input: Tensor, *size: Any) -> Tensor:
+    """-1 leaves a size as it is."""
+    shape, old = sizes(size, "expand"), input._type.shape
+    new = len(shape) - len(old)
+    if -1 in shape[: max(new, 0)]:
+        raise refuse(ShapeError, "-1 names a size the tensor does not have", "expand", input, shape=shape)
+    if new >= 0 and -1 in shape:
+        shape = (*shape[:new], *(n if m == -1 else m for n, m in zip(old, shape[new:], strict=True)))
+    return view_of(input, EXPAND, (("shape", shape),))
+
+
+def broadcast_to(input: Tensor, size: Any) -> Tensor:
+    return expand(input, size)
+
+
+def view_as(input: Tensor, other: Tensor) -> Tensor:
+    return view(input, other._type.shape)
+
+
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    return reshape(input, other._type.shape)
+
+
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    return expand(input, other._type.shape)
+
+
+# -- other orders --------------------------------------------------------------------------
+
+
+def permute(input: Tensor, *dims: Any) -> Tensor:
+    given = sizes(dims, "permute")
+    ndim = input._type.ndim
+    return view_of(input, PERMUTE, (("dims", tuple(one_dim(d, ndim) for d in given)),))
+
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    a, b = dim_of("transpose", input, dim0), dim_of("transpose", input, dim1)
+    order = list(range(input._type.ndim))
+    if order:
+        order[a], order[b] = b, a
+    return view_of(input, PERMUTE, (("dims", tuple(order)),))
+
+
+swapaxes = swapdims = transpose
+
+
+def t(input: Tensor) -> Tensor:
+    if input._type.ndim > 2:
+        text = f"a tensor of {input._type.ndim} dims has no transpose; use transpose or mT"
+        raise refuse(ShapeError, text, "t", input)
+    return reversed_dims(input)
+
+
+def reversed_dims(input: Tensor) -> Tensor:
+    return view_of(input, PERMUTE, (("dims", tuple(range(input._type.ndim))[::-1]),))
+
+
+def matrix_transpose(input: Tensor) -> Tensor:
+    if input._type.ndim < 2:
+        raise refuse(ShapeError, "needs a tensor of at least two dims", "mT", input)
+    return transpose(input, -2, -1)
+
+
+def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
+    sources = dims_of("movedim", input, (source,) if isinstance(source, int) else source)
+    targets = dims_of("movedim", input, (destination,) if isinstance(destination, int) else destination)
+    if len(sources) != len(targets):
+        text = "as many dims must go as come"
+        raise refuse(ShapeError, text, "movedim", input, source=source, destination=destination)
+    fixed = dict(zip(targets, sources, strict=True))
+    rest = iter(d for d in range(input._type.ndim) if d not in sources)
+    return permute(input, tuple(fixed[d] if d in fixed else next(rest) for d in range(input._type.ndim)))
+
+
+moveaxis = movedim
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def _items(shape: Shape, dim: int, item: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(item if d == dim else ("s", n, 1) for d, n in enumerate(shape))
+
+
+def _starts(ndim: int, dim: int, start: int) -> tuple[int, ...]:
+    return tuple(start if d == dim else 0 for d in range(ndim))
+
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    dim, shape = _real_dim("select", input, dim), input._type.shape
+    if not -shape[dim] <= index < shape[dim]:
+        text = f"index {index} is out of bounds for dim {dim} of size {shape[dim]}"
+        raise refuse(DimError, text, "select", input, dim=dim, index=index)
+    attrs = (("items", _items(shape, dim, ("i",))),)
+    return view_of(input, SLICE, attrs, _starts(len(shape), dim, index % shape[dim]))
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    dim, shape = _real_dim("narrow", input, dim), input._type.shape
+    size, first = shape[dim], start + shape[dim] if start < 0 else start
+    if not (0 <= first <= size and 0 <= length <= size - first):
+        text = f"{length} elements from {start} are not within size {size}"
+        raise refuse(DimError, text, "narrow", input, dim=dim, start=start, length=length)
+    attrs = (("items", _items(shape, dim, ("s", length, 1))),)
+    return view_of(input, SLICE, attrs, _starts(len(shape), dim, first))
+
+
+def _real_dim(name: str, x: Tensor, dim: int) -> int:
+    if not x._type.ndim:
+        raise refuse(DimError, "needs a tensor of at least one dim", name, x, dim=dim)
+    return dim_of(name, x, dim)
+
+
+def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Views: parts of that size, the last perhaps smaller; or parts of those sizes."""
+    dim = _real_dim("split", input, dim)
+    given, size = split_size_or_sections, input._type.shape[dim]
+    if not isinstance(given, int):
+        return _parts(input, tuple(given), dim)
+    if given < 0 or (given == 0 and size):
+        raise refuse(ShapeError, "parts must have a size of at least 1", "split", input, given, dim=dim)
+    whole, rest = divmod(size, given or 1)
+    return _parts(input, (given,) * whole + ((rest,) if rest else ()) or (0,), dim)
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    dim = _real_dim("chunk", input, dim)
+    if chunks < 1:
+        raise refuse(ShapeError, "needs at least one chunk", "chunk", input, chunks=chunks, dim=dim)
+    size = input._type.shape[dim]
+    return split(input, -(-size // chunks), dim) if size else _parts(input, (0,) * chunks, dim)
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    dim = _real_dim("unbind", input, dim)
+    return tuple(select(input, dim, i) for i in range(input._type.shape[dim]))
+
+
+def _parts(x: Tensor, parts: tuple[int, ...], dim: int) -> tuple[Tensor, ...]:
+    """One instruction makes them all; each is then the view that a slice would have made."""
+    made = call_many(SPLIT, (x,), (("sizes", parts), ("dim", dim)))
+    shape = x._type.shape
+    for part, start, n in zip(made, accumulate(parts, initial=0), parts, strict=False):
+        look_at(part, x, (SLICE, (("items", _items(shape, dim, ("s", n, 1))),), _starts(len(shape), dim, start)))
+    return made

@@ -1,0 +1,557 @@
+"""Every failure the README promises something about, caused for real: processes killed, ports taken, secrets wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+
+import pytest
+
+from tests.processes import Process, System, alive, free_port, script, wait_until
+
+NUMPY = ("--backend", "numpy")
+
+
+def seconds(line: str) -> float:
+    return float(re.search(r"after ([\d.]+)", line)[1])
+
+
+# -- nobody there ------------------------------------------------------------------------
+
+
+def test_no_server(stack):
+    port = free_port()
+    client = script(
+        f"""
+        import gt, time
+        begun = time.monotonic()
+        try:
+            gt.connect("localhost:{port}")
+        except gt.ConnectionLost as error:
+            print(f"after {{time.monotonic() - begun}} {{error}}")
+        """,
+        stack=stack,
+    )
+    line = client.expect("no GT server answers")
+    assert seconds(line) < 3.5
+    assert f"python -m gt.server -p {port}" in line
+    assert client.end() == 0
+
+
+def test_no_workers_then_one(stack):
+    system = System(stack)
+    client = system.client(
+        """
+        x = gt.ones(3)
+        begun = time.monotonic()
+        try:
+            x.sum().item()
+        except gt.NoWorkers as error:
+            say("after", time.monotonic() - begun, error)
+        try:
+            gt.from_numpy(np.ones(1 << 20))
+        except gt.NoWorkers as error:
+            say("upload:", error)
+        go()
+        say("sum", (x + 1).sum().item())
+        """
+    )
+    line = client.expect("no worker is connected")
+    assert seconds(line) < 5
+    assert "python -m gt.worker" in line
+    client.expect("upload: no worker")
+    system.worker(*NUMPY)
+    client.tell()
+    client.expect("sum 6.0")
+    assert client.end() == 0
+
+
+def test_port_taken(stack, system):
+    second = system.start("-m", "gt.server", "-p", str(system.port))
+    assert second.end() == 1
+    assert f"{system.port} is taken" in second.output
+
+
+def test_worker_without_server(stack):
+    worker = Process(
+        "-c", "import gt.worker.__main__ as m, sys; m.PATIENCE = 1.0; sys.exit(m.main())", "-p", "1", *NUMPY
+    )
+    stack.callback(worker.close)
+    assert worker.end() == 2
+    assert "no GT server answers" in worker.output
+
+
+# -- a worker ends -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_worker_killed(stack, system, how):
+    """Pending reads raise, the other client and its worker go on, and a new worker takes over."""
+    system.worker(*NUMPY)
+    program = """
+        x = gt.arange(6)
+        say("ready", x.sum().item())
+        go()
+        big = gt.ones(1500, 1500)
+        begun = None
+        try:
+            while True:
+                big = big @ big * 1e-4
+                begun = time.monotonic()
+                big.sum().item()
+        except gt.WorkerLost as error:
+            say("after", time.monotonic() - begun, error)
+        try:
+            x.sum().item()
+        except gt.WorkerLost as error:
+            say("still lost:", error)
+        say("new", gt.arange(5).sum().item())
+    """
+    victim = system.client(program)
+    victim.expect("ready 15")
+    other = system.client(
+        """
+        x = gt.arange(4)
+        say("ready", x.sum().item())
+        go()
+        say("other", x.sum().item())
+        """
+    )
+    other.expect("ready 6")
+    victim.tell()
+    system.workers[0].kill(how)
+    line = victim.expect("is gone")
+    assert seconds(line) < 5
+    assert f"pid {system.workers[0].pid}" in line
+    victim.expect("still lost: worker 0")
+    victim.expect("new 10")
+    other.tell()
+    other.expect("other 6")
+    assert victim.end() == other.end() == 0
+
+
+def test_last_worker_killed_and_replaced(system):
+    client = system.client(
+        """
+        x = gt.ones(3)
+        say("ready", x.sum().item())
+        go()
+        try:
+            x.sum().item()
+        except gt.WorkerLost:
+            say("lost")
+        go()
+        say("again", gt.ones(4).sum().item())
+        """
+    )
+    client.expect("ready 3.0")
+    system.workers[0].kill()
+    wait_until(lambda: system.workers[0].popen.poll() is not None)
+    client.tell()
+    client.expect("lost", 5)
+    system.worker(*NUMPY)
+    client.tell()
+    client.expect("again 4.0")
+
+
+def test_worker_lost_during_large_transfers(system):
+    """Parts that nobody takes any more must not hold their sender for ever."""
+    client = system.client(
+        """
+        x = np.ones(16 << 20)
+        y = gt.from_numpy(x)
+        say("ready", y.sum().item())
+        lost = 0
+        while not lost:
+            try:
+                y = gt.from_numpy(x)
+                y.numpy()
+            except (gt.WorkerLost, gt.NoWorkers, gt.RemoteError) as error:
+                lost += 1
+                say("lost", type(error).__name__)
+        go()
+        say("again", float(gt.from_numpy(x).numpy().sum()))
+        """
+    )
+    client.expect("ready")
+    system.workers[0].kill()
+    client.expect("lost", 20)
+    system.worker(*NUMPY)
+    client.tell()
+    client.expect(f"again {float(16 << 20)}")
+
+
+def test_worker_that_hangs_is_given_up(system):
+    """A stopped process keeps its connection open; only its silence tells."""
+    client = system.client(
+        """
+        x = gt.ones(3)
+        say("ready", x.sum().item())
+        go()
+        try:
+            x.sum().item()
+        except gt.WorkerLost as error:
+            say("lost:", error)
+        """
+    )
+    client.expect("ready")
+    system.workers[0].kill(signal.SIGSTOP)
+    client.tell()
+    client.expect("lost: worker 0", 20)
+
+
+# -- the server ends ---------------------------------------------------------------------
+
+
+def test_server_killed(system):
+    client = system.client(
+        """
+        x = gt.ones(1500, 1500)
+        say("ready", x.sum().item())
+        go()
+        begun = time.monotonic()
+        try:
+            while True:
+                begun = time.monotonic()
+                (x @ x).sum().item()
+        except gt.ConnectionLost as error:
+            say("after", time.monotonic() - begun, error)
+        try:
+            x + 1
+            (x + 2).numpy()
+        except gt.ConnectionLost:
+            say("still lost")
+        """
+    )
+    client.expect("ready")
+    client.tell()
+    system.server.kill()
+    assert seconds(client.expect("is lost")) < 5
+    client.expect("still lost")
+    assert client.end() == 0
+    assert system.workers[0].end(5) == 2
+
+
+LOCAL = """
+    import gt, sys, time, os
+    from gt.client import connect
+    x = gt.ones(3)
+    print("ready", x.sum().item(), *connect._local.pids.values(), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def children(line: str) -> list[int]:
+    return [int(word) for word in line.split()[2:]]
+
+
+def test_local_children_end_with_their_killed_client(stack):
+    client = script(LOCAL, stack=stack, GT_BACKEND="numpy")
+    pids = children(client.expect("ready"))
+    assert len(pids) == 2
+    assert all(map(alive, pids))
+    client.kill(signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, pids)), 5, "the end of all children")
+
+
+def test_local_children_end_with_a_clean_client(stack):
+    client = script(LOCAL, stack=stack, GT_BACKEND="numpy")
+    pids = children(client.expect("ready"))
+    client.tell()
+    assert client.end() == 0
+    assert not any(map(alive, pids))
+    assert client.lines[-1].startswith("ready"), "a clean end is silent"
+
+
+def test_local_server_killed(stack):
+    client = script(
+        LOCAL
+        + """
+    try:
+        x.sum().item()
+    except gt.ConnectionLost as error:
+        print("lost:", error, flush=True)
+    print("anew", gt.ones(4).sum().item(), flush=True)
+    """,
+        stack=stack,
+        GT_BACKEND="numpy",
+    )
+    pids = children(client.expect("ready"))
+    os.kill(pids[0], signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, pids)), 5, "the end of all children")
+    client.tell()
+    client.expect("lost: the connection to the local system is lost")
+
+
+def test_local_start_that_fails_says_why(stack):
+    client = script("import gt; gt.ones(3)", stack=stack, GT_BACKEND="abacus")
+    assert client.end(20) == 1
+    assert "invalid choice: 'abacus'" in client.output
+
+
+# -- a client ends -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["kill -9", "exit"])
+def test_client_end_frees_its_tensors(system, how):
+    hoarder = system.client(
+        """
+        keep = [gt.ones(1 << 18) for _ in range(8)]
+        say("ready", keep[-1].sum().item())
+        go()
+        """
+    )
+    hoarder.expect("ready")
+    watcher = system.client(
+        """
+        held = lambda: gt.debug.memory()["worker 0"]["all_clients"]["bytes"]
+        say("before", held())
+        go()
+        begun = time.monotonic()
+        while held() > 0 and time.monotonic() - begun < 10: time.sleep(0.05)
+        say("after", time.monotonic() - begun, held())
+        """
+    )
+    assert watcher.expect("before") == f"before {8 << 20}"
+    if how == "exit":
+        hoarder.tell()
+    else:
+        hoarder.kill(signal.SIGKILL)
+    hoarder.end()
+    watcher.tell()
+    line = watcher.expect("after")
+    assert seconds(line) < 5
+    assert line.endswith(" 0")
+
+
+# -- a user's mistakes -------------------------------------------------------------------
+
+
+def test_out_of_memory_names_op_shapes_and_holders(system):
+    client = system.client(
+        """
+        keep = gt.ones(1 << 20)
+        y = gt.ones(1 << 22, 1) + gt.ones(1, 1 << 22)
+        z = y * 2
+        try:
+            z.sum().item()
+        except gt.OutOfMemory as error:
+            say(error)
+        say("goes on", keep.sum().item())
+        """
+    )
+    client.expect("goes on 1048576.0")
+    told = client.output
+    assert "add(float32[4194304,1], float32[1,4194304]) failed on worker 0 (cpu): out of memory" in told
+    assert "(1048576,)" in told, "what holds the memory"
+    assert "y = gt.ones(1 << 22, 1)" in told or "<string>" in told, "the user's own line"
+
+
+def test_a_failed_instruction_poisons_only_what_depends_on_it(system, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import gt
+gt.connect("localhost:{system.port}")
+x = gt.arange(5)
+bad = x[gt.tensor([7])]   # out of range: only the worker can know
+worse = bad * 2
+fine = x + 1
+try:
+    (worse + fine).sum().item()
+except gt.RemoteError as error:
+    print(error)
+print("fine", fine.sum().item())
+"""
+    )
+    client = system.start(str(program))
+    assert client.end() == 0
+    assert "index(int64[5], int64[1], dims=(0,)) failed on worker 0 (cpu)" in client.output
+    assert f"{program}:5: bad = x[gt.tensor([7])]" in client.output
+    assert "fine 15" in client.output
+
+
+def test_a_failure_nobody_reads_is_told_at_the_end(system):
+    client = system.client("bad = gt.arange(5)[gt.tensor([7])]; gt.ones(2).sum().item()")
+    assert client.end() == 0
+    assert "1 instruction(s) failed whose results were never read" in client.output
+
+
+def test_ctrl_c_during_a_read_leaves_a_usable_session(system):
+    client = system.client(
+        """
+        x = gt.ones(1000, 1000)
+        say("ready", x.sum().item())
+        interrupted = 0
+        while interrupted < 5:
+            try:
+                y = x
+                for _ in range(8): y = y @ x * 1e-4
+                say("reading")
+                y.sum().item()
+            except KeyboardInterrupt:
+                interrupted += 1
+                say("interrupted", interrupted, gt.ones(7).sum().item())
+        say("end", x.sum().item())
+        """
+    )
+    client.expect("ready")
+    for n in range(1, 6):
+        seen = client.output.count("reading")
+        wait_until(lambda seen=seen: client.output.count("reading") > seen)
+        client.kill(signal.SIGINT)
+        client.expect(f"interrupted {n} 7.0")
+    client.expect("end 1000000.0")
+
+
+def test_ctrl_c_anywhere_leaves_a_usable_session(system):
+    """Interrupts in the middle of emitting and sending: nothing is lost and nothing runs twice."""
+    client = system.client(
+        """
+        stop = False
+        x, done, interrupted = gt.zeros(2), 0, 0
+        say("ready")
+        while not stop:
+            try:
+                while True:
+                    x.add_(1)
+                    done += 1
+            except KeyboardInterrupt:
+                interrupted += 1
+                value = x[0].item()
+                # the interrupt may fall between the instruction and its count
+                assert value - done in (0, 1), (value, done)
+                done = int(value)
+                say("count", interrupted)
+                stop = interrupted == 20
+        say("end")
+        """
+    )
+    client.expect("ready")
+    for n in range(1, 21):
+        time.sleep(0.02)  # let it run: where the interrupt falls is meant to be left to chance
+        client.kill(signal.SIGINT)
+        client.expect(f"count {n}")
+    client.expect("end")
+
+
+def test_a_forked_child_gets_a_session_of_its_own(stack):
+    client = script(
+        """
+        import gt, os, sys
+        x = gt.ones(3)
+        x.sum().item()
+        if os.fork() == 0:
+            try:
+                (x + 1).sum().item()
+            except gt.GtError as error:
+                print("child:", error, flush=True)
+            print("child sum", gt.ones(4).sum().item(), flush=True)
+            gt.disconnect()
+            os._exit(0)
+        os.wait()
+        print("parent sum", x.sum().item(), flush=True)
+        """,
+        stack=stack,
+        GT_BACKEND="numpy",
+    )
+    assert client.end() == 0, client.output
+    assert "child: " in client.output
+    assert "child sum 4.0" in client.output
+    assert "parent sum 3.0" in client.output
+
+
+# -- who may connect ---------------------------------------------------------------------
+
+
+def test_another_secret_is_refused(system):
+    client = system.client("", GT_TOKEN="a guess")
+    assert client.end() == 1
+    assert "gt.errors.Refused" in client.output
+    assert "secret" in client.output
+    worker = system.start("-m", "gt.worker", "-p", str(system.port), *NUMPY, GT_TOKEN="a guess")
+    assert worker.end(20) == 1
+    assert "secret" in worker.output
+
+
+def test_no_secret_on_this_machine(stack, tmp_path):
+    client = script(
+        "import gt; gt.connect('localhost:9')", stack=stack, GT_TOKEN="", XDG_CONFIG_HOME=str(tmp_path / "none")
+    )
+    assert client.end() == 1
+    assert "set GT_TOKEN" in client.output
+
+
+def test_the_first_start_makes_a_secret(stack, tmp_path):
+    port = free_port()
+    home = {"GT_TOKEN": "", "XDG_CONFIG_HOME": str(tmp_path)}
+    server = Process("-m", "gt.server", "-p", str(port), GT_VERBOSE="1", **home)
+    stack.callback(server.close)
+    server.expect("listening")
+    token = tmp_path / "gt" / "token"
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert len(token.read_text()) == 64
+    client = script(f"import gt; gt.connect('localhost:{port}'); print(gt.workers())", stack=stack, **home)
+    client.expect("[]")
+    token.chmod(0o644)
+    client = script(f"import gt; gt.connect('localhost:{port}')", stack=stack, **home)
+    assert client.end() == 1
+    assert "can be read by others" in client.output
+
+
+def test_open_to_the_network_needs_a_secret_first(stack, tmp_path):
+    server = Process("-m", "gt.server", "--host", "0.0.0.0", "-p", "0", GT_TOKEN="", XDG_CONFIG_HOME=str(tmp_path))
+    stack.callback(server.close)
+    assert server.end(20) == 1
+    assert "Set GT_TOKEN here and on every client and worker" in server.output
+
+
+def test_another_protocol_is_refused_naming_both(system):
+    client = system.start(
+        "-c",
+        f"""
+import gt, gt.client.connect as connect
+connect.PROTOCOL, connect.VERSION = 99, "9.9.9"
+gt.connect("localhost:{system.port}")
+""",
+    )
+    assert client.end() == 1
+    assert re.search(
+        r"this server is GT [\d.]+ \(protocol \d+\), the client is GT 9.9.9 \(protocol 99\)", client.output
+    )
+
+
+def test_noise_on_the_port_disturbs_nobody(system):
+    """Random bytes, a foreign protocol, half a greeting: the server answers its client all the while."""
+    client = system.client(
+        """
+        say("ready")
+        x = gt.zeros(4)
+        for i in range(300):
+            x.add_(1)
+            assert x.sum().item() == 4 * (i + 1)
+        say("all right")
+        """
+    )
+    client.expect("ready")
+    greeting = bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 0])
+    for noise in (
+        os.urandom(4096),
+        b"GET / HTTP/1.1\r\n\r\n",
+        greeting,
+        greeting + os.urandom(52),
+        b"\xff" * 10_000,
+    ) * 6:
+        with socket.create_connection(("127.0.0.1", system.port), 5) as wire:
+            try:
+                wire.sendall(noise)
+                wire.settimeout(0.05)
+                wire.recv(4096)
+            except (TimeoutError, ConnectionError):
+                pass
+    client.expect("all right")
+    assert client.end() == 0
+    assert system.server.popen.poll() is None

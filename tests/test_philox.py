@@ -1,0 +1,75 @@
+"""Random numbers depend on seed, stream and position alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gt.ops import philox
+
+DRAWS = {
+    "words": lambda start, n: philox.words(3, 4, start, n),
+    "float64": lambda start, n: philox.uniform(3, 4, start, n, "float64"),
+    "float32": lambda start, n: philox.uniform(3, 4, start, n, "float32"),
+    "bfloat16": lambda start, n: philox.uniform(3, 4, start, n, "bfloat16"),
+    "normal": lambda start, n: philox.normal(3, 4, start, n, "float32"),
+    "normal64": lambda start, n: philox.normal(3, 4, start, n, "float64"),
+    "integers": lambda start, n: philox.integers(3, 4, -5, 12, start, n),
+}
+
+
+@pytest.mark.parametrize("key", [(0, 0), (1, 2), (-1, 2**63), (2**64 + 7, 2**80)], ids=str)
+def test_words_are_numpys(key: tuple[int, int]) -> None:
+    seed, stream = (k % 2**64 for k in key)
+    want = np.random.Philox(key=seed | stream << 64).random_raw(41)
+    assert np.array_equal(philox.words(*key, 0, 41), want)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_range_is_a_slice_of_the_whole(draw: str) -> None:
+    whole = DRAWS[draw](0, 40)
+    for start in range(9):
+        for count in (0, 1, 2, 7, 12):
+            assert np.array_equal(DRAWS[draw](start, count), whole[start : start + count]), (start, count)
+
+
+def test_a_range_may_start_far_out() -> None:
+    far = 2**40 + 3
+    assert np.array_equal(philox.words(1, 2, far, 5), philox.words(1, 2, far - 3, 8)[3:])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_uniforms_stay_below_one_and_fill_the_range(dtype: str) -> None:
+    made = philox.uniform(0, 0, 0, 20_000, dtype)
+    assert made.min() >= 0
+    assert made.max() < 1
+    assert abs(made.mean() - 0.5) < 0.01
+    assert abs(made.var() - 1 / 12) < 0.005
+
+
+def test_normals_are_normal() -> None:
+    made = philox.normal(0, 0, 0, 50_000, "float32")
+    assert abs(made.mean()) < 0.02
+    assert abs(made.std() - 1) < 0.02
+    assert abs(float(np.mean(made**4)) - 3) < 0.15
+    assert abs(float(np.corrcoef(made[::2], made[1::2])[0, 1])) < 0.02
+    assert np.isfinite(made).all()
+
+
+def test_seeds_and_streams_differ() -> None:
+    drawn = {philox.words(seed, stream, 0, 4).tobytes() for seed in range(10) for stream in range(10)}
+    assert len(drawn) == 100
+
+
+def test_an_empty_range_of_integers_is_refused() -> None:
+    with pytest.raises(ValueError, match="no integer is at least 3 and less than 3"):
+        philox.integers(0, 0, 3, 3, 0, 1)
+
+
+def test_the_gpus_numbers_are_numpys() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    from gt.ops import philox_gpu
+
+    assert philox_gpu.differences(torch.device("cuda:0")) == []
