@@ -53,7 +53,8 @@ class Cluster:
         name = self._name("w")
         self.workers[name] = Worker(self._engine, host_identity())
         self._post(name, b"", [encode(self._hello("worker"))])
-        self.settle()
+        while self.workers[name].id < 0:
+            self.step()
         return name
 
     def add_client(self) -> Session:
@@ -61,8 +62,7 @@ class Cluster:
         session = self.clients[name] = Session(f"cluster in this process, client {name.decode()}")
         session.link = ClusterLink(self, name)
         self._post(name, b"", [encode(self._hello("client"))])
-        self.settle()
-        assert session.welcomed
+        session.await_(lambda: session.welcomed)
         return session
 
     @contextlib.contextmanager
@@ -74,7 +74,8 @@ class Cluster:
         session.close()
 
     def kill_worker(self, name: bytes) -> None:
-        del self.workers[name]
+        for space in self.workers.pop(name).spaces.values():
+            space.close()  # a process's memory goes with it
         self._cut(name)
 
     def kill_client(self, session: Session) -> None:
@@ -82,6 +83,7 @@ class Cluster:
         del self.clients[name]
         session.link = None
         session._end(ConnectionLost("killed by the test"))
+        session.uploads.close()
         self._cut(name)
 
     def _cut(self, name: bytes) -> None:
@@ -130,7 +132,7 @@ class Cluster:
             self._act(self.dispatcher.gone(source))
             return
         message = self._decode[0](frames[0])
-        self._act(self.dispatcher.handle(source, message, tuple(frames[1:])))
+        self._act(self.dispatcher.handle(source, message, tuple(frames[1:]), len(frames[0])))
 
     def _to_worker(self, name: bytes, frames: Frames) -> None:
         message = self._decode[1](frames[0])
@@ -172,7 +174,7 @@ class ClusterLink:
         while not ready():
             if self._cluster.step():
                 continue
-            if timeout is not None:
+            if timeout is not None and ticks >= timeout:
                 return False
             # nothing is under way: only time can help, and it does within a few seconds or never
             ticks += 1

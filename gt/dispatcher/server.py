@@ -61,7 +61,7 @@ class Server:
         except BadFrame as error:
             self._act(self.core.bad_frame(peer, str(error)))
             return
-        actions = self.core.handle(peer, message, tuple(frames[2:]))
+        actions = self.core.handle(peer, message, tuple(frames[2:]), len(frames[1]))
         if self.trail is not None:
             self.trail.received(peer, message)
         self._act(actions)
