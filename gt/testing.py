@@ -41,6 +41,8 @@ class Cluster:
         self.workers: dict[bytes, Worker] = {}
         self.clients: dict[bytes, Session] = {}
         self.now = 0.0
+        #: called after every message: tests look for what must always hold
+        self.after_step: Callable[[Cluster], None] | None = None
         self._names = 0
         self._decode = Decode("dispatcher"), Decode("worker")
         for _ in range(workers):
@@ -53,7 +55,7 @@ class Cluster:
         name = self._name("w")
         self.workers[name] = Worker(self._engine, host_identity())
         self._post(name, b"", [encode(self._hello("worker"))])
-        while self.workers[name].id < 0:
+        while name in self.workers and self.workers[name].id < 0:
             self.step()
         return name
 
@@ -116,6 +118,8 @@ class Cluster:
             self._to_worker(target, frames)
         elif target in self.clients:
             self.clients[target].handle(frames)
+        if self.after_step is not None:
+            self.after_step(self)
         return True
 
     def settle(self) -> None:

@@ -192,17 +192,21 @@ class Session:
             self.recent.append((stream, self._by_code))
 
     def send(self, frames: list[Any]) -> None:
-        assert self.link is not None
+        link = self.link
+        if link is None:
+            raise self.ended or ConnectionLost("there is no connection")
         try:
-            self.link.send(frames)
+            link.send(frames)
         except ConnectionLost as error:
             raise self._end(error) from None
 
     def await_(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until something arrived. Every wait in a client is this one, and the link's end ends it."""
-        assert self.link is not None
+        link = self.link
+        if link is None:
+            raise self.ended or ConnectionLost("there is no connection")
         try:
-            arrived = self.link.wait(lambda: ready() or self.ended is not None, timeout)
+            arrived = link.wait(lambda: ready() or self.ended is not None, timeout)
         except ConnectionLost as error:
             raise self._end(error) from None
         if self.ended is not None:
@@ -307,9 +311,8 @@ class Session:
             else:
                 pending.incoming.add(m.offset, data)
                 pending.done = pending.incoming.complete
-        # taken even if nobody wants it any more: the worker waits for it
-        assert self.link is not None
-        self.link.send([encode(PartTaken(m.request, m.nbytes))])
+        if self.link is not None:  # taken even if nobody wants it any more: the worker waits for it
+            self.link.send([encode(PartTaken(m.request, m.nbytes))])
 
     def _unreadable(self, place: Place | None, error: Exception) -> WorkerLost:
         pid = 0 if place is None else place.pid
