@@ -40,6 +40,8 @@ class Cluster:
         self.wires: dict[tuple[bytes, bytes], deque[Frames]] = {}
         self.workers: dict[bytes, Worker] = {}
         self.clients: dict[bytes, Session] = {}
+        #: who takes nothing for now, as a stopped process does
+        self.paused: set[bytes] = set()
         self.now = 0.0
         #: called after every message: tests look for what must always hold
         self.after_step: Callable[[Cluster], None] | None = None
@@ -81,12 +83,15 @@ class Cluster:
         self._cut(name)
 
     def kill_client(self, session: Session) -> None:
-        name = next(n for n, s in self.clients.items() if s is session)
+        name = self.name_of(session)
         del self.clients[name]
         session.link = None
         session._end(ConnectionLost("killed by the test"))
         session.uploads.close()
         self._cut(name)
+
+    def name_of(self, session: Session) -> bytes:
+        return next(name for name, known in self.clients.items() if known is session)
 
     def _cut(self, name: bytes) -> None:
         """What the dead had sent may still arrive; the dispatcher hears of the death at some point after."""
@@ -107,7 +112,7 @@ class Cluster:
 
     def step(self) -> bool:
         """Deliver one message, drawn among the heads of all wires; False if there is none."""
-        busy = [wire for wire, queue in self.wires.items() if queue]
+        busy = [wire for wire, queue in self.wires.items() if queue and wire[1] not in self.paused]
         if not busy:
             return False
         source, target = wire = busy[0] if len(busy) == 1 else self.rng.choice(busy)

@@ -149,11 +149,11 @@ class Session:
                 return
 
     def flush(self) -> None:
-        """Send what was emitted so far, and wait if too much of it is not done yet."""
-        self._submit()
+        """Send what was emitted so far; before, wait if too much of what was sent is not done yet."""
         if self._sent - self._done > WINDOW:
             while not self.await_(lambda: self._sent - self._done <= WINDOW // 2, 3.0):
                 self._need_worker()
+        self._submit()
 
     def flush_by_itself(self) -> bool:
         """For the background thread, which must neither wait nor raise. Was there anything to send?"""
