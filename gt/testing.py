@@ -21,7 +21,7 @@ from gt.client.session import Session
 from gt.dispatcher.core import Action, Close, Dispatcher
 from gt.errors import ConnectionLost
 from gt.version import PROTOCOL, VERSION
-from gt.wire.codec import Decode, encode
+from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
 from gt.worker.core import Send, Worker
@@ -40,8 +40,9 @@ class Cluster:
         self.wires: dict[tuple[bytes, bytes], deque[Frames]] = {}
         self.workers: dict[bytes, Worker] = {}
         self.clients: dict[bytes, Session] = {}
-        #: who takes nothing for now, as a stopped process does
+        #: who takes nothing for now, as a stopped process does; and whom the dispatcher hears no more
         self.paused: set[bytes] = set()
+        self.closed: dict[bytes, str] = {}
         self.now = 0.0
         #: called after every message: tests look for what must always hold
         self.after_step: Callable[[Cluster], None] | None = None
@@ -140,7 +141,13 @@ class Cluster:
         if not frames:
             self._act(self.dispatcher.gone(source))
             return
-        message = self._decode[0](frames[0])
+        if source in self.closed:
+            return
+        try:
+            message = self._decode[0](frames[0])
+        except BadFrame as error:
+            self._act(self.dispatcher.bad_frame(source, str(error)))
+            return
         self._act(self.dispatcher.handle(source, message, tuple(frames[1:]), len(frames[0])))
 
     def _to_worker(self, name: bytes, frames: Frames) -> None:
@@ -154,7 +161,10 @@ class Cluster:
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Close) or action.peer not in (*self.workers, *self.clients):
+            if isinstance(action, Close):
+                self.closed[action.peer] = action.reason
+                continue
+            if action.peer not in self.workers and action.peer not in self.clients:
                 continue
             head = [] if action.message is None else [encode(action.message)]
             self._post(b"", action.peer, [*head, *action.rest])

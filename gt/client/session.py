@@ -316,7 +316,9 @@ class Session:
 
     def _unreadable(self, place: Place | None, error: Exception) -> WorkerLost:
         pid = 0 if place is None else place.pid
-        who = next((f"worker {w.id} ({w.device}, pid {pid})" for w in self.workers if w.pid == pid), f"process {pid}")
+        who = next(
+            (f"worker {w.id} ({w.device}, pid {pid})" for w in self.workers if w.pid == pid), f"the worker of pid {pid}"
+        )
         return WorkerLost(f"{who} is gone, or its memory cannot be read ({error}); GT_SHM=0 does without it")
 
     def _no_value(self, m: NoValue, frames: object) -> None:

@@ -264,7 +264,7 @@ class Dispatcher:
         home = self.workers[client.home]
         home.clock = max(home.clock, client.used)
         submit, position = head = client.queue[0]
-        forwarded = forward(client, home.layout, submit.stream, position, TURN / home.pace)
+        forwarded = forward(client, home.layout, submit.stream, position, TURN / client.pace)
         head[1] = forwarded.stop
         weight = 0
         if forwarded.stop >= len(submit.stream):
@@ -281,7 +281,7 @@ class Dispatcher:
             if not load.stream and not load.definitions:
                 client.done += owed
                 continue
-            cost = load.cost * worker.pace
+            cost = load.cost * client.pace
             client.used += cost
             *ahead, definitions = load.batches()
             for batch in ahead:
@@ -295,11 +295,11 @@ class Dispatcher:
         if finished is None:
             raise Violation("done with what it was not given")
         weight, cost = finished
-        if cost > 0:
-            # one odd measurement must not swing the pace far
-            worker.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** 0.25
-            worker.pace = min(100.0, max(0.001, worker.pace))
         if (client := self.clients.get(m.client)) is not None:
+            if cost > 0:
+                # one odd measurement must not swing the pace far
+                client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** 0.25
+                client.pace = min(100.0, max(0.001, client.pace))
             client.used += m.micros - cost
             client.done += weight
             self._credit(client, at_least=WINDOW // 8)

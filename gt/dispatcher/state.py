@@ -100,6 +100,8 @@ class Client:
     told_done: int = 0
     #: worker time used, in microseconds on its home's clock; who has used least goes first
     used: float = 0.0
+    #: measured over estimated time; its own, so that nobody's odd program spoils the others' estimates
+    pace: float = 1.0
     #: since when it has had work and no worker, as the shell's clock said
     stranded: float | None = None
 
@@ -120,8 +122,6 @@ class Worker:
     given: deque[tuple[int, int, float]] = field(default_factory=deque)
     #: client -> the part of ``ahead`` that waits until the client has taken more of a large value
     parked: dict[int, float] = field(default_factory=dict)
-    #: measured over estimated time
-    pace: float = 1.0
     #: how much time the client last served had used: who begins, or comes back from a pause, starts here
     clock: float = 0.0
     admitted: set[int] = field(default_factory=set)

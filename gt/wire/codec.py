@@ -96,7 +96,7 @@ def signature_of(definition: Definition) -> Signature:
 
 def _attribute(value: Any, depth: int) -> Any:
     """Lists from the wire as the tuples attributes are made of, if they are plain and not nested without end."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         if not depth:
             raise ValueError(f"attributes nested more than {DEPTH} deep")
         return tuple(_attribute(item, depth - 1) for item in value)
