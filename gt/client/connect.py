@@ -17,6 +17,8 @@ from gt.wire.codec import encode
 from gt.wire.messages import Hello, WorkerInfo
 from gt.wire.shared import host_identity
 
+__all__ = ["connect", "disconnect", "gpu_workers", "workers"]
+
 #: Seconds until a server that does not answer is given up.
 CONNECT = 3.0
 

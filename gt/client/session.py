@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from gt.client import sites
 from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError
-from gt.log import topic, warn
 from gt.ops import Op, Signature, sign
+from gt.say import topic, warn
 from gt.types import TensorType
 from gt.wire.codec import BadFrame, Decode, definition, encode
 from gt.wire.messages import (

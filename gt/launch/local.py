@@ -11,7 +11,7 @@ import tempfile
 import threading
 
 from gt.errors import ConfigError, NoWorkers
-from gt.log import topic
+from gt.say import topic
 
 #: Seconds a child may take to end by itself.
 GRACE = 2.0

@@ -7,14 +7,13 @@ one value never pile up in anybody's queue, and control messages pass between th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gt.wire.messages import LANE, PART, PARTS_AHEAD, SHARED_PART, Place
 from gt.wire.shared import Lane
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(NamedTuple):
     """The next part to send: in shared memory at ``place``, or as ``data`` in a frame of its own."""
 
     offset: int
