@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -669,9 +671,27 @@ def test_public_names():
 
 
 def test_import_is_light():
-    code = "import sys, gt; print([m for m in ('torch', 'numpy', 'zmq', 'asyncio', 'yaml', 'hashlib') if m in sys.modules])"
+    heavy = "torch", "numpy", "zmq", "asyncio", "yaml", "hashlib"
+    code = f"import sys, gt; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_caught_error_keeps_no_tensors_alive(session):
+    """As it would in a cycle with its traceback: after `OutOfMemory`, what was caught must be free to go."""
+
+    def fail():
+        large = gt.arange(5)
+        try:
+            large[gt.tensor([7])].tolist()
+        except gt.RemoteError:
+            return weakref.ref(large)
+
+    gc.disable()
+    try:
+        assert fail()() is None
+    finally:
+        gc.enable()
 
 
 def test_two_sessions_do_not_mix(session):

@@ -218,7 +218,10 @@ class Session:
             del self._pending[request]
         self._done = max(self._done, position)
         if pending.error is not None:
-            raise pending.error
+            try:
+                raise pending.error
+            finally:
+                pending.error = None  # in a cycle with its traceback it would keep the caller's tensors alive
         return pending.buffer
 
     def ask(self) -> list[WorkerStats]:
