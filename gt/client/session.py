@@ -361,7 +361,7 @@ class Session:
         if link is None:
             return
         if self.ended is None:
-            self._end(ConnectionLost("this session was disconnected"))
+            self.ended = ConnectionLost("this session was disconnected, and its tensors went with it")
             with contextlib.suppress(ConnectionLost):
                 link.send([encode(Bye())])
         link.close()
