@@ -8,7 +8,7 @@ import sys
 
 from gt.errors import GtError
 from gt.launch.quiet import calm_collector
-from gt.log import topic
+from gt.say import topic
 from gt.wire.auth import Keys, server_keys, token_for_server
 
 

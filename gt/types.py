@@ -11,6 +11,8 @@ from math import prod
 from typing import ClassVar, Final
 from weakref import WeakValueDictionary
 
+__all__ = ["DType", "Size", "bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"]
+
 Shape = tuple[int, ...]
 
 

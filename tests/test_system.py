@@ -309,6 +309,11 @@ def test_silent_by_default_and_talkative_when_asked(stack):
     assert loud.end() == 0
     for word in ("gt verbose", "gt client", "gt dispatcher", "gt worker"):
         assert word in loud.output
+    for part in ("client", "dispatcher", "worker"):
+        alone = script(program, stack=stack, GT_BACKEND="numpy", **{f"GT_DEBUG_{part.upper()}": "1"})
+        assert alone.end() == 0
+        assert all(line.startswith(f"[gt {part}") for line in alone.lines)
+        assert alone.lines
 
 
 def test_debug(system):

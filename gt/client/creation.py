@@ -12,6 +12,12 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
 from gt.types import NUMBER_OF, DType, Shape, bool_, float32, float64, int64
 
+__all__ = [
+    "arange", "as_tensor", "bernoulli", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
+    "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "tensor",
+    "zeros", "zeros_like",
+]  # fmt: skip
+
 FULL, ARANGE, RAND, RANDN, RANDINT = (OPS[name] for name in ("full", "arange", "rand", "randn", "randint"))
 CLONE, EQ, FLIP, CAT, LT, SORT = (OPS[name] for name in ("clone", "eq", "flip", "cat", "lt", "sort"))
 

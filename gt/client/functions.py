@@ -13,6 +13,12 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
 
+__all__ = [
+    "argsort", "argwhere", "bmm", "cat", "concat", "concatenate", "dot", "flip", "gather", "hstack", "index_select",
+    "masked_select", "matmul", "mm", "mv", "nonzero", "outer", "roll", "scatter_add", "sort", "stack", "tile", "topk",
+    "tril", "triu", "vstack",
+]  # fmt: skip
+
 CAT, MATMUL, SORT, TOPK, GATHER = (OPS[name] for name in ("cat", "matmul", "sort", "topk", "gather"))
 SCATTER_ADD, INDEX = OPS["scatter_add"], OPS["index"]
 MASKED_SELECT, NONZERO, FLIP, ROLL = (OPS[name] for name in ("masked_select", "nonzero", "flip", "roll"))

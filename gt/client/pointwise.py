@@ -11,6 +11,16 @@ from gt.errors import DTypeError
 from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF, DType, promote, result_dtype
 
+__all__ = [
+    "abs", "absolute", "add", "atan2", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp",
+    "clip", "clone", "cos", "div", "divide", "eq", "erf", "exp", "expm1", "floor", "floor_divide", "fmod", "ge",
+    "greater", "greater_equal", "gt", "is_floating_point", "is_tensor", "isclose", "isfinite", "isinf", "isnan", "le",
+    "less", "less_equal", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
+    "masked_fill", "maximum", "minimum", "mul", "multiply", "ne", "neg", "negative", "not_equal", "numel", "pow",
+    "promote_types", "reciprocal", "relu", "remainder", "result_type", "round", "rsqrt", "rsub", "sigmoid", "sign",
+    "sin", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where",
+]  # fmt: skip
+
 Function = Callable[..., Tensor]
 
 ADD, SUB, MUL, DIV, POW = (OPS[name] for name in ("add", "sub", "mul", "div", "pow"))

@@ -19,6 +19,11 @@ from gt.ops import OPS, Attrs, Op
 from gt.ops.infer import wrap_dim, wrap_dims
 from gt.types import Shape
 
+__all__ = [
+    "broadcast_to", "chunk", "flatten", "moveaxis", "movedim", "narrow", "permute", "ravel", "reshape", "select",
+    "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind", "unflatten", "unsqueeze",
+]  # fmt: skip
+
 VIEW, RESHAPE, PERMUTE, EXPAND = (OPS[name] for name in ("view", "reshape", "permute", "expand"))
 SLICE, SPLIT = OPS["slice"], OPS["split"]
 

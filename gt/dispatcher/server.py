@@ -11,7 +11,7 @@ from gt.dispatcher.core import Action, Close, Dispatcher, Send
 from gt.dispatcher.state import Peer
 from gt.dispatcher.trail import Trail
 from gt.errors import ConfigError
-from gt.log import topic, warn
+from gt.say import topic, warn
 from gt.wire.auth import Keys
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Alive

@@ -9,7 +9,7 @@ import sys
 
 from gt.errors import ConnectionLost, GtError
 from gt.launch.quiet import calm_collector
-from gt.log import topic
+from gt.say import topic
 from gt.wire.auth import peer_keys, token_for_peer
 from gt.worker.engines import make_engine
 

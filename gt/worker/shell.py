@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gt.errors import ConnectionLost, Refused
-from gt.log import topic
+from gt.say import topic
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import Keys
 from gt.wire.codec import Decode, encode
