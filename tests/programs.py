@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from gt.client import views
+from gt.client.emit import binary, call, call_into, call_many, create, current, upload, view_of
 from gt.client.session import Session
-from gt.client.tensor import Tensor, binary, call, call_into, call_many, create, current, upload, view_of
+from gt.client.tensor import Tensor
 from gt.errors import GtError, RemoteError, WorkerLost
 from gt.ops import OPS, Attrs, Op, Signature, sign
 from gt.types import BYTES, DTYPES, Scalar, TensorType
@@ -140,7 +141,7 @@ class Program:
         error: GtError | None = None
         try:
             current(tensor)
-            data = self.session.read(tensor._id, tensor._type)
+            data = self.session.read(tensor._cell.id, tensor._type)
         except (WorkerLost, RemoteError) as told:
             error = told
         if isinstance(error, WorkerLost):

@@ -19,8 +19,8 @@ from gt import testing
 from gt.client import session as session_module
 from gt.client import tensor as tensor_module
 from gt.client import uploads
+from gt.client.emit import call, call_into, call_many, create, upload
 from gt.client.session import Session
-from gt.client.tensor import call, call_into, call_many, create, upload
 from gt.dispatcher import admission
 from gt.dispatcher import core as dispatcher_core
 from gt.errors import ClusterError, ConnectionLost, NoWorkers, RemoteError, ShapeError, WorkerLost
@@ -276,7 +276,7 @@ def large(session: Session, nbytes: int, value: int = 1) -> Any:
 
 
 def picked(x: Any, *places: int) -> Any:
-    index = tensor(x._session, *places, dtype="int64")
+    index = tensor(x._cell.session, *places, dtype="int64")
     return call(OPS["index"], (x, index), (("dims", (0,)),))
 
 
@@ -409,7 +409,7 @@ def test_a_client_that_takes_nothing_holds_up_nobody_else(small: Any) -> None:
         quick = cluster.add_client()
         x = large(slow, 300_000, seed)
         cluster.paused.add(cluster.name_of(slow))
-        slow.extend((FETCH, 1000, x._id))  # asked for, and then the process is stopped
+        slow.extend((FETCH, 1000, x._cell.id))  # asked for, and then the process is stopped
         for _ in range(200):  # with more to do than a worker is given ahead
             x = call(OPS["add"], (x, 1))
             slow._submit()
@@ -439,7 +439,7 @@ def test_nothing_of_a_client_stays_when_it_is_killed() -> None:
         for _ in range(seed % 5):
             x = large(session, 200_000)
         x = large(session, 3 << 20)
-        session.extend((FETCH, 1000, x._id))
+        session.extend((FETCH, 1000, x._cell.id))
         session._submit()
         for _ in range(3 * seed):
             cluster.step()

@@ -23,6 +23,9 @@ class NumpyEngine:
     name = "numpy"
     device = "cpu"
 
+    def alone(self) -> None:
+        pass
+
     def link(self, signature: Signature) -> Any:
         op = signature.op
         for dtype in (*(t.dtype for t in signature.ins), *(t.dtype for t in signature.outs), *_named(signature)):

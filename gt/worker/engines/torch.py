@@ -32,7 +32,9 @@ class TorchEngine:
             raise ConfigError(f"--device {self.device}: {str(error).splitlines()[0]}") from None
         self.on_gpu = self._device.type == "cuda"
         self._marks: deque[torch.cuda.Event] = deque()
-        # the client asks for gradients as ops of their own: torch must not record a second tape
+
+    def alone(self) -> None:
+        # the client asks for gradients as ops of their own: torch need not look whether to record any
         torch.set_grad_enabled(False)
 
     def link(self, signature: Signature) -> Any:
