@@ -148,6 +148,20 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
     return target
 
 
+def call_into_many(op: Op, targets: tuple[Tensor, ...], rest: tuple[Any, ...], attrs: Attrs = ()) -> None:
+    """`call_into` for several targets at once, off the tape: what an optimizer does to its parameters."""
+    session = targets[0]._cell.session
+    types, words = _operands(op, session, (*targets, *rest))
+    found = session.signatures.get((op, attrs, True, *types)) or session.define(op, attrs, types, True)
+    session.free()
+    session.extend((found[0], sites.here(), *words[: len(targets)], *words))
+    for target in targets:
+        assert target._view is None, "a view is written through its base"
+        target._cell.version += 1
+    if len(session.words) >= BATCH:
+        session.flush()
+
+
 def create(op: Op, operands: tuple[Any, ...], attrs: Attrs, session: Session) -> Tensor:
     """Emit an op without tensor operands."""
     types = tuple(NUMBER_OF[type(x)] for x in operands)

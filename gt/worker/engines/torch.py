@@ -48,7 +48,7 @@ class TorchEngine:
         if op.wants_out:
             given["out"] = signature.outs
         linked = partial(kernel, **given)
-        return _writing(linked) if signature.into else linked
+        return _writing(linked, len(signature.outs)) if signature.into else linked
 
     def allocate(self, nbytes: int) -> memoryview:
         if self.on_gpu:  # pinned, and kept by torch for the next time: three times the speed of ordinary memory
@@ -93,8 +93,13 @@ class TorchEngine:
         return {"used": total - free, "total": total, "allocated": torch.cuda.memory_allocated(self._device)}
 
 
-def _writing(linked: Any) -> Any:
-    def write(target: torch.Tensor, *rest: Any) -> torch.Tensor:
-        return target.copy_(linked(target, *rest))
+def _writing(linked: Any, count: int) -> Any:
+    """Compute, then copy the results over the first operands."""
+
+    def write(*operands: Any) -> Any:
+        made = linked(*operands)
+        for target, result in zip(operands, made if count > 1 else (made,), strict=False):
+            target.copy_(result)
+        return operands[0] if count == 1 else operands[:count]
 
     return write
