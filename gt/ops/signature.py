@@ -55,8 +55,8 @@ def sign(op: Op, attrs: Attrs, ins: tuple[OperandType, ...], into: bool = False)
 
 def _target(op: Op, attrs: Attrs, ins: tuple[OperandType, ...], i: int, made: TensorType) -> TensorType:
     """In place, a result goes into the operand of the same number, which keeps its shape and dtype."""
-    target = ins[i]
-    if isinstance(target, Scalar) or made.shape != target.shape:
+    target = ins[min(i, len(ins) - 1)]
+    if i >= len(ins) or isinstance(target, Scalar) or made.shape != target.shape:
         raise ShapeError(f"{op.call(ins, attrs)}: in place, the result {made} does not fit into {target}")
     if KINDS[made.dtype.kind] > KINDS[target.dtype.kind]:
         raise DTypeError(f"{op.call(ins, attrs)}: in place, {made.dtype.name} does not fit into {target.dtype.name}")
