@@ -158,7 +158,7 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
     node = Node(op, attrs, edges, tuple(y._type for y in results))
     keep_results, kept = _kept(op, tuple(e is not None for e in edges))
     node.saved = (
-        [Saved(y, (node, i)) if keep_results else Ghost(y._type) for i, y in enumerate(results)],
+        [Saved(y, (node, i)) if keep_results and _wanted(op, i) else Ghost(y._type) for i, y in enumerate(results)],
         [_saved(x, edge, k in kept) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
     )
     for i, y in enumerate(results):
@@ -166,6 +166,10 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
             y._node = node
             if i:
                 y._index = i
+
+
+def _wanted(op: Op, i: int) -> bool:
+    return op.keeps is None or i in op.keeps
 
 
 def _edge(x: Any) -> Edge | None:
