@@ -10,6 +10,7 @@ from gt.ops import nn_loss as _nn_loss
 from gt.ops import nn_norm as _nn_norm
 from gt.ops import nn_pool as _nn_pool
 from gt.ops import nn_resample as _nn_resample
+from gt.ops import activations, arithmetic, compare, functions, order, product, scan
 from gt.ops.core import OPS, Attrs, Op, frozen
 from gt.ops.signature import Signature, sign
 
@@ -17,3 +18,4 @@ __all__ = ["OPS", "Attrs", "Op", "Signature", "frozen", "sign"]
 
 _FAMILIES = (create, index, linalg, pointwise, reduce, select, shape)
 _NETWORKS = (_nn_attention, _nn_channels, _nn_conv, _nn_dropout, _nn_linear, _nn_loss, _nn_norm, _nn_pool, _nn_resample)
+_MATH = (activations, arithmetic, compare, functions, order, product, scan)

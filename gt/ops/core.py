@@ -40,8 +40,6 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: (needs, g, y, *operands, **attrs) -> a gradient each, for all together. See `gt.client.tape`. Without it, no
     #: gradient goes through the op.
     vjp: tuple[Callable[..., Any] | None, ...] | Callable[..., Any] | None = None
-    #: Of several results, those the gradient needs; None: all, if its rule asks for the results.
-    keeps: tuple[int, ...] | None = None
     #: (*operand types, **attrs) -> arithmetic operations, for ops that do many an element.
     flops: Callable[..., int] | None = None
     #: There is no operand to tell the device from: the kernel takes ``device=``.

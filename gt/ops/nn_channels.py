@@ -73,13 +73,13 @@ def _moments(np: Any, x: Any, dims: tuple[int, ...], eps: float) -> tuple[Any, A
     return mean, 1 / np.sqrt((x.var(dims, keepdims=True) if x.size else mean) + eps)
 
 
-def _group_vjp(needs: Mask, g: Any, y: Any, x: Any, *given: Any, groups: int, **attrs: Any) -> list[Any]:
+def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, groups: int, **attrs: Any) -> list[Any]:
     affine = attrs["weight"], attrs["bias"]
     how = {"groups": groups, "eps": attrs["eps"]}
-    return _backward("group_norm_backward", needs, g[0], y[1:], x, given, _over(x), *affine, **how)
+    return _backward("group_norm_backward", needs, g[0], y12[1:], x, given, _over(x), *affine, **how)
 
 
-op("group_norm", infer=_grouped, vjp=_group_vjp, keeps=(1, 2), torch=_group_torch, kernel=_group_numpy)
+op("group_norm", infer=_grouped, vjp=_group_vjp, torch=_group_torch, kernel=_group_numpy)
 
 
 def _grouped_back(
@@ -190,14 +190,14 @@ def _batch_numpy(
 
 
 def _batch_vjp(
-    needs: Mask, g: Any, y: Any, x: Any, _momentum: Any, *rest: Any, tracked: bool, weight: bool, bias: bool, eps: float
+    needs: Mask, g: Any, y12: Any, x: Any, _momentum: Any, *rest: Any, tracked: bool, weight: bool, bias: bool, eps: float
 ) -> list[Any]:
     given = rest[2 * tracked :]
-    grads = _backward("batch_norm_backward", needs, g[0], y[1:3], x, given, _over(x), weight, bias, eps=eps)
+    grads = _backward("batch_norm_backward", needs, g[0], y12[1:3], x, given, _over(x), weight, bias, eps=eps)
     return [grads[0], None, *[None] * (2 * tracked), *grads[1:]]
 
 
-op("batch_norm", infer=_batched, vjp=_batch_vjp, keeps=(1, 2), torch=_batch_torch, kernel=_batch_numpy)
+op("batch_norm", infer=_batched, vjp=_batch_vjp, torch=_batch_torch, kernel=_batch_numpy)
 
 
 def _batched_back(

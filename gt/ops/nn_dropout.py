@@ -40,8 +40,7 @@ def _drop_numpy(np: Any, x: Any, seed: int, stream: int, *, p: float) -> Any:
 op(
     "dropout",
     infer=_thinned,
-    vjp=(lambda g, y, _x, _seed, _stream, *, p: one("dropout_backward", g[0], y[1], p=p), None, None),
-    keeps=(1,),
+    vjp=(lambda g, y1, _x, _seed, _stream, *, p: one("dropout_backward", g[0], y1[1], p=p), None, None),
     torch=_drop_torch,
     kernel=_drop_numpy,
 )

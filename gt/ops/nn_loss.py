@@ -80,13 +80,13 @@ def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignor
     return (each.sum() / total if reduction == "mean" else each.sum()), total
 
 
-def _nll_vjp(needs: Any, g: Any, y: Any, x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
+def _nll_vjp(needs: Any, g: Any, y1: Any, x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
     if g[0] is None:
         return [None] * len(needs)
-    return [one("nll_loss_backward", g[0], x, target, y[1], *weight, **attrs), None, *[None] * len(weight)]
+    return [one("nll_loss_backward", g[0], x, target, y1[1], *weight, **attrs), None, *[None] * len(weight)]
 
 
-op("nll_loss", infer=_picked, vjp=_nll_vjp, keeps=(1,), torch=_nll_torch, kernel=_nll_numpy)
+op("nll_loss", infer=_picked, vjp=_nll_vjp, torch=_nll_torch, kernel=_nll_numpy)
 
 
 def _picked_back(

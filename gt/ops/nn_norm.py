@@ -129,12 +129,12 @@ def _layer_numpy(np: Any, x: Any, *given: Any, normalized_shape: Shape, weight: 
     return y if b is None else y + b, mean, rstd
 
 
-def _layer_vjp(needs: Mask, g: Any, y: Any, x: Any, *given: Any, normalized_shape: Shape, **attrs: Any) -> list[Any]:
+def _layer_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, normalized_shape: Shape, **attrs: Any) -> list[Any]:
     return _backward(
         "layer_norm_backward",
         needs,
         g[0],
-        y[1:],
+        y12[1:],
         x,
         given,
         _first(x, normalized_shape),
@@ -145,7 +145,7 @@ def _layer_vjp(needs: Mask, g: Any, y: Any, x: Any, *given: Any, normalized_shap
     )
 
 
-op("layer_norm", infer=_layered, vjp=_layer_vjp, keeps=(1, 2), torch=_layer_torch, kernel=_layer_numpy)
+op("layer_norm", infer=_layered, vjp=_layer_vjp, torch=_layer_torch, kernel=_layer_numpy)
 
 
 def _layered_back(
@@ -260,13 +260,13 @@ def _root_torch(torch: Any, x: Any, *weight: Any, normalized_shape: Shape, eps: 
     return y.to(x.dtype), rstd
 
 
-def _root_vjp(needs: Mask, g: Any, y: Any, x: Any, *weight: Any, normalized_shape: Shape, eps: float) -> list[Any]:
+def _root_vjp(needs: Mask, g: Any, y1: Any, x: Any, *weight: Any, normalized_shape: Shape, eps: float) -> list[Any]:
     mask = (needs[0], bool(weight) and needs[1])
-    made = chosen("rms_norm_backward", mask, g[0], x, y[1], *weight, normalized_shape=normalized_shape, eps=eps)
+    made = chosen("rms_norm_backward", mask, g[0], x, y1[1], *weight, normalized_shape=normalized_shape, eps=eps)
     return made[: len(needs)]
 
 
-op("rms_norm", infer=_rooted, vjp=_root_vjp, keeps=(1,), torch=_root_torch, kernel=_root_numpy)
+op("rms_norm", infer=_rooted, vjp=_root_vjp, torch=_root_torch, kernel=_root_numpy)
 
 
 def _rooted_back(

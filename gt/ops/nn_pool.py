@@ -85,13 +85,13 @@ def _max_numpy(np: Any, x: Any, *, kernel: Ints, stride: Ints, padding: Ints, di
     return best, at
 
 
-def _max_vjp(g: Any, y: Any, _x: Any, **window: Any) -> Any:
+def _max_vjp(g: Any, y1: Any, _x: Any, **window: Any) -> Any:
     rank = len(window["kernel"])
     how = tuple(window[name] for name in ("kernel", "stride", "padding", "dilation", "ceil_mode"))
-    return one("max_pool_backward", g[0], y[1], size=tuple(_x.shape[-rank:]), window=how)
+    return one("max_pool_backward", g[0], y1[1], size=tuple(_x.shape[-rank:]), window=how)
 
 
-op("max_pool", infer=_greatest, vjp=(_max_vjp,), keeps=(1,), torch=_max_torch, kernel=_max_numpy)
+op("max_pool", infer=_greatest, vjp=(_max_vjp,), torch=_max_torch, kernel=_max_numpy)
 
 
 def _placed(g: TensorType, indices: TensorType, *, size: Ints, window: tuple[Any, ...]) -> TensorType:
@@ -191,9 +191,8 @@ op(
     "adaptive_max_pool",
     infer=_adapted,
     vjp=(
-        lambda g, y, _x, *, size: one("max_pool_backward", g[0], y[1], size=tuple(_x.shape[-len(size) :]), window=()),
+        lambda g, y1, _x, *, size: one("max_pool_backward", g[0], y1[1], size=tuple(_x.shape[-len(size) :]), window=()),
     ),
-    keeps=(1,),
     torch=_adapt_torch,
     kernel=_adapt_numpy,
 )
