@@ -354,7 +354,9 @@ def samples() -> list[Sample]:
     from tests.samples_index import index, select
 
     families = (create, unary, binary, ternary, reduce, linalg, shape, index, select)
-    unique = {str(s): s for family in families for s in family()}
+    from tests.samples_nn import nn  # here: it imports from this module
+
+    unique = {str(s): s for family in (*families, nn) for s in family()}
     if torch.__version__ < "2.12":
         for changed in CHANGED_IN_TORCH:
             del unique[changed]
