@@ -310,9 +310,7 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
 # -- norms ---------------------------------------------------------------------------------
 
 
-def vector_norm(
-    x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
+def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """`torch.linalg.vector_norm`."""
     x = a_tensor("vector_norm", x)
     attrs = (
@@ -370,7 +368,11 @@ def _quantile(name: str, x: Any, q: Any, dim: int | None, keepdim: bool, interpo
         raise refuse(ShapeError, "q is in the range [0, 1]", name, x, q)
     q = q if isinstance(q, Tensor) else tensor(q, dtype=x._type.dtype)
     shape = x._type.shape
-    kept = (1,) * len(shape) if dim is None else tuple(1 if d == dim % (len(shape) or 1) else n for d, n in enumerate(shape))
+    kept = (
+        (1,) * len(shape)
+        if dim is None
+        else tuple(1 if d == dim % (len(shape) or 1) else n for d, n in enumerate(shape))
+    )
     rows = x.reshape(-1) if dim is None or not shape else x.movedim(dim, -1)
     rows = sort(rows, -1).values
     bad = pointwise.isnan(rows)
