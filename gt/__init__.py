@@ -9,6 +9,7 @@ from gt import debug
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
+from gt.client import activations as _activations
 from gt.client import connect as _connect
 from gt.client import creation as _creation
 from gt.client import functions as _functions
@@ -18,6 +19,7 @@ from gt.client import printing as _printing
 from gt.client import random as _random
 from gt.client import reductions as _reductions
 from gt.client import views as _views
+from gt.client.activations import *
 from gt.client.connect import *
 from gt.client.creation import *
 from gt.client.functions import *
@@ -40,6 +42,7 @@ double, float, half = float64, float32, float16
 long, int, short = int64, int32, int16
 
 __all__ = ["Tensor", "__version__", "bool", "debug", "double", "dtype", "float", "half", "int", "long", "short"]
+__all__ += _activations.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__
 __all__ += _errors.__all__
