@@ -286,7 +286,7 @@ def _settle_torch(torch: Any, x: Any, mean: Any, var: Any, *given: Any, weight: 
 def _settle_vjp(
     needs: Mask, g: Any, _y: Any, x: Any, mean: Any, var: Any, *given: Any, weight: bool, bias: bool, eps: float
 ) -> list[Any]:
-    rstd = (var + eps).rsqrt()
+    mean, rstd = mean.detach(), (var.detach() + eps).rsqrt()
     w, b = _pair(given, weight, bias)
     ask = _pair(needs[3:], weight, bias)
     dx = g * _as_channels(rstd if w is None else rstd * w, x.ndim) if needs[0] else None
