@@ -34,7 +34,20 @@ WITH_STATISTICS = (
 
 
 def nn() -> list[Sample]:
-    families = (linear, embedding, dropout, layers, channels, attention, classes, losses, convolutions, pools, sizes)
+    families = (
+        linear,
+        embedding,
+        dropout,
+        gates,
+        layers,
+        channels,
+        attention,
+        classes,
+        losses,
+        convolutions,
+        pools,
+        sizes,
+    )
     return [s for family in families for s in family()]
 
 
@@ -121,6 +134,16 @@ def _two(given: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
 
 
 AFFINE = ((False, False), (True, True), (True, False))
+
+
+def gates() -> list[Sample]:
+    made = []
+    for x, dim in ((T((4, 6)), 1), (T((2, 4, 3)), 1), (T((0, 4)), 1), *((T((4, 3), d), 0) for d in FLOATS)):
+        half = tuple(n // 2 if d == dim else n for d, n in enumerate(x.shape))
+        made.append(row("glu", lambda x, dim=dim: F.glu(x, dim), x, dim=dim))
+        back = lambda g, x, dim=dim: aten.glu_backward(g, x, dim)
+        made.append(row("glu_backward", back, T(half, x.dtype), x, dim=dim))
+    return made
 
 
 def layers() -> list[Sample]:
@@ -247,11 +270,9 @@ def channels() -> list[Sample]:
         for x in (T((4, 3)), T((4, 3, 2)), T((2, 3, 2, 2))):
             params = [T((3,))] * (weight + bias)
             attrs = {"weight": weight, "bias": bias, "eps": 1e-5}
-            for tracked in (True, False):
-                running = [T((3,)), T((3,), of="positive")] * tracked
-                how = {"tracked": tracked, **attrs}
-                made.append(row("batch_norm", _batch(**how), x, [0.1, 0.5][tracked], *running, *params, **how))
             running = T((3,)), T((3,), of="positive")
+            made.append(row("batch_norm", _batch(**attrs), x, *params, **attrs))
+            made.append(row("batch_norm_tracked", _tracked(**attrs), x, 0.3, *running, *params, **attrs))
             made.append(row("batch_norm_inference", _settled(**attrs), x, *running, *params, **attrs))
     for d in ROUNDED:
         wide = "float64" if d == "float64" else "float32"
@@ -259,9 +280,9 @@ def channels() -> list[Sample]:
         params = [T((4,), d)] * 2
         made.append(row("group_norm", _group(2, **affine), T((2, 4, 3), d), *params, groups=2, **affine))
         running = [T((4,), d), T((4,), d, "positive")]
-        made.append(
-            row("batch_norm", _batch(True, **affine), T((5, 4, 3), d), 0.25, *running, *params, tracked=True, **affine)
-        )
+        made.append(row("batch_norm", _batch(**affine), T((5, 4, 3), d), *params, **affine))
+        wanted = _tracked(**affine)
+        made.append(row("batch_norm_tracked", wanted, T((5, 4, 3), d), 0.25, *running, *params, **affine))
         made.append(row("batch_norm_inference", _settled(**affine), T((5, 4, 3), d), *running, *params, **affine))
         for weight in (True, False):
             masks = (
@@ -286,14 +307,20 @@ def _group(groups: int, weight: bool, bias: bool, eps: float) -> Callable[..., A
     return group
 
 
-def _batch(tracked: bool, weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
-    def batch(x: torch.Tensor, momentum: float, *rest: torch.Tensor) -> Any:
-        running = [r.detach().clone() for r in rest[: 2 * tracked]]
-        w, b = _two(rest[2 * tracked :], weight, bias)
-        made = torch.native_batch_norm(x, w, b, *(running or (None, None)), True, momentum, eps)
-        return *_stats(made), *(still(r, made[0]) for r in running)
+def _batch(weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
+    def batch(x: torch.Tensor, *given: torch.Tensor) -> Any:
+        return _stats(torch.native_batch_norm(x, *_two(given, weight, bias), None, None, True, 0.0, eps))
 
     return batch
+
+
+def _tracked(weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
+    def track(x: torch.Tensor, momentum: float, mean: Any, var: Any, *given: torch.Tensor) -> Any:
+        running = [r.detach().clone() for r in (mean, var)]
+        made = torch.native_batch_norm(x, *_two(given, weight, bias), *running, True, momentum, eps)
+        return *_stats(made), *(still(r, made[0]) for r in running)
+
+    return track
 
 
 def _settled(weight: bool, bias: bool, eps: float) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from gt.ops import nn_attention as _nn_attention
 from gt.ops import nn_channels as _nn_channels
 from gt.ops import nn_conv as _nn_conv
 from gt.ops import nn_dropout as _nn_dropout
+from gt.ops import nn_gate as _nn_gate
 from gt.ops import nn_linear as _nn_linear
 from gt.ops import nn_loss as _nn_loss
 from gt.ops import nn_norm as _nn_norm
@@ -17,5 +18,5 @@ from gt.ops.signature import Signature, sign
 __all__ = ["OPS", "Attrs", "Op", "Signature", "frozen", "sign"]
 
 _FAMILIES = (create, index, linalg, pointwise, reduce, select, shape)
-_NETWORKS = (_nn_attention, _nn_channels, _nn_conv, _nn_dropout, _nn_linear, _nn_loss, _nn_norm, _nn_pool, _nn_resample)
+_NETWORKS = (_nn_attention, _nn_channels, _nn_conv, _nn_dropout, _nn_gate, _nn_linear, _nn_loss, _nn_norm, _nn_pool, _nn_resample)
 _MATH = (activations, arithmetic, compare, functions, order, product, scan)
