@@ -166,6 +166,8 @@ def _batch_into(
     if not x.numel():
         stats = x.new_zeros(x.shape[1], dtype=torch.promote_types(x.dtype, torch.float32))
         return x.clone(), stats, stats.clone()
+    if not x.is_cuda and x.itemsize < 4:  # the CPU's kernel for halves adds up rows as they lie
+        x = x.contiguous()
     return _widened(torch.native_batch_norm(x, w, b, mean, var, True, momentum, eps))
 
 
@@ -239,7 +241,7 @@ def _batch_back_torch(
 ) -> Any:
     w = given[0] if weight else None
     mean, rstd = _stats(x, w, mean, rstd)
-    if not x.is_cuda and x.itemsize < 4:  # the CPU's kernel for halves reads rows as they lie
+    if not x.is_cuda and x.itemsize < 4:  # as above
         g, x = _contiguous(g, x)
     made = torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, mean, rstd, True, eps, mask)
     return _wanted(made, mask)
