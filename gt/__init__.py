@@ -5,7 +5,7 @@ Each module says in its own ``__all__`` what of it is public; here it is only ga
 
 from typing import NoReturn
 
-from gt import debug
+from gt import autograd, debug
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
@@ -20,6 +20,8 @@ from gt.client import random as _random
 from gt.client import reductions as _reductions
 from gt.client import views as _views
 from gt.client.activations import *
+from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.checkpoint import checkpoint
 from gt.client.connect import *
 from gt.client.creation import *
 from gt.client.functions import *
@@ -42,6 +44,7 @@ double, float, half = float64, float32, float16
 long, int, short = int64, int32, int16
 
 __all__ = ["Tensor", "__version__", "bool", "debug", "double", "dtype", "float", "half", "int", "long", "short"]
+__all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
 __all__ += _activations.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__

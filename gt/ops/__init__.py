@@ -1,7 +1,21 @@
 """The instruction set: one declaration an op. Importing this package fills the table `OPS`."""
 
-from gt.ops import create, index, linalg, pointwise, reduce, select, shape
-from gt.ops import activations, arithmetic, compare, functions, order, product, scan
+from gt.ops import (
+    activations,
+    arithmetic,
+    compare,
+    create,
+    functions,
+    index,
+    linalg,
+    order,
+    pointwise,
+    product,
+    reduce,
+    scan,
+    select,
+    shape,
+)
 from gt.ops.core import OPS, Attrs, Op, frozen
 from gt.ops.signature import Signature, sign
 
