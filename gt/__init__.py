@@ -16,6 +16,7 @@ from gt.client import functions as _functions
 from gt.client import methods as _methods
 from gt.client import pointwise as _pointwise
 from gt.client import printing as _printing
+from gt.client import quantiles as _quantiles
 from gt.client import random as _random
 from gt.client import reductions as _reductions
 from gt.client import views as _views
@@ -27,6 +28,7 @@ from gt.client.creation import *
 from gt.client.functions import *
 from gt.client.pointwise import *
 from gt.client.printing import *
+from gt.client.quantiles import *
 from gt.client.random import *
 from gt.client.reductions import *
 from gt.client.tensor import Tensor
@@ -52,6 +54,7 @@ __all__ += _errors.__all__
 __all__ += _functions.__all__
 __all__ += _pointwise.__all__
 __all__ += _printing.__all__
+__all__ += _quantiles.__all__
 __all__ += _random.__all__
 __all__ += _reductions.__all__
 __all__ += _types.__all__

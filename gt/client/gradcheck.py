@@ -28,7 +28,7 @@ def gradcheck(
 ) -> bool:
     """See `torch.autograd.gradcheck`: use float64."""
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    places = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x.requires_grad]
+    places = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x._node is not None]
     if not places:
         raise ValueError("gradcheck expects at least one input tensor to require gradient")
     problem = _difference(func, given, places, eps, atol, rtol)
@@ -50,7 +50,7 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Any], grad_outputs: 
     count = len(given)
 
     def gradients(*args: Any) -> Any:
-        inner = [x for x in args[:count] if isinstance(x, Tensor) and x.requires_grad]
+        inner = [x for x in args[:count] if isinstance(x, Tensor) and x._node is not None]
         made = grad(_outputs(func, args[:count]), inner, args[count:], create_graph=True, allow_unused=True)
         return tuple(g for g in made if g is not None)
 
@@ -60,7 +60,7 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Any], grad_outputs: 
 def _outputs(func: Function, given: Sequence[Any]) -> list[Tensor]:
     made = func(*given)
     made = [made] if isinstance(made, Tensor) else list(made)
-    return [y for y in made if isinstance(y, Tensor) and y.requires_grad]
+    return [y for y in made if isinstance(y, Tensor) and y._node is not None]
 
 
 def _difference(func: Function, given: tuple[Any, ...], places: list[int], eps: float, atol: float, rtol: float) -> str:
