@@ -310,6 +310,7 @@ def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
 
 OTHERS: dict[str, Any] = {
     "_op": _op,
+    "polygamma": lambda x, n: pointwise.polygamma(n, x),
     "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,
