@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import activations, autograd, creation, functions, indexing, pointwise, reductions, views
+from gt.client import activations, autograd, creation, functions, indexing, pointwise, quantiles, reductions, views
 from gt.client.arguments import cast, dtype_of, operand, operands, refuse
 from gt.client.emit import binary, call, call_into, detached
 from gt.client.pointwise import ADD, CLAMP, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
@@ -31,8 +31,9 @@ METHODS = {
     reductions: (
         "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
         "prod softmax std sum var aminmax cummax cummin cumprod diff dist logcumsumexp median mode nanmean nanmedian "
-        "nanquantile nansum quantile"
+        "nansum"
     ),
+    quantiles: "nanquantile quantile",
     views: (
         "broadcast_to chunk contiguous expand expand_as flatten is_contiguous moveaxis movedim narrow permute ravel "
         "reshape reshape_as select split squeeze stride swapaxes swapdims t transpose unbind unflatten unsqueeze view "
@@ -159,6 +160,14 @@ def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return call_into(CLAMP, x, operands("clamp_", x, *limits)[1:], attrs)
 
 
+def _clamp_min_(x: Tensor, min: Any) -> Tensor:
+    return _clamp_(x, min)
+
+
+def _clamp_max_(x: Tensor, max: Any) -> Tensor:
+    return _clamp_(x, None, max)
+
+
 def _fill_(x: Tensor, value: Any) -> Tensor:
     return call_into(OPS["copy"], x, (pointwise.fitting("fill_", x, value),))
 
@@ -248,8 +257,8 @@ INPLACE: dict[str, Function] = {
     "addcdiv_": _three_(OPS["addcdiv"]),
     "nan_to_num_": _nan_to_num_,
     "logit_": _logit_,
-    "clamp_min_": lambda x, min: _clamp_(x, min),
-    "clamp_max_": lambda x, max: _clamp_(x, None, max),
+    "clamp_min_": _clamp_min_,
+    "clamp_max_": _clamp_max_,
     "uniform_": _uniform_,
     "normal_": _normal_,
     "bernoulli_": _bernoulli_,
@@ -301,6 +310,7 @@ def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
 
 OTHERS: dict[str, Any] = {
     "_op": _op,
+    "polygamma": lambda x, n: pointwise.polygamma(n, x),
     "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,

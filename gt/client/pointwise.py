@@ -19,8 +19,8 @@ __all__ = [
     "clip", "clone", "copysign", "cos", "cosh", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "erfinv",
     "exp", "exp2", "expm1", "fix", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gcd", "ge",
     "greater", "greater_equal", "gt", "heaviside", "hypot", "is_floating_point", "is_tensor", "isclose", "isfinite",
-    "isinf", "isnan", "isneginf", "isposinf", "lcm", "le", "lerp", "less", "less_equal", "lgamma", "log", "log10",
-    "log1p", "log2", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
+    "isinf", "isnan", "isneginf", "isposinf", "lcm", "le", "lerp", "less", "less_equal", "lgamma", "log", "log1p",
+    "log2", "log10", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
     "lt", "masked_fill", "maximum", "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter",
     "not_equal", "numel", "polygamma", "positive", "pow", "promote_types", "rad2deg", "reciprocal", "relu",
     "remainder", "result_type", "round", "rsqrt", "rsub", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh",
@@ -253,7 +253,8 @@ def positive(input: Tensor) -> Tensor:
 def float_power(input: Any, exponent: Any) -> Tensor:
     """`pow` in float64."""
     given = operands("float_power", input, exponent)
-    return pair(POW, *(cast(x, float64) if isinstance(x, Tensor) else float(x) for x in given))
+    a, b = (cast(x, float64) if isinstance(x, Tensor) else float(x) for x in given)
+    return pair(POW, a, b)
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
