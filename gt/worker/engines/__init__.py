@@ -42,7 +42,7 @@ class Engine(Protocol):
         """
 
     def memory(self) -> dict[str, int]:
-        """What the device says: ``used`` and ``total`` bytes, as far as it can be asked."""
+        """What the device says: bytes used, total, allocated, and at most since last asked; {} if it cannot say."""
 
 
 def make_engine(name: str, device: str | None = None, threads: int | None = None) -> Engine:

@@ -90,7 +90,9 @@ class TorchEngine:
         if not self.on_gpu:
             return {}
         free, total = torch.cuda.mem_get_info(self._device)
-        return {"used": total - free, "total": total, "allocated": torch.cuda.memory_allocated(self._device)}
+        allocated, peak = (ask(self._device) for ask in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated))
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return {"used": total - free, "total": total, "allocated": allocated, "peak": peak}
 
 
 def _writing(linked: Any, count: int) -> Any:
