@@ -18,7 +18,7 @@ check: .venv/check
 	$(BIN)/mypy
 	$(BIN)/python tests/sizes.py
 
-bench: .venv/worker
+bench: .venv/test
 	$(BIN)/python benchmarks/control_plane.py
 
 # one stamp an extra: installed when the stamp is older than what it was made from

@@ -1,226 +1,34 @@
-"""GT: eager, PyTorch-like Python in one process, run on one GPU, on eight, or on a shared cluster."""
+"""GT: eager, PyTorch-like Python in one process, run on one GPU, on eight, or on a shared cluster.
+
+Each module says in its own ``__all__`` what of it is public; here it is only gathered.
+"""
 
 from typing import NoReturn
 
-from gt import version as _version
 from gt import debug
+from gt import errors as _errors
+from gt import types as _types
+from gt import version as _version
+from gt.client import connect as _connect
+from gt.client import creation as _creation
+from gt.client import functions as _functions
 from gt.client import methods as _methods
-from gt.client.connect import (
-    connect,
-    disconnect,
-    gpu_workers,
-    workers,
-)
-from gt.client.creation import (
-    arange,
-    as_tensor,
-    bernoulli,
-    empty,
-    empty_like,
-    eye,
-    from_numpy,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    rand,
-    rand_like,
-    randint,
-    randint_like,
-    randn,
-    randn_like,
-    randperm,
-    tensor,
-    zeros,
-    zeros_like,
-)
-from gt.client.functions import (
-    argsort,
-    argwhere,
-    bmm,
-    cat,
-    concat,
-    concatenate,
-    dot,
-    flip,
-    gather,
-    hstack,
-    index_select,
-    masked_select,
-    matmul,
-    mm,
-    mv,
-    nonzero,
-    outer,
-    roll,
-    scatter_add,
-    sort,
-    stack,
-    tile,
-    topk,
-    tril,
-    triu,
-    vstack,
-)
-from gt.client.pointwise import (
-    abs,
-    absolute,
-    add,
-    atan2,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    ceil,
-    clamp,
-    clip,
-    clone,
-    cos,
-    div,
-    divide,
-    eq,
-    erf,
-    exp,
-    expm1,
-    floor,
-    floor_divide,
-    fmod,
-    ge,
-    greater,
-    greater_equal,
-    gt,
-    is_floating_point,
-    is_tensor,
-    isclose,
-    isfinite,
-    isinf,
-    isnan,
-    le,
-    less,
-    less_equal,
-    log,
-    log1p,
-    log2,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    lt,
-    masked_fill,
-    maximum,
-    minimum,
-    mul,
-    multiply,
-    ne,
-    neg,
-    negative,
-    not_equal,
-    numel,
-    pow,
-    promote_types,
-    reciprocal,
-    relu,
-    remainder,
-    result_type,
-    round,
-    rsqrt,
-    rsub,
-    sigmoid,
-    sign,
-    sin,
-    sqrt,
-    square,
-    sub,
-    subtract,
-    tan,
-    tanh,
-    true_divide,
-    trunc,
-    where,
-)
-from gt.client.printing import (
-    set_printoptions,
-)
-from gt.client.random import (
-    initial_seed,
-    manual_seed,
-    seed,
-)
-from gt.client.reductions import (
-    all,
-    allclose,
-    amax,
-    amin,
-    any,
-    argmax,
-    argmin,
-    count_nonzero,
-    cumsum,
-    equal,
-    log_softmax,
-    logsumexp,
-    max,
-    mean,
-    min,
-    norm,
-    prod,
-    softmax,
-    std,
-    sum,
-    var,
-)
-from gt.client.tensor import (
-    Tensor,
-)
-from gt.client.views import (
-    broadcast_to,
-    chunk,
-    flatten,
-    moveaxis,
-    movedim,
-    narrow,
-    permute,
-    ravel,
-    reshape,
-    select,
-    split,
-    squeeze,
-    swapaxes,
-    swapdims,
-    t,
-    transpose,
-    unbind,
-    unflatten,
-    unsqueeze,
-)
-from gt.errors import (
-    ClusterError,
-    ConfigError,
-    ConnectionLost,
-    DimError,
-    DTypeError,
-    GtError,
-    NoWorkers,
-    OutOfMemory,
-    Refused,
-    RemoteError,
-    ShapeError,
-    WorkerLost,
-)
-from gt.types import (
-    DType,
-    Size,
-    bfloat16,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-)
+from gt.client import pointwise as _pointwise
+from gt.client import printing as _printing
+from gt.client import random as _random
+from gt.client import reductions as _reductions
+from gt.client import views as _views
+from gt.client.connect import *
+from gt.client.creation import *
+from gt.client.functions import *
+from gt.client.pointwise import *
+from gt.client.printing import *
+from gt.client.random import *
+from gt.client.reductions import *
+from gt.client.tensor import Tensor
+from gt.client.views import *
+from gt.errors import *
+from gt.types import *
 from gt.types import bool_ as bool
 
 __version__ = _version.VERSION
@@ -231,31 +39,20 @@ dtype = DType
 double, float, half = float64, float32, float16
 long, int, short = int64, int32, int16
 
-# fmt: off
-__all__ = [
-    "ClusterError", "ConfigError", "ConnectionLost", "DType", "DTypeError", "DimError", "GtError", "NoWorkers",
-    "OutOfMemory", "Refused", "RemoteError", "ShapeError", "Size", "Tensor", "WorkerLost", "__version__", "abs",
-    "absolute", "add", "all", "allclose", "amax", "amin", "any", "arange", "argmax", "argmin", "argsort", "argwhere",
-    "as_tensor", "atan2", "bernoulli", "bfloat16", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bmm",
-    "bool", "broadcast_to", "cat", "ceil", "chunk", "clamp", "clip", "clone", "concat", "concatenate", "connect", "cos",
-    "count_nonzero", "cumsum", "debug", "disconnect", "div", "divide", "dot", "double", "dtype", "empty", "empty_like", "eq",
-    "equal", "erf", "exp", "expm1", "eye", "flatten", "flip", "float", "float16", "float32", "float64", "floor",
-    "floor_divide", "fmod", "from_numpy", "full", "full_like", "gather", "ge", "gpu_workers", "greater",
-    "greater_equal", "gt", "half", "hstack", "index_select", "initial_seed", "int", "int8", "int16", "int32", "int64",
-    "is_floating_point", "is_tensor", "isclose", "isfinite", "isinf", "isnan", "le", "less", "less_equal", "linspace",
-    "log", "log1p", "log2", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
-    "long", "lt", "manual_seed", "masked_fill", "masked_select", "matmul", "max", "maximum", "mean", "min", "minimum",
-    "mm", "moveaxis", "movedim", "mul", "multiply", "mv", "narrow", "ne", "neg", "negative", "nonzero", "norm",
-    "not_equal", "numel", "ones", "ones_like", "outer", "permute", "pow", "prod", "promote_types", "rand", "rand_like",
-    "randint", "randint_like", "randn", "randn_like", "randperm", "ravel", "reciprocal", "relu", "remainder", "reshape",
-    "result_type", "roll", "round", "rsqrt", "rsub", "scatter_add", "seed", "select", "set_printoptions", "short",
-    "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub",
-    "subtract", "sum", "swapaxes", "swapdims", "t", "tan", "tanh", "tensor", "tile", "topk", "transpose", "tril",
-    "triu", "true_divide", "trunc", "uint8", "unbind", "unflatten", "unsqueeze", "var", "vstack", "where", "workers",
-    "zeros", "zeros_like",
-]
-# fmt: on
+__all__ = ["Tensor", "__version__", "bool", "debug", "double", "dtype", "float", "half", "int", "long", "short"]
+__all__ += _connect.__all__
+__all__ += _creation.__all__
+__all__ += _errors.__all__
+__all__ += _functions.__all__
+__all__ += _pointwise.__all__
+__all__ += _printing.__all__
+__all__ += _random.__all__
+__all__ += _reductions.__all__
+__all__ += _types.__all__
+__all__ += _views.__all__
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(f"gt has no {name}; if torch has it, it is not there yet")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'gt' has no attribute {name!r}")
+    raise AttributeError(f"gt.{name} is not there yet, if torch has it (torch.{name}); see docs/ops.md")

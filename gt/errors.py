@@ -19,6 +19,11 @@ session as it was.
 
 from __future__ import annotations
 
+__all__ = [
+    "ClusterError", "ConfigError", "ConnectionLost", "DTypeError", "DimError", "GtError", "NoWorkers", "OutOfMemory",
+    "Refused", "RemoteError", "ShapeError", "WorkerLost",
+]  # fmt: skip
+
 
 class GtError(Exception):
     """The root: ``except gt.GtError`` catches everything GT raises on purpose."""

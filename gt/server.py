@@ -8,7 +8,7 @@ import sys
 
 from gt.errors import GtError
 from gt.launch.quiet import calm_collector
-from gt.log import topic
+from gt.say import topic
 from gt.wire.auth import Keys, server_keys, token_for_server
 
 
@@ -40,7 +40,7 @@ def _serve(given: argparse.Namespace) -> int:
     from gt.dispatcher.server import Server
 
     keys: Keys | None = None
-    address = f"ipc://{given.unix}"
+    address = f"unix:{given.unix}"
     if not given.unix:
         keys = server_keys(token_for_server(given.host))
         host = f"[{given.host}]" if ":" in given.host else given.host.replace("localhost", "127.0.0.1")

@@ -11,6 +11,8 @@ from math import prod
 from typing import ClassVar, Final
 from weakref import WeakValueDictionary
 
+__all__ = ["DType", "Size", "bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"]
+
 Shape = tuple[int, ...]
 
 
@@ -117,8 +119,9 @@ INT, FLOAT, BOOL = Scalar("int", int64), Scalar("float", float32), Scalar("bool"
 BYTES = Scalar("bytes", uint8)
 
 SCALARS: Final = {"int": INT, "float": FLOAT, "bool": BOOL, "bytes": BYTES}
-#: a plain Python number among the operands of any op
-SCALAR_OF: Final[dict[type, Scalar]] = {int: INT, float: FLOAT, bool: BOOL}
+SCALAR_OF: Final[dict[type, Scalar]] = {int: INT, float: FLOAT, bool: BOOL, bytes: BYTES}
+#: what a user may give as an operand: bytes are for uploads alone
+NUMBER_OF: Final[dict[type, Scalar]] = {int: INT, float: FLOAT, bool: BOOL}
 
 OperandType = TensorType | Scalar
 

@@ -46,7 +46,8 @@ def alive(pid: int) -> bool:
 
 def environment(**extra: str) -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GT_")}
-    return {**clean, "GT_TOKEN": TOKEN, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **extra}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**clean, "GT_TOKEN": TOKEN, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **extra}
 
 
 class Process:

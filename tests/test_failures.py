@@ -203,6 +203,29 @@ def test_worker_that_hangs_is_given_up(system):
     client.expect("lost: worker 0", 20)
 
 
+def test_local_parts_that_hang_are_given_up(stack):
+    client = script(
+        """
+        import gt, sys, os, signal
+        from gt.client import connect
+        for part in ("worker 0", "server"):
+            x = gt.ones(3)
+            print("ready", x.sum().item(), flush=True)
+            os.kill(connect._local.pids[part], signal.SIGSTOP)
+            try:
+                x.sum().item()
+            except gt.ClusterError as error:
+                print("lost:", type(error).__name__, error, flush=True)
+            gt.disconnect()
+        """,
+        stack=stack,
+        GT_BACKEND="numpy",
+    )
+    client.expect("lost: WorkerLost worker 0", 30)
+    client.expect("lost: ConnectionLost", 30)
+    assert client.end() == 0
+
+
 # -- the server ends ---------------------------------------------------------------------
 
 

@@ -87,7 +87,8 @@ def uploaded(array: Any, dtype: DType | None = None) -> Tensor:
         raise DTypeError(f"GT has no dtype for a numpy array of {name}; cast it first")
     if dtype is not None and dtype.name != "bfloat16":
         name = dtype.name
-    plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
+    with np.errstate(all="ignore"):  # what is too large for the dtype is inf, as in torch, and no news
+        plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
     data = plain.view(np.uint8).data if plain.size else memoryview(b"")
     made = upload(data, TensorType(array.shape, DTYPES[name]), connect.session())
     return made if dtype is None else cast(made, dtype)
@@ -119,32 +120,34 @@ def dtype_name(dtype: Any) -> str | None:
 
 def sizes(given: tuple[Any, ...], name: str) -> Shape:
     """``zeros(2, 3)`` and ``zeros((2, 3))`` alike."""
-    if len(given) == 1 and not isinstance(given[0], int) and _is_sequence(given[0]):
+    if len(given) == 1 and type(given[0]) is not int and _is_sequence(given[0]):
         given = tuple(given[0])
-    return tuple(n if type(n) is int else _size(n, name) for n in given)
+    return tuple(n if type(n) is int else whole(n, f"{name}(): sizes are ints") for n in given)
 
 
 def _is_sequence(x: Any) -> bool:
     return isinstance(x, tuple | list) or (hasattr(x, "__iter__") and getattr(x, "ndim", 1) > 0)
 
 
-def _size(n: Any, name: str) -> int:
+def whole(n: Any, rule: str) -> int:
+    """An int, of Python's own kind: what goes on the wire must be."""
     try:
         return index(n)
     except TypeError:
-        raise DTypeError(f"{name}(): sizes are ints, and {n!r} is not") from None
+        raise DTypeError(f"{rule}, and {n!r} is not") from None
 
 
-def one_dim(dim: int, ndim: int) -> int:
+def one_dim(dim: Any, ndim: int) -> int:
     """A dim counted from the start, or as it is if there is no such dim."""
+    d: int = dim if type(dim) is int else whole(dim, "a dim is an int")
     n = ndim or 1
-    return dim % n if type(dim) is int and -n <= dim < n else dim
+    return d % n if -n <= d < n else d
 
 
 def many_dims(dim: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
     """The dims a reduction folds: all if none is named."""
     if dim is None:
         return tuple(range(ndim))
-    if isinstance(dim, int):
+    if isinstance(dim, int) or not hasattr(dim, "__iter__"):
         return (one_dim(dim, ndim),)
     return tuple(one_dim(d, ndim) for d in dim) or tuple(range(ndim))

@@ -17,6 +17,8 @@ from gt.wire.codec import encode
 from gt.wire.messages import Hello, WorkerInfo
 from gt.wire.shared import host_identity
 
+__all__ = ["connect", "disconnect", "gpu_workers", "workers"]
+
 #: Seconds until a server that does not answer is given up.
 CONNECT = 3.0
 
@@ -51,13 +53,10 @@ def connect(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"connect({address!r}): an address is host:port, for example localhost:9000")
-    from gt.wire.auth import find_token, peer_keys, token_for_peer
+    from gt.wire.auth import peer_keys, token_for_peer
 
     with _lock:
         disconnect()
-        if find_token() is None:
-            # without a secret there is no server of this user; say what is needed first
-            token_for_peer()
         _current = open_session(f"tcp://{host}:{port}", peer_keys(token_for_peer()), f"{host}:{port}")
 
 
@@ -91,14 +90,12 @@ def workers() -> list[WorkerInfo]:
 
 def open_session(address: str, keys: Any, name: str, timeout: float = CONNECT, alive: Any = None) -> Session:
     """Connect, say hello, and wait for the welcome. ``alive`` raises if there is no hope any more."""
-    import zmq
-
-    from gt.client.link import SocketLink
-    from gt.wire.sockets import Connection
+    from gt.client.link import ThreadedLink
+    from gt.wire.transport import connection as connection_to
 
     made = Session(name)
-    connection = Connection(zmq.Context.instance(), address, keys)
-    link = SocketLink(connection, made.handle)
+    connection = connection_to(address, keys)
+    link = ThreadedLink(connection, made.handle)
     made.link = link
     try:
         link.send([encode(Hello("client", PROTOCOL, VERSION, host_identity(), os.getpid()))])

@@ -10,7 +10,13 @@ from gt.client.arguments import a_tensor, cast, dtype_of, operand, refuse, sizes
 from gt.client.tensor import Tensor, call, create
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
-from gt.types import SCALAR_OF, DType, Shape, bool_, float32, float64, int64
+from gt.types import NUMBER_OF, DType, Shape, bool_, float32, float64, int64
+
+__all__ = [
+    "arange", "as_tensor", "bernoulli", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
+    "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "tensor",
+    "zeros", "zeros_like",
+]  # fmt: skip
 
 FULL, ARANGE, RAND, RANDN, RANDINT = (OPS[name] for name in ("full", "arange", "rand", "randn", "randint"))
 CLONE, EQ, FLIP, CAT, LT, SORT = (OPS[name] for name in ("clone", "eq", "flip", "cat", "lt", "sort"))
@@ -34,7 +40,7 @@ def tensor(data: Any, dtype: Any = None) -> Tensor:
     wanted = None if dtype is None else dtype_of(dtype)
     if isinstance(data, Tensor):
         return cast(call(CLONE, (data,)), wanted or data._type.dtype)
-    if type(data) in SCALAR_OF:
+    if type(data) in NUMBER_OF:
         return _filled("tensor", (), data, wanted)
     if hasattr(data, "__array__"):
         import numpy as np
@@ -125,11 +131,11 @@ def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
         from gt.client.views import expand
 
         return call(CLONE, (expand(cast(value, dtype or value._type.dtype), shape),))
-    if type(value) not in SCALAR_OF:
+    if type(value) not in NUMBER_OF:
         raise DTypeError(f"{name}(): a number is needed here, not {type(value).__name__}")
     if type(value) is int and not -(2**63) <= value < 2**63:
         raise DTypeError(f"{name}({value}): {_REFUSED['u']}")
-    attrs = (("shape", shape), ("dtype", (dtype or SCALAR_OF[type(value)].dtype).name))
+    attrs = (("shape", shape), ("dtype", (dtype or NUMBER_OF[type(value)].dtype).name))
     return create(FULL, (value,), attrs, connect.session())
 
 
@@ -203,7 +209,7 @@ def _number(name: str, x: Any) -> Any:
     value = operand(x)
     if isinstance(value, Tensor):
         value = value.item()
-    if type(value) not in SCALAR_OF:
+    if type(value) not in NUMBER_OF:
         raise DTypeError(f"{name}(): a number is needed here, not {type(x).__name__}")
     return int(value) if isinstance(value, bool) else value
 
@@ -234,7 +240,7 @@ def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
     attrs = (("shape", shape), ("dtype", dtype_of(dtype).name))
     session = connect.session()
     # the signature first: a call that is refused must not use up a stream of random numbers
-    types = (SCALAR_OF[int],) * (2 + len(limits))
+    types = (NUMBER_OF[int],) * (2 + len(limits))
     if (op, attrs, False, *types) not in session.signatures:
         session.define(op, attrs, types, False)
     return create(op, (*random.key(), *limits), attrs, session)

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client import pointwise, reductions, views
-from gt.client.arguments import a_tensor, one_dim, operands, refuse, sizes, tensor_list
+from gt.client.arguments import a_tensor, one_dim, operands, refuse, sizes, tensor_list, whole
 from gt.client.reductions import ValuesAndIndices
 from gt.client.tensor import Tensor, binary, call, call_many
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
+
+__all__ = [
+    "argsort", "argwhere", "bmm", "cat", "concat", "concatenate", "dot", "flip", "gather", "hstack", "index_select",
+    "masked_select", "matmul", "mm", "mv", "nonzero", "outer", "roll", "scatter_add", "sort", "stack", "tile", "topk",
+    "tril", "triu", "vstack",
+]  # fmt: skip
 
 CAT, MATMUL, SORT, TOPK, GATHER = (OPS[name] for name in ("cat", "matmul", "sort", "topk", "gather"))
 SCATTER_ADD, INDEX = OPS["scatter_add"], OPS["index"]
@@ -73,11 +79,11 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
-    return call(TRIL, (input,), (("diagonal", diagonal),))
+    return call(TRIL, (input,), (("diagonal", whole(diagonal, "tril(): the diagonal is an int")),))
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
-    return call(TRIU, (input,), (("diagonal", diagonal),))
+    return call(TRIU, (input,), (("diagonal", whole(diagonal, "triu(): the diagonal is an int")),))
 
 
 # -- products ------------------------------------------------------------------------------
@@ -136,7 +142,12 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
     x = a_tensor("topk", input)
-    attrs = (("k", k), ("dim", one_dim(dim, x._type.ndim)), ("largest", largest), ("sorted", sorted))
+    attrs = (
+        ("k", whole(k, "topk(): k is an int")),
+        ("dim", one_dim(dim, x._type.ndim)),
+        ("largest", largest),
+        ("sorted", sorted),
+    )
     return ValuesAndIndices(*call_many(TOPK, (x,), attrs))
 
 

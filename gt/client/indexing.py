@@ -11,6 +11,7 @@ an int, but it is not waited for, so what it picks is a copy where torch gives a
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from operator import index as as_int
 from typing import Any, NamedTuple
 
@@ -45,15 +46,24 @@ class Plan(NamedTuple):
 
 def getitem(x: Tensor, index: Any) -> Tensor:
     if type(index) is int and x._type.ndim:  # the commonest of all, in loops over rows
-        shape = x._type.shape
-        start = _bounded(x, index, 0, index) % shape[0]
-        attrs = (("items", (("i",), *(("s", n, 1) for n in shape[1:]))),)
-        return view_of(x, SLICE, attrs, (start, *(0,) * (len(shape) - 1)))
+        return view_of(x, *_row(x, index))
     plan = parse(x, index)
     if not plan.picks:
         return _basic(x, plan)
     base = x if plan.whole else call(SLICE, (x, *plan.starts), (("items", plan.items),))
     return _pick(base, plan.picks)
+
+
+def _row(x: Tensor, index: int) -> Step:
+    """The step to ``x[index]``."""
+    shape = x._type.shape
+    start = _bounded(x, index, 0, index) % shape[0]
+    return SLICE, (("items", _row_items(shape)),), (start, *(0,) * (len(shape) - 1))
+
+
+@lru_cache(maxsize=1024)
+def _row_items(shape: Shape) -> tuple[Item, ...]:
+    return ("i",), *(("s", n, 1) for n in shape[1:])
 
 
 def _basic(x: Tensor, plan: Plan) -> Tensor:
@@ -100,6 +110,9 @@ def _positions(picks: tuple[tuple[int, Tensor], ...]) -> tuple[tuple[int, ...], 
 
 
 def setitem(x: Tensor, index: Any, value: Any) -> None:
+    if type(index) is int and x._type.ndim:
+        put(x, (_row(x, index),), _value(x, value))
+        return
     plan = parse(x, index)
     value = _value(x, value)
     if not plan.picks:
@@ -110,11 +123,10 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     if _is_leading_mask(plan.picks):
         call_into(MASKED_PUT, target, (plan.picks[0][1], value))
         return
-    if any(not i._type.ndim for _, i in plan.picks) and len(plan.picks) > 1:
-        # which dims are neighbours depends on which picks are ints
-        target, picks = _selected(target, plan.picks)
-    else:
-        picks = plan.picks
+    picks = plan.picks
+    if {bool(i._type.ndim) for _, i in picks} == {False, True}:
+        # lone integers among others: which dims are neighbours depends on their being ints
+        target, picks = _selected(target, picks)
     dims, indices = _positions(picks)
     call_into(INDEX_PUT, target, (value, *indices), (("dims", dims), ("accumulate", False)))
 
@@ -152,6 +164,13 @@ def parse(x: Tensor, index: Any) -> Plan:
     picks: list[tuple[int, Any]] = []
     dim = made = 0
     for part in _spelled_out(parts, len(shape) - taken):
+        if type(part) is slice:
+            start, length, step = _extent(x, index, part, shape[dim])
+            items.append(("s", length, step))
+            starts.append(start)
+            dim += 1
+            made += 1
+            continue
         for kind, start, pick in _steps(x, index, part, dim):
             items.append(kind)
             if kind[0] != "n":
@@ -239,9 +258,6 @@ def _steps(x: Tensor, index: Any, part: Any, dim: int) -> list[tuple[Item, int, 
     """(item of the slice, its start, what picks there) for each dim a part takes up."""
     if part is None:
         return [(("n",), 0, None)]
-    if isinstance(part, slice):
-        start, length, step = _extent(x, index, part, x._type.shape[dim])
-        return [(("s", length, step), start, None)]
     if isinstance(part, int) and not isinstance(part, bool):
         return [(("i",), _bounded(x, index, dim, part) % x._type.shape[dim], None)]
     taken = _dims_taken(part)
@@ -260,6 +276,8 @@ def _bounded(x: Tensor, index: Any, dim: int, i: int) -> int:
 
 
 def _extent(x: Tensor, index: Any, part: slice, size: int) -> tuple[int, int, int]:
+    if part.start is None and part.stop is None and part.step is None:
+        return 0, size, 1
     step = 1 if part.step is None else as_int(part.step)
     if step < 1:
         raise ShapeError(f"{_shown(x, index)}: step {step} must be at least 1; flip the dim to go backwards")

@@ -1,6 +1,6 @@
-"""One socket, many threads: whoever waits does the receiving for all.
+"""One connection, many threads: whoever waits does the receiving for all.
 
-A ZeroMQ socket may be touched by one thread at a time, so there is a *turn*. To send, a thread puts its frames into
+A connection may be touched by one thread at a time, so there is a *turn*. To send, a thread puts its frames into
 the outbox and takes the turn if it is free; if not, it wakes the holder, who sends them. To wait for a reply, a thread
 takes the turn and polls; what arrives for others it hands over on the way. A background thread does both when nobody
 else does: it sends what was left lying for a moment, and notices the end of the connection.
@@ -21,10 +21,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
-import zmq
-
 from gt.errors import ConnectionLost
-from gt.wire.sockets import Connection
+from gt.wire.transport import Connection
 
 #: How often a waiting thread that does not hold the turn looks whether its reply is here.
 GLANCE = 0.002
@@ -44,18 +42,16 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
-class SocketLink:
+class ThreadedLink:
     def __init__(self, connection: Connection, handle: Callable[[list[bytes]], None]) -> None:
         self._connection, self._handle = connection, handle
-        self._socket = connection.socket
         self._outbox: deque[list[Any]] = deque()
         self._turn = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._poller = zmq.Poller()
-        for source in (self._socket, connection.events, self._wake_read):
-            self._poller.register(source, zmq.POLLIN)
+        connection.also_wake_on(self._wake_read)
+        self._woken = False
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -86,10 +82,11 @@ class SocketLink:
     def _drain(self) -> None:
         while self._outbox:
             # sent, then removed: an interrupt in between repeats a submission, which its serial number tells
-            self._socket.send_multipart(self._outbox[0])
+            self._connection.send(self._outbox[0])
             self._outbox.popleft()
 
     def _wake(self) -> None:
+        self._woken = True
         with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
             os.write(self._wake_write, b"!")
 
@@ -114,18 +111,17 @@ class SocketLink:
     def _once(self, milliseconds: int) -> None:
         """With the turn: send what waits, then take in what comes."""
         self._drain()
-        for source, _ in self._poller.poll(milliseconds):
-            if source is self._socket:
-                _uninterrupted(self._receive)
-            elif source == self._wake_read:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_read, 4096)
-                self._drain()
-            else:
-                self._connection.look()
+        if self._connection.wait(milliseconds):
+            _uninterrupted(self._receive)
+        if self._woken:
+            self._woken = False
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+            self._drain()
 
     def _receive(self) -> None:
-        self._handle(self._socket.recv_multipart())
+        for frames in self._connection.take():
+            self._handle(frames)
 
     # -- the background ------------------------------------------------------------------
 
@@ -152,8 +148,6 @@ class SocketLink:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=2)
         with self._turn:
-            # a moment for the last words to leave
-            self._socket.linger = 500
             self._connection.close()
             os.close(self._wake_read)
             os.close(self._wake_write)

@@ -11,16 +11,16 @@ from gt.client.pointwise import ADD, CLAMP, DIV, MUL, POW, SUB, TRUE_DIVISION, F
 from gt.client.tensor import Tensor, binary, call, call_into
 from gt.errors import DTypeError
 from gt.ops import OPS, Attrs, Op
-from gt.types import SCALAR_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
+from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 
 #: Functions that are methods too: the first argument is the tensor.
 METHODS = {
     pointwise: (
-        "abs absolute add atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clip clone cos div divide eq "
-        "erf exp expm1 floor floor_divide fmod ge greater greater_equal gt isclose isfinite isinf isnan le less "
-        "less_equal log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill maximum minimum mul "
-        "multiply ne neg negative not_equal pow reciprocal relu remainder round rsqrt sigmoid sign sin sqrt square sub "
-        "subtract tan tanh true_divide trunc"
+        "abs absolute add atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clip clone cos div divide "
+        "eq erf exp expm1 floor floor_divide fmod ge greater greater_equal gt is_floating_point isclose isfinite "
+        "isinf isnan le less less_equal log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill "
+        "maximum minimum mul multiply ne neg negative not_equal numel pow reciprocal relu remainder round rsqrt "
+        "sigmoid sign sin sqrt square sub subtract tan tanh true_divide trunc"
     ),
     reductions: (
         "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
@@ -103,7 +103,7 @@ def _reflected(op: Op, attrs: Attrs) -> Function:
 
 def _in_place(op: Op, attrs: Attrs) -> Function:
     def apply(a: Tensor, b: Any) -> Any:
-        b = b if type(b) in SCALAR_OF else operand(b)
+        b = b if type(b) in NUMBER_OF else operand(b)
         return b if b is NotImplemented else call_into(op, a, (b,), attrs)
 
     return apply
@@ -120,21 +120,28 @@ def _unary_(op: Op) -> Function:
     return lambda x: call_into(op, x, ())
 
 
-def _binary_(op: Op, attrs: Attrs = ()) -> Function:
-    return lambda x, other: call_into(op, x, operands(op.name + "_", x, other)[1:], attrs)
+def _second(op: Op, x: Tensor, other: Any) -> Any:
+    """The other operand; most are what they should be already."""
+    if isinstance(other, Tensor) or type(other) in NUMBER_OF:
+        return other
+    return operands(op.name + "_", x, other)[1]
+
+
+def _binary_(op: Op) -> Function:
+    return lambda x, other: call_into(op, x, (_second(op, x, other),))
 
 
 def _scaled_(op: Op) -> Function:
     def method(x: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
         if alpha != 1:
             other = pointwise.scaled(op.name + "_", x, other, alpha)
-        return call_into(op, x, operands(op.name + "_", x, other)[1:])
+        return call_into(op, x, (_second(op, x, other),))
 
     return method
 
 
 def _div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-    return call_into(DIV, x, operands("div_", x, other)[1:], (("rounding_mode", rounding_mode),))
+    return call_into(DIV, x, (_second(DIV, x, other),), (("rounding_mode", rounding_mode),))
 
 
 def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -243,6 +250,7 @@ def _itself(x: Tensor) -> Tensor:
 
 
 OTHERS: dict[str, Any] = {
+    "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,
     "__neg__": pointwise.neg,

@@ -9,7 +9,17 @@ from gt.client.arguments import a_tensor, cast, operand, operands, refuse
 from gt.client.tensor import Tensor, binary, call
 from gt.errors import DTypeError
 from gt.ops import OPS, Attrs, Op
-from gt.types import SCALAR_OF, DType, promote, result_dtype
+from gt.types import NUMBER_OF, DType, promote, result_dtype
+
+__all__ = [
+    "abs", "absolute", "add", "atan2", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp",
+    "clip", "clone", "cos", "div", "divide", "eq", "erf", "exp", "expm1", "floor", "floor_divide", "fmod", "ge",
+    "greater", "greater_equal", "gt", "is_floating_point", "is_tensor", "isclose", "isfinite", "isinf", "isnan", "le",
+    "less", "less_equal", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
+    "masked_fill", "maximum", "minimum", "mul", "multiply", "ne", "neg", "negative", "not_equal", "numel", "pow",
+    "promote_types", "reciprocal", "relu", "remainder", "result_type", "round", "rsqrt", "rsub", "sigmoid", "sign",
+    "sin", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where",
+]  # fmt: skip
 
 Function = Callable[..., Tensor]
 
@@ -180,6 +190,7 @@ _NUMBER: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """The value is brought to the tensor's dtype, never the other way round."""
+    mask = a_tensor("masked_fill", mask)
     return call(WHERE, (mask, fitting("masked_fill", input, value), input))
 
 
@@ -221,7 +232,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
 
 def result_type(tensor1: Any, tensor2: Any) -> DType:
     pair = (operand(tensor1), operand(tensor2))
-    return result_dtype(*(x._type if isinstance(x, Tensor) else SCALAR_OF[type(x)] for x in pair))
+    return result_dtype(*(x._type if isinstance(x, Tensor) else NUMBER_OF[type(x)] for x in pair))
 
 
 def promote_types(type1: DType, type2: DType) -> DType:

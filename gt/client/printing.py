@@ -6,9 +6,8 @@ Only what is shown is read: of a large tensor the workers first cut out the corn
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from math import inf, isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from gt.client.functions import cat
 from gt.client.tensor import Tensor
@@ -16,9 +15,10 @@ from gt.client.views import narrow
 from gt.errors import ConfigError
 from gt.types import Shape, bool_, float32, int64
 
+__all__ = ["set_printoptions"]
 
-@dataclass(frozen=True)
-class Options:
+
+class Options(NamedTuple):
     precision: int = 4
     #: a tensor with more elements is shown by its corners
     threshold: float = 1000
@@ -38,11 +38,11 @@ def set_printoptions(profile: str | None = None, **options: Any) -> None:
     global _options
     if profile is not None and profile not in PROFILES:
         raise ConfigError(f"set_printoptions(profile={profile!r}): there are {', '.join(PROFILES)}")
-    unknown = set(options) - set(Options.__dataclass_fields__)
+    unknown = set(options) - set(Options._fields)
     if unknown:
         raise ConfigError(f"set_printoptions(): no option is called {unknown.pop()}")
     given = {name: value for name, value in options.items() if value is not None}
-    _options = replace(PROFILES[profile] if profile else _options, **{"sci_mode": None, **given})
+    _options = (PROFILES[profile] if profile else _options)._replace(**{"sci_mode": None, **given})
 
 
 def shown(x: Tensor) -> str:
@@ -60,12 +60,14 @@ def _with_notes(text: str, notes: list[str], indent: int) -> str:
     # one more than there is: torch counts so
     last = len(text) - text.rfind("\n") + 1
     for note in notes:
-        if last + len(note) + 2 > _options.linewidth:
+        # lines break where torch's do, whose name is longer
+        length = len(note.replace("gt.", "torch."))
+        if last + length + 2 > _options.linewidth:
             text += ",\n" + " " * indent + note
-            last = indent + len(note)
+            last = indent + length
         else:
             text += ", " + note
-            last += len(note) + 2
+            last += length + 2
     return text + ")"
 
 

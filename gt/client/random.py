@@ -12,6 +12,8 @@ from operator import index
 
 from gt.errors import DTypeError
 
+__all__ = ["initial_seed", "manual_seed", "seed"]
+
 
 def _signed(seed: int) -> int:
     """Numbers on the wire are signed."""

@@ -12,6 +12,11 @@ from gt.client.tensor import Tensor, call, call_many
 from gt.errors import DTypeError
 from gt.ops import OPS, Op
 
+__all__ = [
+    "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "cumsum", "equal", "log_softmax",
+    "logsumexp", "max", "mean", "min", "norm", "prod", "softmax", "std", "sum", "var",
+]  # fmt: skip
+
 SUM, PROD, MEAN, VAR, AMAX, AMIN = (OPS[name] for name in ("sum", "prod", "mean", "var", "amax", "amin"))
 ALL, ANY, ARGMAX, ARGMIN, CUMSUM = (OPS[name] for name in ("all", "any", "argmax", "argmin", "cumsum"))
 MAX_DIM, MIN_DIM, SOFTMAX, LOG_SOFTMAX = (OPS[name] for name in ("max_dim", "min_dim", "softmax", "log_softmax"))

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from gt.client import sites
 from gt.client.uploads import Uploads
 from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError, WorkerLost
-from gt.log import topic, warn
 from gt.ops import Op, Signature, sign
+from gt.say import topic, warn
 from gt.types import TensorType
 from gt.wire.codec import BadFrame, Decode, definition, encode
 from gt.wire.messages import (
@@ -229,7 +229,10 @@ class Session:
         if not isinstance(pending.error, ClusterError):  # a worker has come so far
             self._done = max(self._done, position)
         if pending.error is not None:
-            raise pending.error
+            try:
+                raise pending.error
+            finally:
+                pending.error = None  # in a cycle with its traceback it would keep the caller's tensors alive
         return pending.buffer
 
     def ask(self) -> list[WorkerStats]:
@@ -352,7 +355,7 @@ class Session:
         if link is None:
             return
         if self.ended is None:
-            self._end(ConnectionLost("this session was disconnected"))
+            self.ended = ConnectionLost("this session was disconnected, and its tensors went with it")
             with contextlib.suppress(ConnectionLost):
                 link.send([encode(Bye())])
         link.close()

@@ -6,7 +6,6 @@ the instruction, and comes back with its error.
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 from types import CodeType, FrameType
@@ -49,6 +48,8 @@ def describe(number: int) -> str:
     """``train.py:17: y = x @ w``"""
     if not 0 < number < len(_places):
         return ""
+    import linecache  # brings the tokenizer with it, and only errors need it
+
     code, line = _places[number]
     assert code is not None
     text = linecache.getline(code.co_filename, line).strip()

@@ -15,7 +15,7 @@ from gt.client import sites
 from gt.client.session import BATCH, Session
 from gt.errors import ClusterError, DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Op
-from gt.types import BYTES, INT, SCALAR_OF, DType, OperandType, Size, TensorType
+from gt.types import BYTES, INT, NUMBER_OF, DType, OperandType, Size, TensorType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,9 +85,6 @@ class Tensor(Declared):
     def nbytes(self) -> int:
         return self._type.nbytes
 
-    def numel(self) -> int:
-        return self._type.numel
-
     def dim(self) -> int:
         return self._type.ndim
 
@@ -100,9 +97,6 @@ class Tensor(Declared):
         if not -self._type.ndim <= dim < self._type.ndim:
             raise DimError(f"size({self._type}, {dim}): there are {self._type.ndim} dims")
         return self._type.shape[dim]
-
-    def is_floating_point(self) -> bool:
-        return self._type.dtype.kind == "f"
 
     # -- its value -----------------------------------------------------------------------
 
@@ -197,7 +191,7 @@ class Tensor(Declared):
 
 def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     """Emit one instruction with one result. The hot path: every step here is counted in nanoseconds."""
-    session = _session_of(operands)
+    session = _session_of(op, operands)
     key: list[Any] = [op, attrs, False]
     words: list[Any] = []
     for x in operands:
@@ -209,9 +203,9 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
             key.append(x._type)
             words.append(x._id)
         else:
-            scalar = SCALAR_OF[type(x)]
-            if scalar is INT and not MIN_INT <= x <= MAX_INT:
-                raise _too_long(op, x)
+            scalar = NUMBER_OF.get(type(x))
+            if scalar is None or (scalar is INT and not MIN_INT <= x <= MAX_INT):
+                raise _no_operand(op, x)
             key.append(scalar)
             words.append(x)
     found = session.signatures.get(tuple(key))
@@ -239,9 +233,9 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
         type_b: OperandType = b._type
         word_b = b._id
     else:
-        type_b = SCALAR_OF[type(b)]
+        type_b = NUMBER_OF[type(b)]
         if type_b is INT and not MIN_INT <= b <= MAX_INT:
-            raise _too_long(op, b)
+            raise _no_operand(op, b)
         word_b = b
     found = session.signatures.get((op, attrs, False, a._type, type_b))
     if found is None:
@@ -257,7 +251,7 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
 
 def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Tensor, ...]:
     """`call` for an op with several results."""
-    session = _session_of(operands)
+    session = _session_of(op, operands)
     types, words = _operands(op, session, operands)
     _, _, signature = found = session.signatures.get((op, attrs, False, *types)) or session.define(
         op, attrs, types, False
@@ -288,7 +282,7 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
 
 def create(op: Op, operands: tuple[Any, ...], attrs: Attrs, session: Session) -> Tensor:
     """Emit an op without tensor operands."""
-    types = tuple(SCALAR_OF[type(x)] for x in operands)
+    types = tuple(NUMBER_OF[type(x)] for x in operands)
     return _created(op, operands, attrs, session, types)
 
 
@@ -321,22 +315,25 @@ def _operands(op: Op, session: Session, operands: tuple[Any, ...]) -> tuple[tupl
             types.append(x._type)
             words.append(x._id)
         else:
-            if type(x) is int and not MIN_INT <= x <= MAX_INT:
-                raise _too_long(op, x)
-            types.append(SCALAR_OF[type(x)])
+            scalar = NUMBER_OF.get(type(x))
+            if scalar is None or (scalar is INT and not MIN_INT <= x <= MAX_INT):
+                raise _no_operand(op, x)
+            types.append(scalar)
             words.append(x)
     return tuple(types), words
 
 
-def _session_of(operands: tuple[Any, ...]) -> Session:
+def _session_of(op: Op, operands: tuple[Any, ...]) -> Session:
     for x in operands:
         if isinstance(x, Tensor):
             return x._session
-    raise AssertionError("an op without tensors is emitted by `create`")
+    raise DTypeError(f"{op.name}: needs a tensor; make one with gt.tensor")
 
 
-def _too_long(op: Op, number: int) -> DTypeError:
-    return DTypeError(f"{op.name}(…, {number}): an int has at most 64 bits; use a float")
+def _no_operand(op: Op, x: Any) -> DTypeError:
+    if isinstance(x, int):
+        return DTypeError(f"{op.name}(…, {x}): an int has at most 64 bits; use a float")
+    return DTypeError(f"{op.name}: an operand is a tensor or a number, not {type(x).__name__}")
 
 
 def _strangers(one: Session, other: Session) -> ClusterError:

@@ -12,12 +12,17 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
-from gt.client.arguments import one_dim, refuse, sizes
+from gt.client.arguments import one_dim, refuse, sizes, whole
 from gt.client.tensor import Tensor, call, call_many, look_at, view_of
 from gt.errors import DimError, ShapeError
 from gt.ops import OPS, Attrs, Op
 from gt.ops.infer import wrap_dim, wrap_dims
 from gt.types import Shape
+
+__all__ = [
+    "broadcast_to", "chunk", "flatten", "moveaxis", "movedim", "narrow", "permute", "ravel", "reshape", "select",
+    "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind", "unflatten", "unsqueeze",
+]  # fmt: skip
 
 VIEW, RESHAPE, PERMUTE, EXPAND = (OPS[name] for name in ("view", "reshape", "permute", "expand"))
 SLICE, SPLIT = OPS["slice"], OPS["split"]
@@ -130,6 +135,7 @@ def contiguous(input: Tensor) -> Tensor:
 
 def dim_of(name: str, x: Tensor, dim: int, extra: int = 0) -> int:
     """A dim of x counted from the start; raises if there is none. ``extra`` dims are about to be added."""
+    dim = whole(dim, f"{name}(): a dim is an int")
     try:
         return wrap_dim(dim, x._type.ndim + extra)
     except DimError as problem:
@@ -137,6 +143,7 @@ def dim_of(name: str, x: Tensor, dim: int, extra: int = 0) -> int:
 
 
 def dims_of(name: str, x: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
+    dims = [whole(d, f"{name}(): dims are ints") for d in dims]
     try:
         return wrap_dims(dims, x._type.ndim)
     except (DimError, ShapeError) as problem:
@@ -231,6 +238,8 @@ def expand(input: Tensor, *size: Any) -> Tensor:
         raise refuse(ShapeError, "-1 names a size the tensor does not have", "expand", input, shape=shape)
     if new >= 0 and -1 in shape:
         shape = (*shape[:new], *(n if m == -1 else m for n, m in zip(old, shape[new:], strict=True)))
+    if shape == (1,) * new + old:  # nothing is stretched: such a view can be written
+        return _seen_as(input, shape)
     return view_of(input, EXPAND, (("shape", shape),))
 
 
@@ -314,6 +323,7 @@ def _starts(ndim: int, dim: int, start: int) -> tuple[int, ...]:
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     dim, shape = _real_dim("select", input, dim), input._type.shape
+    index = whole(index, "select(): the index is an int")
     if not -shape[dim] <= index < shape[dim]:
         text = f"index {index} is out of bounds for dim {dim} of size {shape[dim]}"
         raise refuse(DimError, text, "select", input, dim=dim, index=index)
@@ -323,6 +333,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     dim, shape = _real_dim("narrow", input, dim), input._type.shape
+    start, length = (whole(n, "narrow(): start and length are ints") for n in (start, length))
     size, first = shape[dim], start + shape[dim] if start < 0 else start
     if not (0 <= first <= size and 0 <= length <= size - first):
         text = f"{length} elements from {start} are not within size {size}"
@@ -342,7 +353,7 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
     dim = _real_dim("split", input, dim)
     given, size = split_size_or_sections, input._type.shape[dim]
     if not isinstance(given, int):
-        return _parts(input, tuple(given), dim)
+        return _parts(input, sizes((given,), "split"), dim)
     if given < 0 or (given == 0 and size):
         raise refuse(ShapeError, "parts must have a size of at least 1", "split", input, given, dim=dim)
     whole, rest = divmod(size, given or 1)
@@ -362,7 +373,7 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple(select(input, dim, i) for i in range(input._type.shape[dim]))
 
 
-def _parts(x: Tensor, parts: tuple[int, ...], dim: int) -> tuple[Tensor, ...]:
+def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
     """One instruction makes them all; each is then the view that a slice would have made."""
     made = call_many(SPLIT, (x,), (("sizes", parts), ("dim", dim)))
     shape = x._type.shape

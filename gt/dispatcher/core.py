@@ -133,6 +133,10 @@ class Dispatcher:
                     self._refuse(client.peer, str(violation))
         return self._actions()
 
+    def name_of(self, peer: Peer) -> str:
+        known = self.by_peer.get(peer)
+        return "a stranger" if known is None else f"{type(known).__name__.lower()} {known.id}"
+
     def _actions(self) -> list[Action]:
         out, self.out = self.out, []
         return out

@@ -1,9 +1,10 @@
 """GT_INSTRUCTION_LOG: one line an instruction, as it passes the dispatcher.
 
-    12:31:07.482913 | #17 | RECV | client:1 | matmul(float32[8,4], float32[4,4]) | 128B | out=9 in=7,8
-    12:31:07.483020 | #17 | WORKER_SEND | worker:0 | matmul(…) | 128B | out=9 in=7,8
+    12:31:07.482913 | #17 | RECV | client:1 | matmul(float32[8,4], float32[4,4]) | 128B | client:1 out=9 in=7,8
+    12:31:07.483020 | #18 | WORKER_SEND | worker:0 | matmul(…) | 128B | client:1 out=9 in=7,8
 
-RECV and SEND are the client's side, WORKER_SEND and WORKER_RECV the workers'. Failures say ERROR.
+RECV and SEND are the client's side, WORKER_SEND and WORKER_RECV the workers'. The size is the result's. Failures say
+ERROR. A message that is no instruction has the number 0.
 """
 
 from __future__ import annotations

@@ -11,10 +11,12 @@ import tempfile
 import threading
 
 from gt.errors import ConfigError, NoWorkers
-from gt.log import topic
+from gt.say import topic
 
 #: Seconds a child may take to end by itself.
 GRACE = 2.0
+#: Any of these lets the children's words through; else only the last are kept, for when a start fails.
+TALKATIVE = ("GT_VERBOSE", "GT_DEBUG_DISPATCHER", "GT_DEBUG_WORKER")
 
 
 def visible_gpus() -> list[str]:
@@ -42,7 +44,7 @@ class LocalSystem:
         self.workers = workers
         self._folder = tempfile.mkdtemp(prefix="gt-")  # mkdtemp's folders are their owner's alone
         self._socket = os.path.join(self._folder, "server")
-        self.address = f"ipc://{self._socket}"
+        self.address = f"unix:{self._socket}"
         self._errors = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (open as long as the system runs)
         self._stopping = threading.Lock()
         self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
@@ -68,7 +70,7 @@ class LocalSystem:
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=None if topic("GT_VERBOSE") else self._errors,
+            stderr=None if any(map(topic, TALKATIVE)) else self._errors,
             env={**os.environ, **environment, "PYTHONPATH": path},
         )
         self._children.append((name, child))

@@ -8,8 +8,9 @@ op is made: attributes are complete, normalised and hashable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.types import DTYPES, DType, OperandType, TensorType
@@ -19,8 +20,8 @@ Attrs = tuple[tuple[str, Any], ...]
 Types = tuple[TensorType, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Op:
+# no dataclass: on a machine without torch only that would bring `inspect`, a quarter of what `import gt` takes
+class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     name: str
     #: (*operand types, **attrs) -> the result's type, or a tuple of them; raises one of the three errors above.
     infer: Callable[..., TensorType | Types]

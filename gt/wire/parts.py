@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gt.wire.messages import LANE, PART, PARTS_AHEAD, SHARED_PART, Place
 from gt.wire.shared import Lane
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(NamedTuple):
     """The next part to send: in shared memory at ``place``, or as ``data`` in a frame of its own."""
 
     offset: int

@@ -1,18 +1,22 @@
-"""ZeroMQ sockets as GT uses them: how they are set up, and how a peer's end is noticed.
+"""The transport between machines: ZeroMQ over TCP, encrypted and authenticated by CURVE.
 
 A connection's end is seen by the kernel, not guessed from silence: a DEALER watches its socket's events, a ROUTER
-notices when it cannot reach a peer (`server.py` tries once a second). ZeroMQ's own heartbeats, answered by its I/O
+notices when it cannot reach a peer (the server tries once a second). ZeroMQ's own heartbeats, answered by its I/O
 thread even while Python computes, catch hosts that vanish without closing anything.
+
+`ZmqListener` and `ZmqConnection` do what `gt.wire.unix` does within one machine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from gt.wire.auth import Keys
+from gt.wire.codec import BadFrame
 from gt.wire.messages import MAX_FRAME
 
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000
@@ -24,7 +28,7 @@ _FAILED = {
 }
 
 
-def _configure(socket: zmq.Socket[bytes], keys: Keys | None) -> None:
+def _configure(socket: zmq.Socket[bytes], keys: Keys) -> None:
     socket.linger = 0
     # credits bound what is under way; a second bound here would only drop or block
     socket.sndhwm = socket.rcvhwm = 0
@@ -33,23 +37,59 @@ def _configure(socket: zmq.Socket[bytes], keys: Keys | None) -> None:
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
     socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
     socket.setsockopt(zmq.IPV6, 1)
-    if keys is not None:
-        socket.curve_secretkey, socket.curve_publickey = keys.secret, keys.public
+    socket.curve_secretkey, socket.curve_publickey = keys.secret, keys.public
 
 
-def listening(context: zmq.Context[Any], address: str, keys: Keys | None) -> zmq.Socket[bytes]:
-    """A server's socket. Raises zmq.ZMQError if the address is taken."""
-    socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-    _configure(socket, keys)
-    socket.router_mandatory = True
-    if keys is not None:
-        socket.curve_server = True
-    try:
-        socket.bind(address)
-    except zmq.ZMQError:
-        socket.close()
-        raise
-    return socket
+class ZmqListener:
+    """The server's side. Raises OSError if the address is taken."""
+
+    def __init__(self, address: str, keys: Keys) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._gatekeeper = Gatekeeper(self._context, keys)
+        self._socket = self._context.socket(zmq.ROUTER)
+        _configure(self._socket, keys)
+        self._socket.router_mandatory = True
+        self._socket.curve_server = True
+        #: a ROUTER cannot hang up on a peer: it is not listened to any more
+        self._dropped: set[bytes] = set()
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise OSError(error.errno, error.strerror) from None
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._gatekeeper.socket, zmq.POLLIN)
+
+    def receive(self, seconds: float) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
+        for source, _ in self._poller.poll(max(0, int(seconds * 1000) + 1)):
+            if source is not self._socket:
+                self._gatekeeper.answer()
+                continue
+            peer, *frames = self._socket.recv_multipart()
+            if frames and peer not in self._dropped:
+                yield peer, frames
+
+    def send(self, peer: bytes, frames: list[Any]) -> bool:
+        """False if the peer is gone."""
+        try:
+            self._socket.send_multipart([peer, *frames], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                self._dropped.discard(peer)
+                return False
+            raise
+        return True
+
+    def silent(self, now: float) -> list[bytes]:
+        """None: ZeroMQ's heartbeats close the connection of a peer that is silent."""
+        return []
+
+    def drop(self, peer: bytes) -> None:
+        self._dropped.add(peer)
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
 
 
 class Gatekeeper:
@@ -70,27 +110,50 @@ class Gatekeeper:
         self.socket.send_multipart([version, request, code, text, b"peer", b""])
 
 
-class Connection:
-    """A client's or a worker's socket, and what happens to it."""
+class ZmqConnection:
+    """A client's or a worker's side. One thread at a time may touch it."""
 
-    def __init__(self, context: zmq.Context[Any], address: str, keys: Keys | None) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        _configure(self.socket, keys)
-        if keys is not None:
-            self.socket.curve_serverkey = keys.peer
-        self.socket.reconnect_ivl = 50
-        self.events = self.socket.get_monitor_socket()
-        #: why there is no connection (any more), in words; empty as long as there is hope
+    def __init__(self, address: str, keys: Keys) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        _configure(self._socket, keys)
+        self._socket.curve_serverkey = keys.peer
+        self._socket.reconnect_ivl = 50
+        self._events: zmq.Socket[bytes] = self._socket.get_monitor_socket()
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._events, zmq.POLLIN)
+        #: why there is no connection any more; empty as long as there is one, or hope for one
         self.ended = ""
         #: why the server would not have us
         self.refused = ""
         self._greeted = False
-        self.socket.connect(address)
+        self._socket.connect(address)
 
-    def look(self) -> None:
+    def also_wake_on(self, fd: int) -> None:
+        self._poller.register(fd, zmq.POLLIN)
+
+    def send(self, frames: list[Any]) -> None:
+        self._socket.send_multipart(frames)
+
+    def wait(self, milliseconds: int) -> bool:
+        """Is there something to take? Waits at most so long."""
+        ready = self._poller.poll(milliseconds)
+        if any(source is self._events for source, _ in ready):
+            self._look()
+        return bool(ready)
+
+    def take(self) -> list[list[bytes]]:
+        """The messages that are here."""
+        taken = []
+        while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            taken.append(self._socket.recv_multipart())
+        return taken
+
+    def _look(self) -> None:
         """Take note of what happened to the connection."""
-        while self.events.poll(0):
-            event = recv_monitor_message(self.events)["event"]
+        while self._events.poll(0):
+            event = recv_monitor_message(self._events)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._greeted = True
             elif event == zmq.EVENT_DISCONNECTED and self._greeted:
@@ -98,9 +161,9 @@ class Connection:
             elif event == zmq.EVENT_DISCONNECTED:  # a server that cannot read our greeting just hangs up
                 self.refused = self.refused or _FAILED[zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL]
             elif event in _FAILED:
-                self.refused = _FAILED[event]
+                self.refused = _FAILED[zmq.Event(event)]
 
     def close(self) -> None:
-        self.socket.disable_monitor()
-        self.events.close(0)
-        self.socket.close(0)
+        self._socket.disable_monitor()
+        self._events.close(0)
+        self._socket.close(500)  # a moment for the last words to leave

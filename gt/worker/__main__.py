@@ -9,7 +9,7 @@ import sys
 
 from gt.errors import ConnectionLost, GtError
 from gt.launch.quiet import calm_collector
-from gt.log import topic
+from gt.say import topic
 from gt.wire.auth import peer_keys, token_for_peer
 from gt.worker.engines import make_engine
 
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(given: argparse.Namespace) -> int:
-    address, keys = f"ipc://{given.unix}", None
+    address, keys = f"unix:{given.unix}", None
     if not given.unix:
         address, keys = f"tcp://{given.host}:{given.port}", peer_keys(token_for_peer())
     engine = make_engine(given.backend, given.device, given.threads)

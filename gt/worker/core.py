@@ -100,10 +100,8 @@ class Space:
 
 
 class Worker:
-    def __init__(self, engine: Engine, host: str = "", allocate: Callable[[int], Any] = bytearray) -> None:
+    def __init__(self, engine: Engine, host: str = "") -> None:
         self.engine, self.host = engine, host
-        #: makes the memory that large tensors are put together in
-        self.allocate = allocate
         self.id = -1
         self.spaces: dict[int, Space] = {}
         self.lanes = Lanes()
@@ -144,7 +142,7 @@ class Worker:
 
     def _take(self, space: Space, m: Part, data: memoryview | None) -> None:
         if m.transfer not in space.transfers:
-            buffer = memoryview(self.allocate(m.total)).cast("B")
+            buffer = memoryview(self.engine.allocate(m.total))
             space.transfers[m.transfer] = Incoming(buffer), buffer
         transfer = space.transfers[m.transfer]
         if isinstance(transfer, Exception):  # what began badly goes on being thrown away

@@ -1,4 +1,4 @@
-"""The worker's shell: one socket, one loop, and the clock. ``python -m gt.worker`` runs it."""
+"""The worker's shell: one connection, one loop, and the clock. ``python -m gt.worker`` runs it."""
 
 from __future__ import annotations
 
@@ -6,38 +6,32 @@ import os
 import time
 from typing import Any
 
-import zmq
 from msgspec.structs import replace
 
 from gt.errors import ConnectionLost, Refused
-from gt.log import topic
+from gt.say import topic
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import Keys
 from gt.wire.codec import Decode, encode
-from gt.wire.messages import Alive, Done, Hello, Reply, Welcome
+from gt.wire.messages import Alive, Done, Execute, Hello, Reply, Welcome
 from gt.wire.messages import Refused as RefusedMessage
 from gt.wire.shared import host_identity
-from gt.wire.sockets import Connection
+from gt.wire.transport import connection
 from gt.worker.core import Send, Worker
 from gt.worker.engines import Engine
 
 
 class Shell:
     def __init__(self, address: str, keys: Keys | None, engine: Engine, patience: float) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.connection = Connection(self.context, address, keys)
-        self.socket = self.connection.socket
-        self.worker = Worker(engine, host_identity(), _large_pages)
+        self.connection = connection(address, keys)
+        self.worker = Worker(engine, host_identity())
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")
-        self.poller = zmq.Poller()
-        self.poller.register(self.socket, zmq.POLLIN)
-        self.poller.register(self.connection.events, zmq.POLLIN)
         self._greet(engine, address, patience)
 
     def _greet(self, engine: Engine, address: str, patience: float) -> None:
         hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), engine.name, engine.device)
-        self.socket.send(encode(hello))
+        self.connection.send([encode(hello)])
         deadline = time.monotonic() + patience
         while self.worker.id < 0:
             self._once(200)
@@ -52,16 +46,13 @@ class Shell:
             self._once(1000)
 
     def _once(self, milliseconds: int) -> None:
-        for source, _ in self.poller.poll(milliseconds):
-            if source is self.socket:
-                self._take()
-            else:
-                self.connection.look()
+        if self.connection.wait(milliseconds):
+            for frames in self.connection.take():
+                self._take(frames)
         if self.connection.ended:
             raise ConnectionLost(self.connection.ended)
 
-    def _take(self) -> None:
-        frames = self.socket.recv_multipart()
+    def _take(self, frames: list[bytes]) -> None:
         message = self.decode(frames[0])
         if isinstance(message, Welcome):
             self.worker.id = message.id
@@ -73,6 +64,8 @@ class Shell:
     def _work(self, message: Any, frames: list[bytes]) -> None:
         begun = time.perf_counter()
         sends = self.worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
+        if isinstance(message, Execute):
+            self.worker.engine.pace()
         micros = int((time.perf_counter() - begun) * 1e6)
         if self.debug:
             self.debug(f"{type(message).__name__} in {micros} us")
@@ -90,15 +83,7 @@ class Shell:
             frames.append(encode(send.inner))
         if send.data is not None:
             frames.append(send.data)
-        self.socket.send_multipart(frames)
+        self.connection.send(frames)
 
     def close(self) -> None:
         self.connection.close()
-        self.context.destroy(linger=0)
-
-
-def _large_pages(nbytes: int) -> Any:
-    """numpy asks the kernel for large pages: filling fresh memory takes a quarter of the time."""
-    import numpy as np
-
-    return np.empty(nbytes, dtype=np.uint8)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from gt.errors import ConfigError
 from gt.ops import Signature
-from gt.types import TensorType
 
 #: (*arrays and numbers) -> an array, or a tuple of them if the signature has several results
 Linked = Callable[..., Any]
@@ -22,8 +21,8 @@ class Engine(Protocol):
     def link(self, signature: Signature) -> Linked:
         """Raises DTypeError if this engine has not all the dtypes."""
 
-    def from_host(self, data: memoryview, type: TensorType, *, adopt: bool) -> Any:
-        """An array of these bytes; ``adopt`` allows it to live on in that very memory."""
+    def allocate(self, nbytes: int) -> Any:
+        """Host memory, as quick as it can be had, that a large tensor is put together in before it is uploaded."""
 
     def to_host(self, array: Any) -> memoryview:
         """The array's bytes, in row-major order; they may be the array's own memory."""
@@ -32,8 +31,12 @@ class Engine(Protocol):
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
-    def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+    def pace(self) -> None:
+        """Called after each piece of a program: let the device fall back by a few pieces at most.
+
+        So the time a piece takes is the device's time, not that of handing it over, and nobody who comes later waits
+        behind a long queue.
+        """
 
     def memory(self) -> dict[str, int]:
         """What the device says: ``used`` and ``total`` bytes, as far as it can be asked."""

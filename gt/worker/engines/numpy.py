@@ -10,7 +10,7 @@ import numpy as np
 
 from gt.errors import DTypeError
 from gt.ops import Signature
-from gt.types import DTYPES, DType, TensorType
+from gt.types import DTYPES, DType
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -35,9 +35,8 @@ class NumpyEngine:
         kernel = partial(op.numpy, np) if op.numpy is not None else partial(op.kernel, xp)
         return _Call(signature, partial(kernel, **given))
 
-    def from_host(self, data: memoryview, type: TensorType, *, adopt: bool) -> np.ndarray[Any, Any]:
-        array = np.frombuffer(data, dtype=numpy_dtype(type.dtype)).reshape(type.shape)
-        return array if adopt and not data.readonly else array.copy()
+    def allocate(self, nbytes: int) -> memoryview:
+        return np.empty(nbytes, dtype=np.uint8).data
 
     def to_host(self, array: np.ndarray[Any, Any]) -> memoryview:
         if not array.size:
@@ -50,7 +49,7 @@ class NumpyEngine:
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 
-    def synchronize(self) -> None:
+    def pace(self) -> None:
         pass
 
     def memory(self) -> dict[str, int]:

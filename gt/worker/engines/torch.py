@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 
 from gt.errors import ConfigError
 from gt.ops import Signature
-from gt.types import TensorType
 from gt.wire.messages import INLINE
+
+#: How many pieces of a program the GPU may be behind.
+PIECES_AHEAD = 3
 
 
 class TorchEngine:
@@ -28,6 +31,7 @@ class TorchEngine:
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(f"--device {self.device}: {str(error).splitlines()[0]}") from None
         self.on_gpu = self._device.type == "cuda"
+        self._marks: deque[torch.cuda.Event] = deque()
         # the client asks for gradients as ops of their own: torch must not record a second tape
         torch.set_grad_enabled(False)
 
@@ -44,23 +48,25 @@ class TorchEngine:
         linked = partial(kernel, **given)
         return _writing(linked) if signature.into else linked
 
-    def from_host(self, data: memoryview, type: TensorType, *, adopt: bool) -> torch.Tensor:
-        dtype = getattr(torch, type.dtype.name)
-        if not type.numel:
-            return torch.empty(type.shape, dtype=dtype, device=self._device)
-        source = data if not data.readonly else bytearray(data)
-        host = torch.frombuffer(source, dtype=dtype).reshape(type.shape)
-        if self.on_gpu:
-            return host.to(self._device)
-        return host if adopt or source is not data else host.clone()
+    def allocate(self, nbytes: int) -> memoryview:
+        if self.on_gpu:  # pinned, and kept by torch for the next time: three times the speed of ordinary memory
+            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy().data
+        return np.empty(
+            nbytes, dtype=np.uint8
+        ).data  # numpy asks for large pages, which are filled in a quarter of the time
 
     def to_host(self, array: torch.Tensor) -> memoryview:
         if array.dtype is torch.bfloat16:
             array = array.view(torch.int16)  # numpy has no such dtype, but the bytes are the same
-        host = (array.cpu() if self.on_gpu else array).numpy()
+        host = (self._fetched(array) if self.on_gpu else array).numpy()
         if host.nbytes <= INLINE:
             return memoryview(host.tobytes())
-        return memoryview(np.ascontiguousarray(host).reshape(-1).view(np.uint8))
+        return np.ascontiguousarray(host).reshape(-1).view(np.uint8).data
+
+    def _fetched(self, array: torch.Tensor) -> torch.Tensor:
+        if array.nbytes <= INLINE:
+            return array.cpu()
+        return torch.empty(array.shape, dtype=array.dtype, pin_memory=True).copy_(array)
 
     def nbytes(self, array: torch.Tensor) -> int:
         return array.numel() * array.element_size()
@@ -69,9 +75,14 @@ class TorchEngine:
         # on the CPU torch raises a plain RuntimeError; its allocator's name is the only sign
         return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
-    def synchronize(self) -> None:
-        if self.on_gpu:
-            torch.cuda.synchronize(self._device)
+    def pace(self) -> None:
+        if not self.on_gpu:
+            return
+        mark = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        mark.record()
+        self._marks.append(mark)
+        if len(self._marks) > PIECES_AHEAD:
+            self._marks.popleft().synchronize()
 
     def memory(self) -> dict[str, int]:
         if not self.on_gpu:

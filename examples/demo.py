@@ -1,0 +1,144 @@
+"""GT in ten seconds: ``make demo``, or ``python examples/demo.py``.
+
+Nothing has to be running: the first tensor starts a server and a worker on this machine, on its GPU if it has one.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import time
+
+import gt
+
+WIDTH = 78
+
+
+def main() -> None:
+    begun = time.perf_counter()
+    start()
+    tensors()
+    picture()
+    speed()
+    mistakes()
+    memory()
+    gt.disconnect()
+    print(f"\nThe system has ended with its client. {time.perf_counter() - begun:.1f} s in all.")
+
+
+def title(text: str) -> None:
+    print(f"\n== {text} " + "=" * (WIDTH - len(text) - 4))
+
+
+def start() -> None:
+    title(f"GT {gt.__version__}")
+    begun = time.perf_counter()
+    gt.ones(1).item()
+    print(f"A server and its workers were started by the first tensor, in {time.perf_counter() - begun:.1f} s:")
+    for worker in gt.workers():
+        print(f"  worker {worker.id}   {worker.backend} on {worker.device}   pid {worker.pid}")
+
+
+def tensors() -> None:
+    title("Tensors look and behave like PyTorch's")
+    gt.manual_seed(0)
+    x = gt.randn(3, 4)
+    print("x =", str(x).replace("\n", "\n    "))
+    print("x.softmax(1).sum(1) =", x.softmax(1).sum(1))
+    first_row = x[0]
+    first_row.zero_()
+    print("after x[0].zero_(), (x == 0).sum() =", (x == 0).sum().item())
+
+
+def picture() -> None:
+    title("The Mandelbrot set, one value to read")
+    before = instructions()
+    re = gt.linspace(-2.2, 0.8, WIDTH)
+    im = gt.linspace(-1.15, 1.15, 24).unsqueeze(1)
+    x, y, steps = gt.zeros(24, WIDTH), gt.zeros(24, WIDTH), gt.zeros(24, WIDTH)
+    for _ in range(40):
+        x, y = (x * x - y * y + re).clamp(-9, 9), (2 * x * y + im).clamp(-9, 9)
+        steps += x * x + y * y < 4
+    shades = gt.tensor(list(b" .,:;-=+ox*&%$#@"), dtype=gt.uint8)
+    shade = (gt.sqrt(steps / 40) * 15).long()
+    for row in shades[shade].numpy():
+        print(row.tobytes().decode().rstrip())
+    print(f"{instructions() - before} instructions were streamed, and one value was read.")
+
+
+def instructions() -> int:
+    return sum(worker["total_instructions"] for worker in gt.debug.get_worker_stats().values())
+
+
+def speed() -> None:
+    title("The client never waits, except to read a value")
+    x, one = gt.zeros(64, 64), gt.ones(64, 64)
+    for _ in range(200):  # what is seen for the first time takes longer
+        x = x + one
+    x.sum().item()
+
+    n = 2000
+    begun = time.perf_counter()
+    for _ in range(n):
+        x = x + one
+    emitted = time.perf_counter() - begun
+    x[0, 0].item()
+    streamed = n / (time.perf_counter() - begun)
+
+    begun = time.perf_counter()
+    for _ in range(200):
+        x = x + one
+        x[0, 0].item()
+    read = 200 / (time.perf_counter() - begun)
+
+    bar("additions a second, one read at the end", streamed, streamed)
+    bar("additions a second, a read after each", read, streamed)
+    print(f"Python went on after {emitted / n * 1e6:.1f} us an addition; {x[0, 0].item():.0f} were made in all.")
+
+
+def bar(name: str, value: float, full: float) -> None:
+    length = max(1, round(20 * value / full))
+    print(f"  {name:40} {value:9,.0f}  {'#' * length}")
+
+
+def mistakes() -> None:
+    title("A mistake is told at your own line, and the session goes on")
+    x = gt.arange(5)
+    # shapes are known here: what does not fit is refused at once, and nothing is sent
+    try:
+        x + gt.ones(4)
+    except gt.ShapeError as error:
+        told(error)
+    # what only a worker can know is told when a value that needs it is read
+    bad = x[gt.tensor([7])]
+    worse = bad * 2
+    try:
+        worse.item()
+    except gt.RemoteError as error:
+        told(error)
+    print("x.sum() =", x.sum().item())
+
+
+def told(error: Exception) -> None:
+    print(f"{type(error).__name__}:")
+    for line in str(error).replace(os.getcwd() + os.sep, "").splitlines():
+        print(textwrap.fill(line.strip(), WIDTH, initial_indent="  ", subsequent_indent="    "))
+
+
+def memory() -> None:
+    title("What Python lets go, the workers free")
+    kept = [gt.ones(1 << 20) for _ in range(8)]
+    kept[-1].sum().item()
+    show("8 tensors of 4 MiB")
+    del kept[1:]
+    show("7 of them dropped")
+
+
+def show(when: str) -> None:
+    for name, told in gt.debug.memory().items():
+        mine = told["client"]
+        print(f"  {name}, {when}: {mine['tensors']} tensors, {mine['bytes'] / 2**20:.1f} MiB")
+
+
+if __name__ == "__main__":
+    main()

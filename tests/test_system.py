@@ -1,0 +1,367 @@
+"""GT as its users run it: real servers, workers and clients, and what the parts promise each other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.processes import System, script
+
+NUMPY = ("--backend", "numpy")
+
+
+def test_hello(stack):
+    """The very first thing anybody does."""
+    client = script("import gt; gt.manual_seed(0); print(gt.randn(2, 2))", stack=stack)
+    assert client.end() == 0
+    assert re.fullmatch(r"tensor\(\[\[.*\],\n        \[.*\]\]\)", client.output)
+
+
+def test_same_seed_same_numbers_whatever_the_workers(stack):
+    program = """
+        import gt
+        for n, backend in ((1, "torch"), (2, "torch"), (1, "numpy")):
+            import os; os.environ["GT_BACKEND"] = backend
+            gt.gpu_workers(n)
+            gt.manual_seed(7)
+            normal = [round(v, 4) for v in gt.randn(5).tolist()]
+            print(normal, gt.rand(3).tolist(), gt.randint(0, 9, (4,)).tolist(), flush=True)
+    """
+    client = script(program, stack=stack)
+    assert client.end() == 0, client.output
+    assert len(client.lines) == 3
+    assert len(set(client.lines)) == 1
+
+
+def test_gpu_workers_really_changes_the_number(stack):
+    client = script(
+        """
+        import gt
+        old = gt.ones(2)
+        for n in (1, 3, 2):
+            gt.gpu_workers(n)
+            print(n, len(gt.workers()), gt.ones(2).sum().item(), flush=True)
+        try:
+            old + 1
+        except gt.ClusterError as error:
+            print(error)
+        try:
+            gt.gpu_workers(0)
+        except gt.ConfigError as error:
+            print(error)
+        """,
+        stack=stack,
+        GT_BACKEND="numpy",
+    )
+    assert client.end() == 0, client.output
+    assert client.lines[:3] == ["1 1 2.0", "3 3 2.0", "2 2 2.0"]
+    assert client.lines[3] == "this session was disconnected, and its tensors went with it"
+    assert client.lines[4] == "gpu_workers(0): at least one worker is needed"
+
+
+def test_two_clients_never_see_each_other(system):
+    """Each writes its own numbers under the same ids, on the same worker, at the same time."""
+    program = """
+        mine = float(sys.argv[1])
+        x = gt.full((50, 50), mine)
+        say("ready")
+        go()
+        for i in range(200):
+            y = x * i + mine
+            assert float(y[3, 4]) == mine * i + mine, (i, float(y[3, 4]))
+        say("all mine")
+    """
+    clients = [system.client(program.replace("sys.argv[1]", str(n))) for n in (1, 2, 3)]
+    for client in clients:
+        client.expect("ready")
+    for client in clients:
+        client.tell()
+    for client in clients:
+        client.expect("all mine")
+
+
+def test_a_greedy_client_does_not_starve_another(system):
+    """One floods the worker with large products; the other's small ops are answered in between."""
+    greedy = system.client(
+        """
+        x = gt.ones(600, 600)
+        say("ready")
+        try:
+            while True:
+                x = (x @ x) * 1e-3
+        except gt.GtError:
+            pass
+        """
+    )
+    modest = system.client(
+        """
+        x = gt.ones(4)
+        x.sum().item()
+        say("ready")
+        go()
+        worst = 0
+        for _ in range(30):
+            begun = time.monotonic()
+            assert (x + 1).sum().item() == 8
+            worst = max(worst, time.monotonic() - begun)
+        say("worst", worst)
+        """
+    )
+    greedy.expect("ready")
+    modest.expect("ready")
+    modest.tell()
+    # thousands of the other's products are queued; each of ours waits for a few of them at most
+    assert float(modest.expect("worst").split()[1]) < 2.0
+
+
+def test_a_client_far_ahead_of_its_worker_holds_flat_memory(system):
+    """No read, no end: credits stop the client, and no queue grows anywhere."""
+    client = system.client(
+        """
+        import psutil
+        processes = [psutil.Process(p) for p in map(int, sys.stdin.readline().split())] + [psutil.Process()]
+        x = gt.ones(8)
+        def run(n):
+            y = x
+            for _ in range(n): y = y + x
+            return y
+        run(20_000).sum().item()
+        before = [p.memory_info().rss >> 20 for p in processes]
+        y = run(150_000)
+        grown = [(p.memory_info().rss >> 20) - b for p, b in zip(processes, before)]
+        say("grown", *grown)
+        say("right", y[0].item())
+        """
+    )
+    client.tell(f"{system.server.pid} {system.workers[0].pid}")
+    grown = [int(n) for n in client.expect("grown").split()[1:]]
+    assert max(grown) < 30, f"MiB more in server, worker, client: {grown}"
+    client.expect("right 150001.0")
+
+
+def test_many_signatures_hold_flat_memory(system):
+    """A program that makes ever new shapes: the tables of all three parts are cut back."""
+    client = system.client(
+        """
+        import gt.client.session
+        gt.client.session.SIGNATURES = 500
+        total = 0
+        for n in range(1, 3000):
+            total += (gt.ones(n) + 1)[0].item() if n % 100 == 0 else 0
+            gt.zeros(n) * 2
+        from gt.client.connect import session
+        say("known", len(session().signatures), total)
+        """
+    )
+    known, total = client.expect("known").split()[1:]
+    assert int(known) <= 501
+    assert float(total) == 58.0
+
+
+@pytest.mark.parametrize("shm", ["0", "1"])
+def test_large_values_by_frames_and_by_shared_memory(stack, shm):
+    system = System(stack)
+    system.worker(*NUMPY, GT_SHM=shm)
+    client = system.client(
+        """
+        rng = np.random.default_rng(0)
+        for size in (1 << 13, (1 << 13) + 1, 1 << 20, (9 << 20) + 3, 20 << 20):
+            x = rng.random(size)
+            y = gt.from_numpy(x)
+            x2 = x.copy(); x[:] = 0   # the tensor has its own copy
+            assert (y.numpy() == x2).all()
+            assert ((y + 1).numpy() == x2 + 1).all()
+        say("all right")
+        """,
+        GT_SHM=shm,
+    )
+    client.expect("all right")
+
+
+def test_a_large_transfer_does_not_block_others(stack):
+    """One client moves hundreds of megabytes in frames through the server; another's round trips go on."""
+    system = System(stack)
+    system.worker(*NUMPY, GT_SHM="0")
+    mover = system.client(
+        """
+        x = np.ones(32 << 20)
+        say("ready")
+        while True: gt.from_numpy(x).numpy()
+        """,
+        GT_SHM="0",
+    )
+    other = system.client(
+        """
+        x = gt.ones(2)
+        x.sum().item()
+        say("ready")
+        go()
+        worst = 0
+        for _ in range(100):
+            begun = time.monotonic()
+            x.sum().item()
+            worst = max(worst, time.monotonic() - begun)
+        say("worst", worst)
+        """
+    )
+    mover.expect("ready")
+    other.expect("ready")
+    other.tell()
+    assert float(other.expect("worst").split()[1]) < 1.0
+
+
+def test_several_threads_share_a_session(system):
+    client = system.client(
+        """
+        wrong = []
+        def work(k):
+            x = gt.full((20, 20), float(k))
+            for i in range(60):
+                x = x + k
+                if i % 7 == 0 and x[0, 0].item() != k * (i + 2):
+                    wrong.append((k, i))
+                if i == 30 and (gt.from_numpy(np.full(50_000, k)).numpy() != k).any():
+                    wrong.append((k, "large"))
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(1, 9)]
+        for t in threads: t.start()
+        for t in threads: t.join()
+        say("wrong", wrong)
+        """
+    )
+    assert client.expect("wrong") == "wrong []"
+
+
+def test_the_client_does_not_wait_but_to_read(system):
+    """Slow work is handed over in no time; the read is what takes long."""
+    client = system.client(
+        """
+        x = gt.ones(700, 700)
+        x.sum().item()
+        begun = time.monotonic()
+        y = x
+        for _ in range(20): y = (y @ x) * 1e-3
+        emitted = time.monotonic() - begun
+        y.sum().item()
+        say("share", emitted / (time.monotonic() - begun))
+        """
+    )
+    assert float(client.expect("share").split()[1]) < 0.2
+
+
+def test_instructions_go_out_by_themselves(system):
+    """Nobody reads and no batch is full: a moment later the work is done all the same."""
+    client = system.client(
+        """
+        x = gt.ones(16)
+        x.sum().item()
+        y = x + 1
+        from gt.client.connect import session
+        begun = time.monotonic()
+        while session().words and time.monotonic() - begun < 5: time.sleep(0.005)
+        say("lying", len(session().words))
+        """
+    )
+    assert client.expect("lying") == "lying 0"
+
+
+def test_the_instruction_log(stack, tmp_path):
+    log = tmp_path / "instructions.log"
+    client = script(
+        """
+        import gt
+        x = gt.ones(3, 4)
+        (x @ x.T).sum().item()
+        try:
+            gt.arange(3)[gt.tensor([5])].tolist()
+        except gt.RemoteError:
+            pass
+        """,
+        stack=stack,
+        GT_INSTRUCTION_LOG=str(log),
+        GT_BACKEND="numpy",
+    )
+    assert client.end() == 0, client.output
+    lines = log.read_text().splitlines()
+    for line in lines:
+        assert re.fullmatch(
+            r"\d\d:\d\d:\d\d\.\d{6} \| #\d+ \| (RECV|SEND|WORKER_SEND|WORKER_RECV) \| \S+ \| [^|]+ \| \d+B \| .*", line
+        ), line
+    matmul = [line for line in lines if "matmul(float32[3,4], float32[4,3])" in line]
+    assert [line.split(" | ")[2] for line in matmul] == ["RECV", "WORKER_SEND"]
+    assert any("ERROR RemoteError: index(" in line for line in lines)
+
+
+def test_silent_by_default_and_talkative_when_asked(stack):
+    program = "import gt; gt.ones(3).sum().item()"
+    quiet = script(program, stack=stack, GT_BACKEND="numpy")
+    assert quiet.end() == 0
+    assert quiet.output == ""
+    loud = script(
+        program,
+        stack=stack,
+        GT_BACKEND="numpy",
+        GT_VERBOSE="1",
+        GT_DEBUG_CLIENT="1",
+        GT_DEBUG_DISPATCHER="1",
+        GT_DEBUG_WORKER="1",
+    )
+    assert loud.end() == 0
+    for word in ("gt verbose", "gt client", "gt dispatcher", "gt worker"):
+        assert word in loud.output
+    for part in ("client", "dispatcher", "worker"):
+        alone = script(program, stack=stack, GT_BACKEND="numpy", **{f"GT_DEBUG_{part.upper()}": "1"})
+        assert alone.end() == 0
+        assert all(line.startswith(f"[gt {part}") for line in alone.lines)
+        assert alone.lines
+
+
+def test_debug(system):
+    client = system.client(
+        """
+        x = gt.ones(256, 256)
+        y = x @ x
+        y.sum().item()
+        stats = gt.debug.get_worker_stats()
+        say("stats", sorted(stats["worker 0"]), stats["worker 0"]["total_instructions"] >= 3)
+        say("memory", gt.debug.memory()["worker 0"]["client"])
+        del y
+        say("less", gt.debug.memory()["worker 0"]["client"])
+        gt.debug.print_tape(4)
+        """
+    )
+    assert client.end() == 0, client.output
+    keys = ["backend", "compilation_stats", "device", "hot_instructions", "total_instructions", "unique_sequences"]
+    assert f"stats {keys} True" in client.output
+    assert "memory {'tensors': 2, 'bytes': 524288}" in client.output
+    assert "less {'tensors': 1, 'bytes': 262144}" in client.output
+    assert "matmul(float32[256,256], float32[256,256]) of %1, %1" in client.output or "free" in client.output
+
+
+def test_a_client_needs_no_torch(system):
+    client = system.client(
+        """
+        import importlib.abc
+        class NoTorch(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] == "torch": raise ImportError("no torch here")
+        sys.meta_path.insert(0, NoTorch())
+        x = gt.randn(3, 3)
+        print(x @ x)
+        x[0] = 1; x[x > 0]
+        say("torch" in sys.modules)
+        """
+    )
+    client.expect("False")
+
+
+def test_bfloat16_on_a_numpy_worker_is_a_clear_error(system):
+    client = system.client(
+        """
+        try:
+            gt.ones(2, dtype=gt.bfloat16).float().numpy()
+        except gt.RemoteError as error:
+            say(error)
+        """
+    )
+    client.expect("the numpy backend has no bfloat16; use float32, or a worker with --backend torch")
