@@ -333,9 +333,11 @@ def test_the_end_of_a_client_with_a_broken_transfer(lane: Lane) -> None:
     scene.post(Part(1, 0, 4, 16, place))
     scene.post(Part(1, 9, 4, 16, place))
     scene.check(refused=False)
+    (worker,) = scene.cluster.workers.values()
+    (broken,) = [space.transfers[1] for space in worker.spaces.values() if space.transfers]
+    assert broken.__traceback__ is None
     scene.post(Bye())
     scene.check()
-    (worker,) = scene.cluster.workers.values()
     assert not worker.lanes._open
     assert list(worker.spaces) == [scene.honest.id]
 

@@ -19,7 +19,7 @@ from gt import testing
 from gt.client import session as session_module
 from gt.client import tensor as tensor_module
 from gt.client import uploads
-from gt.client.session import Session
+from gt.client.session import Pending, Session
 from gt.client.tensor import call, call_into, call_many, create, upload
 from gt.dispatcher import admission
 from gt.dispatcher import core as dispatcher_core
@@ -342,6 +342,24 @@ def test_a_large_value_that_went_to_a_worker_now_gone_is_lost_not_broken(small: 
         cluster.settle()
         settled(cluster)
     assert lost > 10
+
+
+def test_a_worker_that_dies_before_its_memory_was_opened() -> None:
+    cluster, session = a_cluster()
+    x = large(session, 1 << 20)
+    session.flush()
+    cluster.settle()
+    cluster.paused.add(cluster.name_of(session))
+    session.extend((FETCH, 1000, x._id))
+    pending = session._pending[1000] = Pending(x.nbytes)
+    session.flush()
+    cluster.settle()  # the value lies in the worker's lane, and the client is told where
+    cluster.kill_worker(next(iter(cluster.workers)))
+    cluster.paused.clear()
+    cluster.settle()
+    assert isinstance(pending.error, WorkerLost)
+    assert "worker" in str(pending.error)
+    assert "is gone" in str(pending.error)
 
 
 def test_a_write_with_a_lost_operand_leaves_nothing_behind() -> None:

@@ -224,6 +224,8 @@ def test_signatures_are_forgotten_on_demand() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, RESET, ADD)
     assert set(desk.client(CLIENT).codes) == set(SIGNATURES) - {FULL}
+    assert desk.client(CLIENT).told == {0: set()}
+    assert not desk.client(CLIENT).plans
     assert "names what is not there" in refused(desk.submit(CLIENT, FULL, 0, 2, 2.5), CLIENT)
 
 
