@@ -227,6 +227,8 @@ class Deaths:
             known = self.cluster.dispatcher.clients.get(program.session.id)
             if known is not None and unnoticed and (known.home is None or known.home in unnoticed):
                 self.hit.add(program)
+            if not self.cluster.dispatcher.workers:  # nobody takes the parts of what is sent now
+                self.hit.add(program)
         for program in self.hit:
             program.lose()
         if not unnoticed:
