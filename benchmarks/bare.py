@@ -13,8 +13,9 @@ from typing import Any
 
 import zmq
 
+from gt.client.emit import binary
 from gt.client.session import Session
-from gt.client.tensor import Tensor, binary
+from gt.client.tensor import Tensor
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.core import Send as ToPeer
 from gt.ops import OPS

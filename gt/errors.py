@@ -4,6 +4,7 @@ GtError
 ├── ShapeError         an op was given shapes it cannot take           (also RuntimeError, ValueError)
 ├── DimError           a dim or an index is outside the tensor         (also IndexError)
 ├── DTypeError         an op was given dtypes it cannot take           (also TypeError, RuntimeError)
+├── GradError          a gradient that cannot be had                   (also RuntimeError)
 ├── RemoteError        an instruction failed on a worker               (also RuntimeError)
 │   └── OutOfMemory    …because there was no memory for its result     (also MemoryError)
 ├── ClusterError       the system around the session failed            (also RuntimeError)
@@ -39,6 +40,10 @@ class DimError(GtError, IndexError):
 
 class DTypeError(GtError, TypeError, RuntimeError):
     """``matmul(float32[8,4], int64[4,4]): dtypes differ: float32 and int64``"""
+
+
+class GradError(GtError, RuntimeError):
+    """``Trying to backward through the graph a second time…``: torch's own words for torch's own rules."""
 
 
 class RemoteError(GtError, RuntimeError):

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from gt.client import views
+from gt.client.emit import binary, call, call_into, call_many, create, current, upload, view_of
 from gt.client.session import Session
-from gt.client.tensor import Tensor, binary, call, call_into, call_many, create, current, upload, view_of
+from gt.client.tensor import Tensor
 from gt.errors import GtError, RemoteError, WorkerLost
 from gt.ops import OPS, Attrs, Op, Signature, sign
 from gt.types import BYTES, DTYPES, Scalar, TensorType
@@ -107,7 +108,7 @@ class Program:
         if not sample.operands or op.view or (target.is_view and self.backend != "torch"):
             return
         signature, apart = self._legal(op, attrs, operands, into=True), self._legal(op, attrs, operands, into=False)
-        if signature is None or apart is None:
+        if signature is None or apart is None or len(signature.outs) > 1:
             return
         before = target.memory.failed
         try:
@@ -140,7 +141,7 @@ class Program:
         error: GtError | None = None
         try:
             current(tensor)
-            data = self.session.read(tensor._id, tensor._type)
+            data = self.session.read(tensor._cell.id, tensor._type)
         except (WorkerLost, RemoteError) as told:
             error = told
         if isinstance(error, WorkerLost):

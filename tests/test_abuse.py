@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from gt.client.tensor import call, upload
+from gt.client.emit import call, upload
 from gt.dispatcher.trail import Trail
 from gt.ops import OPS, sign
 from gt.testing import Cluster
@@ -215,7 +215,7 @@ def test_streams(what: str, workers: int, tmp_path: Any) -> None:
 def test_ids_are_a_client_s_own() -> None:
     """The honest client's tensor has the number 1 too: it cannot be named, read, freed or written from outside."""
     scene = Scene()
-    assert scene.kept._id == 1
+    assert scene.kept._cell.id == 1
     for stream in ([FETCH, 5, 1], [-1], [ADD, 0, 2, 1, 1], [ADD_INTO, 0, 1, 1, 1]):
         scene.submit(*stream)
         scene.check(refused=True)

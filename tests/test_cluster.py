@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 
 from gt import testing
+from gt.client import emit, uploads
 from gt.client import session as session_module
-from gt.client import tensor as tensor_module
-from gt.client import uploads
+from gt.client.emit import call, call_into, call_many, create, upload
 from gt.client.session import Pending, Session
-from gt.client.tensor import call, call_into, call_many, create, upload
 from gt.dispatcher import admission
 from gt.dispatcher import core as dispatcher_core
 from gt.errors import ClusterError, ConnectionLost, NoWorkers, RemoteError, ShapeError, WorkerLost
@@ -99,7 +98,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(parts, "PARTS_AHEAD", 1 << 16)
         monkeypatch.setattr(parts, "SHARED_PART", rng.choice((1 << 13, 40_000)))
         monkeypatch.setattr(parts, "LANE", rng.choice((1 << 16, 100_000)))
-        monkeypatch.setattr(tensor_module, "BATCH", rng.choice((10, 60, 640)))
+        monkeypatch.setattr(emit, "BATCH", rng.choice((10, 60, 640)))
         for module in (session_module, dispatcher_core):
             monkeypatch.setattr(module, "WINDOW", rng.choice((256, 1 << 16)))
         monkeypatch.setattr(session_module, "SIGNATURES", rng.choice((20, 20_000)))
@@ -279,7 +278,7 @@ def large(session: Session, nbytes: int, value: int = 1) -> Any:
 
 
 def picked(x: Any, *places: int) -> Any:
-    index = tensor(x._session, *places, dtype="int64")
+    index = tensor(x._cell.session, *places, dtype="int64")
     return call(OPS["index"], (x, index), (("dims", (0,)),))
 
 
@@ -352,7 +351,7 @@ def test_a_worker_that_dies_before_its_memory_was_opened() -> None:
     session.flush()
     cluster.settle()
     cluster.paused.add(cluster.name_of(session))
-    session.extend((FETCH, 1000, x._id))
+    session.extend((FETCH, 1000, x._cell.id))
     pending = session._pending[1000] = Pending(x.nbytes)
     session.flush()
     cluster.settle()  # the value lies in the worker's lane, and the client is told where
@@ -430,7 +429,7 @@ def test_a_client_that_takes_nothing_holds_up_nobody_else(small: Any) -> None:
         quick = cluster.add_client()
         x = large(slow, 300_000, seed)
         cluster.paused.add(cluster.name_of(slow))
-        slow.extend((FETCH, 1000, x._id))  # asked for, and then the process is stopped
+        slow.extend((FETCH, 1000, x._cell.id))  # asked for, and then the process is stopped
         for _ in range(200):  # with more to do than a worker is given ahead
             x = call(OPS["add"], (x, 1))
             slow._submit()
@@ -460,7 +459,7 @@ def test_nothing_of_a_client_stays_when_it_is_killed() -> None:
         for _ in range(seed % 5):
             x = large(session, 200_000)
         x = large(session, 3 << 20)
-        session.extend((FETCH, 1000, x._id))
+        session.extend((FETCH, 1000, x._cell.id))
         session._submit()
         for _ in range(3 * seed):
             cluster.step()

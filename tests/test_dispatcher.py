@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gt.client.tensor import call, create
+from gt.client.emit import call, create
 from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Close, Dispatcher, Send
 from gt.dispatcher.state import FLOOR, estimate
 from gt.ops import OPS, sign

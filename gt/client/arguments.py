@@ -12,7 +12,8 @@ from operator import index
 from typing import Any
 
 from gt.client import connect
-from gt.client.tensor import Tensor, upload
+from gt.client.emit import upload
+from gt.client.tensor import Tensor
 from gt.errors import DTypeError, GtError, ShapeError
 from gt.types import DTYPES, DType, Shape, TensorType, bool_, float64, int64
 
@@ -96,8 +97,8 @@ def uploaded(array: Any, dtype: DType | None = None) -> Tensor:
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
     """x in this dtype; x itself if that is what it is."""
+    from gt.client.emit import call
     from gt.client.pointwise import TO
-    from gt.client.tensor import call
 
     return x if x._type.dtype is dtype else call(TO, (x,), (("dtype", dtype.name),))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from gt.client import connect, random
 from gt.client.arguments import a_tensor, cast, dtype_of, operand, refuse, sizes, uploaded
-from gt.client.tensor import Tensor, call, create
+from gt.client.emit import call, create
+from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
 from gt.types import NUMBER_OF, DType, Shape, bool_, float32, float64, int64

@@ -7,8 +7,9 @@ from typing import Any
 
 from gt.client import pointwise, reductions, views
 from gt.client.arguments import a_tensor, one_dim, operands, refuse, sizes, tensor_list, whole
+from gt.client.emit import binary, call, call_many
 from gt.client.reductions import ValuesAndIndices
-from gt.client.tensor import Tensor, binary, call, call_many
+from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes

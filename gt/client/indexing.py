@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from gt.client.arguments import cast, operand, uploaded
 from gt.client.creation import zeros
+from gt.client.emit import Step, call, call_into, put, view_of
 from gt.client.functions import count
-from gt.client.tensor import Step, Tensor, call, call_into, put, view_of
+from gt.client.tensor import Tensor
 from gt.client.views import SLICE, VIEW, select
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS

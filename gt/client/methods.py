@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import creation, functions, indexing, pointwise, reductions, views
+from gt.client import autograd, creation, functions, indexing, pointwise, reductions, views
 from gt.client.arguments import cast, dtype_of, operand, operands, refuse
+from gt.client.emit import binary, call, call_into, detached
 from gt.client.pointwise import ADD, CLAMP, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
-from gt.client.tensor import Tensor, binary, call, call_into
-from gt.errors import DTypeError
+from gt.client.tensor import Tensor
+from gt.errors import DTypeError, GradError
 from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 
@@ -249,6 +250,13 @@ def _itself(x: Tensor) -> Tensor:
     return x
 
 
+def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
+    if not autograd.is_leaf(x):
+        raise GradError("only leaf tensors can be deep-copied; x.detach() is one")
+    made = memo[id(x)] = pointwise.clone(detached(x))
+    return autograd.requires_grad_(made, x._node is not None)
+
+
 OTHERS: dict[str, Any] = {
     "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
@@ -260,7 +268,8 @@ OTHERS: dict[str, Any] = {
     "to": _to,
     "type_as": lambda x, other: cast(x, other._type.dtype),
     "cpu": _itself,
-    "detach": _itself,
+    "__copy__": pointwise.clone,
+    "__deepcopy__": _deep_copy,
     "where": lambda x, condition, other: pointwise.where(condition, x, other),
     "new_tensor": _new_tensor,
     "new_full": _new_full,
@@ -282,7 +291,7 @@ def _rows() -> dict[str, Any]:
         rows[f"__i{name}__"] = _in_place(op, attrs)
     rows |= {f"__{name}__": _operator(OPS[name], ()) for name in COMPARISONS}
     rows |= {name: _caster(dtype) for name, dtype in CASTS.items()}
-    return rows | INPLACE | OTHERS
+    return rows | INPLACE | OTHERS | autograd.METHODS
 
 
 for _name, _method in _rows().items():

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.arguments import a_tensor, cast, operand, operands, refuse
-from gt.client.tensor import Tensor, binary, call
+from gt.client.emit import binary, call
+from gt.client.tensor import Tensor
 from gt.errors import DTypeError
 from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF, DType, promote, result_dtype

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from gt.client import pointwise
 from gt.client.arguments import a_tensor, cast, dtype_name, dtype_of, many_dims, one_dim, refuse
-from gt.client.tensor import Tensor, call, call_many
+from gt.client.emit import call, call_many
+from gt.client.tensor import Tensor
 from gt.errors import DTypeError
 from gt.ops import OPS, Op
 

@@ -13,7 +13,8 @@ from math import prod
 from typing import Any
 
 from gt.client.arguments import one_dim, refuse, sizes, whole
-from gt.client.tensor import Tensor, call, call_many, look_at, view_of
+from gt.client.emit import call, call_many, look_at, view_of
+from gt.client.tensor import Tensor
 from gt.errors import DimError, ShapeError
 from gt.ops import OPS, Attrs, Op
 from gt.ops.infer import wrap_dim, wrap_dims

@@ -126,8 +126,8 @@ def _loop(client: Client, home: Layout, stream: list[Any], i: int, budget: float
 def _results(client: Client, coded: Coded, stream: list[Any], i: int, result: Where, done: Forwarded) -> Where:
     """All but the simplest instructions: results in place, several of them, or made of what was sent in parts."""
     tensors, outs = client.tensors, stream[i + HEAD : i + coded.start]
-    if coded.signature.into and (outs[0] not in tensors or outs[0] != stream[i + coded.start]):
-        raise Violation("in place, the result must be the first operand")
+    if coded.signature.into and outs != stream[i + coded.start : i + coded.start + len(outs)]:
+        raise Violation("in place, the results must be the first operands")
     for offset in coded.blobs:
         if type(stream[i + offset]) is not bytes:
             where = client.transfers.pop(stream[i + offset], result)

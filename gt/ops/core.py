@@ -36,6 +36,10 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     view: bool = False
     #: (xp, *operands, **attrs) writes its result into the first operand; else the result is computed and copied.
     inplace: Callable[..., Any] | None = None
+    #: How gradients go back: one (g, y, *operands, **attrs) -> gradient an operand, None where there is none; or one
+    #: (needs, g, y, *operands, **attrs) -> a gradient each, for all together. See `gt.client.tape`. Without it, no
+    #: gradient goes through the op.
+    vjp: tuple[Callable[..., Any] | None, ...] | Callable[..., Any] | None = None
     #: (*operand types, **attrs) -> arithmetic operations, for ops that do many an element.
     flops: Callable[..., int] | None = None
     #: There is no operand to tell the device from: the kernel takes ``device=``.

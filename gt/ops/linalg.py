@@ -31,4 +31,28 @@ def _matmul_numpy(np: Any, a: Any, b: Any) -> Any:
     return np.matmul(a, b)
 
 
-op("matmul", infer=_product, torch=lambda torch, a, b: torch.matmul(a, b), kernel=_matmul_numpy)
+def _left(g: Any, a: Any, b: Any) -> Any:
+    """The gradient of the left operand, as matrices: a 1-d operand is a row, or a column."""
+    g = g.unsqueeze(-1) if b.ndim == 1 else g
+    g = g.unsqueeze(-2) if a.ndim == 1 else g
+    made = g @ (b.unsqueeze(-1) if b.ndim == 1 else b).mT
+    return made.squeeze(-2) if a.ndim == 1 else made
+
+
+def _right(g: Any, a: Any, b: Any) -> Any:
+    if a.ndim > 2 and b.ndim == 2:  # one product over all rows, instead of one a batch and a sum
+        return a.reshape(-1, a.shape[-1]).mT @ g.reshape(-1, g.shape[-1])
+    g = g.unsqueeze(-1) if b.ndim == 1 else g
+    g = g.unsqueeze(-2) if a.ndim == 1 else g
+    made = (a.unsqueeze(-2) if a.ndim == 1 else a).mT @ g
+    return made.squeeze(-1) if b.ndim == 1 else made
+
+
+op(
+    "matmul",
+    infer=_product,
+    vjp=(lambda g, _y, _a, b: _left(g, _a, b), lambda g, _y, a, _b: _right(g, a, _b)),
+    flops=lambda a, b: 2 * _product(a, b).numel * a.shape[-1],
+    torch=lambda torch, a, b: torch.matmul(a, b),
+    kernel=_matmul_numpy,
+)

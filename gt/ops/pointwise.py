@@ -63,7 +63,13 @@ def _on_tensors(name: str) -> Callable[..., Any]:
 
 # -- arithmetic ----------------------------------------------------------------------------
 
-op("add", **MEETING, kernel=lambda xp, a, b: a + b, inplace=lambda torch, a, b: a.add_(b))
+op(
+    "add",
+    **MEETING,
+    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: g),
+    kernel=lambda xp, a, b: a + b,
+    inplace=lambda torch, a, b: a.add_(b),
+)
 
 op(
     "sub",
@@ -73,7 +79,13 @@ op(
     inplace=lambda torch, a, b: a.sub_(b),
 )
 
-op("mul", **MEETING, kernel=lambda xp, a, b: a * b, inplace=lambda torch, a, b: a.mul_(b))
+op(
+    "mul",
+    **MEETING,
+    vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
+    kernel=lambda xp, a, b: a * b,
+    inplace=lambda torch, a, b: a.mul_(b),
+)
 
 
 def _divided(*types: OperandType, rounding_mode: str | None) -> TensorType:

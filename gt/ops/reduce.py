@@ -52,9 +52,15 @@ def _summed(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None) -> Te
     return TensorType(_folded(x, dim, keepdim), _total(x.dtype) if dtype is None else dtype_named(dtype))
 
 
+def restored(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
+    """What a reduction left, with its dims back in place as dims of size 1."""
+    return g if keepdim else g.reshape(tuple(1 if d in dim else n for d, n in enumerate(x.shape)))
+
+
 op(
     "sum",
     infer=_summed,
+    vjp=(lambda g, _y, _x, *, dim, keepdim, dtype: restored(g, _x, dim, keepdim).expand(_x.shape),),
     torch=lambda torch, x, *, dim, keepdim, dtype: torch.sum(x, dim, keepdim, dtype=_in(torch, dtype)),
     kernel=lambda np, x, *, dim, keepdim, dtype: np.sum(
         _cast(x, dtype), axis=_axes(x, dim), keepdims=keepdim, dtype=dtype

@@ -21,11 +21,14 @@ def _reshaped(x: TensorType, *, shape: Shape) -> TensorType:
 
 
 # reshape, not torch's view: a clone of a transpose keeps its strides, and then there is no way but to copy
-op("view", infer=_reshaped, view=True, kernel=lambda xp, x, *, shape: x.reshape(shape))
+_BACK = (lambda g, _y, _x, *, shape: g.reshape(_x.shape),)
+
+op("view", infer=_reshaped, vjp=_BACK, view=True, kernel=lambda xp, x, *, shape: x.reshape(shape))
 
 op(
     "reshape",
     infer=_reshaped,
+    vjp=_BACK,
     torch=lambda torch, x, *, shape: x.clone(memory_format=torch.contiguous_format).view(shape),
     kernel=lambda np, x, *, shape: np.array(x, order="C").reshape(shape),
 )
@@ -40,6 +43,7 @@ def _permuted(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
 op(
     "permute",
     infer=_permuted,
+    vjp=(lambda g, _y, _x, *, dims: g.permute(tuple(dims.index(d) for d in range(len(dims)))),),
     view=True,
     torch=lambda torch, x, *, dims: x.permute(dims),
     kernel=lambda np, x, *, dims: x.transpose(dims),
@@ -54,6 +58,7 @@ def _expanded(x: TensorType, *, shape: Shape) -> TensorType:
 op(
     "expand",
     infer=_expanded,
+    vjp=(lambda g, _y, _x, *, shape: g,),
     view=True,
     torch=lambda torch, x, *, shape: x.expand(shape),
     kernel=lambda np, x, *, shape: np.broadcast_to(x, shape),

@@ -30,7 +30,7 @@ class Signature:
 
     def __init__(self, op: Op, attrs: Attrs, ins: tuple[OperandType, ...], outs: Types, into: bool) -> None:
         self.op, self.attrs, self.ins, self.outs = op, attrs, ins, outs
-        #: The output is an existing tensor, and the result is written into its storage.
+        #: The outputs are the first operands, and the results are written into their storage.
         self.into = into
         #: where the operands start, counted from the code
         self.start = HEAD + len(outs)
@@ -49,16 +49,17 @@ def sign(op: Op, attrs: Attrs, ins: tuple[OperandType, ...], into: bool = False)
     """Infer the result of a call; raises at the caller if there is none."""
     outs = op.result_types(ins, attrs)
     if into:
-        outs = (_target(op.call(ins, attrs), ins[0], outs),)
+        outs = tuple(_target(op, attrs, ins, i, made) for i, made in enumerate(outs))
     return Signature(op, attrs, ins, outs, into)
 
 
-def _target(call: str, target: OperandType, outs: Types) -> TensorType:
-    """In place, the result goes into the first operand, which keeps its shape and dtype."""
-    if isinstance(target, Scalar) or len(outs) != 1 or outs[0].shape != target.shape:
-        raise ShapeError(f"{call}: in place, the result {outs[0]} does not fit into {target}")
-    if KINDS[outs[0].dtype.kind] > KINDS[target.dtype.kind]:
-        raise DTypeError(f"{call}: in place, {outs[0].dtype.name} does not fit into {target.dtype.name}")
+def _target(op: Op, attrs: Attrs, ins: tuple[OperandType, ...], i: int, made: TensorType) -> TensorType:
+    """In place, a result goes into the operand of the same number, which keeps its shape and dtype."""
+    target = ins[min(i, len(ins) - 1)]
+    if i >= len(ins) or isinstance(target, Scalar) or made.shape != target.shape:
+        raise ShapeError(f"{op.call(ins, attrs)}: in place, the result {made} does not fit into {target}")
+    if KINDS[made.dtype.kind] > KINDS[target.dtype.kind]:
+        raise DTypeError(f"{op.call(ins, attrs)}: in place, {made.dtype.name} does not fit into {target.dtype.name}")
     return target
 
 

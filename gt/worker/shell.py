@@ -24,6 +24,7 @@ from gt.worker.engines import Engine
 class Shell:
     def __init__(self, address: str, keys: Keys | None, engine: Engine, patience: float) -> None:
         self.connection = connection(address, keys)
+        engine.alone()
         self.worker = Worker(engine, host_identity())
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")

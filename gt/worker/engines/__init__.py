@@ -18,6 +18,9 @@ class Engine(Protocol):
     #: "cpu" or "cuda:0"
     device: str
 
+    def alone(self) -> None:
+        """This process is the engine's alone: it may settle in."""
+
     def link(self, signature: Signature) -> Linked:
         """Raises DTypeError if this engine has not all the dtypes."""
 

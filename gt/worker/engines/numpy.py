@@ -23,6 +23,9 @@ class NumpyEngine:
     name = "numpy"
     device = "cpu"
 
+    def alone(self) -> None:
+        pass
+
     def link(self, signature: Signature) -> Any:
         op = signature.op
         for dtype in (*(t.dtype for t in signature.ins), *(t.dtype for t in signature.outs), *_named(signature)):
@@ -72,14 +75,15 @@ class _Call:
         self.dtypes = [numpy_dtype(t.dtype) for t in signature.outs]
 
     def __call__(self, *operands: Any) -> Any:
-        target = operands[0] if self.into else None
+        targets = operands[: len(self.dtypes)]
         if self.common is not None:
             operands = tuple(_cast(x, self.common) for x in operands)
         with np.errstate(all="ignore"):
             made = self.kernel(*operands)
-        if target is not None:
-            target[...] = made
-            return target
+        if self.into:
+            for target, result in zip(targets, made if len(targets) > 1 else (made,), strict=True):
+                target[...] = result
+            return targets if len(targets) > 1 else targets[0]
         if len(self.dtypes) > 1:
             return tuple(_cast(x, d) for x, d in zip(made, self.dtypes, strict=True))
         return _cast(made, self.dtypes[0])

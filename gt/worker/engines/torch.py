@@ -32,7 +32,9 @@ class TorchEngine:
             raise ConfigError(f"--device {self.device}: {str(error).splitlines()[0]}") from None
         self.on_gpu = self._device.type == "cuda"
         self._marks: deque[torch.cuda.Event] = deque()
-        # the client asks for gradients as ops of their own: torch must not record a second tape
+
+    def alone(self) -> None:
+        # the client asks for gradients as ops of their own: torch need not look whether to record any
         torch.set_grad_enabled(False)
 
     def link(self, signature: Signature) -> Any:
@@ -46,7 +48,7 @@ class TorchEngine:
         if op.wants_out:
             given["out"] = signature.outs
         linked = partial(kernel, **given)
-        return _writing(linked) if signature.into else linked
+        return _writing(linked, len(signature.outs)) if signature.into else linked
 
     def allocate(self, nbytes: int) -> memoryview:
         if self.on_gpu:  # pinned, and kept by torch for the next time: three times the speed of ordinary memory
@@ -91,8 +93,13 @@ class TorchEngine:
         return {"used": total - free, "total": total, "allocated": torch.cuda.memory_allocated(self._device)}
 
 
-def _writing(linked: Any) -> Any:
-    def write(target: torch.Tensor, *rest: Any) -> torch.Tensor:
-        return target.copy_(linked(target, *rest))
+def _writing(linked: Any, count: int) -> Any:
+    """Compute, then copy the results over the first operands."""
+
+    def write(*operands: Any) -> Any:
+        made = linked(*operands)
+        for target, result in zip(operands, made if count > 1 else (made,), strict=False):
+            target.copy_(result)
+        return operands[0] if count == 1 else operands[:count]
 
     return write

@@ -1,0 +1,315 @@
+"""``gt.autograd``: the way back along the tape.
+
+The gradients of a node's results are added up until all who use them have had their say, which the numbers of the
+nodes tell: a node is always younger than those it comes from. Then its own rule says what goes on to its operands.
+Rules are written in ops, so gradients of gradients need nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from weakref import ref
+
+from gt.client.emit import detached
+from gt.client.tape import Edge, Leaf, Node, mode
+from gt.client.tensor import Tensor
+from gt.errors import GradError
+
+__all__ = ["backward", "enable_grad", "grad", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+
+
+class _Switch(contextlib.ContextDecorator):
+    """Recording on or off: a context, or a decorator."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(mode.enabled)
+        mode.enabled = self._on
+
+    def __exit__(self, *_: object) -> None:
+        mode.enabled = self._before.pop()
+
+
+class no_grad(_Switch):  # noqa: N801, torch's name
+    def __init__(self) -> None:
+        super().__init__(False)
+
+
+class enable_grad(_Switch):  # noqa: N801, torch's name
+    def __init__(self) -> None:
+        super().__init__(True)
+
+
+class set_grad_enabled(_Switch):  # noqa: N801, torch's name
+    """Takes effect at once, and ends with the context if it is used as one."""
+
+    def __init__(self, on: bool) -> None:
+        super().__init__(on)
+        self._before.append(mode.enabled)
+        mode.enabled = on
+
+    def __enter__(self) -> None:
+        mode.enabled = self._on
+
+
+def is_grad_enabled() -> bool:
+    return mode.enabled
+
+
+# -- the way back ------------------------------------------------------------------------
+
+
+def backward(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """See `torch.autograd.backward`: adds to the ``grad`` of all leaves, or of ``inputs``."""
+    roots = _roots(_listed(tensors), _listed(grad_tensors))
+    keep = create_graph if retain_graph is None else retain_graph
+    wanted = None if inputs is None else {_edge_of(x): x for x in _listed(inputs)}
+    for edge, g in _walk(roots, keep, create_graph, set(wanted) if wanted is not None else None):
+        leaf = edge[0].tensor() if isinstance(edge[0], Leaf) else (wanted or {}).get(edge)
+        if leaf is not None:
+            accumulate(leaf, g, create_graph)
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """See `torch.autograd.grad`: the gradients of outputs, for inputs, without touching anybody's ``grad``."""
+    roots = _roots(_listed(outputs), _listed(grad_outputs))
+    keep = create_graph if retain_graph is None else retain_graph
+    asked = _listed(inputs)
+    edges = [_edge_of(x) for x in asked]
+    found = dict(_walk(roots, keep, create_graph, set(edges)))
+    made = [found.get(edge) for edge in edges]
+    if materialize_grads:
+        return tuple(x.new_zeros(x.shape) if g is None else g for g, x in zip(made, asked, strict=True))
+    if not allow_unused and None in made:
+        raise GradError(
+            "One of the differentiated Tensors appears to not have been used in the graph. "
+            "Set allow_unused=True if this is the desired behavior."
+        )
+    return tuple(made)
+
+
+def _walk(
+    roots: list[tuple[Edge, Tensor]], keep: bool, create_graph: bool, targets: set[Edge] | None
+) -> Iterator[tuple[Edge, Tensor]]:
+    """Every target's (or leaf's) gradient, once it is complete."""
+    on_the_way = None if targets is None else _leading_to(targets, [edge for edge, _ in roots])
+    sums: dict[Any, list[Tensor | None]] = {}
+    young_first: list[tuple[int, Any]] = []
+
+    def add(edge: Edge, g: Tensor) -> None:
+        node, index = edge
+        if on_the_way is not None and node not in on_the_way:
+            return
+        if node not in sums:
+            sums[node] = [None] * (1 if isinstance(node, Leaf) else len(node.outs))
+            heapq.heappush(young_first, (-node.number, node))
+        before = sums[node][index]
+        sums[node][index] = g if before is None else before + g
+
+    with _Switch(create_graph):
+        for edge, g in roots:
+            add(edge, g)
+        while young_first:
+            node = heapq.heappop(young_first)[1]
+            grads = [_hooked(node, i, g) for i, g in enumerate(sums.pop(node))]
+            for i, whole in enumerate(grads):
+                if whole is not None and (isinstance(node, Leaf) if targets is None else (node, i) in targets):
+                    yield (node, i), whole
+            if isinstance(node, Node) and (on_the_way is None or _goes_on(node, on_the_way)):
+                for way, pulled in zip(node.edges, node.pull(grads, keep), strict=True):
+                    if way is not None and pulled is not None:
+                        add(way, pulled)
+
+
+def _goes_on(node: Node, on_the_way: set[Any]) -> bool:
+    return any(edge is not None and edge[0] in on_the_way for edge in node.edges)
+
+
+def _leading_to(targets: set[Edge], roots: list[Edge]) -> set[Any]:
+    """The nodes from which a target can be reached, so that nothing is computed in vain."""
+    ends = {node for node, _ in targets}
+    leads: dict[Any, bool] = {}
+    stack: list[Any] = [node for node, _ in roots]
+    while stack:
+        node = stack[-1]
+        ways = [] if isinstance(node, Leaf) else [edge[0] for edge in node.edges if edge is not None]
+        unseen = [way for way in ways if way not in leads]
+        if unseen and node not in leads:
+            leads[node] = node in ends
+            stack.extend(unseen)
+            continue
+        stack.pop()
+        leads[node] = node in ends or any(leads[way] for way in ways)
+    return {node for node, does in leads.items() if does}
+
+
+def _hooked(node: Any, index: int, g: Tensor | None) -> Tensor | None:
+    for hook in node.hooks.get(index, ()):
+        if g is not None:
+            changed = hook(g)
+            g = g if changed is None else changed
+    return g
+
+
+def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
+    """Add to a leaf's ``grad``; without a graph to keep, in its own storage."""
+    if leaf.grad is None:
+        # others may hold the same tensor, and a later addition in place must not reach them
+        leaf.grad = g if create_graph else g.detach().clone() if _shared(g) else g.detach()
+    elif create_graph:
+        leaf.grad = leaf.grad + g
+    else:
+        leaf.grad.add_(g)
+
+
+def _shared(g: Tensor) -> bool:
+    import sys
+
+    # held by the walk's list, its caller's frames and the tensor alone
+    return g._view is not None or g._node is not None or sys.getrefcount(g._cell) > 2
+
+
+# -- what one may ask for ----------------------------------------------------------------
+
+
+def _listed(x: Any) -> list[Any]:
+    return [] if x is None else [x] if isinstance(x, Tensor) else list(x)
+
+
+def _edge_of(x: Tensor) -> Edge:
+    if x._node is None:
+        raise GradError("One of the differentiated Tensors does not require grad")
+    return x._node, x._index
+
+
+def _roots(outputs: list[Tensor], grads: list[Any]) -> list[tuple[Edge, Tensor]]:
+    grads = grads or [None] * len(outputs)
+    if len(grads) != len(outputs):
+        raise GradError(f"{len(outputs)} outputs, but {len(grads)} gradients for them")
+    return [_root(y, g) for y, g in zip(outputs, grads, strict=True)]
+
+
+def _root(y: Tensor, g: Any) -> tuple[Edge, Tensor]:
+    if y._node is None:
+        raise GradError("element 0 of tensors does not require grad and does not have a grad_fn")
+    if g is None:
+        if y._type.numel != 1:
+            raise GradError("grad can be implicitly created only for scalar outputs")
+        g = y.detach().new_ones(y._type.shape)
+    if g._type.shape != y._type.shape:
+        raise GradError(f"Mismatch in shape: grad_output has {g._type}, and the output is {y._type}")
+    return (y._node, y._index), g
+
+
+Hook = Callable[[Tensor], Any]
+
+
+class RemovableHandle:
+    def __init__(self, hooks: list[Hook], hook: Hook) -> None:
+        self._remove = functools.partial(_discard, hooks, hook)
+
+    def remove(self) -> None:
+        self._remove()
+
+
+def _discard(hooks: list[Hook], hook: Hook) -> None:
+    if hook in hooks:
+        hooks.remove(hook)
+
+
+def register_hook(x: Tensor, hook: Hook) -> RemovableHandle:
+    """Called with the gradient of x; what it returns, if anything, takes the gradient's place."""
+    if x._node is None:
+        raise GradError("cannot register a hook on a tensor that doesn't require gradient")
+    hooks = x._node.hooks.setdefault(x._index, [])
+    hooks.append(hook)
+    return RemovableHandle(hooks, hook)
+
+
+# -- what a tensor says of itself --------------------------------------------------------
+
+
+def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
+    """Let gradients go to this tensor, or no longer."""
+    if isinstance(x._node, Node):
+        if not requires_grad:
+            raise GradError("you can only change requires_grad flags of leaf variables; use x.detach()")
+    elif not requires_grad:
+        x._node = None
+    elif x._node is None:
+        if x._type.dtype.kind != "f":
+            raise GradError("only Tensors of floating point dtype can require gradients")
+        x._node = Leaf(x)  # type: ignore[assignment]
+    return x
+
+
+def retain_grad(x: Tensor) -> None:
+    """Keep the gradient of a tensor that is no leaf in its ``grad``."""
+    if x._node is None:
+        raise GradError("can't retain_grad on Tensor that has requires_grad=False")
+    if isinstance(x._node, Node):
+        whose = ref(x)
+
+        def keep(g: Tensor) -> None:
+            if (tensor := whose()) is not None:
+                accumulate(tensor, g, mode.enabled)
+
+        register_hook(x, keep)
+
+
+def tensor_backward(
+    x: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """See `torch.Tensor.backward`."""
+    backward([x], [gradient], retain_graph, create_graph, inputs)
+
+
+def is_leaf(x: Tensor) -> bool:
+    return not isinstance(x._node, Node)
+
+
+def _grad_fn(x: Tensor) -> Node | None:
+    return x._node if isinstance(x._node, Node) else None
+
+
+def _set_requires_grad(x: Tensor, value: bool) -> None:
+    requires_grad_(x, value)
+
+
+#: attached to `Tensor` by `gt.client.methods`
+METHODS: dict[str, Any] = {
+    "requires_grad": property(lambda x: x._node is not None, _set_requires_grad),
+    "is_leaf": property(is_leaf),
+    "grad_fn": property(_grad_fn),
+    "requires_grad_": requires_grad_,
+    "retain_grad": retain_grad,
+    "register_hook": register_hook,
+    "backward": tensor_backward,
+    "detach": detached,
+    "data": property(detached),
+}

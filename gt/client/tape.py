@@ -1,0 +1,222 @@
+"""The tape: what was computed from what, so that gradients find their way back.
+
+A tensor that gradients are to reach has a *node*: a `Leaf`, or the `Node` of the op that made it. A node keeps the
+ways to the nodes of its operands, and of the values only what its gradient will need: an op's ``vjp`` names them. A
+parameter that starts with an underscore is asked for its shape and dtype alone, and then the value is not kept:
+
+    vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a)      mul: for each operand, the other one
+    vjp=(lambda g, y, _x: g * y,)                                     exp: the result, not the operand
+
+A value that was kept and then changed in place is an error when it is needed, as in torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from gt.errors import GradError
+from gt.ops import Attrs, Op
+from gt.types import TensorType
+
+if TYPE_CHECKING:
+    from gt.client.tensor import Cell, Tensor
+
+Edge = tuple["Node | Leaf", int]
+
+_next_number = count(1).__next__
+
+
+class _Mode(threading.local):
+    enabled = True
+
+
+mode = _Mode()
+
+
+class Ghost:
+    """A value that was not kept: its type is all there is."""
+
+    __slots__ = ("_type",)
+
+    def __init__(self, type: TensorType) -> None:
+        self._type = type
+
+    shape = property(lambda self: self._type.shape)
+    dtype = property(lambda self: self._type.dtype)
+    ndim = property(lambda self: self._type.ndim)
+
+
+class Saved:
+    """A value that was kept."""
+
+    __slots__ = ("cell", "edge", "type", "version", "versioned")
+
+    def __init__(self, x: Tensor, edge: Edge | None) -> None:
+        self.cell, self.type, self.edge = x._cell, x._type, edge
+        #: the cell whose writing changes the value: that of the base, for a view
+        self.versioned: Cell = x._cell if x._view is None else x._view.base._cell
+        self.version = self.versioned.version
+
+    def value(self, own: Node) -> Tensor:
+        from gt.client.tensor import Tensor
+
+        if self.versioned.version != self.version:
+            raise GradError(
+                f"one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{self.type}, needed by {own.name}, is at version {self.versioned.version}; "
+                f"expected version {self.version} instead"
+            )
+        made = Tensor(self.cell, self.type)
+        if self.edge is not None:
+            made._node, made._index = self.edge  # type: ignore[assignment]
+        return made
+
+
+class Leaf:
+    """The end of a way: the tensor whose ``grad`` the gradient is added to."""
+
+    __slots__ = ("hooks", "number", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = ref(tensor)
+        self.number = _next_number()
+        self.hooks: dict[int, list[Any]] = {}
+
+
+class Node:
+    """One op on the tape."""
+
+    __slots__ = ("attrs", "edges", "hooks", "number", "op", "outs", "saved")
+
+    def __init__(self, op: Op, attrs: Attrs, edges: tuple[Edge | None, ...], outs: tuple[TensorType, ...]) -> None:
+        self.op, self.attrs, self.edges, self.outs = op, attrs, edges, outs
+        self.number = _next_number()
+        #: (results, operands), each `Saved`, `Ghost` or a number; None once it is used up
+        self.saved: tuple[list[Any], list[Any]] | None = None
+        self.hooks: dict[int, list[Any]] = {}
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    def pull(self, grads: list[Tensor | None], keep: bool) -> list[Tensor | None]:
+        """The gradients of the operands, from those of the results."""
+        if self.saved is None:
+            raise GradError(
+                "Trying to backward through the graph a second time: the values it needs were freed; "
+                "say retain_graph=True the first time"
+            )
+        results, operands = ([self._value(x) for x in part] for part in self.saved)
+        if not keep:
+            self.saved = None
+        single = len(self.outs) == 1
+        g, y = (grads[0], results[0]) if single else (tuple(grads), tuple(results))
+        needs = tuple(edge is not None for edge in self.edges)
+        vjp, attrs = self.op.vjp, dict(self.attrs)
+        if isinstance(vjp, tuple):  # an operand with an edge has a rule: see `record`
+            pulled = [rule(g, y, *operands, **attrs) if n else None for rule, n in zip(vjp, needs, strict=True)]  # type: ignore[misc]
+        else:
+            assert vjp is not None
+            pulled = vjp(needs, g, y, *operands, **attrs)
+        return [None if d is None or not n else fitted(d, x) for d, x, n in zip(pulled, operands, needs, strict=True)]
+
+    def _value(self, x: Any) -> Any:
+        return x.value(self) if isinstance(x, Saved) else x
+
+
+def fitted(g: Tensor, x: Any) -> Tensor:
+    """A gradient in the shape and dtype of what it belongs to: the one place where broadcasting is undone."""
+    shape = x._type.shape
+    if g._type.shape != shape:
+        extra = g._type.ndim - len(shape)
+        stretched = [d + extra for d, n in enumerate(shape) if n == 1 and g._type.shape[d + extra] != 1]
+        g = g.sum([*range(extra), *stretched], keepdim=True).reshape(shape)
+    return g if g._type.dtype is x._type.dtype else g.to(x._type.dtype)
+
+
+# -- recording ---------------------------------------------------------------------------
+
+
+def tracked(operands: tuple[Any, ...]) -> bool:
+    """Does a gradient go to any of them?"""
+    return any(getattr(x, "_node", None) is not None for x in operands) and mode.enabled
+
+
+def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
+    """Put a call on the tape: called only if an operand has a node."""
+    if not mode.enabled or op.vjp is None:
+        return
+    rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
+    edges = tuple(None if rule is None else _edge(x) for x, rule in zip(operands, rules, strict=True))
+    if not any(edges):
+        return
+    node = Node(op, attrs, edges, tuple(y._type for y in results))
+    keep_results, kept = _kept(op, tuple(e is not None for e in edges))
+    node.saved = (
+        [Saved(y, (node, i)) if keep_results else Ghost(y._type) for i, y in enumerate(results)],
+        [_saved(x, edge, k in kept) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
+    )
+    for i, y in enumerate(results):
+        if y._type.dtype.kind == "f":
+            y._node = node
+            if i:
+                y._index = i
+
+
+def _edge(x: Any) -> Edge | None:
+    node = getattr(x, "_node", None)
+    return None if node is None else (node, x._index)
+
+
+def _saved(x: Any, edge: Edge | None, keep: bool) -> Any:
+    if not hasattr(x, "_type"):
+        return x
+    return Saved(x, edge) if keep else Ghost(x._type)
+
+
+@cache
+def _kept(op: Op, needs: tuple[bool, ...]) -> tuple[bool, frozenset[int]]:
+    """Whether the results are needed, and which operands, if gradients go to these operands."""
+    if isinstance(op.vjp, tuple):
+        rules = [_parameters(rule) for rule, needed in zip(op.vjp, needs, strict=True) if needed]
+    else:
+        rules = [_parameters(op.vjp)[1:]]
+    results = False
+    operands: set[int] = set()
+    for _, y, *rest in rules:
+        results |= not y.name.startswith("_")
+        for k, p in enumerate(rest):
+            if p.kind is p.VAR_POSITIONAL and not p.name.startswith("_"):
+                operands.update(range(k, len(needs)))
+            elif p.kind is p.POSITIONAL_OR_KEYWORD and not p.name.startswith("_"):
+                operands.add(k)
+    return results, frozenset(operands)
+
+
+def _parameters(rule: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(rule).parameters.values())
+
+
+# -- writing in place --------------------------------------------------------------------
+
+
+def check_writable(target: Tensor) -> None:
+    if isinstance(target._node, Leaf):
+        raise GradError("a leaf Variable that requires grad is being used in an in-place operation")
+
+
+def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...]) -> None:
+    """The target of an in-place op comes from that op from now on."""
+    from gt.client.tensor import Tensor
+
+    target = operands[0]
+    after = Tensor(target._cell, target._type)
+    target._cell.version += 1  # a result that is kept is kept as it is after the writing
+    record(op, attrs, operands, (after,))
+    target._cell.version -= 1
+    target._node, target._index = after._node, 0
