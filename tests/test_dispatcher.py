@@ -224,6 +224,8 @@ def test_signatures_are_forgotten_on_demand() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, RESET, ADD)
     assert set(desk.client(CLIENT).codes) == set(SIGNATURES) - {FULL}
+    assert desk.client(CLIENT).told == {0: set()}
+    assert not desk.client(CLIENT).plans
     assert "names what is not there" in refused(desk.submit(CLIENT, FULL, 0, 2, 2.5), CLIENT)
 
 
@@ -313,7 +315,7 @@ def test_without_a_worker_parts_are_taken_by_nobody_and_the_instruction_is_told(
     upload = sign(OPS["upload"], (("shape", (1,)), ("dtype", "float32")), (BYTES,))
     actions = desk.say(CLIENT, Submit(1, [definition(FULL, upload)], [FULL, 0, 1, 1, FETCH, 5, 1], 7))
     (told,) = sent(actions, CLIENT, NoValue)
-    assert (told.request, told.kind) == (5, "WorkerLost")
+    assert told == NoValue(5, "WorkerLost", "no worker was connected when the value was sent; send it again")
 
 
 # -- ends ----------------------------------------------------------------------------------

@@ -337,7 +337,7 @@ class Dispatcher:
     def _part(self, client: Client, m: Part, rest: tuple[Any, ...]) -> None:
         home = self._home(client)
         layout = None if home is None else home.layout
-        if admission.part(client, layout, m, rest, self.no_workers) and home is not None:
+        if admission.part(client, layout, m, rest) and home is not None:
             self._send(home, replace(m, client=client.id), rest)
         else:
             self._send(client, PartTaken(m.transfer, m.nbytes))
