@@ -21,7 +21,7 @@ from gt.client.session import Session
 from gt.dispatcher.core import Action, Close, Dispatcher
 from gt.errors import ConnectionLost
 from gt.version import PROTOCOL, VERSION
-from gt.wire.codec import Decode, encode
+from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
 from gt.worker.core import Send, Worker
@@ -40,7 +40,12 @@ class Cluster:
         self.wires: dict[tuple[bytes, bytes], deque[Frames]] = {}
         self.workers: dict[bytes, Worker] = {}
         self.clients: dict[bytes, Session] = {}
+        #: who takes nothing for now, as a stopped process does; and whom the dispatcher hears no more
+        self.paused: set[bytes] = set()
+        self.closed: dict[bytes, str] = {}
         self.now = 0.0
+        #: called after every message: tests look for what must always hold
+        self.after_step: Callable[[Cluster], None] | None = None
         self._names = 0
         self._decode = Decode("dispatcher"), Decode("worker")
         for _ in range(workers):
@@ -53,7 +58,8 @@ class Cluster:
         name = self._name("w")
         self.workers[name] = Worker(self._engine, host_identity())
         self._post(name, b"", [encode(self._hello("worker"))])
-        self.settle()
+        while name in self.workers and self.workers[name].id < 0:
+            self.step()
         return name
 
     def add_client(self) -> Session:
@@ -61,8 +67,7 @@ class Cluster:
         session = self.clients[name] = Session(f"cluster in this process, client {name.decode()}")
         session.link = ClusterLink(self, name)
         self._post(name, b"", [encode(self._hello("client"))])
-        self.settle()
-        assert session.welcomed
+        session.await_(lambda: session.welcomed)
         return session
 
     @contextlib.contextmanager
@@ -74,15 +79,20 @@ class Cluster:
         session.close()
 
     def kill_worker(self, name: bytes) -> None:
-        del self.workers[name]
+        for space in self.workers.pop(name).spaces.values():
+            space.close()  # a process's memory goes with it
         self._cut(name)
 
     def kill_client(self, session: Session) -> None:
-        name = next(n for n, s in self.clients.items() if s is session)
+        name = self.name_of(session)
         del self.clients[name]
         session.link = None
         session._end(ConnectionLost("killed by the test"))
+        session.uploads.close()
         self._cut(name)
+
+    def name_of(self, session: Session) -> bytes:
+        return next(name for name, known in self.clients.items() if known is session)
 
     def _cut(self, name: bytes) -> None:
         """What the dead had sent may still arrive; the dispatcher hears of the death at some point after."""
@@ -103,7 +113,7 @@ class Cluster:
 
     def step(self) -> bool:
         """Deliver one message, drawn among the heads of all wires; False if there is none."""
-        busy = [wire for wire, queue in self.wires.items() if queue]
+        busy = [wire for wire, queue in self.wires.items() if queue and wire[1] not in self.paused]
         if not busy:
             return False
         source, target = wire = busy[0] if len(busy) == 1 else self.rng.choice(busy)
@@ -114,6 +124,8 @@ class Cluster:
             self._to_worker(target, frames)
         elif target in self.clients:
             self.clients[target].handle(frames)
+        if self.after_step is not None:
+            self.after_step(self)
         return True
 
     def settle(self) -> None:
@@ -129,8 +141,14 @@ class Cluster:
         if not frames:
             self._act(self.dispatcher.gone(source))
             return
-        message = self._decode[0](frames[0])
-        self._act(self.dispatcher.handle(source, message, tuple(frames[1:])))
+        if source in self.closed:
+            return
+        try:
+            message = self._decode[0](frames[0])
+        except BadFrame as error:
+            self._act(self.dispatcher.bad_frame(source, str(error)))
+            return
+        self._act(self.dispatcher.handle(source, message, tuple(frames[1:]), len(frames[0])))
 
     def _to_worker(self, name: bytes, frames: Frames) -> None:
         message = self._decode[1](frames[0])
@@ -143,7 +161,10 @@ class Cluster:
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Close) or action.peer not in (*self.workers, *self.clients):
+            if isinstance(action, Close):
+                self.closed[action.peer] = action.reason
+                continue
+            if action.peer not in self.workers and action.peer not in self.clients:
                 continue
             head = [] if action.message is None else [encode(action.message)]
             self._post(b"", action.peer, [*head, *action.rest])
@@ -172,7 +193,7 @@ class ClusterLink:
         while not ready():
             if self._cluster.step():
                 continue
-            if timeout is not None:
+            if timeout is not None and ticks >= timeout:
                 return False
             # nothing is under way: only time can help, and it does within a few seconds or never
             ticks += 1

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.client import sites
-from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError
+from gt.client.uploads import Uploads
+from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError, WorkerLost
 from gt.ops import Op, Signature, sign
 from gt.say import topic, warn
 from gt.types import TensorType
@@ -35,8 +36,8 @@ from gt.wire.messages import (
     Credit,
     Definition,
     NoValue,
-    Part,
     PartTaken,
+    Place,
     Refused,
     Roster,
     Submit,
@@ -47,14 +48,16 @@ from gt.wire.messages import (
     WorkerInfo,
     WorkerStats,
 )
-from gt.wire.parts import Incoming, Outgoing, new_lane
-from gt.wire.shared import Lane, Lanes, host_identity
+from gt.wire.parts import Incoming
+from gt.wire.shared import Lanes
 
 if TYPE_CHECKING:  # it brings zmq with it, which is for those who connect
     from gt.client.link import Link
 
 #: Words that go out together.
 BATCH = 640
+#: The most tensors freed at once: what is emitted between two submissions fits into one (`MAX_WORDS`).
+FREED = 4096
 #: Signatures kept before all are forgotten: a program that makes ever new shapes must not fill anybody's memory.
 SIGNATURES = 20_000
 
@@ -91,6 +94,8 @@ class Session:
         self.signatures: dict[tuple[Any, ...], tuple[int, TensorType, Signature]] = {}
         self._definitions: list[Definition] = []
         self._next_code = itertools.count(FIRST_CODE).__next__
+        #: where the codes of the current signatures begin
+        self._oldest_code = FIRST_CODE
         self._requests = itertools.count(1).__next__
         self._pending: dict[int, Any] = {}
         self._flushing = threading.RLock()
@@ -99,9 +104,7 @@ class Session:
         self._staged: list[Any] | None = None
         #: weights: sent, and known to be done; and of the bytes among the words
         self._sent = self._done = self._inline = 0
-        self._uploading = threading.RLock()
-        self._outgoing: dict[int, Outgoing] = {}
-        self._lane: Lane | None = None
+        self.uploads = Uploads(self)
         self._lanes = Lanes()
         #: failures nobody has read yet: cause -> text
         self.troubles: dict[int, str] = {}
@@ -129,25 +132,28 @@ class Session:
         return found
 
     def _forget_signatures(self) -> None:
+        """All but the last: another thread may just be about to use one of those."""
         self.signatures.clear()
         self.flush()
-        self._by_code.clear()
-        self.extend((RESET, self._next_code()))
+        self._by_code = {}
+        self.extend((RESET, self._oldest_code))
+        self._oldest_code = self._next_code()
 
     def free(self) -> None:
-        """Tell the workers which tensors Python let go since the last time."""
-        dropped = self.dropped
-        while dropped:
+        """Tell the workers which tensors Python let go since the last time; many at once, not all of a million."""
+        dropped, append = self.dropped, self.words.append
+        for _ in range(min(len(dropped), FREED)):
             try:
-                self.words.append(-dropped.popleft())
+                append(-dropped.popleft())
             except IndexError:  # another thread was quicker
                 return
 
     def flush(self) -> None:
-        """Send what was emitted so far, and wait if too much of it is not done yet."""
-        self._submit()
+        """Send what was emitted so far; before, wait if too much of what was sent is not done yet."""
         if self._sent - self._done > WINDOW:
-            self._await(lambda: self._sent - self._done <= WINDOW // 2)
+            while not self.await_(lambda: self._sent - self._done <= WINDOW // 2, 3.0):
+                self._need_worker()
+        self._submit()
 
     def flush_by_itself(self) -> bool:
         """For the background thread, which must neither wait nor raise. Was there anything to send?"""
@@ -164,7 +170,7 @@ class Session:
             raise self.ended
         with self._flushing:
             if self._staged is not None:  # an interrupt came before we knew that it was sent
-                self._send(self._staged)
+                self.send(self._staged)
             if self.dropped:
                 self.free()
             words = self.words
@@ -181,22 +187,26 @@ class Session:
             self._sent += weight
             self._inline = 0
             del words[:count], self._definitions[:defined]
-            self._send(frames)
+            self.send(frames)
             self._staged = None
             self.recent.append((stream, self._by_code))
 
-    def _send(self, frames: list[Any]) -> None:
-        assert self.link is not None
+    def send(self, frames: list[Any]) -> None:
+        link = self.link
+        if link is None:
+            raise self.ended or ConnectionLost("there is no connection")
         try:
-            self.link.send(frames)
+            link.send(frames)
         except ConnectionLost as error:
             raise self._end(error) from None
 
-    def _await(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+    def await_(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until something arrived. Every wait in a client is this one, and the link's end ends it."""
-        assert self.link is not None
+        link = self.link
+        if link is None:
+            raise self.ended or ConnectionLost("there is no connection")
         try:
-            arrived = self.link.wait(lambda: ready() or self.ended is not None, timeout)
+            arrived = link.wait(lambda: ready() or self.ended is not None, timeout)
         except ConnectionLost as error:
             raise self._end(error) from None
         if self.ended is not None:
@@ -213,10 +223,11 @@ class Session:
             self.extend((FETCH, request, id))
             self.flush()
             position = self._sent
-            self._await(lambda: pending.done)
+            self.await_(lambda: pending.done)
         finally:
             del self._pending[request]
-        self._done = max(self._done, position)
+        if not isinstance(pending.error, ClusterError):  # a worker has come so far
+            self._done = max(self._done, position)
         if pending.error is not None:
             try:
                 raise pending.error
@@ -229,8 +240,8 @@ class Session:
         request = self._requests()
         answers: list[list[WorkerStats]] = []
         self._pending[request] = answers
-        self._send([encode(Ask(request))])
-        self._await(lambda: bool(answers))
+        self.send([encode(Ask(request))])
+        self.await_(lambda: bool(answers))
         return answers[0]
 
     # -- large values to the workers -----------------------------------------------------
@@ -238,42 +249,18 @@ class Session:
     def upload(self, data: memoryview) -> bytes | int:
         """What stands for these bytes in an instruction: themselves, or the number of a transfer."""
         if data.nbytes <= INLINE:
+            if self._inline >= WINDOW // 2:
+                self.flush()
             self._inline += data.nbytes >> 3
             return bytes(data)
-        with self._uploading:
-            if self.ended is not None:
-                raise self.ended
-            self._need_worker()
-            transfer = self._requests()
-            outgoing = self._outgoing[transfer] = Outgoing(data, self._shared_lane())
-            try:
-                self._send_parts(transfer, outgoing)
-                while not outgoing.all_sent:
-                    self._await(lambda under_way=outgoing.under_way: outgoing.under_way < under_way)  # type: ignore[misc]
-                    self._send_parts(transfer, outgoing)
-            except BaseException:
-                # parts may lie in the lane for ever: start a new one
-                self._lane = None
-                raise
-        return transfer
-
-    def _send_parts(self, transfer: int, outgoing: Outgoing) -> None:
-        for piece in outgoing.ready():
-            part = Part(transfer, piece.offset, piece.nbytes, outgoing.total, piece.place)
-            # a copy: the caller may change its array as soon as it has it back
-            self._send([encode(part)] if piece.data is None else [encode(part), bytes(piece.data)])
-
-    def _shared_lane(self) -> Lane | None:
-        mine = host_identity()
-        if not mine or any(w.host != mine for w in self.workers):
-            return None
-        if self._lane is None:
-            self._lane = new_lane()
-        return self._lane
+        if self.ended is not None:
+            raise self.ended
+        self._need_worker()
+        return self.uploads.send(data)
 
     def await_workers(self, count: int, timeout: float, alive: Callable[[], object] = bool) -> bool:
         """Wait until there are so many workers; ``alive`` raises if there is no hope any more."""
-        return self._await(lambda: bool(alive()) or len(self.workers) >= count, timeout)
+        return self.await_(lambda: bool(alive()) or len(self.workers) >= count, timeout)
 
     def _need_worker(self) -> None:
         if not self.await_workers(1, 3.0):
@@ -300,7 +287,7 @@ class Session:
 
     def _roster(self, m: Roster, frames: object) -> None:
         if any(w not in m.workers for w in self.workers):
-            self._lane = None  # what the lost worker had not taken stays in the lane for ever
+            self._lanes = Lanes()  # the lost worker's memory need not live on
         self.workers = m.workers
 
     def _credit(self, m: Credit, frames: object) -> None:
@@ -320,12 +307,22 @@ class Session:
             if pending.incoming is None:
                 pending.buffer = _fresh(m.total)
                 pending.incoming = Incoming(memoryview(pending.buffer))
-            data = memoryview(frames[1]) if m.place is None else self._lanes.read(m.place, m.nbytes)
-            pending.incoming.add(m.offset, data)
-            pending.done = pending.incoming.complete
-        # taken even if nobody wants it any more: the worker waits for it
-        assert self.link is not None
-        self.link.send([encode(PartTaken(m.request, m.nbytes))])
+            try:
+                data = memoryview(frames[1]) if m.place is None else self._lanes.read(m.place, m.nbytes)
+            except (OSError, ValueError) as error:  # its sender died before we looked
+                pending.error, pending.done = self._unreadable(m.place, error), True
+            else:
+                pending.incoming.add(m.offset, data)
+                pending.done = pending.incoming.complete
+        if self.link is not None:  # taken even if nobody wants it any more: the worker waits for it
+            self.link.send([encode(PartTaken(m.request, m.nbytes))])
+
+    def _unreadable(self, place: Place | None, error: Exception) -> WorkerLost:
+        pid = 0 if place is None else place.pid
+        who = next(
+            (f"worker {w.id} ({w.device}, pid {pid})" for w in self.workers if w.pid == pid), f"the worker of pid {pid}"
+        )
+        return WorkerLost(f"{who} is gone, or its memory cannot be read ({error}); GT_SHM=0 does without it")
 
     def _no_value(self, m: NoValue, frames: object) -> None:
         self.troubles.pop(m.cause, None)
@@ -334,10 +331,7 @@ class Session:
             pending.done = True
 
     def _part_taken(self, m: PartTaken, frames: object) -> None:
-        if (outgoing := self._outgoing.get(m.transfer)) is not None:
-            outgoing.taken(m.nbytes)
-            if outgoing.all_taken:
-                del self._outgoing[m.transfer]
+        self.uploads.taken(m)
 
     def _answer(self, m: Answer, frames: object) -> None:
         if (answers := self._pending.pop(m.request, None)) is not None:
@@ -365,6 +359,7 @@ class Session:
             with contextlib.suppress(ConnectionLost):
                 link.send([encode(Bye())])
         link.close()
+        self.uploads.close()
         if self.troubles:
             some = next(iter(self.troubles.values()))
             warn(f"{len(self.troubles)} instruction(s) failed whose results were never read; the first: {some}")

@@ -23,16 +23,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gt.dispatcher import admission
 from gt.dispatcher.forward import Forwarded, Violation, forward
 from gt.dispatcher.loss import NO_WORKERS, lose, strand
-from gt.dispatcher.state import Client, Coded, Layout, Peer, Worker
+from gt.dispatcher.questions import Questions
+from gt.dispatcher.state import Client, Layout, Peer, Worker
 from gt.version import PROTOCOL, VERSION
-from gt.wire.codec import BadFrame, signature_of
+from gt.wire.codec import BadFrame
 from gt.wire.messages import (
-    MAX_WORDS,
     WINDOW,
     Admit,
-    Answer,
     Ask,
     Bye,
     Credit,
@@ -53,7 +53,6 @@ from gt.wire.messages import (
     Trouble,
     Welcome,
     WorkerInfo,
-    WorkerStats,
 )
 
 #: Estimated microseconds a worker is given ahead, and the most of it one client gets before the next is asked.
@@ -88,15 +87,17 @@ class Dispatcher:
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, Worker] = {}
         self.by_peer: dict[Peer, Client | Worker] = {}
-        #: (client, request) -> what the workers answered so far, and who has still to
-        self.asked: dict[tuple[int, int], tuple[list[WorkerStats], set[int]]] = {}
+        self.asked = Questions()
         self.next_client, self.next_worker = 1, 0
         self.out: list[Action] = []
+        #: the size of the message that is being handled
+        self.nbytes = 0
 
     # -- events --------------------------------------------------------------------------
 
-    def handle(self, peer: Peer, message: Message, rest: tuple[Any, ...] = ()) -> list[Action]:
-        """One message and, behind it, frames that are not the dispatcher's to read."""
+    def handle(self, peer: Peer, message: Message, rest: tuple[Any, ...] = (), nbytes: int = 0) -> list[Action]:
+        """One message of so many bytes and, behind it, frames that are not the dispatcher's to read."""
+        self.nbytes = nbytes
         try:
             known = self.by_peer.get(peer)
             handler = HANDLERS.get((type(known), type(message)))
@@ -119,14 +120,17 @@ class Dispatcher:
 
     def tick(self, now: float) -> list[Action]:
         """Called about once a second, with a clock that only runs forward."""
-        for client in self.clients.values():
+        for client in list(self.clients.values()):
             self._credit(client, at_least=1)
             if self.workers or not client.queue:
                 client.stranded = None
             elif client.stranded is None:
                 client.stranded = now
             elif now - client.stranded >= PATIENCE:
-                self._send_all(client, strand(client, self.no_workers))
+                try:
+                    self._send_all(client, strand(client, self.no_workers))
+                except Violation as violation:
+                    self._refuse(client.peer, str(violation))
         return self._actions()
 
     def name_of(self, peer: Peer) -> str:
@@ -162,8 +166,6 @@ class Dispatcher:
     def _client_hello(self, peer: Peer, m: Hello) -> None:
         client = Client(self.next_client, peer, m.host)
         self.next_client += 1
-        # a newcomer starts level with who has used least, not with an advantage over all
-        client.used = min((c.used for c in self.clients.values()), default=0.0)
         self.clients[client.id] = self.by_peer[peer] = client
         self._send(client, Welcome(client.id, VERSION, self._roster()))
 
@@ -207,8 +209,8 @@ class Dispatcher:
             if client.id in worker.admitted:
                 worker.admitted.discard(client.id)
                 self._send(worker, Drop(client.id))
-        for key in [k for k in self.asked if k[0] == client.id]:
-            del self.asked[key]
+            worker.parked.pop(client.id, None)
+        self.asked.client_gone(client.id)
 
     def _worker_gone(self, worker: Worker) -> None:
         del self.workers[worker.id]
@@ -218,28 +220,18 @@ class Dispatcher:
         for client_id, weight, _ in worker.given:
             if client_id in self.clients:
                 self.clients[client_id].done += weight
-        for key, (_, missing) in list(self.asked.items()):
-            missing.discard(worker.id)
-            self._answer(key)
+        self.asked.worker_gone(worker.id)
+        self._answer()
         self._announce()
 
     # -- a client's program --------------------------------------------------------------
 
     def _submit(self, client: Client, m: Submit, rest: object) -> None:
-        if m.serial <= client.serial:
+        if not admission.submission(client, m, self.nbytes):
             return
-        if m.serial != client.serial + 1:
-            raise Violation(f"submission {m.serial} follows {client.serial}")
-        client.serial = m.serial
-        if len(m.stream) > MAX_WORDS or m.weight < len(m.stream):
-            raise Violation(f"a submission of {len(m.stream)} words and weight {m.weight}")
-        if client.received + m.weight - client.done > 2 * WINDOW + 4 * MAX_WORDS:
-            raise Violation("more work than its credit allows")
-        for definition in m.definitions:
-            client.codes[definition.code] = Coded(definition, signature_of(definition))
-        if not client.queue:  # whoever comes back from a pause starts level with those who worked on
-            busy = [c.used for c in self.clients.values() if c.queue]
-            client.used = max(client.used, min(busy, default=client.used))
+        if not client.queue and client.home is not None:
+            # whoever comes back from a pause starts level with those who worked on
+            client.used = max(client.used, self.workers[client.home].clock)
         client.enqueue(m)
         self._schedule()
 
@@ -257,7 +249,7 @@ class Dispatcher:
 
     def _has_room(self, client: Client) -> bool:
         home = self._home(client)
-        return home is not None and home.ahead < AHEAD
+        return home is not None and home.free_for(client.id, AHEAD)
 
     def _home(self, client: Client) -> Worker | None:
         """The worker with the fewest clients, from a client's first instruction until one of both ends."""
@@ -265,6 +257,7 @@ class Dispatcher:
             chosen = min(self.workers.values(), key=lambda w: (len(w.admitted), w.id))
             client.home = chosen.id
             client.told[chosen.id] = set()
+            client.used = chosen.clock
             chosen.admitted.add(client.id)
             self._send(chosen, Admit(client.id, client.host))
         return None if client.home is None else self.workers[client.home]
@@ -273,8 +266,9 @@ class Dispatcher:
         """Forward about one turn's worth of the client's program."""
         assert client.home is not None
         home = self.workers[client.home]
+        home.clock = max(home.clock, client.used)
         submit, position = head = client.queue[0]
-        forwarded = forward(client, home.layout, submit.stream, position, TURN / home.pace)
+        forwarded = forward(client, home.layout, submit.stream, position, TURN / client.pace)
         head[1] = forwarded.stop
         weight = 0
         if forwarded.stop >= len(submit.stream):
@@ -291,22 +285,25 @@ class Dispatcher:
             if not load.stream and not load.definitions:
                 client.done += owed
                 continue
-            cost = load.cost * worker.pace
-            worker.given.append((client.id, owed, cost))
-            worker.ahead += cost
+            cost = load.cost * client.pace
             client.used += cost
-            self._send(worker, Execute(client.id, load.definitions, load.stream, owed))
+            *ahead, definitions = load.batches()
+            for batch in ahead:
+                worker.give(client.id, 0, 0.0)
+                self._send(worker, Execute(client.id, batch, [], 0))
+            worker.give(client.id, owed, cost)
+            self._send(worker, Execute(client.id, definitions, load.stream, owed))
 
     def _done(self, worker: Worker, m: Done, rest: object) -> None:
-        if not worker.given or worker.given[0][0] != m.client:
+        finished = worker.finish(m.client)
+        if finished is None:
             raise Violation("done with what it was not given")
-        _, weight, cost = worker.given.popleft()
-        worker.ahead = worker.ahead - cost if worker.given else 0.0
-        if cost > 0:
-            # one odd measurement must not swing the pace far
-            worker.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** 0.25
-            worker.pace = min(100.0, max(0.001, worker.pace))
+        weight, cost = finished
         if (client := self.clients.get(m.client)) is not None:
+            if cost > 0:
+                # one odd measurement must not swing the pace far
+                client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** 0.25
+                client.pace = min(100.0, max(0.001, client.pace))
             client.used += m.micros - cost
             client.done += weight
             self._credit(client, at_least=WINDOW // 8)
@@ -321,15 +318,17 @@ class Dispatcher:
 
     def _reply(self, worker: Worker, m: Reply, rest: tuple[Any, ...]) -> None:
         client = self.clients.get(m.client)
-        if client is None:  # it ended while its value was under way
-            if m.done is not None:
-                self._done(worker, m.done, ())
-            return
-        if m.last:
-            client.reads.pop(m.request, None)
-        self._send(client, None, rest)
+        if client is not None:  # else it ended while its value was under way
+            if m.last:
+                client.reads.pop(m.request, None)
+                worker.parked.pop(m.client, None)
+            else:  # the rest of its program waits there until it has taken some of this: others need not
+                worker.park(m.client)
+            self._send(client, None, rest)
         if m.done is not None:
             self._done(worker, m.done, ())
+        elif m.last:
+            self._schedule()
 
     def _trouble(self, worker: Worker, m: Trouble, rest: object) -> None:
         if (client := self.clients.get(m.client)) is not None:
@@ -337,21 +336,17 @@ class Dispatcher:
 
     def _part(self, client: Client, m: Part, rest: tuple[Any, ...]) -> None:
         home = self._home(client)
-        if home is None:  # nobody to take it: the instruction that needs it will say so
+        layout = None if home is None else home.layout
+        if admission.part(client, layout, m, rest, self.no_workers) and home is not None:
+            self._send(home, replace(m, client=client.id), rest)
+        else:
             self._send(client, PartTaken(m.transfer, m.nbytes))
-            return
-        client.parts.setdefault(m.transfer, []).append(m.nbytes)
-        self._send(home, replace(m, client=client.id), rest)
 
     def _part_taken_by_worker(self, worker: Worker, m: PartTaken, rest: object) -> None:
         client = self.clients.get(m.client)
-        if client is None or m.transfer not in client.parts:
-            return
-        sizes = client.parts[m.transfer]
-        sizes.pop(0)
-        if not sizes:
-            del client.parts[m.transfer]
-        self._send(client, m)
+        if client is not None and client.parts:
+            client.parts_ahead -= client.parts.popleft()[2]
+            self._send(client, m)
 
     def _part_taken_by_client(self, client: Client, m: PartTaken, rest: object) -> None:
         for worker in self.workers.values():
@@ -361,25 +356,18 @@ class Dispatcher:
     # -- questions -----------------------------------------------------------------------
 
     def _ask(self, client: Client, m: Ask, rest: object) -> None:
-        key = client.id, m.request
-        self.asked[key] = [], set(self.workers)
+        self.asked.ask(client.id, m.request, set(self.workers))
         for worker in self.workers.values():
             self._send(worker, Query(client.id, m.request))
-        self._answer(key)
+        self._answer()
 
     def _report(self, worker: Worker, m: Report, rest: object) -> None:
-        key = m.client, m.request
-        if key in self.asked:
-            stats, missing = self.asked[key]
-            missing.discard(worker.id)
-            stats.append(m.stats)
-            self._answer(key)
+        self.asked.report(worker.id, m)
+        self._answer()
 
-    def _answer(self, key: tuple[int, int]) -> None:
-        stats, missing = self.asked[key]
-        if not missing:
-            del self.asked[key]
-            self._send(self.clients[key[0]], Answer(key[1], sorted(stats, key=lambda s: s.worker)))
+    def _answer(self) -> None:
+        for client, answer in self.asked.answered():
+            self._send(self.clients[client], answer)
 
 
 HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] = {

@@ -12,7 +12,10 @@ from typing import Any
 
 from gt.dispatcher.state import Client, Coded, Layout, Lost, Where
 from gt.ops.signature import HEAD
-from gt.wire.messages import FETCH, FIRST_CODE, RESET, Definition
+from gt.wire.messages import FETCH, FIRST_CODE, MARGIN, RESET, Definition
+
+#: What goes wrong when a stream is read that is none.
+NONSENSE = (KeyError, IndexError, TypeError, AttributeError, ValueError)
 
 
 class Violation(Exception):
@@ -23,9 +26,21 @@ class Violation(Exception):
 class Load:
     """What one worker gets of a piece of a client's program."""
 
-    definitions: list[Definition] = field(default_factory=list)
+    definitions: list[Coded] = field(default_factory=list)
     stream: list[Any] = field(default_factory=list)
     cost: float = 0.0
+
+    def batches(self) -> list[list[Definition]]:
+        """The definitions, so that each batch fits into a frame; the last fits together with the stream."""
+        made: list[list[Definition]] = [[]]
+        nbytes = 0
+        for coded in self.definitions:
+            if nbytes + coded.nbytes > MARGIN // 2:
+                made.append([])
+                nbytes = 0
+            made[-1].append(coded.definition)
+            nbytes += coded.nbytes
+        return made
 
 
 @dataclass(slots=True)
@@ -35,6 +50,8 @@ class Forwarded:
     loads: dict[int, Load] = field(default_factory=dict)
     #: requests for values that are lost, with the reason
     unreadable: list[tuple[int, str]] = field(default_factory=list)
+    #: tensors that are lost for the client while a worker still has them
+    orphans: list[tuple[Layout, int]] = field(default_factory=list)
 
     def load(self, worker: int) -> Load:
         load = self.loads.get(worker)
@@ -48,6 +65,10 @@ class Forwarded:
             load = self.load(where.worker)
             load.stream += words
             load.cost += cost
+        if self.orphans:
+            orphans, self.orphans = self.orphans, []
+            for layout, id in orphans:
+                self.load(layout.worker).stream.append(-id)
 
 
 def forward(client: Client, home: Layout, stream: list[Any], start: int, budget: float) -> Forwarded:
@@ -56,7 +77,7 @@ def forward(client: Client, home: Layout, stream: list[Any], start: int, budget:
     done.load(home.worker)
     try:
         _loop(client, home, stream, start, budget, done)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+    except NONSENSE as error:
         raise Violation(f"a stream that names what is not there: {type(error).__name__} {error}") from None
     if done.stop > len(stream):
         raise Violation("a stream that ends inside an instruction")
@@ -86,7 +107,7 @@ def _loop(client: Client, home: Layout, stream: list[Any], i: int, budget: float
             if plain >= 0:
                 tensors[stream[i + 2]] = result
             else:
-                _results(tensors, coded, stream, i, result)
+                result = _results(client, coded, stream, i, result, done)
             width = coded.width
             budget -= coded.cost
         elif code < 0:
@@ -102,12 +123,21 @@ def _loop(client: Client, home: Layout, stream: list[Any], i: int, budget: float
     done.stop = i
 
 
-def _results(tensors: dict[int, Where], coded: Coded, stream: list[Any], i: int, result: Where) -> None:
-    outs = stream[i + HEAD : i + coded.start]
+def _results(client: Client, coded: Coded, stream: list[Any], i: int, result: Where, done: Forwarded) -> Where:
+    """All but the simplest instructions: results in place, several of them, or made of what was sent in parts."""
+    tensors, outs = client.tensors, stream[i + HEAD : i + coded.start]
     if coded.signature.into and (outs[0] not in tensors or outs[0] != stream[i + coded.start]):
         raise Violation("in place, the result must be the first operand")
+    for offset in coded.blobs:
+        if type(stream[i + offset]) is not bytes:
+            where = client.transfers.pop(stream[i + offset], result)
+            result = where if isinstance(where, Lost) else result
     for id in outs:
+        before = tensors.get(id)
+        if isinstance(before, Layout) and before is not result:
+            done.orphans.append((before, id))
         tensors[id] = result
+    return result
 
 
 def _plan(client: Client, home: Layout, coded: Coded, key: tuple[Any, ...], done: Forwarded) -> Where:
@@ -119,7 +149,7 @@ def _plan(client: Client, home: Layout, coded: Coded, key: tuple[Any, ...], done
     told = client.told[where.worker]
     if key[0] not in told:
         told.add(key[0])
-        done.load(where.worker).definitions.append(coded.definition)
+        done.load(where.worker).definitions.append(coded)
     return where
 
 
@@ -140,9 +170,7 @@ def _control(client: Client, home: Layout, stream: list[Any], i: int, done: Forw
 
 def _fetch(client: Client, request: int, id: int, done: Forwarded) -> Where:
     where = client.tensors[id]
-    if type(request) is not int:  # a worker will repeat it to us
-        raise Violation(f"a request cannot be called {request!r}")
-    if request in client.given_up:
+    if _request(request) in client.given_up:
         client.given_up.discard(request)
         return Lost("answered already")
     if isinstance(where, Lost):
@@ -153,17 +181,29 @@ def _fetch(client: Client, request: int, id: int, done: Forwarded) -> Where:
 
 
 def fetches(client: Client) -> list[int]:
-    """The requests that wait in the queue."""
+    """The requests that wait in the queue. Raises Violation if it holds what is no stream."""
     found: list[int] = []
-    for submit, position in client.queue:
-        i = position
-        while i < len(submit.stream):
-            code = submit.stream[i]
-            if code == FETCH:
-                found.append(submit.stream[i + 1])
-                i += 3
-            elif code == RESET:
-                i += 2
-            else:
-                i += 1 if code < 0 else client.codes[code].width
+    try:
+        for submit, position in client.queue:
+            _find_fetches(client, submit.stream, position, found)
+    except NONSENSE as error:
+        raise Violation(f"a stream that names what is not there: {type(error).__name__} {error}") from None
     return found
+
+
+def _find_fetches(client: Client, stream: list[Any], i: int, found: list[int]) -> None:
+    while i < len(stream):
+        code = stream[i]
+        if code == FETCH:
+            found.append(_request(stream[i + 1]))
+            i += 3
+        elif code == RESET:
+            i += 2
+        else:
+            i += 1 if code < 0 else client.codes[code].width
+
+
+def _request(word: Any) -> int:
+    if type(word) is not int:  # a worker will repeat it to us
+        raise Violation(f"a request cannot be called {word!r}")
+    return word

@@ -21,11 +21,14 @@ def lose(client: Client, worker: Worker) -> Iterator[Message]:
     for request in [r for r, w in client.reads.items() if w == worker.id]:
         del client.reads[request]
         yield NoValue(request, "WorkerLost", lost.text)
+    for transfer, where in client.transfers.items():
+        if where is worker.layout:
+            client.transfers[transfer] = lost
     # the parts it had not confirmed count as taken, so that the client does not wait for room for ever
-    for transfer, sizes in client.parts.items():
-        for nbytes in sizes:
-            yield PartTaken(transfer, nbytes)
+    for transfer, nbytes, _ in client.parts:
+        yield PartTaken(transfer, nbytes)
     client.parts.clear()
+    client.parts_ahead = 0
     client.plans.clear()
     client.told.pop(worker.id, None)
     if client.home == worker.id:

@@ -56,7 +56,7 @@ class Server:
             return
         if self.debug:
             self.debug(f"{type(message).__name__} from {self.core.name_of(peer)}")
-        actions = self.core.handle(peer, message, tuple(frames[1:]))
+        actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
         if self.trail is not None:
             self.trail.received(peer, message)
         self._act(actions)

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.ops import Signature
-from gt.types import TensorType
+from gt.types import BYTES, TensorType
+from gt.wire.codec import encode
 from gt.wire.messages import Definition, Submit, WorkerInfo
 
 Peer = bytes
+
+#: Microseconds any call takes.
+FLOOR = 4.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,10 +40,14 @@ Where = Layout | Lost
 class Coded:
     """A client's signature as the forwarding loop needs it."""
 
-    __slots__ = ("cost", "definition", "offsets", "plain", "signature", "start", "width")
+    __slots__ = ("blobs", "cost", "definition", "nbytes", "offsets", "plain", "signature", "start", "width")
 
     def __init__(self, definition: Definition, signature: Signature) -> None:
         self.definition, self.signature = definition, signature
+        #: its size on the wire
+        self.nbytes = len(encode(definition))
+        #: where the operands are that may be the number of a transfer
+        self.blobs = tuple(signature.start + i for i, t in enumerate(signature.ins) if t is BYTES)
         self.plain, self.width, self.start = signature.plain, signature.width, signature.start
         self.offsets = signature.offsets
         #: estimated microseconds on a plain CPU core; what a client really used corrects it
@@ -47,10 +55,16 @@ class Coded:
 
 
 def estimate(signature: Signature) -> float:
-    """A floor for the call, 10 GB/s for the bytes, 50 GFLOP/s for the arithmetic beyond one operation an element."""
+    """A floor for the call, 10 GB/s for the bytes, 50 GFLOP/s for the arithmetic beyond one operation an element.
+
+    No more than ten seconds: what claims to be longer will fail, and nobody's account should overflow by it.
+    """
+    if signature.op.view:
+        return FLOOR
     types = [t for t in (*signature.ins, *signature.outs) if isinstance(t, TensorType)]
     flops = signature.op.flops(*signature.ins, **dict(signature.attrs)) if signature.op.flops else 0
-    return 4.0 + sum(t.nbytes for t in types) / 1e4 + flops / 5e4
+    work = sum(t.nbytes for t in types) * 5 + flops
+    return FLOOR + min(work, 500_000_000_000) / 5e4
 
 
 @dataclass(slots=True, eq=False)
@@ -72,16 +86,22 @@ class Client:
     reads: dict[int, int] = field(default_factory=dict)
     #: requests that were answered by the dispatcher in the worker's place
     given_up: set[int] = field(default_factory=set)
-    #: transfer -> sizes of its parts that the worker has not confirmed
-    parts: dict[int, list[int]] = field(default_factory=dict)
+    #: (transfer, bytes, of which in a frame) of the parts its worker has not confirmed, oldest first
+    parts: deque[tuple[int, int, int]] = field(default_factory=deque)
+    #: the bytes of those in frames
+    parts_ahead: int = 0
+    #: transfer -> where its parts went, until an instruction uses it
+    transfers: dict[int, Where] = field(default_factory=dict)
     #: the last submission received
     serial: int = 0
     #: weights: received, done, and done as far as the client was told
     received: int = 0
     done: int = 0
     told_done: int = 0
-    #: worker time used, in microseconds; who has used least goes first
+    #: worker time used, in microseconds on its home's clock; who has used least goes first
     used: float = 0.0
+    #: measured over estimated time; its own, so that nobody's odd program spoils the others' estimates
+    pace: float = 1.0
     #: since when it has had work and no worker, as the shell's clock said
     stranded: float | None = None
 
@@ -100,6 +120,37 @@ class Worker:
     ahead: float = 0.0
     #: (client, weight, estimate) of each `Execute` it has not confirmed, oldest first
     given: deque[tuple[int, int, float]] = field(default_factory=deque)
-    #: measured over estimated time
-    pace: float = 1.0
+    #: client -> the part of ``ahead`` that waits until the client has taken more of a large value
+    parked: dict[int, float] = field(default_factory=dict)
+    #: how much time the client last served had used: who begins, or comes back from a pause, starts here
+    clock: float = 0.0
     admitted: set[int] = field(default_factory=set)
+
+    def give(self, client: int, weight: int, cost: float) -> None:
+        self.given.append((client, weight, cost))
+        self.ahead += cost
+
+    def finish(self, client: int) -> tuple[int, float] | None:
+        """The client's oldest, which need not be the oldest of all: (weight, estimate); None if it has none."""
+        given = self.given
+        for at in range(len(given)):
+            if given[at][0] == client:
+                _, weight, cost = given[at]
+                del given[at]
+                break
+        else:
+            return None
+        self.ahead = self.ahead - cost if given else 0.0
+        if client in self.parked:
+            self.parked[client] -= cost
+        return weight, cost
+
+    def park(self, client: int) -> None:
+        if client not in self.parked:
+            self.parked[client] = sum(cost for owner, _, cost in self.given if owner == client)
+
+    def free_for(self, client: int, limit: float) -> bool:
+        """May it get more of this client's work?"""
+        if not self.parked:
+            return self.ahead < limit
+        return client not in self.parked and self.ahead - sum(self.parked.values()) < limit

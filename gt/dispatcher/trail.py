@@ -13,10 +13,10 @@ import time
 from typing import Any
 
 from gt.dispatcher.core import Dispatcher, Send
+from gt.dispatcher.forward import NONSENSE
 from gt.dispatcher.state import Client, Peer
 from gt.wire.messages import (
     FETCH,
-    FIRST_CODE,
     RESET,
     Alive,
     Done,
@@ -71,8 +71,11 @@ class Trail:
 
     def _stream(self, event: str, who: str, client: Client, stream: list[Any]) -> None:
         i = 0
-        while i < len(stream):
-            i += self._instruction(event, who, client, stream, i)
+        try:
+            while i < len(stream):
+                i += self._instruction(event, who, client, stream, i)
+        except NONSENSE as error:  # the core will refuse it when its turn comes
+            self._line(self._count, event, who, "nonsense", 0, f"client:{client.id} ERROR {error}")
 
     def _instruction(self, event: str, who: str, client: Client, stream: list[Any], i: int) -> int:
         code = stream[i]
@@ -86,8 +89,10 @@ class Trail:
         if code == FETCH:
             self._line(self._count, event, who, "fetch", 0, f"client:{client.id} id={stream[i + 2]}")
             return 3
-        assert code >= FIRST_CODE
-        coded = client.codes[code]
+        coded = client.codes.get(code)
+        if coded is None:  # forgotten by now, or never known: where the next one begins nobody can tell
+            self._line(self._count, event, who, f"code {code}", 0, f"client:{client.id}")
+            return len(stream)
         signature = coded.signature
         outs = ",".join(map(str, stream[i + 2 : i + coded.start]))
         ins = ",".join(str(stream[i + o]) for o in coded.offsets)

@@ -31,6 +31,11 @@ WINDOW = 1 << 16
 #: Limits a peer cannot exceed without losing its connection.
 MAX_FRAME = 16 << 20
 MAX_WORDS = 1 << 16
+#: A submission is shorter than a frame by so much: what the dispatcher makes of it must still fit into one.
+MARGIN = 2 << 20
+#: The words of one instruction, and as many attributes; the signatures a client may have, and their size each.
+MAX_WIDTH = 1 << 14
+MAX_SIGNATURES, MAX_DEFINITION = 1 << 16, 256 << 10
 #: Values up to here ride in a control message; larger ones go in parts.
 INLINE = 64 << 10
 #: A part in a frame is small, so that no control message waits behind it for long; one in shared memory may be larger.
@@ -108,10 +113,11 @@ class Submit(Message, frozen=True, array_like=True, tag=True):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a part lies: a range of the sender's shared memory."""
+    """Where a part lies: a range of the sender's shared memory (see `gt.wire.shared`)."""
 
     pid: int
     fd: int
+    name: str
     size: int
     at: int
 
@@ -129,7 +135,7 @@ class Part(Message, frozen=True, array_like=True, tag=True):
 
 
 class PartTaken(Message, frozen=True, array_like=True, tag=True):
-    """The receiver of a part needs it no longer. ``transfer`` is the request, for the parts of a value."""
+    """The receiver has taken the oldest part it was sent. ``transfer`` is the request, for the parts of a value."""
 
     transfer: int
     nbytes: int

@@ -1,11 +1,12 @@
 """Sending a large value in parts, and putting it together again. Pure but for the memory it copies.
 
-A sender has only so much under way: the receiver confirms each part it has taken, and more follows. So the parts of
-one value never pile up in anybody's queue, and control messages pass between them.
+A sender has only so much under way to one receiver, who confirms each part it has taken, and more follows. So parts
+never pile up in anybody's queue, and control messages pass between them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,48 +23,75 @@ class Piece(NamedTuple):
     data: memoryview | None
 
 
+class Road:
+    """The way to one receiver, for all the values that go there, one after the other.
+
+    One thread may send while another hears of what was taken: neither trusts a count that both would change.
+    """
+
+    def __init__(self) -> None:
+        #: (value, bytes, in the lane or in a frame) of the parts under way, oldest first: confirmed in this order
+        self._sent: deque[tuple[int, int, bool]] = deque()
+        self._lane: Lane | None = None
+        #: how many parts were confirmed so far
+        self.confirmed = 0
+
+    def put(self, value: int, data: memoryview, offset: int, shared: bool) -> Piece | None:
+        """The part that begins there; None if there is no room before something is confirmed."""
+        place, part = None, data[offset : offset + (SHARED_PART if shared else PART)]
+        if shared:
+            self._lane = self._lane or Lane(LANE)
+            place = self._lane.put(part)
+            if place is None:
+                return None
+        elif sum(nbytes for _, nbytes, in_lane in list(self._sent) if not in_lane) >= PARTS_AHEAD:
+            return None
+        self._sent.append((value, part.nbytes, shared))
+        return Piece(offset, part.nbytes, place, None if shared else part)
+
+    def taken(self, value: int) -> None:
+        """A part of that value was confirmed: the oldest. One before it was, in truth, never sent: an interrupt came.
+
+        Who confirms what is not under way (it may have been, to a worker that is gone) changes nothing.
+        """
+        values = [v for v, _, _ in list(self._sent)]
+        for _ in range(values.index(value) + 1 if value in values else 0):
+            _, _, shared = self._sent.popleft()
+            if shared and self._lane is not None:
+                self._lane.release()
+            self.confirmed += 1
+
+    def more_confirmed_than(self, count: int) -> bool:
+        return self.confirmed > count
+
+    def close(self) -> None:
+        """Nothing goes this way any more."""
+        if self._lane is not None:
+            self._lane.close()
+
+
 class Outgoing:
     """One value on its way out."""
 
-    def __init__(self, data: memoryview, lane: Lane | None) -> None:
-        self.data, self.lane = data, lane
+    def __init__(self, value: int, data: memoryview, road: Road, shared: bool) -> None:
+        #: the number of its transfer, or of the request for it
+        self.value = value
+        self.data, self.road, self.shared = data, road, shared
         self.total = data.nbytes
         self._offset = 0
-        #: bytes sent and not yet taken
-        self.under_way = 0
 
     @property
     def all_sent(self) -> bool:
         return self._offset == self.total
 
-    @property
-    def all_taken(self) -> bool:
-        return self.all_sent and not self.under_way
-
     def ready(self) -> Iterator[Piece]:
         """The parts that may go now."""
         while not self.all_sent:
-            piece = self._cut()
+            piece = self.road.put(self.value, self.data, self._offset, self.shared)
             if piece is None:
                 return
             self._offset += piece.nbytes
-            self.under_way += piece.nbytes
             yield piece
-
-    def _cut(self) -> Piece | None:
-        if self.lane is None:
-            if self.under_way >= PARTS_AHEAD:
-                return None
-            data = self.data[self._offset : self._offset + PART]
-            return Piece(self._offset, data.nbytes, None, data)
-        data = self.data[self._offset : self._offset + SHARED_PART]
-        place = self.lane.put(data)
-        return None if place is None else Piece(self._offset, data.nbytes, place, None)
-
-    def taken(self, nbytes: int) -> None:
-        self.under_way -= nbytes
-        if self.lane is not None:
-            self.lane.release()
 
 
 class Incoming:
@@ -83,7 +111,3 @@ class Incoming:
     @property
     def complete(self) -> bool:
         return self._filled == self._buffer.nbytes
-
-
-def new_lane() -> Lane:
-    return Lane(LANE)

@@ -42,8 +42,8 @@ from gt.wire.messages import (
     ValuePart,
     WorkerStats,
 )
-from gt.wire.parts import Incoming, Outgoing, new_lane
-from gt.wire.shared import Lane, Lanes
+from gt.wire.parts import Incoming, Outgoing, Road
+from gt.wire.shared import Lanes
 from gt.worker.engines import Engine, Linked
 
 
@@ -86,17 +86,17 @@ class Space:
         self.failures = 0
         self.transfers: dict[int, tuple[Incoming, memoryview] | Exception] = {}
         self.shares_memory = shares_memory
-        self.lane: Lane | None = None
-        self.pid = 0
+        #: the name of the client's lane
+        self.lane = ""
+        self.road = Road()
         #: the value that is going out, and what waits behind it
-        self.outgoing: tuple[int, Outgoing] | None = None
+        self.outgoing: Outgoing | None = None
         self.waiting: deque[tuple[Execute, int]] = deque()
 
     def close(self) -> None:
         self.store.clear()
         self.outgoing = None
-        if self.lane is not None:
-            self.lane.close()
+        self.road.close()
 
 
 class Worker:
@@ -123,7 +123,9 @@ class Worker:
     def _drop(self, m: Drop, data: object) -> None:
         space = self.spaces.pop(m.client, None)
         if space is not None:
-            self.lanes.forget(space.pid)
+            self.lanes.forget(space.lane)
+            # each `Execute` is confirmed once, run or not: the dispatcher counts them
+            self.out += [Send(Done(m.client, waiting.weight, 0)) for waiting, _ in space.waiting]
             space.close()
 
     def _query(self, m: Query, data: object) -> None:
@@ -134,7 +136,8 @@ class Worker:
         try:
             self._take(space, m, data)
         except (OSError, ValueError, OverflowError, MemoryError) as error:
-            space.transfers[m.transfer] = error
+            # without its traceback, which would hold on to the memory
+            space.transfers[m.transfer] = error.with_traceback(None)
         self.out.append(Send(PartTaken(m.transfer, m.nbytes, m.client)))
 
     def _take(self, space: Space, m: Part, data: memoryview | None) -> None:
@@ -145,7 +148,9 @@ class Worker:
         if isinstance(transfer, Exception):  # what began badly goes on being thrown away
             return
         if m.place is not None and space.shares_memory:
-            space.pid = m.place.pid
+            if space.lane != m.place.name:  # a client has one at a time
+                self.lanes.forget(space.lane)
+                space.lane = m.place.name
             data = self.lanes.read(m.place, m.nbytes)
         if data is None or data.nbytes != m.nbytes:
             raise ValueError("a part without its bytes")
@@ -153,10 +158,9 @@ class Worker:
 
     def _part_taken(self, m: PartTaken, data: object) -> None:
         space = self.spaces[m.client]
-        if space.outgoing is None or space.outgoing[0] != m.transfer:
-            return
-        space.outgoing[1].taken(m.nbytes)
-        self._send_parts(m.client, space)
+        space.road.taken(m.transfer)
+        if space.outgoing is not None:
+            self._send_parts(m.client, space)
         while space.waiting and space.outgoing is None:
             self._run(space, *space.waiting.popleft())
 
@@ -182,8 +186,9 @@ class Worker:
     def _done(self, m: Execute) -> None:
         """Said along with the last value, if there is one."""
         done, last = Done(m.client, m.weight, 0), self.out[-1] if self.out else None
-        if last is not None and isinstance(last.message, Reply) and last.message.client == m.client:
-            self.out[-1] = replace(last, message=Reply(m.client, last.message.request, last.message.last, done))
+        reply = last.message if last is not None else None
+        if last is not None and isinstance(reply, Reply) and reply.client == m.client and reply.done is None:
+            self.out[-1] = replace(last, message=Reply(m.client, reply.request, reply.last, done))
         else:
             self.out.append(Send(done))
 
@@ -322,21 +327,19 @@ class Worker:
         if data.nbytes <= INLINE:
             self._reply(client, ValueInline(request, bytes(data)))
             return
-        if space.shares_memory and space.lane is None:
-            space.lane = new_lane()
-        space.outgoing = request, Outgoing(data, space.lane)
+        space.outgoing = Outgoing(request, data, space.road, space.shares_memory)
         self._send_parts(client, space)
 
     def _reply(self, client: int, value: Any, data: memoryview | None = None, last: bool = True) -> None:
         self.out.append(Send(Reply(client, value.request, last), value, data))
 
     def _send_parts(self, client: int, space: Space) -> None:
-        assert space.outgoing is not None
-        request, outgoing = space.outgoing
+        outgoing = space.outgoing
+        assert outgoing is not None
         for piece in outgoing.ready():
-            part = ValuePart(request, piece.offset, piece.nbytes, outgoing.total, piece.place)
+            part = ValuePart(outgoing.value, piece.offset, piece.nbytes, outgoing.total, piece.place)
             self._reply(client, part, piece.data, last=outgoing.all_sent)
-        if outgoing.all_taken:
+        if outgoing.all_sent:
             space.outgoing = None
 
     def stats(self, client: int) -> WorkerStats:

@@ -1,0 +1,69 @@
+"""What a client may send: looked at before it is queued or passed on, so that nobody pays for it but its sender."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.dispatcher.forward import Violation
+from gt.dispatcher.state import Client, Coded, Layout, Lost
+from gt.wire.codec import signature_of
+from gt.wire.messages import (
+    MARGIN,
+    MAX_FRAME,
+    MAX_SIGNATURES,
+    MAX_WORDS,
+    PARTS_AHEAD,
+    WINDOW,
+    Part,
+    Submit,
+)
+
+
+def submission(client: Client, m: Submit, nbytes: int) -> bool:
+    """Is it new? Its definitions are known from here on. Raises Violation or BadFrame."""
+    if m.serial <= client.serial:
+        return False
+    if m.serial != client.serial + 1:
+        raise Violation(f"submission {m.serial} follows {client.serial}")
+    client.serial = m.serial
+    if len(m.stream) > MAX_WORDS or m.weight < len(m.stream):
+        raise Violation(f"a submission of {len(m.stream)} words and weight {m.weight}")
+    if client.received + m.weight - client.done > 2 * WINDOW + 4 * MAX_WORDS:
+        raise Violation("more work than its credit allows")
+    words = nbytes - _define(client, m)
+    # a word takes 9 bytes at most, bytes among them 5 more than they are, and 8 of those have a weight of 1
+    if words > 24 * m.weight + 64 or nbytes > MAX_FRAME - MARGIN:
+        raise Violation(f"a submission of {nbytes} bytes and weight {m.weight}")
+    return True
+
+
+def _define(client: Client, m: Submit) -> int:
+    """The bytes all the definitions take up in the message."""
+    nbytes = 0
+    for definition in m.definitions:
+        if definition.code in client.codes:
+            raise Violation(f"code {definition.code} is defined twice")
+        coded = client.codes[definition.code] = Coded(definition, signature_of(definition))
+        nbytes += coded.nbytes
+    if len(client.codes) > MAX_SIGNATURES:
+        raise Violation(f"more than {MAX_SIGNATURES} signatures")
+    return nbytes
+
+
+def part(client: Client, home: Layout | None, m: Part, rest: tuple[Any, ...], no_workers: str) -> bool:
+    """Is there somebody to pass it on to? If not, the instruction that needs it will be told."""
+    in_frames = 0 if m.place is not None else m.nbytes
+    if m.nbytes < 0 or [len(frame) for frame in rest] != ([] if m.place is not None else [m.nbytes]):
+        raise Violation("a part without its bytes")
+    where = client.transfers.get(m.transfer)
+    if where is None:
+        where = client.transfers[m.transfer] = Lost(no_workers) if home is None else home
+    if len(client.transfers) > WINDOW or len(client.parts) >= WINDOW:
+        raise Violation("more parts than may be under way")
+    if where is not home:
+        return False
+    client.parts.append((m.transfer, m.nbytes, in_frames))
+    client.parts_ahead += in_frames
+    if client.parts_ahead > 4 * PARTS_AHEAD:
+        raise Violation("more parts than may be under way")
+    return True

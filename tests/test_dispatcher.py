@@ -1,0 +1,676 @@
+"""The dispatcher's core alone: events in, actions out; then its fairness and its credits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from gt.client.tensor import call, create
+from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Close, Dispatcher, Send
+from gt.dispatcher.state import FLOOR, estimate
+from gt.ops import OPS, sign
+from gt.testing import Cluster
+from gt.types import BYTES, DTYPES, FLOAT, TensorType
+from gt.version import PROTOCOL, VERSION
+from gt.wire.codec import definition, encode
+from gt.wire.messages import (
+    FETCH,
+    FIRST_CODE,
+    MAX_DEFINITION,
+    MAX_FRAME,
+    MAX_WORDS,
+    PART,
+    PARTS_AHEAD,
+    RESET,
+    WINDOW,
+    Admit,
+    Answer,
+    Ask,
+    Bye,
+    Credit,
+    Done,
+    Drop,
+    Execute,
+    Hello,
+    NoValue,
+    Part,
+    PartTaken,
+    Place,
+    Query,
+    Refused,
+    Reply,
+    Report,
+    Roster,
+    Submit,
+    Trouble,
+    Welcome,
+    WorkerInfo,
+    WorkerStats,
+)
+
+WORKER, OTHER, CLIENT, SECOND = b"worker", b"other worker", b"client", b"second client"
+SMALL, LARGE = TensorType((2,), DTYPES["float32"]), TensorType((1_000_000,), DTYPES["float32"])
+#: what the tests' programs are made of
+FULL, ADD, ADD_LARGE, FULL_LARGE, ADD_INTO = range(FIRST_CODE, FIRST_CODE + 5)
+
+
+def _full(kind: TensorType) -> Any:
+    return sign(OPS["full"], (("shape", kind.shape), ("dtype", kind.dtype.name)), (FLOAT,))
+
+
+SIGNATURES = {
+    FULL: _full(SMALL),
+    ADD: sign(OPS["add"], (), (SMALL, SMALL)),
+    ADD_LARGE: sign(OPS["add"], (), (LARGE, LARGE)),
+    FULL_LARGE: _full(LARGE),
+    ADD_INTO: sign(OPS["add"], (), (SMALL, SMALL), into=True),
+}
+DEFINITIONS = [definition(code, signature) for code, signature in SIGNATURES.items()]
+
+
+class Desk:
+    """A dispatcher, and what it did last."""
+
+    def __init__(self, *peers: bytes) -> None:
+        self.core = Dispatcher("example.org", 9000)
+        self.serials: dict[bytes, int] = {}
+        for peer in peers:
+            self.hello(peer)
+
+    def hello(self, peer: bytes, **fields: Any) -> list[Any]:
+        role = "worker" if b"worker" in peer else "client"
+        device = "cpu" if role == "worker" else ""
+        given = {"role": role, "protocol": PROTOCOL, "version": VERSION, "host": "here", "pid": 7, "device": device}
+        return self.say(peer, Hello(**{**given, **fields}))
+
+    def say(self, peer: bytes, message: Any, *rest: Any, nbytes: int = 0) -> list[Any]:
+        return self.core.handle(peer, message, rest, nbytes)
+
+    def submit(self, peer: bytes, *stream: Any, weight: int | None = None, define: bool = True) -> list[Any]:
+        serial = self.serials[peer] = self.serials.get(peer, 0) + 1
+        definitions = DEFINITIONS if serial == 1 and define else []
+        return self.say(peer, Submit(serial, definitions, list(stream), len(stream) if weight is None else weight))
+
+    def client(self, peer: bytes) -> Any:
+        return self.core.by_peer[peer]
+
+    worker = client
+
+
+def sent(actions: list[Any], peer: bytes, kind: type | None = None) -> list[Any]:
+    found = [a.message for a in actions if isinstance(a, Send) and a.peer == peer]
+    return found if kind is None else [m for m in found if isinstance(m, kind)]
+
+
+def refused(actions: list[Any], peer: bytes) -> str:
+    """The reason, told and acted upon."""
+    (told,) = sent(actions, peer, Refused)
+    (closed,) = [a for a in actions if isinstance(a, Close)]
+    assert closed == Close(peer, told.reason)
+    return str(told.reason)
+
+
+# -- Hello ---------------------------------------------------------------------------------
+
+
+def test_a_client_is_welcomed_and_told_of_the_workers() -> None:
+    desk = Desk(WORKER)
+    assert desk.hello(CLIENT) == [Send(CLIENT, Welcome(1, VERSION, [WorkerInfo(0, "", "cpu", "here", 7)]))]
+
+
+def test_a_worker_is_welcomed_and_announced() -> None:
+    desk = Desk(CLIENT)
+    actions = desk.hello(WORKER)
+    assert sent(actions, WORKER) == [Welcome(0, VERSION)]
+    assert sent(actions, CLIENT) == [Roster([WorkerInfo(0, "", "cpu", "here", 7)])]
+
+
+def test_another_protocol_is_refused_naming_both() -> None:
+    desk = Desk()
+    reason = refused(desk.hello(CLIENT, protocol=PROTOCOL + 1, version="9.9"), CLIENT)
+    assert reason == (
+        f"this server is GT {VERSION} (protocol {PROTOCOL}), the client is GT 9.9 (protocol {PROTOCOL + 1}); "
+        "install the same version on both sides"
+    )
+    assert not desk.core.by_peer
+
+
+@pytest.mark.parametrize(
+    ("peer", "message"),
+    [
+        (CLIENT, Hello("cook", PROTOCOL, VERSION, "", 1)),
+        (CLIENT, Submit(1, [], [], 0)),
+        (CLIENT, Bye()),
+        (WORKER, Done(1, 1, 1)),
+    ],
+)
+def test_a_stranger_must_say_hello_as_somebody(peer: bytes, message: Any) -> None:
+    desk = Desk()
+    assert refused(desk.say(peer, message), peer)
+
+
+@pytest.mark.parametrize(
+    "message", [Done(1, 1, 1), Trouble(1, 1, "", "", 1), Reply(1, 1), Hello("client", 1, "", "", 1)]
+)
+def test_a_client_may_not_speak_as_a_worker_nor_greet_twice(message: Any) -> None:
+    desk = Desk(WORKER, CLIENT, SECOND)
+    assert "out of place" in refused(desk.say(CLIENT, message), CLIENT)
+    assert list(desk.core.clients) == [2]
+
+
+def test_what_does_not_decode_ends_the_connection() -> None:
+    desk = Desk(CLIENT)
+    assert refused(desk.core.bad_frame(CLIENT, "why"), CLIENT) == "a frame that does not decode: why"
+    assert not desk.core.clients
+
+
+# -- Submit, Done --------------------------------------------------------------------------
+
+
+def test_a_program_is_forwarded_with_the_definitions_it_uses() -> None:
+    desk = Desk(WORKER, CLIENT)
+    stream = [FULL, 0, 1, 2.5, ADD, 0, 2, 1, 1, -1]
+    assert sent(desk.submit(CLIENT, *stream), WORKER) == [
+        Admit(1, "here"),
+        Execute(1, DEFINITIONS[:2], stream, len(stream)),
+    ]
+    again = [ADD, 0, 3, 2, 2, FETCH, 1, 3]
+    assert sent(desk.submit(CLIENT, *again), WORKER) == [Execute(1, [], again, len(again))]
+    assert set(desk.client(CLIENT).tensors) == {2, 3}
+    assert desk.client(CLIENT).reads == {1: 0}
+
+
+def test_work_done_comes_back_as_credit_at_the_next_tick_or_when_it_is_much() -> None:
+    desk = Desk(WORKER, CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5, weight=10)
+    assert desk.say(WORKER, Done(1, 10, 5)) == []
+    assert desk.core.tick(1.0) == [Send(CLIENT, Credit(10))]
+    assert desk.core.tick(2.0) == []
+    desk.submit(CLIENT, FULL, 0, 2, 2.5, weight=WINDOW // 8)
+    assert desk.say(WORKER, Done(1, WINDOW // 8, 5)) == [Send(CLIENT, Credit(10 + WINDOW // 8))]
+
+
+def test_a_repeated_submission_is_skipped_and_a_gap_refused() -> None:
+    desk = Desk(WORKER, CLIENT)
+    first = Submit(1, DEFINITIONS, [FULL, 0, 1, 2.5], 4)
+    assert sent(desk.say(CLIENT, first), WORKER, Execute)
+    assert desk.say(CLIENT, first) == []
+    assert desk.client(CLIENT).received == 4
+    assert refused(desk.say(CLIENT, Submit(3, [], [], 0)), CLIENT) == "submission 3 follows 1"
+
+
+def test_done_with_nothing_costs_the_worker_its_connection() -> None:
+    desk = Desk(WORKER, CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5)
+    desk.say(WORKER, Done(1, 4, 1))
+    assert "not given" in refused(desk.say(WORKER, Done(1, 4, 1)), WORKER)
+
+
+def test_one_client_s_work_may_be_done_before_another_s() -> None:
+    """A worker parks the program of a client that is slow to take a large value."""
+    desk = Desk(WORKER, CLIENT, SECOND)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5)
+    desk.submit(SECOND, FULL, 0, 1, 2.5)
+    desk.say(WORKER, Done(2, 4, 1))
+    desk.say(WORKER, Done(1, 4, 1))
+    assert desk.client(CLIENT).done == desk.client(SECOND).done == 4
+    assert desk.worker(WORKER).ahead == 0
+
+
+def test_signatures_are_forgotten_on_demand() -> None:
+    desk = Desk(WORKER, CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5, RESET, ADD)
+    assert set(desk.client(CLIENT).codes) == set(SIGNATURES) - {FULL}
+    assert "names what is not there" in refused(desk.submit(CLIENT, FULL, 0, 2, 2.5), CLIENT)
+
+
+def test_a_code_has_one_meaning() -> None:
+    """Else what is queued, or told to a worker, would be read with another signature than it was written with."""
+    desk = Desk(WORKER, CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5)
+    again = definition(FULL, SIGNATURES[ADD])
+    assert refused(desk.say(CLIENT, Submit(2, [again], [], 0)), CLIENT) == f"code {FULL} is defined twice"
+
+
+def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
+    desk = Desk(WORKER, CLIENT)
+    wide = sign(OPS["cat"], (("dim", 0),), (TensorType((1 << 40, 0), DTYPES["bfloat16"]),) * 12_000)
+    assert len(encode(definition(100, wide))) > MAX_DEFINITION // 2
+    nothing = sign(OPS["full"], (("shape", (1 << 40, 0)), ("dtype", "bfloat16")), (FLOAT,))
+    desk.say(CLIENT, Submit(1, [definition(99, nothing)], [99, 0, 1, 0.5], 4))
+    desk.say(WORKER, Done(1, 4, 1))
+    for code in range(100, 105):
+        desk.say(CLIENT, Submit(code - 98, [definition(code, wide)], [], 0))
+    stream = [word for code in range(100, 105) for word in (code, 0, code, *[1] * 12_000)]
+    executes = sent(desk.say(CLIENT, Submit(7, [], stream, len(stream))), WORKER, Execute)
+    assert [len(e.definitions) for e in executes] == [4, 1]
+    assert [len(e.stream) for e in executes] == [0, len(stream)]
+    for execute in executes:
+        assert len(encode(execute)) < MAX_FRAME
+        desk.say(WORKER, Done(1, execute.weight, 10))
+    assert desk.client(CLIENT).done == 4 + len(stream)
+
+
+# -- values, passed on ---------------------------------------------------------------------
+
+
+def test_a_value_is_passed_on_unread_with_the_done_that_rides_on_it() -> None:
+    desk = Desk(WORKER, CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 9, 1)
+    assert desk.say(WORKER, Reply(1, 9, True, Done(1, 7, 3)), b"any bytes") == [Send(CLIENT, None, (b"any bytes",))]
+    assert desk.client(CLIENT).reads == {}
+    assert desk.client(CLIENT).done == 7
+
+
+def test_what_a_worker_says_of_a_client_that_is_gone_is_dropped() -> None:
+    desk = Desk(WORKER, CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 9, 1)
+    assert sent(desk.core.gone(CLIENT), WORKER) == [Drop(1)]
+    assert desk.say(WORKER, Trouble(1, 1, "RemoteError", "text", 0)) == []
+    assert desk.say(WORKER, PartTaken(1, 5, 1)) == []
+    assert desk.say(WORKER, Reply(1, 9, True, Done(1, 7, 3)), b"bytes") == []
+    assert not desk.worker(WORKER).given
+
+
+def test_trouble_goes_to_the_client_it_is_about() -> None:
+    desk = Desk(WORKER, CLIENT, SECOND)
+    trouble = Trouble(2, 1, "RemoteError", "text", 0)
+    assert desk.say(WORKER, trouble) == [Send(SECOND, trouble)]
+
+
+def test_parts_go_to_the_client_s_worker_and_back() -> None:
+    desk = Desk(WORKER, OTHER, CLIENT)
+    actions = desk.say(CLIENT, Part(1, 0, 5, 9), b"12345")
+    assert actions == [Send(WORKER, Admit(1, "here")), Send(WORKER, Part(1, 0, 5, 9, None, 1), (b"12345",))]
+    assert desk.say(WORKER, PartTaken(1, 5, 1)) == [Send(CLIENT, PartTaken(1, 5, 1))]
+    assert desk.say(CLIENT, PartTaken(3, 5)) == [Send(WORKER, PartTaken(3, 5, 1))]
+
+
+@pytest.mark.parametrize(
+    ("part", "rest"),
+    [
+        (Part(1, 0, 5, 5), ()),
+        (Part(1, 0, 5, 5), (b"1234",)),
+        (Part(1, 0, 5, 5), (b"12345", b"more")),
+        (Part(1, 0, -5, 5), (b"",)),
+        (Part(1, 0, -5, 5, Place(1, 1, "", 1, 1)), ()),
+        (Part(1, 0, 5, 5, Place(1, 1, "", 1, 1)), (b"12345",)),
+    ],
+)
+def test_a_part_must_be_what_it_says(part: Part, rest: tuple[bytes, ...]) -> None:
+    assert refused(Desk(WORKER, CLIENT).say(CLIENT, part, *rest), CLIENT) == "a part without its bytes"
+
+
+def test_without_a_worker_parts_are_taken_by_nobody_and_the_instruction_is_told() -> None:
+    desk = Desk(CLIENT)
+    assert desk.say(CLIENT, Part(1, 0, 2, 4), b"12") == [Send(CLIENT, PartTaken(1, 2))]
+    desk.hello(WORKER)
+    # a transfer that began without a worker is not continued on one
+    assert sent(desk.say(CLIENT, Part(1, 2, 2, 4), b"34"), CLIENT) == [PartTaken(1, 2)]
+    upload = sign(OPS["upload"], (("shape", (1,)), ("dtype", "float32")), (BYTES,))
+    actions = desk.say(CLIENT, Submit(1, [definition(FULL, upload)], [FULL, 0, 1, 1, FETCH, 5, 1], 7))
+    (told,) = sent(actions, CLIENT, NoValue)
+    assert (told.request, told.kind) == (5, "WorkerLost")
+
+
+# -- ends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_client_s_end_frees_all_it_had(clean: bool) -> None:
+    desk = Desk(WORKER, CLIENT, SECOND)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5)
+    desk.submit(SECOND, FULL, 0, 1, 2.5)
+    desk.say(CLIENT, Ask(1))
+    actions = desk.say(CLIENT, Bye()) if clean else desk.core.gone(CLIENT)
+    assert sent(actions, WORKER) == [Drop(1)]
+    assert [a for a in actions if isinstance(a, Close)] == ([Close(CLIENT, "")] if clean else [])
+    assert list(desk.core.clients) == [2]
+    assert not desk.core.asked
+    assert desk.worker(WORKER).admitted == {2}
+    assert desk.core.gone(CLIENT) == []
+
+
+def test_a_worker_s_end_is_told_by_name_and_the_client_starts_anew() -> None:
+    desk = Desk(WORKER, OTHER, CLIENT, SECOND)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 5, 1)
+    desk.submit(SECOND, FULL, 0, 1, 2.5, FETCH, 6, 1)  # lives on the other worker
+    desk.say(CLIENT, Part(1, 0, 3, 9), b"123")
+    actions = desk.core.gone(WORKER)
+    text = "worker 0 (cpu, pid 7) is gone, and what it held with it"
+    other = WorkerInfo(1, "", "cpu", "here", 7)
+    assert sent(actions, CLIENT) == [NoValue(5, "WorkerLost", text), PartTaken(1, 3), Roster([other])]
+    assert sent(actions, SECOND) == [Roster([other])]
+    assert desk.client(CLIENT).done == desk.client(CLIENT).received
+    # what is made of lost tensors is lost, reads of it are told; new ones are made elsewhere
+    actions = desk.submit(CLIENT, ADD, 0, 2, 1, 1, FETCH, 7, 2, FULL, 0, 3, 1.0, FETCH, 8, 3, -1, -2)
+    assert sent(actions, CLIENT) == [NoValue(7, "WorkerLost", text)]
+    assert sent(actions, OTHER)[0] == Admit(1, "here")
+    assert sent(actions, OTHER)[1].stream == [FULL, 0, 3, 1.0, FETCH, 8, 3]
+    assert set(desk.client(CLIENT).tensors) == {3}
+
+
+def test_a_tensor_written_with_a_lost_one_is_freed_where_it_still_is() -> None:
+    desk = Desk(WORKER, CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5)
+    desk.core.gone(WORKER)
+    desk.hello(OTHER)
+    actions = desk.submit(CLIENT, FULL, 0, 2, 2.5, ADD, 0, 3, 2, 2, ADD_INTO, 0, 2, 2, 1, ADD, 0, 4, 3, 3)
+    (execute,) = sent(actions, OTHER, Execute)
+    assert execute.stream == [FULL, 0, 2, 2.5, ADD, 0, 3, 2, 2, -2, ADD, 0, 4, 3, 3]
+
+
+def test_without_workers_reads_are_told_after_a_while_and_once() -> None:
+    desk = Desk(CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 5, 1)
+    assert desk.core.tick(10.0) == []
+    assert desk.core.tick(10.0 + PATIENCE - 0.1) == []
+    text = "no worker is connected; start one with: python -m gt.worker --host example.org -p 9000"
+    assert desk.core.tick(10.0 + PATIENCE) == [Send(CLIENT, NoValue(5, "NoWorkers", text))]
+    assert desk.core.tick(20.0) == []
+    actions = desk.hello(WORKER)  # the read was answered; the rest runs
+    assert sent(actions, WORKER, Execute)[0].stream == [FULL, 0, 1, 2.5]
+    assert desk.client(CLIENT).reads == {}
+    assert not desk.client(CLIENT).given_up
+
+
+@pytest.mark.parametrize("stream", [[99], [b"x"], [FETCH], [FETCH, 2.5, 1], [FULL, 0]])
+def test_a_queue_of_nonsense_does_not_stop_the_clock(stream: list[Any]) -> None:
+    desk = Desk(CLIENT, SECOND)
+    desk.submit(CLIENT, FETCH, 4, 1, *stream)
+    desk.core.tick(1.0)
+    actions = desk.core.tick(9.0)
+    if stream != [FULL, 0]:  # that one ends inside an instruction, which shows when it is forwarded
+        assert refused(actions, CLIENT)
+    assert desk.client(SECOND)
+
+
+# -- questions -----------------------------------------------------------------------------
+
+
+def stats(worker: int) -> WorkerStats:
+    return WorkerStats(worker, "cpu", "numpy", 0, 0, 0, {}, {}, 0, 0, 0, 0)
+
+
+def test_a_question_goes_to_all_workers_and_is_answered_once() -> None:
+    desk = Desk(WORKER, OTHER, CLIENT)
+    actions = desk.say(CLIENT, Ask(3))
+    assert sent(actions, WORKER) == sent(actions, OTHER) == [Query(1, 3)]
+    assert desk.say(OTHER, Report(1, 3, stats(1))) == []
+    assert desk.say(OTHER, Report(1, 3, stats(1))) == []
+    assert desk.say(WORKER, Report(1, 3, stats(0))) == [Send(CLIENT, Answer(3, [stats(0), stats(1)]))]
+    assert desk.say(WORKER, Report(1, 3, stats(0))) == []
+
+
+def test_a_worker_that_dies_is_not_waited_for() -> None:
+    desk = Desk(WORKER, OTHER, CLIENT)
+    desk.say(CLIENT, Ask(3))
+    desk.say(OTHER, Report(1, 3, stats(1)))
+    assert sent(desk.core.gone(WORKER), CLIENT, Answer) == [Answer(3, [stats(1)])]
+    assert sent(desk.core.gone(OTHER), CLIENT, Answer) == []
+
+
+def test_without_workers_the_answer_comes_at_once() -> None:
+    assert Desk(CLIENT).say(CLIENT, Ask(3)) == [Send(CLIENT, Answer(3, []))]
+
+
+# -- fairness ------------------------------------------------------------------------------
+
+
+class Floor:
+    """One worker that takes its time, on a clock of its own."""
+
+    def __init__(self, *clients: bytes, truth: dict[int, float] | None = None) -> None:
+        self.desk = Desk(WORKER, *clients)
+        self.given: deque[Execute] = deque()
+        #: microseconds of worker time, in all and by client
+        self.now = 0.0
+        self.used: dict[int, float] = {}
+        #: what an instruction takes in truth, where it is not what was estimated
+        self.truth = {code: estimate(s) for code, s in SIGNATURES.items()} | (truth or {})
+        for client in clients:
+            self.submit(client, FULL, 0, 1, 1.0, FULL_LARGE, 0, 2, 1.0)
+        self.run(1e6)
+        self.now, self.used = 0.0, {}
+
+    def submit(self, client: bytes, *stream: Any) -> None:
+        self._collect(self.desk.submit(client, *stream))
+
+    def flood(self, client: bytes, code: int, count: int) -> None:
+        operand = 2 if code == ADD_LARGE else 1
+        self.submit(client, *[code, 0, 3, operand, operand] * count)
+
+    def _collect(self, actions: Iterable[Any]) -> None:
+        self.given += [m for m in sent(list(actions), WORKER) if isinstance(m, Execute)]
+
+    def one(self) -> int | None:
+        """Run one `Execute`; whose?"""
+        if not self.given:
+            return None
+        m = self.given.popleft()
+        micros = sum(self.truth[code] for code in _codes(m.stream))
+        self.now += micros
+        self.used[m.client] = self.used.get(m.client, 0.0) + micros
+        self._collect(self.desk.say(WORKER, Done(m.client, m.weight, int(micros))))
+        return m.client
+
+    def run(self, micros: float) -> None:
+        end = self.now + micros
+        while self.now < end and self.one() is not None:
+            pass
+
+
+def _codes(stream: list[Any]) -> Iterable[int]:
+    i = 0
+    while i < len(stream):
+        code = stream[i]
+        if code >= FIRST_CODE:
+            yield code
+            i += SIGNATURES[code].width
+        else:
+            i += 3 if code == FETCH else 1
+
+
+HEAVY = estimate(SIGNATURES[ADD_LARGE])
+
+
+def test_estimates_are_of_the_right_size() -> None:
+    assert estimate(SIGNATURES[ADD]) == pytest.approx(FLOOR, abs=0.1)
+    assert pytest.approx(1200, rel=0.01) == HEAVY
+    monster = sign(OPS["add"], (), (TensorType((1 << 31, 1 << 30), DTYPES["float32"]),) * 2)
+    assert estimate(monster) <= 1e7 + FLOOR
+    shown = sign(OPS["expand"], (("shape", (1 << 20, 1 << 20)),), (TensorType((1, 1)),))
+    assert estimate(shown) == FLOOR  # a view costs the same whatever it shows
+
+
+def test_a_small_program_passes_a_flood() -> None:
+    floor = Floor(CLIENT, SECOND)
+    floor.flood(CLIENT, ADD_LARGE, 5000)
+    for _ in range(50):
+        floor.run(10_000)
+        floor.flood(SECOND, ADD, 20)
+        begun = floor.now
+        while floor.one() != 2:
+            assert floor.given
+        # what the worker has ahead, one more turn, and the instruction a turn ends with
+        assert floor.now - begun <= AHEAD + TURN + 2 * HEAVY
+
+
+def test_equal_shares_of_time_whatever_the_instructions() -> None:
+    floor = Floor(CLIENT, SECOND)
+    floor.flood(CLIENT, ADD_LARGE, 5000)
+    floor.flood(SECOND, ADD, 13_000)
+    floor.run(40_000)
+    assert floor.used[1] == pytest.approx(floor.used[2], abs=AHEAD + 2 * HEAVY)
+
+
+def test_shares_are_of_measured_time_not_of_estimates() -> None:
+    floor = Floor(CLIENT, SECOND, truth={ADD: 400.0})
+    floor.flood(CLIENT, ADD_LARGE, 5000)
+    floor.flood(SECOND, ADD, 13_000)
+    floor.run(3_000_000)
+    assert floor.used[1] == pytest.approx(floor.used[2], rel=0.15)
+    # and by then a turn is a turn, though each instruction takes a hundred times its estimate
+    for _ in range(20):
+        begun = floor.now
+        while floor.one() != 1:
+            assert floor.given
+        assert floor.now - begun <= 2 * AHEAD + TURN + 2 * HEAVY
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_a_pause_gives_no_advantage_that_lasts(queued: bool) -> None:
+    """Not even if the one who worked on has, at that moment, nothing in its queue."""
+    floor = Floor(CLIENT, SECOND)
+    for _ in range(100):
+        floor.flood(CLIENT, ADD_LARGE, 100)
+        floor.run(1e9)
+    if queued:
+        floor.flood(CLIENT, ADD_LARGE, 2000)
+    floor.flood(SECOND, ADD_LARGE, 2000)
+    if not queued:
+        floor.flood(CLIENT, ADD_LARGE, 2000)
+    floor.used.clear()
+    floor.run(200_000)
+    assert floor.used[1] == pytest.approx(floor.used[2], rel=0.2)
+
+
+def test_a_newcomer_starts_level() -> None:
+    floor = Floor(CLIENT)
+    floor.flood(CLIENT, ADD_LARGE, 5000)
+    floor.run(2_000_000)
+    floor.desk.hello(SECOND)
+    floor.submit(SECOND, FULL, 0, 1, 1.0, FULL_LARGE, 0, 2, 1.0)
+    floor.flood(SECOND, ADD_LARGE, 5000)
+    floor.used.clear()
+    floor.run(400_000)
+    assert floor.used[1] == pytest.approx(floor.used[2], rel=0.15)
+
+
+def test_time_on_one_worker_is_no_debt_on_another() -> None:
+    desk = Desk(WORKER, OTHER, CLIENT, SECOND)
+    desk.submit(CLIENT, FULL_LARGE, 0, 2, 1.0)
+    desk.submit(SECOND, FULL, 0, 1, 1.0)
+    desk.worker(WORKER).clock = desk.client(CLIENT).used = 1e12
+    desk.hello(b"third client")
+    desk.core.gone(WORKER)
+    for peer in (CLIENT, b"third client"):
+        desk.submit(peer, FULL, 0, 5, 1.0)
+        assert desk.client(peer).used < 1e6
+
+
+def test_a_claim_of_endless_work_does_not_upset_the_accounts() -> None:
+    desk = Desk(WORKER, CLIENT, SECOND)
+    shape = (1 << 30, 1 << 30)
+    monster = sign(OPS["full"], (("shape", shape), ("dtype", "uint8")), (FLOAT,))
+    desk.say(CLIENT, Submit(1, [definition(FULL, monster)], [FULL, 0, 1, 1.0] * 10, 40))
+    desk.submit(SECOND, FULL, 0, 1, 1.0)
+    for _ in range(20):
+        if desk.worker(WORKER).given:
+            client = desk.worker(WORKER).given[0][0]
+            desk.say(WORKER, Done(client, 0, 10))
+    assert desk.client(CLIENT).used < 1e4
+    assert desk.client(SECOND).used < 1e4
+
+
+def test_a_client_that_takes_nothing_does_not_use_up_the_worker() -> None:
+    floor = Floor(CLIENT, SECOND)
+    floor.flood(CLIENT, ADD_LARGE, 100)
+    assert not floor.desk.worker(WORKER).free_for(2, AHEAD)
+    # the worker begins to send a large value, and runs nothing more of this client until it is taken
+    floor.desk.say(WORKER, Reply(1, 77, last=False), b"part")
+    floor.given.clear()
+    before = len(floor.desk.worker(WORKER).given)
+    floor.flood(SECOND, ADD, 5)
+    assert [m.client for m in floor.given] == [2]
+    floor._collect(floor.desk.say(WORKER, Reply(1, 77, last=True), b"part"))
+    assert len(floor.desk.worker(WORKER).given) == before + 1
+
+
+# -- credit --------------------------------------------------------------------------------
+
+
+def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> None:
+    cluster = Cluster(1)
+    session = cluster.add_client()
+    cluster.paused.update(cluster.workers)
+
+    class Blocked(Exception):
+        pass
+
+    def wait(*args: Any) -> bool:
+        raise Blocked
+
+    session.link.wait = wait
+    x = create(OPS["full"], (1.0,), (("shape", (2,)), ("dtype", "float32")), session)
+
+    def run_ahead() -> None:
+        y = x
+        while True:
+            y = call(OPS["add"], (y, 1.0))
+
+    with pytest.raises(Blocked):
+        run_ahead()
+    assert WINDOW < session._sent - session._done <= WINDOW + 2000
+    assert len(session.words) < 2000
+
+
+def test_who_ignores_its_credit_is_refused() -> None:
+    desk = Desk(WORKER, CLIENT)
+    received = 0
+    for _ in range(100):
+        actions = desk.submit(CLIENT, *[FULL, 0, 1, 1.0] * 5000)
+        if sent(actions, CLIENT, Refused):
+            assert refused(actions, CLIENT) == "more work than its credit allows"
+            break
+        received += 20_000
+    assert WINDOW <= received <= 2 * WINDOW + 4 * MAX_WORDS
+
+
+@pytest.mark.parametrize(
+    ("words", "weight", "nbytes"),
+    [
+        (10, 9, 100),
+        (10, -1, 100),
+        (MAX_WORDS + 1, MAX_WORDS + 1, 100),
+        (10, 1 << 62, 100),
+        (4, 4, 1 << 20),  # bytes among its words that it does not own up to
+        (4, 1 << 17, MAX_FRAME - 10),  # what is made of it for a worker would not fit into a frame
+    ],
+)
+def test_a_submission_must_weigh_what_it_says(words: int, weight: int, nbytes: int) -> None:
+    desk = Desk(WORKER, CLIENT)
+    assert refused(desk.say(CLIENT, Submit(1, [], [-1] * words, weight), nbytes=nbytes), CLIENT)
+
+
+def test_parts_nobody_confirmed_are_bounded() -> None:
+    desk = Desk(WORKER, CLIENT)
+    frame = bytes(PART)
+    passed = 0
+    for i in range(200):
+        actions = desk.say(CLIENT, Part(1, i * PART, PART, 1 << 40), frame)
+        if sent(actions, CLIENT, Refused):
+            break
+        passed += PART
+    assert PARTS_AHEAD < passed <= 4 * PARTS_AHEAD
+
+
+def test_transfers_nobody_uses_are_bounded() -> None:
+    desk = Desk(WORKER, CLIENT)
+    for i in range(2 * WINDOW):
+        actions = desk.say(CLIENT, Part(i, 0, 0, 0), b"")
+        if sent(actions, CLIENT, Refused):
+            return
+        desk.say(WORKER, PartTaken(i, 0, 1))
+    raise AssertionError("no bound was reached")
+
+
+def test_a_value_reaches_its_client_only() -> None:
+    desk = Desk(WORKER, CLIENT, SECOND)
+    desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 1, 1)
+    desk.submit(SECOND, FULL, 0, 1, 3.5, FETCH, 1, 1)
+    assert [a.peer for a in desk.say(WORKER, Reply(1, 1), b"value")] == [CLIENT]
+    assert desk.client(SECOND).reads == {1: 0}
