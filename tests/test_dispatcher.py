@@ -415,6 +415,15 @@ def test_a_worker_that_dies_is_not_waited_for() -> None:
     assert sent(desk.core.gone(OTHER), CLIENT, Answer) == []
 
 
+def test_who_only_asks_is_refused() -> None:
+    desk = Desk(WORKER, CLIENT, SECOND)
+    for request in range(100):
+        assert sent(desk.say(CLIENT, Ask(request)), WORKER)
+    desk.say(SECOND, Ask(1))
+    assert refused(desk.say(CLIENT, Ask(100)), CLIENT) == "more than 100 questions at once"
+    assert len(desk.core.asked) == 1
+
+
 def test_without_workers_the_answer_comes_at_once() -> None:
     assert Desk(CLIENT).say(CLIENT, Ask(3)) == [Send(CLIENT, Answer(3, []))]
 
