@@ -667,6 +667,7 @@ def test_public_names():
     assert callable(gt.log)  # no module may have a function's name
     assert gt.float is gt.float32
     assert gt.dtype is gt.DType
+    assert {n for n, e in vars(gt.errors).items() if isinstance(e, type)} == set(gt.errors.__all__)
     assert gt.__version__
 
 

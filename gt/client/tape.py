@@ -12,7 +12,6 @@ A value that was kept and then changed in place is an error when it is needed, a
 
 from __future__ import annotations
 
-import inspect
 import threading
 from functools import cache
 from itertools import count
@@ -24,6 +23,8 @@ from gt.ops import Attrs, Op
 from gt.types import TensorType
 
 if TYPE_CHECKING:
+    import inspect
+
     from gt.client.tensor import Cell, Tensor
 
 Edge = tuple["Node | Leaf", int]
@@ -199,6 +200,8 @@ def _kept(op: Op, needs: tuple[bool, ...]) -> tuple[bool, frozenset[int]]:
 
 
 def _parameters(rule: Any) -> list[inspect.Parameter]:
+    import inspect  # a quarter of what `import gt` takes, where there is no torch
+
     return list(inspect.signature(rule).parameters.values())
 
 
