@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gt.client.emit import call, create
-from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Close, Dispatcher, Send
+from gt.dispatcher.actions import Close, Send
+from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Dispatcher
 from gt.dispatcher.state import FLOOR, estimate
 from gt.ops import OPS, sign
 from gt.testing import Cluster

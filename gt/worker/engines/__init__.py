@@ -34,6 +34,9 @@ class Engine(Protocol):
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
+    def is_broken(self, error: BaseException) -> bool:
+        """Can the device do nothing more in this process after this error?"""
+
     def pace(self) -> None:
         """Called after each piece of a program: let the device fall back by a few pieces at most.
 

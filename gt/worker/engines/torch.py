@@ -77,6 +77,10 @@ class TorchEngine:
         # on the CPU torch raises a plain RuntimeError; its allocator's name is the only sign
         return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
+    def is_broken(self, error: BaseException) -> bool:
+        # an index out of range, for one, trips an assertion on a GPU, and with it the whole of this process's CUDA
+        return self.on_gpu and "CUDA error" in str(error) and not self.is_out_of_memory(error)
+
     def pace(self) -> None:
         if not self.on_gpu:
             return
