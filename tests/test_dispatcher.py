@@ -686,3 +686,35 @@ def test_a_value_reaches_its_client_only() -> None:
     desk.submit(SECOND, FULL, 0, 1, 3.5, FETCH, 1, 1)
     assert [a.peer for a in desk.say(WORKER, Reply(1, 1), b"value")] == [CLIENT]
     assert desk.client(SECOND).reads == {1: 0}
+
+
+def test_a_worker_whose_device_broke_says_why() -> None:
+    desk = Desk(WORKER, CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 1.0, FETCH, 5, 1)
+    actions = desk.say(WORKER, Bye("its device broke: an assertion"))
+    (told,) = sent(actions, CLIENT, NoValue)
+    assert told.kind == "WorkerLost"
+    assert told.text.endswith("and what it held with it: its device broke: an assertion")
+
+
+def test_a_question_comes_after_what_was_submitted_before_it() -> None:
+    desk = Desk(WORKER, CLIENT)
+    words: list[Any] = [FULL_LARGE, 0, 1, 1.0]
+    for id in range(2, 40):  # more than a worker is given ahead
+        words += [ADD_LARGE, 0, id, 1, 1]
+    assert sent(desk.submit(CLIENT, *words), WORKER, Execute)
+    assert desk.client(CLIENT).queue
+    assert not sent(desk.say(CLIENT, Ask(3)), WORKER, Query)
+    last: list[Any] = []
+    while not sent(last, WORKER, Query):
+        given = desk.worker(WORKER).given[0]
+        last = desk.say(WORKER, Done(given[0], given[1], int(given[2])))
+    assert not desk.client(CLIENT).queue
+    kinds = [type(m) for m in sent(last, WORKER)]
+    assert kinds.index(Execute) < kinds.index(Query)
+
+
+def test_a_question_without_workers_is_answered_at_once() -> None:
+    desk = Desk(CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 1.0)
+    assert sent(desk.say(CLIENT, Ask(3)), CLIENT, Answer) == [Answer(3, [])]
