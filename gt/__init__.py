@@ -5,24 +5,30 @@ Each module says in its own ``__all__`` what of it is public; here it is only ga
 
 from typing import NoReturn
 
-from gt import debug
+from gt import autograd, debug
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
+from gt.client import activations as _activations
 from gt.client import connect as _connect
 from gt.client import creation as _creation
 from gt.client import functions as _functions
 from gt.client import methods as _methods
 from gt.client import pointwise as _pointwise
 from gt.client import printing as _printing
+from gt.client import quantiles as _quantiles
 from gt.client import random as _random
 from gt.client import reductions as _reductions
 from gt.client import views as _views
+from gt.client.activations import *
+from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.checkpoint import checkpoint
 from gt.client.connect import *
 from gt.client.creation import *
 from gt.client.functions import *
 from gt.client.pointwise import *
 from gt.client.printing import *
+from gt.client.quantiles import *
 from gt.client.random import *
 from gt.client.reductions import *
 from gt.client.tensor import Tensor
@@ -40,12 +46,15 @@ double, float, half = float64, float32, float16
 long, int, short = int64, int32, int16
 
 __all__ = ["Tensor", "__version__", "bool", "debug", "double", "dtype", "float", "half", "int", "long", "short"]
+__all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+__all__ += _activations.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__
 __all__ += _errors.__all__
 __all__ += _functions.__all__
 __all__ += _pointwise.__all__
 __all__ += _printing.__all__
+__all__ += _quantiles.__all__
 __all__ += _random.__all__
 __all__ += _reductions.__all__
 __all__ += _types.__all__

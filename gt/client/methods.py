@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import autograd, creation, functions, indexing, pointwise, reductions, views
+from gt.client import activations, autograd, creation, functions, indexing, pointwise, quantiles, reductions, views
 from gt.client.arguments import cast, dtype_of, operand, operands, refuse
 from gt.client.emit import binary, call, call_into, detached
 from gt.client.pointwise import ADD, CLAMP, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
@@ -21,12 +21,19 @@ METHODS = {
         "eq erf exp expm1 floor floor_divide fmod ge greater greater_equal gt is_floating_point isclose isfinite "
         "isinf isnan le less less_equal log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill "
         "maximum minimum mul multiply ne neg negative not_equal numel pow reciprocal relu remainder round rsqrt "
-        "sigmoid sign sin sqrt square sub subtract tan tanh true_divide trunc"
+        "sigmoid sign sin sqrt square sub subtract tan tanh true_divide trunc acos acosh addcdiv addcmul arccos "
+        "arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atanh bitwise_left_shift bitwise_right_shift "
+        "clamp_max clamp_min copysign cosh deg2rad digamma erfc erfinv exp2 fix float_power fmax fmin frac gcd "
+        "heaviside hypot isneginf isposinf lcm lerp lgamma log10 logaddexp logaddexp2 logit nan_to_num nextafter "
+        "positive rad2deg sgn signbit sinc sinh xlogy"
     ),
+    activations: "hardshrink prelu",
     reductions: (
         "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
-        "prod softmax std sum var"
+        "prod softmax std sum var aminmax cummax cummin cumprod diff dist logcumsumexp median mode nanmean nanmedian "
+        "nansum"
     ),
+    quantiles: "nanquantile quantile",
     views: (
         "broadcast_to chunk contiguous expand expand_as flatten is_contiguous moveaxis movedim narrow permute ravel "
         "reshape reshape_as select split squeeze stride swapaxes swapdims t transpose unbind unflatten unsqueeze view "
@@ -41,11 +48,12 @@ METHODS = {
 #: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.
 INPLACE_UNARY = (
     "abs ceil cos erf exp expm1 floor log log1p log2 logical_not bitwise_not neg reciprocal relu round rsqrt sigmoid "
-    "sign sin sqrt square tan tanh trunc"
+    "sign sin sqrt square tan tanh trunc exp2 log10 asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma "
+    "digamma sinc frac deg2rad rad2deg"
 )
 INPLACE_BINARY = (
     "atan2 bitwise_and bitwise_or bitwise_xor copy eq floor_divide fmod ge gt le logical_and logical_or logical_xor lt "
-    "mul ne pow remainder"
+    "mul ne pow remainder bitwise_left_shift bitwise_right_shift gcd lcm hypot xlogy copysign heaviside nextafter"
 )
 
 #: operator -> op and attributes; each has a reflected form (``2 - x``)
@@ -60,6 +68,8 @@ ARITHMETIC: dict[str, tuple[Op, Attrs]] = {
     "and": (OPS["bitwise_and"], ()),
     "or": (OPS["bitwise_or"], ()),
     "xor": (OPS["bitwise_xor"], ()),
+    "lshift": (OPS["bitwise_left_shift"], ()),
+    "rshift": (OPS["bitwise_right_shift"], ()),
     "matmul": (OPS["matmul"], ()),
 }
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -150,6 +160,14 @@ def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return call_into(CLAMP, x, operands("clamp_", x, *limits)[1:], attrs)
 
 
+def _clamp_min_(x: Tensor, min: Any) -> Tensor:
+    return _clamp_(x, min)
+
+
+def _clamp_max_(x: Tensor, max: Any) -> Tensor:
+    return _clamp_(x, None, max)
+
+
 def _fill_(x: Tensor, value: Any) -> Tensor:
     return call_into(OPS["copy"], x, (pointwise.fitting("fill_", x, value),))
 
@@ -159,8 +177,32 @@ def _zero_(x: Tensor) -> Tensor:
 
 
 def _masked_fill_(x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    mask = mask if mask._type.shape == x._type.shape else views.expand(mask, x._type.shape)
-    return call_into(OPS["masked_put"], x, (mask, pointwise.fitting("masked_fill_", x, value)))
+    return call_into(OPS["masked_fill"], x, (mask, pointwise.fitting("masked_fill_", x, value)))
+
+
+def _lerp_(x: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return call_into(OPS["lerp"], x, operands("lerp_", x, end, weight)[1:])
+
+
+def _three_(op: Op) -> Function:
+    def method(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+        return call_into(op, x, operands(op.name + "_", x, tensor1, tensor2, value)[1:])
+
+    return method
+
+
+def _nan_to_num_(
+    x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    return call_into(OPS["nan_to_num"], x, (), pointwise.nan_to_num_attributes(nan, posinf, neginf))
+
+
+def _logit_(x: Tensor, eps: float | None = None) -> Tensor:
+    return call_into(OPS["logit"], x, (), (("eps", eps),))
+
+
+def _scan_(op: Op) -> Function:
+    return lambda x, dim: call_into(op, x, (), (("dim", views.dim_of(op.name + "_", x, dim)),))
 
 
 def _scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
@@ -176,10 +218,6 @@ def _index_put_(x: Tensor, indices: Any, values: Any, accumulate: bool = False) 
 
 def _triangle_(op: Op) -> Function:
     return lambda x, diagonal=0: call_into(op, x, (), (("diagonal", diagonal),))
-
-
-def _cumsum_(x: Tensor, dim: int) -> Tensor:
-    return call_into(OPS["cumsum"], x, (), (("dim", views.dim_of("cumsum_", x, dim)),))
 
 
 def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
@@ -212,7 +250,15 @@ INPLACE: dict[str, Function] = {
     "index_put_": _index_put_,
     "tril_": _triangle_(OPS["tril"]),
     "triu_": _triangle_(OPS["triu"]),
-    "cumsum_": _cumsum_,
+    "cumsum_": _scan_(OPS["cumsum"]),
+    "cumprod_": _scan_(OPS["cumprod"]),
+    "lerp_": _lerp_,
+    "addcmul_": _three_(OPS["addcmul"]),
+    "addcdiv_": _three_(OPS["addcdiv"]),
+    "nan_to_num_": _nan_to_num_,
+    "logit_": _logit_,
+    "clamp_min_": _clamp_min_,
+    "clamp_max_": _clamp_max_,
     "uniform_": _uniform_,
     "normal_": _normal_,
     "bernoulli_": _bernoulli_,
@@ -257,7 +303,14 @@ def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
     return autograd.requires_grad_(made, x._node is not None)
 
 
+def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
+    """How the gradient rules of `gt.ops` call an op that is no method."""
+    return call(OPS[name], (x, *rest), tuple(attrs.items()))
+
+
 OTHERS: dict[str, Any] = {
+    "_op": _op,
+    "polygamma": lambda x, n: pointwise.polygamma(n, x),
     "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,

@@ -6,13 +6,16 @@ parameter that starts with an underscore is asked for its shape and dtype alone,
 
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a)      mul: for each operand, the other one
     vjp=(lambda g, y, _x: g * y,)                                     exp: the result, not the operand
+    vjp=(lambda g, y1, _x, *, dim: …y1[1]…,)                          sort: of the results, number 1 alone
 
 A value that was kept and then changed in place is an error when it is needed, as in torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -34,9 +37,20 @@ _next_number = count(1).__next__
 
 class _Mode(threading.local):
     enabled = True
+    #: how a value is kept: `Saved`, or what `gt.client.checkpoint` does instead
+    keep: Any = None
 
 
 mode = _Mode()
+
+
+@contextlib.contextmanager
+def keeping(keep: Any) -> Iterator[None]:
+    before, mode.keep = mode.keep, keep
+    try:
+        yield
+    finally:
+        mode.keep = before
 
 
 class Ghost:
@@ -153,14 +167,15 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
     if not mode.enabled or op.vjp is None:
         return
     rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
-    edges = tuple(None if rule is None else _edge(x) for x, rule in zip(operands, rules, strict=True))
+    edges = tuple(None if rule is None else edge_of(x) for x, rule in zip(operands, rules, strict=True))
     if not any(edges):
         return
+    keep = mode.keep or Saved
     node = Node(op, attrs, edges, tuple(y._type for y in results))
-    keep_results, kept = _kept(op, tuple(e is not None for e in edges))
+    kept_results, kept = _kept(op, tuple(e is not None for e in edges), len(results))
     node.saved = (
-        [Saved(y, (node, i)) if keep_results else Ghost(y._type) for i, y in enumerate(results)],
-        [_saved(x, edge, k in kept) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
+        [keep(y, (node, i)) if i in kept_results else Ghost(y._type) for i, y in enumerate(results)],
+        [_saved(x, edge, keep if k in kept else None) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
     )
     for i, y in enumerate(results):
         if y._type.dtype.kind == "f":
@@ -169,34 +184,35 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
                 y._index = i
 
 
-def _edge(x: Any) -> Edge | None:
+def edge_of(x: Any) -> Edge | None:
     node = getattr(x, "_node", None)
     return None if node is None else (node, x._index)
 
 
-def _saved(x: Any, edge: Edge | None, keep: bool) -> Any:
+def _saved(x: Any, edge: Edge | None, keep: Any) -> Any:
     if not hasattr(x, "_type"):
         return x
-    return Saved(x, edge) if keep else Ghost(x._type)
+    return keep(x, edge) if keep else Ghost(x._type)
 
 
 @cache
-def _kept(op: Op, needs: tuple[bool, ...]) -> tuple[bool, frozenset[int]]:
-    """Whether the results are needed, and which operands, if gradients go to these operands."""
+def _kept(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[int], frozenset[int]]:
+    """Which of ``count`` results are needed, and which operands, if gradients go to these operands."""
     if isinstance(op.vjp, tuple):
         rules = [_parameters(rule) for rule, needed in zip(op.vjp, needs, strict=True) if needed]
     else:
         rules = [_parameters(op.vjp)[1:]]
-    results = False
+    results: set[int] = set()
     operands: set[int] = set()
     for _, y, *rest in rules:
-        results |= not y.name.startswith("_")
+        if not y.name.startswith("_"):
+            results.update(map(int, y.name.lstrip("y")) if y.name.strip("y").isdigit() else range(count))
         for k, p in enumerate(rest):
             if p.kind is p.VAR_POSITIONAL and not p.name.startswith("_"):
                 operands.update(range(k, len(needs)))
             elif p.kind is p.POSITIONAL_OR_KEYWORD and not p.name.startswith("_"):
                 operands.add(k)
-    return results, frozenset(operands)
+    return frozenset(results), frozenset(operands)
 
 
 def _parameters(rule: Any) -> list[inspect.Parameter]:

@@ -1,9 +1,39 @@
 """The instruction set: one declaration an op. Importing this package fills the table `OPS`."""
 
-from gt.ops import create, index, linalg, pointwise, reduce, select, shape
+from gt.ops import (
+    activations,
+    arithmetic,
+    compare,
+    create,
+    functions,
+    index,
+    linalg,
+    order,
+    pointwise,
+    product,
+    reduce,
+    scan,
+    select,
+    shape,
+)
 from gt.ops.core import OPS, Attrs, Op
 from gt.ops.signature import Signature, sign
 
 __all__ = ["OPS", "Attrs", "Op", "Signature", "sign"]
 
-_FAMILIES = (create, index, linalg, pointwise, reduce, select, shape)
+_FAMILIES = (
+    activations,
+    arithmetic,
+    compare,
+    create,
+    functions,
+    index,
+    linalg,
+    order,
+    pointwise,
+    product,
+    reduce,
+    scan,
+    select,
+    shape,
+)
