@@ -1,0 +1,5 @@
+"""``gt.nn``: networks."""
+
+from gt.nn import functional
+
+__all__ = ["functional"]
