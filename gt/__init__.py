@@ -3,7 +3,8 @@
 Each module says in its own ``__all__`` what of it is public; here it is only gathered.
 """
 
-from typing import NoReturn
+from importlib import import_module
+from typing import Any
 
 from gt import debug
 from gt import errors as _errors
@@ -52,7 +53,13 @@ __all__ += _types.__all__
 __all__ += _views.__all__
 
 
-def __getattr__(name: str) -> NoReturn:
+#: modules that are loaded when they are first asked for
+_LAZY = ("amp", "nn", "optim")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return import_module(f"gt.{name}")
     if name.startswith("_"):
         raise AttributeError(f"module 'gt' has no attribute {name!r}")
     raise AttributeError(f"gt.{name} is not there yet, if torch has it (torch.{name}); see docs/ops.md")
