@@ -257,7 +257,13 @@ def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
     return autograd.requires_grad_(made, x._node is not None)
 
 
+def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
+    """How the gradient rules of `gt.ops` call an op that is no method."""
+    return call(OPS[name], (x, *rest), tuple(attrs.items()))
+
+
 OTHERS: dict[str, Any] = {
+    "_op": _op,
     "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,
