@@ -53,13 +53,16 @@ __all__ += _types.__all__
 __all__ += _views.__all__
 
 
-#: modules that are loaded when they are first asked for
+#: modules that are loaded when they are first asked for, and names out of such modules
 _LAZY = ("amp", "nn", "optim")
+_LAZY_NAMES = {"autocast": "amp", "is_autocast_enabled": "amp", "save": "saving", "load": "saving", "to_device": "data"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return import_module(f"gt.{name}")
+    if name in _LAZY_NAMES:
+        return getattr(import_module(f"gt.{_LAZY_NAMES[name]}"), name)
     if name.startswith("_"):
         raise AttributeError(f"module 'gt' has no attribute {name!r}")
     raise AttributeError(f"gt.{name} is not there yet, if torch has it (torch.{name}); see docs/ops.md")

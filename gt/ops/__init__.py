@@ -11,6 +11,7 @@ from gt.ops import nn_norm as _nn_norm
 from gt.ops import nn_pool as _nn_pool
 from gt.ops import nn_resample as _nn_resample
 from gt.ops import activations, arithmetic, compare, functions, order, product, scan
+from gt.ops import files as _files
 from gt.ops import optim as _optim
 from gt.ops.core import OPS, Attrs, Op, frozen
 from gt.ops.signature import Signature, sign
@@ -20,4 +21,4 @@ __all__ = ["OPS", "Attrs", "Op", "Signature", "frozen", "sign"]
 _FAMILIES = (create, index, linalg, pointwise, reduce, select, shape)
 _NETWORKS = (_nn_attention, _nn_channels, _nn_conv, _nn_dropout, _nn_linear, _nn_loss, _nn_norm, _nn_pool, _nn_resample)
 _MATH = (activations, arithmetic, compare, functions, order, product, scan)
-_TRAINING = (_optim,)
+_TRAINING = (_files, _optim)
