@@ -190,7 +190,16 @@ def _batch_numpy(
 
 
 def _batch_vjp(
-    needs: Mask, g: Any, y12: Any, x: Any, _momentum: Any, *rest: Any, tracked: bool, weight: bool, bias: bool, eps: float
+    needs: Mask,
+    g: Any,
+    y12: Any,
+    x: Any,
+    _momentum: Any,
+    *rest: Any,
+    tracked: bool,
+    weight: bool,
+    bias: bool,
+    eps: float,
 ) -> list[Any]:
     given = rest[2 * tracked :]
     grads = _backward("batch_norm_backward", needs, g[0], y12[1:3], x, given, _over(x), weight, bias, eps=eps)

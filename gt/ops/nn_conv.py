@@ -161,11 +161,11 @@ def _convolve_numpy(
     output_padding: Ints,
     groups: int,
 ) -> Any:
-    x, weight, *bias = wide(np, x, weight, *bias)
+    x, weight, *given = wide(np, x, weight, *bias)
     grow = _grown if transposed else _shrunk
     sizes = tuple(map(grow, x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding))
     made = (_unslide if transposed else _slide)(np, x, weight, sizes, stride, padding, dilation, groups)
-    return made + bias[0].reshape(-1, *(1,) * len(sizes)) if bias else np.ascontiguousarray(made)
+    return made + given[0].reshape(-1, *(1,) * len(sizes)) if given else np.ascontiguousarray(made)
 
 
 def _back_numpy(

@@ -35,9 +35,9 @@ def wide(np: Any, *xs: Any) -> tuple[Any, ...]:
 
 
 def _linear_numpy(np: Any, x: Any, weight: Any, *bias: Any) -> Any:
-    x, weight, *bias = wide(np, x, weight, *bias)
+    x, weight, *given = wide(np, x, weight, *bias)
     made = np.matmul(x, weight.T)
-    return made + bias[0] if bias else made
+    return made + given[0] if given else made
 
 
 def _linear_torch(torch: Any, x: Any, weight: Any, *bias: Any) -> Any:

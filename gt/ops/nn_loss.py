@@ -70,8 +70,8 @@ def _class_weights(np: Any, x: Any, target: Any, weight: Any, ignore_index: int)
 
 
 def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
-    x, *weight = wide(np, x, *weight)
-    at, w = _class_weights(np, x, target, weight, ignore_index)
+    x, *given = wide(np, x, *weight)
+    at, w = _class_weights(np, x, target, given, ignore_index)
     axis = min(x.ndim - 1, 1)
     picked = np.take_along_axis(x, np.expand_dims(at, axis), axis).squeeze(axis) if x.size else w
     each, total = np.where(w != 0, -picked * w, 0), w.sum()
@@ -110,8 +110,8 @@ def _nll_back_torch(
 def _nll_back_numpy(
     np: Any, g: Any, x: Any, target: Any, total: Any, *weight: Any, reduction: str, ignore_index: int
 ) -> Any:
-    g, x, total, *weight = wide(np, g, x, total, *weight)
-    at, w = _class_weights(np, x, target, weight, ignore_index)
+    g, x, total, *given = wide(np, g, x, total, *weight)
+    at, w = _class_weights(np, x, target, given, ignore_index)
     each = np.where(w != 0, -w * g / (total if reduction == "mean" else 1), 0).astype(x.dtype)
     made, axis = np.zeros(x.shape, x.dtype), min(x.ndim - 1, 1)
     if made.size:
@@ -179,8 +179,8 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
         return getattr(torch.nn.functional, name)(x, t, *weight, reduction=reduction, **attrs)
 
     def back_numpy(np: Any, g: Any, x: Any, *rest: Any, reduction: str, **attrs: Any) -> Any:
-        g, x, *rest = wide(np, g, x, *rest)
-        return spread(g, x, reduction) * slope(np, x, *rest, **attrs)
+        g, x, *given = wide(np, g, x, *rest)
+        return spread(g, x, reduction) * slope(np, x, *given, **attrs)
 
     def back_torch(torch: Any, g: Any, x: Any, *rest: Any, reduction: str, **attrs: Any) -> Any:
         kernel = getattr(torch.ops.aten, f"{name}_backward")
