@@ -1,9 +1,9 @@
 """The instruction set: one declaration an op. Importing this package fills the table `OPS`."""
 
-from gt.ops import create, index, linalg, pointwise, reduce, select, shape
+from gt.ops import create, index, linalg, pieces, pointwise, reduce, scatter, select, shape, solve
 from gt.ops.core import OPS, Attrs, Op, frozen
 from gt.ops.signature import Signature, sign
 
 __all__ = ["OPS", "Attrs", "Op", "Signature", "frozen", "sign"]
 
-_FAMILIES = (create, index, linalg, pointwise, reduce, select, shape)
+_FAMILIES = (create, index, linalg, pieces, pointwise, reduce, scatter, select, shape, solve)
