@@ -24,7 +24,7 @@ from gt.client import random as _random
 from gt.client import reductions as _reductions
 from gt.client import solving as _solving
 from gt.client import views as _views
-from gt.client.arguments import Device as device
+from gt.client.arguments import Device as _Device
 from gt.client.connect import *
 from gt.client.creation import *
 from gt.client.einsum import *
@@ -48,7 +48,7 @@ __version__ = _version.VERSION
 #: importing it gives a tensor its methods
 _attached = _methods
 
-dtype = DType
+device, dtype = _Device, DType
 double, float, half = float64, float32, float16
 long, int, short = int64, int32, int16
 

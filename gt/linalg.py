@@ -1,6 +1,6 @@
 """``gt.linalg``: see `torch.linalg`."""
 
-# ruff: noqa: N803, N806 (torch names its matrices so)
+# ruff: noqa: N803 (torch names its matrices so)
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ def qr(A: Tensor, mode: str = "reduced") -> QRResult:
     return QRResult(*call_many(QR, (A,), (("mode", mode),)))
 
 
-def eigh(A: Tensor, UPLO: str = "L") -> EighResult:  # noqa: N803, torch's name
+def eigh(A: Tensor, UPLO: str = "L") -> EighResult:
     A = a_tensor("eigh", A)
     if UPLO.upper() not in ("L", "U"):
         raise refuse(ShapeError, "UPLO is 'L' or 'U'", "eigh", A, UPLO=UPLO)
     return EighResult(*call_many(EIGH, (A if UPLO.upper() == "L" else views.matrix_transpose(A),)))
 
 
-def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803, torch's name
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     return eigh(A, UPLO).eigenvalues
 
 
@@ -151,12 +151,13 @@ def pinv(
 ) -> Tensor:
     A = a_tensor("pinv", A)
     if not A._type.numel:
-        return A.new_zeros((*A._type.shape[:-2], A._type.shape[-1], A._type.shape[-2]))
+        return creation.zeros((*A._type.shape[:-2], A._type.shape[-1], A._type.shape[-2]), dtype=A._type.dtype)
     U, S, Vh = svd(A, full_matrices=False)
     least = _threshold(A, S, atol, rcond if rtol is None else rtol)
     keep = S.detach() > least
     inverse = pointwise.where(keep, pointwise.reciprocal(pointwise.where(keep, S, 1)), 0)
-    return matmul(Vh.mT * views.unsqueeze(inverse, -2), U.mT)
+    scaled: Tensor = Vh.mT * views.unsqueeze(inverse, -2)
+    return matmul(scaled, U.mT)
 
 
 _EPS = {"float64": 2.0**-52, "float32": 2.0**-23}

@@ -399,5 +399,5 @@ def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, **
         size = broadcast_shapes(*(x._type.shape if isinstance(x, Tensor) else () for x in (mean, std)))
         floating = [x._type.dtype for x in (mean, std) if isinstance(x, Tensor) and x._type.dtype.kind == "f"]
         dtype = floating[0] if dtype is None and floating else dtype
-    drawn = randn(size, dtype=dtype, **options)
-    return drawn * std + mean
+    drawn: Tensor = randn(size, dtype=dtype, **options) * std + mean
+    return drawn

@@ -7,12 +7,12 @@ from typing import Any
 from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, cast, operands, refuse, whole
 from gt.client.emit import call
-from gt.client.functions import cat, count, gather, sort
+from gt.client.functions import cat, count, gather, sort, topk
 from gt.client.reductions import ValuesAndIndices
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
-from gt.types import bool_, float32, float64, int64, result_dtype
+from gt.types import NUMBER_OF, bool_, float32, float64, int64, result_dtype
 
 __all__ = [
     "bincount", "bucketize", "histc", "isin", "kthvalue", "msort", "multinomial", "searchsorted", "unique",
@@ -56,7 +56,7 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     values, row = operands("isin", elements, test_elements)
-    types = [x._type if isinstance(x, Tensor) else creation.NUMBER_OF[type(x)] for x in (values, row)]
+    types = [x._type if isinstance(x, Tensor) else NUMBER_OF[type(x)] for x in (values, row)]
     dtype = result_dtype(*types)
     values, row = (cast(x, dtype) if isinstance(x, Tensor) else creation.tensor(x, dtype) for x in (values, row))
     row = views.reshape(row, (row._type.numel,))
@@ -214,4 +214,4 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         return pointwise.clamp(searchsorted(ends, drawn, right=True), max=n - 1)
     # the first to arrive, if each waits a random time with its weight as the rate
     waits = pointwise.neg(pointwise.log1p(pointwise.neg(creation.rand_like(weights))))
-    return (weights / pointwise.clamp(waits, min=1e-300)).topk(num_samples, -1).indices
+    return topk(weights / pointwise.clamp(waits, min=1e-300), num_samples, -1).indices

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations as chosen
 from itertools import combinations_with_replacement as chosen_again
+from itertools import pairwise
 from typing import Any
 
-from gt.client import creation, reductions, views
+from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, one_dim, refuse, sizes, tensor_list, whole
 from gt.client.emit import call
 from gt.client.functions import cat, flip, index_select, stack
@@ -107,10 +108,10 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     if input._type.ndim != 1 or r < 0:
         raise refuse(ShapeError, "needs a tensor of one dim, and r of 0 or more", "combinations", input, r=r)
     if r == 0:
-        return input.new_empty(0)
+        return creation.zeros(0, dtype=input._type.dtype)
     ways = list((chosen_again if with_replacement else chosen)(range(input._type.shape[0]), r))
     if not ways:
-        return input.new_empty((0, r))
+        return creation.zeros((0, r), dtype=input._type.dtype)
     return call(INDEX, (input, creation.tensor(ways, dtype=int64)), (("dims", (0,)),))
 
 
@@ -165,8 +166,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
         return views.split(input, [each + (i < more) for i in range(n)], dim)
     ends = [slice(None, whole(end, "tensor_split(): indices are ints")) for end in indices_or_sections]
     places = [0, *(end.indices(size)[1] for end in ends), size]
-    pairs = zip(places, places[1:], strict=False)
-    return tuple(views.narrow(input, dim, start, max(end - start, 0)) for start, end in pairs)
+    return tuple(views.narrow(input, dim, start, max(end - start, 0)) for start, end in pairwise(places))
 
 
 def _splitter(name: str, least: int, dim: int) -> Any:
@@ -208,7 +208,7 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     a, b = views.dims_of("rot90", input, dims)
     quarter = k % 4
     if quarter == 0:
-        return input.clone()
+        return pointwise.clone(input)
     if quarter == 2:
         return flip(input, (a, b))
     return views.transpose(flip(input, b), a, b) if quarter == 1 else flip(views.transpose(input, a, b), b)
@@ -239,7 +239,7 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
         raise refuse(ShapeError, "needs a tensor of one or two dims", "diag", x, diagonal)
     if x._type.ndim == 1:
         return diag_embed(x, diagonal)
-    return views.diagonal(x, diagonal).clone()
+    return pointwise.clone(views.diagonal(x, diagonal))
 
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
@@ -282,4 +282,4 @@ def repeat_interleave(
     spread = views.reshape(
         views.expand(views.unsqueeze(x, dim + 1), wide), (*shape[:dim], n * times, *shape[dim + 1 :])
     )
-    return spread if spread._view is None else spread.clone()
+    return spread if spread._view is None else pointwise.clone(spread)

@@ -57,7 +57,7 @@ METHODS = {
         "diagonal_scatter index_add index_copy index_fill index_put index_reduce masked_scatter put scatter "
         "scatter_reduce select_scatter slice_scatter take take_along_dim"
     ),
-    finding: "bincount histc isin kthvalue msort multinomial unique unique_consecutive",
+    finding: "bincount histc kthvalue msort multinomial unique unique_consecutive",
     solving: "corrcoef cov det inverse logdet pinverse slogdet",
 }
 

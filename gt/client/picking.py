@@ -232,8 +232,8 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
         raise refuse(ShapeError, str(problem), "take_along_dim", x, indices, dim=dim) from None
     if not x._type.ndim:
         return gather(x, 0, indices)
-    sized = lambda t: (*met[:dim], t._type.shape[dim], *met[dim:])
-    return gather(views.expand(x, sized(x)), dim, views.expand(indices, sized(indices)))
+    wide = [views.expand(t, (*met[:dim], t._type.shape[dim], *met[dim:])) for t in (x, indices)]
+    return gather(wide[0], dim, wide[1])
 
 
 # -- masks ---------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def slice_scatter(
 
 
 #: in-place forms, attached by `gt.client.methods`
-INPLACE = {
+INPLACE: dict[str, Callable[..., Tensor]] = {
     "scatter_": scatter_,
     "scatter_reduce_": scatter_reduce_,
     "index_add_": index_add_,

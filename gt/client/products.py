@@ -20,7 +20,7 @@ __all__ = [
     "matmul", "matrix_power", "mm", "mv", "outer", "tensordot", "trace", "vdot",
 ]  # fmt: skip
 
-MATMUL, ADDMM, BADDBMM, INV = (OPS[name] for name in ("matmul", "addmm", "baddbmm", "inv"))
+MATMUL, ADDMM, BADDBMM, INV, INDEX = (OPS[n] for n in ("matmul", "addmm", "baddbmm", "inv", "index"))
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
@@ -171,8 +171,8 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     if shape[dim] != 3:
         raise refuse(ShapeError, f"dim {dim} must have size 3", "cross", a, b, dim=dim)
     one, two = creation.tensor([1, 2, 0]), creation.tensor([2, 0, 1])
-    pick = lambda x, at: call(OPS["index"], (x, at), (("dims", (dim,)),))
-    return pick(a, one) * pick(b, two) - pick(a, two) * pick(b, one)
+    picks = [call(INDEX, (x, at), (("dims", (dim,)),)) for x in (a, b) for at in (one, two)]
+    return picks[0] * picks[3] - picks[1] * picks[2]
 
 
 # -- several matrices ----------------------------------------------------------------------

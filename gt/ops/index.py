@@ -168,7 +168,7 @@ op(
     infer=_shown_in,
     vjp=lambda needs, g, _y, _x, *starts, chain, shape: [_through(g, starts, chain), *(None,) * len(starts)],
     torch=lambda torch, g, *starts, chain, shape: _put_torch(torch, g.new_zeros(shape), g, *starts, chain=chain),
-    kernel=lambda np, g, *starts, chain, shape: _put_numpy(np, np.zeros(shape, g.dtype), g, *starts, chain=chain),
+    kernel=lambda np, g, *starts, chain, shape: _put_numpy(np, np.zeros(shape, dtype=g.dtype), g, *starts, chain=chain),
 )
 
 # -- by tensors of positions ---------------------------------------------------------------
@@ -291,7 +291,7 @@ op(
         torch, g.new_zeros(shape), g, *indices, dims=dims, accumulate=True
     ),
     kernel=lambda np, g, *indices, dims, shape: _place_numpy(
-        np, np.zeros(shape, g.dtype), g, *indices, dims=dims, accumulate=True
+        np, np.zeros(shape, dtype=g.dtype), g, *indices, dims=dims, accumulate=True
     ),
 )
 

@@ -67,7 +67,7 @@ def _unfold_numpy(np: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
 
 
 def _unfold_back_numpy(np: Any, g: Any, *, shape: Shape, dim: int, size: int, step: int) -> Any:
-    made = np.zeros(shape or (1,), g.dtype)
+    made = np.zeros(shape or (1,), dtype=g.dtype)
     seen = made[(slice(None),) * dim + (slice(None),)]
     for at in range(size):
         n = g.shape[dim] if shape else 1

@@ -34,7 +34,7 @@ def _along(np: Any, x: Any, index: Any, dim: int) -> tuple[Any, Any]:
 
 def _gather_numpy(np: Any, x: Any, index: Any, *, dim: int) -> Any:
     if not index.size:
-        return np.zeros(index.shape, x.dtype)
+        return np.zeros(index.shape, dtype=x.dtype)
     return np.take_along_axis(*_along(np, x, index, dim), axis=dim).reshape(index.shape)
 
 
@@ -72,7 +72,7 @@ def _places(np: Any, made: Any, index: Any, source: Any, dim: int) -> tuple[Any,
     part, at = _along(np, made, index, dim)
     where = list(np.indices(at.shape, sparse=True))
     where[dim] = at
-    source = np.asarray(source, made.dtype)
+    source = np.asarray(source).astype(made.dtype)
     return part, tuple(where), np.atleast_1d(source)[tuple(map(slice, at.shape))] if source.ndim else source
 
 
@@ -162,8 +162,8 @@ def _fold_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int, reduce: s
         part[at] = np.asarray(_start(np, x.dtype, reduce)).astype(x.dtype)
     getattr(np, _FOLDS[reduce]).at(part, at, values)
     if reduce == "mean":
-        count = np.full(x.shape, int(include_self), np.int64)
-        places, at, ones = _places(np, count, index, np.ones(np.shape(source), np.int64), dim)
+        count = np.full(x.shape, int(include_self), dtype=np.int64)
+        places, at, ones = _places(np, count, index, np.ones(source.shape, dtype=np.int64), dim)
         np.add.at(places, at, ones)
         count = np.maximum(count, 1)
         made = made / count if x.dtype.kind == "f" else made // count

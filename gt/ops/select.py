@@ -71,22 +71,23 @@ op(
 
 
 def _found(row: TensorType, values: OperandType, *, right: bool, out_int32: bool) -> TensorType:
-    shape = () if isinstance(values, Scalar) else values.shape
+    if isinstance(values, Scalar):
+        raise DTypeError(f"looks for a tensor of values, not {values}")
+    shape = values.shape
     if not row.ndim:
         raise ShapeError("the sorted sequence has at least one dim")
     if row.ndim > 1 and (len(shape) != row.ndim or shape[:-1] != row.shape[:-1]):
         raise ShapeError(f"{shown(shape)} and {shown(row.shape)} differ before the last dim")
-    if isinstance(values, TensorType) and values.dtype is not row.dtype:
+    if values.dtype is not row.dtype:
         raise DTypeError(f"dtypes differ: {row.dtype.name} and {values.dtype.name}")
     return TensorType(shape, int32 if out_int32 else int64)
 
 
 def _find_numpy(np: Any, row: Any, values: Any, *, right: bool, out_int32: bool) -> Any:
     side = "right" if right else "left"
-    values = np.asarray(values)
     if row.ndim == 1:
         return np.searchsorted(row, values, side)
-    made = np.empty(values.shape, np.int64)
+    made = np.empty(values.shape, dtype=np.int64)
     for at in np.ndindex(row.shape[:-1]):
         made[at] = np.searchsorted(row[at], values[at], side)
     return made
@@ -96,7 +97,7 @@ op(
     "searchsorted",
     infer=_found,
     torch=lambda torch, row, values, *, right, out_int32: torch.searchsorted(
-        row, values, right=right, out_int32=out_int32
+        row.contiguous(), values.contiguous(), right=right, out_int32=out_int32
     ),
     kernel=_find_numpy,
 )

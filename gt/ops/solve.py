@@ -180,7 +180,7 @@ op(
     infer=_factored,
     vjp=(_qr_back,),
     torch=lambda torch, x, *, mode: torch.linalg.qr(x, mode),
-    kernel=lambda np, x, *, mode: np.linalg.qr(x, mode),
+    kernel=lambda np, x, *, mode: np.linalg.qr(x, mode=mode),
 )
 
 
@@ -254,5 +254,5 @@ op(
     infer=_singular,
     vjp=(_svd_back,),
     torch=lambda torch, x, *, full_matrices: torch.linalg.svd(x, full_matrices),
-    kernel=lambda np, x, *, full_matrices: np.linalg.svd(x, full_matrices),
+    kernel=lambda np, x, *, full_matrices: np.linalg.svd(x, full_matrices=full_matrices),
 )
