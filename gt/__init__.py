@@ -9,6 +9,7 @@ from gt import debug, linalg
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
+from gt.client import activations as _activations
 from gt.client import connect as _connect
 from gt.client import creation as _creation
 from gt.client import einsum as _einsum
@@ -24,6 +25,7 @@ from gt.client import random as _random
 from gt.client import reductions as _reductions
 from gt.client import solving as _solving
 from gt.client import views as _views
+from gt.client.activations import *
 from gt.client.arguments import Device as _Device
 from gt.client.connect import *
 from gt.client.creation import *
@@ -67,6 +69,7 @@ __all__ = [
     "long",
     "short",
 ]
+__all__ += _activations.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__
 __all__ += _errors.__all__

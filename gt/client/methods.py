@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client import (
+    activations,
     autograd,
     creation,
     finding,
@@ -34,11 +35,17 @@ METHODS = {
         "eq erf exp expm1 floor floor_divide fmod ge greater greater_equal gt is_floating_point isclose isfinite "
         "isinf isnan le less less_equal log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill "
         "maximum minimum mul multiply ne neg negative not_equal numel pow reciprocal relu remainder round rsqrt "
-        "sigmoid sign sin sqrt square sub subtract tan tanh true_divide trunc"
+        "sigmoid sign sin sqrt square sub subtract tan tanh true_divide trunc acos acosh addcdiv addcmul arccos "
+        "arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atanh bitwise_left_shift bitwise_right_shift "
+        "clamp_max clamp_min copysign cosh deg2rad digamma erfc erfinv exp2 fix float_power fmax fmin frac gcd "
+        "heaviside hypot isneginf isposinf lcm lerp lgamma log10 logaddexp logaddexp2 logit nan_to_num nextafter "
+        "positive rad2deg sgn signbit sinc sinh xlogy"
     ),
+    activations: "hardshrink prelu",
     reductions: (
         "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
-        "prod softmax std sum var"
+        "prod softmax std sum var aminmax cummax cummin cumprod diff dist logcumsumexp median mode nanmean nanmedian "
+        "nanquantile nansum quantile"
     ),
     views: (
         "adjoint broadcast_to chunk contiguous diagonal expand expand_as flatten is_contiguous moveaxis movedim narrow "
@@ -64,11 +71,12 @@ METHODS = {
 #: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.
 INPLACE_UNARY = (
     "abs ceil cos erf exp expm1 floor log log1p log2 logical_not bitwise_not neg reciprocal relu round rsqrt sigmoid "
-    "sign sin sqrt square tan tanh trunc"
+    "sign sin sqrt square tan tanh trunc exp2 log10 asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma "
+    "digamma sinc frac deg2rad rad2deg"
 )
 INPLACE_BINARY = (
     "atan2 bitwise_and bitwise_or bitwise_xor copy eq floor_divide fmod ge gt le logical_and logical_or logical_xor lt "
-    "mul ne pow remainder"
+    "mul ne pow remainder bitwise_left_shift bitwise_right_shift gcd lcm hypot xlogy copysign heaviside nextafter"
 )
 
 #: operator -> op and attributes; each has a reflected form (``2 - x``)
@@ -83,6 +91,8 @@ ARITHMETIC: dict[str, tuple[Op, Attrs]] = {
     "and": (OPS["bitwise_and"], ()),
     "or": (OPS["bitwise_or"], ()),
     "xor": (OPS["bitwise_xor"], ()),
+    "lshift": (OPS["bitwise_left_shift"], ()),
+    "rshift": (OPS["bitwise_right_shift"], ()),
     "matmul": (OPS["matmul"], ()),
 }
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -182,8 +192,32 @@ def _zero_(x: Tensor) -> Tensor:
 
 
 def _masked_fill_(x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    mask = mask if mask._type.shape == x._type.shape else views.expand(mask, x._type.shape)
-    return call_into(OPS["masked_put"], x, (mask, pointwise.fitting("masked_fill_", x, value)))
+    return call_into(OPS["masked_fill"], x, (mask, pointwise.fitting("masked_fill_", x, value)))
+
+
+def _lerp_(x: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return call_into(OPS["lerp"], x, operands("lerp_", x, end, weight)[1:])
+
+
+def _three_(op: Op) -> Function:
+    def method(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+        return call_into(op, x, operands(op.name + "_", x, tensor1, tensor2, value)[1:])
+
+    return method
+
+
+def _nan_to_num_(
+    x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    return call_into(OPS["nan_to_num"], x, (), pointwise.nan_to_num_attributes(nan, posinf, neginf))
+
+
+def _logit_(x: Tensor, eps: float | None = None) -> Tensor:
+    return call_into(OPS["logit"], x, (), (("eps", eps),))
+
+
+def _scan_(op: Op) -> Function:
+    return lambda x, dim: call_into(op, x, (), (("dim", views.dim_of(op.name + "_", x, dim)),))
 
 
 def _scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
@@ -193,10 +227,6 @@ def _scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 def _triangle_(op: Op) -> Function:
     return lambda x, diagonal=0: call_into(op, x, (), (("diagonal", diagonal),))
-
-
-def _cumsum_(x: Tensor, dim: int) -> Tensor:
-    return call_into(OPS["cumsum"], x, (), (("dim", views.dim_of("cumsum_", x, dim)),))
 
 
 def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
@@ -259,7 +289,15 @@ INPLACE: dict[str, Function] = {
     "fill_diagonal_": _fill_diagonal_,
     "tril_": _triangle_(OPS["tril"]),
     "triu_": _triangle_(OPS["triu"]),
-    "cumsum_": _cumsum_,
+    "cumsum_": _scan_(OPS["cumsum"]),
+    "cumprod_": _scan_(OPS["cumprod"]),
+    "lerp_": _lerp_,
+    "addcmul_": _three_(OPS["addcmul"]),
+    "addcdiv_": _three_(OPS["addcdiv"]),
+    "nan_to_num_": _nan_to_num_,
+    "logit_": _logit_,
+    "clamp_min_": lambda x, min: _clamp_(x, min),
+    "clamp_max_": lambda x, max: _clamp_(x, None, max),
     "uniform_": _uniform_,
     "normal_": _normal_,
     "bernoulli_": _bernoulli_,
@@ -330,7 +368,7 @@ def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
     return autograd.requires_grad_(made, x._node is not None)
 
 
-def _call(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Any:
+def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Any:
     """An op by its name: what gradients are written in where no method of torch's would do."""
     op, given = OPS[name], tuple(attrs.items())
     if op.view:
@@ -338,13 +376,13 @@ def _call(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Any:
     return call(op, (x, *rest), given)
 
 
-def _call_into(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
+def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
     return call_into(OPS[name], x, rest, tuple(attrs.items()))
 
 
 OTHERS: dict[str, Any] = {
-    "_call": _call,
-    "_call_into": _call_into,
+    "_op": _op,
+    "_op_": _op_,
     "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,

@@ -6,6 +6,7 @@ parameter that starts with an underscore is asked for its shape and dtype alone,
 
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a)      mul: for each operand, the other one
     vjp=(lambda g, y, _x: g * y,)                                     exp: the result, not the operand
+    vjp=(lambda g, y1, _x, *, dim: …y1[1]…,)                          sort: of the results, number 1 alone
 
 A value that was kept and then changed in place is an error when it is needed, as in torch.
 """
@@ -156,9 +157,9 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
     if not any(edges):
         return
     node = Node(op, attrs, edges, tuple(y._type for y in results))
-    keep_results, kept = _kept(op, tuple(e is not None for e in edges))
+    kept_results, kept = _kept(op, tuple(e is not None for e in edges), len(results))
     node.saved = (
-        [Saved(y, (node, i)) if keep_results else Ghost(y._type) for i, y in enumerate(results)],
+        [Saved(y, (node, i)) if i in kept_results else Ghost(y._type) for i, y in enumerate(results)],
         [_saved(x, edge, k in kept) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
     )
     for i, y in enumerate(results):
@@ -180,22 +181,23 @@ def _saved(x: Any, edge: Edge | None, keep: bool) -> Any:
 
 
 @cache
-def _kept(op: Op, needs: tuple[bool, ...]) -> tuple[bool, frozenset[int]]:
-    """Whether the results are needed, and which operands, if gradients go to these operands."""
+def _kept(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[int], frozenset[int]]:
+    """Which of ``count`` results are needed, and which operands, if gradients go to these operands."""
     if isinstance(op.vjp, tuple):
         rules = [_parameters(rule) for rule, needed in zip(op.vjp, needs, strict=True) if needed]
     else:
         rules = [_parameters(op.vjp)[1:]]
-    results = False
+    results: set[int] = set()
     operands: set[int] = set()
     for _, y, *rest in rules:
-        results |= not y.name.startswith("_")
+        if not y.name.startswith("_"):
+            results.update(map(int, y.name.lstrip("y")) if y.name.strip("y").isdigit() else range(count))
         for k, p in enumerate(rest):
             if p.kind is p.VAR_POSITIONAL and not p.name.startswith("_"):
                 operands.update(range(k, len(needs)))
             elif p.kind is p.POSITIONAL_OR_KEYWORD and not p.name.startswith("_"):
                 operands.add(k)
-    return results, frozenset(operands)
+    return frozenset(results), frozenset(operands)
 
 
 def _parameters(rule: Any) -> list[inspect.Parameter]:

@@ -60,7 +60,7 @@ _ITEMS: dict[str, Callable[..., Any]] = {
 
 def _slice_back(needs: Any, g: Any, _y: Any, _x: Any, *starts: int, items: tuple[Item, ...]) -> list[Any]:
     chain = (("slice", (("items", items),)),)
-    return [g._call("view_backward", *starts, chain=chain, shape=tuple(_x.shape)), *(None,) * len(starts)]
+    return [g._op("view_backward", *starts, chain=chain, shape=tuple(_x.shape)), *(None,) * len(starts)]
 
 
 op("slice", infer=_sliced, view=True, vjp=_slice_back, kernel=_slice)
@@ -131,12 +131,12 @@ def _assigned(g: Any, value: Any) -> Any:
 
 
 def _through(g: Any, starts: tuple[int, ...], chain: Chain) -> Any:
-    return _viewed(g, starts, chain, lambda via, x, at, attrs: x._call(via.name, *at, **attrs))
+    return _viewed(g, starts, chain, lambda via, x, at, attrs: x._op(via.name, *at, **attrs))
 
 
 def _put_back(needs: Any, g: Any, _y: Any, _base: Any, _value: Any, *starts: int, chain: Chain) -> list[Any]:
     return [
-        g._call("put_view", 0, *starts, chain=chain) if needs[0] else None,
+        g._op("put_view", 0, *starts, chain=chain) if needs[0] else None,
         _assigned(_through(g, starts, chain), _value) if needs[1] else None,
         *(None,) * len(starts),
     ]
@@ -215,7 +215,7 @@ def _index_torch(torch: Any, x: Any, *indices: Any, dims: Dims) -> Any:
 
 
 def _index_back(needs: Any, g: Any, _y: Any, _x: Any, *indices: Any, dims: Dims) -> list[Any]:
-    return [g._call("index_backward", *indices, dims=dims, shape=tuple(_x.shape)), *(None,) * len(indices)]
+    return [g._op("index_backward", *indices, dims=dims, shape=tuple(_x.shape)), *(None,) * len(indices)]
 
 
 op(
@@ -260,8 +260,8 @@ def _place_numpy(np: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumul
 def _place_back(
     needs: Any, g: Any, _y: Any, _x: Any, _value: Any, *indices: Any, dims: Dims, accumulate: bool
 ) -> list[Any]:
-    kept = g if accumulate or not needs[0] else g._call("index_put", 0, *indices, dims=dims, accumulate=False)
-    put = _assigned(g._call("index", *indices, dims=dims), _value) if needs[1] else None
+    kept = g if accumulate or not needs[0] else g._op("index_put", 0, *indices, dims=dims, accumulate=False)
+    put = _assigned(g._op("index", *indices, dims=dims), _value) if needs[1] else None
     return [kept, put, *(None,) * len(indices)]
 
 
@@ -284,7 +284,7 @@ op(
     "index_backward",
     infer=_gathered_back,
     vjp=lambda needs, g, _y, _x, *indices, dims, shape: [
-        g._call("index", *indices, dims=dims),
+        g._op("index", *indices, dims=dims),
         *(None,) * len(indices),
     ],
     torch=lambda torch, g, *indices, dims, shape: _place_torch(
@@ -317,7 +317,7 @@ def _selected(x: TensorType, mask: TensorType, *, n: int) -> TensorType:
 op(
     "masked_select",
     infer=_selected,
-    vjp=(lambda g, _y, _x, mask, *, n: g.new_zeros(_x.shape)._call_into("masked_put", mask, g), None),
+    vjp=(lambda g, _y, _x, mask, *, n: g.new_zeros(_x.shape)._op_("masked_put", mask, g), None),
     kernel=lambda xp, x, mask, *, n: x[mask],
 )
 
@@ -349,7 +349,7 @@ def _masked_back(g: Any, _y: Any, _x: Any, mask: Any, _value: Any) -> Any:
     rows = g.ndim - mask.ndim
     n = _value.shape[-rows - 1] if _value.ndim > rows else 1
     if n != 1:
-        return _assigned(g._call("masked_select", mask, n=n), _value)
+        return _assigned(g._op("masked_select", mask, n=n), _value)
     chosen = g.where(mask.reshape((*mask.shape, *(1,) * rows)), 0)
     return _assigned(chosen.sum(tuple(range(mask.ndim))) if mask.ndim else chosen, _value)
 
@@ -357,7 +357,7 @@ def _masked_back(g: Any, _y: Any, _x: Any, mask: Any, _value: Any) -> Any:
 op(
     "masked_put",
     infer=_masked,
-    vjp=(lambda g, _y, _x, mask, _value: g._call("masked_put", mask, 0), None, _masked_back),
+    vjp=(lambda g, _y, _x, mask, _value: g._op("masked_put", mask, 0), None, _masked_back),
     torch=lambda torch, x, *rest: _masked_torch(torch, x.clone(), *rest),
     kernel=_masked_numpy,
     inplace=_masked_torch,

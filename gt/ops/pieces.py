@@ -32,7 +32,7 @@ def _diagonal_numpy(np: Any, x: Any, *, offset: int, dim1: int, dim2: int) -> An
 
 
 def _diagonal_back(g: Any, _y: Any, _x: Any, **how: int) -> Any:
-    return g._call("view_backward", chain=(("diagonal", tuple(how.items())),), shape=tuple(_x.shape))
+    return g._op("view_backward", chain=(("diagonal", tuple(how.items())),), shape=tuple(_x.shape))
 
 
 op(
@@ -86,7 +86,7 @@ def _refolded(g: TensorType, *, shape: Shape, dim: int, size: int, step: int) ->
 op(
     "unfold",
     infer=_unfolded,
-    vjp=(lambda g, _y, _x, **how: g._call("unfold_backward", shape=tuple(_x.shape), **how),),
+    vjp=(lambda g, _y, _x, **how: g._op("unfold_backward", shape=tuple(_x.shape), **how),),
     view=True,
     torch=lambda torch, x, *, dim, size, step: x.unfold(dim, size, step),
     kernel=_unfold_numpy,
@@ -95,7 +95,7 @@ op(
 op(
     "unfold_backward",
     infer=_refolded,
-    vjp=(lambda g, _y, _x, *, shape, **how: g._call("unfold", **how),),
+    vjp=(lambda g, _y, _x, *, shape, **how: g._op("unfold", **how),),
     torch=lambda torch, g, *, shape, dim, size, step: torch.ops.aten.unfold_backward(g, shape, dim, size, step),
     kernel=_unfold_back_numpy,
 )
@@ -131,7 +131,7 @@ def _pad_numpy(np: Any, x: Any, value: Any, *, pads: tuple[tuple[int, int], ...]
 op(
     "pad",
     infer=_padded,
-    vjp=(lambda g, _y, _x, _value, *, pads: g._call("pad", 0, pads=tuple((-a, -b) for a, b in pads)), None),
+    vjp=(lambda g, _y, _x, _value, *, pads: g._op("pad", 0, pads=tuple((-a, -b) for a, b in pads)), None),
     torch=_pad_torch,
     kernel=_pad_numpy,
 )

@@ -1,14 +1,13 @@
-"""Ops that work element by element: arithmetic, functions, comparisons, logic, casts.
+"""What ops that work element by element share, and those that choose, clamp, cast and copy.
 
 Operands broadcast and meet in a common dtype as torch has it; either side of a binary op may be a Python number.
-Where torch's own function refuses numbers, `_tensors` makes 0-d tensors of them in the dtype the op computes in: a
+Where torch's own function refuses numbers, `as_tensors` makes 0-d tensors of them in the dtype the op computes in: a
 0-d tensor of another dtype would outrank what a number does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import erf, sqrt
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
@@ -22,11 +21,10 @@ from gt.ops.infer import (
     pointwise_bool,
     pointwise_floating,
     refusing,
-    refusing_bool,
     same,
     shapes_of,
 )
-from gt.types import DType, OperandType, Scalar, TensorType, bool_, int64, result_dtype
+from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
 CAST = "integers: x.to(gt.int64)"
 
@@ -43,316 +41,30 @@ COMPARING: dict[str, Any] = {"infer": pointwise_bool, "common": common}
 TESTING: dict[str, Any] = {"infer": pointwise_bool}
 
 
-def _tensors(torch: Any, out: Types, *operands: Any) -> list[Any]:
-    dtype, device = getattr(torch, out[0].dtype.name), _device(torch, operands)
+def as_tensors(torch: Any, out: Types, *operands: Any) -> list[Any]:
+    dtype, device = getattr(torch, out[0].dtype.name), device_of(torch, operands)
     return [x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype, device=device) for x in operands]
 
 
-def _device(torch: Any, operands: tuple[Any, ...]) -> Any:
+def device_of(torch: Any, operands: tuple[Any, ...]) -> Any:
     return next((x.device for x in operands if isinstance(x, torch.Tensor)), None)
 
 
-def _on_tensors(name: str) -> Callable[..., Any]:
+def on_tensors(name: str) -> Callable[..., Any]:
     """torch's function of that name, for numbers too."""
 
     def call(torch: Any, a: Any, b: Any, *, out: Types, **attrs: Any) -> Any:
-        return getattr(torch, name)(*_tensors(torch, out, a, b), **attrs)
+        return getattr(torch, name)(*as_tensors(torch, out, a, b), **attrs)
 
     return call
 
 
-# -- arithmetic ----------------------------------------------------------------------------
+def zero(g: Any, *_: Any, **_attrs: Any) -> Any:
+    """The gradient of what does not change when its operand does: zeros, as torch has it, and not none."""
+    return g.new_zeros(g.shape)
 
-op(
-    "add",
-    **MEETING,
-    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: g),
-    kernel=lambda xp, a, b: a + b,
-    inplace=lambda torch, a, b: a.add_(b),
-)
 
-op(
-    "sub",
-    infer=refusing_bool(pointwise, "logical_xor, or logical_not to invert a mask"),
-    common=common,
-    kernel=lambda xp, a, b: a - b,
-    inplace=lambda torch, a, b: a.sub_(b),
-)
-
-op(
-    "mul",
-    **MEETING,
-    vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
-    kernel=lambda xp, a, b: a * b,
-    inplace=lambda torch, a, b: a.mul_(b),
-)
-
-
-def _divided(*types: OperandType, rounding_mode: str | None) -> TensorType:
-    if rounding_mode not in _ROUNDED:
-        raise ShapeError(f"rounding_mode is None, 'floor' or 'trunc', not {rounding_mode!r}")
-    return _ROUNDED[rounding_mode](*types)
-
-
-_ROUNDED: dict[str | None, Callable[..., TensorType]] = {
-    None: pointwise_floating,
-    "floor": NUMERIC["infer"],
-    "trunc": NUMERIC["infer"],
-}
-
-
-def _checked(np: Any, divisor: Any) -> Any:
-    """numpy makes 0 of an integer divided by zero, and a warning; torch stops."""
-    if divisor.dtype.kind in "iu" and not np.all(divisor):
-        raise ZeroDivisionError("an integer divided by zero")
-    return divisor
-
-
-def _truncated(np: Any, a: Any, b: Any) -> Any:
-    if a.dtype.kind == "f":
-        return np.trunc(a / b)
-    return abs(a) // abs(_checked(np, b)) * np.sign(a) * np.sign(b)
-
-
-_DIVIDE = {
-    None: lambda np, a, b: a / b,
-    "floor": lambda np, a, b: a // _checked(np, b),
-    "trunc": _truncated,
-}
-
-
-def _div_torch(torch: Any, a: Any, b: Any, *, rounding_mode: str | None, out: Types) -> Any:
-    if rounding_mode is None:
-        return a / b
-    return torch.div(*_tensors(torch, out, a, b), rounding_mode=rounding_mode)
-
-
-op(
-    "div",
-    infer=_divided,
-    common=lambda *types, rounding_mode: result_dtype(*types) if rounding_mode else common_floating(*types),
-    wants_out=True,
-    torch=_div_torch,
-    kernel=lambda np, a, b, *, rounding_mode, out: _DIVIDE[rounding_mode](np, a, b),
-    inplace=lambda torch, a, b, *, rounding_mode: a.div_(b, rounding_mode=rounding_mode),
-)
-
-op(
-    "floor_divide",
-    **NUMERIC,
-    torch=lambda torch, a, b: a // b,
-    kernel=lambda np, a, b: a // _checked(np, b),
-    inplace=lambda torch, a, b: a.floor_divide_(b),
-)
-
-op(
-    "remainder",
-    **NUMERIC,
-    torch=lambda torch, a, b: a % b,
-    kernel=lambda np, a, b: np.remainder(a, _checked(np, b)),
-    inplace=lambda torch, a, b: a.remainder_(b),
-)
-
-op(
-    "fmod",
-    **NUMERIC,
-    wants_out=True,
-    torch=_on_tensors("fmod"),
-    kernel=lambda np, a, b, *, out: np.fmod(a, _checked(np, b)),
-)
-
-op("pow", **NUMERIC, kernel=lambda xp, a, b: a**b, inplace=lambda torch, a, b: a.pow_(b))
-
-op("maximum", **MEETING, wants_out=True, torch=_on_tensors("maximum"), kernel=lambda np, a, b, *, out: np.maximum(a, b))
-
-op("minimum", **MEETING, wants_out=True, torch=_on_tensors("minimum"), kernel=lambda np, a, b, *, out: np.minimum(a, b))
-
-op("atan2", **FLOATING, wants_out=True, torch=_on_tensors("atan2"), kernel=lambda np, a, b, *, out: np.arctan2(a, b))
-
-# -- functions -----------------------------------------------------------------------------
-
-op(
-    "neg",
-    infer=refusing("b", pointwise, "logical_not"),
-    kernel=lambda xp, x: -x,
-    inplace=lambda torch, x: x.neg_(),
-)
-
-op("abs", **NUMERIC, kernel=lambda xp, x: xp.abs(x))
-
-op(
-    "sign",
-    **MEETING,
-    torch=lambda torch, x: torch.sign(x),
-    # by comparison: torch calls the sign of NaN 0
-    kernel=lambda np, x: (x > 0).astype(np.int8) - (x < 0).astype(np.int8),
-)
-
-op("exp", **FLOATING, kernel=lambda xp, x: xp.exp(x), inplace=lambda torch, x: x.exp_())
-
-op("log", **FLOATING, kernel=lambda xp, x: xp.log(x))
-
-op("log2", **FLOATING, kernel=lambda xp, x: xp.log2(x))
-
-op("log1p", **FLOATING, kernel=lambda xp, x: xp.log1p(x))
-
-op("expm1", **FLOATING, kernel=lambda xp, x: xp.expm1(x))
-
-op("sqrt", **FLOATING, kernel=lambda xp, x: xp.sqrt(x), inplace=lambda torch, x: x.sqrt_())
-
-op("rsqrt", **FLOATING, torch=lambda torch, x: torch.rsqrt(x), kernel=lambda np, x: 1 / np.sqrt(x))
-
-
-def _squaring(x: TensorType) -> DType:
-    return int64 if x.dtype is bool_ else x.dtype  # torch squares a bool as x ** 2, with an integer 2
-
-
-op(
-    "square",
-    infer=lambda x: TensorType(x.shape, _squaring(x)),
-    common=_squaring,
-    torch=lambda torch, x: torch.square(x),
-    kernel=lambda np, x: x * x,
-)
-
-op("reciprocal", **FLOATING, torch=lambda torch, x: torch.reciprocal(x), kernel=lambda np, x: 1 / x)
-
-op("sin", **FLOATING, kernel=lambda xp, x: xp.sin(x))
-
-op("cos", **FLOATING, kernel=lambda xp, x: xp.cos(x))
-
-op("tan", **FLOATING, kernel=lambda xp, x: xp.tan(x))
-
-op("tanh", **FLOATING, kernel=lambda xp, x: xp.tanh(x))
-
-
-def _sigmoid(np: Any, x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
-
-
-op("sigmoid", **FLOATING, torch=lambda torch, x: torch.sigmoid(x), kernel=_sigmoid)
-
-op(
-    "relu",
-    **NUMERIC,
-    torch=lambda torch, x: torch.relu(x),
-    kernel=lambda np, x: np.maximum(x, 0),
-    inplace=lambda torch, x: x.relu_(),
-)
-
-op(
-    "silu",
-    **ONLY_FLOATING,
-    torch=lambda torch, x: torch.nn.functional.silu(x),
-    kernel=lambda np, x: x * _sigmoid(np, x),
-)
-
-
-def _erf(np: Any, x: Any) -> Any:
-    return np.vectorize(erf, otypes=[np.float64])(x)  # numpy has no erf
-
-
-op("erf", **FLOATING, torch=lambda torch, x: torch.erf(x), kernel=_erf)
-
-_GELU = {
-    "none": lambda np, x: 0.5 * x * (1 + _erf(np, x / sqrt(2))),
-    "tanh": lambda np, x: 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))),
-}
-
-
-def _gelu(x: TensorType, *, approximate: str) -> TensorType:
-    if approximate not in _GELU:
-        raise ShapeError(f"approximate is 'none' or 'tanh', not {approximate!r}")
-    made: TensorType = ONLY_FLOATING["infer"](x)
-    return made
-
-
-op(
-    "gelu",
-    infer=_gelu,
-    common=common,
-    torch=lambda torch, x, *, approximate: torch.nn.functional.gelu(x, approximate=approximate),
-    kernel=lambda np, x, *, approximate: _GELU[approximate](np, x),
-)
-
-# the array API's floor, ceil and trunc give an integer tensor back as it is; GT's results are fresh memory
-
-op("floor", **NUMERIC, torch=lambda torch, x: torch.floor(x), kernel=lambda np, x: np.floor(+x))
-
-op("ceil", **NUMERIC, torch=lambda torch, x: torch.ceil(x), kernel=lambda np, x: np.ceil(+x))
-
-op("trunc", **NUMERIC, torch=lambda torch, x: torch.trunc(x), kernel=lambda np, x: np.trunc(+x))
-
-op("round", **NUMERIC, torch=lambda torch, x: torch.round(x), kernel=lambda np, x: np.round(+x))
-
-
-def _clamped(x: TensorType, *limits: OperandType, has_min: bool, has_max: bool) -> TensorType:
-    if not limits or len(limits) != has_min + has_max:
-        raise ShapeError("needs min, max or both")
-    made: TensorType = NUMERIC["infer"](x, *limits)
-    return made
-
-
-def _clamp_torch(torch: Any, x: Any, *limits: Any, has_min: bool, has_max: bool, out: Types) -> Any:
-    if any(isinstance(limit, torch.Tensor) for limit in limits):
-        limits = tuple(_tensors(torch, out, *limits))
-    return torch.clamp(x, limits[0] if has_min else None, limits[-1] if has_max else None)
-
-
-def _clamp_numpy(np: Any, x: Any, *limits: Any, has_min: bool, has_max: bool, out: Types) -> Any:
-    x = np.maximum(x, limits[0]) if has_min else x
-    return np.minimum(x, limits[-1]) if has_max else x
-
-
-op("clamp", infer=_clamped, common=common, wants_out=True, torch=_clamp_torch, kernel=_clamp_numpy)
-
-# -- comparisons and logic -----------------------------------------------------------------
-
-op("eq", **COMPARING, kernel=lambda xp, a, b: a == b)
-
-op("ne", **COMPARING, kernel=lambda xp, a, b: a != b)
-
-op("lt", **COMPARING, kernel=lambda xp, a, b: a < b)
-
-op("le", **COMPARING, kernel=lambda xp, a, b: a <= b)
-
-op("gt", **COMPARING, kernel=lambda xp, a, b: a > b)
-
-op("ge", **COMPARING, kernel=lambda xp, a, b: a >= b)
-
-op("isnan", **TESTING, kernel=lambda xp, x: xp.isnan(x))
-
-op("isinf", **TESTING, kernel=lambda xp, x: xp.isinf(x))
-
-op("isfinite", **TESTING, kernel=lambda xp, x: xp.isfinite(x))
-
-
-def _truths(name: str) -> Callable[..., Any]:
-    """torch's logical function, for numbers too: only whether a number is zero counts."""
-
-    def call(torch: Any, a: Any, b: Any) -> Any:
-        at = _device(torch, (a, b))
-        a, b = (x if isinstance(x, torch.Tensor) else torch.full((), bool(x), device=at) for x in (a, b))
-        return getattr(torch, name)(a, b)
-
-    return call
-
-
-op("logical_and", **TESTING, torch=_truths("logical_and"), kernel=lambda np, a, b: np.logical_and(a, b))
-
-op("logical_or", **TESTING, torch=_truths("logical_or"), kernel=lambda np, a, b: np.logical_or(a, b))
-
-op("logical_xor", **TESTING, torch=_truths("logical_xor"), kernel=lambda np, a, b: np.logical_xor(a, b))
-
-op("logical_not", **TESTING, torch=lambda torch, x: torch.logical_not(x), kernel=lambda np, x: np.logical_not(x))
-
-op("bitwise_and", **INTEGRAL, kernel=lambda xp, a, b: a & b)
-
-op("bitwise_or", **INTEGRAL, kernel=lambda xp, a, b: a | b)
-
-op("bitwise_xor", **INTEGRAL, kernel=lambda xp, a, b: a ^ b)
-
-op("bitwise_not", **INTEGRAL, kernel=lambda xp, x: ~x)
+# -- choosing ------------------------------------------------------------------------------
 
 
 def _chosen(condition: OperandType, a: OperandType, b: OperandType) -> TensorType:
@@ -369,21 +81,99 @@ def _where_numpy(np: Any, condition: Any, a: Any, b: Any, *, out: Types) -> Any:
 op(
     "where",
     infer=_chosen,
+    vjp=(
+        None,
+        lambda g, _y, condition, _a, _b: g.where(condition, 0),
+        lambda g, _y, condition, _a, _b: g.masked_fill(condition, 0),
+    ),
     wants_out=True,
     torch=lambda torch, condition, a, b, *, out: torch.where(condition, a, b),
     kernel=_where_numpy,
 )
+
+
+def _filled(x: TensorType, mask: OperandType, value: OperandType) -> TensorType:
+    if isinstance(mask, Scalar) or mask.dtype is not bool_:
+        raise DTypeError(f"the mask is a bool tensor, not {mask}")
+    if not isinstance(value, Scalar) and value.ndim:
+        raise ShapeError(f"the value is a number or a tensor without dims, not {value}")
+    if "buif".index(result_dtype(x, value).kind) > "buif".index(x.dtype.kind):
+        raise DTypeError(f"the value {value} does not fit into {x.dtype.name}")
+    return TensorType(broadcast_shapes(x.shape, mask.shape), x.dtype)
+
+
+def _fill_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
+    return np.where(mask, np.asarray(value).astype(x.dtype), x)
+
+
+op(
+    "masked_fill",
+    infer=_filled,
+    vjp=(
+        lambda g, _y, _x, mask, _value: g.masked_fill(mask, 0),
+        None,
+        lambda g, _y, _x, mask, _value: g.where(mask, 0).sum(),
+    ),
+    torch=lambda torch, x, mask, value: torch.masked_fill(x, mask, value),
+    kernel=_fill_numpy,
+    inplace=lambda torch, x, mask, value: x.masked_fill_(mask, value),
+)
+
+
+def _clamped(x: TensorType, *limits: OperandType, has_min: bool, has_max: bool) -> TensorType:
+    if not limits or len(limits) != has_min + has_max:
+        raise ShapeError("needs min, max or both")
+    made: TensorType = NUMERIC["infer"](x, *limits)
+    return made
+
+
+def _clamp_torch(torch: Any, x: Any, *limits: Any, has_min: bool, has_max: bool, out: Types) -> Any:
+    if any(isinstance(limit, torch.Tensor) for limit in limits):
+        limits = tuple(as_tensors(torch, out, *limits))
+    return torch.clamp(x, limits[0] if has_min else None, limits[-1] if has_max else None)
+
+
+def _clamp_numpy(np: Any, x: Any, *limits: Any, has_min: bool, has_max: bool, out: Types) -> Any:
+    x = np.maximum(x, limits[0]) if has_min else x
+    return np.minimum(x, limits[-1]) if has_max else x
+
+
+def _clamp_back(needs: Any, g: Any, _y: Any, x: Any, *limits: Any, has_min: bool, has_max: bool) -> list[Any]:
+    """What is not clamped has the gradient; else the limit that was taken, the greater one where they cross."""
+    low, high = limits[0] if has_min else None, limits[-1] if has_max else None
+    kept = [x >= low] if has_min else []
+    kept += [x <= high] if has_max else []
+    made = [g.where(kept[0] & kept[-1] if len(kept) > 1 else kept[0], 0) if needs[0] else None]
+    if has_min and needs[1]:
+        made.append(g.where((x < low) & (low < high) if has_max else x < low, 0))
+    elif has_min:
+        made.append(None)
+    if has_max and needs[-1]:
+        made.append(g.where((x > high) | (high < low) if has_min else x > high, 0))
+    elif has_max:
+        made.append(None)
+    return made
+
+
+op("clamp", infer=_clamped, common=common, wants_out=True, vjp=_clamp_back, torch=_clamp_torch, kernel=_clamp_numpy)
 
 # -- the same values, elsewhere or otherwise -----------------------------------------------
 
 op(
     "to",
     infer=lambda x, *, dtype: TensorType(x.shape, dtype_named(dtype)),
+    vjp=(lambda g, _y, _x, *, dtype: g,),
     torch=lambda torch, x, *, dtype: x.to(getattr(torch, dtype), copy=True),
     kernel=lambda np, x, *, dtype: x.astype(dtype),
 )
 
-op("clone", infer=same, torch=lambda torch, x: x.clone(), kernel=lambda np, x: x.copy())
+op(
+    "clone",
+    infer=same,
+    vjp=(lambda g, _y, _x: g,),
+    torch=lambda torch, x: x.clone(),
+    kernel=lambda np, x: x.copy(),
+)
 
 
 def _overwritten(target: TensorType, source: OperandType) -> TensorType:
@@ -402,7 +192,21 @@ def _overwrite_numpy(np: Any, target: Any, source: Any) -> Any:
 op(
     "copy",
     infer=_overwritten,
+    vjp=(zero, lambda g, _y, _target, _source: g),
     torch=lambda torch, target, source: _overwrite_torch(torch, torch.empty_like(target), source),
     kernel=_overwrite_numpy,
     inplace=_overwrite_torch,
+)
+
+
+def _nan_to_num_numpy(np: Any, x: Any, *, nan: float, posinf: float | None, neginf: float | None) -> Any:
+    return np.nan_to_num(x, copy=True, nan=nan, posinf=posinf, neginf=neginf)
+
+
+op(
+    "nan_to_num",
+    infer=lambda x, *, nan, posinf, neginf: x,
+    vjp=(lambda g, _y, x, *, nan, posinf, neginf: g.where(x.isfinite(), 0),),
+    torch=lambda torch, x, *, nan, posinf, neginf: torch.nan_to_num(x, nan, posinf, neginf),
+    kernel=_nan_to_num_numpy,
 )

@@ -1,4 +1,4 @@
-"""Ops that fold dims: sums, extremes, and what is made of them (softmax, cumulative sums).
+"""Ops that fold dims: sums, truths, extremes.
 
 ``dim`` is a tuple of all the dims to fold, never empty unless the tensor is 0-d: torch's functions disagree on what
 an empty one means. A 0-d tensor takes ``dim=(0,)`` too, as torch's does; numpy's has no axis 0.
@@ -10,13 +10,13 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError
 from gt.ops.core import Types, dtype_named, op
-from gt.ops.infer import floating, without, wrap_dim, wrap_dims
+from gt.ops.infer import without, wrap_dim, wrap_dims
 from gt.types import DType, Shape, TensorType, bool_, int64, uint8
 
 Dims = tuple[int, ...]
 
 
-def _folded(x: TensorType, dim: Dims, keepdim: bool) -> Shape:
+def folded(x: TensorType, dim: Dims, keepdim: bool) -> Shape:
     if x.ndim and not dim:
         raise DimError("dim is empty; name the dims to fold, or leave it out for all")
     return without(x.shape, wrap_dims(dim, x.ndim), keepdim)
@@ -29,27 +29,27 @@ def _filled(x: TensorType, dim: Dims) -> None:
             raise DimError(f"dim {d} has size 0, and there is no extreme of nothing")
 
 
-def _axes(x: Any, dim: Dims) -> Dims:
+def axes(x: Any, dim: Dims) -> Dims:
     return dim if x.ndim else ()
 
 
-def _in(torch: Any, dtype: str | None) -> Any:
+def in_(torch: Any, dtype: str | None) -> Any:
     return None if dtype is None else getattr(torch, dtype)
 
 
-def _cast(x: Any, dtype: str | None) -> Any:
+def cast(x: Any, dtype: str | None) -> Any:
     return x if dtype is None else x.astype(dtype)
 
 
 # -- sums ----------------------------------------------------------------------------------
 
 
-def _total(dtype: DType) -> DType:
+def total(dtype: DType) -> DType:
     return dtype if dtype.kind == "f" else int64
 
 
-def _summed(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None) -> TensorType:
-    return TensorType(_folded(x, dim, keepdim), _total(x.dtype) if dtype is None else dtype_named(dtype))
+def summed(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None) -> TensorType:
+    return TensorType(folded(x, dim, keepdim), total(x.dtype) if dtype is None else dtype_named(dtype))
 
 
 def restored(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
@@ -59,32 +59,16 @@ def restored(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
 
 op(
     "sum",
-    infer=_summed,
+    infer=summed,
     vjp=(lambda g, _y, _x, *, dim, keepdim, dtype: restored(g, _x, dim, keepdim).expand(_x.shape),),
-    torch=lambda torch, x, *, dim, keepdim, dtype: torch.sum(x, dim, keepdim, dtype=_in(torch, dtype)),
+    torch=lambda torch, x, *, dim, keepdim, dtype: torch.sum(x, dim, keepdim, dtype=in_(torch, dtype)),
     kernel=lambda np, x, *, dim, keepdim, dtype: np.sum(
-        _cast(x, dtype), axis=_axes(x, dim), keepdims=keepdim, dtype=dtype
+        cast(x, dtype), axis=axes(x, dim), keepdims=keepdim, dtype=dtype
     ),
 )
 
 
-def _prod_torch(torch: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
-    for d in sorted(dim, reverse=True):  # torch folds one dim at a time; from the last, so that the others keep place
-        x = torch.prod(x, d, keepdim, dtype=_in(torch, dtype))
-    return x if dim else torch.prod(x, dtype=_in(torch, dtype))
-
-
-op(
-    "prod",
-    infer=_summed,
-    torch=_prod_torch,
-    kernel=lambda np, x, *, dim, keepdim, dtype: np.prod(
-        _cast(x, dtype), axis=_axes(x, dim), keepdims=keepdim, dtype=dtype
-    ),
-)
-
-
-def _averaging(x: DType, dtype: str | None) -> DType:
+def averaging(x: DType, dtype: str | None) -> DType:
     made = x if dtype is None else dtype_named(dtype)
     if made.kind != "f":
         raise DTypeError(f"not defined for {made.name}; give a floating dtype: dtype=gt.float32")
@@ -92,60 +76,74 @@ def _averaging(x: DType, dtype: str | None) -> DType:
 
 
 def _averaged(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None) -> TensorType:
-    return TensorType(_folded(x, dim, keepdim), _averaging(x.dtype, dtype))
+    return TensorType(folded(x, dim, keepdim), averaging(x.dtype, dtype))
 
 
-def _count(x: Any, dim: Dims) -> int:
-    count = 1
-    for d in _axes(x, dim):
-        count *= x.shape[d]
-    return count
+def count(x: Any, dim: Dims) -> int:
+    made = 1
+    for d in axes(x, dim):
+        made *= x.shape[d]
+    return made
 
 
 def _mean_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
     # by hand: numpy's own warns about empty tensors
-    x = _cast(x, dtype)
+    x = cast(x, dtype)
     precise = np.float32 if x.dtype == np.float16 else None
-    total = np.sum(x, axis=_axes(x, dim), keepdims=keepdim, dtype=precise)
-    return np.true_divide(total, np.asarray(_count(x, dim), dtype=total.dtype))
+    total = np.sum(x, axis=axes(x, dim), keepdims=keepdim, dtype=precise)
+    return np.true_divide(total, np.asarray(count(x, dim), dtype=total.dtype))
+
+
+def _mean_back(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
+    # divided before it is spread: torch divides every element
+    n, g = count(x, dim), restored(g, x, dim, keepdim)
+    return (g / n if n else g).expand(x.shape)
 
 
 op(
     "mean",
     infer=_averaged,
-    torch=lambda torch, x, *, dim, keepdim, dtype: torch.mean(x, dim, keepdim, dtype=_in(torch, dtype)),
+    vjp=(lambda g, _y, _x, *, dim, keepdim, dtype: _mean_back(g, _x, dim, keepdim),),
+    torch=lambda torch, x, *, dim, keepdim, dtype: torch.mean(x, dim, keepdim, dtype=in_(torch, dtype)),
     kernel=_mean_numpy,
 )
 
 
-def _varied(x: TensorType, *, dim: Dims, keepdim: bool, correction: int) -> TensorType:
-    return TensorType(_folded(x, dim, keepdim), _averaging(x.dtype, None))
+def _varied(x: TensorType, *, dim: Dims, keepdim: bool, correction: float) -> TensorType:
+    return TensorType(folded(x, dim, keepdim), averaging(x.dtype, None))
 
 
-def _var_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, correction: int) -> Any:
+def _var_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     apart = x - _mean_numpy(np, x, dim=dim, keepdim=True, dtype=None)
-    total = np.sum(apart * apart, axis=_axes(x, dim), keepdims=keepdim)
-    return np.true_divide(total, np.asarray(max(_count(x, dim) - correction, 0), dtype=total.dtype))
+    total = np.sum(apart * apart, axis=axes(x, dim), keepdims=keepdim)
+    return np.true_divide(total, np.asarray(max(count(x, dim) - correction, 0), dtype=total.dtype))
+
+
+def _var_back(g: Any, _y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    free = count(x, dim) - correction
+    scale = 2 / free if free else float("inf")
+    return restored(g, x, dim, keepdim) * scale * (x - x.mean(dim, keepdim=True))
+
+
+def _std_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
+    flat = (g / (y * 2)).masked_fill(y == 0, 0)
+    return _var_back(flat, y, x, dim=dim, keepdim=keepdim, correction=correction)
 
 
 op(
     "var",
     infer=_varied,
+    vjp=(_var_back,),
     torch=lambda torch, x, *, dim, keepdim, correction: torch.var(x, dim, correction=correction, keepdim=keepdim),
     kernel=_var_numpy,
 )
 
-
-def _scanned(x: TensorType, *, dim: int) -> TensorType:
-    wrap_dim(dim, x.ndim)
-    return TensorType(x.shape, _total(x.dtype))
-
-
 op(
-    "cumsum",
-    infer=_scanned,
-    torch=lambda torch, x, *, dim: torch.cumsum(x, dim),
-    kernel=lambda np, x, *, dim: np.cumsum(x, axis=dim).reshape(x.shape),
+    "std",
+    infer=_varied,
+    vjp=(_std_back,),
+    torch=lambda torch, x, *, dim, keepdim, correction: torch.std(x, dim, correction=correction, keepdim=keepdim),
+    kernel=lambda np, x, **attrs: np.sqrt(_var_numpy(np, x, **attrs)),
 )
 
 # -- truths --------------------------------------------------------------------------------
@@ -153,44 +151,52 @@ op(
 
 def _judged(x: TensorType, *, dim: Dims, keepdim: bool) -> TensorType:
     # uint8 was torch's bool once, and these two remember
-    return TensorType(_folded(x, dim, keepdim), uint8 if x.dtype is uint8 else bool_)
+    return TensorType(folded(x, dim, keepdim), uint8 if x.dtype is uint8 else bool_)
 
 
 op(
     "all",
     infer=_judged,
     torch=lambda torch, x, *, dim, keepdim: torch.all(x, dim, keepdim),
-    kernel=lambda np, x, *, dim, keepdim: np.all(x, axis=_axes(x, dim), keepdims=keepdim),
+    kernel=lambda np, x, *, dim, keepdim: np.all(x, axis=axes(x, dim), keepdims=keepdim),
 )
 
 op(
     "any",
     infer=_judged,
     torch=lambda torch, x, *, dim, keepdim: torch.any(x, dim, keepdim),
-    kernel=lambda np, x, *, dim, keepdim: np.any(x, axis=_axes(x, dim), keepdims=keepdim),
+    kernel=lambda np, x, *, dim, keepdim: np.any(x, axis=axes(x, dim), keepdims=keepdim),
 )
 
 # -- extremes ------------------------------------------------------------------------------
 
 
 def _extreme(x: TensorType, *, dim: Dims, keepdim: bool) -> TensorType:
-    shape = _folded(x, dim, keepdim)
+    shape = folded(x, dim, keepdim)
     _filled(x, dim)
     return TensorType(shape, x.dtype)
+
+
+def _evenly(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    """Shared by all that are the extreme."""
+    those = x == restored(y, x, dim, keepdim)
+    return restored(g, x, dim, keepdim) * those / those.sum(dim, keepdim=True)
 
 
 op(
     "amax",
     infer=_extreme,
+    vjp=(_evenly,),
     torch=lambda torch, x, *, dim, keepdim: torch.amax(x, dim, keepdim),
-    kernel=lambda np, x, *, dim, keepdim: np.max(x, axis=_axes(x, dim), keepdims=keepdim),
+    kernel=lambda np, x, *, dim, keepdim: np.max(x, axis=axes(x, dim), keepdims=keepdim),
 )
 
 op(
     "amin",
     infer=_extreme,
+    vjp=(_evenly,),
     torch=lambda torch, x, *, dim, keepdim: torch.amin(x, dim, keepdim),
-    kernel=lambda np, x, *, dim, keepdim: np.min(x, axis=_axes(x, dim), keepdims=keepdim),
+    kernel=lambda np, x, *, dim, keepdim: np.min(x, axis=axes(x, dim), keepdims=keepdim),
 )
 
 
@@ -233,9 +239,59 @@ def _value_and_place(np: Any, find: Any, x: Any, dim: int, keepdim: bool) -> Any
     return np.take_along_axis(row, places, axis=dim).reshape(shape), places.reshape(shape)
 
 
+def _spread(g: TensorType, index: TensorType, *, dim: int, size: int, keepdim: bool) -> TensorType:
+    shape = list(g.shape)
+    if keepdim and shape:
+        shape[dim] = size
+    elif size:
+        shape.insert(dim, size)
+    return TensorType(tuple(shape), g.dtype)
+
+
+def _spread_torch(torch: Any, g: Any, index: Any, *, dim: int, size: int, keepdim: bool, out: Types) -> Any:
+    if not out[0].ndim:
+        return g.clone()
+    g, index = (g, index) if keepdim else (g.unsqueeze(dim), index.unsqueeze(dim))
+    return g.new_zeros(out[0].shape).scatter_(dim, index, g)
+
+
+def _spread_numpy(np: Any, g: Any, index: Any, *, dim: int, size: int, keepdim: bool, out: Types) -> Any:
+    if not out[0].ndim:
+        return g.copy()
+    g, index = (g, index) if keepdim else (np.expand_dims(g, dim), np.expand_dims(index, dim))
+    made = np.zeros(out[0].shape, g.dtype)
+    np.put_along_axis(made, index, g, axis=dim)
+    return made
+
+
+def _collect(c: Any, _y: Any, _g: Any, index: Any, *, dim: int, size: int, keepdim: bool) -> Any:
+    if not c.ndim:
+        return c
+    return c.gather(dim, index) if keepdim else c.gather(dim, index.unsqueeze(dim)).squeeze(dim)
+
+
+#: a gradient to where its value was found; everything else had no say. ``size`` is 0 for a tensor without dims
+op(
+    "value_selecting_reduction_backward",
+    infer=_spread,
+    vjp=(_collect, None),
+    wants_out=True,
+    torch=_spread_torch,
+    kernel=_spread_numpy,
+)
+
+
+def selected(g: Any, y1: Any, _x: Any, *, dim: int, keepdim: bool) -> Any:
+    size = _x.shape[dim] if _x.ndim else 0
+    return g[0]._op("value_selecting_reduction_backward", y1[1], dim=dim, size=size, keepdim=keepdim)
+
+
+SELECTING = (selected,)
+
 op(
     "max_dim",
     infer=_extreme_and_place,
+    vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.max(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _value_and_place(np, np.argmax, x, dim, keepdim),
 )
@@ -243,55 +299,7 @@ op(
 op(
     "min_dim",
     infer=_extreme_and_place,
+    vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.min(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _value_and_place(np, np.argmin, x, dim, keepdim),
-)
-
-# -- softmax and its kin -------------------------------------------------------------------
-
-
-def _normalised(x: TensorType, *, dim: int, dtype: str | None) -> TensorType:
-    wrap_dim(dim, x.ndim)
-    return TensorType(x.shape, _averaging(x.dtype, dtype))
-
-
-def _softmax_numpy(np: Any, x: Any, *, dim: int, dtype: str | None) -> Any:
-    return np.exp(_log_softmax_numpy(np, x, dim=dim, dtype=dtype))
-
-
-def _log_softmax_numpy(np: Any, x: Any, *, dim: int, dtype: str | None) -> Any:
-    x, axes = _cast(x, dtype), _axes(x, (dim,))
-    x = x - np.max(x, axis=axes, keepdims=True, initial=-np.inf)
-    return x - np.log(np.sum(np.exp(x), axis=axes, keepdims=True))
-
-
-op(
-    "softmax",
-    infer=_normalised,
-    torch=lambda torch, x, *, dim, dtype: torch.softmax(x, dim, dtype=_in(torch, dtype)),
-    kernel=_softmax_numpy,
-)
-
-op(
-    "log_softmax",
-    infer=_normalised,
-    torch=lambda torch, x, *, dim, dtype: torch.log_softmax(x, dim, dtype=_in(torch, dtype)),
-    kernel=_log_softmax_numpy,
-)
-
-
-def _logsumexp_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    axes = _axes(x, dim)
-    most = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
-    most = np.where(np.isinf(most), 0, most).astype(x.dtype)  # inf - inf would be NaN
-    total = np.log(np.sum(np.exp(x - most), axis=axes, keepdims=True)) + most
-    return total if keepdim else total.reshape(without(x.shape, axes, False))
-
-
-op(
-    "logsumexp",
-    infer=lambda x, *, dim, keepdim: TensorType(_folded(x, dim, keepdim), floating(x.dtype)),
-    common=lambda x, **attrs: floating(x.dtype),
-    torch=lambda torch, x, *, dim, keepdim: torch.logsumexp(x, dim, keepdim),
-    kernel=_logsumexp_numpy,
 )

@@ -41,7 +41,7 @@ def _gather_numpy(np: Any, x: Any, index: Any, *, dim: int) -> Any:
 op(
     "gather",
     infer=_gathered,
-    vjp=(lambda g, _y, _x, index, *, dim: g.new_zeros(_x.shape)._call_into("scatter_add", index, g, dim=dim), None),
+    vjp=(lambda g, _y, _x, index, *, dim: g.new_zeros(_x.shape)._op_("scatter_add", index, g, dim=dim), None),
     torch=lambda torch, x, index, *, dim: torch.gather(x, dim, index),
     kernel=_gather_numpy,
 )
@@ -100,14 +100,14 @@ def _picked(g: Any, index: Any, source: Any, dim: int) -> Any:
     if back.ndim != source.ndim:
         return back.reshape(source.shape) if back.numel() else back.new_zeros(source.shape)
     pads = tuple((0, m - n) for n, m in zip(back.shape, source.shape, strict=True))
-    return back._call("pad", 0, pads=pads)
+    return back._op("pad", 0, pads=pads)
 
 
 op(
     "scatter",
     infer=_scattered,
     vjp=(
-        lambda g, _y, _x, index, _source, *, dim: g._call("scatter", index, 0, dim=dim),
+        lambda g, _y, _x, index, _source, *, dim: g._op("scatter", index, 0, dim=dim),
         None,
         lambda g, _y, _x, index, _source, *, dim: _picked(g, index, _source, dim),
     ),
@@ -176,7 +176,7 @@ def _fold_back(
     pulled = _FOLD_BACKS[reduce](g, y, x, index, source, dim, include_self)
     mine, theirs = pulled
     if not include_self:
-        mine = mine._call("scatter", index, 0, dim=dim)
+        mine = mine._op("scatter", index, 0, dim=dim)
     return [mine, None, theirs]
 
 
@@ -193,12 +193,12 @@ def _mean_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: b
 def _prod_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
     """Where one factor is 0, only its own gradient is not, and it is the product of the others."""
     apart = x.where(x != 0, 1)
-    mine = (g * y / apart).where(x != 0, g * apart._call("scatter_reduce", index, source, **_how(dim, own)) / apart)
+    mine = (g * y / apart).where(x != 0, g * apart._op("scatter_reduce", index, source, **_how(dim, own)) / apart)
     zeros = (source == 0).to(source.dtype)
     counts = x.new_zeros(x.shape).scatter_add(dim, index, zeros)
     lone = (source == 0).logical_and(counts.gather(dim, index) == 1)
     factors = source.where(source != 0, 1)
-    rest = x._call("scatter_reduce", index, source.where(lone.logical_not(), 1), **_how(dim, own)).gather(dim, index)
+    rest = x._op("scatter_reduce", index, source.where(lone.logical_not(), 1), **_how(dim, own)).gather(dim, index)
     whole = (g * y).gather(dim, index) / factors
     theirs = whole.where(source != 0, (g.gather(dim, index) * rest).where(lone, 0))
     return mine, theirs
@@ -212,7 +212,7 @@ def _extreme_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own
     """Shared evenly among all that are the extreme."""
     mine = (x == y).to(g.dtype)
     if not own:
-        mine = mine._call("scatter", index, 0, dim=dim)
+        mine = mine._op("scatter", index, 0, dim=dim)
     theirs = (source == y.gather(dim, index)).to(g.dtype)
     share = g / mine.scatter_add(dim, index, theirs).clamp(min=1)
     # a place nobody wrote to keeps its own value, and so its own gradient
@@ -261,7 +261,7 @@ op(
     vjp=(
         lambda g, _y, _x, mask, _source: g.where(mask.logical_not(), 0),
         None,
-        lambda g, _y, _x, mask, _source: g._call("masked_scatter_backward", mask, shape=tuple(_source.shape)),
+        lambda g, _y, _x, mask, _source: g._op("masked_scatter_backward", mask, shape=tuple(_source.shape)),
     ),
     torch=lambda torch, x, mask, source: x.masked_scatter(mask, source),
     kernel=_fill_numpy,
@@ -279,6 +279,6 @@ def _drained(xp: Any, g: Any, mask: Any, *, shape: Shape) -> Any:
 op(
     "masked_scatter_backward",
     infer=lambda g, mask, *, shape: TensorType(sizes(shape), g.dtype),
-    vjp=(lambda g, _y, _x, mask, *, shape: g.new_zeros(_x.shape)._call("masked_scatter", mask, g), None),
+    vjp=(lambda g, _y, _x, mask, *, shape: g.new_zeros(_x.shape)._op("masked_scatter", mask, g), None),
     kernel=_drained,
 )

@@ -30,7 +30,7 @@ def _sort_numpy(np: Any, x: Any, *, dim: int, descending: bool, stable: bool) ->
 
 
 def _ordered_back(g: Any, y: Any, _x: Any, *, dim: int, **how: Any) -> Any:
-    return g[0].new_zeros(_x.shape)._call_into("scatter_add", y[1], g[0], dim=dim)
+    return g[0].new_zeros(_x.shape)._op_("scatter_add", y[1], g[0], dim=dim)
 
 
 op(

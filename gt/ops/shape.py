@@ -85,7 +85,7 @@ def _split_back(needs: Any, g: Any, _y: Any, _x: Any, *, sizes: tuple[int, ...],
     shapes = [(*_x.shape[:dim], n, *_x.shape[dim + 1 :]) for n in sizes]
     some = next(part for part in parts if part is not None)
     whole = [some.new_zeros(n) if part is None else part for part, n in zip(parts, shapes, strict=True)]
-    return [whole[0]._call("cat", *whole[1:], dim=dim)]
+    return [whole[0]._op("cat", *whole[1:], dim=dim)]
 
 
 op(

@@ -45,14 +45,14 @@ op(
 op(
     "det",
     infer=_numbers,
-    vjp=(lambda g, y, x: _wide(g * y) * x._call("inv").mT,),
+    vjp=(lambda g, y, x: _wide(g * y) * x._op("inv").mT,),
     torch=lambda torch, x: torch.linalg.det(x),
     kernel=lambda np, x: np.linalg.det(x),
 )
 
 
 def _slogdet_back(g: Any, _y: Any, x: Any) -> Any:
-    return None if g[1] is None else _wide(g[1]) * x._call("inv").mT
+    return None if g[1] is None else _wide(g[1]) * x._op("inv").mT
 
 
 op(
@@ -77,7 +77,7 @@ def _solved(a: TensorType, b: TensorType, **how: bool) -> TensorType:
 
 
 def _solve_back(needs: Any, g: Any, y: Any, a: Any, _b: Any) -> list[Any]:
-    right = a.mT._call("solve", g)
+    right = a.mT._op("solve", g)
     return [-(right @ y.mT) if needs[0] else None, right]
 
 
@@ -100,7 +100,7 @@ def _triangle(x: Any, upper: bool, unitriangular: bool) -> Any:
 
 
 def _triangular_back(needs: Any, g: Any, y: Any, a: Any, _b: Any, *, upper: bool, unitriangular: bool) -> list[Any]:
-    right = a.mT._call("solve_triangular", g, upper=not upper, unitriangular=unitriangular)
+    right = a.mT._op("solve_triangular", g, upper=not upper, unitriangular=unitriangular)
     return [-_triangle(right @ y.mT, upper, unitriangular) if needs[0] else None, right]
 
 
@@ -125,13 +125,13 @@ op(
 
 def _apart(a: Any, x: Any) -> Any:
     """``x @ inv(a)`` for a lower triangular a."""
-    return a.mT._call("solve_triangular", x.mT, upper=True, unitriangular=False).mT
+    return a.mT._op("solve_triangular", x.mT, upper=True, unitriangular=False).mT
 
 
 def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
     product = (y.mT @ g).tril()
     half = product - product.diagonal(0, -2, -1).diag_embed() * 0.5
-    made = _apart(y, y.mT._call("solve_triangular", half, upper=True, unitriangular=False))
+    made = _apart(y, y.mT._op("solve_triangular", half, upper=True, unitriangular=False))
     return (made + made.mT) * 0.5
 
 
@@ -165,14 +165,14 @@ def _qr_back(g: Any, y: Any, x: Any, *, mode: str) -> Any:
         return _tall_back(gq, gr, q, r)
     # the first columns alone make q; the rest are q @ theirs
     left = _tall_back(gq + x[..., m:] @ gr[..., m:].mT, gr[..., :m], q, r[..., :m])
-    return left._call("cat", q @ gr[..., m:], dim=left.ndim - 1)
+    return left._op("cat", q @ gr[..., m:], dim=left.ndim - 1)
 
 
 def _tall_back(gq: Any, gr: Any, q: Any, r: Any) -> Any:
     m = r @ gr.mT - gq.mT @ q
     lower = m.tril(-1)
     mirrored = lower + lower.mT + m.diagonal(0, -2, -1).diag_embed()
-    return r._call("solve_triangular", (gq + q @ mirrored).mT, upper=True, unitriangular=False).mT
+    return r._op("solve_triangular", (gq + q @ mirrored).mT, upper=True, unitriangular=False).mT
 
 
 op(

@@ -1,0 +1,350 @@
+"""Ops of two operands and more: arithmetic, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, log, nan
+from typing import Any
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops.core import Types, op
+from gt.ops.infer import common, common_floating, pointwise, pointwise_floating, refusing, refusing_bool
+from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, as_tensors, on_tensors, zero
+from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
+
+op(
+    "add",
+    **MEETING,
+    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: g),
+    kernel=lambda xp, a, b: a + b,
+    inplace=lambda torch, a, b: a.add_(b),
+)
+
+op(
+    "sub",
+    infer=refusing_bool(pointwise, "logical_xor, or logical_not to invert a mask"),
+    common=common,
+    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: -g),
+    kernel=lambda xp, a, b: a - b,
+    inplace=lambda torch, a, b: a.sub_(b),
+)
+
+op(
+    "mul",
+    **MEETING,
+    vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
+    kernel=lambda xp, a, b: a * b,
+    inplace=lambda torch, a, b: a.mul_(b),
+)
+
+# -- dividing ------------------------------------------------------------------------------
+
+
+def _divided(*types: OperandType, rounding_mode: str | None) -> TensorType:
+    if rounding_mode not in _ROUNDED:
+        raise ShapeError(f"rounding_mode is None, 'floor' or 'trunc', not {rounding_mode!r}")
+    return _ROUNDED[rounding_mode](*types)
+
+
+_ROUNDED: dict[str | None, Callable[..., TensorType]] = {
+    None: pointwise_floating,
+    "floor": NUMERIC["infer"],
+    "trunc": NUMERIC["infer"],
+}
+
+
+def _checked(np: Any, divisor: Any) -> Any:
+    """numpy makes 0 of an integer divided by zero, and a warning; torch stops."""
+    if divisor.dtype.kind in "iu" and not np.all(divisor):
+        raise ZeroDivisionError("an integer divided by zero")
+    return divisor
+
+
+def _truncated(np: Any, a: Any, b: Any) -> Any:
+    if a.dtype.kind == "f":
+        return np.trunc(a / b)
+    return abs(a) // abs(_checked(np, b)) * np.sign(a) * np.sign(b)
+
+
+_DIVIDE = {
+    None: lambda np, a, b: a / b,
+    "floor": lambda np, a, b: a // _checked(np, b),
+    "trunc": _truncated,
+}
+
+
+def _div_torch(torch: Any, a: Any, b: Any, *, rounding_mode: str | None, out: Types) -> Any:
+    if rounding_mode is None:
+        return a / b
+    return torch.div(*as_tensors(torch, out, a, b), rounding_mode=rounding_mode)
+
+
+op(
+    "div",
+    infer=_divided,
+    common=lambda *types, rounding_mode: result_dtype(*types) if rounding_mode else common_floating(*types),
+    vjp=(
+        lambda g, _y, _a, b, *, rounding_mode: zero(g) if rounding_mode else g / b,
+        lambda g, _y, a, b, *, rounding_mode: zero(g) if rounding_mode else -g * ((a / b) / b),
+    ),
+    wants_out=True,
+    torch=_div_torch,
+    kernel=lambda np, a, b, *, rounding_mode, out: _DIVIDE[rounding_mode](np, a, b),
+    inplace=lambda torch, a, b, *, rounding_mode: a.div_(b, rounding_mode=rounding_mode),
+)
+
+op(
+    "floor_divide",
+    **NUMERIC,
+    torch=lambda torch, a, b: a // b,
+    kernel=lambda np, a, b: a // _checked(np, b),
+    inplace=lambda torch, a, b: a.floor_divide_(b),
+)
+
+
+def _quotient(a: Any, b: Any, rounding_mode: str) -> Any:
+    a = b.new_full((), a) if isinstance(a, int | float) else a
+    return a.div(b, rounding_mode=rounding_mode)
+
+
+op(
+    "remainder",
+    **NUMERIC,
+    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "floor")),
+    torch=lambda torch, a, b: a % b,
+    kernel=lambda np, a, b: np.remainder(a, _checked(np, b)),
+    inplace=lambda torch, a, b: a.remainder_(b),
+)
+
+op(
+    "fmod",
+    **NUMERIC,
+    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "trunc")),
+    wants_out=True,
+    torch=on_tensors("fmod"),
+    kernel=lambda np, a, b, *, out: np.fmod(a, _checked(np, b)),
+)
+
+# -- powers --------------------------------------------------------------------------------
+
+
+def _pow_base(g: Any, _y: Any, a: Any, b: Any) -> Any:
+    if isinstance(b, int | float):
+        return zero(g) if b == 0 else g * (a * 2 if b == 2 else a ** (b - 1) * b)
+    return (g * (b * a ** (b - 1))).masked_fill(b == 0, 0)
+
+
+def _pow_exponent(g: Any, y: Any, a: Any, b: Any) -> Any:
+    """0 where 0 ** b is flat, that is for b from 0 up."""
+    if not isinstance(a, int | float):
+        return (g * (y * a.to(y.dtype).log())).masked_fill((a == 0) & (b >= 0), 0)
+    made = g * (y * (log(a) if a > 0 else nan if a else -inf))
+    return made if a else made.masked_fill(b >= 0, 0)
+
+
+op(
+    "pow",
+    **NUMERIC,
+    vjp=(_pow_base, _pow_exponent),
+    kernel=lambda xp, a, b: a**b,
+    inplace=lambda torch, a, b: a.pow_(b),
+)
+
+op(
+    "hypot",
+    **ONLY_FLOATING,
+    vjp=(lambda g, y, a, _b: g * (a / y), lambda g, y, _a, b: g * (b / y)),
+    wants_out=True,
+    torch=on_tensors("hypot"),
+    kernel=lambda np, a, b, *, out: np.hypot(a, b),
+)
+
+op(
+    "xlogy",
+    **FLOATING,
+    vjp=(
+        lambda g, _y, a, b: g._op("xlogy", b).masked_fill((a == 0) & (b <= 0), 0),
+        lambda g, _y, a, b: g * a / b,
+    ),
+    torch=lambda torch, a, b: torch.xlogy(a, b),
+    kernel=lambda np, a, b: np.where(np.isnan(b), b, np.where(a == 0, 0, a * np.log(b))),
+)
+
+op(
+    "logaddexp",
+    **ONLY_FLOATING,
+    vjp=(
+        lambda g, _y, a, b: g / (1 + (b - a).exp()),
+        lambda g, _y, a, b: g / (1 + (a - b).exp()),
+    ),
+    torch=lambda torch, a, b: torch.logaddexp(a, b),
+    kernel=lambda np, a, b: np.logaddexp(a, b),
+)
+
+op(
+    "logaddexp2",
+    **ONLY_FLOATING,
+    vjp=(
+        lambda g, _y, a, b: g / (1 + (b - a).exp2()),
+        lambda g, _y, a, b: g / (1 + (a - b).exp2()),
+    ),
+    torch=lambda torch, a, b: torch.logaddexp2(a, b),
+    kernel=lambda np, a, b: np.logaddexp2(a, b),
+)
+
+# -- the greater, the lesser, the angle, the sign ------------------------------------------
+
+op(
+    "maximum",
+    **MEETING,
+    vjp=(
+        lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a < b, 0),
+        lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a > b, 0),
+    ),
+    wants_out=True,
+    torch=on_tensors("maximum"),
+    kernel=lambda np, a, b, *, out: np.maximum(a, b),
+)
+
+op(
+    "minimum",
+    **MEETING,
+    vjp=(
+        lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a > b, 0),
+        lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a < b, 0),
+    ),
+    wants_out=True,
+    torch=on_tensors("minimum"),
+    kernel=lambda np, a, b, *, out: np.minimum(a, b),
+)
+
+op(
+    "fmax",
+    **MEETING,
+    vjp=(
+        lambda g, _y, a, b: g.where((a >= b) | (b != b), 0),
+        lambda g, _y, a, b: g.masked_fill((a >= b) | (b != b), 0),
+    ),
+    torch=lambda torch, a, b: torch.fmax(a, b),
+    kernel=lambda np, a, b: np.fmax(a, b),
+)
+
+op(
+    "fmin",
+    **MEETING,
+    vjp=(
+        lambda g, _y, a, b: g.where((a <= b) | (b != b), 0),
+        lambda g, _y, a, b: g.masked_fill((a <= b) | (b != b), 0),
+    ),
+    torch=lambda torch, a, b: torch.fmin(a, b),
+    kernel=lambda np, a, b: np.fmin(a, b),
+)
+
+op(
+    "atan2",
+    **FLOATING,
+    vjp=(
+        lambda g, _y, a, b: g * (b * (a * a + b * b).reciprocal()),
+        lambda g, _y, a, b: g * (-a * (a * a + b * b).reciprocal()),
+    ),
+    wants_out=True,
+    torch=on_tensors("atan2"),
+    kernel=lambda np, a, b, *, out: np.arctan2(a, b),
+)
+
+op(
+    "copysign",
+    **FLOATING,
+    vjp=(lambda g, y, a, _b: g * (y / a).masked_fill(a == 0, 0), zero),
+    wants_out=True,
+    torch=on_tensors("copysign"),
+    kernel=lambda np, a, b, *, out: np.copysign(a, b),
+)
+
+
+def _alike(*types: OperandType) -> TensorType:
+    if len({t.dtype for t in types}) > 1:
+        raise DTypeError(f"dtypes differ: {' and '.join(t.dtype.name for t in types)}")
+    return pointwise(*types)
+
+
+op(
+    "heaviside",
+    infer=_alike,
+    common=common,
+    torch=lambda torch, x, values: torch.heaviside(x, values),
+    kernel=lambda np, x, values: np.where(x == 0, values, x > 0),
+)
+
+op(
+    "nextafter",
+    **ONLY_FLOATING,
+    torch=lambda torch, a, b: torch.nextafter(a, b),
+    kernel=lambda np, a, b: np.nextafter(a, b),
+)
+
+# -- three operands and a number -----------------------------------------------------------
+
+
+def _added(x: TensorType, a: TensorType, b: TensorType, value: Scalar) -> TensorType:
+    met = pointwise(x, a, b)
+    if met.dtype is bool_ or (met.dtype.kind != "f" and value.dtype.kind == "f"):
+        raise DTypeError(f"not defined for {met.dtype.name} and the value {value}; use x.to(gt.float32)")
+    return met
+
+
+def _scaled(x: Any, value: Any) -> Any:
+    return x if isinstance(value, int | float) and value == 1 else x * value
+
+
+op(
+    "addcmul",
+    infer=_added,
+    common=lambda x, a, b, value: result_dtype(x, a, b),
+    vjp=(
+        lambda g, _y, _x, _a, _b, _value: g,
+        lambda g, _y, _x, _a, b, value: g * _scaled(b, value),
+        lambda g, _y, _x, a, _b, value: g * _scaled(a, value),
+        None,
+    ),
+    torch=lambda torch, x, a, b, value: torch.addcmul(x, a, b, value=value),
+    kernel=lambda np, x, a, b, value: x + value * a * b,
+    inplace=lambda torch, x, a, b, value: x.addcmul_(a, b, value=value),
+)
+
+op(
+    "addcdiv",
+    infer=refusing("bui", lambda x, a, b, value: pointwise(x, a, b), "x.to(gt.float32)"),
+    common=lambda x, a, b, value: result_dtype(x, a, b),
+    vjp=(
+        lambda g, _y, _x, _a, _b, _value: g,
+        lambda g, _y, _x, _a, b, value: g * (value / b),
+        lambda g, _y, _x, a, b, value: -g * _scaled(a / (b * b), value),
+        None,
+    ),
+    torch=lambda torch, x, a, b, value: torch.addcdiv(x, a, b, value=value),
+    kernel=lambda np, x, a, b, value: x + value * a / b,
+    inplace=lambda torch, x, a, b, value: x.addcdiv_(a, b, value=value),
+)
+
+
+def _between(start: TensorType, end: TensorType, weight: OperandType) -> TensorType:
+    tensors = [t for t in (start, end, weight) if isinstance(t, TensorType)]
+    if start.dtype.kind != "f":
+        raise DTypeError(f"not defined for {start.dtype.name}; use x.to(gt.float32)")
+    return _alike(*tensors)
+
+
+op(
+    "lerp",
+    infer=_between,
+    common=lambda start, end, weight: start.dtype,
+    vjp=(
+        lambda g, _y, _start, _end, weight: g * (1 - weight),
+        lambda g, _y, _start, _end, weight: g * weight,
+        lambda g, _y, start, end, _weight: g * (end - start),
+    ),
+    torch=lambda torch, start, end, weight: torch.lerp(start, end, weight),
+    kernel=lambda np, start, end, weight: start + weight * (end - start),
+    inplace=lambda torch, start, end, weight: start.lerp_(end, weight),
+)

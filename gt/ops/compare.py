@@ -1,0 +1,86 @@
+"""Comparisons, logic and bits: nothing here has a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gt.ops.core import op
+from gt.ops.infer import common, pointwise, refusing
+from gt.ops.pointwise import COMPARING, INTEGRAL, TESTING, device_of
+
+op("eq", **COMPARING, kernel=lambda xp, a, b: a == b)
+
+op("ne", **COMPARING, kernel=lambda xp, a, b: a != b)
+
+op("lt", **COMPARING, kernel=lambda xp, a, b: a < b)
+
+op("le", **COMPARING, kernel=lambda xp, a, b: a <= b)
+
+op("gt", **COMPARING, kernel=lambda xp, a, b: a > b)
+
+op("ge", **COMPARING, kernel=lambda xp, a, b: a >= b)
+
+op("isnan", **TESTING, kernel=lambda xp, x: xp.isnan(x))
+
+op("isinf", **TESTING, kernel=lambda xp, x: xp.isinf(x))
+
+op("isposinf", **TESTING, torch=lambda torch, x: torch.isposinf(x), kernel=lambda np, x: x == np.inf)
+
+op("isneginf", **TESTING, torch=lambda torch, x: torch.isneginf(x), kernel=lambda np, x: x == -np.inf)
+
+op("signbit", **TESTING, torch=lambda torch, x: torch.signbit(x), kernel=lambda np, x: (x < 0) | _minus_zero(np, x))
+
+op("isfinite", **TESTING, kernel=lambda xp, x: xp.isfinite(x))
+
+
+def _minus_zero(np: Any, x: Any) -> Any:
+    return np.signbit(x) if x.dtype.kind == "f" else False
+
+
+def _truths(name: str) -> Callable[..., Any]:
+    """torch's logical function, for numbers too: only whether a number is zero counts."""
+
+    def call(torch: Any, a: Any, b: Any) -> Any:
+        at = device_of(torch, (a, b))
+        a, b = (x if isinstance(x, torch.Tensor) else torch.full((), bool(x), device=at) for x in (a, b))
+        return getattr(torch, name)(a, b)
+
+    return call
+
+
+op("logical_and", **TESTING, torch=_truths("logical_and"), kernel=lambda np, a, b: np.logical_and(a, b))
+
+op("logical_or", **TESTING, torch=_truths("logical_or"), kernel=lambda np, a, b: np.logical_or(a, b))
+
+op("logical_xor", **TESTING, torch=_truths("logical_xor"), kernel=lambda np, a, b: np.logical_xor(a, b))
+
+op("logical_not", **TESTING, torch=lambda torch, x: torch.logical_not(x), kernel=lambda np, x: np.logical_not(x))
+
+op("bitwise_and", **INTEGRAL, kernel=lambda xp, a, b: a & b)
+
+op("bitwise_or", **INTEGRAL, kernel=lambda xp, a, b: a | b)
+
+op("bitwise_xor", **INTEGRAL, kernel=lambda xp, a, b: a ^ b)
+
+op("bitwise_not", **INTEGRAL, kernel=lambda xp, x: ~x)
+
+_WHOLE: dict[str, Any] = {"infer": refusing("bf", pointwise, "x.to(gt.int64)"), "common": common}
+
+
+def _left(np: Any, a: Any, b: Any) -> Any:
+    return np.where((b >= 0) & (b < a.dtype.itemsize * 8), a << np.maximum(b, 0), 0)
+
+
+def _right(np: Any, a: Any, b: Any) -> Any:
+    bits = a.dtype.itemsize * 8
+    return np.where((b >= 0) & (b < bits), a >> np.clip(b, 0, bits - 1), np.where(a < 0, -1, 0))
+
+
+op("bitwise_left_shift", **_WHOLE, torch=lambda torch, a, b: torch.bitwise_left_shift(a, b), kernel=_left)
+
+op("bitwise_right_shift", **_WHOLE, torch=lambda torch, a, b: torch.bitwise_right_shift(a, b), kernel=_right)
+
+op("gcd", **_WHOLE, torch=lambda torch, a, b: torch.gcd(a, b), kernel=lambda np, a, b: np.gcd(a, b))
+
+op("lcm", **_WHOLE, torch=lambda torch, a, b: torch.lcm(a, b), kernel=lambda np, a, b: np.lcm(a, b))

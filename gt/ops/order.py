@@ -1,0 +1,151 @@
+"""Reductions that look at size or order: norms, medians, the mode."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from gt.errors import DimError
+from gt.ops.core import Types, op
+from gt.ops.infer import without, wrap_dim
+from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, folded, in_, restored
+from gt.types import TensorType, int64
+
+# -- norms ---------------------------------------------------------------------------------
+
+
+def _normed(x: TensorType, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> TensorType:
+    shape = folded(x, dim, keepdim)
+    if (ord < 0 or ord == inf) and 0 in (x.shape[d] for d in dim if x.ndim):
+        raise DimError(f"there is no norm of order {ord} of nothing")
+    return TensorType(shape, averaging(x.dtype, dtype))
+
+
+def _norm_numpy(np: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
+    x, fold = np.abs(cast(x, dtype)), {"axis": axes(x, dim), "keepdims": keepdim}
+    if x.dtype == np.float16:
+        x = x.astype(np.float32)
+    if ord in (inf, -inf):
+        return (np.max if ord > 0 else np.min)(x, **fold)
+    return np.sum(x != 0, **fold) if ord == 0 else np.sum(x**ord, **fold) ** (1 / ord)
+
+
+def _norm_back(g: Any, y: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
+    """0 where the norm is 0: of all the slopes there, that one."""
+    g, y = restored(g, x, dim, keepdim), restored(y, x, dim, keepdim)
+    x = x if dtype is None else x._op("to", dtype=dtype)
+    if ord == 0:
+        return (g * 0).expand(x.shape)
+    if ord == 1:
+        return x.sign() * g
+    if ord == 2:
+        return g * (x / y).masked_fill(y == 0, 0)
+    if ord in (inf, -inf):
+        those = x.abs() == y
+        return x.sign() * (those / those.sum(dim, keepdim=True)) * g
+    if ord < 1:
+        return (x.sign() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * g * y ** (1 - ord)
+    scale = (g / y ** (ord - 1)).masked_fill(y == 0, 0)
+    return (x.sign() * x.abs() ** (ord - 1) if ord < 2 else x * x.abs() ** (ord - 2)) * scale
+
+
+def _norm_torch(torch: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
+    return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=in_(torch, dtype))
+
+
+op("vector_norm", infer=_normed, vjp=(_norm_back,), torch=_norm_torch, kernel=_norm_numpy)
+
+# -- the middle ----------------------------------------------------------------------------
+
+
+def _middle(np: Any, x: Any, skip_nan: bool) -> Any:
+    """Where the lower middle stands along the last dim; a NaN is taken for the middle, or passed over."""
+    order = np.argsort(x, axis=-1, kind="stable")  # NaN come last
+    bad = np.sum(x != x, axis=-1)
+    n = x.shape[-1]
+    place = np.where(bad > 0, np.maximum(n - bad - 1, 0) // 2 if skip_nan else n - bad, (n - 1) // 2)
+    return np.take_along_axis(order, np.minimum(place, n - 1)[..., None], -1)[..., 0]
+
+
+def _median_numpy(np: Any, x: Any, *, dim: int, keepdim: bool, skip_nan: bool) -> Any:
+    row = np.moveaxis(x if x.ndim else x.reshape(1), dim, -1)
+    at = _middle(np, row, skip_nan)
+    values = np.take_along_axis(row, at[..., None], -1)[..., 0]
+    shape = without(x.shape, (dim,), keepdim)
+    return values.reshape(shape), at.reshape(shape)
+
+
+def _found(x: TensorType, *, dim: int, keepdim: bool) -> Types:
+    dim = wrap_dim(dim, x.ndim)
+    if x.ndim and not x.shape[dim]:
+        raise DimError(f"dim {dim} has size 0, and there is no middle of nothing")
+    values = TensorType(without(x.shape, (dim,), keepdim), x.dtype)
+    return values, TensorType(values.shape, int64)
+
+
+op(
+    "median_dim",
+    infer=_found,
+    vjp=SELECTING,
+    torch=lambda torch, x, *, dim, keepdim: torch.median(x, dim, keepdim),
+    kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=False),
+)
+
+op(
+    "nanmedian_dim",
+    infer=_found,
+    vjp=SELECTING,
+    torch=lambda torch, x, *, dim, keepdim: torch.nanmedian(x, dim, keepdim),
+    kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=True),
+)
+
+
+def _shared(g: Any, y: Any, x: Any) -> Any:
+    """By all that are the median."""
+    those = (x == y) | ((x != x) & (y != y))
+    return g / those.sum() * those
+
+
+def _whole_numpy(np: Any, x: Any, skip_nan: bool) -> Any:
+    if not x.size:
+        return np.nan if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    return x.reshape(-1)[_middle(np, x.reshape(-1), skip_nan)]
+
+
+op(
+    "median",
+    infer=lambda x: TensorType((), x.dtype),
+    vjp=(_shared,),
+    torch=lambda torch, x: torch.median(x),
+    kernel=lambda np, x: _whole_numpy(np, x, False),
+)
+
+op(
+    "nanmedian",
+    infer=lambda x: TensorType((), x.dtype),
+    vjp=(_shared,),
+    torch=lambda torch, x: torch.nanmedian(x),
+    kernel=lambda np, x: _whole_numpy(np, x, True),
+)
+
+
+def _mode_numpy(np: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
+    row = np.moveaxis(x if x.ndim else x.reshape(1), dim, -1)
+    at = np.apply_along_axis(lambda r: _most_frequent(np, r), -1, row)
+    values = np.take_along_axis(row, at[..., None], -1)[..., 0]
+    shape = without(x.shape, (dim,), keepdim)
+    return values.reshape(shape), at.reshape(shape)
+
+
+def _most_frequent(np: Any, row: Any) -> Any:
+    values, counts = np.unique(row, return_counts=True)
+    return np.flatnonzero(row == values[np.argmax(counts)])[-1]
+
+
+op(
+    "mode",
+    infer=_found,
+    vjp=SELECTING,
+    torch=lambda torch, x, *, dim, keepdim: torch.mode(x, dim, keepdim),
+    kernel=_mode_numpy,
+)

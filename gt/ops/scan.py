@@ -1,0 +1,215 @@
+"""Ops along one dim that keep it: running sums and extremes, softmax and its kin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.ops.core import Types, op
+from gt.ops.infer import common, floating, pointwise, without, wrap_dim
+from gt.ops.reduce import Dims, averaging, axes, cast, folded, in_, restored, total
+from gt.types import TensorType, int64
+
+
+def scanned(x: TensorType, *, dim: int) -> TensorType:
+    wrap_dim(dim, x.ndim)
+    return TensorType(x.shape, total(x.dtype))
+
+
+# -- running -------------------------------------------------------------------------------
+
+op(
+    "cumsum",
+    infer=scanned,
+    vjp=(lambda g, _y, _x, *, dim: g._op("cumsum_reversed", dim=dim),),
+    torch=lambda torch, x, *, dim: torch.cumsum(x, dim),
+    kernel=lambda np, x, *, dim: np.cumsum(x, axis=dim).reshape(x.shape),
+)
+
+
+def _reversed(np: Any, scan: Any, x: Any, dim: int) -> Any:
+    return np.flip(scan(np.flip(x, dim), dim), dim).copy() if x.ndim else scan(x.reshape(1), 0).reshape(())
+
+
+op(
+    "cumsum_reversed",
+    infer=scanned,
+    vjp=(lambda g, _y, _x, *, dim: g.cumsum(dim),),
+    torch=lambda torch, x, *, dim: x.flip(dim).cumsum(dim).flip(dim) if x.ndim else x.clone(),
+    kernel=lambda np, x, *, dim: _reversed(np, np.cumsum, x, dim),
+)
+
+
+def _logcumsumexp(x: TensorType, *, dim: int) -> TensorType:
+    wrap_dim(dim, x.ndim)
+    return TensorType(x.shape, averaging(x.dtype, None))
+
+
+def _log_scan(np: Any, x: Any, dim: int) -> Any:
+    return np.logaddexp.accumulate(x, axis=dim)
+
+
+def _log_back(name: str) -> Any:
+    """Positive and negative parts apart, in logarithms: a sum of exponentials that never overflows."""
+
+    def back(g: Any, y: Any, x: Any, *, dim: int) -> Any:
+        low = float("-inf")
+        size = g.abs().log()
+        parts = [(size.where(g > 0, low) - y), (size.where(g < 0, low) - y)]
+        up, down = ((part._op(name, dim=dim) + x).exp() for part in parts)
+        return up - down
+
+    return back
+
+
+op(
+    "logcumsumexp",
+    infer=_logcumsumexp,
+    vjp=(_log_back("logcumsumexp_reversed"),),
+    torch=lambda torch, x, *, dim: torch.logcumsumexp(x, dim),
+    kernel=lambda np, x, *, dim: _log_scan(np, x, dim) if x.ndim else x.copy(),
+)
+
+op(
+    "logcumsumexp_reversed",
+    infer=_logcumsumexp,
+    vjp=(_log_back("logcumsumexp"),),
+    torch=lambda torch, x, *, dim: x.flip(dim).logcumsumexp(dim).flip(dim) if x.ndim else x.clone(),
+    kernel=lambda np, x, *, dim: _reversed(np, lambda a, d: _log_scan(np, a, d), x, dim),
+)
+
+
+def _running(x: TensorType, *, dim: int) -> Types:
+    wrap_dim(dim, x.ndim)
+    return x, TensorType(x.shape, int64)
+
+
+def _running_numpy(np: Any, run: Any, x: Any, dim: int) -> Any:
+    """torch names the last of those that are as great."""
+    if not x.ndim:
+        return x.copy(), np.zeros((), np.int64)
+    values = run.accumulate(x, axis=dim)
+    shape = [-1 if d == dim else 1 for d in range(x.ndim)]
+    at = np.arange(x.shape[dim]).reshape(shape)
+    return values, np.maximum.accumulate(np.where((x == values) | (x != x), at, 0), axis=dim)
+
+
+def _running_back_numpy(np: Any, g: Any, index: Any, *, dim: int) -> Any:
+    if not g.ndim:
+        return g.copy()
+    made, where = np.zeros_like(g), list(np.indices(g.shape))
+    where[dim] = index
+    np.add.at(made, tuple(where), g)
+    return made
+
+
+op(
+    "cummaxmin_backward",
+    infer=lambda g, index, *, dim: g,
+    vjp=(lambda c, _y, _g, index, *, dim: c.gather(dim, index), None),
+    torch=lambda torch, g, index, *, dim: g.new_zeros(g.shape).scatter_add_(dim, index, g),
+    kernel=_running_back_numpy,
+)
+
+_RUNNING = (lambda g, y1, _x, *, dim: g[0]._op("cummaxmin_backward", y1[1], dim=dim),)
+
+op(
+    "cummax",
+    infer=_running,
+    vjp=_RUNNING,
+    torch=lambda torch, x, *, dim: torch.cummax(x, dim),
+    kernel=lambda np, x, *, dim: _running_numpy(np, np.maximum, x, dim),
+)
+
+op(
+    "cummin",
+    infer=_running,
+    vjp=_RUNNING,
+    torch=lambda torch, x, *, dim: torch.cummin(x, dim),
+    kernel=lambda np, x, *, dim: _running_numpy(np, np.minimum, x, dim),
+)
+
+# -- softmax and its kin -------------------------------------------------------------------
+
+
+def _normalised(x: TensorType, *, dim: int, dtype: str | None) -> TensorType:
+    wrap_dim(dim, x.ndim)
+    return TensorType(x.shape, averaging(x.dtype, dtype))
+
+
+def _softmax_numpy(np: Any, x: Any, *, dim: int, dtype: str | None) -> Any:
+    return np.exp(_log_softmax_numpy(np, x, dim=dim, dtype=dtype))
+
+
+def _log_softmax_numpy(np: Any, x: Any, *, dim: int, dtype: str | None) -> Any:
+    x, along = cast(x, dtype), axes(x, (dim,))
+    x = x - np.max(x, axis=along, keepdims=True, initial=-np.inf)
+    return x - np.log(np.sum(np.exp(x), axis=along, keepdims=True))
+
+
+op(
+    "softmax",
+    infer=_normalised,
+    vjp=(lambda g, y, _x, *, dim, dtype: g._op("softmax_backward", y, dim=dim),),
+    torch=lambda torch, x, *, dim, dtype: torch.softmax(x, dim, dtype=in_(torch, dtype)),
+    kernel=_softmax_numpy,
+)
+
+
+def _softmax_second(c: Any, _z: Any, g: Any, y: Any, *, dim: int) -> Any:
+    return c * (g - (g * y).sum(dim, keepdim=True)) - g * (c * y).sum(dim, keepdim=True)
+
+
+def _softmax_back_numpy(np: Any, g: Any, y: Any, *, dim: int) -> Any:
+    return y * (g - np.sum(g * y, axis=axes(g, (dim,)), keepdims=True))
+
+
+op(
+    "softmax_backward",
+    infer=pointwise,
+    common=common,
+    vjp=(lambda c, _z, _g, y, *, dim: c._op("softmax_backward", y, dim=dim), _softmax_second),
+    torch=lambda torch, g, y, *, dim: torch._softmax_backward_data(g, y, dim, y.dtype),
+    kernel=_softmax_back_numpy,
+)
+
+op(
+    "log_softmax",
+    infer=_normalised,
+    vjp=(lambda g, y, _x, *, dim, dtype: g._op("log_softmax_backward", y, dim=dim),),
+    torch=lambda torch, x, *, dim, dtype: torch.log_softmax(x, dim, dtype=in_(torch, dtype)),
+    kernel=_log_softmax_numpy,
+)
+
+op(
+    "log_softmax_backward",
+    infer=pointwise,
+    common=common,
+    vjp=(
+        lambda c, _z, _g, y, *, dim: c - (c * y.exp()).sum(dim, keepdim=True),
+        lambda c, _z, g, y, *, dim: -c * y.exp() * g.sum(dim, keepdim=True),
+    ),
+    torch=lambda torch, g, y, *, dim: torch._log_softmax_backward_data(g, y, dim, y.dtype),
+    kernel=lambda np, g, y, *, dim: g - np.exp(y) * np.sum(g, axis=axes(g, (dim,)), keepdims=True),
+)
+
+
+def _logsumexp_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    along = axes(x, dim)
+    most = np.max(x, axis=along, keepdims=True, initial=-np.inf)
+    most = np.where(np.isinf(most), 0, most).astype(x.dtype)  # inf - inf would be NaN
+    made = np.log(np.sum(np.exp(x - most), axis=along, keepdims=True)) + most
+    return made if keepdim else made.reshape(without(x.shape, along, False))
+
+
+def _logsumexp_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
+    return restored(g, x, dim, keepdim) * (x - restored(y, x, dim, keepdim)).exp()
+
+
+op(
+    "logsumexp",
+    infer=lambda x, *, dim, keepdim: TensorType(folded(x, dim, keepdim), floating(x.dtype)),
+    common=lambda x, **attrs: floating(x.dtype),
+    vjp=(_logsumexp_back,),
+    torch=lambda torch, x, *, dim, keepdim: torch.logsumexp(x, dim, keepdim),
+    kernel=_logsumexp_numpy,
+)
