@@ -303,6 +303,8 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
         tape.check_writable(view.base)
     value = call(op, (target, *rest), attrs)
     put(view.base, view.chain, value)
+    if view.base._node is not None:
+        current(target)  # it comes from what was written from now on
 
 
 def put(x: Tensor, steps: tuple[Step, ...], value: Any) -> None:

@@ -10,22 +10,142 @@ from gt.client.emit import binary, call
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError
 from gt.ops import OPS, Attrs, Op
-from gt.types import NUMBER_OF, DType, promote, result_dtype
+from gt.types import NUMBER_OF, DType, bool_, float64, promote, result_dtype
 
 __all__ = [
-    "abs", "absolute", "add", "atan2", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp",
-    "clip", "clone", "cos", "div", "divide", "eq", "erf", "exp", "expm1", "floor", "floor_divide", "fmod", "ge",
-    "greater", "greater_equal", "gt", "is_floating_point", "is_tensor", "isclose", "isfinite", "isinf", "isnan", "le",
-    "less", "less_equal", "log", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt",
-    "masked_fill", "maximum", "minimum", "mul", "multiply", "ne", "neg", "negative", "not_equal", "numel", "pow",
-    "promote_types", "reciprocal", "relu", "remainder", "result_type", "round", "rsqrt", "rsub", "sigmoid", "sign",
-    "sin", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where",
+    "abs",
+    "absolute",
+    "acos",
+    "acosh",
+    "add",
+    "addcdiv",
+    "addcmul",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_and",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "ceil",
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "clip",
+    "clone",
+    "copysign",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "digamma",
+    "div",
+    "divide",
+    "eq",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "fix",
+    "float_power",
+    "floor",
+    "floor_divide",
+    "fmax",
+    "fmin",
+    "fmod",
+    "frac",
+    "gcd",
+    "ge",
+    "greater",
+    "greater_equal",
+    "gt",
+    "heaviside",
+    "hypot",
+    "is_floating_point",
+    "is_tensor",
+    "isclose",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "lcm",
+    "le",
+    "lerp",
+    "less",
+    "less_equal",
+    "lgamma",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "logaddexp2",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "logit",
+    "lt",
+    "masked_fill",
+    "maximum",
+    "minimum",
+    "mul",
+    "multiply",
+    "nan_to_num",
+    "ne",
+    "neg",
+    "negative",
+    "nextafter",
+    "not_equal",
+    "numel",
+    "polygamma",
+    "positive",
+    "pow",
+    "promote_types",
+    "rad2deg",
+    "reciprocal",
+    "relu",
+    "remainder",
+    "result_type",
+    "round",
+    "rsqrt",
+    "rsub",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "sin",
+    "sinc",
+    "sinh",
+    "sqrt",
+    "square",
+    "sub",
+    "subtract",
+    "tan",
+    "tanh",
+    "true_divide",
+    "trunc",
+    "where",
+    "xlogy",
 ]  # fmt: skip
 
 Function = Callable[..., Tensor]
 
 ADD, SUB, MUL, DIV, POW = (OPS[name] for name in ("add", "sub", "mul", "div", "pow"))
-TO, WHERE, CLAMP, CLONE, GELU = (OPS[name] for name in ("to", "where", "clamp", "clone", "gelu"))
+TO, WHERE, CLAMP, CLONE, MASKED_FILL = (OPS[name] for name in ("to", "where", "clamp", "clone", "masked_fill"))
 TRUE_DIVISION: Attrs = (("rounding_mode", None),)
 
 
@@ -85,17 +205,36 @@ tan = _unary("tan")
 tanh = _unary("tanh")
 sigmoid = _unary("sigmoid")
 relu = _unary("relu")
-silu = _unary("silu")
 erf = _unary("erf")
 floor = _unary("floor")
 ceil = _unary("ceil")
 trunc = _unary("trunc")
-round = _unary("round")
 isnan = _unary("isnan")
 isinf = _unary("isinf")
 isfinite = _unary("isfinite")
 logical_not = _unary("logical_not")
 bitwise_not = _unary("bitwise_not")
+exp2 = _unary("exp2")
+log10 = _unary("log10")
+asin = _unary("asin")
+acos = _unary("acos")
+atan = _unary("atan")
+sinh = _unary("sinh")
+cosh = _unary("cosh")
+asinh = _unary("asinh")
+acosh = _unary("acosh")
+atanh = _unary("atanh")
+erfc = _unary("erfc")
+erfinv = _unary("erfinv")
+lgamma = _unary("lgamma")
+digamma = _unary("digamma")
+sinc = _unary("sinc")
+frac = _unary("frac")
+deg2rad = _unary("deg2rad")
+rad2deg = _unary("rad2deg")
+isposinf = _unary("isposinf")
+isneginf = _unary("isneginf")
+signbit = _unary("signbit")
 
 mul = _binary("mul")
 floor_divide = _binary("floor_divide")
@@ -117,8 +256,23 @@ logical_xor = _binary("logical_xor")
 bitwise_and = _binary("bitwise_and")
 bitwise_or = _binary("bitwise_or")
 bitwise_xor = _binary("bitwise_xor")
+bitwise_left_shift = _binary("bitwise_left_shift")
+bitwise_right_shift = _binary("bitwise_right_shift")
+gcd = _binary("gcd")
+lcm = _binary("lcm")
+fmax = _binary("fmax")
+fmin = _binary("fmin")
+hypot = _binary("hypot")
+xlogy = _binary("xlogy")
+logaddexp = _binary("logaddexp")
+logaddexp2 = _binary("logaddexp2")
+copysign = _binary("copysign")
+heaviside = _binary("heaviside")
+nextafter = _binary("nextafter")
 
-absolute, negative, multiply = abs, neg, mul
+absolute, negative, multiply, sgn, fix = abs, neg, mul, sign, trunc
+arcsin, arccos, arctan, arctan2 = asin, acos, atan, atan2
+arcsinh, arccosh, arctanh = asinh, acosh, atanh
 greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne
 
 # -- with options --------------------------------------------------------------------------
@@ -173,8 +327,60 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
 clip = clamp
 
 
-def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
-    return call(GELU, (a_tensor("gelu", input),), (("approximate", approximate),))
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    return clamp(input, min)
+
+
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    return clamp(input, None, max)
+
+
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    x = a_tensor("round", input)
+    return call(OPS["round_decimals"], (x,), (("decimals", decimals),)) if decimals else call(OPS["round"], (x,))
+
+
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    return call(OPS["logit"], (a_tensor("logit", input),), (("eps", eps),))
+
+
+def polygamma(n: int, input: Tensor) -> Tensor:
+    return call(OPS["polygamma"], (a_tensor("polygamma", input),), (("n", n),))
+
+
+def nan_to_num_attributes(nan: float | None, posinf: float | None, neginf: float | None) -> Attrs:
+    return (("nan", 0.0 if nan is None else nan), ("posinf", posinf), ("neginf", neginf))
+
+
+def nan_to_num(
+    input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    x = a_tensor("nan_to_num", input)
+    return call(OPS["nan_to_num"], (x,), nan_to_num_attributes(nan, posinf, neginf))
+
+
+def positive(input: Tensor) -> Tensor:
+    if input._type.dtype is bool_:
+        raise refuse(DTypeError, "not defined for bool", "positive", input)
+    return input
+
+
+def float_power(input: Any, exponent: Any) -> Tensor:
+    """`pow` in float64."""
+    given = operands("float_power", input, exponent)
+    return pair(POW, *(cast(x, float64) if isinstance(x, Tensor) else float(x) for x in given))
+
+
+def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return call(OPS["lerp"], operands("lerp", input, end, weight))
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    return call(OPS["addcmul"], operands("addcmul", input, tensor1, tensor2, value))
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    return call(OPS["addcdiv"], operands("addcdiv", input, tensor1, tensor2, value))
 
 
 def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
@@ -192,7 +398,7 @@ _NUMBER: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """The value is brought to the tensor's dtype, never the other way round."""
     mask = a_tensor("masked_fill", mask)
-    return call(WHERE, (mask, fitting("masked_fill", input, value), input))
+    return call(MASKED_FILL, (input, mask, fitting("masked_fill", input, value)))
 
 
 def fitting(name: str, x: Tensor, value: Any) -> Any:

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable
-from math import inf
 from typing import Any, NamedTuple
 
 from gt.client import pointwise
 from gt.client.arguments import a_tensor, cast, dtype_name, dtype_of, many_dims, one_dim, refuse
 from gt.client.emit import call, call_many
 from gt.client.tensor import Tensor
-from gt.errors import DTypeError
+from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, Op
+from gt.types import int64
 
 __all__ = [
-    "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "cumsum", "equal", "log_softmax",
-    "logsumexp", "max", "mean", "min", "norm", "prod", "softmax", "std", "sum", "var",
+    "all", "allclose", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "cummax", "cummin",
+    "cumprod", "cumsum", "diff", "dist", "equal", "log_softmax", "logcumsumexp", "logsumexp", "max", "mean", "median",
+    "min", "mode", "nanmean", "nanmedian", "nanquantile", "nansum", "norm", "prod", "quantile", "softmax", "std",
+    "std_mean", "sum", "var", "var_mean",
 ]  # fmt: skip
 
 SUM, PROD, MEAN, VAR, AMAX, AMIN = (OPS[name] for name in ("sum", "prod", "mean", "var", "amax", "amin"))
 ALL, ANY, ARGMAX, ARGMIN, CUMSUM = (OPS[name] for name in ("all", "any", "argmax", "argmin", "cumsum"))
 MAX_DIM, MIN_DIM, SOFTMAX, LOG_SOFTMAX = (OPS[name] for name in ("max_dim", "min_dim", "softmax", "log_softmax"))
-LOGSUMEXP, NE = OPS["logsumexp"], OPS["ne"]
+LOGSUMEXP, NE, VECTOR_NORM = OPS["logsumexp"], OPS["ne"], OPS["vector_norm"]
 
 Dims = int | Iterable[int] | None
 
 
 class ValuesAndIndices(NamedTuple):
-    """What max, min, sort and topk give along a dim."""
+    """What max, min, sort, topk and others give along a dim."""
 
     values: Tensor
     indices: Tensor
+
+
+class MinAndMax(NamedTuple):
+    min: Tensor
+    max: Tensor
 
 
 # -- sums ----------------------------------------------------------------------------------
@@ -55,32 +63,118 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     return _fold(PROD, input, dim, keepdim, dtype)
 
 
-def var(
-    input: Tensor,
-    dim: Dims | bool = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: int | None = None,
+def _spread(
+    op: Op, input: Tensor, dim: Dims | bool, unbiased: bool | None, keepdim: bool, correction: float | None
 ) -> Tensor:
     """``var(x, False)`` is torch's old way to write ``var(x, correction=0)``."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if correction is None:
         correction = 0 if unbiased is False else 1
-    x = a_tensor("var", input)
-    attrs = (("dim", many_dims(dim, x._type.ndim)), ("keepdim", keepdim), ("correction", correction))
-    return call(VAR, (x,), attrs)
+    x = a_tensor(op.name, input)
+    return call(op, (x,), (("dim", many_dims(dim, x._type.ndim)), ("keepdim", keepdim), ("correction", correction)))
 
 
-def std(input: Tensor, *args: Any, **options: Any) -> Tensor:
-    """The root of `var`, with the same arguments."""
-    return pointwise.sqrt(var(input, *args, **options))
+def var(
+    input: Tensor,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Tensor:
+    return _spread(VAR, input, dim, unbiased, keepdim, correction)
+
+
+def std(
+    input: Tensor,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Tensor:
+    return _spread(OPS["std"], input, dim, unbiased, keepdim, correction)
+
+
+def _and_mean(spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    def both(
+        input: Tensor,
+        dim: Dims | bool = None,
+        unbiased: bool | None = None,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        over = None if isinstance(dim, bool) else dim
+        return spread(input, dim, unbiased, keepdim, correction=correction), mean(input, over, keepdim)
+
+    return both
+
+
+var_mean, std_mean = _and_mean(var), _and_mean(std)
+
+
+def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    x = a_tensor("nansum", input)
+    x = x if x._type.dtype.kind != "f" else pointwise.masked_fill(x, pointwise.isnan(x), 0)
+    return sum(x, dim, keepdim, dtype=dtype)
+
+
+def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    count = sum(pointwise.logical_not(pointwise.isnan(input)), dim, keepdim)
+    return nansum(input, dim, keepdim, dtype=dtype) / count
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     x = input if dtype is None else cast(input, dtype_of(dtype))
     return call(CUMSUM, (x,), (("dim", one_dim(dim, x._type.ndim)),))
+
+
+def _scan(name: str) -> Callable[..., Tensor]:
+    def scan(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+        x = a_tensor(name, input) if dtype is None else cast(input, dtype_of(dtype))
+        return call(OPS[name], (x,), (("dim", one_dim(dim, x._type.ndim)),))
+
+    return scan
+
+
+cumprod = _scan("cumprod")
+
+
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    x = a_tensor("logcumsumexp", input)
+    return call(OPS["logcumsumexp"], (x,), (("dim", one_dim(dim, x._type.ndim)),))
+
+
+def _running(name: str) -> Callable[..., ValuesAndIndices]:
+    def running(input: Tensor, dim: int) -> ValuesAndIndices:
+        x = a_tensor(name, input)
+        return ValuesAndIndices(*call_many(OPS[name], (x,), (("dim", one_dim(dim, x._type.ndim)),)))
+
+    return running
+
+
+cummax, cummin = _running("cummax"), _running("cummin")
+
+
+def diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    from gt.client.functions import cat
+
+    x = a_tensor("diff", input)
+    if n < 0:
+        raise refuse(ShapeError, f"order must be non-negative but got {n}", "diff", x)
+    if not x._type.ndim:
+        raise refuse(ShapeError, "needs a tensor of at least one dim", "diff", x)
+    around = [part for part in (prepend, x, append) if part is not None]
+    x = x if len(around) == 1 else cat(around, dim)
+    size = x._type.shape[dim]
+    for k in range(builtins.min(n, size)):
+        later, sooner = (x.narrow(dim, start, size - k - 1) for start in (1, 0))
+        x = pointwise.ne(later, sooner) if x._type.dtype.kind == "b" else pointwise.sub(later, sooner)
+    return x if n else pointwise.clone(x)
 
 
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
@@ -153,6 +247,32 @@ max = _three_forms(AMAX, MAX_DIM, pointwise.maximum)
 min = _three_forms(AMIN, MIN_DIM, pointwise.minimum)
 
 
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinAndMax:
+    return MinAndMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
+
+
+def _in_the_middle(whole: str, along: str) -> Callable[..., Any]:
+    """``median(x)``, a value; ``median(x, dim)``, with indices."""
+
+    def found(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        x = a_tensor(whole, input)
+        if dim is None:
+            return call(OPS[whole], (x,))
+        attrs = (("dim", one_dim(dim, x._type.ndim)), ("keepdim", keepdim))
+        return ValuesAndIndices(*call_many(OPS[along], (x,), attrs))
+
+    return found
+
+
+median, nanmedian = _in_the_middle("median", "median_dim"), _in_the_middle("nanmedian", "nanmedian_dim")
+
+
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+    x = a_tensor("mode", input)
+    attrs = (("dim", one_dim(dim, x._type.ndim)), ("keepdim", keepdim))
+    return ValuesAndIndices(*call_many(OPS["mode"], (x,), attrs))
+
+
 def _place(op: Op, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     x = a_tensor(op.name, x)
     dim = None if dim is None else one_dim(dim, x._type.ndim)
@@ -187,23 +307,92 @@ def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     return _extreme(LOGSUMEXP, input, dim, keepdim)
 
 
-_NORMS: dict[Any, Callable[[Tensor, Dims, bool], Tensor]] = {
-    2: lambda x, dim, keepdim: pointwise.sqrt(sum(pointwise.square(x), dim, keepdim)),
-    1: lambda x, dim, keepdim: sum(pointwise.abs(x), dim, keepdim),
-    0: lambda x, dim, keepdim: cast(sum(call(NE, (x, 0)), dim, keepdim), x._type.dtype),
-    inf: lambda x, dim, keepdim: amax(pointwise.abs(x), dim, keepdim),
-    -inf: lambda x, dim, keepdim: amin(pointwise.abs(x), dim, keepdim),
-}
-_NORMS["fro"] = _NORMS[2]
+# -- norms ---------------------------------------------------------------------------------
 
 
-def norm(input: Tensor, p: float | str | None = "fro", dim: Dims = None, keepdim: bool = False) -> Tensor:
+def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """`torch.linalg.vector_norm`."""
+    x = a_tensor("vector_norm", x)
+    attrs = (
+        ("ord", float(ord)),
+        ("dim", many_dims(dim, x._type.ndim)),
+        ("keepdim", keepdim),
+        ("dtype", dtype_name(dtype)),
+    )
+    return call(VECTOR_NORM, (x,), attrs)
+
+
+def norm(
+    input: Tensor, p: float | str | None = "fro", dim: Dims = None, keepdim: bool = False, dtype: Any = None
+) -> Tensor:
     x = a_tensor("norm", input)
-    if x._type.dtype.kind != "f":
+    if (x._type.dtype if dtype is None else dtype_of(dtype)).kind != "f":
         raise refuse(DTypeError, "needs a floating tensor; use x.float()", "norm", x)
-    p = 2 if p is None else p
-    if p in _NORMS:
-        return _NORMS[p](x, dim, keepdim)
+    p = 2 if p in (None, "fro") else p
     if not isinstance(p, int | float):
         raise refuse(DTypeError, "p is a number or 'fro'", "norm", x, p=p)
-    return pointwise.pow(sum(pointwise.pow(pointwise.abs(x), p), dim, keepdim), 1 / p)
+    return vector_norm(x, p, dim, keepdim, dtype=dtype)
+
+
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    return vector_norm(pointwise.sub(input, other), p)
+
+
+# -- quantiles -----------------------------------------------------------------------------
+
+
+def _between(low: Tensor, high: Tensor, place: Tensor, interpolation: str) -> Tensor:
+    share = place - pointwise.floor(place)
+    return {
+        "linear": lambda: pointwise.lerp(low, high, share),
+        "lower": lambda: low,
+        "higher": lambda: high,
+        "midpoint": lambda: pointwise.lerp(low, high, 0.5),
+        "nearest": lambda: pointwise.where(pointwise.round(place) > pointwise.floor(place), high, low),
+    }[interpolation]()
+
+
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def _quantile(name: str, x: Any, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
+    from gt.client.creation import tensor
+    from gt.client.functions import gather, sort
+
+    x = a_tensor(name, x)
+    if x._type.dtype.kind != "f" or x._type.dtype.itemsize < 4:
+        raise refuse(DTypeError, "needs float32 or float64", name, x)
+    if interpolation not in INTERPOLATIONS:
+        raise refuse(ShapeError, f"interpolation is one of {INTERPOLATIONS}", name, x, interpolation=interpolation)
+    if isinstance(q, float | int) and not 0 <= q <= 1:
+        raise refuse(ShapeError, "q is in the range [0, 1]", name, x, q)
+    q = q if isinstance(q, Tensor) else tensor(q, dtype=x._type.dtype)
+    shape = x._type.shape
+    kept = (
+        (1,) * len(shape)
+        if dim is None
+        else tuple(1 if d == dim % (len(shape) or 1) else n for d, n in enumerate(shape))
+    )
+    rows = x.reshape(-1) if dim is None or not shape else x.movedim(dim, -1)
+    rows = sort(rows, -1).values
+    bad = pointwise.isnan(rows)
+    n = rows._type.shape[-1]
+    count = sum(pointwise.logical_not(bad), -1, True) if name == "nanquantile" else n
+    # with the quantiles last; a row with a NaN has a NaN for all of them, and those stand last
+    place = (q.reshape(-1) * (count - 1)).expand((*rows._type.shape[:-1], q._type.numel))
+    place = pointwise.masked_fill(place, any(bad, -1, True), n - 1) if name == "quantile" else pointwise.clamp(place, 0)
+    low, high = (gather(rows, -1, cast(edge(place), int64)) for edge in (pointwise.floor, pointwise.ceil))
+    made = _between(low, high, place, interpolation).movedim(-1, 0)
+    return made.reshape((*q._type.shape, *(kept if keepdim else made._type.shape[1:])))
+
+
+def quantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    return _quantile("quantile", input, q, dim, keepdim, interpolation)
+
+
+def nanquantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    return _quantile("nanquantile", input, q, dim, keepdim, interpolation)

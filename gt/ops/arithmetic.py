@@ -137,7 +137,7 @@ def _pow_base(g: Any, _y: Any, a: Any, b: Any) -> Any:
 def _pow_exponent(g: Any, y: Any, a: Any, b: Any) -> Any:
     """0 where 0 ** b is flat, that is for b from 0 up."""
     if not isinstance(a, int | float):
-        return (g * (y * a.log())).masked_fill((a == 0) & (b >= 0), 0)
+        return (g * (y * a.to(y.dtype).log())).masked_fill((a == 0) & (b >= 0), 0)
     made = g * (y * (log(a) if a > 0 else nan if a else -inf))
     return made if a else made.masked_fill(b >= 0, 0)
 

@@ -235,7 +235,9 @@ def _polygamma(np: Any, x: Any, *, n: int) -> Any:
     total = total + far**-n / n + far ** -(n + 1.0) / 2
     rising = 1.0
     for k, b in enumerate(_BERNOULLI, 1):
-        rising = rising * (n + 1 if k == 1 else (n + 2 * k - 2) * (n + 2 * k - 1)) / (2 if k == 1 else 2 * k * (2 * k - 1))
+        rising = (
+            rising * (n + 1 if k == 1 else (n + 2 * k - 2) * (n + 2 * k - 1)) / (2 if k == 1 else 2 * k * (2 * k - 1))
+        )
         total = total + b * rising * far ** -(n + 2.0 * k)
     return (-1) ** (n + 1) * factorial(n) * total
 

@@ -30,9 +30,7 @@ def _norm_numpy(np: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype:
     return np.sum(x != 0, **fold) if ord == 0 else np.sum(x**ord, **fold) ** (1 / ord)
 
 
-def _norm_back(
-    g: Any, y: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None
-) -> Any:
+def _norm_back(g: Any, y: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
     """0 where the norm is 0: of all the slopes there, that one."""
     g, y = restored(g, x, dim, keepdim), restored(y, x, dim, keepdim)
     x = x if dtype is None else x._op("to", dtype=dtype)

@@ -8,6 +8,7 @@ from gt.ops.core import op
 from gt.ops.reduce import Dims, axes, cast, count, in_, restored, summed
 from gt.ops.scan import scanned
 
+
 def _prod_torch(torch: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
     for d in sorted(dim, reverse=True):  # torch folds one dim at a time; from the last, so that the others keep place
         x = torch.prod(x, d, keepdim, dtype=in_(torch, dtype))

@@ -10,7 +10,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError
 from gt.ops.core import Types, dtype_named, op
-from gt.ops.infer import floating, without, wrap_dim, wrap_dims
+from gt.ops.infer import without, wrap_dim, wrap_dims
 from gt.types import DType, Shape, TensorType, bool_, int64, uint8
 
 Dims = tuple[int, ...]

@@ -6,7 +6,6 @@ from typing import Any
 
 from gt.ops.core import Types, op
 from gt.ops.infer import common, floating, pointwise, without, wrap_dim
-
 from gt.ops.reduce import Dims, averaging, axes, cast, folded, in_, restored, total
 from gt.types import TensorType, int64
 

@@ -1,0 +1,165 @@
+"""Every op with a gradient, every sample: the gradients, and their gradients, are those of torch's autograd.
+
+Floating operands are in float64 (halves stay as they are, compared with their own tolerance), the cotangents random.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt.client import autograd
+from gt.client.emit import call, call_many
+from gt.client.tape import _kept
+from gt.ops import OPS
+from gt.testing import Cluster
+from gt.types import SCALAR_OF
+from tests.oracle import expected
+from tests.samples import Sample, T, V, samples
+
+#: Ops no gradient goes through, and why.
+NOT_DIFFERENTIABLE = {
+    "made from nothing": "arange full rand randint randn upload",
+    "gives truths": "all any eq ge gt isfinite isinf isnan isneginf isposinf le logical_and logical_not logical_or "
+    "logical_xor lt ne signbit",
+    "gives positions": "argmax argmin nonzero",
+    "works on integers": "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor gcd lcm",
+    "torch has no gradient for it either": "floor_divide heaviside nextafter",
+}
+#: Ops whose gradient has still to be written.
+NOT_YET = set(
+    "gather index index_put masked_put masked_select put_view scatter_add slice sort topk cat flip repeat roll split "
+    "tril triu".split()
+)
+#: Ops torch gives no second gradient for, or another for good reason.
+FIRST_ORDER_ONLY: dict[str, str] = {}
+
+
+def _differentiable() -> list[Sample]:
+    made = {}
+    for sample in samples():
+        if OPS[sample.op].vjp is not None and sample.op not in UNLIKE:
+            widened = replace(sample, operands=tuple(map(_wide, sample.operands)))
+            if any(isinstance(x, T | V) and "float" in x.dtype for x in widened.operands):
+                made[str(widened)] = widened
+    return list(made.values())
+
+
+def _wide(x: Any) -> Any:
+    return replace(x, dtype="float64") if isinstance(x, T | V) and x.dtype == "float32" else x
+
+
+#: Ops whose samples show nothing of gradients: their gradient is checked through the ops they belong to.
+UNLIKE: dict[str, str] = {}
+
+SAMPLES = _differentiable()
+TOLERANCE = {torch.float64: (1e-9, 1e-10), torch.float16: (2e-2, 2e-2), torch.bfloat16: (1e-1, 1e-1)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _client() -> Iterator[None]:
+    with Cluster().client():
+        yield
+
+
+def test_every_op_has_a_gradient_or_a_reason() -> None:
+    without = {name for names in NOT_DIFFERENTIABLE.values() for name in names.split()}
+    assert {name for name, op in OPS.items() if op.vjp is None} == without | NOT_YET
+
+
+def to_gt(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return x
+    x = x.detach()
+    return gt.tensor(x.float().numpy()).bfloat16() if x.dtype is torch.bfloat16 else gt.tensor(x.numpy())
+
+
+def to_torch(x: Any) -> torch.Tensor:
+    x = x.detach()
+    if x.dtype is gt.bfloat16:
+        return torch.tensor(x.float().numpy()).bfloat16()
+    return torch.tensor(np.array(x.numpy()))
+
+
+def close(got: Any, want: torch.Tensor | None) -> None:
+    if want is None:
+        assert got is None or not to_torch(got).nan_to_num().count_nonzero()  # NaN: of what there is no end of
+        return
+    made = torch.zeros_like(want) if got is None else to_torch(got)
+    assert (made.shape, made.dtype) == (want.shape, want.dtype)
+    rtol, atol = TOLERANCE.get(want.dtype, (1e-4, 1e-5))
+    torch.testing.assert_close(made, want.detach(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def floats(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype.is_floating_point
+
+
+def forward(sample: Sample, operands: list[Any]) -> tuple[Any, ...]:
+    op, attrs = OPS[sample.op], tuple(sample.attrs.items())
+    types = tuple(x._type if isinstance(x, gt.Tensor) else SCALAR_OF[type(x)] for x in operands)
+    several = len(op.result_types(types, attrs)) > 1
+    return call_many(op, tuple(operands), attrs) if several else (call(op, tuple(operands), attrs),)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_gradients_are_torchs(sample: Sample) -> None:
+    made = sample.make()
+    rng = torch.Generator().manual_seed(zlib.crc32(str(sample).encode()))
+    places = [i for i, x in enumerate(made) if floats(x)]
+    alone = [[i] for i in places] if len(places) > 1 else []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for chosen in [places, *alone]:
+            ours = [to_gt(x).requires_grad_() if i in chosen else to_gt(x) for i, x in enumerate(made)]
+            theirs = [x.clone().requires_grad_() if i in chosen else x for i, x in enumerate(made)]
+            compare(sample, ours, theirs, chosen, rng)
+
+
+def compare(sample: Sample, ours: list[Any], theirs: list[Any], chosen: list[int], rng: Any) -> None:
+    types = [x._type if isinstance(x, gt.Tensor) else SCALAR_OF[type(x)] for x in ours]
+    if not any(t.dtype.kind == "f" for t in OPS[sample.op].result_types(tuple(types), tuple(sample.attrs.items()))):
+        return
+    with torch.enable_grad():
+        wanted = [y for y in expected(sample, theirs) if floats(y)]
+        if not any(y.requires_grad for y in wanted):
+            return
+        given = [torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y.dtype) for y in wanted]
+        cotangents = [c.clone().requires_grad_() for c in given]
+        leaves = [theirs[i] for i in chosen]
+        try:
+            want = torch.autograd.grad(wanted, leaves, cotangents, create_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            assert "is not implemented" in str(error)
+            return
+    results = [y for y in forward(sample, ours) if y.dtype.is_floating_point]
+    ours_given = [to_gt(c).requires_grad_() for c in given]
+    mine = [ours[i] for i in chosen]
+    got = autograd.grad(results, mine, ours_given, create_graph=True, allow_unused=True)
+    for g, w in zip(got, want, strict=True):
+        close(g, w)
+    second(got, want, [*mine, *ours_given], [*leaves, *cotangents], rng)
+
+
+def second(got: Any, want: Any, ours: list[Any], theirs: list[Any], rng: Any) -> None:
+    """The gradients of the gradients, where torch has them."""
+    pairs = [(g, w) for g, w in zip(got, want, strict=True) if w is not None and w.requires_grad and g is not None]
+    if not pairs or pairs[0][1].dtype is not torch.float64:
+        return
+    given = [torch.randn(w.shape, generator=rng, dtype=torch.float64).to(w.dtype) for _, w in pairs]
+    try:
+        wanted = torch.autograd.grad([w for _, w in pairs], theirs, given, allow_unused=True)
+    except (RuntimeError, NotImplementedError):
+        return  # torch has none
+    ways = [(g, to_gt(c)) for (g, _), c in zip(pairs, given, strict=True) if g.requires_grad]
+    made = autograd.grad([g for g, _ in ways], ours, [c for _, c in ways], allow_unused=True) if ways else ()
+    for g, w in zip(made or [None] * len(ours), wanted, strict=True):
+        close(g, w)
