@@ -114,6 +114,8 @@ def smooth_l1_loss(
     reduction = chosen(reduction, size_average, reduce)
     if beta < 0:
         raise refuse(ShapeError, "beta is not negative", "smooth_l1_loss", input, target, beta=beta)
+    if beta == 0:
+        return l1_loss(input, target, reduction=reduction)
     return _pairwise("smooth_l1_loss", input, target, None, reduction, beta=float(beta))
 
 
@@ -311,10 +313,7 @@ def poisson_nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     reduction = chosen(reduction, size_average, reduce)
-    if log_input:
-        made = pointwise.exp(input) - target * input
-    else:
-        made = input - target * pointwise.log(input + eps)
+    made = pointwise.exp(input) - target * input if log_input else input - target * pointwise.log(input + eps)
     if full:
         stirling = target * pointwise.log(target) - target + pointwise.log(target * (2 * pi)) * 0.5
         made = made + pointwise.masked_fill(stirling, target <= 1, 0)

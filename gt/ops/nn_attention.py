@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import Types, op
+from gt.ops.core import Types
 from gt.ops.infer import broadcast_shapes, shown
-from gt.ops.nn_back import differentiated, many
+from gt.ops.nn_back import differentiated, many, op
 from gt.ops.nn_norm import floating_input, statistic
 from gt.types import TensorType, bool_
 
@@ -92,6 +92,11 @@ def _fourth(x: Any) -> Any:
     return x if x.ndim == 4 else x.unsqueeze(1) if x.ndim == 3 else x[None, None]
 
 
+def _in_rows(x: Any) -> Any:
+    """torch's kernels read features one after the other."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def _added(torch: Any, mask: tuple[Any, ...], q: Any, k: Any, ndim: int) -> Any:
     """The mask as torch's kernels want it: something to add, in the query's dtype."""
     if not mask:
@@ -130,7 +135,7 @@ def _attend_torch(torch: Any, q: Any, k: Any, v: Any, *mask: Any, is_causal: boo
         out, lse = _attend_plain(torch, q, k, v, *mask, is_causal=is_causal, scale=scale)
         return out.to(q.dtype), lse
     shape, aten, ndim = q.shape[:-1], torch.ops.aten, q.ndim
-    q, k, v = map(_fourth, (q, k, v))
+    q, k, v = (_in_rows(_fourth(x)) for x in (q, k, v))
     added = _added(torch, mask, q, k, ndim)
     if way == "cpu":
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
@@ -154,7 +159,7 @@ def _back_torch(
         made = _back_plain(torch, g, q, k, v, out, lse, *mask, is_causal=is_causal, scale=scale)
         return tuple(m.to(q.dtype) for m in made)
     shapes = [x.shape for x in (q, k, v)]
-    g, q, k, v, out = map(_fourth, (g, q, k, v, out))
+    g, q, k, v, out = (_in_rows(_fourth(x)) for x in (g, q, k, v, out))
     lse = lse.reshape(q.shape[:-1])
     added = _added(torch, mask, q, k, len(shapes[0]))
     made = _KERNELS[way](torch, g, q, k, v, out, lse, added, is_causal, scale)
@@ -207,7 +212,6 @@ op(
         2 * q.numel * k.shape[-2] + 2 * (q.numel // max(q.shape[-1], 1)) * v.shape[-1]
     ),
     torch=_attend_torch,
-    numpy=_attend_plain,
     kernel=_attend_plain,
 )
 
@@ -250,6 +254,5 @@ op(
     vjp=differentiated(_back_formula),
     flops=lambda g, q, k, v, *rest, **attrs: 10 * q.numel * k.shape[-2],
     torch=_back_torch,
-    numpy=_back_plain,
     kernel=_back_plain,
 )

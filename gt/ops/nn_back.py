@@ -10,6 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.ops.core import OPS
+from gt.ops.core import op as declare
+
+
+def op(name: str, *, kernel: Callable[..., Any], **fields: Any) -> None:
+    """Declare a network op: torch has a kernel of its own, and the other is written for numpy as it is."""
+    declare(name, kernel=kernel, numpy=kernel, **fields)
 
 
 def one(name: str, *operands: Any, **attrs: Any) -> Any:

@@ -6,8 +6,8 @@ from math import prod
 from typing import Any
 
 from gt.errors import ShapeError
-from gt.ops.core import Types, op
-from gt.ops.nn_back import differentiated
+from gt.ops.core import Types
+from gt.ops.nn_back import differentiated, op
 from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import (
     Mask,
@@ -101,8 +101,7 @@ def _group_back_torch(
     torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *given: Any, groups: int, eps: float, weight: bool, mask: Mask
 ) -> Any:
     w = given[0] if weight else None
-    mean, rstd = _stats(x, w, mean, rstd)
-    g, x = _contiguous(g, x)
+    g, x, mean, rstd = _contiguous(g, x, *_stats(x, w, mean, rstd))
     made = torch.ops.aten.native_group_norm_backward(g, x, mean, rstd, w, *_sizes(x, groups), mask)
     return _wanted(made, mask)
 
@@ -228,6 +227,8 @@ def _batch_back_torch(
 ) -> Any:
     w = given[0] if weight else None
     mean, rstd = _stats(x, w, mean, rstd)
+    if not x.is_cuda and x.itemsize < 4:  # the CPU's kernel for halves reads rows as they lie
+        g, x = _contiguous(g, x)
     made = torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, mean, rstd, True, eps, mask)
     return _wanted(made, mask)
 

@@ -12,9 +12,9 @@ from math import prod
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import Types, op
+from gt.ops.core import Types
 from gt.ops.infer import shown
-from gt.ops.nn_back import chosen, one
+from gt.ops.nn_back import chosen, one, op
 from gt.ops.nn_linear import wide
 from gt.types import Shape, TensorType
 
@@ -142,10 +142,12 @@ def _unslide(
 def _unweigh(np: Any, g: Any, x: Any, shape: Shape, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
     """From outputs and inputs to the weight between them."""
     source, back = _grouped(padded(np, x, padding), groups), _grouped(g, groups)
+    back = back.reshape(*back.shape[:3], prod(g.shape[2:]))
     made = np.zeros((groups, shape[0] // groups, *shape[1:]), g.dtype)
     if g.size:
         for at, slices in seen(shape[2:], g.shape[2:], stride, dilation):
-            made[(..., *at)] = np.einsum("ngo...,ngc...->goc", back, source[slices])
+            part = source[slices]
+            made[(..., *at)] = np.einsum("ngos,ngcs->goc", back, part.reshape(*part.shape[:3], -1))
     return made.reshape(shape)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops import philox
-from gt.ops.core import Types, op
-from gt.ops.nn_back import one
+from gt.ops.core import Types
+from gt.ops.nn_back import one, op
 from gt.types import INT, OperandType, TensorType, bool_
 
 

@@ -6,8 +6,7 @@ from math import prod
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
-from gt.ops.core import op
-from gt.ops.nn_back import one
+from gt.ops.nn_back import one, op
 from gt.types import OperandType, TensorType, int32, int64
 
 # -- linear --------------------------------------------------------------------------------

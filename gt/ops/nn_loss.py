@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import Types, op
-from gt.ops.nn_back import differentiated, one
+from gt.ops.core import Types
+from gt.ops.nn_back import differentiated, one, op
 from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import floating_input
 from gt.types import OperandType, TensorType, int64
@@ -76,7 +76,7 @@ def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignor
     picked = np.take_along_axis(x, np.expand_dims(at, axis), axis).squeeze(axis) if x.size else w
     each, total = np.where(w != 0, -picked * w, 0), w.sum()
     if reduction == "none":
-        return each, np.zeros((), x.dtype)
+        return each, np.zeros((), x.dtype) if x.ndim > 1 else total
     return (each.sum() / total if reduction == "mean" else each.sum()), total
 
 

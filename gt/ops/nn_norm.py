@@ -10,9 +10,9 @@ from math import prod
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import Types, op
+from gt.ops.core import Types
 from gt.ops.infer import shown
-from gt.ops.nn_back import chosen, differentiated
+from gt.ops.nn_back import chosen, differentiated, op
 from gt.ops.nn_linear import wide
 from gt.types import DType, Shape, TensorType, float32, float64
 
@@ -281,9 +281,24 @@ def _root_back_torch(
     torch: Any, g: Any, x: Any, rstd: Any, *weight: Any, normalized_shape: Shape, eps: float, mask: Mask
 ) -> Any:
     w = weight[0] if weight else None
-    made = torch.ops.aten._fused_rms_norm_backward(g, x, normalized_shape, rstd, w, mask)
+    if x.is_cuda:
+        made = torch.ops.aten._fused_rms_norm_backward(g, x, normalized_shape, rstd, w, mask)
+    else:
+        made = _root_back_cpu(torch, g.to(rstd.dtype), x.to(rstd.dtype), rstd, w, normalized_shape)
     kept = [m.to(t.dtype) for m, t, wanted in zip(made, (x, w), mask, strict=True) if wanted]
     return tuple(kept) if len(kept) > 1 else kept[0]
+
+
+def _root_back_cpu(torch: Any, g: Any, x: Any, rstd: Any, w: Any, normalized_shape: Shape) -> Any:
+    """torch has no kernel for it on a CPU."""
+    dims, rows, normal = _last(x, normalized_shape), _first(x, normalized_shape), x * rstd
+    scaled = g if w is None else g * w
+    means = (scaled * normal).mean(dims, keepdim=True)
+    dx = torch.addcmul(scaled, normal, means, value=-1).mul_(rstd)
+    if w is None:
+        return dx, None
+    normal.mul_(g)
+    return dx, normal.sum(rows) if rows else normal
 
 
 def _root_back_numpy(

@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from gt.errors import ShapeError
-from gt.ops.core import Types, op
+from gt.ops.core import Types
 from gt.ops.infer import shown
-from gt.ops.nn_back import one
+from gt.ops.nn_back import one, op
 from gt.ops.nn_conv import Ints, _spatial, padded, seen
 from gt.ops.nn_norm import floating_input
 from gt.types import TensorType, int64

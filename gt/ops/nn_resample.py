@@ -11,8 +11,7 @@ from math import floor
 from typing import Any
 
 from gt.errors import ShapeError
-from gt.ops.core import op
-from gt.ops.nn_back import one
+from gt.ops.nn_back import one, op
 from gt.ops.nn_conv import Ints
 from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import floating_input
