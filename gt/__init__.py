@@ -6,7 +6,7 @@ Each module says in its own ``__all__`` what of it is public; here it is only ga
 from importlib import import_module
 from typing import Any
 
-from gt import debug, linalg
+from gt import autograd, debug, linalg
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
@@ -28,6 +28,8 @@ from gt.client import solving as _solving
 from gt.client import views as _views
 from gt.client.activations import *
 from gt.client.arguments import Device as _Device
+from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.checkpoint import checkpoint
 from gt.client.connect import *
 from gt.client.creation import *
 from gt.client.einsum import *
@@ -70,6 +72,7 @@ __all__ = [
     "long",
     "short",
 ]
+__all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
 __all__ += _activations.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__

@@ -12,10 +12,10 @@ from tests.samples import ALL, FLOATS, INF, INTS, NAN, NUMBERS, Sample, T, V, ro
 F = torch.nn.functional
 aten = torch.ops.aten
 
-UNARY = "exp2 log10 atan sinh cosh asinh erfc deg2rad rad2deg sinc".split()
+UNARY = ["exp2", "log10", "atan", "sinh", "cosh", "asinh", "erfc", "deg2rad", "rad2deg", "sinc"]
 #: defined for small values only
-NARROW = "asin acos atanh erfinv".split()
-BINARY = "fmax fmin".split()
+NARROW = ["asin", "acos", "atanh", "erfinv"]
+BINARY = ["fmax", "fmin"]
 
 
 def math() -> list[Sample]:

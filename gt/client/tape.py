@@ -13,8 +13,10 @@ A value that was kept and then changed in place is an error when it is needed, a
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
+from collections.abc import Iterator
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -34,9 +36,20 @@ _next_number = count(1).__next__
 
 class _Mode(threading.local):
     enabled = True
+    #: how a value is kept: `Saved`, or what `gt.client.checkpoint` does instead
+    keep: Any = None
 
 
 mode = _Mode()
+
+
+@contextlib.contextmanager
+def keeping(keep: Any) -> Iterator[None]:
+    before, mode.keep = mode.keep, keep
+    try:
+        yield
+    finally:
+        mode.keep = before
 
 
 class Ghost:
@@ -153,14 +166,15 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
     if not mode.enabled or op.vjp is None:
         return
     rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
-    edges = tuple(None if rule is None else _edge(x) for x, rule in zip(operands, rules, strict=True))
+    edges = tuple(None if rule is None else edge_of(x) for x, rule in zip(operands, rules, strict=True))
     if not any(edges):
         return
+    keep = mode.keep or Saved
     node = Node(op, attrs, edges, tuple(y._type for y in results))
     kept_results, kept = _kept(op, tuple(e is not None for e in edges), len(results))
     node.saved = (
-        [Saved(y, (node, i)) if i in kept_results else Ghost(y._type) for i, y in enumerate(results)],
-        [_saved(x, edge, k in kept) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
+        [keep(y, (node, i)) if i in kept_results else Ghost(y._type) for i, y in enumerate(results)],
+        [_saved(x, edge, keep if k in kept else None) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
     )
     for i, y in enumerate(results):
         if y._type.dtype.kind == "f":
@@ -169,15 +183,15 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
                 y._index = i
 
 
-def _edge(x: Any) -> Edge | None:
+def edge_of(x: Any) -> Edge | None:
     node = getattr(x, "_node", None)
     return None if node is None else (node, x._index)
 
 
-def _saved(x: Any, edge: Edge | None, keep: bool) -> Any:
+def _saved(x: Any, edge: Edge | None, keep: Any) -> Any:
     if not hasattr(x, "_type"):
         return x
-    return Saved(x, edge) if keep else Ghost(x._type)
+    return keep(x, edge) if keep else Ghost(x._type)
 
 
 @cache

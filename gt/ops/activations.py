@@ -282,9 +282,8 @@ def _elu_back_numpy(np: Any, g: Any, x: Any, *, alpha: float, scale: float, inpu
     return np.where(x <= 0, left, g * scale)
 
 
-def _elu_second(c: Any, g: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
-    left = c * g * ((x * input_scale).exp() * (input_scale * input_scale * alpha * scale))
-    return left.where(x <= 0, 0)
+def _elu_second(c: Any, g: Any, x: Any, **attrs: Any) -> Any:
+    return (c * g * attrs["input_scale"])._op("elu_backward", x, **attrs) * (x < 0)
 
 
 def _elu_back_torch(torch: Any, g: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
