@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from gt.client import connect
@@ -189,10 +188,12 @@ def _read_by_workers(told: dict[str, Any], places: list[Place]) -> list[Tensor] 
     return made
 
 
-def _read_here(file: BinaryIO, places: list[Place]) -> Iterator[Tensor]:
+def _read_here(file: BinaryIO, places: list[Place]) -> list[Tensor]:
+    made = []
     for type, offset in places:
         file.seek(offset)
-        yield upload(memoryview(file.read(type.nbytes)), type, connect.session())
+        made.append(upload(memoryview(file.read(type.nbytes)), type, connect.session()))
+    return made
 
 
 # -- structure -----------------------------------------------------------------------------
