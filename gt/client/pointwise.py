@@ -19,12 +19,12 @@ __all__ = [
     "clip", "clone", "copysign", "cos", "cosh", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "erfinv",
     "exp", "exp2", "expm1", "fix", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gcd", "ge",
     "greater", "greater_equal", "gt", "heaviside", "hypot", "is_floating_point", "is_tensor", "isclose", "isfinite",
-    "isinf", "isnan", "isneginf", "isposinf", "lcm", "le", "lerp", "less", "less_equal", "lgamma", "log", "log1p",
-    "log2", "log10", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
-    "lt", "masked_fill", "maximum", "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter",
-    "not_equal", "numel", "polygamma", "positive", "pow", "promote_types", "rad2deg", "reciprocal", "relu",
-    "remainder", "result_type", "round", "rsqrt", "rsub", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh",
-    "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
+    "isinf", "isnan", "isneginf", "isposinf", "lcm", "ldexp", "le", "lerp", "less", "less_equal", "lgamma", "log",
+    "log1p", "log2", "log10", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logit", "lt", "masked_fill", "maximum", "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative",
+    "nextafter", "not_equal", "numel", "polygamma", "positive", "pow", "promote_types", "rad2deg", "reciprocal",
+    "relu", "remainder", "result_type", "round", "rsqrt", "rsub", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc",
+    "sinh", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
 ]  # fmt: skip
 
 Function = Callable[..., Tensor]
@@ -260,6 +260,10 @@ def float_power(input: Any, exponent: Any) -> Tensor:
     given = operands("float_power", input, exponent)
     a, b = (cast(x, float64) if isinstance(x, Tensor) else float(x) for x in given)
     return pair(POW, a, b)
+
+
+def ldexp(input: Tensor, other: Any) -> Tensor:
+    return mul(input, pow(2.0, other))
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
