@@ -3,34 +3,48 @@
 Each module says in its own ``__all__`` what of it is public; here it is only gathered.
 """
 
-from typing import NoReturn
+from importlib import import_module
+from typing import Any
 
-from gt import autograd, debug
+from gt import autograd, debug, linalg
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
 from gt.client import activations as _activations
 from gt.client import connect as _connect
 from gt.client import creation as _creation
+from gt.client import einsum as _einsum
+from gt.client import finding as _finding
 from gt.client import functions as _functions
+from gt.client import joining as _joining
 from gt.client import methods as _methods
+from gt.client import picking as _picking
 from gt.client import pointwise as _pointwise
 from gt.client import printing as _printing
+from gt.client import products as _products
 from gt.client import quantiles as _quantiles
 from gt.client import random as _random
 from gt.client import reductions as _reductions
+from gt.client import solving as _solving
 from gt.client import views as _views
 from gt.client.activations import *
+from gt.client.arguments import Device as _Device
 from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.checkpoint import checkpoint
 from gt.client.connect import *
 from gt.client.creation import *
+from gt.client.einsum import *
+from gt.client.finding import *
 from gt.client.functions import *
+from gt.client.joining import *
+from gt.client.picking import *
 from gt.client.pointwise import *
 from gt.client.printing import *
+from gt.client.products import *
 from gt.client.quantiles import *
 from gt.client.random import *
 from gt.client.reductions import *
+from gt.client.solving import *
 from gt.client.tensor import Tensor
 from gt.client.views import *
 from gt.errors import *
@@ -41,17 +55,37 @@ __version__ = _version.VERSION
 #: importing it gives a tensor its methods
 _attached = _methods
 
-dtype = DType
+device, dtype = _Device, DType
 double, float, half = float64, float32, float16
 long, int, short = int64, int32, int16
 
-__all__ = ["Tensor", "__version__", "bool", "debug", "double", "dtype", "float", "half", "int", "long", "short"]
+__all__ = [
+    "Tensor",
+    "__version__",
+    "bool",
+    "debug",
+    "device",
+    "double",
+    "dtype",
+    "float",
+    "half",
+    "int",
+    "linalg",
+    "long",
+    "short",
+]
 __all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
 __all__ += _activations.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__
 __all__ += _errors.__all__
 __all__ += _functions.__all__
+__all__ += _solving.__all__
+__all__ += _products.__all__
+__all__ += _picking.__all__
+__all__ += _joining.__all__
+__all__ += _finding.__all__
+__all__ += _einsum.__all__
 __all__ += _pointwise.__all__
 __all__ += _printing.__all__
 __all__ += _quantiles.__all__
@@ -61,7 +95,16 @@ __all__ += _types.__all__
 __all__ += _views.__all__
 
 
-def __getattr__(name: str) -> NoReturn:
+#: modules that are loaded when they are first asked for, and names out of such modules
+_LAZY = ("amp", "nn", "optim")
+_LAZY_NAMES = {"autocast": "amp", "is_autocast_enabled": "amp", "save": "saving", "load": "saving", "to_device": "data"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return import_module(f"gt.{name}")
+    if name in _LAZY_NAMES:
+        return getattr(import_module(f"gt.{_LAZY_NAMES[name]}"), name)
     if name.startswith("_"):
         raise AttributeError(f"module 'gt' has no attribute {name!r}")
     raise AttributeError(f"gt.{name} is not there yet, if torch has it (torch.{name}); see docs/ops.md")

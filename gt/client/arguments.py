@@ -115,6 +115,35 @@ def dtype_of(dtype: Any) -> DType:
     raise DTypeError(f"{dtype!r} is no dtype of GT; there are {', '.join(f'gt.{name}' for name in DTYPES)}")
 
 
+class Device(str):
+    """What a program may say of devices. GT hears it, and leaves it to the system where a tensor lives."""
+
+    __slots__ = ()
+
+    @property
+    def type(self) -> str:
+        return self.partition(":")[0]
+
+    @property
+    def index(self) -> int | None:  # type: ignore[override]
+        number = self.partition(":")[2]
+        return int(number) if number else None
+
+    def __repr__(self) -> str:
+        return f"device(type={self.type!r})"
+
+
+_DEVICES = ("gt", "cpu", "cuda", "mps", "xpu", "meta")
+
+
+def device_of(device: Any) -> None:
+    """Refuses what cannot be a device: a mistake should not pass because devices are overlooked."""
+    if device is None or isinstance(device, int) or hasattr(device, "type"):
+        return
+    if not isinstance(device, str) or Device(device).type not in _DEVICES:
+        raise DTypeError(f"{device!r} is no device; leave it out, or say 'cpu' or 'cuda'")
+
+
 def dtype_name(dtype: Any) -> str | None:
     return None if dtype is None else dtype_of(dtype).name
 

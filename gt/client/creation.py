@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import ceil
 from typing import Any
 
-from gt.client import connect, random
-from gt.client.arguments import a_tensor, cast, dtype_of, operand, refuse, sizes, uploaded
-from gt.client.emit import call, create
+from gt.client import autograd, connect, random
+from gt.client.arguments import a_tensor, cast, device_of, dtype_of, operand, refuse, sizes, uploaded, whole
+from gt.client.emit import call, create, detached
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
 from gt.types import NUMBER_OF, DType, Shape, bool_, float32, float64, int64
 
 __all__ = [
-    "arange", "as_tensor", "bernoulli", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
-    "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "tensor",
-    "zeros", "zeros_like",
+    "arange", "as_tensor", "asarray", "bernoulli", "empty", "empty_like", "eye", "from_numpy", "full", "full_like",
+    "linspace", "logspace", "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
+    "randn_like", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
 ]  # fmt: skip
 
 FULL, ARANGE, RAND, RANDN, RANDINT = (OPS[name] for name in ("full", "arange", "rand", "randn", "randint"))
@@ -33,14 +35,41 @@ _REFUSED = {
 }
 
 
+Maker = Callable[..., Tensor]
+
+
+def _with_options(make: Maker) -> Maker:
+    """The keywords torch's makers share. Where a tensor lives is for the system to say, so a device is overlooked."""
+
+    @wraps(make)
+    def made(
+        *args: Any,
+        requires_grad: bool = False,
+        device: Any = None,
+        layout: Any = None,
+        pin_memory: bool = False,
+        memory_format: Any = None,
+        generator: None = None,
+        **options: Any,
+    ) -> Tensor:
+        if generator is not None:
+            raise DTypeError(f"{make.__name__}(): there are no generators here; use gt.manual_seed")
+        device_of(device)
+        tensor = make(*args, **options)
+        return autograd.requires_grad_(tensor) if requires_grad else tensor
+
+    return made
+
+
 # -- from values ---------------------------------------------------------------------------
 
 
+@_with_options
 def tensor(data: Any, dtype: Any = None) -> Tensor:
     """A tensor with a copy of the data: a number, nested lists, an array, or a tensor."""
     wanted = None if dtype is None else dtype_of(dtype)
     if isinstance(data, Tensor):
-        return cast(call(CLONE, (data,)), wanted or data._type.dtype)
+        return cast(call(CLONE, (detached(data),)), wanted or data._type.dtype)
     if type(data) in NUMBER_OF:
         return _filled("tensor", (), data, wanted)
     if hasattr(data, "__array__"):
@@ -116,6 +145,7 @@ def from_numpy(array: Any) -> Tensor:
     return tensor(array)
 
 
+@_with_options
 def as_tensor(data: Any, dtype: Any = None) -> Tensor:
     """As `tensor`, but a tensor of that dtype is given back as it is."""
     if isinstance(data, Tensor):
@@ -123,7 +153,25 @@ def as_tensor(data: Any, dtype: Any = None) -> Tensor:
     return tensor(data, dtype)
 
 
+def asarray(obj: Any, *, dtype: Any = None, copy: bool | None = None, **options: Any) -> Tensor:
+    return tensor(obj, dtype, **options) if copy else as_tensor(obj, dtype, **options)
+
+
+@_with_options
+def scalar_tensor(s: Any, *, dtype: Any = None) -> Tensor:
+    return _filled("scalar_tensor", (), s, _default(dtype))
+
+
 # -- all the same --------------------------------------------------------------------------
+
+
+def _default(dtype: Any) -> DType:
+    return float32 if dtype is None else dtype_of(dtype)
+
+
+def _size(size: Any, shape: tuple[Any, ...], name: str) -> Shape:
+    """``zeros(2, 3)``, ``zeros((2, 3))`` or ``zeros(size=(2, 3))``."""
+    return sizes(shape if size is None else (size,), name)
 
 
 def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
@@ -140,35 +188,43 @@ def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
     return create(FULL, (value,), attrs, connect.session())
 
 
+@_with_options
 def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
     return _filled("full", sizes((size,), "full"), fill_value, None if dtype is None else dtype_of(dtype))
 
 
-def zeros(*size: Any, dtype: Any = float32) -> Tensor:
-    return _filled("zeros", sizes(size, "zeros"), 0, dtype_of(dtype))
+@_with_options
+def zeros(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    return _filled("zeros", _size(size, shape, "zeros"), 0, _default(dtype))
 
 
-def ones(*size: Any, dtype: Any = float32) -> Tensor:
-    return _filled("ones", sizes(size, "ones"), 1, dtype_of(dtype))
+@_with_options
+def ones(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    return _filled("ones", _size(size, shape, "ones"), 1, _default(dtype))
 
 
-def empty(*size: Any, dtype: Any = float32) -> Tensor:
+@_with_options
+def empty(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
     """Zeros: what memory held before is nobody's business on a shared worker."""
-    return _filled("empty", sizes(size, "empty"), 0, dtype_of(dtype))
+    return _filled("empty", _size(size, shape, "empty"), 0, _default(dtype))
 
 
+@_with_options
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None) -> Tensor:
     return _filled("full_like", input._type.shape, fill_value, _like(input, dtype))
 
 
+@_with_options
 def zeros_like(input: Tensor, *, dtype: Any = None) -> Tensor:
     return _filled("zeros_like", input._type.shape, 0, _like(input, dtype))
 
 
+@_with_options
 def ones_like(input: Tensor, *, dtype: Any = None) -> Tensor:
     return _filled("ones_like", input._type.shape, 1, _like(input, dtype))
 
 
+@_with_options
 def empty_like(input: Tensor, *, dtype: Any = None) -> Tensor:
     return _filled("empty_like", input._type.shape, 0, _like(input, dtype))
 
@@ -180,6 +236,7 @@ def _like(input: Tensor, dtype: Any) -> DType:
 # -- in a row ------------------------------------------------------------------------------
 
 
+@_with_options
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Tensor:
     start, end = (0, start) if end is None else (start, end)
     start, end, step = (_number("arange", x) for x in (start, end, step))
@@ -215,7 +272,8 @@ def _number(name: str, x: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
-def linspace(start: Any, end: Any, steps: int, *, dtype: Any = float32) -> Tensor:
+@_with_options
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
     """Counted from both ends to the middle, so that both ends are exact."""
     start, end = float(_number("linspace", start)), float(_number("linspace", end))
     if steps < 0:
@@ -224,14 +282,41 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = float32) -> Tenso
     half = (steps + 1) // 2
     rising = _arange(start, step, half, float64)
     falling = call(FLIP, (_arange(end, -step, steps - half, float64),), (("dims", (0,)),))
-    return cast(call(CAT, (rising, falling), (("dim", 0),)), dtype_of(dtype))
+    return cast(call(CAT, (rising, falling), (("dim", 0),)), _default(dtype))
 
 
-def eye(n: int, m: int | None = None, *, dtype: Any = float32) -> Tensor:
+def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, **options: Any) -> Tensor:
+    powers = linspace(start, end, steps, dtype=float64)
+    made = cast(call(OPS["pow"], (float(base), powers)), _default(dtype))
+    return tensor(made, **options) if options else made
+
+
+def _triangle(name: str, row: int, col: int, offset: int, dtype: Any) -> Tensor:
+    import numpy as np
+
+    row, col, offset = (whole(n, f"{name}(): sizes are ints") for n in (row, col, offset))
+    if row < 0 or col < 0:
+        raise refuse(ShapeError, "sizes are 0 or more", name, row, col, offset)
+    return uploaded(np.stack(getattr(np, name)(row, offset, col)), dtype_of(dtype or int64))
+
+
+@_with_options
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> Tensor:
+    """The places of the lower triangle, one column each."""
+    return _triangle("tril_indices", row, col, offset, dtype)
+
+
+@_with_options
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> Tensor:
+    return _triangle("triu_indices", row, col, offset, dtype)
+
+
+@_with_options
+def eye(n: int, m: int | None = None, *, dtype: Any = None) -> Tensor:
     from gt.client.views import unsqueeze
 
     rows, columns = arange(n), arange(n if m is None else m)
-    return cast(call(EQ, (unsqueeze(rows, 1), columns)), dtype_of(dtype))
+    return cast(call(EQ, (unsqueeze(rows, 1), columns)), _default(dtype))
 
 
 # -- at random -----------------------------------------------------------------------------
@@ -247,14 +332,17 @@ def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
     return create(op, (*random.key(), *limits), attrs, session)
 
 
-def rand(*size: Any, dtype: Any = float32) -> Tensor:
-    return _drawn(RAND, sizes(size, "rand"), dtype)
+@_with_options
+def rand(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    return _drawn(RAND, _size(size, shape, "rand"), _default(dtype))
 
 
-def randn(*size: Any, dtype: Any = float32) -> Tensor:
-    return _drawn(RANDN, sizes(size, "randn"), dtype)
+@_with_options
+def randn(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    return _drawn(RANDN, _size(size, shape, "randn"), _default(dtype))
 
 
+@_with_options
 def randint(
     *limits_and_size: Any, low: int = 0, high: int | None = None, size: Any = None, dtype: Any = int64
 ) -> Tensor:
@@ -267,21 +355,25 @@ def randint(
     low, high = _number("randint", given.pop() if given else low), _number("randint", high)
     if high <= low:
         raise refuse(ShapeError, f"there is no integer from {low} to below {high}", "randint", low, high, size)
-    return _drawn(RANDINT, sizes((size,), "randint"), dtype, low, high)
+    return _drawn(RANDINT, sizes((size,), "randint"), int64 if dtype is None else dtype, low, high)
 
 
+@_with_options
 def rand_like(input: Tensor, *, dtype: Any = None) -> Tensor:
     return _drawn(RAND, input._type.shape, _like(input, dtype))
 
 
+@_with_options
 def randn_like(input: Tensor, *, dtype: Any = None) -> Tensor:
     return _drawn(RANDN, input._type.shape, _like(input, dtype))
 
 
+@_with_options
 def randint_like(input: Tensor, *limits: int, dtype: Any = None) -> Tensor:
     return randint(*limits, input._type.shape, dtype=_like(input, dtype))
 
 
+@_with_options
 def randperm(n: int, *, dtype: Any = int64) -> Tensor:
     """The order of random numbers."""
     from gt.client.functions import argsort
@@ -289,6 +381,23 @@ def randperm(n: int, *, dtype: Any = int64) -> Tensor:
     return cast(argsort(rand(n, dtype=float64)), dtype_of(dtype))
 
 
-def bernoulli(input: Tensor) -> Tensor:
+def bernoulli(input: Tensor, p: float | None = None, *, generator: None = None) -> Tensor:
+    """Ones, with the tensor's own values, or p, as their probability."""
     input = a_tensor("bernoulli", input)
-    return cast(call(LT, (rand_like(input), input)), input._type.dtype)
+    drawn = rand(input._type.shape, dtype=input._type.dtype if input._type.dtype.kind == "f" else float32)
+    return cast(call(LT, (drawn, input if p is None else p)), input._type.dtype)
+
+
+def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, **options: Any) -> Tensor:
+    """``normal(mean, std)`` with tensors, or ``normal(0.0, 1.0, (2, 3))``."""
+    mean, std = operand(mean), operand(std)
+    if size is None:
+        from gt.ops.infer import broadcast_shapes
+
+        if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
+            raise DTypeError("normal(): needs a tensor or a size")
+        size = broadcast_shapes(*(x._type.shape if isinstance(x, Tensor) else () for x in (mean, std)))
+        floating = [x._type.dtype for x in (mean, std) if isinstance(x, Tensor) and x._type.dtype.kind == "f"]
+        dtype = floating[0] if dtype is None and floating else dtype
+    drawn: Tensor = randn(size, dtype=dtype, **options) * std + mean
+    return drawn

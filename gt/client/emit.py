@@ -8,6 +8,7 @@ the values go. So aliasing works as in torch wherever the pieces of a tensor may
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.client import sites, tape
@@ -23,6 +24,9 @@ MIN_INT, MAX_INT = -(2**63), 2**63 - 1
 #: (view op, its attributes, its scalar operands): one step from a base to a view
 Step = tuple[Op, Attrs, tuple[int, ...]]
 
+#: brings operands to the dtypes of `gt.autocast`; None as long as nobody is in one
+casting: Callable[[Op, tuple[Any, ...]], tuple[Any, ...]] | None = None
+
 
 class View:
     """How a tensor looks at another."""
@@ -35,6 +39,8 @@ class View:
 
 def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     """Emit one instruction with one result. The hot path: every step here is counted in nanoseconds."""
+    if casting is not None:
+        operands = casting(op, operands)
     session = _session_of(op, operands)
     key: list[Any] = [op, attrs, False]
     words: list[Any] = []
@@ -73,6 +79,8 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
 
 def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
     """`call` for two operands, of which the first is a tensor. A KeyError says that the second is no operand."""
+    if casting is not None:
+        a, b = casting(op, (a, b))
     if a._view is not None:
         current(a)
     cell = a._cell
@@ -110,6 +118,8 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
 
 def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Tensor, ...]:
     """`call` for an op with several results."""
+    if casting is not None:
+        operands = casting(op, operands)
     session = _session_of(op, operands)
     types, words = _operands(op, session, operands)
     _, _, signature = found = session.signatures.get((op, attrs, False, *types)) or session.define(
@@ -181,6 +191,22 @@ def upload(data: memoryview, type: TensorType, session: Session) -> Tensor:
     """A tensor of these bytes; they may change as soon as this returns."""
     attrs = (("shape", type.shape), ("dtype", type.dtype.name))
     return _created(OPS["upload"], (session.upload(data),), attrs, session, (BYTES,))
+
+
+def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, session: Session) -> tuple[Tensor, ...]:
+    """Emit an op whose first operand are bytes; off the tape."""
+    types, words = _operands(op, session, operands)
+    types = (BYTES, *types)
+    _, _, signature = found = session.signatures.get((op, attrs, False, *types)) or session.define(
+        op, attrs, types, False
+    )
+    sent = session.upload(memoryview(data))
+    session.free()
+    ids = [session.next_id() for _ in signature.outs]
+    session.extend((found[0], sites.here(), *ids, sent, *words))
+    if len(session.words) >= BATCH:
+        session.flush()
+    return tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, signature.outs, strict=True))
 
 
 def _created(
@@ -286,6 +312,8 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
         tape.check_writable(view.base)
     value = call(op, (target, *rest), attrs)
     put(view.base, view.chain, value)
+    if view.base._node is not None:
+        current(target)  # it comes from what was written from now on
 
 
 def put(x: Tensor, steps: tuple[Step, ...], value: Any) -> None:

@@ -1,29 +1,29 @@
-"""torch's functions that join, multiply, order and pick."""
+"""torch's functions that join, pad, order and pick."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from gt.client import pointwise, reductions, views
+from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, one_dim, operands, refuse, sizes, tensor_list, whole
-from gt.client.emit import binary, call, call_many
+from gt.client.emit import call, call_many
 from gt.client.reductions import ValuesAndIndices
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
+from gt.types import int64
 
 __all__ = [
-    "argsort", "argwhere", "bmm", "cat", "concat", "concatenate", "dot", "flip", "gather", "hstack", "index_select",
-    "masked_select", "matmul", "mm", "mv", "nonzero", "outer", "roll", "scatter_add", "sort", "stack", "tile", "topk",
-    "tril", "triu", "vstack",
+    "argsort", "argwhere", "cat", "concat", "concatenate", "flip", "gather", "hstack", "index_select", "masked_select",
+    "nonzero", "roll", "scatter_add", "sort", "stack", "tile", "topk", "tril", "triu", "vstack",
 ]  # fmt: skip
 
-CAT, MATMUL, SORT, TOPK, GATHER = (OPS[name] for name in ("cat", "matmul", "sort", "topk", "gather"))
+CAT, SORT, TOPK, GATHER, PAD = (OPS[name] for name in ("cat", "sort", "topk", "gather", "pad"))
 SCATTER_ADD, INDEX = OPS["scatter_add"], OPS["index"]
 MASKED_SELECT, NONZERO, FLIP, ROLL = (OPS[name] for name in ("masked_select", "nonzero", "flip", "roll"))
-REPEAT, TRIL, TRIU = (OPS[name] for name in ("repeat", "tril", "triu"))
+REPEAT, TRIL, TRIU, TO = (OPS[name] for name in ("repeat", "tril", "triu", "to"))
 
 # -- joining and repeating -----------------------------------------------------------------
 
@@ -87,53 +87,70 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     return call(TRIU, (input,), (("diagonal", whole(diagonal, "triu(): the diagonal is an int")),))
 
 
-# -- products ------------------------------------------------------------------------------
+# -- borders -------------------------------------------------------------------------------
 
 
-def matmul(input: Tensor, other: Tensor) -> Tensor:
-    return binary(MATMUL, a_tensor("matmul", input), a_tensor("matmul", other))
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """`torch.nn.functional.pad`: pairs of sizes, the last dim's first; a negative size takes away."""
+    x, given = a_tensor("pad", input), sizes((pad,), "pad")
+    if len(given) % 2 or len(given) > 2 * x._type.ndim:
+        text = f"needs pairs of sizes, for at most {x._type.ndim} dims"
+        raise refuse(ShapeError, text, "pad", x, given, mode=mode)
+    missing = x._type.ndim - len(given) // 2
+    pads = ((0, 0),) * missing + tuple(zip(given[::2], given[1::2], strict=True))[::-1]
+    if mode == "constant":
+        fill = 0 if value is None else value
+        return call(PAD, (x, pointwise.fitting("pad", x, fill)), (("pads", pads),))
+    if mode not in _BORDERS:
+        raise refuse(ShapeError, "mode is constant, reflect, replicate or circular", "pad", x, given, mode=mode)
+    if value:
+        raise refuse(ShapeError, f"mode {mode} takes no value", "pad", x, given, value=value)
+    if missing not in (1, 2) or x._type.ndim - missing not in (1, 2, 3):
+        text = "pads the last 1 to 3 dims of a tensor with one or two more"
+        raise refuse(ShapeError, text, "pad", x, given, mode=mode)
+    for dim, (before, after) in enumerate(pads):
+        if before or after:
+            x = _bordered(x, dim, before, after, mode)
+    return x
 
 
-def _product(name: str, a: Any, b: Any, ndims: tuple[int, int]) -> Tensor:
-    """`matmul` for operands of just these many dims."""
-    a, b = a_tensor(name, a), a_tensor(name, b)
-    if (a._type.ndim, b._type.ndim) != ndims:
-        raise refuse(ShapeError, f"needs tensors of {ndims[0]} and {ndims[1]} dims; see matmul", name, a, b)
-    return binary(MATMUL, a, b)
+#: (position, size) -> the position whose element stands there
+_BORDERS: dict[str, Any] = {
+    "reflect": lambda at, n: at if 0 <= at < n else -at if at < 0 else 2 * (n - 1) - at,
+    "replicate": lambda at, n: min(max(at, 0), n - 1),
+    "circular": lambda at, n: at % n,
+}
 
 
-def dot(input: Tensor, tensor: Tensor) -> Tensor:
-    return _product("dot", input, tensor, (1, 1))
+def _bordered(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor:
+    n = x._type.shape[dim]
+    most = {"reflect": n - 1, "circular": n, "replicate": max(before, after)}[mode]
+    if max(before, after) > most or n + before + after < 1 or not n:
+        text = f"a border of {max(before, after)} is too wide for dim {dim} of size {n}"
+        raise refuse(ShapeError, text, "pad", x, mode=mode)
+    at = [_BORDERS[mode](i, n) for i in range(-before, n + after)]
+    return call(INDEX, (x, creation.tensor(at, dtype=int64)), (("dims", (dim,)),))
 
 
-def mv(input: Tensor, vec: Tensor) -> Tensor:
-    return _product("mv", input, vec, (2, 1))
-
-
-def mm(input: Tensor, mat2: Tensor) -> Tensor:
-    return _product("mm", input, mat2, (2, 2))
-
-
-def bmm(input: Tensor, mat2: Tensor) -> Tensor:
-    a, b = a_tensor("bmm", input), a_tensor("bmm", mat2)
-    if a._type.ndim == b._type.ndim == 3 and a._type.shape[0] != b._type.shape[0]:
-        raise refuse(ShapeError, f"batches differ: {a._type.shape[0]} and {b._type.shape[0]}", "bmm", a, b)
-    return _product("bmm", a, b, (3, 3))
-
-
-def outer(input: Tensor, vec2: Tensor) -> Tensor:
-    a, b = a_tensor("outer", input), a_tensor("outer", vec2)
-    if a._type.ndim != 1 or b._type.ndim != 1:
-        raise refuse(ShapeError, "needs tensors of 1 and 1 dims", "outer", a, b)
-    return pointwise.mul(views.unsqueeze(a, 1), b)
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """`torch.nn.functional.one_hot`; reads the largest class if their number is not given."""
+    x = a_tensor("one_hot", tensor)
+    if x._type.dtype is not int64:
+        raise refuse(DTypeError, "the classes are int64", "one_hot", x, num_classes=num_classes)
+    if num_classes < 1:
+        if num_classes != -1 or not x._type.numel:
+            raise refuse(ShapeError, "the number of classes must be given", "one_hot", x, num_classes=num_classes)
+        num_classes = int(reductions.amax(x).item()) + 1
+    hot = pointwise.eq(views.unsqueeze(x, -1), creation.arange(num_classes))
+    return call(TO, (hot,), (("dtype", "int64"),))
 
 
 # -- order ---------------------------------------------------------------------------------
 
 
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesAndIndices:
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False) -> ValuesAndIndices:
     x = a_tensor("sort", input)
-    attrs = (("dim", one_dim(dim, x._type.ndim)), ("descending", descending), ("stable", stable))
+    attrs = (("dim", one_dim(dim, x._type.ndim)), ("descending", descending), ("stable", bool(stable)))
     return ValuesAndIndices(*call_many(SORT, (x,), attrs))
 
 
@@ -167,8 +184,11 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     dim = views.dim_of("index_select", input, dim)
-    if not isinstance(index, Tensor) or index._type.ndim != 1:
+    if not isinstance(index, Tensor) or index._type.ndim > 1:
         raise refuse(DTypeError, "the index is a tensor of one dim", "index_select", input, index, dim=dim)
+    index = index if index._type.ndim else views.reshape(index, 1)
+    if not input._type.ndim:
+        return views.reshape(index_select(views.reshape(input, 1), 0, index), ())
     return call(INDEX, (input, index), (("dims", (dim,)),))
 
 

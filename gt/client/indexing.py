@@ -150,6 +150,20 @@ def _value(x: Tensor, value: Any) -> Any:
     return made
 
 
+def positions(indices: Any) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
+    """The dims and tensors of ``index_put``'s tuple, which may hold None for a dim left alone."""
+    picks: list[tuple[int, Tensor]] = []
+    dim = 0
+    for given in indices:
+        if given is not None:
+            picked = _picking(given)
+            picks.append((dim, picked))
+            dim += picked._type.ndim if picked._type.dtype is bool_ else 1
+        else:
+            dim += 1
+    return _positions(tuple(picks))
+
+
 # -- understanding an index expression -----------------------------------------------------
 
 

@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import activations, autograd, creation, functions, indexing, pointwise, quantiles, reductions, views
-from gt.client.arguments import cast, dtype_of, operand, operands, refuse
-from gt.client.emit import binary, call, call_into, detached
+from gt.client import (
+    activations,
+    autograd,
+    creation,
+    finding,
+    functions,
+    indexing,
+    joining,
+    picking,
+    pointwise,
+    products,
+    quantiles,
+    reductions,
+    solving,
+    views,
+)
+from gt.client.arguments import Device, cast, device_of, dtype_of, operand, operands, refuse
+from gt.client.emit import binary, call, call_into, detached, view_of
 from gt.client.pointwise import ADD, CLAMP, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
 from gt.client.tensor import Tensor
-from gt.errors import DTypeError, GradError
+from gt.errors import GradError, ShapeError
 from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 
@@ -35,14 +50,24 @@ METHODS = {
     ),
     quantiles: "nanquantile quantile",
     views: (
-        "broadcast_to chunk contiguous expand expand_as flatten is_contiguous moveaxis movedim narrow permute ravel "
-        "reshape reshape_as select split squeeze stride swapaxes swapdims t transpose unbind unflatten unsqueeze view "
-        "view_as"
+        "adjoint broadcast_to chunk contiguous diagonal expand expand_as flatten is_contiguous moveaxis movedim narrow "
+        "permute ravel reshape reshape_as select split squeeze stride swapaxes swapdims t transpose unbind unflatten "
+        "unfold unsqueeze view view_as"
     ),
     functions: (
-        "argsort argwhere bmm dot flip gather index_select masked_select matmul mm mv nonzero outer repeat roll "
-        "scatter_add sort tile topk tril triu"
+        "argsort argwhere flip gather index_select masked_select nonzero repeat roll scatter_add sort tile topk tril "
+        "triu"
     ),
+    products: (
+        "addbmm addmm addmv addr baddbmm bmm cross dot ger inner kron matmul matrix_power mm mv outer trace vdot"
+    ),
+    joining: ("diag diag_embed diagflat dsplit fliplr flipud hsplit repeat_interleave rot90 tensor_split vsplit"),
+    picking: (
+        "diagonal_scatter index_add index_copy index_fill index_put index_reduce masked_scatter put scatter "
+        "scatter_reduce select_scatter slice_scatter take take_along_dim"
+    ),
+    finding: "bincount histc kthvalue msort multinomial unique unique_consecutive",
+    solving: "corrcoef cov det inverse logdet pinverse slogdet",
 }
 
 #: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.
@@ -210,12 +235,6 @@ def _scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return call_into(OPS["scatter_add"], x, operands("scatter_add_", x, index, src)[1:], (("dim", dim),))
 
 
-def _index_put_(x: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
-    given = operands("index_put_", x, values, *indices)[1:]
-    attrs = (("dims", tuple(range(len(given) - 1))), ("accumulate", accumulate))
-    return call_into(OPS["index_put"], x, given, attrs)
-
-
 def _triangle_(op: Op) -> Function:
     return lambda x, diagonal=0: call_into(op, x, (), (("diagonal", diagonal),))
 
@@ -234,6 +253,34 @@ def _bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
     return call_into(OPS["copy"], x, (creation.rand(x._type.shape) < p,))
 
 
+def _beta_(name: str) -> Function:
+    """``addmm_`` and its kin: few write where they read, so the result is computed and copied."""
+    function = getattr(products, name)
+
+    def method(x: Tensor, *args: Any, **options: Any) -> Tensor:
+        return call_into(OPS["copy"], x, (function(x, *args, **options),))
+
+    return method
+
+
+def _fill_diagonal_(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    if x._type.ndim < 2 or (x._type.ndim > 2 and len(set(x._type.shape)) > 1):
+        text = "needs at least two dims, of one size if there are more"
+        raise refuse(ShapeError, text, "fill_diagonal_", x, fill_value)
+    rows, columns = x._type.shape[0], x._type.shape[-1]
+    if x._type.ndim > 2:
+        every = creation.arange(rows)
+        return call_into(OPS["index_put"], x, (fill_value, *(every,) * x._type.ndim), _all_dims(x._type.ndim))
+    x.diagonal().fill_(fill_value)
+    for top in range(columns + 1, rows, columns + 1) if wrap else ():
+        x[top:].diagonal().fill_(fill_value)
+    return x
+
+
+def _all_dims(ndim: int) -> Attrs:
+    return (("dims", tuple(range(ndim))), ("accumulate", False))
+
+
 INPLACE: dict[str, Function] = {
     **{name + "_": _unary_(OPS[name]) for name in INPLACE_UNARY.split()},
     **{name + "_": _binary_(OPS[name]) for name in INPLACE_BINARY.split()},
@@ -247,7 +294,9 @@ INPLACE: dict[str, Function] = {
     "zero_": _zero_,
     "masked_fill_": _masked_fill_,
     "scatter_add_": _scatter_add_,
-    "index_put_": _index_put_,
+    **picking.INPLACE,
+    **{name + "_": _beta_(name) for name in ("addmm", "baddbmm", "addbmm", "addmv", "addr")},
+    "fill_diagonal_": _fill_diagonal_,
     "tril_": _triangle_(OPS["tril"]),
     "triu_": _triangle_(OPS["triu"]),
     "cumsum_": _scan_(OPS["cumsum"]),
@@ -272,24 +321,50 @@ def _caster(dtype: DType) -> Function:
     return lambda x: cast(x, dtype)
 
 
-def _to(x: Tensor, dtype: Any = None, *, copy: bool = False) -> Tensor:
-    """``x.to(dtype)`` or ``x.to(other)``. Where a tensor lives is not for the program to say."""
-    if isinstance(dtype, str):
-        raise refuse(DTypeError, f"there are no devices here: leave {dtype!r} out", "to", x, dtype)
-    wanted = x._type.dtype if dtype is None else dtype._type.dtype if isinstance(dtype, Tensor) else dtype_of(dtype)
+def _to(
+    x: Tensor,
+    *given: Any,
+    device: Any = None,
+    dtype: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
+    """``x.to(dtype)``, ``x.to(other)``, ``x.to(device, dtype)``. Where a tensor lives is not for the program to say."""
+    wanted = None if dtype is None else dtype_of(dtype)
+    device_of(device)
+    for what in given:
+        if isinstance(what, Tensor):
+            wanted = what._type.dtype
+        elif isinstance(what, str | int) and not isinstance(what, bool):
+            device_of(what)
+        elif isinstance(what, bool):  # non_blocking and copy may stand there too
+            copy = copy or (what is given[-1] and len([b for b in given if isinstance(b, bool)]) == 2)
+        elif what is not None:
+            wanted = dtype_of(what)
+    wanted = wanted or x._type.dtype
     return pointwise.clone(x) if copy and wanted is x._type.dtype else cast(x, wanted)
 
 
-def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None) -> Tensor:
-    return creation.tensor(data, x._type.dtype if dtype is None else dtype)
+def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+    """`cpu` and `cuda`: the tensor stays where the system has put it."""
+    device_of(device)
+    return x
 
 
-def _new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
-    return creation.full(size, fill_value, dtype=x._type.dtype if dtype is None else dtype)
+def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **options: Any) -> Tensor:
+    return creation.tensor(data, x._type.dtype if dtype is None else dtype, **options)
+
+
+def _new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **options: Any) -> Tensor:
+    return creation.full(size, fill_value, dtype=x._type.dtype if dtype is None else dtype, **options)
 
 
 def _new(make: Callable[..., Tensor]) -> Function:
-    return lambda x, *size, dtype=None: make(*size, dtype=x._type.dtype if dtype is None else dtype)
+    def method(x: Tensor, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
+        return make(*size, dtype=x._type.dtype if dtype is None else dtype, **options)
+
+    return method
 
 
 def _itself(x: Tensor) -> Tensor:
@@ -303,15 +378,23 @@ def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
     return autograd.requires_grad_(made, x._node is not None)
 
 
-def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
-    """How the gradient rules of `gt.ops` call an op that is no method."""
-    return call(OPS[name], (x, *rest), tuple(attrs.items()))
+def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Any:
+    """An op by its name: what gradients are written in where no method of torch's would do."""
+    op, given = OPS[name], tuple(attrs.items())
+    if op.view:
+        return view_of(x, op, given, rest)
+    return call(op, (x, *rest), given)
+
+
+def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
+    return call_into(OPS[name], x, rest, tuple(attrs.items()))
 
 
 OTHERS: dict[str, Any] = {
     "_op": _op,
     "ldexp": pointwise.ldexp,
     "polygamma": lambda x, n: pointwise.polygamma(n, x),
+    "_op_": _op_,
     "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,
@@ -321,7 +404,10 @@ OTHERS: dict[str, Any] = {
     "__invert__": _invert,
     "to": _to,
     "type_as": lambda x, other: cast(x, other._type.dtype),
-    "cpu": _itself,
+    "cpu": _moved,
+    "cuda": _moved,
+    "device": property(lambda x: Device("gt")),
+    "is_cuda": property(lambda x: False),
     "__copy__": pointwise.clone,
     "__deepcopy__": _deep_copy,
     "where": lambda x, condition, other: pointwise.where(condition, x, other),
@@ -332,6 +418,8 @@ OTHERS: dict[str, Any] = {
     "new_empty": _new(creation.empty),
     "T": property(views.reversed_dims),
     "mT": property(views.matrix_transpose),
+    "H": property(views.t),
+    "mH": property(views.matrix_transpose),
 }
 
 

@@ -21,12 +21,13 @@ from gt.ops.infer import wrap_dim, wrap_dims
 from gt.types import Shape
 
 __all__ = [
-    "broadcast_to", "chunk", "flatten", "moveaxis", "movedim", "narrow", "permute", "ravel", "reshape", "select",
-    "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind", "unflatten", "unsqueeze",
+    "adjoint", "broadcast_to", "chunk", "diagonal", "flatten", "moveaxis", "movedim", "narrow", "permute", "ravel",
+    "reshape", "select", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind", "unflatten",
+    "unsqueeze",
 ]  # fmt: skip
 
 VIEW, RESHAPE, PERMUTE, EXPAND = (OPS[name] for name in ("view", "reshape", "permute", "expand"))
-SLICE, SPLIT = OPS["slice"], OPS["split"]
+SLICE, SPLIT, DIAGONAL, UNFOLD = (OPS[name] for name in ("slice", "split", "diagonal", "unfold"))
 
 #: shape and strides
 Layout = tuple[Shape, Shape]
@@ -82,7 +83,31 @@ def _viewed(old: Shape, steps: Shape, *, shape: Shape) -> Layout:
     return shape, made
 
 
-_STEPS: dict[Op, Callable[..., Layout]] = {SLICE: _sliced, PERMUTE: _permuted, EXPAND: _expanded, VIEW: _viewed}
+def _on_diagonal(shape: Shape, steps: Shape, *, offset: int, dim1: int, dim2: int) -> Layout:
+    rest = [d for d in range(len(shape)) if d not in (dim1, dim2)]
+    n, m = shape[dim1], shape[dim2]
+    length = max(0, min(n, m - offset) if offset >= 0 else min(n + offset, m))
+    return (*(shape[d] for d in rest), length), (*(steps[d] for d in rest), steps[dim1] + steps[dim2])
+
+
+def _unfolded(shape: Shape, steps: Shape, *, dim: int, size: int, step: int) -> Layout:
+    if not shape:
+        return (size,), (1,)
+    n = (shape[dim] - size) // step + 1
+    return (
+        (*shape[:dim], n, *shape[dim + 1 :], size),
+        (*steps[:dim], steps[dim] * step, *steps[dim + 1 :], steps[dim]),
+    )
+
+
+_STEPS: dict[Op, Callable[..., Layout]] = {
+    SLICE: _sliced,
+    PERMUTE: _permuted,
+    EXPAND: _expanded,
+    VIEW: _viewed,
+    DIAGONAL: _on_diagonal,
+    UNFOLD: _unfolded,
+}
 
 
 def view_strides(shape: Shape, steps: Shape, new: Shape) -> Shape | None:
@@ -297,6 +322,10 @@ def matrix_transpose(input: Tensor) -> Tensor:
     return transpose(input, -2, -1)
 
 
+def adjoint(input: Tensor) -> Tensor:
+    return matrix_transpose(input)
+
+
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     sources = dims_of("movedim", input, (source,) if isinstance(source, int) else source)
     targets = dims_of("movedim", input, (destination,) if isinstance(destination, int) else destination)
@@ -347,6 +376,19 @@ def _real_dim(name: str, x: Tensor, dim: int) -> int:
     if not x._type.ndim:
         raise refuse(DimError, "needs a tensor of at least one dim", name, x, dim=dim)
     return dim_of(name, x, dim)
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    ndim = input._type.ndim
+    offset = whole(offset, "diagonal(): the offset is an int")
+    attrs = (("offset", offset), ("dim1", one_dim(dim1, ndim)), ("dim2", one_dim(dim2, ndim)))
+    return view_of(input, DIAGONAL, attrs)
+
+
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """All windows of that size along a dim, ``step`` apart: one more dim, at the end."""
+    size, step = (whole(n, "unfold(): size and step are ints") for n in (size, step))
+    return view_of(input, UNFOLD, (("dim", one_dim(dimension, input._type.ndim)), ("size", size), ("step", step)))
 
 
 def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:

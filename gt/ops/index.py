@@ -11,7 +11,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.core import OPS, Attrs, op
-from gt.ops.infer import assignable, broadcast_shapes, shown, sizes, wrap_dim, wrap_dims
+from gt.ops.infer import assignable, broadcast_shapes, shown, sizes, wrap_dims
 from gt.types import INT, OperandType, Scalar, Shape, TensorType, bool_, int32, int64
 
 #: ("i",), ("s", length, step) or ("n",)
@@ -57,7 +57,13 @@ _ITEMS: dict[str, Callable[..., Any]] = {
     "n": lambda at: None,
 }
 
-op("slice", infer=_sliced, view=True, kernel=_slice)
+
+def _slice_back(needs: Any, g: Any, _y: Any, _x: Any, *starts: int, items: tuple[Item, ...]) -> list[Any]:
+    chain = (("slice", (("items", items),)),)
+    return [g._op("view_backward", *starts, chain=chain, shape=tuple(_x.shape)), *(None,) * len(starts)]
+
+
+op("slice", infer=_sliced, view=True, vjp=_slice_back, kernel=_slice)
 
 # -- writing into views --------------------------------------------------------------------
 
@@ -80,7 +86,9 @@ def _view_type(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: 
     made = via.infer(x, *starts, **attrs)
     if not via.view or isinstance(made, tuple):
         raise ShapeError(f"{via.name} does not make one view")
-    if made.numel > x.numel:
+    if made.numel > x.numel or (
+        via.name == "unfold" and attrs["step"] < attrs["size"] and made.shape[attrs["dim"]] > 1
+    ):
         raise ShapeError(f"{via.name} shows elements more than once; write into a clone")
     return TensorType(made.shape, made.dtype)
 
@@ -116,9 +124,28 @@ def _put_numpy(np: Any, base: Any, value: Any, *starts: int, chain: Chain) -> An
     return whole
 
 
+def _assigned(g: Any, value: Any) -> Any:
+    """The gradient of what was assigned, with the leading sizes of 1 that were overlooked."""
+    extra = value.ndim - g.ndim
+    return g.reshape((1,) * extra + tuple(g.shape)) if extra > 0 else g
+
+
+def _through(g: Any, starts: tuple[int, ...], chain: Chain) -> Any:
+    return _viewed(g, starts, chain, lambda via, x, at, attrs: x._op(via.name, *at, **attrs))
+
+
+def _put_back(needs: Any, g: Any, _y: Any, _base: Any, _value: Any, *starts: int, chain: Chain) -> list[Any]:
+    return [
+        g._op("put_view", 0, *starts, chain=chain) if needs[0] else None,
+        _assigned(_through(g, starts, chain), _value) if needs[1] else None,
+        *(None,) * len(starts),
+    ]
+
+
 op(
     "put_view",
     infer=_put,
+    vjp=_put_back,
     torch=lambda torch, base, *rest, chain: _put_torch(
         torch, base.clone(memory_format=torch.contiguous_format), *rest, chain=chain
     ),
@@ -126,10 +153,28 @@ op(
     inplace=_put_torch,
 )
 
+
+def _shown_in(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> TensorType:
+    """Zeros of this shape, but for g in the view the chain makes of them."""
+    made = TensorType(sizes(shape), g.dtype)
+    seen = _viewed(made, starts, chain, _view_type).shape
+    if seen != g.shape:
+        raise ShapeError(f"{shown(g.shape)} is not the view's shape {shown(seen)}")
+    return made
+
+
+op(
+    "view_backward",
+    infer=_shown_in,
+    vjp=lambda needs, g, _y, _x, *starts, chain, shape: [_through(g, starts, chain), *(None,) * len(starts)],
+    torch=lambda torch, g, *starts, chain, shape: _put_torch(torch, g.new_zeros(shape), g, *starts, chain=chain),
+    kernel=lambda np, g, *starts, chain, shape: _put_numpy(np, np.zeros(shape, dtype=g.dtype), g, *starts, chain=chain),
+)
+
 # -- by tensors of positions ---------------------------------------------------------------
 
 
-def _positions(indices: tuple[OperandType, ...]) -> Shape:
+def positions(indices: tuple[OperandType, ...]) -> Shape:
     for i in indices:
         if isinstance(i, Scalar) or i.dtype not in (int64, int32):
             raise DTypeError(f"an index is an int64 or int32 tensor, not {i}; use x.to(gt.int64)")
@@ -142,7 +187,7 @@ def _picked(x: TensorType, *indices: OperandType, dims: Dims) -> TensorType:
     wrap_dims(dims, x.ndim)
     if not x.ndim or list(dims) != sorted(dims):
         raise DimError(f"dims {dims} must be dims of the tensor, in order")
-    picked = _positions(indices)
+    picked = positions(indices)
     rest = [n for d, n in enumerate(x.shape) if d not in dims]
     # next to each other, the picked dims stay where they were; apart, they go to the front
     front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
@@ -169,9 +214,14 @@ def _index_torch(torch: Any, x: Any, *indices: Any, dims: Dims) -> Any:
     return torch.ops.aten.index.Tensor(x, _optional(indices, dims))
 
 
+def _index_back(needs: Any, g: Any, _y: Any, _x: Any, *indices: Any, dims: Dims) -> list[Any]:
+    return [g._op("index_backward", *indices, dims=dims, shape=tuple(_x.shape)), *(None,) * len(indices)]
+
+
 op(
     "index",
     infer=_picked,
+    vjp=_index_back,
     torch=_index_torch,
     kernel=lambda np, x, *indices, dims: np.array(x[_expression(np.broadcast_arrays(*indices), dims)]),
 )
@@ -207,12 +257,42 @@ def _place_numpy(np: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumul
     return made
 
 
+def _place_back(
+    needs: Any, g: Any, _y: Any, _x: Any, _value: Any, *indices: Any, dims: Dims, accumulate: bool
+) -> list[Any]:
+    kept = g if accumulate or not needs[0] else g._op("index_put", 0, *indices, dims=dims, accumulate=False)
+    put = _assigned(g._op("index", *indices, dims=dims), _value) if needs[1] else None
+    return [kept, put, *(None,) * len(indices)]
+
+
 op(
     "index_put",
     infer=_placed,
+    vjp=_place_back,
     torch=lambda torch, x, *rest, **attrs: _place_torch(torch, x.clone(), *rest, **attrs),
     kernel=_place_numpy,
     inplace=_place_torch,
+)
+
+
+def _gathered_back(g: TensorType, *indices: OperandType, dims: Dims, shape: Shape) -> TensorType:
+    """Zeros of this shape, with g added at the indices."""
+    return _placed(TensorType(sizes(shape), g.dtype), g, *indices, dims=dims, accumulate=True)
+
+
+op(
+    "index_backward",
+    infer=_gathered_back,
+    vjp=lambda needs, g, _y, _x, *indices, dims, shape: [
+        g._op("index", *indices, dims=dims),
+        *(None,) * len(indices),
+    ],
+    torch=lambda torch, g, *indices, dims, shape: _place_torch(
+        torch, g.new_zeros(shape), g, *indices, dims=dims, accumulate=True
+    ),
+    kernel=lambda np, g, *indices, dims, shape: _place_numpy(
+        np, np.zeros(shape, dtype=g.dtype), g, *indices, dims=dims, accumulate=True
+    ),
 )
 
 # -- by masks ------------------------------------------------------------------------------
@@ -234,7 +314,12 @@ def _selected(x: TensorType, mask: TensorType, *, n: int) -> TensorType:
     return TensorType((n, *rows), x.dtype)
 
 
-op("masked_select", infer=_selected, kernel=lambda xp, x, mask, *, n: x[mask])
+op(
+    "masked_select",
+    infer=_selected,
+    vjp=(lambda g, _y, _x, mask, *, n: g.new_zeros(_x.shape)._op_("masked_put", mask, g), None),
+    kernel=lambda xp, x, mask, *, n: x[mask],
+)
 
 
 def _masked(x: TensorType, mask: TensorType, value: OperandType) -> TensorType:
@@ -259,9 +344,20 @@ def _masked_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
     return made
 
 
+def _masked_back(g: Any, _y: Any, _x: Any, mask: Any, _value: Any) -> Any:
+    """How many the mask chooses is known from the value, or else does not matter: they are added up."""
+    rows = g.ndim - mask.ndim
+    n = _value.shape[-rows - 1] if _value.ndim > rows else 1
+    if n != 1:
+        return _assigned(g._op("masked_select", mask, n=n), _value)
+    chosen = g.where(mask.reshape((*mask.shape, *(1,) * rows)), 0)
+    return _assigned(chosen.sum(tuple(range(mask.ndim))) if mask.ndim else chosen, _value)
+
+
 op(
     "masked_put",
     infer=_masked,
+    vjp=(lambda g, _y, _x, mask, _value: g._op("masked_put", mask, 0), None, _masked_back),
     torch=lambda torch, x, *rest: _masked_torch(torch, x.clone(), *rest),
     kernel=_masked_numpy,
     inplace=_masked_torch,
@@ -279,61 +375,4 @@ op(
     infer=_found,
     torch=lambda torch, x, *, n: torch.nonzero(x),
     kernel=lambda np, x, *, n: np.argwhere(x),
-)
-
-# -- along one dim -------------------------------------------------------------------------
-
-
-def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
-    shape = _positions((index,))
-    dim = wrap_dim(dim, x.ndim)
-    ours, theirs = x.shape or (1,), shape or (1,)
-    if len(ours) != len(theirs):
-        raise ShapeError(f"an index of {len(theirs)} dims for a tensor of {len(ours)}")
-    if any(m > n for d, (n, m) in enumerate(zip(ours, theirs, strict=True)) if d != dim):
-        raise ShapeError(f"the index {shown(shape)} is larger than {shown(x.shape)} outside dim {dim}")
-    return TensorType(shape, x.dtype)
-
-
-def _along(np: Any, x: Any, index: Any, dim: int) -> tuple[Any, Any]:
-    """The part of x the index covers, and the index, as numpy's …_along_axis want them."""
-    x, index = np.atleast_1d(x), np.atleast_1d(index)
-    if index.size and (index.min() < 0 or index.max() >= x.shape[dim]):
-        raise IndexError(f"an index is outside dim {dim} of size {x.shape[dim]}")
-    return x[tuple(slice(None if d == dim else n) for d, n in enumerate(index.shape))], index
-
-
-op(
-    "gather",
-    infer=_gathered,
-    torch=lambda torch, x, index, *, dim: torch.gather(x, dim, index),
-    kernel=lambda np, x, index, *, dim: np.take_along_axis(*_along(np, x, index, dim), axis=dim).reshape(index.shape),
-)
-
-
-def _scattered(x: TensorType, index: OperandType, source: OperandType, *, dim: int) -> TensorType:
-    into = _gathered(x, index, dim=dim)
-    if isinstance(source, Scalar) or source.dtype is not x.dtype:
-        raise DTypeError(f"the source is a tensor of {x.dtype.name}, not {source}")
-    if source.ndim != into.ndim or any(m > n for n, m in zip(source.shape, into.shape, strict=True)):
-        raise ShapeError(f"the index {shown(into.shape)} is larger than the source {shown(source.shape)}")
-    return x
-
-
-def _scatter_add_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int) -> Any:
-    made = x.copy()
-    part, at = _along(np, made, index, dim)
-    where = list(np.indices(at.shape))
-    where[dim] = at
-    source = np.atleast_1d(source)[tuple(map(slice, at.shape))]
-    np.add.at(part, tuple(where), source)
-    return made
-
-
-op(
-    "scatter_add",
-    infer=_scattered,
-    torch=lambda torch, x, index, source, *, dim: torch.scatter_add(x, dim, index, source),
-    kernel=_scatter_add_numpy,
-    inplace=lambda torch, x, index, source, *, dim: x.scatter_add_(dim, index, source),
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import op
-from gt.ops.infer import broadcast_shapes
-from gt.types import TensorType
+from gt.ops.infer import broadcast_shapes, expandable
+from gt.types import OperandType, Scalar, TensorType
 
 
 def _product(a: TensorType, b: TensorType) -> TensorType:
@@ -55,4 +55,63 @@ op(
     flops=lambda a, b: 2 * _product(a, b).numel * a.shape[-1],
     torch=lambda torch, a, b: torch.matmul(a, b),
     kernel=_matmul_numpy,
+)
+
+
+# -- with an addend ------------------------------------------------------------------------
+
+
+def _summed(ndim: int) -> Any:
+    def infer(x: TensorType, a: TensorType, b: TensorType, beta: OperandType, alpha: OperandType) -> TensorType:
+        if a.ndim != ndim or b.ndim != ndim:
+            raise ShapeError(f"multiplies tensors of {ndim} dims, not {a.ndim} and {b.ndim}")
+        if ndim == 3 and a.shape[0] != b.shape[0]:
+            raise ShapeError(f"batches differ: {a.shape[0]} and {b.shape[0]}")
+        made = _product(a, b)
+        if x.dtype is not made.dtype:
+            raise DTypeError(f"dtypes differ: {x.dtype.name} and {made.dtype.name}")
+        for factor in (beta, alpha):
+            if not isinstance(factor, Scalar) or (factor.dtype.kind == "f" and made.dtype.kind != "f"):
+                raise DTypeError(f"beta and alpha are numbers that {made.dtype.name} can hold, not {factor}")
+        expandable(x.shape, made.shape)
+        return made
+
+    return infer
+
+
+def _times(x: Any, factor: Any) -> Any:
+    return x if factor == 1 else x * factor
+
+
+def _sum_numpy(np: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
+    product = _matmul_numpy(np, a, b)
+    made = product if alpha == 1 else product * alpha
+    # torch does not look at what is multiplied by zero: NaN does not go through
+    return made if beta == 0 else made + (x if beta == 1 else x * beta)
+
+
+_SUM_BACK = (
+    lambda g, _y, _x, _a, _b, beta, alpha: _times(g, beta),
+    lambda g, _y, _x, _a, b, beta, alpha: _times(g @ b.mT, alpha),
+    lambda g, _y, _x, a, _b, beta, alpha: _times(a.mT @ g, alpha),
+    None,
+    None,
+)
+
+op(
+    "addmm",
+    infer=_summed(2),
+    vjp=_SUM_BACK,
+    flops=lambda x, a, b, beta, alpha: 2 * _product(a, b).numel * a.shape[-1],
+    torch=lambda torch, x, a, b, beta, alpha: torch.addmm(x, a, b, beta=beta, alpha=alpha),
+    kernel=_sum_numpy,
+)
+
+op(
+    "baddbmm",
+    infer=_summed(3),
+    vjp=_SUM_BACK,
+    flops=lambda x, a, b, beta, alpha: 2 * _product(a, b).numel * a.shape[-1],
+    torch=lambda torch, x, a, b, beta, alpha: torch.baddbmm(x, a, b, beta=beta, alpha=alpha),
+    kernel=_sum_numpy,
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
-from gt.ops.infer import wrap_dim
-from gt.types import TensorType, bool_, int64
+from gt.ops.infer import shown, wrap_dim
+from gt.types import OperandType, Scalar, TensorType, bool_, int32, int64
 
 
 def _sorted(x: TensorType, *, dim: int, descending: bool, stable: bool) -> Types:
@@ -29,9 +29,14 @@ def _sort_numpy(np: Any, x: Any, *, dim: int, descending: bool, stable: bool) ->
     return np.take_along_axis(row, order, axis=dim).reshape(x.shape), order.reshape(x.shape)
 
 
+def _ordered_back(g: Any, y: Any, _x: Any, *, dim: int, **how: Any) -> Any:
+    return g[0].new_zeros(_x.shape)._op_("scatter_add", y[1], g[0], dim=dim)
+
+
 op(
     "sort",
     infer=_sorted,
+    vjp=(_ordered_back,),
     torch=lambda torch, x, *, dim, descending, stable: torch.sort(x, dim=dim, descending=descending, stable=stable),
     kernel=_sort_numpy,
 )
@@ -57,6 +62,87 @@ def _topk_numpy(np: Any, x: Any, *, k: int, dim: int, largest: bool, sorted: boo
 op(
     "topk",
     infer=_topped,
+    vjp=(_ordered_back,),
     torch=lambda torch, x, **attrs: torch.topk(x, **attrs),
     kernel=_topk_numpy,
+)
+
+# -- finding places ------------------------------------------------------------------------
+
+
+def _found(row: TensorType, values: OperandType, *, right: bool, out_int32: bool) -> TensorType:
+    if isinstance(values, Scalar):
+        raise DTypeError(f"looks for a tensor of values, not {values}")
+    shape = values.shape
+    if not row.ndim:
+        raise ShapeError("the sorted sequence has at least one dim")
+    if row.ndim > 1 and (len(shape) != row.ndim or shape[:-1] != row.shape[:-1]):
+        raise ShapeError(f"{shown(shape)} and {shown(row.shape)} differ before the last dim")
+    if values.dtype is not row.dtype:
+        raise DTypeError(f"dtypes differ: {row.dtype.name} and {values.dtype.name}")
+    return TensorType(shape, int32 if out_int32 else int64)
+
+
+def _find_numpy(np: Any, row: Any, values: Any, *, right: bool, out_int32: bool) -> Any:
+    side = "right" if right else "left"
+    if row.ndim == 1:
+        return np.searchsorted(row, values, side)
+    made = np.empty(values.shape, dtype=np.int64)
+    for at in np.ndindex(row.shape[:-1]):
+        made[at] = np.searchsorted(row[at], values[at], side)
+    return made
+
+
+op(
+    "searchsorted",
+    infer=_found,
+    torch=lambda torch, row, values, *, right, out_int32: torch.searchsorted(
+        row.contiguous(), values.contiguous(), right=right, out_int32=out_int32
+    ),
+    kernel=_find_numpy,
+)
+
+
+def _ranked(x: TensorType) -> TensorType:
+    if not x.ndim:
+        raise ShapeError("needs rows")
+    return TensorType(x.shape[:1], int64)
+
+
+def _rank_numpy(np: Any, x: Any) -> Any:
+    if x.ndim == 1:
+        return np.unique(x, return_inverse=True, equal_nan=False)[1].reshape(-1)
+    return np.unique(x, return_inverse=True, axis=0)[1].reshape(-1)
+
+
+#: of each row, its place among the different ones in order
+op(
+    "unique_ranks",
+    infer=_ranked,
+    torch=lambda torch, x: torch.unique(x, return_inverse=True, dim=None if x.ndim == 1 else 0)[1],
+    kernel=_rank_numpy,
+)
+
+
+def _binned(x: TensorType, low: OperandType, high: OperandType, *, bins: int) -> TensorType:
+    if x.dtype.kind != "f":
+        raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
+    if bins < 1:
+        raise ShapeError(f"needs at least one bin, not {bins}")
+    return TensorType((bins,), x.dtype)
+
+
+def _histc_numpy(np: Any, x: Any, low: Any, high: Any, *, bins: int) -> Any:
+    if low == high and x.size:
+        low, high = (x.min(), x.max()) if x.size else (0, 1)
+    if low == high:
+        low, high = low - 1, high + 1
+    return np.histogram(x, bins, (low, high))[0]
+
+
+op(
+    "histc",
+    infer=_binned,
+    torch=lambda torch, x, low, high, *, bins: torch.histc(x, bins, low, high),
+    kernel=_histc_numpy,
 )

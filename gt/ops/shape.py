@@ -78,9 +78,20 @@ def _one_or_all(parts: Any) -> Any:
     return parts if len(parts) > 1 else parts[0]  # an op with one result gives it bare
 
 
+def _split_back(needs: Any, g: Any, _y: Any, _x: Any, *, sizes: tuple[int, ...], dim: int) -> list[Any]:
+    parts = g if isinstance(g, tuple) else (g,)
+    if len(parts) == 1:
+        return [parts[0]]
+    shapes = [(*_x.shape[:dim], n, *_x.shape[dim + 1 :]) for n in sizes]
+    some = next(part for part in parts if part is not None)
+    whole = [some.new_zeros(n) if part is None else part for part, n in zip(parts, shapes, strict=True)]
+    return [whole[0]._op("cat", *whole[1:], dim=dim)]
+
+
 op(
     "split",
     infer=_parts,
+    vjp=_split_back,
     view=True,
     torch=lambda torch, x, *, sizes, dim: _one_or_all(torch.split(x, sizes, dim)),
     kernel=lambda np, x, *, sizes, dim: _one_or_all(np.split(x, list(accumulate(sizes))[:-1], axis=dim)),
@@ -108,7 +119,25 @@ def _cat_numpy(np: Any, *xs: Any, dim: int) -> Any:
     return np.concatenate([x for x in xs if x.shape != (0,)] or xs, axis=dim)
 
 
-op("cat", infer=_joined, common=common, torch=lambda torch, *xs, dim: torch.cat(xs, dim), kernel=_cat_numpy)
+def _cat_back(needs: Any, g: Any, _y: Any, *_xs: Any, dim: int) -> list[Any]:
+    ends = accumulate((0 if x.shape == (0,) else x.shape[dim] for x in _xs), initial=0)
+    back = []
+    for x, needed, start in zip(_xs, needs, ends, strict=False):
+        if needed:
+            back.append(g.new_zeros((0,)) if x.shape == (0,) else g.narrow(dim, start, x.shape[dim]))
+        else:
+            back.append(None)
+    return back
+
+
+op(
+    "cat",
+    infer=_joined,
+    vjp=_cat_back,
+    common=common,
+    torch=lambda torch, *xs, dim: torch.cat(xs, dim),
+    kernel=_cat_numpy,
+)
 
 
 def _flipped(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
@@ -119,6 +148,7 @@ def _flipped(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
 op(
     "flip",
     infer=_flipped,
+    vjp=(lambda g, _y, _x, *, dims: g.flip(dims),),
     torch=lambda torch, x, *, dims: torch.flip(x, dims),
     kernel=lambda np, x, *, dims: np.flip(x, dims if x.ndim else ()).copy(),
 )
@@ -135,6 +165,7 @@ def _rolled(x: TensorType, *, shifts: tuple[int, ...], dims: tuple[int, ...]) ->
 op(
     "roll",
     infer=_rolled,
+    vjp=(lambda g, _y, _x, *, shifts, dims: g.roll(tuple(-n for n in shifts), dims),),
     torch=lambda torch, x, *, shifts, dims: torch.roll(x, shifts, dims),
     kernel=lambda np, x, *, shifts, dims: np.roll(x, shifts, dims),
 )
@@ -147,9 +178,18 @@ def _repeated(x: TensorType, *, repeats: tuple[int, ...]) -> TensorType:
     return TensorType(tuple(n * r for n, r in zip(padded, sizes(repeats), strict=True)), x.dtype)
 
 
+def _repeat_back(g: Any, _y: Any, _x: Any, *, repeats: tuple[int, ...]) -> Any:
+    padded = (1,) * (len(repeats) - _x.ndim) + tuple(_x.shape)
+    if not repeats:
+        return g
+    apart = g.reshape(tuple(n for pair in zip(repeats, padded, strict=True) for n in pair))
+    return apart.sum(tuple(range(0, 2 * len(repeats), 2))).reshape(_x.shape)
+
+
 op(
     "repeat",
     infer=_repeated,
+    vjp=(_repeat_back,),
     torch=lambda torch, x, *, repeats: x.repeat(repeats),
     kernel=lambda np, x, *, repeats: np.tile(x, repeats),
 )
@@ -164,6 +204,7 @@ def _triangle(x: TensorType, *, diagonal: int) -> TensorType:
 op(
     "tril",
     infer=_triangle,
+    vjp=(lambda g, _y, _x, *, diagonal: g.tril(diagonal),),
     torch=lambda torch, x, *, diagonal: torch.tril(x, diagonal),
     kernel=lambda np, x, *, diagonal: np.tril(x, diagonal),
 )
@@ -171,6 +212,7 @@ op(
 op(
     "triu",
     infer=_triangle,
+    vjp=(lambda g, _y, _x, *, diagonal: g.triu(diagonal),),
     torch=lambda torch, x, *, diagonal: torch.triu(x, diagonal),
     kernel=lambda np, x, *, diagonal: np.triu(x, diagonal),
 )

@@ -1,0 +1,62 @@
+"""What of `gt.linalg` torch has at its top too."""
+
+from __future__ import annotations
+
+from gt import linalg
+from gt.client import pointwise, reductions, views
+from gt.client.arguments import a_tensor, refuse
+from gt.client.products import matmul
+from gt.client.tensor import Tensor
+from gt.errors import ShapeError
+from gt.linalg import det, slogdet
+
+__all__ = ["corrcoef", "cov", "det", "inverse", "logdet", "pinverse", "slogdet"]
+
+
+def inverse(input: Tensor) -> Tensor:
+    return linalg.inv(input)
+
+
+def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
+    return linalg.pinv(input, rcond)
+
+
+def logdet(input: Tensor) -> Tensor:
+    """NaN where the determinant is negative."""
+    sign, logabsdet = slogdet(input)
+    return logabsdet + pointwise.log(sign.detach())
+
+
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """Rows are variables, columns observations."""
+    x = a_tensor("cov", input)
+    if x._type.ndim > 2:
+        raise refuse(ShapeError, "needs a tensor of at most two dims", "cov", x)
+    x = views.reshape(x, (1, x._type.numel)) if x._type.ndim < 2 else x
+    x = x if x._type.dtype.kind == "f" else x.float()
+    weights = None
+    if fweights is not None:
+        weights = fweights.to(x._type.dtype)
+    if aweights is not None:
+        weights = aweights.to(x._type.dtype) if weights is None else weights * aweights
+    if weights is None:
+        centred = x - reductions.mean(x, 1, keepdim=True)
+        return views.squeeze(matmul(centred, centred.mT) / max(x._type.shape[1] - correction, 0))
+    total = reductions.sum(weights)
+    centred = x - views.unsqueeze(matmul(x, weights), 1) / total
+    if aweights is None or not correction:
+        divisor = total - correction
+    else:
+        divisor = total - correction * reductions.sum(weights * aweights) / total
+    made = matmul(centred * weights, centred.mT) / pointwise.clamp(divisor, min=0)
+    return views.squeeze(made)
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    made = cov(input)
+    if not made._type.ndim:
+        return made / made
+    scale = pointwise.sqrt(views.diagonal(made))
+    return pointwise.clamp(made / views.unsqueeze(scale, 1) / scale, -1, 1)

@@ -1,0 +1,312 @@
+"""``gt.nn.functional``: convolutions, pools, and images made larger or smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import floor
+from typing import Any
+
+from gt.client import views
+from gt.client.arguments import a_tensor, refuse
+from gt.client.emit import call, call_many
+from gt.client.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.ops import OPS
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "fold", "interpolate", "max_pool1d", "max_pool1d_with_indices",
+    "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "pixel_shuffle",
+    "pixel_unshuffle", "unfold", "upsample",
+]  # fmt: skip
+
+Function = Callable[..., Any]
+Ints = tuple[int, ...]
+
+
+def _each(name: str, values: Any, rank: int) -> Ints:
+    """One number for all dims, or one for each."""
+    given = tuple(values) if isinstance(values, tuple | list) else (values,)
+    given = given * rank if len(given) == 1 else given
+    if len(given) != rank or any(type(v) is not int for v in given):
+        raise DTypeError(f"{name} is an int or a tuple of {rank} ints, not {values!r}")
+    return given
+
+
+def _named(function: Function, name: str) -> Function:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"See `torch.nn.functional.{name}`."
+    return function
+
+
+# -- convolutions --------------------------------------------------------------------------
+
+
+def _convolve(name: str, rank: int, input: Tensor, weight: Tensor, bias: Any, groups: int, **how: Any) -> Tensor:
+    x = a_tensor(name, input)
+    alone = x._type.ndim == rank + 1
+    given = (views.unsqueeze(x, 0) if alone else x, a_tensor(name, weight), *([] if bias is None else [bias]))
+    try:
+        made = call(OPS["convolution"], given, (*how.items(), ("groups", groups)))
+    except (ShapeError, DTypeError) as problem:
+        reason = str(problem).split("): ", 1)[-1]
+        raise refuse(type(problem), reason, name, x, *given[1:], **how, groups=groups) from None
+    return views.squeeze(made, 0) if alone else made
+
+
+def _conv(rank: int) -> Function:
+    name = f"conv{rank}d"
+
+    def conv(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        steps, spread = _each("stride", stride, rank), _each("dilation", dilation, rank)
+        drop: Ints = (0,) * rank
+        if isinstance(padding, str):
+            pads, drop = _named_padding(name, padding, weight, steps, spread)
+        else:
+            pads = _each("padding", padding, rank)
+        none = (0,) * rank
+        how = {"stride": steps, "padding": pads, "dilation": spread, "transposed": False, "output_padding": none}
+        made = _convolve(name, rank, input, weight, bias, groups, **how)
+        for d, n in enumerate(drop):
+            if n:
+                dim = made._type.ndim - rank + d
+                made = views.narrow(made, dim, n, made._type.shape[dim] - n)
+        return made
+
+    return _named(conv, name)
+
+
+def _named_padding(name: str, padding: str, weight: Tensor, stride: Ints, dilation: Ints) -> tuple[Ints, Ints]:
+    """(padding on both sides, results to leave out again at the start): torch pads one more on the right."""
+    rank = len(stride)
+    if padding == "valid":
+        return (0,) * rank, (0,) * rank
+    if padding != "same":
+        raise ShapeError(f"{name}: padding is 'valid', 'same' or numbers, not {padding!r}")
+    if any(s != 1 for s in stride):
+        raise ShapeError(f"{name}: padding='same' is not supported for strided convolutions")
+    totals = [d * (k - 1) for d, k in zip(dilation, weight._type.shape[2:], strict=True)]
+    return tuple(t - t // 2 for t in totals), tuple(t % 2 for t in totals)
+
+
+def _conv_transpose(rank: int) -> Function:
+    name = f"conv_transpose{rank}d"
+
+    def conv(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Tensor:
+        steps, spread = _each("stride", stride, rank), _each("dilation", dilation, rank)
+        extra = _each("output_padding", output_padding, rank)
+        if any(e >= max(s, d) for e, s, d in zip(extra, steps, spread, strict=True)):
+            raise refuse(ShapeError, "output_padding is smaller than stride or dilation", name, input, weight)
+        pads = _each("padding", padding, rank)
+        how = {"stride": steps, "padding": pads, "dilation": spread, "transposed": True, "output_padding": extra}
+        return _convolve(name, rank, input, weight, bias, groups, **how)
+
+    return _named(conv, name)
+
+
+conv1d, conv2d, conv3d = map(_conv, (1, 2, 3))
+conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_conv_transpose, (1, 2, 3))
+
+# -- pools ---------------------------------------------------------------------------------
+
+
+def _max_pool(rank: int, always: bool) -> Function:
+    def pool(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:
+        kernel = _each("kernel_size", kernel_size, rank)
+        attrs = (
+            ("kernel", kernel),
+            ("stride", kernel if stride is None or stride == [] else _each("stride", stride, rank)),
+            ("padding", _each("padding", padding, rank)),
+            ("dilation", _each("dilation", dilation, rank)),
+            ("ceil_mode", ceil_mode),
+        )
+        made = call_many(OPS["max_pool"], (a_tensor("max_pool", input),), attrs)
+        return made if return_indices or always else made[0]
+
+    return _named(pool, f"max_pool{rank}d" + "_with_indices" * always)
+
+
+max_pool1d, max_pool2d, max_pool3d = (_max_pool(r, False) for r in (1, 2, 3))
+max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = (_max_pool(r, True) for r in (1, 2, 3))
+
+
+def _avg_pool(rank: int) -> Function:
+    def pool(
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Tensor:
+        kernel = _each("kernel_size", kernel_size, rank)
+        attrs = (
+            ("kernel", kernel),
+            ("stride", kernel if stride is None or stride == [] else _each("stride", stride, rank)),
+            ("padding", _each("padding", padding, rank)),
+            ("ceil_mode", ceil_mode),
+            ("count_include_pad", count_include_pad),
+            ("divisor", divisor_override),
+        )
+        return call(OPS["avg_pool"], (a_tensor("avg_pool", input),), attrs)
+
+    return _named(pool, f"avg_pool{rank}d")
+
+
+avg_pool1d, avg_pool2d, avg_pool3d = map(_avg_pool, (1, 2, 3))
+
+
+def _sizes(x: Tensor, output_size: Any, rank: int) -> Ints:
+    """None is the size that is there."""
+    given = tuple(output_size) if isinstance(output_size, tuple | list) else (output_size,) * rank
+    have = x._type.shape[-rank:]
+    if len(given) != rank:
+        raise refuse(ShapeError, f"output_size is an int or {rank} of them", "adaptive_pool", x, output_size)
+    return tuple(n if g is None else g for g, n in zip(given, have, strict=True))
+
+
+def _adaptive_avg(rank: int) -> Function:
+    def pool(input: Tensor, output_size: Any) -> Tensor:
+        x = a_tensor("adaptive_avg_pool", input)
+        return call(OPS["adaptive_avg_pool"], (x,), (("size", _sizes(x, output_size, rank)),))
+
+    return _named(pool, f"adaptive_avg_pool{rank}d")
+
+
+def _adaptive_max(rank: int) -> Function:
+    def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+        x = a_tensor("adaptive_max_pool", input)
+        made = call_many(OPS["adaptive_max_pool"], (x,), (("size", _sizes(x, output_size, rank)),))
+        return made if return_indices else made[0]
+
+    return _named(pool, f"adaptive_max_pool{rank}d")
+
+
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = map(_adaptive_avg, (1, 2, 3))
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = map(_adaptive_max, (1, 2, 3))
+
+# -- sizes ---------------------------------------------------------------------------------
+
+
+def interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    x = a_tensor("interpolate", input)
+    rank = x._type.ndim - 2
+    if rank not in (1, 2, 3):
+        raise refuse(ShapeError, "needs 3, 4 or 5 dims: batch, channels, and one to three more", "interpolate", x)
+    if antialias:
+        raise refuse(ShapeError, "antialias is not there yet", "interpolate", x, mode=mode)
+    smooth = mode in ("linear", "bilinear", "bicubic", "trilinear")
+    if align_corners is not None and not smooth:
+        raise refuse(ShapeError, "align_corners is for linear, bilinear, bicubic and trilinear", "interpolate", x)
+    if (size is None) == (scale_factor is None):
+        raise refuse(ShapeError, "give either size or scale_factor", "interpolate", x, size=size)
+    sizes, scales = _target(x, rank, size, scale_factor, bool(recompute_scale_factor))
+    if mode == "area":
+        return call(OPS["adaptive_avg_pool"], (x,), (("size", sizes),))
+    attrs = (("size", sizes), ("mode", mode), ("align_corners", bool(align_corners)), ("scales", scales))
+    return call(OPS["interpolate"], (x,), attrs)
+
+
+def _target(x: Tensor, rank: int, size: Any, factor: Any, recompute: bool) -> tuple[Ints, tuple[float | None, ...]]:
+    none: tuple[float | None, ...] = (None,) * rank
+    if size is not None:
+        return _each("size", size, rank), none
+    factors = tuple(map(float, factor)) if isinstance(factor, tuple | list) else (float(factor),) * rank
+    if len(factors) != rank:
+        raise refuse(ShapeError, f"scale_factor is a number or {rank} of them", "interpolate", x, scale_factor=factor)
+    sizes = tuple(floor(n * f) for n, f in zip(x._type.shape[2:], factors, strict=True))
+    return sizes, none if recompute else factors
+
+
+def upsample(
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None
+) -> Tensor:
+    return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """(…, c·r·r, h, w) -> (…, c, h·r, w·r)"""
+    *lead, channels, h, w = _image("pixel_shuffle", input)
+    r = upscale_factor
+    if r < 1 or channels % (r * r):
+        raise refuse(ShapeError, f"{channels} channels are no multiple of {r}²", "pixel_shuffle", input, r)
+    parts = views.reshape(input, (*lead, channels // (r * r), r, r, h, w))
+    n = len(lead)
+    order = (*range(n), n, n + 3, n + 1, n + 4, n + 2)
+    return views.reshape(views.permute(parts, order), (*lead, channels // (r * r), h * r, w * r))
+
+
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """(…, c, h·r, w·r) -> (…, c·r·r, h, w)"""
+    *lead, channels, h, w = _image("pixel_unshuffle", input)
+    r = downscale_factor
+    if r < 1 or h % r or w % r:
+        raise refuse(ShapeError, f"height and width are multiples of {r}", "pixel_unshuffle", input, r)
+    parts = views.reshape(input, (*lead, channels, h // r, r, w // r, r))
+    n = len(lead)
+    order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+    return views.reshape(views.permute(parts, order), (*lead, channels * r * r, h // r, w // r))
+
+
+def _image(name: str, x: Tensor) -> Ints:
+    if x._type.ndim < 3:
+        raise refuse(ShapeError, "needs at least three dims", name, x)
+    return x._type.shape
+
+
+# -- columns -------------------------------------------------------------------------------
+
+
+def _columns(op: str, x: Tensor, batched: int, size: Ints, given: dict[str, Any]) -> Tensor:
+    attrs = (("size", size), *((name, _each(name, values, 2)) for name, values in given.items()))
+    alone = x._type.ndim == batched - 1
+    made = call(OPS[op], (views.unsqueeze(x, 0) if alone else x,), attrs)
+    return views.squeeze(made, 0) if alone else made
+
+
+def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
+    x = a_tensor("unfold", input)
+    given = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
+    return _columns("im2col", x, 4, x._type.shape[-2:], given)
+
+
+def fold(
+    input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Tensor:
+    given = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
+    return _columns("col2im", a_tensor("fold", input), 3, _each("output_size", output_size, 2), given)

@@ -1,0 +1,175 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+from gt.client.creation import empty
+from gt.client.tensor import Tensor
+from gt.nn import functional as F
+from gt.nn import init
+from gt.nn.module import Module
+from gt.nn.parameter import Parameter
+from gt.types import float32
+
+MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+def _each(value: Any, dims: int) -> tuple[int, ...]:
+    return (value,) * dims if isinstance(value, int) else tuple(value)
+
+
+class _Conv(Module):
+    dims = 1
+    transposed = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self._check(in_channels, out_channels, groups, padding, stride, padding_mode)
+        dims = self.dims
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size, self.stride = _each(kernel_size, dims), _each(stride, dims)
+        self.padding = padding if isinstance(padding, str) else _each(padding, dims)
+        self.dilation, self.padding_mode = _each(dilation, dims), padding_mode
+        self.output_padding = (0,) * dims
+        sizes = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
+        self.weight = Parameter(empty((*sizes, *self.kernel_size), dtype=dtype or float32))
+        self.register_parameter("bias", Parameter(empty(out_channels, dtype=dtype or float32)) if bias else None)
+        self.reset_parameters()
+
+    def _check(self, inputs: int, outputs: int, groups: int, padding: Any, stride: Any, mode: str) -> None:
+        if groups <= 0:
+            raise ValueError("groups must be a positive integer")
+        if inputs % groups:
+            raise ValueError("in_channels must be divisible by groups")
+        if outputs % groups:
+            raise ValueError("out_channels must be divisible by groups")
+        if isinstance(padding, str) and padding not in ("same", "valid"):
+            raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
+        if padding == "same" and any(s != 1 for s in _each(stride, self.dims)):
+            raise ValueError("padding='same' is not supported for strided convolutions")
+        if mode not in MODES:
+            raise ValueError(f"padding_mode must be one of {set(MODES)}, but got padding_mode='{mode}'")
+
+    def reset_parameters(self) -> None:
+        init.kaiming_uniform_(self.weight, a=sqrt(5))
+        if self.bias is not None:
+            bound = init._bias_bound(self.weight)
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, input: Tensor) -> Any:
+        conv = getattr(F, f"conv{self.dims}d")
+        if self.padding_mode == "zeros":
+            return conv(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        padded = F.pad(input, self._around(), mode=self.padding_mode)
+        return conv(padded, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+    def _around(self) -> tuple[int, ...]:
+        """The padding as `pad` takes it: the last dim first, before and after."""
+        if self.padding == "valid":
+            return (0, 0) * self.dims
+        made: list[int] = []
+        for d in reversed(range(self.dims)):
+            total = self.dilation[d] * (self.kernel_size[d] - 1)
+            made += [total // 2, total - total // 2] if self.padding == "same" else [self.padding[d]] * 2
+        return tuple(made)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        zeros, one = (0,) * self.dims, (1,) * self.dims
+        text += f", padding={self.padding}" if self.padding != zeros else ""
+        text += f", dilation={self.dilation}" if self.dilation != one else ""
+        text += f", output_padding={self.output_padding}" if self.output_padding != zeros else ""
+        text += f", groups={self.groups}" if self.groups != 1 else ""
+        text += ", bias=False" if self.bias is None else ""
+        return text + (f", padding_mode={self.padding_mode}" if self.padding_mode != "zeros" else "")
+
+
+class Conv1d(_Conv):
+    """See `torch.nn.Conv1d`."""
+
+
+class Conv2d(_Conv):
+    """See `torch.nn.Conv2d`."""
+
+    dims = 2
+
+
+class Conv3d(_Conv):
+    """See `torch.nn.Conv3d`."""
+
+    dims = 3
+
+
+class _ConvTranspose(_Conv):
+    transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Any = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if padding_mode != "zeros":
+            raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, dtype=dtype
+        )
+        self.output_padding = _each(output_padding, self.dims)
+
+    def forward(self, input: Tensor, output_size: Any = None) -> Any:
+        extra = self.output_padding if output_size is None else self._extra(input, list(output_size))
+        conv = getattr(F, f"conv_transpose{self.dims}d")
+        return conv(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
+
+    def _extra(self, input: Tensor, wanted: list[int]) -> tuple[int, ...]:
+        """What must be added for an output of this size."""
+        wanted = wanted[-self.dims :]
+        sizes = input.shape[-self.dims :]
+        least = [
+            (n - 1) * s - 2 * p + d * (k - 1) + 1
+            for n, s, p, d, k in zip(sizes, self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
+        ]
+        for size, low, s in zip(wanted, least, self.stride, strict=True):
+            if not low <= size <= low + s - 1:
+                raise ValueError(f"requested an output size of {wanted}, but valid sizes start from {least}")
+        return tuple(size - low for size, low in zip(wanted, least, strict=True))
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """See `torch.nn.ConvTranspose1d`."""
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """See `torch.nn.ConvTranspose2d`."""
+
+    dims = 2
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """See `torch.nn.ConvTranspose3d`."""
+
+    dims = 3

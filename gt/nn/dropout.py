@@ -1,0 +1,54 @@
+"""Dropout: of elements, and of whole channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.nn import functional as F
+from gt.nn.module import Module
+
+
+class _Dropout(Module):
+    function = "dropout"
+
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+        self.p, self.inplace = p, inplace
+
+    def forward(self, input: Any) -> Any:
+        if not self.training or self.p == 0:
+            return input
+        return getattr(F, self.function)(input, self.p, True, self.inplace)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, inplace={self.inplace}"
+
+
+class Dropout(_Dropout):
+    """See `torch.nn.Dropout`."""
+
+
+class Dropout1d(_Dropout):
+    """See `torch.nn.Dropout1d`."""
+
+    function = "dropout1d"
+
+
+class Dropout2d(_Dropout):
+    """See `torch.nn.Dropout2d`."""
+
+    function = "dropout2d"
+
+
+class Dropout3d(_Dropout):
+    """See `torch.nn.Dropout3d`."""
+
+    function = "dropout3d"
+
+
+class AlphaDropout(_Dropout):
+    """See `torch.nn.AlphaDropout`."""
+
+    function = "alpha_dropout"

@@ -1,0 +1,254 @@
+"""Normalisation: over the last dims, over groups of channels, over a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client.autograd import no_grad
+from gt.client.creation import ones, tensor, zeros
+from gt.client.tensor import Tensor
+from gt.nn import functional as F
+from gt.nn import init
+from gt.nn.module import Module
+from gt.nn.parameter import Parameter
+from gt.types import float32, int64
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def _affine(module: Module, shape: Any, weight: bool, bias: bool, dtype: Any) -> None:
+    dtype = dtype or float32
+    module.register_parameter("weight", Parameter(ones(shape, dtype=dtype)) if weight else None)
+    module.register_parameter("bias", Parameter(zeros(shape, dtype=dtype)) if bias else None)
+
+
+def _reset(module: Module) -> None:
+    if module.weight is not None:
+        init.ones_(module.weight)
+    if getattr(module, "bias", None) is not None:
+        init.zeros_(module.bias)
+
+
+class LayerNorm(Module):
+    """See `torch.nn.LayerNorm`."""
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape, self.eps, self.elementwise_affine = _sizes(normalized_shape), eps, elementwise_affine
+        _affine(self, self.normalized_shape, elementwise_affine, elementwise_affine and bias, dtype)
+
+    def reset_parameters(self) -> None:
+        _reset(self)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        affine = f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
+        return f"{self.normalized_shape}, eps={self.eps}, {affine}"
+
+
+class RMSNorm(Module):
+    """See `torch.nn.RMSNorm`."""
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape, self.eps, self.elementwise_affine = _sizes(normalized_shape), eps, elementwise_affine
+        weight = Parameter(ones(self.normalized_shape, dtype=dtype or float32)) if elementwise_affine else None
+        self.register_parameter("weight", weight)
+
+    def reset_parameters(self) -> None:
+        _reset(self)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class GroupNorm(Module):
+    """See `torch.nn.GroupNorm`."""
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_channels % num_groups:
+            raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        _affine(self, num_channels, affine, affine and bias, dtype)
+
+    def reset_parameters(self) -> None:
+        _reset(self)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        affine = f"affine={self.affine}, bias={self.bias is not None}"
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, {affine}"
+
+
+class _BatchStatistics(Module):
+    """What batch and instance norms share: the mean and variance of what was seen."""
+
+    #: how many dims an input may have
+    dims: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        _affine(self, num_features, affine, affine and bias, dtype)
+        track = track_running_stats
+        self.register_buffer("running_mean", zeros(num_features, dtype=dtype or float32) if track else None)
+        self.register_buffer("running_var", ones(num_features, dtype=dtype or float32) if track else None)
+        self.register_buffer("num_batches_tracked", tensor(0, dtype=int64) if track else None)
+
+    def reset_running_stats(self) -> None:
+        if self.track_running_stats:
+            self.running_mean.zero_()
+            self.running_var.fill_(1)
+            self.num_batches_tracked.zero_()
+
+    def reset_parameters(self) -> None:
+        self.reset_running_stats()
+        _reset(self)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim not in self.dims:
+            wanted = " or ".join(f"{n}D" for n in self.dims)
+            raise ValueError(f"expected {wanted} input (got {input.ndim}D input)")
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_BatchStatistics):
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        factor = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            with no_grad():
+                self.num_batches_tracked.add_(1)
+            if self.momentum is None:  # a mean of all batches: how many there were must be read
+                factor = 1.0 / self.num_batches_tracked.item()
+        by_batch = self.training or (self.running_mean is None and self.running_var is None)
+        track = not self.training or self.track_running_stats
+        return F.batch_norm(
+            input,
+            self.running_mean if track else None,
+            self.running_var if track else None,
+            self.weight,
+            self.bias,
+            by_batch,
+            factor,
+            self.eps,
+        )
+
+
+class BatchNorm1d(_BatchNorm):
+    """See `torch.nn.BatchNorm1d`."""
+
+    dims = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """See `torch.nn.BatchNorm2d`."""
+
+    dims = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """See `torch.nn.BatchNorm3d`."""
+
+    dims = (5,)
+
+
+class _InstanceNorm(_BatchStatistics):
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+
+    def forward(self, input: Tensor) -> Any:
+        self._check_input_dim(input)
+        alone = input.ndim == self.dims[0]
+        made = F.instance_norm(
+            input.unsqueeze(0) if alone else input,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or not self.track_running_stats,
+            0.0 if self.momentum is None else self.momentum,
+            self.eps,
+        )
+        return made.squeeze(0) if alone else made
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """See `torch.nn.InstanceNorm1d`."""
+
+    dims = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """See `torch.nn.InstanceNorm2d`."""
+
+    dims = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """See `torch.nn.InstanceNorm3d`."""
+
+    dims = (4, 5)

@@ -1,0 +1,46 @@
+"""A tensor that belongs to a module and is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client.autograd import requires_grad_
+from gt.client.creation import as_tensor, empty
+from gt.client.emit import current, detached
+from gt.client.pointwise import clone
+from gt.client.tensor import Tensor
+
+
+class Parameter(Tensor):
+    """See `torch.nn.Parameter`. It shares the value of the tensor it is made of, unless that is a view."""
+
+    def __init__(self, data: Any = None, requires_grad: bool = True) -> None:
+        value = empty(0) if data is None else as_tensor(data)
+        current(value)
+        # an optimizer writes all its parameters at once, which cannot be done through a view
+        value = clone(detached(value)) if value._view is not None else value
+        super().__init__(value._cell, value._type)
+        if requires_grad:
+            requires_grad_(self)
+
+    @property
+    def data(self) -> Tensor:
+        return detached(self)
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        assign(self, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        made = memo[id(self)] = Parameter(clone(detached(self)), self._node is not None)
+        return made
+
+    def __repr__(self) -> str:
+        return "Parameter containing:\n" + super().__repr__()
+
+
+def assign(p: Tensor, value: Tensor) -> None:
+    """Let p look at another value, of another dtype perhaps: what ``p.data = value`` does."""
+    current(value)
+    value = clone(detached(value)) if value._view is not None else value
+    p._cell, p._type = value._cell, value._type

@@ -1,0 +1,283 @@
+"""Transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+from gt.client.creation import full
+from gt.client.functions import triu
+from gt.client.tensor import Tensor
+from gt.nn import functional as F
+from gt.nn import init
+from gt.nn.attention import MultiheadAttention
+from gt.nn.containers import ModuleList
+from gt.nn.dropout import Dropout
+from gt.nn.linear import Linear
+from gt.nn.module import Module
+from gt.nn.norm import LayerNorm
+from gt.types import float32
+
+Activation = str | Callable[[Tensor], Tensor]
+
+
+def _activation(given: Activation) -> Any:
+    if not isinstance(given, str):
+        return given
+    if given not in ("relu", "gelu"):
+        raise RuntimeError(f"activation should be relu/gelu, not {given}")
+    return getattr(F, given)
+
+
+class _Layer(Module):
+    """What both kinds of layer share: attention to oneself, and two linear maps."""
+
+    def _start(self, d_model: int, nhead: int, dropout: float, **options: Any) -> None:
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, **options)
+
+    def _two_maps(self, d_model: int, width: int, dropout: float, bias: bool, dtype: Any) -> None:
+        self.linear1 = Linear(d_model, width, bias=bias, dtype=dtype)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(width, d_model, bias=bias, dtype=dtype)
+
+    def _mapped(self, x: Tensor) -> Tensor:
+        made: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
+        return made
+
+
+class TransformerEncoderLayer(_Layer):
+    """See `torch.nn.TransformerEncoderLayer`."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self._start(d_model, nhead, dropout, bias=bias, batch_first=batch_first, dtype=dtype)
+        self._two_maps(d_model, dim_feedforward, dropout, bias, dtype)
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        self.activation = _activation(activation)
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Any:
+        def attended(x: Tensor) -> Any:
+            given = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask, "is_causal": is_causal}
+            return self.dropout1(self.self_attn(x, x, x, need_weights=False, **given)[0])
+
+        if self.norm_first:
+            x = src + attended(self.norm1(src))
+            return x + self.dropout2(self._mapped(self.norm2(x)))
+        x = self.norm1(src + attended(src))
+        return self.norm2(x + self.dropout2(self._mapped(x)))
+
+
+class TransformerDecoderLayer(_Layer):
+    """See `torch.nn.TransformerDecoderLayer`."""
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        options = {"bias": bias, "batch_first": batch_first, "dtype": dtype}
+        self._start(d_model, nhead, dropout, **options)
+        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, **options)
+        self._two_maps(d_model, dim_feedforward, dropout, bias, dtype)
+        self.norm_first = norm_first
+        for name in ("norm1", "norm2", "norm3"):
+            setattr(self, name, LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype))
+        for name in ("dropout1", "dropout2", "dropout3"):
+            setattr(self, name, Dropout(dropout))
+        self.activation = _activation(activation)
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Any:
+        def to_itself(x: Tensor) -> Any:
+            given = {"attn_mask": tgt_mask, "key_padding_mask": tgt_key_padding_mask, "is_causal": tgt_is_causal}
+            return self.dropout1(self.self_attn(x, x, x, need_weights=False, **given)[0])
+
+        def to_memory(x: Tensor) -> Any:
+            given = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask}
+            found = self.multihead_attn(x, memory, memory, need_weights=False, is_causal=memory_is_causal, **given)
+            return self.dropout2(found[0])
+
+        if self.norm_first:
+            x = tgt + to_itself(self.norm1(tgt))
+            x = x + to_memory(self.norm2(x))
+            return x + self.dropout3(self._mapped(self.norm3(x)))
+        x = self.norm1(tgt + to_itself(tgt))
+        x = self.norm2(x + to_memory(x))
+        return self.norm3(x + self.dropout3(self._mapped(x)))
+
+
+def _copies(layer: Module, count: int) -> ModuleList:
+    return ModuleList(deepcopy(layer) for _ in range(count))
+
+
+class TransformerEncoder(Module):
+    """See `torch.nn.TransformerEncoder`. Padded places are computed like all others: there are no nested tensors."""
+
+    def __init__(
+        self,
+        encoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ) -> None:
+        super().__init__()
+        self.layers = _copies(encoder_layer, num_layers)
+        self.num_layers, self.norm = num_layers, norm
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Any:
+        for layer in self.layers:
+            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
+        return src if self.norm is None else self.norm(src)
+
+
+class TransformerDecoder(Module):
+    """See `torch.nn.TransformerDecoder`."""
+
+    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
+        super().__init__()
+        self.layers = _copies(decoder_layer, num_layers)
+        self.num_layers, self.norm = num_layers, norm
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Any:
+        for layer in self.layers:
+            tgt = layer(
+                tgt,
+                memory,
+                tgt_mask,
+                memory_mask,
+                tgt_key_padding_mask,
+                memory_key_padding_mask,
+                bool(tgt_is_causal),
+                memory_is_causal,
+            )
+        return tgt if self.norm is None else self.norm(tgt)
+
+
+class Transformer(Module):
+    """See `torch.nn.Transformer`."""
+
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = "relu",
+        custom_encoder: Any = None,
+        custom_decoder: Any = None,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        of_layer = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
+
+        self.encoder = custom_encoder or TransformerEncoder(
+            TransformerEncoderLayer(*of_layer, dtype=dtype), num_encoder_layers, norm()
+        )
+        self.decoder = custom_decoder or TransformerDecoder(
+            TransformerDecoderLayer(*of_layer, dtype=dtype), num_decoder_layers, norm()
+        )
+        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
+        for p in self.parameters():
+            if p.ndim > 1:
+                init.xavier_uniform_(p)
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        src_is_causal: bool | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Any:
+        if src.shape[-1] != self.d_model or tgt.shape[-1] != self.d_model:
+            raise RuntimeError("the feature number of src and tgt must be equal to d_model")
+        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
+        return self.decoder(
+            tgt,
+            memory,
+            tgt_mask,
+            memory_mask,
+            tgt_key_padding_mask,
+            memory_key_padding_mask,
+            tgt_is_causal,
+            memory_is_causal,
+        )
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
+        return triu(full((sz, sz), float("-inf"), dtype=dtype or float32), 1)

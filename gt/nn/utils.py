@@ -1,0 +1,103 @@
+"""``gt.nn.utils``: gradients kept within bounds, and parameters as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gt.client.autograd import no_grad
+from gt.client.creation import tensor
+from gt.client.emit import call, call_into_many
+from gt.client.functions import cat
+from gt.client.pointwise import clamp
+from gt.client.tensor import Tensor
+from gt.nn.parameter import assign
+from gt.ops import OPS
+
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "vector_to_parameters"]
+
+TOTAL_NORM, SCALE_MANY, CLAMP_MANY = OPS["total_norm"], OPS["scale_many"], OPS["clamp_many"]
+
+#: tensors one instruction takes
+MOST = 2048
+
+
+def _grads(parameters: Any) -> list[Tensor]:
+    listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [p.grad for p in listed if p.grad is not None]
+
+
+def _pieces(xs: list[Tensor]) -> list[tuple[Tensor, ...]]:
+    """Those of one dtype together, and no more than fit into an instruction."""
+    together: dict[Any, list[Tensor]] = {}
+    for x in xs:
+        together.setdefault(x._type.dtype, []).append(x)
+    return [tuple(same[i : i + MOST]) for same in together.values() for i in range(0, len(same), MOST)]
+
+
+@no_grad()
+def get_total_norm(
+    tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+) -> Tensor:
+    listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    if not listed:
+        return tensor(0.0)
+    ord = float(norm_type)
+    parts = [call(TOTAL_NORM, piece, (("ord", ord),)) for piece in _pieces(listed)]
+    total = (
+        parts[0] if len(parts) == 1 else call(TOTAL_NORM, tuple(p.to(parts[0].dtype) for p in parts), (("ord", ord),))
+    )
+    if error_if_nonfinite and not total.isfinite():
+        raise RuntimeError(
+            f"The total norm of order {ord} for gradients from `parameters` is non-finite, so it cannot be clipped. "
+            "To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`"
+        )
+    return total
+
+
+@no_grad()
+def clip_grad_norm_(
+    parameters: Any,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """See `torch.nn.utils.clip_grad_norm_`. The norm is a tensor that nobody waited for."""
+    grads = _grads(parameters)
+    total = get_total_norm(grads, norm_type, error_if_nonfinite)
+    if grads:
+        factor = clamp(float(max_norm) / (total + 1e-6), max=1.0)
+        for piece in _pieces(_written(grads)):
+            call_into_many(SCALE_MANY, piece, (factor,))
+    return total
+
+
+@no_grad()
+def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
+    """See `torch.nn.utils.clip_grad_value_`."""
+    limit = float(clip_value)
+    for piece in _pieces(_written(_grads(parameters))):
+        call_into_many(CLAMP_MANY, piece, (-limit, limit))
+
+
+def _written(grads: list[Tensor]) -> list[Tensor]:
+    """A gradient that is a view gets a value of its own first: many tensors at once are not written through views."""
+    for g in grads:
+        if g._view is not None:
+            assign(g, g)
+            g._view = None
+    return grads
+
+
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    return cat([p.reshape(-1) for p in parameters])
+
+
+@no_grad()
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    start = 0
+    for p in parameters:
+        count = p._type.numel
+        p.copy_(vec[start : start + count].reshape(p.shape))
+        start += count

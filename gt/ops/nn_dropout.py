@@ -1,0 +1,61 @@
+"""Dropout: which elements stay is a function of (seed, stream), and so the same wherever it is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops import philox
+from gt.ops.core import Types
+from gt.ops.nn_back import one, op
+from gt.types import INT, OperandType, TensorType, bool_
+
+
+def _thinned(x: TensorType, seed: OperandType, stream: OperandType, *, p: float) -> Types:
+    if x.dtype.kind != "f":
+        raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
+    if seed is not INT or stream is not INT:
+        raise DTypeError("the seed and the stream are ints")
+    if not 0 <= p <= 1:
+        raise ShapeError(f"p is a probability, and {p} is not")
+    return x, TensorType(x.shape, bool_)
+
+
+def _scale(p: float) -> float:
+    return 0.0 if p == 1 else 1 / (1 - p)
+
+
+def _drop_torch(torch: Any, x: Any, seed: int, stream: int, *, p: float) -> Any:
+    # the mask is drawn in float32 for all dtypes: it does not depend on them
+    drawn = philox.on_torch(philox.uniform, seed, stream, shape=tuple(x.shape), dtype="float32", device=x.device)
+    mask = drawn >= p
+    return torch.ops.aten.native_dropout_backward(x, mask, _scale(p)), mask
+
+
+def _drop_numpy(np: Any, x: Any, seed: int, stream: int, *, p: float) -> Any:
+    mask = philox.on_numpy(philox.uniform, seed, stream, shape=x.shape, dtype="float32") >= np.float32(p)
+    return x * mask * x.dtype.type(_scale(p)), mask
+
+
+op(
+    "dropout",
+    infer=_thinned,
+    vjp=(lambda g, y1, _x, _seed, _stream, *, p: one("dropout_backward", g[0], y1[1], p=p), None, None),
+    torch=_drop_torch,
+    kernel=_drop_numpy,
+)
+
+
+def _masked(g: TensorType, mask: TensorType, *, p: float) -> TensorType:
+    if g.shape != mask.shape or mask.dtype is not bool_ or g.dtype.kind != "f":
+        raise ShapeError("the mask says for each element whether it stays")
+    return g
+
+
+op(
+    "dropout_backward",
+    infer=_masked,
+    vjp=(lambda d, _y, _g, mask, *, p: one("dropout_backward", d, mask, p=p), None),
+    torch=lambda torch, g, mask, *, p: torch.ops.aten.native_dropout_backward(g, mask, _scale(p)),
+    kernel=lambda np, g, mask, *, p: g * mask * g.dtype.type(_scale(p)),
+)

@@ -1,0 +1,198 @@
+"""The greatest of each window, with its place in the input, counted over all spatial dims."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from gt.errors import ShapeError
+from gt.ops.core import Types
+from gt.ops.infer import shown
+from gt.ops.nn_back import one, op
+from gt.ops.nn_conv import Ints, _spatial, padded, seen
+from gt.ops.nn_norm import floating_input
+from gt.types import TensorType, int64
+
+
+def pooled_size(n: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
+    room = n + 2 * padding - dilation * (kernel - 1) - 1
+    size = (room + (stride - 1 if ceil_mode else 0)) // stride + 1
+    # the last window starts inside the input or its left padding
+    return size - 1 if ceil_mode and (size - 1) * stride >= n + padding else size
+
+
+def pooled(
+    x: TensorType, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
+) -> tuple[int, ...]:
+    rank = len(kernel)
+    floating_input(x)
+    if not rank + 1 <= x.ndim <= rank + 2:
+        raise ShapeError(f"needs {rank + 1} or {rank + 2} dims: a batch or not, channels, and {rank} more")
+    for name, values, least in (("kernel_size", kernel, 1), ("stride", stride, 1), ("padding", padding, 0)):
+        _spatial(name, values, rank, least)
+    _spatial("dilation", dilation, rank, 1)
+    for k, p in zip(kernel, padding, strict=True):
+        if 2 * p > k:
+            raise ShapeError(f"padding {p} is more than half of kernel size {k}")
+    modes = (ceil_mode,) * rank
+    sizes = tuple(map(pooled_size, x.shape[-rank:], kernel, stride, padding, dilation, modes))
+    if min(sizes) < 1 or 0 in x.shape[1:]:
+        raise ShapeError(f"the window {shown(kernel)} is larger than the input")
+    return (*x.shape[:-rank], *sizes)
+
+
+def _greatest(x: TensorType, *, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> Types:
+    shape = pooled(x, kernel, stride, padding, dilation, ceil_mode)
+    return TensorType(shape, x.dtype), TensorType(shape, int64)
+
+
+def planar(x: Any, rank: int) -> Any:
+    """One spatial dim as two: torch's kernels start there."""
+    return x.unsqueeze(-2) if rank == 1 else x
+
+
+def two(values: Ints, first: int) -> Ints:
+    return (first, *values) if len(values) == 1 else values
+
+
+def _max_torch(
+    torch: Any, x: Any, *, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
+) -> Any:
+    rank = len(kernel)
+    call = torch.ops.aten.max_pool3d_with_indices if rank == 3 else torch.ops.aten.max_pool2d_with_indices
+    how = two(kernel, 1), two(stride, 1), two(padding, 0), two(dilation, 1), ceil_mode
+    made = call(planar(x, rank), *how)
+    return tuple(m.squeeze(-2) for m in made) if rank == 1 else tuple(made)
+
+
+def _max_numpy(np: Any, x: Any, *, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> Any:
+    rank = len(kernel)
+    inner = x.shape[-rank:]
+    sizes = tuple(map(pooled_size, inner, kernel, stride, padding, dilation, (ceil_mode,) * rank))
+    # a window may reach over the end: there is nothing there
+    ends = [
+        max(0, (n - 1) * s + d * (k - 1) + 1 - m - 2 * p)
+        for n, s, d, k, m, p in zip(sizes, stride, dilation, kernel, inner, padding, strict=True)
+    ]
+    source = padded(np, x, padding, -np.inf, tuple(ends))
+    places = padded(np, np.arange(prod(inner)).reshape(inner), padding, -1, tuple(ends))
+    best = np.full((*x.shape[:-rank], *sizes), -np.inf, x.dtype)
+    at = np.full(best.shape, -1)
+    for _, slices in seen(kernel, sizes, stride, dilation):
+        value, place = source[slices], np.broadcast_to(places[slices], best.shape)
+        better = (place >= 0) & ((value > best) | np.isnan(value) | (at < 0))
+        best, at = np.where(better, value, best), np.where(better, place, at)
+    return best, at
+
+
+def _max_vjp(g: Any, y1: Any, _x: Any, **window: Any) -> Any:
+    rank = len(window["kernel"])
+    how = tuple(window[name] for name in ("kernel", "stride", "padding", "dilation", "ceil_mode"))
+    return one("max_pool_backward", g[0], y1[1], size=tuple(_x.shape[-rank:]), window=how)
+
+
+op("max_pool", infer=_greatest, vjp=(_max_vjp,), torch=_max_torch, kernel=_max_numpy)
+
+
+def _placed(g: TensorType, indices: TensorType, *, size: Ints, window: tuple[Any, ...]) -> TensorType:
+    """``window`` is how the windows were chosen, or nothing if they were not regular."""
+    if g.shape != indices.shape or indices.dtype is not int64:
+        raise ShapeError("there is a place for each gradient")
+    return TensorType((*g.shape[: -len(size)], *size), g.dtype)
+
+
+def _flat(x: Any, rank: int) -> Any:
+    lead = x.shape[: x.ndim - rank]
+    return x.reshape((*lead, prod(x.shape[x.ndim - rank :])))
+
+
+def _place_torch(torch: Any, g: Any, indices: Any, *, size: Ints, window: tuple[Any, ...]) -> Any:
+    rank, shape = len(size), (*g.shape[: -len(size)], *size)
+    if window and rank < 3 and g.numel():
+        *how, ceil_mode = window
+        how = [two(v, d) for v, d in zip(how, (1, 1, 0, 1), strict=True)]
+        like = planar(g.new_empty(shape), rank)  # asked for its shape alone
+        made = torch.ops.aten.max_pool2d_with_indices_backward(
+            planar(g, rank), like, *how, ceil_mode, planar(indices, rank)
+        )
+        return made.reshape(shape)
+    made = g.new_zeros((*g.shape[:-rank], prod(size)))
+    return made.scatter_add_(-1, _flat(indices, rank), _flat(g, rank)).reshape(shape)
+
+
+def _place_numpy(np: Any, g: Any, indices: Any, *, size: Ints, window: tuple[Any, ...]) -> Any:
+    rank = len(size)
+    values, at = _flat(g, rank), _flat(indices, rank)
+    made = np.zeros((*values.shape[:-1], prod(size)), np.float32 if g.dtype == np.float16 else g.dtype)
+    where = list(np.indices(at.shape))
+    where[-1] = at
+    np.add.at(made, tuple(where), values)
+    return made.reshape((*g.shape[:-rank], *size))
+
+
+op(
+    "max_pool_backward",
+    infer=_placed,
+    vjp=(
+        lambda d, _y, _g, indices, *, size, window: (
+            _flat(d, len(size)).gather(-1, _flat(indices, len(size))).reshape(_g.shape)
+        ),
+        None,
+    ),
+    torch=_place_torch,
+    kernel=_place_numpy,
+)
+
+# -- windows that share out the input ------------------------------------------------------
+
+
+def shares(n: int, size: int) -> list[tuple[int, int]]:
+    """Where each of so many windows starts and ends."""
+    return [(i * n // size, -(-(i + 1) * n // size)) for i in range(size)]
+
+
+def adapted(x: TensorType, size: Ints) -> tuple[int, ...]:
+    rank = len(size)
+    floating_input(x)
+    if not rank + 1 <= x.ndim <= rank + 2 or 0 in x.shape[-rank:]:
+        raise ShapeError(f"needs {rank + 1} or {rank + 2} dims: a batch or not, channels, and {rank} more")
+    _spatial("output_size", size, rank, 0)
+    return (*x.shape[:-rank], *size)
+
+
+def _adapted(x: TensorType, *, size: Ints) -> Types:
+    shape = adapted(x, size)
+    return TensorType(shape, x.dtype), TensorType(shape, int64)
+
+
+def _adapt_torch(torch: Any, x: Any, *, size: Ints) -> Any:
+    rank = len(size)
+    call = torch.ops.aten.adaptive_max_pool3d if rank == 3 else torch.ops.aten.adaptive_max_pool2d
+    made = call(planar(x, rank), two(size, 1))
+    return tuple(m.squeeze(-2) for m in made) if rank == 1 else tuple(made)
+
+
+def _adapt_numpy(np: Any, x: Any, *, size: Ints) -> Any:
+    rank = len(size)
+    inner = x.shape[-rank:]
+    places = np.arange(prod(inner)).reshape(inner)
+    best, at = np.empty((*x.shape[:-rank], *size), x.dtype), np.empty((*x.shape[:-rank], *size), np.int64)
+    windows = [shares(n, m) for n, m in zip(inner, size, strict=True)]
+    for cell in np.ndindex(*size):
+        slices = tuple(slice(*windows[d][i]) for d, i in enumerate(cell))
+        values = _flat(x[(..., *slices)], rank)
+        first = values.argmax(-1)
+        best[(..., *cell)] = np.take_along_axis(values, first[..., None], -1)[..., 0]
+        at[(..., *cell)] = places[slices].reshape(-1)[first]
+    return best, at
+
+
+op(
+    "adaptive_max_pool",
+    infer=_adapted,
+    vjp=(
+        lambda g, y1, _x, *, size: one("max_pool_backward", g[0], y1[1], size=tuple(_x.shape[-len(size) :]), window=()),
+    ),
+    torch=_adapt_torch,
+    kernel=_adapt_numpy,
+)

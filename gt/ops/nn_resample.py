@@ -1,0 +1,266 @@
+"""Maps from one size to another, linear and separable: average pools and interpolation.
+
+Each is a matrix a spatial dim, which is how numpy does it; its gradient is the same with the matrices transposed.
+torch has kernels for both ways. A row of `RESAMPLERS` makes the two ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import floor
+from typing import Any
+
+from gt.errors import ShapeError
+from gt.ops.nn_back import one, op
+from gt.ops.nn_conv import Ints
+from gt.ops.nn_linear import wide
+from gt.ops.nn_norm import floating_input
+from gt.ops.nn_pool import adapted, planar, pooled, pooled_size, shares, two
+from gt.types import Shape, TensorType
+
+Rows = list[dict[int, float]]
+
+
+def resampler(
+    name: str,
+    shape: Callable[..., Shape],
+    rows: Callable[..., list[Rows]],
+    forward: Callable[..., Any],
+    back: Callable[..., Any],
+) -> None:
+    """``shape``: (x's type, **how) -> the result's; ``rows``: (sizes, **how) -> for each dim, each result's weights."""
+
+    def apply(np: Any, x: Any, sizes: Ints, transposed: bool, how: dict[str, Any]) -> Any:
+        (x,) = wide(np, x)
+        for d, weights in enumerate(rows(sizes, **how)):
+            matrix = np.zeros((len(weights), sizes[d]), x.dtype)
+            for i, row in enumerate(weights):
+                for j, w in row.items():
+                    matrix[i, j] += w
+            axis = x.ndim - len(sizes) + d
+            matrix = matrix.T if transposed else matrix
+            x = np.moveaxis(np.tensordot(x, matrix, axes=(axis, 1)), -1, axis)
+        return np.ascontiguousarray(x)
+
+    def infer(x: TensorType, **how: Any) -> TensorType:
+        return TensorType(shape(x, **how), x.dtype)
+
+    def infer_back(g: TensorType, *, sizes: Ints, **how: Any) -> TensorType:
+        made = TensorType((*g.shape[: g.ndim - len(sizes)], *sizes), g.dtype)
+        if infer(made, **how) is not g:
+            raise ShapeError(f"not the gradient of a result for {made}")
+        return made
+
+    rank = rank_of
+    op(
+        name,
+        infer=infer,
+        vjp=(lambda g, _y, _x, **how: one(f"{name}_backward", g, sizes=tuple(_x.shape[-rank(how) :]), **how),),
+        torch=forward,
+        kernel=lambda np, x, **how: apply(np, x, x.shape[-rank(how) :], False, how),
+    )
+    op(
+        f"{name}_backward",
+        infer=infer_back,
+        vjp=(lambda d, _y, _g, *, sizes, **how: one(name, d, **how),),
+        torch=back,
+        kernel=lambda np, g, *, sizes, **how: apply(np, g, sizes, True, how),
+    )
+
+
+def rank_of(how: dict[str, Any]) -> int:
+    return len(how["kernel"] if "kernel" in how else how["size"])
+
+
+def _squeezed(x: Any, rank: int) -> Any:
+    return x.squeeze(-2) if rank == 1 else x
+
+
+# -- averages of windows -------------------------------------------------------------------
+
+
+def _averaged(
+    x: TensorType,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Shape:
+    if divisor == 0:
+        raise ShapeError("divisor must be not zero")
+    return pooled(x, kernel, stride, padding, (1,) * len(kernel), ceil_mode)
+
+
+def _average_rows(
+    sizes: Ints,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> list[Rows]:
+    made: list[Rows] = []
+    for d, (n, k, s, p) in enumerate(zip(sizes, kernel, stride, padding, strict=True)):
+        rows: Rows = []
+        for i in range(pooled_size(n, k, s, p, 1, ceil_mode)):
+            start, end = i * s - p, min(i * s - p + k, n + p)
+            inside = range(max(start, 0), min(end, n))
+            count = end - start if count_include_pad else len(inside)
+            share = (1 / divisor if d == 0 else 1) if divisor else 1 / count
+            rows.append(dict.fromkeys(inside, share))
+        made.append(rows)
+    return made
+
+
+def _average_arguments(how: dict[str, Any]) -> tuple[Any, ...]:
+    return (
+        two(how["kernel"], 1),
+        two(how["stride"], 1),
+        two(how["padding"], 0),
+        how["ceil_mode"],
+        how["count_include_pad"],
+        how["divisor"],
+    )
+
+
+def _average_torch(torch: Any, x: Any, **how: Any) -> Any:
+    rank = rank_of(how)
+    call = torch.ops.aten.avg_pool3d if rank == 3 else torch.ops.aten.avg_pool2d
+    return _squeezed(call(planar(x, rank), *_average_arguments(how)), rank)
+
+
+def _average_back(torch: Any, g: Any, *, sizes: Ints, **how: Any) -> Any:
+    rank = rank_of(how)
+    like = g.new_empty((*g.shape[:-rank], *sizes))  # asked for its shape alone
+    call = torch.ops.aten.avg_pool3d_backward if rank == 3 else torch.ops.aten.avg_pool2d_backward
+    if not g.numel():
+        return like
+    return _squeezed(call(planar(g, rank), planar(like, rank), *_average_arguments(how)), rank)
+
+
+resampler("avg_pool", _averaged, _average_rows, _average_torch, _average_back)
+
+# -- averages that share out the input -----------------------------------------------------
+
+
+def _share_rows(sizes: Ints, *, size: Ints) -> list[Rows]:
+    return [
+        [dict.fromkeys(range(a, b), 1 / (b - a)) for a, b in shares(n, m)] for n, m in zip(sizes, size, strict=True)
+    ]
+
+
+def _share_torch(torch: Any, x: Any, *, size: Ints) -> Any:
+    rank = len(size)
+    aten = torch.ops.aten
+    call = aten._adaptive_avg_pool3d if rank == 3 else aten._adaptive_avg_pool2d
+    return _squeezed(call(planar(x, rank), two(size, 1)), rank)
+
+
+def _share_back(torch: Any, g: Any, *, sizes: Ints, size: Ints) -> Any:
+    rank = len(size)
+    aten = torch.ops.aten
+    like = g.new_empty((*g.shape[:-rank], *sizes))
+    if not g.numel():
+        return like.zero_()
+    call = aten._adaptive_avg_pool3d_backward if rank == 3 else aten._adaptive_avg_pool2d_backward
+    return _squeezed(call(planar(g, rank).contiguous(), planar(like, rank)), rank)
+
+
+resampler("adaptive_avg_pool", lambda x, *, size: adapted(x, size), _share_rows, _share_torch, _share_back)
+
+# -- interpolation -------------------------------------------------------------------------
+
+#: (mode, spatial dims) -> torch's kernel, and whether it takes align_corners
+KERNELS: dict[tuple[str, int], tuple[str, bool]] = {
+    **{("nearest", r): (f"upsample_nearest{r}d", False) for r in (1, 2, 3)},
+    **{("nearest-exact", r): (f"_upsample_nearest_exact{r}d", False) for r in (1, 2, 3)},
+    ("linear", 1): ("upsample_linear1d", True),
+    ("bilinear", 2): ("upsample_bilinear2d", True),
+    ("trilinear", 3): ("upsample_trilinear3d", True),
+    ("bicubic", 2): ("upsample_bicubic2d", True),
+}
+
+
+def _resized(x: TensorType, *, size: Ints, mode: str, align_corners: bool, scales: tuple[float | None, ...]) -> Shape:
+    floating_input(x)
+    rank = len(size)
+    if (mode, rank) not in KERNELS:
+        raise ShapeError(f"mode {mode!r} is not for {rank} spatial dims")
+    if x.ndim != rank + 2 or len(scales) != rank:
+        raise ShapeError(f"needs {rank + 2} dims: batch, channels, and {rank} more")
+    if min(size) < 1 or 0 in x.shape[1:]:
+        raise ShapeError(f"input and output sizes are greater than 0, and {size} or {x} is not")
+    return (*x.shape[:2], *size)
+
+
+def _resize_rows(
+    sizes: Ints, *, size: Ints, mode: str, align_corners: bool, scales: tuple[float | None, ...]
+) -> list[Rows]:
+    weigh = WEIGHTS[mode]
+    made = []
+    for n, m, scale in zip(sizes, size, scales, strict=True):
+        step = ((n - 1) / (m - 1) if m > 1 else 0.0) if align_corners else (1 / scale if scale else n / m)
+        made.append([weigh(i, n, step, align_corners) for i in range(m)])
+    return made
+
+
+def _nearest(i: int, n: int, step: float, _: bool) -> dict[int, float]:
+    return {min(floor(i * step), n - 1): 1.0}
+
+
+def _nearest_exact(i: int, n: int, step: float, _: bool) -> dict[int, float]:
+    return {min(floor((i + 0.5) * step), n - 1): 1.0}
+
+
+def _linear(i: int, n: int, step: float, align_corners: bool) -> dict[int, float]:
+    at = i * step if align_corners else max((i + 0.5) * step - 0.5, 0.0)
+    left = min(floor(at), n - 1)
+    share = at - left
+    return {left: 1.0 - share, left + 1: share} if left < n - 1 else {left: 1.0}
+
+
+def _cubic(i: int, n: int, step: float, align_corners: bool) -> dict[int, float]:
+    at = i * step if align_corners else (i + 0.5) * step - 0.5
+    left, a = floor(at), -0.75
+    row: dict[int, float] = {}
+    for k in range(-1, 3):
+        x = abs(at - (left + k))
+        near = ((a + 2) * x - (a + 3)) * x * x + 1
+        far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+        j = min(max(left + k, 0), n - 1)
+        row[j] = row.get(j, 0.0) + (near if x <= 1 else far)
+    return row
+
+
+WEIGHTS: dict[str, Callable[[int, int, float, bool], dict[int, float]]] = {
+    "nearest": _nearest,
+    "nearest-exact": _nearest_exact,
+    "linear": _linear,
+    "bilinear": _linear,
+    "trilinear": _linear,
+    "bicubic": _cubic,
+}
+
+
+def _resize_arguments(mode: str, align_corners: bool, size: Ints) -> tuple[str, tuple[bool, ...]]:
+    name, takes = KERNELS[mode, len(size)]
+    return name, (align_corners,) if takes else ()
+
+
+def _resize_torch(torch: Any, x: Any, *, size: Ints, mode: str, align_corners: bool, scales: Any) -> Any:
+    name, corners = _resize_arguments(mode, align_corners, size)
+    return getattr(torch.ops.aten, name)(x, size, *corners, *scales)
+
+
+def _resize_back(torch: Any, g: Any, *, sizes: Ints, size: Ints, mode: str, align_corners: bool, scales: Any) -> Any:
+    name, corners = _resize_arguments(mode, align_corners, size)
+    shape = (*g.shape[:2], *sizes)
+    return getattr(torch.ops.aten, f"{name}_backward")(g, size, shape, *corners, *scales)
+
+
+resampler("interpolate", _resized, _resize_rows, _resize_torch, _resize_back)

@@ -1,0 +1,334 @@
+"""Ops that work on many tensors at once: the steps of optimizers, clipping and unscaling of gradients.
+
+The operands of a step are columns of ``n`` tensors each: the parameters, then each kind of state, then the gradients;
+after them the numbers, which change with a schedule and so are no attributes. The results are the new parameters and
+states. An optimizer writes them in place: torch does that with its fused and ``foreach`` kernels, numpy one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops.core import op
+from gt.types import OperandType, Scalar, TensorType, bool_, float32
+
+#: one parameter's new values: (xp, parameter, *states, gradient, *numbers, **flags) -> (parameter, *states)
+Rule = Callable[..., tuple[Any, ...]]
+Columns = list[list[Any]]
+
+
+def _step(name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: Callable[..., None]) -> None:
+    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers."""
+
+    def columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
+        count = kinds(**flags) + 1
+        if len(operands) != n * count + numbers:
+            raise ShapeError(f"takes {count} times {n} tensors and {numbers} numbers, not {len(operands)} operands")
+        return [list(operands[k * n : k * n + n]) for k in range(count)], operands[n * count :]
+
+    def infer(*operands: OperandType, n: int, **flags: Any) -> tuple[TensorType, ...]:
+        found, rest = columns(operands, n, flags)
+        if any(isinstance(t, Scalar) for column in found for t in column):
+            raise DTypeError("a parameter, a state and a gradient are tensors")
+        if not all(isinstance(t, Scalar) for t in rest):
+            raise DTypeError("the last operands are numbers")
+        for p, g in zip(found[0], found[-1], strict=True):
+            if p.shape != g.shape:
+                raise ShapeError(f"a gradient {g} does not belong to a parameter {p}")
+        return tuple(t for column in found[:-1] for t in column)
+
+    def kernel(xp: Any, *operands: Any, n: int, **flags: Any) -> Any:
+        found, rest = columns(operands, n, flags)
+        rows = [rule(xp, *row, *rest, **flags) for row in zip(*found, strict=True)]
+        made = tuple(row[k] for k in range(len(found) - 1) for row in rows)
+        return made if len(made) > 1 else made[0]
+
+    def inplace(torch: Any, *operands: Any, n: int, **flags: Any) -> None:
+        found, rest = columns(operands, n, flags)
+        many(torch, *found, *rest, **flags)
+
+    op(name, infer=infer, kernel=kernel, inplace=inplace)
+
+
+def _same_strides(torch: Any, params: list[Any], *others: list[Any]) -> tuple[list[Any], ...]:
+    """torch's fused kernels take memory as it lies: what lies differently is copied first."""
+    return tuple(
+        [x if x.stride() == p.stride() else torch.empty_like(p).copy_(x) for p, x in zip(params, xs, strict=True)]
+        for xs in others
+    )
+
+
+def _decayed(torch: Any, params: list[Any], grads: list[Any], weight_decay: float, maximize: bool) -> list[Any]:
+    """The gradients an optimizer goes by; fresh memory unless they are the given ones."""
+    if maximize:
+        grads = torch._foreach_neg(grads)
+    return torch._foreach_add(grads, params, alpha=weight_decay) if weight_decay else grads  # type: ignore[no-any-return]
+
+
+def _one_decayed(p: Any, g: Any, weight_decay: float, maximize: bool) -> Any:
+    g = -g if maximize else g
+    return g + p * weight_decay if weight_decay else g
+
+
+# -- SGD -----------------------------------------------------------------------------------
+
+
+def _sgd(xp: Any, p: Any, *rest: Any, momentum: bool, nesterov: bool, maximize: bool) -> tuple[Any, ...]:
+    *states, g, lr, decay, factor, dampening = rest
+    g = _one_decayed(p, g, decay, maximize)
+    if not momentum:
+        return (p - lr * g,)
+    buffer = states[0] * factor + (1 - dampening) * g
+    return p - lr * (g + factor * buffer if nesterov else buffer), buffer
+
+
+def _sgd_many(torch: Any, params: list[Any], *rest: Any, momentum: bool, nesterov: bool, maximize: bool) -> None:
+    *states, grads, lr, decay, factor, dampening = rest
+    grads = _decayed(torch, params, grads, decay, maximize)
+    if momentum:
+        torch._foreach_mul_(states[0], factor)
+        torch._foreach_add_(states[0], grads, alpha=1 - dampening)
+        grads = torch._foreach_add(grads, states[0], alpha=factor) if nesterov else states[0]
+    torch._foreach_add_(params, grads, alpha=-lr)
+
+
+_step("sgd_step", lambda momentum, **_: 1 + momentum, 4, _sgd, _sgd_many)
+
+
+# -- Adam and AdamW ------------------------------------------------------------------------
+
+
+def _adam(
+    xp: Any, p: Any, m: Any, v: Any, *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool
+) -> tuple[Any, ...]:
+    *highest, g, lr, beta1, beta2, eps, decay, step = rest
+    g = _one_decayed(p, g, 0.0 if decoupled else decay, maximize)
+    if decoupled:
+        p = p * (1 - lr * decay)
+    m = m + (g - m) * (1 - beta1)
+    v = v * beta2 + g * g * (1 - beta2)
+    top = xp.maximum(highest[0], v) if amsgrad else v
+    new = p - (lr / (1 - beta1**step)) * m / (xp.sqrt(top) / sqrt(1 - beta2**step) + eps)
+    return (new, m, v, top) if amsgrad else (new, m, v)
+
+
+def _adam_many(torch: Any, params: list[Any], *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool) -> None:
+    *states, grads, lr, beta1, beta2, eps, decay, step = rest
+    (grads,) = _same_strides(torch, params, grads)
+    laid = _same_strides(torch, params, *states)
+    counted = torch.full((), step, dtype=torch.float32, device=params[0].device)
+    fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    fused(
+        params, grads, laid[0], laid[1], laid[2] if amsgrad else [], [counted] * len(params),
+        lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
+    )  # fmt: skip
+    for given, used in zip(states, laid, strict=True):
+        for x, y in zip(given, used, strict=True):
+            if x is not y:
+                x.copy_(y)
+
+
+_step("adam_step", lambda amsgrad, **_: 3 + amsgrad, 6, _adam, _adam_many)
+
+
+# -- Adagrad, RMSprop, Lion ----------------------------------------------------------------
+
+
+def _adagrad(xp: Any, p: Any, total: Any, g: Any, lr: float, decay: float, eps: float, *, maximize: bool) -> Any:
+    g = _one_decayed(p, g, decay, maximize)
+    total = total + g * g
+    return p - lr * g / (xp.sqrt(total) + eps), total
+
+
+def _adagrad_many(
+    torch: Any, params: Any, totals: Any, grads: Any, lr: float, decay: float, eps: float, *, maximize: bool
+) -> None:
+    grads = _decayed(torch, params, grads, decay, maximize)
+    torch._foreach_addcmul_(totals, grads, grads, value=1)
+    deviations = torch._foreach_sqrt(totals)
+    torch._foreach_add_(deviations, eps)
+    torch._foreach_addcdiv_(params, torch._foreach_mul(grads, -lr), deviations)
+
+
+#: its lr is already the one of this step
+_step("adagrad_step", lambda **_: 2, 3, _adagrad, _adagrad_many)
+
+
+def _rmsprop(xp: Any, p: Any, square: Any, *rest: Any, momentum: bool, centered: bool, maximize: bool) -> Any:
+    *states, g, lr, alpha, eps, decay, factor = rest
+    g = _one_decayed(p, g, decay, maximize)
+    square = square * alpha + g * g * (1 - alpha)
+    new, variance = [square], square
+    if centered:
+        mean = states[0] + (g - states[0]) * (1 - alpha)
+        new.append(mean)
+        variance = square - mean * mean
+    step = g / (xp.sqrt(variance) + eps)
+    if momentum:
+        step = states[-1] * factor + step
+        new.append(step)
+    return (p - lr * step, *new)
+
+
+def _rmsprop_many(
+    torch: Any, params: Any, squares: Any, *rest: Any, momentum: bool, centered: bool, maximize: bool
+) -> None:
+    *states, grads, lr, alpha, eps, decay, factor = rest
+    grads = _decayed(torch, params, grads, decay, maximize)
+    torch._foreach_mul_(squares, alpha)
+    torch._foreach_addcmul_(squares, grads, grads, value=1 - alpha)
+    if centered:
+        torch._foreach_lerp_(states[0], grads, 1 - alpha)
+        deviations = torch._foreach_addcmul(squares, states[0], states[0], value=-1)
+        torch._foreach_sqrt_(deviations)
+    else:
+        deviations = torch._foreach_sqrt(squares)
+    torch._foreach_add_(deviations, eps)
+    if momentum:
+        torch._foreach_mul_(states[-1], factor)
+        torch._foreach_addcdiv_(states[-1], grads, deviations)
+        torch._foreach_add_(params, states[-1], alpha=-lr)
+    else:
+        torch._foreach_addcdiv_(params, grads, deviations, value=-lr)
+
+
+_step("rmsprop_step", lambda momentum, centered, **_: 2 + momentum + centered, 5, _rmsprop, _rmsprop_many)
+
+
+def _lion(
+    xp: Any, p: Any, m: Any, g: Any, lr: float, beta1: float, beta2: float, decay: float, *, maximize: bool
+) -> Any:
+    g = -g if maximize else g
+    return p * (1 - lr * decay) - lr * xp.sign(m * beta1 + g * (1 - beta1)), m * beta2 + g * (1 - beta2)
+
+
+def _lion_many(
+    torch: Any, params: Any, means: Any, grads: Any, lr: float, beta1: float, beta2: float, decay: float,
+    *, maximize: bool,
+) -> None:  # fmt: skip
+    grads = torch._foreach_neg(grads) if maximize else grads
+    torch._foreach_mul_(params, 1 - lr * decay)
+    ways = torch._foreach_mul(means, beta1)
+    torch._foreach_add_(ways, grads, alpha=1 - beta1)
+    torch._foreach_sign_(ways)
+    torch._foreach_add_(params, ways, alpha=-lr)
+    torch._foreach_mul_(means, beta2)
+    torch._foreach_add_(means, grads, alpha=1 - beta2)
+
+
+_step("lion_step", lambda **_: 2, 4, _lion, _lion_many)
+
+
+# -- Adafactor -----------------------------------------------------------------------------
+
+
+def _adafactor(xp: Any, p: Any, *rest: Any, factored: bool, maximize: bool) -> tuple[Any, ...]:
+    *states, g, lr, beta2_decay, eps1, eps2, d, decay, step = rest
+    g = -g if maximize else g
+    fresh = step**beta2_decay
+    scale = _root_mean(xp, p)
+    alpha = xp.where(scale > eps2, scale, xp.zeros_like(scale) + eps2) * min(lr, 1 / sqrt(step))
+    p = p * (1 - lr * decay) if decay else p
+    squares = g * g
+    if factored:
+        row, column = states
+        row = row + (xp.mean(squares, axis=-1, keepdims=True) - row) * fresh
+        column = column + (xp.mean(squares, axis=-2, keepdims=True) - column) * fresh
+        mean = xp.mean(row, axis=-2, keepdims=True)
+        estimate = row @ column / xp.where(mean > eps1, mean, xp.zeros_like(mean) + eps1)
+        states = [row, column]
+    else:
+        estimate = states[0] + (squares - states[0]) * fresh
+        states = [estimate]
+    floor = xp.zeros_like(estimate) + eps1 * eps1
+    update = g / xp.sqrt(xp.where(estimate > floor, estimate, floor))
+    excess = _root_mean(xp, update) / d
+    return (p - update * (alpha / xp.where(excess > 1, excess, xp.zeros_like(excess) + 1)), *states)
+
+
+def _root_mean(xp: Any, x: Any) -> Any:
+    return xp.sqrt(xp.mean(x * x))
+
+
+def _adafactor_many(torch: Any, params: list[Any], *rest: Any, factored: bool, maximize: bool) -> None:
+    columns, numbers = rest[: 3 if factored else 2], rest[3 if factored else 2 :]
+    for p, *row in zip(params, *columns, strict=True):
+        made = _adafactor(torch, p, *row, *numbers, factored=factored, maximize=maximize)
+        for target, new in zip((p, *row[:-1]), made, strict=True):
+            target.copy_(new)
+
+
+_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many)
+
+
+# -- gradients, all at once ----------------------------------------------------------------
+
+
+def _tensors(*operands: OperandType) -> tuple[TensorType, ...]:
+    if not operands or any(isinstance(t, Scalar) for t in operands):
+        raise DTypeError("takes tensors")
+    return operands  # type: ignore[return-value]
+
+
+def _total_norm(xp: Any, *xs: Any, ord: float) -> Any:
+    return xp.linalg.vector_norm(xp.stack([xp.linalg.vector_norm(x, ord=ord) for x in xs]), ord=ord)
+
+
+op(
+    "total_norm",
+    infer=lambda *xs, ord: TensorType((), _tensors(*xs)[0].dtype),
+    kernel=_total_norm,
+    torch=lambda torch, *xs, ord: torch.linalg.vector_norm(torch.stack(torch._foreach_norm(xs, ord)), ord),
+)
+
+op(
+    "scale_many",
+    infer=lambda *xs: _tensors(*xs)[:-1],
+    kernel=lambda xp, *xs: tuple(x * xs[-1] for x in xs[:-1]) if len(xs) > 2 else xs[0] * xs[1],
+    inplace=lambda torch, *xs: torch._foreach_mul_(list(xs[:-1]), xs[-1]),
+)
+
+
+def _clamp_many(xp: Any, *operands: Any) -> Any:
+    *xs, low, high = operands
+    made = tuple(xp.clip(x, low, high) for x in xs)
+    return made if len(made) > 1 else made[0]
+
+
+def _clamp_many_(torch: Any, *operands: Any) -> None:
+    *xs, low, high = operands
+    torch._foreach_clamp_min_(xs, low)
+    torch._foreach_clamp_max_(xs, high)
+
+
+op("clamp_many", infer=lambda *xs: _tensors(*xs[:-2]), kernel=_clamp_many, inplace=_clamp_many_)
+
+
+def _unscale_types(*operands: OperandType) -> tuple[TensorType, ...]:
+    *xs, found, factor = operands
+    if found not in (TensorType((), float32), TensorType((), bool_)) or not isinstance(factor, Scalar):
+        raise DTypeError("takes gradients, a 0-d tensor that says whether one was not finite, and a number")
+    return _tensors(*xs, found)
+
+
+def _unscale(xp: Any, *operands: Any) -> tuple[Any, ...]:
+    *xs, found, factor = operands
+    bad = sum(((~xp.isfinite(x)).sum() for x in xs), start=xp.zeros_like(found)) > 0
+    return (*(x * factor for x in xs), xp.where(bad, xp.ones_like(found), found))
+
+
+def _unscale_(torch: Any, *operands: Any) -> None:
+    *xs, found, factor = operands
+    by_dtype: dict[Any, list[Any]] = {}
+    for x in xs:
+        by_dtype.setdefault(x.dtype, []).append(x)
+    number = torch.full((1,), factor, dtype=torch.float32, device=found.device)
+    for some in by_dtype.values():
+        torch._amp_foreach_non_finite_check_and_unscale_(some, found.view(1), number)
+
+
+#: gradients times a number; the last result is 1 if any of them was not finite, else as it was
+op("amp_unscale", infer=_unscale_types, kernel=_unscale, inplace=_unscale_)

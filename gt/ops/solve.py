@@ -1,0 +1,258 @@
+"""Ops on square and other matrices that solve or take them apart: `torch.linalg`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops.core import Types, op
+from gt.ops.infer import broadcast_shapes
+from gt.types import TensorType, float32, float64
+
+
+def _matrix(x: TensorType) -> TensorType:
+    if x.ndim < 2:
+        raise ShapeError(f"needs matrices, a tensor of at least two dims, not {x.ndim}")
+    if x.dtype not in (float32, float64):
+        raise DTypeError(f"not defined for {x.dtype.name}; use float32 or float64")
+    return x
+
+
+def _square(x: TensorType) -> TensorType:
+    _matrix(x)
+    if x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"needs square matrices, not {x.shape[-2]} by {x.shape[-1]}")
+    return x
+
+
+def _numbers(x: TensorType) -> TensorType:
+    return TensorType(_square(x).shape[:-2], x.dtype)
+
+
+def _wide(g: Any) -> Any:
+    """A number a matrix, as a matrix of one."""
+    return g.unsqueeze(-1).unsqueeze(-1)
+
+
+op(
+    "inv",
+    infer=_square,
+    vjp=(lambda g, y, _x: -(y.mT @ g @ y.mT),),
+    torch=lambda torch, x: torch.linalg.inv(x),
+    kernel=lambda np, x: np.linalg.inv(x),
+)
+
+op(
+    "det",
+    infer=_numbers,
+    vjp=(lambda g, y, x: _wide(g * y) * x._op("inv").mT,),
+    torch=lambda torch, x: torch.linalg.det(x),
+    kernel=lambda np, x: np.linalg.det(x),
+)
+
+
+def _slogdet_back(g: Any, _y: Any, x: Any) -> Any:
+    return None if g[1] is None else _wide(g[1]) * x._op("inv").mT
+
+
+op(
+    "slogdet",
+    infer=lambda x: (_numbers(x), _numbers(x)),
+    vjp=(_slogdet_back,),
+    torch=lambda torch, x: torch.linalg.slogdet(x),
+    kernel=lambda np, x: np.linalg.slogdet(x),
+)
+
+# -- equations -----------------------------------------------------------------------------
+
+
+def _solved(a: TensorType, b: TensorType, **how: bool) -> TensorType:
+    _square(a)
+    _matrix(b)
+    if a.dtype is not b.dtype:
+        raise DTypeError(f"dtypes differ: {a.dtype.name} and {b.dtype.name}")
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(f"{a.shape[-1]} unknowns, but {b.shape[-2]} rows on the right")
+    return TensorType((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), a.dtype)
+
+
+def _solve_back(needs: Any, g: Any, y: Any, a: Any, _b: Any) -> list[Any]:
+    right = a.mT._op("solve", g)
+    return [-(right @ y.mT) if needs[0] else None, right]
+
+
+op(
+    "solve",
+    infer=_solved,
+    vjp=_solve_back,
+    torch=lambda torch, a, b: torch.linalg.solve(a, b),
+    kernel=lambda np, a, b: np.linalg.solve(*_stretched(np, a, b)),
+)
+
+
+def _stretched(np: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return np.broadcast_to(a, (*batch, *a.shape[-2:])), np.broadcast_to(b, (*batch, *b.shape[-2:]))
+
+
+def _triangle(x: Any, upper: bool, unitriangular: bool) -> Any:
+    return x.triu(int(unitriangular)) if upper else x.tril(-int(unitriangular))
+
+
+def _triangular_back(needs: Any, g: Any, y: Any, a: Any, _b: Any, *, upper: bool, unitriangular: bool) -> list[Any]:
+    right = a.mT._op("solve_triangular", g, upper=not upper, unitriangular=unitriangular)
+    return [-_triangle(right @ y.mT, upper, unitriangular) if needs[0] else None, right]
+
+
+def _triangular_numpy(np: Any, a: Any, b: Any, *, upper: bool, unitriangular: bool) -> Any:
+    a = np.triu(a) if upper else np.tril(a)
+    if unitriangular:
+        ones = np.eye(a.shape[-1], dtype=a.dtype)
+        a = a * (1 - ones) + ones
+    return np.linalg.solve(*_stretched(np, a, b))
+
+
+op(
+    "solve_triangular",
+    infer=_solved,
+    vjp=_triangular_back,
+    torch=lambda torch, a, b, *, upper, unitriangular: torch.linalg.solve_triangular(
+        a, b, upper=upper, unitriangular=unitriangular
+    ),
+    kernel=_triangular_numpy,
+)
+
+
+def _apart(a: Any, x: Any) -> Any:
+    """``x @ inv(a)`` for a lower triangular a."""
+    return a.mT._op("solve_triangular", x.mT, upper=True, unitriangular=False).mT
+
+
+def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
+    product = (y.mT @ g).tril()
+    half = product - product.diagonal(0, -2, -1).diag_embed() * 0.5
+    made = _apart(y, y.mT._op("solve_triangular", half, upper=True, unitriangular=False))
+    return (made + made.mT) * 0.5
+
+
+op(
+    "cholesky",
+    infer=_square,
+    vjp=(_cholesky_back,),
+    torch=lambda torch, x: torch.linalg.cholesky(x),
+    kernel=lambda np, x: np.linalg.cholesky(x),
+)
+
+# -- factors -------------------------------------------------------------------------------
+
+
+def _factored(x: TensorType, *, mode: str) -> Types:
+    *batch, m, n = _matrix(x).shape
+    if mode not in ("reduced", "complete"):
+        raise ShapeError(f"mode is 'reduced' or 'complete', not {mode!r}")
+    k = min(m, n) if mode == "reduced" else m
+    return TensorType((*batch, m, k), x.dtype), TensorType((*batch, k, n), x.dtype)
+
+
+def _qr_back(g: Any, y: Any, x: Any, *, mode: str) -> Any:
+    q, r = y
+    m, n = x.shape[-2:]
+    if mode == "complete" and m > n:
+        raise NotImplementedError("qr: mode='complete' has no gradient for more rows than columns; use 'reduced'")
+    gq = q.new_zeros(q.shape) if g[0] is None else g[0]
+    gr = r.new_zeros(r.shape) if g[1] is None else g[1]
+    if m >= n:
+        return _tall_back(gq, gr, q, r)
+    # the first columns alone make q; the rest are q @ theirs
+    left = _tall_back(gq + x[..., m:] @ gr[..., m:].mT, gr[..., :m], q, r[..., :m])
+    return left._op("cat", q @ gr[..., m:], dim=left.ndim - 1)
+
+
+def _tall_back(gq: Any, gr: Any, q: Any, r: Any) -> Any:
+    m = r @ gr.mT - gq.mT @ q
+    lower = m.tril(-1)
+    mirrored = lower + lower.mT + m.diagonal(0, -2, -1).diag_embed()
+    return r._op("solve_triangular", (gq + q @ mirrored).mT, upper=True, unitriangular=False).mT
+
+
+op(
+    "qr",
+    infer=_factored,
+    vjp=(_qr_back,),
+    torch=lambda torch, x, *, mode: torch.linalg.qr(x, mode),
+    kernel=lambda np, x, *, mode: np.linalg.qr(x, mode=mode),
+)
+
+
+def _spectral(x: TensorType) -> Types:
+    return TensorType(_square(x).shape[:-1], x.dtype), x
+
+
+def _differences(w: Any) -> Any:
+    """``w[j] - w[i]``, and on the diagonal 1."""
+    apart = w.unsqueeze(-2) - w.unsqueeze(-1)
+    return apart + w.new_ones(w.shape).diag_embed()
+
+
+def _eigh_back(g: Any, y: Any, _x: Any) -> Any:
+    w, v = y
+    inner = w.new_zeros(v.shape) if g[0] is None else g[0].diag_embed()
+    if g[1] is not None:
+        turned = v.mT @ g[1]
+        inner = inner + (turned - turned.diagonal(0, -2, -1).diag_embed()) / _differences(w)
+    return v @ inner @ v.mT
+
+
+op(
+    "eigh",
+    infer=_spectral,
+    vjp=(_eigh_back,),
+    torch=lambda torch, x: torch.linalg.eigh(x),
+    kernel=lambda np, x: np.linalg.eigh(x),
+)
+
+
+def _singular(x: TensorType, *, full_matrices: bool) -> Types:
+    *batch, m, n = _matrix(x).shape
+    k = min(m, n)
+    rows, columns = (m, n) if full_matrices else (k, k)
+    made = ((*batch, m, rows), (*batch, k), (*batch, columns, n))
+    first, second, third = (TensorType(shape, x.dtype) for shape in made)
+    return first, second, third
+
+
+def _svd_back(g: Any, y: Any, _x: Any, *, full_matrices: bool) -> Any:
+    u, s, vh = y
+    gu, gs, gvh = g
+    m, n = _x.shape[-2:]
+    k = min(m, n)
+    if full_matrices:
+        u, vh = u[..., :k], vh[..., :k, :]
+        gu, gvh = gu if gu is None else gu[..., :k], gvh if gvh is None else gvh[..., :k, :]
+    inner = s.new_zeros((*s.shape, k)) if gs is None else gs.diag_embed()
+    apart = _differences(s * s)
+    if gu is not None:
+        inner = inner + _skew(u.mT @ gu) / apart * s.unsqueeze(-2)
+    if gvh is not None:
+        inner = inner + s.unsqueeze(-1) * (_skew(vh @ gvh.mT) / apart)
+    made = u @ inner @ vh
+    if gu is not None and m > k:
+        over = gu / s.unsqueeze(-2)
+        made = made + (over - u @ (u.mT @ over)) @ vh
+    if gvh is not None and n > k:
+        over = gvh / s.unsqueeze(-1)
+        made = made + u @ (over - (over @ vh.mT) @ vh)
+    return made
+
+
+def _skew(x: Any) -> Any:
+    return x - x.mT
+
+
+op(
+    "svd",
+    infer=_singular,
+    vjp=(_svd_back,),
+    torch=lambda torch, x, *, full_matrices: torch.linalg.svd(x, full_matrices),
+    kernel=lambda np, x, *, full_matrices: np.linalg.svd(x, full_matrices=full_matrices),
+)

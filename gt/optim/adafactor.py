@@ -1,0 +1,72 @@
+"""Adafactor: a matrix's second moments as a column times a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client.creation import zeros
+from gt.client.tensor import Tensor
+from gt.ops import OPS
+from gt.optim.optimizer import Group, Optimizer
+from gt.types import DType
+
+ADAFACTOR_STEP = OPS["adafactor_step"]
+
+#: the distance from 1 to the next number
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+class Adafactor(Optimizer):
+    """See `torch.optim.Adafactor`."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3),
+        d: float = 1.0,
+        weight_decay: float = 0.0,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+    ) -> None:
+        for good, what, value in (
+            (lr >= 0, "Learning rate should be >= 0", lr),
+            (beta2_decay <= 0, "beta2_decay should be <= 0", beta2_decay),
+            (eps[0] is None or eps[0] >= 0, "epsilon1 should be >= 0", eps[0]),
+            (eps[1] >= 0, "epsilon2 should be >= 0", eps[1]),
+            (d >= 1, "Clipping threshold d should be >= 1", d),
+            (weight_decay >= 0, "weight_decay should be >= 0", weight_decay),
+        ):
+            if not good:
+                raise ValueError(f"{what} but is: {value}")
+        defaults = {
+            "lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay,
+            "foreach": foreach, "maximize": maximize,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def update(self, group: Group, params: list[Tensor]) -> None:
+        together: dict[tuple[float, DType, bool], list[Tensor]] = {}
+        for p in params:
+            state = self.state[p] or self._fresh(p)
+            state["step"] += 1.0
+            together.setdefault((state["step"], p._type.dtype, p._type.ndim > 1), []).append(p)
+        for (step, dtype, factored), some in together.items():
+            eps1 = EPSILON[dtype.name] if group["eps"][0] is None else group["eps"][0]
+            numbers = (group["lr"], group["beta2_decay"], eps1, group["eps"][1], group["d"], group["weight_decay"])
+            names = ("row_var", "col_var") if factored else ("variance",)
+            flags = (("factored", factored), ("maximize", group["maximize"]))
+            self.apply(ADAFACTOR_STEP, some, names, (*numbers, step), flags)
+
+    def _fresh(self, p: Tensor) -> dict[str, Any]:
+        shape, dtype = p._type.shape, p._type.dtype
+        state: dict[str, Any] = {"step": 0.0}
+        if len(shape) > 1:
+            state["row_var"] = zeros((*shape[:-1], 1), dtype=dtype)
+            state["col_var"] = zeros((*shape[:-2], 1, shape[-1]), dtype=dtype)
+        else:
+            state["variance"] = zeros(shape, dtype=dtype)
+        self.state[p] = state
+        return state

@@ -1,0 +1,72 @@
+"""Adam, and AdamW, whose decay is apart from the gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client.tensor import Tensor
+from gt.ops import OPS
+from gt.optim.optimizer import Group, Optimizer, check
+
+ADAM_STEP = OPS["adam_step"]
+
+
+class Adam(Optimizer):
+    """See `torch.optim.Adam`."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        check(lr >= 0, "learning rate", lr)
+        check(eps >= 0, "epsilon value", eps)
+        for i, beta in enumerate(betas):
+            check(0 <= beta < 1, f"beta parameter at index {i}", beta)
+        check(weight_decay >= 0, "weight_decay value", weight_decay)
+        defaults = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+            "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
+            "fused": fused, "decoupled_weight_decay": decoupled_weight_decay,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def update(self, group: Group, params: list[Tensor]) -> None:
+        names: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+        if group["amsgrad"]:
+            names += ("max_exp_avg_sq",)
+        flags = (
+            ("amsgrad", group["amsgrad"]),
+            ("maximize", group["maximize"]),
+            ("decoupled", group["decoupled_weight_decay"]),
+        )
+        numbers = (group["lr"], *group["betas"], group["eps"], group["weight_decay"])
+        for (step, _), some in self.counted(params, names).items():
+            self.apply(ADAM_STEP, some, names, (*numbers, step), flags)
+
+
+class AdamW(Adam):
+    """See `torch.optim.AdamW`."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        **rest: Any,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **rest, decoupled_weight_decay=True)

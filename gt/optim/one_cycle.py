@@ -1,0 +1,108 @@
+"""One cycle: the rate goes up and then far down, and the momentum the other way."""
+
+from __future__ import annotations
+
+from math import cos, pi
+from typing import Any
+
+from gt.optim.optimizer import Group, Optimizer
+from gt.optim.schedule import LRScheduler
+
+#: (from, to, how far) -> the value in between
+ANNEAL: dict[str, Any] = {
+    "cos": lambda start, end, part: end + (start - end) / 2.0 * (cos(pi * part) + 1),
+    "linear": lambda start, end, part: (end - start) * part + start,
+}
+
+
+class OneCycleLR(LRScheduler):
+    """See `torch.optim.lr_scheduler.OneCycleLR`."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | list[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.85,
+        max_momentum: float | list[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
+            total_steps = epochs * steps_per_epoch
+        if total_steps <= 0 or not isinstance(total_steps, int):
+            raise ValueError(f"Expected positive integer total_steps, but got {total_steps}")
+        if not isinstance(pct_start, float) or not 0 <= pct_start <= 1:
+            raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
+        if anneal_strategy not in ANNEAL:
+            raise ValueError(f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
+        self.total_steps, self.cycle_momentum, self.anneal_strategy = total_steps, cycle_momentum, anneal_strategy
+        self.phases = _phases(total_steps, pct_start, three_phase)
+        groups = optimizer.param_groups
+        if last_epoch == -1:
+            for group, lr in zip(groups, _each(max_lr, groups, "max_lr"), strict=True):
+                group["initial_lr"] = lr / div_factor
+                group["max_lr"] = lr
+                group["min_lr"] = group["initial_lr"] / final_div_factor
+        if cycle_momentum:
+            if "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults:
+                raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
+            if last_epoch == -1:
+                high, low = _each(max_momentum, groups, "max_momentum"), _each(base_momentum, groups, "base_momentum")
+                for group, most, least in zip(groups, high, low, strict=True):
+                    group["max_momentum"], group["base_momentum"] = most, least
+                    _set_momentum(group, most)
+        super().__init__(optimizer, last_epoch)
+
+    def next(self, group: Group, base: float) -> float:
+        if self.last_epoch > self.total_steps:
+            raise ValueError(
+                f"Tried to step {self.last_epoch} times. The specified number of total steps is {self.total_steps}"
+            )
+        start = 0.0
+        for end, rates, momenta in self.phases:
+            if self.last_epoch <= end or end == self.phases[-1][0]:
+                break
+            start = end
+        part = (self.last_epoch - start) / (end - start)
+        anneal = ANNEAL[self.anneal_strategy]
+        if self.cycle_momentum:
+            _set_momentum(group, anneal(*(group[name] for name in momenta), part))
+        return float(anneal(*(group[name] for name in rates), part))
+
+
+def _phases(total: int, pct_start: float, three: bool) -> list[tuple[float, tuple[str, str], tuple[str, str]]]:
+    """(last step, rates from and to, momenta from and to)"""
+    falling, rising = ("max_momentum", "base_momentum"), ("base_momentum", "max_momentum")
+    up = (pct_start * total - 1, ("initial_lr", "max_lr"), falling)
+    if not three:
+        return [up, (total - 1, ("max_lr", "min_lr"), rising)]
+    return [
+        up,
+        (2 * pct_start * total - 2, ("max_lr", "initial_lr"), rising),
+        (total - 1, ("initial_lr", "min_lr"), ("max_momentum", "max_momentum")),
+    ]
+
+
+def _each(value: float | list[float], groups: list[Group], name: str) -> list[float]:
+    if not isinstance(value, list | tuple):
+        return [value] * len(groups)
+    if len(value) != len(groups):
+        raise ValueError(f"expected {len(groups)} values for {name}, got {len(value)}")
+    return list(value)
+
+
+def _set_momentum(group: Group, value: float) -> None:
+    if "betas" in group:
+        group["betas"] = (value, *group["betas"][1:])
+    else:
+        group["momentum"] = value

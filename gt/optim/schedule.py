@@ -1,0 +1,74 @@
+"""What all schedules of a learning rate share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gt.optim.optimizer import Group, Optimizer
+
+
+class LRScheduler:
+    """See `torch.optim.lr_scheduler.LRScheduler`."""
+
+    _is_initial = False
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+        self.optimizer = optimizer
+        for i, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", group["lr"])
+            elif "initial_lr" not in group:
+                raise KeyError(
+                    f"param 'initial_lr' is not specified in param_groups[{i}] when resuming scheduler with "
+                    f"last_epoch >= 0"
+                )
+        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self._initial_step()
+
+    def _initial_step(self) -> None:
+        self._step_count = 0
+        self._is_initial = True
+        try:
+            self.step()
+        finally:
+            self._is_initial = False
+
+    def get_lr(self) -> list[float]:
+        """The rates of this step, from those of the last."""
+        return [self.next(group, base) for group, base in zip(self.groups, self.base_lrs, strict=True)]
+
+    def next(self, group: Group, base: float) -> float:
+        raise NotImplementedError
+
+    def at(self, base: float) -> float | None:
+        """The rate of this step from the first one, where there is a formula for it."""
+        return None
+
+    @property
+    def groups(self) -> list[Group]:
+        return self.optimizer.param_groups
+
+    def step(self, epoch: int | None = None) -> None:
+        self._step_count += 1
+        self._update_lr(epoch)
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        formula = [self.at(base) for base in self.base_lrs] if epoch is not None else [None]
+        rates: Sequence[Any] = self.get_lr() if None in formula else formula
+        for group, lr in zip(self.groups, rates, strict=True):
+            group["lr"] = lr
+        self._last_lr = [group["lr"] for group in self.groups]
+
+    def get_last_lr(self) -> list[float]:
+        return self._last_lr
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.__dict__.update(state_dict)

@@ -1,0 +1,57 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client.creation import zeros_like
+from gt.client.tensor import Tensor
+from gt.ops import OPS
+from gt.optim.optimizer import Group, Optimizer, check
+
+SGD_STEP = OPS["sgd_step"]
+
+
+class SGD(Optimizer):
+    """See `torch.optim.SGD`."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        check(lr >= 0, "learning rate", lr)
+        check(momentum >= 0, "momentum value", momentum)
+        check(weight_decay >= 0, "weight_decay value", weight_decay)
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        defaults = {
+            "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
+            "nesterov": nesterov, "maximize": maximize, "foreach": foreach, "differentiable": differentiable,
+            "fused": fused,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def update(self, group: Group, params: list[Tensor]) -> None:
+        momentum = group["momentum"] != 0
+        flags = (("momentum", momentum), ("nesterov", group["nesterov"]), ("maximize", group["maximize"]))
+        together: dict[Any, list[Tensor]] = {}
+        for p in params:
+            fresh = momentum and self.state[p].get("momentum_buffer") is None
+            if fresh:
+                self.state[p]["momentum_buffer"] = zeros_like(p)
+            together.setdefault((fresh, p._type.dtype), []).append(p)
+        for (fresh, _), some in together.items():
+            # the first time the buffer becomes the gradient: zeros, and a dampening that does not dampen
+            dampening = 0.0 if fresh else group["dampening"]
+            numbers = (group["lr"], group["weight_decay"], group["momentum"], dampening)
+            self.apply(SGD_STEP, some, ("momentum_buffer",) if momentum else (), numbers, flags)

@@ -1,0 +1,174 @@
+"""Autocast gives torch's dtypes, and scaled gradients give torch's steps."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt.client import emit
+from gt.ops import OPS
+from gt.ops.autocast import FLOAT32, LOWER, WIDEST
+from gt.testing import Cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session():
+    with Cluster().client() as session:
+        yield session
+
+
+#: what is called, with (library, its functional, a float32 3×3, one in the lower precision)
+CALLS = {
+    "matmul": lambda lib, F, x, y: x @ y,
+    "bmm": lambda lib, F, x, y: lib.bmm(x[None], x[None]),
+    "linear": lambda lib, F, x, y: F.linear(x, y, x[0]),
+    "conv": lambda lib, F, x, y: F.conv1d(x[None], x[:, :, None]),
+    "attention": lambda lib, F, x, y: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+    "relu": lambda lib, F, x, y: F.relu(y),
+    "add": lambda lib, F, x, y: x + y,
+    "mul": lambda lib, F, x, y: y * 2.0,
+    "cat": lambda lib, F, x, y: lib.cat([x, y]),
+    "mean": lambda lib, F, x, y: y.mean(),
+}
+#: those that torch runs in float32 on a GPU, where its list is longer than a CPU's
+IN_FLOAT32 = {
+    "softmax": lambda F, y: F.softmax(y, -1),
+    "log_softmax": lambda F, y: F.log_softmax(y, -1),
+    "layer_norm": lambda F, y: F.layer_norm(y, (3,)),
+    "mse_loss": lambda F, y: F.mse_loss(y, y * 2),
+    "cross_entropy": lambda F, y: F.cross_entropy(y, gt.tensor([0, 1, 2])),
+    "sum": lambda F, y: y.sum(),
+    "exp": lambda F, y: y.exp(),
+    "pow": lambda F, y: y**3,
+    "norm": lambda F, y: y.norm(),
+    "cumsum": lambda F, y: y.cumsum(0),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_dtypes_are_torchs(name):
+    values = np.random.default_rng(0).random((3, 3), dtype=np.float32)
+    a = torch.tensor(values)
+    b = gt.tensor(values)
+    with torch.autocast("cpu", torch.bfloat16):
+        want = CALLS[name](torch, torch.nn.functional, a, a.bfloat16())
+    with gt.autocast(dtype=gt.bfloat16):
+        got = CALLS[name](gt, gt.nn.functional, b, b.bfloat16())
+    assert got.dtype.name == str(want.dtype).removeprefix("torch.")
+    np.testing.assert_allclose(got.float().numpy(), want.float().numpy(), rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_what_needs_precision_has_it(name):
+    y = gt.rand(3, 3).half()
+    with gt.autocast(dtype=gt.float16):
+        assert IN_FLOAT32[name](gt.nn.functional, y).dtype is gt.float32
+
+
+def test_the_table_names_ops():
+    known = {"addmm", "baddbmm", "cosine_similarity"}  # made of others for now
+    assert known | set(OPS) >= LOWER | FLOAT32 | WIDEST
+    assert not LOWER & FLOAT32
+
+
+def test_nesting_threads_and_the_end():
+    x = gt.ones(2, 2)
+    assert emit.casting is None
+    with gt.autocast(dtype=gt.bfloat16):
+        assert (x @ x).dtype is gt.bfloat16
+        assert gt.is_autocast_enabled()
+        with gt.autocast(enabled=False):
+            assert (x @ x).dtype is gt.float32
+        with gt.amp.autocast("cuda"):
+            assert (x @ x).dtype is gt.float16
+        assert (x.double() @ x.double()).dtype is gt.float64
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append((x @ x).dtype))
+        thread.start()
+        thread.join()
+        assert seen == [gt.float32]
+    assert emit.casting is None
+    assert (x @ x).dtype is gt.float32
+
+    @gt.autocast(dtype=gt.bfloat16)
+    def product():
+        return x @ x
+
+    assert product().dtype is gt.bfloat16
+    with pytest.raises(RuntimeError, match="bfloat16 and gt.float16"):
+        gt.autocast(dtype=gt.int32)
+
+
+def test_a_weight_is_cast_once(session):
+    net = gt.nn.Linear(3, 3)
+    x = gt.ones(2, 3)
+    with gt.autocast(dtype=gt.bfloat16):
+        net(x)
+        before = len(session.words)
+        session.flush()
+        out = net(x)
+        assert len(session.words) <= max(before, 12)
+        out.sum().backward()
+    assert net.weight.grad.dtype is gt.float32
+
+
+def test_training_in_bfloat16_is_near_torchs():
+    torch.manual_seed(0)
+    make = lambda nn: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+    theirs, ours = make(torch.nn), make(gt.nn)
+    ours.load_state_dict(theirs.state_dict())
+    a, b = torch.optim.AdamW(theirs.parameters(), 1e-2), gt.optim.AdamW(ours.parameters(), 1e-2)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        x, y = rng.standard_normal((6, 8)).astype("float32"), rng.integers(0, 4, 6)
+        with torch.autocast("cpu", torch.bfloat16):
+            one = torch.nn.functional.cross_entropy(theirs(torch.tensor(x)), torch.tensor(y))
+        with gt.autocast("cpu", gt.bfloat16):
+            other = gt.nn.functional.cross_entropy(ours(gt.tensor(x)), gt.tensor(y))
+        for loss, opt in ((one, a), (other, b)):
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        assert other.item() == pytest.approx(one.item(), abs=3e-2)
+
+
+def test_scaler_steps_as_torchs():
+    values = np.ones(3, dtype=np.float32)
+    theirs, ours = torch.tensor(values, requires_grad=True), gt.tensor(values).requires_grad_()
+    a, b = torch.optim.SGD([theirs], 0.1), gt.optim.SGD([ours], 0.1)
+    options = {"init_scale": 1024.0, "growth_interval": 3}
+    sa, sb = torch.amp.GradScaler("cpu", **options), gt.amp.GradScaler("cpu", **options)
+    for step in range(12):
+        factor = float("inf") if step in (2, 7) else 0.5
+        for p, opt, scaler in ((theirs, a, sa), (ours, b, sb)):
+            opt.zero_grad()
+            scaler.scale((p * factor).sum()).backward()
+            if step % 2:
+                scaler.unscale_(opt)
+            scaler.step(opt)
+            scaler.update()
+        assert sb.get_scale() == sa.get_scale()
+        np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=1e-6)
+    want = sa.state_dict()
+    assert sb.state_dict() == want
+    fresh = gt.amp.GradScaler()
+    fresh.load_state_dict(want)
+    assert fresh.get_scale() == sa.get_scale()
+
+
+def test_scaler_says_what_is_wrong():
+    p = gt.ones(1).requires_grad_()
+    opt, scaler = gt.optim.SGD([p], 0.1), gt.amp.GradScaler()
+    p.grad = gt.ones(1)
+    scaler.unscale_(opt)
+    with pytest.raises(RuntimeError, match="already been called on this optimizer"):
+        scaler.unscale_(opt)
+    scaler.step(opt)
+    with pytest.raises(RuntimeError, match="since the last update"):
+        scaler.step(opt)
+    off = gt.amp.GradScaler(enabled=False)
+    assert off.scale(p) is p
