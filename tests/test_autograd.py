@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gt
@@ -495,18 +495,23 @@ needs_views = pytest.mark.skipif(bool(PENDING), reason=f"no gradient yet for {PE
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(VIEWS)), st.sampled_from(sorted(WRITES))), min_size=1, max_size=4))
 def test_random_programs_of_views_and_writes(program: list[tuple[str, str]]) -> None:
-    values = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
-    made = []
-    for lib in (gt, torch):
-        x = lib.tensor(values).requires_grad_()
-        y = x * 2
-        earlier = VIEWS["rows"](y)
-        for view, write in program:
-            WRITES[write](VIEWS[view](y), x)
-        (y.sum() + (earlier * 3).sum()).backward()
-        made.append((y.detach(), earlier.detach(), x.grad))
-    for ours, theirs in zip(*made, strict=True):
+    try:
+        wanted = _written(torch, program)
+    except RuntimeError as error:
+        assume("modified by an inplace operation" not in str(error))  # GT keeps a copy of its own, and goes on
+        raise
+    for ours, theirs in zip(_written(gt, program), wanted, strict=True):
         same(ours, theirs)
+
+
+def _written(lib: Any, program: list[tuple[str, str]]) -> tuple[Any, ...]:
+    x = lib.tensor(np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)).requires_grad_()
+    y = x * 2
+    earlier = VIEWS["rows"](y)
+    for view, write in program:
+        WRITES[write](VIEWS[view](y), x)
+    (y.sum() + (earlier * 3).sum()).backward()
+    return y.detach(), earlier.detach(), x.grad
 
 
 @pytest.mark.parametrize("write", WRITES)

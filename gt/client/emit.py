@@ -310,7 +310,10 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
     _check_writable(view.base, view.chain, target._type)
     if tape.tracked((view.base, target, *rest)):
         tape.check_writable(view.base)
-    value = call(op, (target, *rest), attrs)
+    operands = (target, *rest)
+    if tape.tracked(operands) and tape.keeps_target(op, operands):
+        operands = (_as_it_was(target), *rest)
+    value = call(op, operands, attrs)
     put(view.base, view.chain, value)
     if view.base._node is not None:
         current(target)  # it comes from what was written from now on
