@@ -266,6 +266,8 @@ def _medians() -> list[Sample]:
         ),
         *rows("mode", [repeated, T((), "float32"), V([2.0, 1.0, 2.0], "float32")], dim=0, keepdim=[True, False]),
         *rows("mode", repeated, dim=1, keepdim=False),
+        *rows("kthvalue", [T((5, 3), d, "distinct") for d in NUMBERS], k=[1, 3], dim=[0, 1], keepdim=[True, False]),
+        *rows("kthvalue", T(()), k=1, dim=0, keepdim=[True, False]),
     ]
 
 

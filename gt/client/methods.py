@@ -45,8 +45,8 @@ METHODS = {
     activations: "hardshrink prelu",
     reductions: (
         "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
-        "prod softmax std sum var aminmax cummax cummin cumprod diff dist logcumsumexp median mode nanmean nanmedian "
-        "nansum"
+        "prod softmax std sum var aminmax cummax cummin cumprod diff dist kthvalue logcumsumexp median mode nanmean "
+        "nanmedian nansum"
     ),
     quantiles: "nanquantile quantile",
     views: (
@@ -398,6 +398,7 @@ def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
 OTHERS: dict[str, Any] = {
     "_op": _op,
     "_ops": _ops,
+    "ldexp": pointwise.ldexp,
     "polygamma": lambda x, n: pointwise.polygamma(n, x),
     "_op_": _op_,
     "bernoulli": creation.bernoulli,

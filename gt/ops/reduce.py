@@ -53,8 +53,8 @@ def summed(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None) -> Ten
 
 
 def restored(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
-    """What a reduction left, with its dims back in place as dims of size 1."""
-    return g if keepdim else g.reshape(tuple(1 if d in dim else n for d, n in enumerate(x.shape)))
+    """What a reduction left, with its dims back in place as dims of size 1; a single number broadcasts as it is."""
+    return g if keepdim or not g.ndim else g.reshape(tuple(1 if d in dim else n for d, n in enumerate(x.shape)))
 
 
 op(
