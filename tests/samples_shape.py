@@ -103,7 +103,7 @@ def _pads() -> list[Sample]:
     made = [Sample("pad", (T((5, 3)), 1.5), {"pads": p}, like(p)) for p in several]
     made += [Sample("pad", (x, 1), {"pads": several[0]}, like(several[0])) for x in typed((5, 3), ALL)]
     made += [Sample("pad", (T((0, 3)), 0), {"pads": several[1]}, like(several[1]))]
-    return made + [Sample("pad", (T(()), 0), {"pads": ()}, lambda x, value: x.clone())]
+    return [*made, Sample("pad", (T(()), 0), {"pads": ()}, lambda x, value: x.clone())]
 
 
 def _scatters() -> list[Sample]:
@@ -130,7 +130,7 @@ def _scatters() -> list[Sample]:
     fill = lambda x, mask, v: x.masked_scatter(mask, v)
     made += [Sample("masked_scatter", (T((2, 3), d), mask, T((4,), d)), {}, fill) for d in ALL]
     made += [Sample("masked_scatter", (T((2, 3)), mask, T((2, 5))), {}, fill)]
-    return made + [Sample("masked_scatter", (T((0,)), T((0,), "bool"), T((2,))), {}, fill)]
+    return [*made, Sample("masked_scatter", (T((0,)), T((0,), "bool"), T((2,))), {}, fill)]
 
 
 def _finds() -> list[Sample]:

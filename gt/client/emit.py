@@ -138,14 +138,24 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
     tracked = tape.tracked(operands)
     if tracked:
         tape.check_writable(target)
+        if tape.needs_old(op, operands):
+            old = _kept(target)
+            operands = tuple(old if x is target else x for x in operands)
     session.free()
     session.extend((found[0], sites.here(), target._cell.id, *words))
     if tracked:
-        tape.record_into(op, attrs, operands)
+        tape.record_into(op, attrs, operands, target)
     target._cell.version += 1
     if len(session.words) >= BATCH:
         session.flush()
     return target
+
+
+def _kept(x: Tensor) -> Tensor:
+    """What x is now, with its history, however it may be written over."""
+    made = call(OPS["clone"], (detached(x),))
+    made._node, made._index = x._node, x._index
+    return made
 
 
 def call_into_many(op: Op, targets: tuple[Tensor, ...], rest: tuple[Any, ...], attrs: Attrs = ()) -> None:
@@ -275,7 +285,11 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
     _check_writable(view.base, view.chain, target._type)
     if tape.tracked((view.base, target, *rest)):
         tape.check_writable(view.base)
-    value = call(op, (target, *rest), attrs)
+    operands = (target, *rest)
+    if tape.tracked(operands) and tape.needs_old(op, operands):
+        old = _kept(target)
+        operands = tuple(old if x is target else x for x in operands)
+    value = call(op, operands, attrs)
     put(view.base, view.chain, value)
     if view.base._node is not None:
         current(target)  # it comes from what was written from now on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from gt.client import creation, pointwise, reductions, views
@@ -63,9 +64,16 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     if not row._type.numel:
         found = creation.full(values._type.shape, False)
     else:
+        some = None
+        if row._type.dtype.kind == "f":
+            # NaN equals nothing, and has no place in an order: something else that is there takes its place
+            real = pointwise.logical_not(pointwise.isnan(row))
+            some = reductions.any(real)
+            row = pointwise.where(real, row, reductions.amin(pointwise.where(real, row, inf)))
         ordered = sort(row).values
         at = pointwise.clamp(searchsorted(ordered, values), max=row._type.numel - 1)
         found = pointwise.eq(call(OPS["index"], (ordered, at), (("dims", (0,)),)), values)
+        found = found if some is None else pointwise.logical_and(found, some)
     return pointwise.logical_not(found) if invert else found
 
 
@@ -90,8 +98,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if least < 0 or minlength < 0:
         raise refuse(ShapeError, "needs integers of 0 or more", "bincount", x, minlength=minlength)
     n = int(reductions.amax(x).item()) + 1 if x._type.numel else 0
-    dtype = int64 if weights is None else weights._type.dtype
-    dtype = dtype if dtype in (int64, float32) else float64
+    dtype = int64 if weights is None else float32 if weights._type.dtype is float32 else float64
     added = creation.ones(x._type.shape, dtype=int64) if weights is None else cast(weights, dtype)
     if not x._type.numel:
         return creation.zeros(minlength, dtype=int64)

@@ -94,7 +94,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
         for d, x in enumerate(xs)
     ]
     if swapped:
-        grids = [views.transpose(grid, 0, 1) for grid in (grids[1], grids[0], *grids[2:])]
+        grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)
 
 
@@ -110,9 +110,8 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     if r == 0:
         return creation.zeros(0, dtype=input._type.dtype)
     ways = list((chosen_again if with_replacement else chosen)(range(input._type.shape[0]), r))
-    if not ways:
-        return creation.zeros((0, r), dtype=input._type.dtype)
-    return call(INDEX, (input, creation.tensor(ways, dtype=int64)), (("dims", (0,)),))
+    at = creation.tensor(ways, dtype=int64) if ways else creation.zeros((0, r), dtype=int64)
+    return call(INDEX, (input, at), (("dims", (0,)),))
 
 
 # -- side by side --------------------------------------------------------------------------

@@ -212,11 +212,19 @@ def check_writable(target: Tensor) -> None:
         raise GradError("a leaf Variable that requires grad is being used in an in-place operation")
 
 
-def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...]) -> None:
+def needs_old(op: Op, operands: tuple[Any, ...]) -> bool:
+    """Will the gradient ask for what the first operand was before it is written over?"""
+    if not mode.enabled or op.vjp is None:
+        return False
+    rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
+    needs = tuple(rule is not None and _edge(x) is not None for x, rule in zip(operands, rules, strict=True))
+    return any(needs) and 0 in _kept(op, needs)[1]
+
+
+def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...], target: Tensor) -> None:
     """The target of an in-place op comes from that op from now on."""
     from gt.client.tensor import Tensor
 
-    target = operands[0]
     after = Tensor(target._cell, target._type)
     target._cell.version += 1  # a result that is kept is kept as it is after the writing
     record(op, attrs, operands, (after,))
