@@ -1,6 +1,6 @@
 """``gt.linalg``: see `torch.linalg`."""
 
-# ruff: noqa: N803 (torch names its matrices so)
+
 
 from __future__ import annotations
 
@@ -109,12 +109,16 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LstsqResult:
-    """By the pseudoinverse, for matrices of any rank; residuals, rank and singular values are left out."""
+    """By the pseudoinverse, for matrices of any rank; there are residuals whatever the rank."""
     vector = B._type.ndim == A._type.ndim - 1
-    solution = matmul(pinv(A), views.unsqueeze(B, -1) if vector else B)
-    empty = A.detach().new_zeros(0)
-    rank = matrix_rank(A.detach()) if driver not in ("gels",) else empty.long()
-    return LstsqResult(views.squeeze(solution, -1) if vector else solution, empty, rank, empty)
+    right = views.unsqueeze(B, -1) if vector else B
+    solution = matmul(pinv(A, rcond), right)
+    empty = creation.zeros(0, dtype=A._type.dtype)
+    tall = A._type.shape[-2] > A._type.shape[-1]
+    residuals = reductions.sum(pointwise.square(matmul(A, solution) - right), -2) if tall else empty
+    rank = cast(empty, dtype_of(int)) if driver == "gels" else matrix_rank(A.detach(), rtol=rcond)
+    values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else empty
+    return LstsqResult(views.squeeze(solution, -1) if vector else solution, residuals, rank, values)
 
 
 # -- factors -------------------------------------------------------------------------------
@@ -151,8 +155,12 @@ def pinv(
 ) -> Tensor:
     A = a_tensor("pinv", A)
     if not A._type.numel:
-        return creation.zeros((*A._type.shape[:-2], A._type.shape[-1], A._type.shape[-2]), dtype=A._type.dtype)
-    U, S, Vh = svd(A, full_matrices=False)
+        return pointwise.clone(views.matrix_transpose(A))
+    if hermitian:
+        L, U = eigh(A)
+        S, Vh = pointwise.abs(L), views.matrix_transpose(U * views.unsqueeze(pointwise.sign(L.detach()), -2))
+    else:
+        U, S, Vh = svd(A, full_matrices=False)
     least = _threshold(A, S, atol, rcond if rtol is None else rtol)
     keep = S.detach() > least
     inverse = pointwise.where(keep, pointwise.reciprocal(pointwise.where(keep, S, 1)), 0)

@@ -146,6 +146,9 @@ def _finds() -> list[Sample]:
     values = [V(3), V([[0, 3], [6, 1]]), V([], "int64")]
     special = V([NAN, 1.0, 2.0, 2.0, INF, -INF], "float32")
     return [
+        *rows("kthvalue", [*typed((5, 3), NUMBERS, "distinct")], k=[1, 4], dim=0, keepdim=[True, False]),
+        *rows("kthvalue", T((2, 5, 3), of="distinct"), k=2, dim=[1, 2], keepdim=False),
+        *rows("kthvalue", T(()), k=1, dim=0, keepdim=[True, False]),
         *rows("searchsorted", row, values, **sides),
         *rows("searchsorted", V([-1.5, 0.0, 2.0], "float32"), special, right=[False, True], out_int32=False),
         *rows("searchsorted", V([[1, 2, 3], [2, 2, 4]]), V([[2, 9], [2, 1]]), **sides),

@@ -7,7 +7,7 @@ from typing import Any
 
 from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, cast, operands, refuse, whole
-from gt.client.emit import call
+from gt.client.emit import call, call_many
 from gt.client.functions import cat, count, gather, sort, topk
 from gt.client.reductions import ValuesAndIndices
 from gt.client.tensor import Tensor
@@ -20,7 +20,7 @@ __all__ = [
     "unique_consecutive",
 ]  # fmt: skip
 
-SEARCHSORTED, UNIQUE_RANKS, HISTC = (OPS[n] for n in ("searchsorted", "unique_ranks", "histc"))
+SEARCHSORTED, UNIQUE_RANKS, HISTC, KTHVALUE = (OPS[n] for n in ("searchsorted", "unique_ranks", "histc", "kthvalue"))
 SCATTER_ADD, INDEX_PUT, MASKED_SELECT = (OPS[n] for n in ("scatter_add", "index_put", "masked_select"))
 
 # -- in sorted rows ------------------------------------------------------------------------
@@ -193,12 +193,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
     size = x._type.shape[dim] if x._type.ndim else 1
     if not 1 <= k <= size:
         raise refuse(ShapeError, f"k is not within the {size} elements of dim {dim}", "kthvalue", x, k, dim=dim)
-    values, indices = sort(x, dim, stable=True)
-    if not x._type.ndim:
-        return ValuesAndIndices(values, indices)
-    picked = [views.narrow(part, dim, k - 1, 1) for part in (values, indices)]
-    first, second = picked if keepdim else [views.squeeze(part, dim) for part in picked]
-    return ValuesAndIndices(pointwise.clone(first), pointwise.clone(second))
+    return ValuesAndIndices(*call_many(KTHVALUE, (x,), (("k", k), ("dim", dim), ("keepdim", keepdim))))
 
 
 # -- drawing -------------------------------------------------------------------------------

@@ -205,9 +205,9 @@ def _way(x: Tensor, shape: Shape) -> Shape | None:
     return shape if x._view is None else view_strides(x._type.shape, strides(x), shape)
 
 
-def reshape(input: Tensor, *shape: Any) -> Tensor:
+def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """A view where there is one, and a copy where not."""
-    new = complete("reshape", input, shape)
+    new = complete("reshape", input, sizes if shape is None else (shape,))
     if new == input._type.shape:
         return input
     attrs = (("shape", new),)
@@ -256,9 +256,9 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     return _seen_as(input, (*shape[:dim], 1, *shape[dim:]))
 
 
-def expand(input: Tensor, *size: Any) -> Tensor:
+def expand(input: Tensor, *shape: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """-1 leaves a size as it is."""
-    shape, old = sizes(size, "expand"), input._type.shape
+    shape, old = sizes(shape if size is None else (size,), "expand"), input._type.shape
     new = len(shape) - len(old)
     if -1 in shape[: max(new, 0)]:
         raise refuse(ShapeError, "-1 names a size the tensor does not have", "expand", input, shape=shape)
@@ -288,8 +288,8 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
 # -- other orders --------------------------------------------------------------------------
 
 
-def permute(input: Tensor, *dims: Any) -> Tensor:
-    given = sizes(dims, "permute")
+def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
+    given = sizes(order if dims is None else (dims,), "permute")
     ndim = input._type.ndim
     return view_of(input, PERMUTE, (("dims", tuple(one_dim(d, ndim) for d in given)),))
 

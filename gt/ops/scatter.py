@@ -12,8 +12,8 @@ from gt.types import OperandType, Scalar, Shape, TensorType, bool_
 
 
 def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
-    shape = positions((index,))
     dim = wrap_dim(dim, x.ndim)
+    shape = index.shape if isinstance(index, TensorType) and not index.numel else positions((index,))
     ours, theirs = x.shape or (1,), shape or (1,)
     if 0 in shape:  # nothing is picked: torch does not look any further
         return TensorType(shape, x.dtype)
