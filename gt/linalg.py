@@ -1,6 +1,6 @@
 """``gt.linalg``: see `torch.linalg`."""
 
-
+# ruff: noqa: N803 (torch names its matrices so)
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LstsqResult:
-    """By the pseudoinverse, for matrices of any rank; there are residuals whatever the rank."""
+    """By the pseudoinverse, for matrices of any rank; where torch gives residuals for a full rank, GT always does."""
     vector = B._type.ndim == A._type.ndim - 1
     right = views.unsqueeze(B, -1) if vector else B
     solution = matmul(pinv(A, rcond), right)
     empty = creation.zeros(0, dtype=A._type.dtype)
-    tall = A._type.shape[-2] > A._type.shape[-1]
+    tall = A._type.shape[-2] > A._type.shape[-1] and driver not in (None, "gelsy")
     residuals = reductions.sum(pointwise.square(matmul(A, solution) - right), -2) if tall else empty
     rank = cast(empty, dtype_of(int)) if driver == "gels" else matrix_rank(A.detach(), rtol=rcond)
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else empty
@@ -194,7 +194,7 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
         S = svdvals(A)
         first, last = S[..., 0], S[..., -1]
         return last / first if p == -2 else first / last
-    return matrix_norm(A, p) * matrix_norm(inv(A), p)
+    return pointwise.mul(matrix_norm(A, p), matrix_norm(inv(A), p))
 
 
 # -- norms ---------------------------------------------------------------------------------

@@ -37,17 +37,17 @@ class _Switch(contextlib.ContextDecorator):
         mode.enabled = self._before.pop()
 
 
-class no_grad(_Switch):
+class no_grad(_Switch):  # noqa: N801, torch's name
     def __init__(self) -> None:
         super().__init__(False)
 
 
-class enable_grad(_Switch):
+class enable_grad(_Switch):  # noqa: N801, torch's name
     def __init__(self) -> None:
         super().__init__(True)
 
 
-class set_grad_enabled(_Switch):
+class set_grad_enabled(_Switch):  # noqa: N801, torch's name
     """Takes effect at once, and ends with the context if it is used as one."""
 
     def __init__(self, on: bool) -> None:

@@ -7,7 +7,7 @@ from gt.client.tensor import Tensor
 
 class Declared:
     T: Tensor
-    mT: Tensor
+    mT: Tensor  # noqa: N815, torch's name
 
     def __getattr__(self, name: str) -> Callable[..., Any]: ...
     def __getitem__(self, index: Any) -> Tensor: ...

@@ -193,7 +193,8 @@ def _chosen(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
     dim, index = _index_of("index_fill", x, dim, index)
     mask = creation.zeros(x._type.shape[dim], dtype=bool_)
     call_into(INDEX_PUT, mask, (True, index), (("dims", (0,)), ("accumulate", False)))
-    return pointwise.where(views.reshape(mask, (-1, *(1,) * (x._type.ndim - dim - 1))), value, x)
+    made: Tensor = pointwise.where(views.reshape(mask, (-1, *(1,) * (x._type.ndim - dim - 1))), value, x)
+    return made
 
 
 # -- as if flat ----------------------------------------------------------------------------

@@ -233,7 +233,8 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     if n == 0:
         ones = creation.eye(x._type.shape[-1], dtype=x._type.dtype)
         # the tensor's own history stays, though nothing of it matters
-        return pointwise.where(creation.zeros((), dtype=bool_), x, ones)
+        none: Tensor = pointwise.where(creation.zeros((), dtype=bool_), x, ones)
+        return none
     if n < 0:
         x, n = call(INV, (x,)), -n
     made, square = None, x

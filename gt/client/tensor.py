@@ -34,7 +34,7 @@ class Cell:
         self.version = 0
 
     def __del__(self) -> None:
-        try:
+        try:  # noqa: SIM105, a context manager would cost more than all the rest
             self.session.dropped.append(self.id)
         except AttributeError:  # never got as far as an id
             pass

@@ -30,7 +30,7 @@ from gt.wire.messages import (
 
 class Trail:
     def __init__(self, path: str, core: Dispatcher) -> None:
-        self._file = open(path, "a", buffering=1)
+        self._file = open(path, "a", buffering=1)  # noqa: SIM115 (open as long as the server runs)
         self._core = core
         self._count = 0
 

@@ -45,7 +45,7 @@ class LocalSystem:
         self._folder = tempfile.mkdtemp(prefix="gt-")  # mkdtemp's folders are their owner's alone
         self._socket = os.path.join(self._folder, "server")
         self.address = f"unix:{self._socket}"
-        self._errors = tempfile.TemporaryFile(dir=self._folder)
+        self._errors = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (open as long as the system runs)
         self._stopping = threading.Lock()
         self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
         try:
