@@ -13,7 +13,7 @@ from gt.client.reductions import ValuesAndIndices
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
-from gt.types import NUMBER_OF, bool_, float32, float64, int64, result_dtype
+from gt.types import NUMBER_OF, bool_, float32, float64, int64, promote, result_dtype
 
 __all__ = [
     "bincount", "bucketize", "histc", "isin", "kthvalue", "msort", "multinomial", "searchsorted", "unique",
@@ -45,6 +45,8 @@ def searchsorted(
     values = operands("searchsorted", row, input)[1]
     if not isinstance(values, Tensor):
         values = creation.tensor(values, dtype=row._type.dtype)
+    dtype = promote(row._type.dtype, values._type.dtype)
+    row, values = cast(row, dtype), cast(values, dtype)
     attrs = (("right", right or side == "right"), ("out_int32", out_int32))
     return call(SEARCHSORTED, (row, values), attrs)
 

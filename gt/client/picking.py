@@ -17,8 +17,8 @@ from gt.ops.infer import broadcast_shapes
 from gt.types import bool_, int64
 
 __all__ = [
-    "diagonal_scatter", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "masked_scatter", "put",
-    "scatter", "scatter_reduce", "select_scatter", "slice_scatter", "take", "take_along_dim",
+    "diagonal_scatter", "fill", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
+    "masked_scatter", "put", "scatter", "scatter_reduce", "select_scatter", "slice_scatter", "take", "take_along_dim",
 ]  # fmt: skip
 
 SCATTER, SCATTER_ADD, SCATTER_REDUCE = (OPS[n] for n in ("scatter", "scatter_add", "scatter_reduce"))
@@ -266,6 +266,10 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     op, rest, attrs = _masked(input, mask, source)
     return call_into(op, input, rest, attrs)
+
+
+def fill(input: Tensor, value: Any) -> Tensor:
+    return call(OPS["copy"], (input, pointwise.fitting("fill", input, value)))
 
 
 # -- a copy with a part replaced -----------------------------------------------------------
