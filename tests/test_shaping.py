@@ -542,7 +542,6 @@ gt.linspace(0, 1, -1)
 gt.tril_indices(-1, 2)
 gt.zeros(2, device='nowhere')
 gt.zeros(2, dtype=gt.int64, requires_grad=True)
-a = x * 1; a.unfold(1, 3, 1).add_(1)
 a = x * 1; a.diagonal().add_(v)
 x[0] = v
 x.diagonal().zero_()
