@@ -5,7 +5,7 @@ Each module says in its own ``__all__`` what of it is public; here it is only ga
 
 from typing import NoReturn
 
-from gt import debug, linalg
+from gt import autograd, debug, linalg
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
@@ -21,12 +21,15 @@ from gt.client import picking as _picking
 from gt.client import pointwise as _pointwise
 from gt.client import printing as _printing
 from gt.client import products as _products
+from gt.client import quantiles as _quantiles
 from gt.client import random as _random
 from gt.client import reductions as _reductions
 from gt.client import solving as _solving
 from gt.client import views as _views
 from gt.client.activations import *
 from gt.client.arguments import Device as _Device
+from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.checkpoint import checkpoint
 from gt.client.connect import *
 from gt.client.creation import *
 from gt.client.einsum import *
@@ -37,6 +40,7 @@ from gt.client.picking import *
 from gt.client.pointwise import *
 from gt.client.printing import *
 from gt.client.products import *
+from gt.client.quantiles import *
 from gt.client.random import *
 from gt.client.reductions import *
 from gt.client.solving import *
@@ -69,6 +73,7 @@ __all__ = [
     "long",
     "short",
 ]
+__all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
 __all__ += _activations.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__
@@ -82,6 +87,7 @@ __all__ += _finding.__all__
 __all__ += _einsum.__all__
 __all__ += _pointwise.__all__
 __all__ += _printing.__all__
+__all__ += _quantiles.__all__
 __all__ += _random.__all__
 __all__ += _reductions.__all__
 __all__ += _types.__all__

@@ -352,9 +352,11 @@ def _joins() -> list[tuple[tuple[T, ...], int]]:
 
 def samples() -> list[Sample]:
     from tests.samples_index import index, select
+    from tests.samples_math import activations, math, reductions
     from tests.samples_shape import shapes
 
-    families = (create, unary, binary, ternary, reduce, linalg, shape, index, select, shapes)
+    families = (create, unary, binary, ternary, reduce, linalg, shape, index, select, math, activations, reductions)
+    families += (shapes,)
     unique = {str(s): s for family in families for s in family()}
     if torch.__version__ < "2.12":
         for changed in CHANGED_IN_TORCH:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 from weakref import ref
 
@@ -19,7 +19,9 @@ from gt.client.tape import Edge, Leaf, Node, mode
 from gt.client.tensor import Tensor
 from gt.errors import GradError
 
-__all__ = ["backward", "enable_grad", "grad", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+__all__ = [
+    "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled",
+]  # fmt: skip
 
 
 class _Switch(contextlib.ContextDecorator):
@@ -36,27 +38,56 @@ class _Switch(contextlib.ContextDecorator):
     def __exit__(self, *_: object) -> None:
         mode.enabled = self._before.pop()
 
+    def _recreate_cm(self) -> _Switch:
+        return _Switch(self._on)  # a decorated function may run in many threads at once
 
-class no_grad(_Switch):  # noqa: N801, torch's name
+
+class _Fixed(_Switch):
+    """Takes no argument, and so may decorate a function without being called."""
+
+    on: bool
+
+    def __new__(cls, function: Any = None) -> Any:
+        return super().__new__(cls) if function is None else _Switch(cls.on)(function)
+
     def __init__(self) -> None:
-        super().__init__(False)
+        super().__init__(self.on)
 
 
-class enable_grad(_Switch):  # noqa: N801, torch's name
-    def __init__(self) -> None:
-        super().__init__(True)
+class no_grad(_Fixed):  # noqa: N801, torch's name
+    on = False
+
+
+class enable_grad(_Fixed):  # noqa: N801, torch's name
+    on = True
+
+
+class inference_mode(_Switch):  # noqa: N801, torch's name
+    """`no_grad`; what is made inside may be used outside, which torch forbids."""
+
+    def __new__(cls, mode: Any = True) -> Any:
+        return super().__new__(cls) if isinstance(mode, bool) else _Switch(False)(mode)
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__(not mode and is_grad_enabled())
 
 
 class set_grad_enabled(_Switch):  # noqa: N801, torch's name
     """Takes effect at once, and ends with the context if it is used as one."""
 
-    def __init__(self, on: bool) -> None:
-        super().__init__(on)
-        self._before.append(mode.enabled)
-        mode.enabled = on
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        self.__enter__()
+        self._entered = True
 
     def __enter__(self) -> None:
-        mode.enabled = self._on
+        if not getattr(self, "_entered", False):  # the first time it was already
+            super().__enter__()
+        self._entered = False
+
+    def __call__(self, function: Any) -> Any:
+        self.__exit__()  # it decorates, and takes effect when the function runs
+        return super().__call__(function)
 
 
 def is_grad_enabled() -> bool:
@@ -77,10 +108,11 @@ def backward(
     roots = _roots(_listed(tensors), _listed(grad_tensors))
     keep = create_graph if retain_graph is None else retain_graph
     wanted = None if inputs is None else {_edge_of(x): x for x in _listed(inputs)}
-    for edge, g in _walk(roots, keep, create_graph, set(wanted) if wanted is not None else None):
-        leaf = edge[0].tensor() if isinstance(edge[0], Leaf) else (wanted or {}).get(edge)
-        if leaf is not None:
-            accumulate(leaf, g, create_graph)
+    with contextlib.closing(_walk(roots, keep, create_graph, set(wanted) if wanted is not None else None)) as found:
+        for edge, g in found:
+            leaf = edge[0].tensor() if isinstance(edge[0], Leaf) else (wanted or {}).get(edge)
+            if leaf is not None:
+                accumulate(leaf, g, create_graph)
 
 
 def grad(
@@ -111,7 +143,7 @@ def grad(
 
 def _walk(
     roots: list[tuple[Edge, Tensor]], keep: bool, create_graph: bool, targets: set[Edge] | None
-) -> Iterator[tuple[Edge, Tensor]]:
+) -> Generator[tuple[Edge, Tensor], None, None]:
     """Every target's (or leaf's) gradient, once it is complete."""
     on_the_way = None if targets is None else _leading_to(targets, [edge for edge, _ in roots])
     sums: dict[Any, list[Tensor | None]] = {}

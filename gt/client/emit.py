@@ -138,8 +138,8 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
     tracked = tape.tracked(operands)
     if tracked:
         tape.check_writable(target)
-        if tape.needs_old(op, operands):
-            old = _kept(target)
+        if tape.keeps_target(op, operands):
+            old = _as_it_was(target)
             operands = tuple(old if x is target else x for x in operands)
     session.free()
     session.extend((found[0], sites.here(), target._cell.id, *words))
@@ -151,10 +151,10 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
     return target
 
 
-def _kept(x: Tensor) -> Tensor:
-    """What x is now, with its history, however it may be written over."""
-    made = call(OPS["clone"], (detached(x),))
-    made._node, made._index = x._node, x._index
+def _as_it_was(target: Tensor) -> Tensor:
+    """A copy, with the same history, of what is about to be written and will be asked for."""
+    made = call(OPS["clone"], (detached(target),))
+    made._node, made._index = target._node, target._index
     return made
 
 
@@ -286,8 +286,8 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
     if tape.tracked((view.base, target, *rest)):
         tape.check_writable(view.base)
     operands = (target, *rest)
-    if tape.tracked(operands) and tape.needs_old(op, operands):
-        old = _kept(target)
+    if tape.tracked(operands) and tape.keeps_target(op, operands):
+        old = _as_it_was(target)
         operands = tuple(old if x is target else x for x in operands)
     value = call(op, operands, attrs)
     put(view.base, view.chain, value)

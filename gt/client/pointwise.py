@@ -13,133 +13,18 @@ from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF, DType, bool_, float64, promote, result_dtype
 
 __all__ = [
-    "abs",
-    "absolute",
-    "acos",
-    "acosh",
-    "add",
-    "addcdiv",
-    "addcmul",
-    "arccos",
-    "arccosh",
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctan2",
-    "arctanh",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "bitwise_and",
-    "bitwise_left_shift",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "ceil",
-    "clamp",
-    "clamp_max",
-    "clamp_min",
-    "clip",
-    "clone",
-    "copysign",
-    "cos",
-    "cosh",
-    "deg2rad",
-    "digamma",
-    "div",
-    "divide",
-    "eq",
-    "erf",
-    "erfc",
-    "erfinv",
-    "exp",
-    "exp2",
-    "expm1",
-    "fix",
-    "float_power",
-    "floor",
-    "floor_divide",
-    "fmax",
-    "fmin",
-    "fmod",
-    "frac",
-    "gcd",
-    "ge",
-    "greater",
-    "greater_equal",
-    "gt",
-    "heaviside",
-    "hypot",
-    "is_floating_point",
-    "is_tensor",
-    "isclose",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "isneginf",
-    "isposinf",
-    "lcm",
-    "le",
-    "lerp",
-    "less",
-    "less_equal",
-    "lgamma",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "logaddexp",
-    "logaddexp2",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logit",
-    "lt",
-    "masked_fill",
-    "maximum",
-    "minimum",
-    "mul",
-    "multiply",
-    "nan_to_num",
-    "ne",
-    "neg",
-    "negative",
-    "nextafter",
-    "not_equal",
-    "numel",
-    "polygamma",
-    "positive",
-    "pow",
-    "promote_types",
-    "rad2deg",
-    "reciprocal",
-    "relu",
-    "remainder",
-    "result_type",
-    "round",
-    "rsqrt",
-    "rsub",
-    "sgn",
-    "sigmoid",
-    "sign",
-    "signbit",
-    "sin",
-    "sinc",
-    "sinh",
-    "sqrt",
-    "square",
-    "sub",
-    "subtract",
-    "tan",
-    "tanh",
-    "true_divide",
-    "trunc",
-    "where",
-    "xlogy",
+    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh",
+    "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_left_shift",
+    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min",
+    "clip", "clone", "copysign", "cos", "cosh", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "erfinv",
+    "exp", "exp2", "expm1", "fix", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gcd", "ge",
+    "greater", "greater_equal", "gt", "heaviside", "hypot", "is_floating_point", "is_tensor", "isclose", "isfinite",
+    "isinf", "isnan", "isneginf", "isposinf", "lcm", "le", "lerp", "less", "less_equal", "lgamma", "log", "log1p",
+    "log2", "log10", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
+    "lt", "masked_fill", "maximum", "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter",
+    "not_equal", "numel", "polygamma", "positive", "pow", "promote_types", "rad2deg", "reciprocal", "relu",
+    "remainder", "result_type", "round", "rsqrt", "rsub", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh",
+    "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
 ]  # fmt: skip
 
 Function = Callable[..., Tensor]
@@ -328,11 +213,16 @@ clip = clamp
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
-    return clamp(input, min)
+    return maximum(input, min) if _truths(input, min) else clamp(input, min)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
-    return clamp(input, None, max)
+    return minimum(input, max) if _truths(input, max) else clamp(input, None, max)
+
+
+def _truths(*given: Any) -> bool:
+    """torch clamps bools by bools, but only on one side."""
+    return all(isinstance(x, Tensor) and x._type.dtype is bool_ for x in given)
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
@@ -368,7 +258,8 @@ def positive(input: Tensor) -> Tensor:
 def float_power(input: Any, exponent: Any) -> Tensor:
     """`pow` in float64."""
     given = operands("float_power", input, exponent)
-    return pair(POW, *(cast(x, float64) if isinstance(x, Tensor) else float(x) for x in given))
+    a, b = (cast(x, float64) if isinstance(x, Tensor) else float(x) for x in given)
+    return pair(POW, a, b)
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
@@ -411,7 +302,8 @@ def fitting(name: str, x: Tensor, value: Any) -> Any:
     return cast(value, x._type.dtype)
 
 
-def clone(input: Tensor) -> Tensor:
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+    """How the copy lies in memory is the worker's business."""
     return call(CLONE, (a_tensor("clone", input),))
 
 
@@ -426,7 +318,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     close = eq(a, b)
     if equal_nan and a._type.dtype.kind == "f":
         close = logical_or(close, logical_and(isnan(a), isnan(b)))
-    if rtol == 0 and atol == 0:
+    if (rtol == 0 and atol == 0) or a._type.dtype is bool_:
         return close
     apart = abs(sub(a, b))
     near = le(apart, add(abs(mul(b, rtol)), atol))

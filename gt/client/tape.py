@@ -13,8 +13,10 @@ A value that was kept and then changed in place is an error when it is needed, a
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
+from collections.abc import Iterator
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -34,9 +36,20 @@ _next_number = count(1).__next__
 
 class _Mode(threading.local):
     enabled = True
+    #: how a value is kept: `Saved`, or what `gt.client.checkpoint` does instead
+    keep: Any = None
 
 
 mode = _Mode()
+
+
+@contextlib.contextmanager
+def keeping(keep: Any) -> Iterator[None]:
+    before, mode.keep = mode.keep, keep
+    try:
+        yield
+    finally:
+        mode.keep = before
 
 
 class Ghost:
@@ -153,14 +166,15 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
     if not mode.enabled or op.vjp is None:
         return
     rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
-    edges = tuple(None if rule is None else _edge(x) for x, rule in zip(operands, rules, strict=True))
+    edges = tuple(None if rule is None else edge_of(x) for x, rule in zip(operands, rules, strict=True))
     if not any(edges):
         return
+    keep = mode.keep or Saved
     node = Node(op, attrs, edges, tuple(y._type for y in results))
     kept_results, kept = _kept(op, tuple(e is not None for e in edges), len(results))
     node.saved = (
-        [Saved(y, (node, i)) if i in kept_results else Ghost(y._type) for i, y in enumerate(results)],
-        [_saved(x, edge, k in kept) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
+        [keep(y, (node, i)) if i in kept_results else Ghost(y._type) for i, y in enumerate(results)],
+        [_saved(x, edge, keep if k in kept else None) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
     )
     for i, y in enumerate(results):
         if y._type.dtype.kind == "f":
@@ -169,15 +183,15 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
                 y._index = i
 
 
-def _edge(x: Any) -> Edge | None:
+def edge_of(x: Any) -> Edge | None:
     node = getattr(x, "_node", None)
     return None if node is None else (node, x._index)
 
 
-def _saved(x: Any, edge: Edge | None, keep: bool) -> Any:
+def _saved(x: Any, edge: Edge | None, keep: Any) -> Any:
     if not hasattr(x, "_type"):
         return x
-    return Saved(x, edge) if keep else Ghost(x._type)
+    return keep(x, edge) if keep else Ghost(x._type)
 
 
 @cache
@@ -212,21 +226,23 @@ def check_writable(target: Tensor) -> None:
         raise GradError("a leaf Variable that requires grad is being used in an in-place operation")
 
 
-def needs_old(op: Op, operands: tuple[Any, ...]) -> bool:
-    """Will the gradient ask for what the first operand was before it is written over?"""
-    if not mode.enabled or op.vjp is None:
+def keeps_target(op: Op, operands: tuple[Any, ...]) -> bool:
+    """Will the gradient ask for the first operand, as it was before the writing?"""
+    if op.vjp is None:
         return False
     rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
-    needs = tuple(rule is not None and _edge(x) is not None for x, rule in zip(operands, rules, strict=True))
+    needs = tuple(r is not None and edge_of(x) is not None for x, r in zip(operands, rules, strict=True))
     return any(needs) and 0 in _kept(op, needs)[1]
 
 
 def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...], target: Tensor) -> None:
-    """The target of an in-place op comes from that op from now on."""
+    """The target of an in-place op comes from that op from now on. The first operand is the target, or a copy."""
     from gt.client.tensor import Tensor
 
     after = Tensor(target._cell, target._type)
-    target._cell.version += 1  # a result that is kept is kept as it is after the writing
     record(op, attrs, operands, (after,))
-    target._cell.version -= 1
+    if after._node is not None and after._node.saved is not None:
+        for kept in after._node.saved[0]:
+            if isinstance(kept, Saved):
+                kept.version += 1  # kept as it is after the writing; an operand on the same cell is lost
     target._node, target._index = after._node, 0

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import erf, exp, log1p, pi, sqrt
+from math import erf, pi, sqrt
 from typing import Any
 
 from gt.errors import ShapeError
@@ -87,13 +87,13 @@ op(
     inplace=lambda torch, x: x.relu_(),
 )
 
+_threshold_backward = aten("threshold_backward")
+
 backward(
     "threshold_backward",
     torch=lambda torch, g, x, *, threshold: _threshold_backward(torch, g, x, threshold),
     numpy=lambda np, g, x, *, threshold: np.where(x <= threshold, 0, g),
 )
-
-_threshold_backward = aten("threshold_backward")
 
 op(
     "threshold",
@@ -181,13 +181,9 @@ _GELU_BEND: dict[str, Rule] = {"none": _gelu_bend, "tanh": _gelu_tanh_bend}
 backward(
     "gelu_backward",
     torch=aten("gelu_backward"),
-    numpy=lambda np, g, x, *, approximate: g * _GELU_SLOPE[approximate](np, x),
+    numpy=lambda np, g, x, *, approximate: g * _GELU_SLOPE[approximate](np, np.promote_types(x.dtype, "f4").type(x)),
     second=lambda c, g, x, *, approximate: c * g * _GELU_BEND[approximate](x),
 )
-
-
-def _softplus(x: float) -> float:
-    return max(x, 0.0) + log1p(exp(-abs(x)))
 
 
 op(
@@ -265,6 +261,8 @@ def _elu_numpy(np: Any, x: Any, *, alpha: float, scale: float, input_scale: floa
     return np.where(x <= 0, np.expm1(x * input_scale) * (alpha * scale), x * scale)
 
 
+_elu, _elu_backward = aten("elu"), aten("elu_backward")
+
 #: elu, selu and celu: alpha * scale * (exp(x * input_scale) - 1) on the left, x * scale on the right
 op(
     "elu",
@@ -274,17 +272,14 @@ op(
     kernel=_elu_numpy,
 )
 
-_elu, _elu_backward = aten("elu"), aten("elu_backward")
-
 
 def _elu_back_numpy(np: Any, g: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
     left = g * (input_scale * alpha * scale) * np.exp(x * input_scale)
     return np.where(x <= 0, left, g * scale)
 
 
-def _elu_second(c: Any, g: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
-    left = c * g * ((x * input_scale).exp() * (input_scale * input_scale * alpha * scale))
-    return left.where(x <= 0, 0)
+def _elu_second(c: Any, g: Any, x: Any, **attrs: Any) -> Any:
+    return (c * g * attrs["input_scale"])._op("elu_backward", x, **attrs) * (x < 0)
 
 
 def _elu_back_torch(torch: Any, g: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
@@ -335,10 +330,13 @@ op(
     kernel=lambda np, x: np.clip(x + 3, 0, 6) / 6,
 )
 
+#: rounded to float32, as torch's is
+_SIXTH = 0.16666667163372040
+
 backward(
     "hardsigmoid_backward",
     torch=aten("hardsigmoid_backward"),
-    numpy=lambda np, g, x: np.where((x > -3) & (x < 3), g / 6, 0),
+    numpy=lambda np, g, x: np.where((x > -3) & (x < 3), g * _SIXTH, 0),
 )
 
 op(
@@ -372,10 +370,16 @@ op(
     kernel=lambda np, x, *, lambd: np.where(x > lambd, x - lambd, np.where(x < -lambd, x + lambd, x * 0)),
 )
 
+
+def _shrunk(name: str) -> Rule:
+    call = aten(name)
+    return lambda torch, g, x, *, lambd: call(torch, g, x, lambd)
+
+
 for _shrink in ("hardshrink_backward", "softshrink_backward"):
     backward(
         _shrink,
-        torch=lambda torch, g, x, *, lambd, call=aten(_shrink): call(torch, g, x, lambd),
+        torch=_shrunk(_shrink),
         numpy=lambda np, g, x, *, lambd: np.where((x >= -lambd) & (x <= lambd), 0, g),
     )
 

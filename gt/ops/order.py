@@ -64,13 +64,13 @@ def _middle(np: Any, x: Any, skip_nan: bool) -> Any:
     bad = np.sum(x != x, axis=-1)
     n = x.shape[-1]
     place = np.where(bad > 0, np.maximum(n - bad - 1, 0) // 2 if skip_nan else n - bad, (n - 1) // 2)
-    return np.take_along_axis(order, np.minimum(place, n - 1)[..., None], -1)[..., 0]
+    return np.take_along_axis(order, np.minimum(place, n - 1)[..., None], axis=-1)[..., 0]
 
 
 def _median_numpy(np: Any, x: Any, *, dim: int, keepdim: bool, skip_nan: bool) -> Any:
     row = np.moveaxis(x if x.ndim else x.reshape(1), dim, -1)
     at = _middle(np, row, skip_nan)
-    values = np.take_along_axis(row, at[..., None], -1)[..., 0]
+    values = np.take_along_axis(row, at[..., None], axis=-1)[..., 0]
     shape = without(x.shape, (dim,), keepdim)
     return values.reshape(shape), at.reshape(shape)
 
@@ -132,7 +132,7 @@ op(
 def _mode_numpy(np: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
     row = np.moveaxis(x if x.ndim else x.reshape(1), dim, -1)
     at = np.apply_along_axis(lambda r: _most_frequent(np, r), -1, row)
-    values = np.take_along_axis(row, at[..., None], -1)[..., 0]
+    values = np.take_along_axis(row, at[..., None], axis=-1)[..., 0]
     shape = without(x.shape, (dim,), keepdim)
     return values.reshape(shape), at.reshape(shape)
 

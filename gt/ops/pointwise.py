@@ -97,7 +97,7 @@ def _filled(x: TensorType, mask: OperandType, value: OperandType) -> TensorType:
         raise DTypeError(f"the mask is a bool tensor, not {mask}")
     if not isinstance(value, Scalar) and value.ndim:
         raise ShapeError(f"the value is a number or a tensor without dims, not {value}")
-    if "buif".index(result_dtype(x, value).kind) > "buif".index(x.dtype.kind):
+    if value.dtype.kind == "f" != x.dtype.kind:
         raise DTypeError(f"the value {value} does not fit into {x.dtype.name}")
     return TensorType(broadcast_shapes(x.shape, mask.shape), x.dtype)
 
@@ -140,7 +140,7 @@ def _clamp_numpy(np: Any, x: Any, *limits: Any, has_min: bool, has_max: bool, ou
 
 def _clamp_back(needs: Any, g: Any, _y: Any, x: Any, *limits: Any, has_min: bool, has_max: bool) -> list[Any]:
     """What is not clamped has the gradient; else the limit that was taken, the greater one where they cross."""
-    low, high = limits[0] if has_min else None, limits[-1] if has_max else None
+    low, high = limits[0], limits[-1]  # one and the same if there is only one
     kept = [x >= low] if has_min else []
     kept += [x <= high] if has_max else []
     made = [g.where(kept[0] & kept[-1] if len(kept) > 1 else kept[0], 0) if needs[0] else None]

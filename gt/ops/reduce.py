@@ -259,7 +259,7 @@ def _spread_numpy(np: Any, g: Any, index: Any, *, dim: int, size: int, keepdim: 
     if not out[0].ndim:
         return g.copy()
     g, index = (g, index) if keepdim else (np.expand_dims(g, dim), np.expand_dims(index, dim))
-    made = np.zeros(out[0].shape, g.dtype)
+    made = np.zeros(out[0].shape, dtype=g.dtype)
     np.put_along_axis(made, index, g, axis=dim)
     return made
 

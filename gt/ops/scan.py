@@ -48,12 +48,15 @@ def _log_scan(np: Any, x: Any, dim: int) -> Any:
     return np.logaddexp.accumulate(x, axis=dim)
 
 
+#: the logarithm of nothing, and yet a number
+_LEAST = {"float64": -1.7976931348623157e308, "float32": -3.4e38, "bfloat16": -3.38e38, "float16": -65504.0}
+
+
 def _log_back(name: str) -> Any:
     """Positive and negative parts apart, in logarithms: a sum of exponentials that never overflows."""
 
     def back(g: Any, y: Any, x: Any, *, dim: int) -> Any:
-        low = float("-inf")
-        size = g.abs().log()
+        low, size = _LEAST[y.dtype.name], g.abs().log()
         parts = [(size.where(g > 0, low) - y), (size.where(g < 0, low) - y)]
         up, down = ((part._op(name, dim=dim) + x).exp() for part in parts)
         return up - down
@@ -86,7 +89,7 @@ def _running(x: TensorType, *, dim: int) -> Types:
 def _running_numpy(np: Any, run: Any, x: Any, dim: int) -> Any:
     """torch names the last of those that are as great."""
     if not x.ndim:
-        return x.copy(), np.zeros((), np.int64)
+        return x.copy(), np.zeros((), dtype=np.int64)
     values = run.accumulate(x, axis=dim)
     shape = [-1 if d == dim else 1 for d in range(x.ndim)]
     at = np.arange(x.shape[dim]).reshape(shape)

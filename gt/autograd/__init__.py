@@ -1,0 +1,19 @@
+"""``gt.autograd``, as torch has it: gradients, one's own functions, and checks of both."""
+
+from gt.autograd import function
+from gt.client.autograd import (
+    backward,
+    enable_grad,
+    grad,
+    inference_mode,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from gt.client.function import Function
+from gt.client.gradcheck import gradcheck, gradgradcheck
+
+__all__ = [
+    "Function", "backward", "enable_grad", "function", "grad", "gradcheck", "gradgradcheck", "inference_mode",
+    "is_grad_enabled", "no_grad", "set_grad_enabled",
+]  # fmt: skip
