@@ -258,11 +258,11 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 
 
 def _floating(name: str, x: Any, dtype: Any) -> Tensor:
-    x = a_tensor(name, x)
-    x = x if dtype is None else cast(x, dtype_of(dtype))
-    if x._type.dtype.kind != "f":
-        raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, x)
-    return x
+    made = a_tensor(name, x)
+    made = made if dtype is None else cast(made, dtype_of(dtype))
+    if made._type.dtype.kind != "f":
+        raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, made)
+    return made
 
 
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

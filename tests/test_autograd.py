@@ -497,15 +497,20 @@ needs_views = pytest.mark.skipif(bool(PENDING), reason=f"no gradient yet for {PE
 def test_random_programs_of_views_and_writes(program: list[tuple[str, str]]) -> None:
     values = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
     made = []
-    for lib in (gt, torch):
+    for lib in (torch, gt):
         x = lib.tensor(values).requires_grad_()
         y = x * 2
         earlier = VIEWS["rows"](y)
         for view, write in program:
             WRITES[write](VIEWS[view](y), x)
-        (y.sum() + (earlier * 3).sum()).backward()
+        try:
+            (y.sum() + (earlier * 3).sum()).backward()
+        except RuntimeError:
+            if lib is torch:  # a result that was to be kept is written over; GT may have kept it elsewhere
+                return
+            raise
         made.append((y.detach(), earlier.detach(), x.grad))
-    for ours, theirs in zip(*made, strict=True):
+    for theirs, ours in zip(*made, strict=True):
         same(ours, theirs)
 
 

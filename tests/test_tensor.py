@@ -651,7 +651,7 @@ def test_every_method_is_there():
     missing = {n for n in functions if hasattr(torch.Tensor, n) and not hasattr(gt.Tensor, n)}
     assert missing == set()
     unknown = {n for n in functions if not hasattr(torch, n)}
-    assert unknown == {"connect", "disconnect", "gpu_workers", "workers"}
+    assert unknown == {"checkpoint", "connect", "disconnect", "gpu_workers", "workers"}
 
 
 def test_every_method_is_torchs():

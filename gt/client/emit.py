@@ -139,8 +139,7 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
     if tracked:
         tape.check_writable(target)
         if tape.keeps_target(op, operands):
-            old = _as_it_was(target)
-            operands = tuple(old if x is target else x for x in operands)
+            operands = (_as_it_was(target), *rest)
     session.free()
     session.extend((found[0], sites.here(), target._cell.id, *words))
     if tracked:
@@ -287,8 +286,7 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
         tape.check_writable(view.base)
     operands = (target, *rest)
     if tape.tracked(operands) and tape.keeps_target(op, operands):
-        old = _as_it_was(target)
-        operands = tuple(old if x is target else x for x in operands)
+        operands = (_as_it_was(target), *rest)
     value = call(op, operands, attrs)
     put(view.base, view.chain, value)
     if view.base._node is not None:
