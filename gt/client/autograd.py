@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 from weakref import ref
 
-from gt.client.emit import detached
+from gt.client.emit import current, detached
 from gt.client.tape import Edge, Leaf, Node, mode
 from gt.client.tensor import Tensor
 from gt.errors import GradError
@@ -230,6 +230,7 @@ def _listed(x: Any) -> list[Any]:
 
 
 def _edge_of(x: Tensor) -> Edge:
+    current(x)
     if x._node is None:
         raise GradError("One of the differentiated Tensors does not require grad")
     return x._node, x._index
@@ -243,6 +244,7 @@ def _roots(outputs: list[Tensor], grads: list[Any]) -> list[tuple[Edge, Tensor]]
 
 
 def _root(y: Tensor, g: Any) -> tuple[Edge, Tensor]:
+    current(y)
     if y._node is None:
         raise GradError("element 0 of tensors does not require grad and does not have a grad_fn")
     if g is None:
@@ -347,7 +349,13 @@ def is_leaf(x: Tensor) -> bool:
 
 
 def _grad_fn(x: Tensor) -> Node | None:
+    current(x)
     return x._node if isinstance(x._node, Node) else None
+
+
+def _requires_grad(x: Tensor) -> bool:
+    current(x)
+    return x._node is not None
 
 
 def _set_requires_grad(x: Tensor, value: bool) -> None:
@@ -356,7 +364,7 @@ def _set_requires_grad(x: Tensor, value: bool) -> None:
 
 #: attached to `Tensor` by `gt.client.methods`
 METHODS: dict[str, Any] = {
-    "requires_grad": property(lambda x: x._node is not None, _set_requires_grad),
+    "requires_grad": property(_requires_grad, _set_requires_grad),
     "is_leaf": property(is_leaf),
     "grad_fn": property(_grad_fn),
     "requires_grad_": requires_grad_,

@@ -242,6 +242,8 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> 
     start, end, step = (_number("arange", x) for x in (start, end, step))
     if dtype is None:
         dtype = float32 if any(isinstance(x, float) for x in (start, end, step)) else int64
+    elif dtype_of(dtype).kind != "f":
+        start, end, step = int(start), int(end), int(step)
     if step == 0:
         raise refuse(ShapeError, "step must not be 0", "arange", start, end, step)
     if (end - start) * step < 0:
@@ -278,6 +280,8 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
     start, end = float(_number("linspace", start)), float(_number("linspace", end))
     if steps < 0:
         raise refuse(ShapeError, "steps must not be negative", "linspace", start, end, steps)
+    if _default(dtype).kind != "f":
+        start, end = int(start), int(end)
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
     half = (steps + 1) // 2
     rising = _arange(start, step, half, float64)

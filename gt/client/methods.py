@@ -61,13 +61,16 @@ METHODS = {
     products: (
         "addbmm addmm addmv addr baddbmm bmm cross dot ger inner kron matmul matrix_power mm mv outer trace vdot"
     ),
-    joining: ("diag diag_embed diagflat dsplit fliplr flipud hsplit repeat_interleave rot90 tensor_split vsplit"),
+    joining: (
+        "diag diag_embed diagflat dsplit fliplr flipud hsplit narrow_copy repeat_interleave rot90 split_with_sizes "
+        "tensor_split unsafe_chunk unsafe_split unsafe_split_with_sizes vsplit"
+    ),
     picking: (
         "diagonal_scatter index_add index_copy index_fill index_put index_reduce masked_scatter put scatter "
         "scatter_reduce select_scatter slice_scatter take take_along_dim"
     ),
     finding: "bincount histc kthvalue msort multinomial unique unique_consecutive",
-    solving: "corrcoef cov det inverse logdet pinverse slogdet",
+    solving: "cholesky cholesky_inverse cholesky_solve corrcoef cov det inverse logdet pinverse slogdet",
 }
 
 #: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from gt import linalg
-from gt.client import pointwise, reductions, views
+from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, refuse
 from gt.client.products import matmul
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError
 from gt.linalg import det, slogdet
 
-__all__ = ["corrcoef", "cov", "det", "inverse", "logdet", "pinverse", "slogdet"]
+__all__ = [
+    "cholesky", "cholesky_inverse", "cholesky_solve", "corrcoef", "cov", "det", "inverse", "logdet", "pinverse",
+    "slogdet",
+]  # fmt: skip
+
+
+def cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    return linalg.cholesky(input, upper=upper)
+
+
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's names
+    """The solution of ``A @ X = B`` from the factor of A."""
+    lower = views.matrix_transpose(L) if upper else L
+    half = linalg.solve_triangular(lower, B, upper=False)
+    return linalg.solve_triangular(views.matrix_transpose(lower), half, upper=True)
+
+
+def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's name
+    return cholesky_solve(creation.eye(L._type.shape[-1], dtype=L._type.dtype), L, upper)
 
 
 def inverse(input: Tensor) -> Tensor:
