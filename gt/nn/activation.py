@@ -33,9 +33,7 @@ Hardsigmoid = layer("Hardsigmoid", "hardsigmoid", INPLACE)
 Hardswish = layer("Hardswish", "hardswish", INPLACE)
 ELU = layer("ELU", "elu", {"alpha": 1.0, **INPLACE}, _and_inplace("alpha"))
 CELU = layer("CELU", "celu", {"alpha": 1.0, **INPLACE}, _and_inplace("alpha"))
-LeakyReLU = layer(
-    "LeakyReLU", "leaky_relu", {"negative_slope": 0.01, **INPLACE}, _and_inplace("negative_slope")
-)
+LeakyReLU = layer("LeakyReLU", "leaky_relu", {"negative_slope": 0.01, **INPLACE}, _and_inplace("negative_slope"))
 Threshold = layer(
     "Threshold", "threshold", {"threshold": REQUIRED, "value": REQUIRED, **INPLACE}, _and_inplace("threshold", "value")
 )

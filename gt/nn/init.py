@@ -83,15 +83,17 @@ def zeros_(tensor: Tensor) -> Tensor:
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
     """A normal distribution between a and b, by its inverse."""
     if mean < a - 2 * std or mean > b + 2 * std:
-        warn("mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect.")
+        warn(
+            "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect."
+        )
     low, high = (erf((limit - mean) / std / sqrt(2.0)) for limit in (a, b))
     drawn = _erfinv(rand(tensor.shape) * (high - low) + low)
     return tensor.copy_((drawn * (std * sqrt(2.0)) + mean).clamp(a, b))  # type: ignore[no-any-return]
 
 
 def _erfinv(x: Tensor) -> Tensor:
-    w = -((1 - x) * (1 + x)).log()
-    return where(w < 5, _polynomial(MIDDLE, w - 2.5), _polynomial(TAILS, w.sqrt() - 3)) * x
+    w: Tensor = -((1 - x) * (1 + x)).log()
+    return where(w < 5, _polynomial(MIDDLE, w - 2.5), _polynomial(TAILS, w.sqrt() - 3)) * x  # type: ignore[no-any-return]
 
 
 def _polynomial(factors: tuple[float, ...], x: Tensor) -> Tensor:
@@ -110,9 +112,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     return normal_(tensor, 0.0, gain * sqrt(2.0 / sum(_fans(tensor))))
 
 
-def kaiming_uniform_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
-) -> Tensor:
+def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
     if 0 in tensor.shape:
         return tensor
     bound = sqrt(3.0) * calculate_gain(nonlinearity, a) / sqrt(_fan(tensor, mode))

@@ -67,9 +67,7 @@ class Module:
             own["_modules"][name] = None
         elif "_buffers" in own and name in own["_buffers"]:
             if value is not None and not isinstance(value, Tensor):
-                raise TypeError(
-                    f"cannot assign '{_type_name(value)}' as buffer '{name}' (gt.Tensor or None expected)"
-                )
+                raise TypeError(f"cannot assign '{_type_name(value)}' as buffer '{name}' (gt.Tensor or None expected)")
             own["_buffers"][name] = value
         else:
             object.__setattr__(self, name, value)

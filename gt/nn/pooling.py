@@ -7,7 +7,14 @@ from typing import Any
 from gt.nn.module import Module
 from gt.nn.simple import REQUIRED, Show, layer, showing
 
-MAX = {"kernel_size": REQUIRED, "stride": None, "padding": 0, "dilation": 1, "return_indices": False, "ceil_mode": False}
+MAX = {
+    "kernel_size": REQUIRED,
+    "stride": None,
+    "padding": 0,
+    "dilation": 1,
+    "return_indices": False,
+    "ceil_mode": False,
+}
 AVERAGE = {"kernel_size": REQUIRED, "stride": None, "padding": 0, "ceil_mode": False, "count_include_pad": True}
 
 
@@ -15,12 +22,12 @@ def _stride_filled(cls: type[Module]) -> type[Module]:
     """A stride that is not given is the kernel's size, and is shown as such."""
     plain = cls.__init__
 
-    def __init__(self: Module, *args: Any, **kwargs: Any) -> None:
+    def start(self: Module, *args: Any, **kwargs: Any) -> None:
         plain(self, *args, **kwargs)
         if self.stride is None:
             self.stride = self.kernel_size
 
-    cls.__init__ = __init__  # type: ignore[method-assign]
+    cls.__init__ = start  # type: ignore[method-assign]
     return cls
 
 
@@ -75,20 +82,16 @@ class Upsample(_PlainUpsample):  # type: ignore[valid-type, misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        factor = self.scale_factor
+        factor: Any = self.__dict__["scale_factor"]
         if factor is not None:
             self.scale_factor = tuple(map(float, factor)) if isinstance(factor, tuple) else float(factor)
 
 
 PixelShuffle = layer("PixelShuffle", "pixel_shuffle", {"upscale_factor": REQUIRED}, showing("upscale_factor"))
-PixelUnshuffle = layer(
-    "PixelUnshuffle", "pixel_unshuffle", {"downscale_factor": REQUIRED}, showing("downscale_factor")
-)
+PixelUnshuffle = layer("PixelUnshuffle", "pixel_unshuffle", {"downscale_factor": REQUIRED}, showing("downscale_factor"))
 _distance: Show = lambda self: ""
 CosineSimilarity = layer("CosineSimilarity", "cosine_similarity", {"dim": 1, "eps": 1e-8}, _distance)
-PairwiseDistance = layer(
-    "PairwiseDistance", "pairwise_distance", {"p": 2.0, "eps": 1e-6, "keepdim": False}, _distance
-)
+PairwiseDistance = layer("PairwiseDistance", "pairwise_distance", {"p": 2.0, "eps": 1e-6, "keepdim": False}, _distance)
 
 
 def _padding(name: str, mode: str, dims: int) -> type[Module]:

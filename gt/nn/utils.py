@@ -44,7 +44,9 @@ def get_total_norm(
         return tensor(0.0)
     ord = float(norm_type)
     parts = [call(TOTAL_NORM, piece, (("ord", ord),)) for piece in _pieces(listed)]
-    total = parts[0] if len(parts) == 1 else call(TOTAL_NORM, tuple(p.to(parts[0].dtype) for p in parts), (("ord", ord),))
+    total = (
+        parts[0] if len(parts) == 1 else call(TOTAL_NORM, tuple(p.to(parts[0].dtype) for p in parts), (("ord", ord),))
+    )
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(
             f"The total norm of order {ord} for gradients from `parameters` is non-finite, so it cannot be clipped. "

@@ -68,11 +68,8 @@ class OneCycleLR(LRScheduler):
             raise ValueError(
                 f"Tried to step {self.last_epoch} times. The specified number of total steps is {self.total_steps}"
             )
-        start = 0.0
-        for end, rates, momenta in self.phases:
-            if self.last_epoch <= end or end == self.phases[-1][0]:
-                break
-            start = end
+        before = [end for end, _, _ in self.phases[:-1] if self.last_epoch > end]
+        start, (end, rates, momenta) = before[-1] if before else 0.0, self.phases[len(before)]
         part = (self.last_epoch - start) / (end - start)
         anneal = ANNEAL[self.anneal_strategy]
         if self.cycle_momentum:
