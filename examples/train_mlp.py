@@ -26,7 +26,9 @@ def main() -> None:
     given = options.parse_args()
     gt.manual_seed(0)
     (x, y), (test_x, test_y) = digits()
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+    model = nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
     optimizer = gt.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-2)
     steps = given.epochs * (len(x) // BATCH)
     schedule = gt.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)

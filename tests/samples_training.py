@@ -47,9 +47,7 @@ def _torchs(n: int, kinds: int, like: Callable[..., Any]) -> Callable[..., Any]:
         states = [[x.clone() for x in column] for column in columns[1:-1]]
         for i, (p, g) in enumerate(zip(params, columns[-1], strict=True)):
             p.grad = g
-            opt.state[p] = {"step": torch.tensor(2.0)} | {
-                name: states[k][i] for k, name in enumerate(names)
-            }
+            opt.state[p] = {"step": torch.tensor(2.0)} | {name: states[k][i] for k, name in enumerate(names)}
         opt.step()
         made = (*params, *(x for column in states for x in column))
         return made if len(made) > 1 else made[0]

@@ -118,7 +118,7 @@ def test_a_weight_is_cast_once(session):
 
 def test_training_in_bfloat16_is_near_torchs():
     torch.manual_seed(0)
-    make = lambda nn: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))  # noqa: E731
+    make = lambda nn: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
     theirs, ours = make(torch.nn), make(gt.nn)
     ours.load_state_dict(theirs.state_dict())
     a, b = torch.optim.AdamW(theirs.parameters(), 1e-2), gt.optim.AdamW(ours.parameters(), 1e-2)

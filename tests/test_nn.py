@@ -252,7 +252,7 @@ def test_attention_masks(given, extra):
         "padding": np.array([[False] * 5, [False] * 3 + [True] * 2]),
     }
     x = rng.standard_normal((2, 5, 8))
-    options = lambda lib: {k: lib.tensor(masks[v]) if isinstance(v, str) else v for k, v in given.items()}  # noqa: E731
+    options = lambda lib: {k: lib.tensor(masks[v]) if isinstance(v, str) else v for k, v in given.items()}
     a, b = torch.tensor(x), gt.tensor(x)
     outs, made_ = theirs(a, a, a, **options(torch)), ours(b, b, b, **options(gt))
     for one, other in zip(flat(outs), flat(made_), strict=True):

@@ -1,7 +1,24 @@
 """The instruction set: one declaration an op. Importing this package fills the table `OPS`."""
 
-from gt.ops import activations, arithmetic, compare, functions, order, product, scan
-from gt.ops import create, index, linalg, pieces, pointwise, reduce, scatter, select, shape, solve
+from gt.ops import (
+    activations,
+    arithmetic,
+    compare,
+    create,
+    functions,
+    index,
+    linalg,
+    order,
+    pieces,
+    pointwise,
+    product,
+    reduce,
+    scan,
+    scatter,
+    select,
+    shape,
+    solve,
+)
 from gt.ops import files as _files
 from gt.ops import nn_attention as _nn_attention
 from gt.ops import nn_channels as _nn_channels

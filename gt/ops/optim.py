@@ -293,6 +293,7 @@ op(
     torch=_total_norm_torch,
 )
 
+
 def _scale_many_(torch: Any, *xs: Any) -> Any:
     torch._foreach_mul_(list(xs[:-1]), xs[-1])
     return _alone(xs[:-1])
