@@ -16,8 +16,8 @@ import zmq
 from gt.client.emit import binary
 from gt.client.session import Session
 from gt.client.tensor import Tensor
+from gt.dispatcher.actions import Send as ToPeer
 from gt.dispatcher.core import Dispatcher
-from gt.dispatcher.core import Send as ToPeer
 from gt.ops import OPS
 from gt.types import TensorType
 from gt.version import PROTOCOL, VERSION

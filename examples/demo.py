@@ -110,11 +110,12 @@ def mistakes() -> None:
     except gt.ShapeError as error:
         told(error)
     # what only a worker can know is told when a value that needs it is read
-    bad = x[gt.tensor([7])]
-    worse = bad * 2
+    column, row = gt.ones(1 << 23, 1), gt.ones(1 << 23)
+    grid = column * row
+    grid = grid - grid.mean()
     try:
-        worse.item()
-    except gt.RemoteError as error:
+        grid[0, 0].item()
+    except gt.OutOfMemory as error:
         told(error)
     print("x.sum() =", x.sum().item())
 

@@ -22,6 +22,7 @@ from gt.client import picking as _picking
 from gt.client import pointwise as _pointwise
 from gt.client import printing as _printing
 from gt.client import products as _products
+from gt.client import quantiles as _quantiles
 from gt.client import random as _random
 from gt.client import reductions as _reductions
 from gt.client import solving as _solving
@@ -40,6 +41,7 @@ from gt.client.picking import *
 from gt.client.pointwise import *
 from gt.client.printing import *
 from gt.client.products import *
+from gt.client.quantiles import *
 from gt.client.random import *
 from gt.client.reductions import *
 from gt.client.solving import *
@@ -86,6 +88,7 @@ __all__ += _finding.__all__
 __all__ += _einsum.__all__
 __all__ += _pointwise.__all__
 __all__ += _printing.__all__
+__all__ += _quantiles.__all__
 __all__ += _random.__all__
 __all__ += _reductions.__all__
 __all__ += _types.__all__

@@ -21,8 +21,8 @@ session as it was.
 from __future__ import annotations
 
 __all__ = [
-    "ClusterError", "ConfigError", "ConnectionLost", "DTypeError", "DimError", "GradError", "GtError", "NoWorkers", "OutOfMemory",
-    "Refused", "RemoteError", "ShapeError", "WorkerLost",
+    "ClusterError", "ConfigError", "ConnectionLost", "DTypeError", "DimError", "GradError", "GtError", "NoWorkers",
+    "OutOfMemory", "Refused", "RemoteError", "ShapeError", "WorkerLost",
 ]  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from gt.client.connect import use
 from gt.client.session import Session
-from gt.dispatcher.core import Action, Close, Dispatcher
+from gt.dispatcher.actions import Action, Close
+from gt.dispatcher.core import Dispatcher
 from gt.errors import ConnectionLost
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame, Decode, encode

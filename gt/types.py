@@ -15,6 +15,9 @@ __all__ = ["DType", "Size", "bfloat16", "float16", "float32", "float64", "int8",
 
 Shape = tuple[int, ...]
 
+#: The dims a tensor may have: as many as torch and numpy take.
+MAX_DIMS = 64
+
 
 class Size(tuple[int, ...]):
     """A shape: a tuple that prints and counts as torch's."""

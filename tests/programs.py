@@ -108,7 +108,7 @@ class Program:
         if not sample.operands or op.view or (target.is_view and self.backend != "torch"):
             return
         signature, apart = self._legal(op, attrs, operands, into=True), self._legal(op, attrs, operands, into=False)
-        if signature is None or apart is None:
+        if signature is None or apart is None or len(signature.outs) > 1:
             return
         before = target.memory.failed
         try:

@@ -21,8 +21,33 @@ def row(op: str, like: Callable[..., Any], *operands: Any, **attrs: Any) -> Samp
     return Sample(op, operands, attrs, like)
 
 
+#: Gradients of these are checked as second gradients of what they belong to: alone they are given any statistics,
+#: which are no function of the input then.
+WITH_STATISTICS = (
+    "attention_backward",
+    "batch_norm_backward",
+    "group_norm_backward",
+    "layer_norm_backward",
+    "nll_loss_backward",
+    "rms_norm_backward",
+)
+
+
 def nn() -> list[Sample]:
-    families = (linear, embedding, dropout, layers, channels, attention, classes, losses, convolutions, pools, sizes)
+    families = (
+        linear,
+        embedding,
+        dropout,
+        gates,
+        layers,
+        channels,
+        attention,
+        classes,
+        losses,
+        convolutions,
+        pools,
+        sizes,
+    )
     return [s for family in families for s in family()]
 
 
@@ -96,14 +121,29 @@ def _kept(p: float) -> Callable[..., Any]:
 
 def _stats(made: Any) -> Any:
     y, *stats = made
-    return (y, *(s.float() if s.itemsize < 4 else s for s in stats))
+    return (y, *(still(s.float() if s.itemsize < 4 else s, y) for s in stats))
+
+
+def still(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x, a function of what y is one of, but no gradient goes through it."""
+    return x.detach() + (y.sum() * 0).to(x.dtype)
 
 
 def _two(given: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
     return (given[0] if weight else None), (given[-1] if bias else None)
 
 
-AFFINE = ((False, False), (True, True), (True, False), (False, True))
+AFFINE = ((False, False), (True, True), (True, False))
+
+
+def gates() -> list[Sample]:
+    made = []
+    for x, dim in ((T((4, 6)), 1), (T((2, 4, 3)), 1), (T((0, 4)), 1), *((T((4, 3), d), 0) for d in FLOATS)):
+        half = tuple(n // 2 if d == dim else n for d, n in enumerate(x.shape))
+        made.append(row("glu", lambda x, dim=dim: F.glu(x, dim), x, dim=dim))
+        back = lambda g, x, dim=dim: aten.glu_backward(g, x, dim)
+        made.append(row("glu_backward", back, T(half, x.dtype), x, dim=dim))
+    return made
 
 
 def layers() -> list[Sample]:
@@ -196,8 +236,9 @@ def _root(normalized_shape: Any, eps: float) -> Callable[..., Any]:
     def root(x: torch.Tensor, *w: torch.Tensor) -> Any:
         wide = x.float() if x.itemsize < 4 else x
         dims = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-        rstd = (wide.square().mean(dims, keepdim=True) + eps).rsqrt().detach()
-        return F.rms_norm(x, normalized_shape, *w, eps=eps), rstd
+        rstd = (wide.square().mean(dims, keepdim=True) + eps).rsqrt()
+        y = F.rms_norm(x, normalized_shape, *w, eps=eps)
+        return y, still(rstd, y)
 
     return root
 
@@ -229,11 +270,9 @@ def channels() -> list[Sample]:
         for x in (T((4, 3)), T((4, 3, 2)), T((2, 3, 2, 2))):
             params = [T((3,))] * (weight + bias)
             attrs = {"weight": weight, "bias": bias, "eps": 1e-5}
-            for tracked in (True, False):
-                running = [T((3,)), T((3,), of="positive")] * tracked
-                how = {"tracked": tracked, **attrs}
-                made.append(row("batch_norm", _batch(**how), x, [0.1, 0.5][tracked], *running, *params, **how))
             running = T((3,)), T((3,), of="positive")
+            made.append(row("batch_norm", _batch(**attrs), x, *params, **attrs))
+            made.append(row("batch_norm_tracked", _tracked(**attrs), x, 0.3, *running, *params, **attrs))
             made.append(row("batch_norm_inference", _settled(**attrs), x, *running, *params, **attrs))
     for d in ROUNDED:
         wide = "float64" if d == "float64" else "float32"
@@ -241,9 +280,9 @@ def channels() -> list[Sample]:
         params = [T((4,), d)] * 2
         made.append(row("group_norm", _group(2, **affine), T((2, 4, 3), d), *params, groups=2, **affine))
         running = [T((4,), d), T((4,), d, "positive")]
-        made.append(
-            row("batch_norm", _batch(True, **affine), T((5, 4, 3), d), 0.25, *running, *params, tracked=True, **affine)
-        )
+        made.append(row("batch_norm", _batch(**affine), T((5, 4, 3), d), *params, **affine))
+        wanted = _tracked(**affine)
+        made.append(row("batch_norm_tracked", wanted, T((5, 4, 3), d), 0.25, *running, *params, **affine))
         made.append(row("batch_norm_inference", _settled(**affine), T((5, 4, 3), d), *running, *params, **affine))
         for weight in (True, False):
             masks = (
@@ -268,14 +307,20 @@ def _group(groups: int, weight: bool, bias: bool, eps: float) -> Callable[..., A
     return group
 
 
-def _batch(tracked: bool, weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
-    def batch(x: torch.Tensor, momentum: float, *rest: torch.Tensor) -> Any:
-        running = [r.detach().clone() for r in rest[: 2 * tracked]]
-        w, b = _two(rest[2 * tracked :], weight, bias)
-        made = torch.native_batch_norm(x, w, b, *(running or (None, None)), True, momentum, eps)
-        return *_stats(made), *running
+def _batch(weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
+    def batch(x: torch.Tensor, *given: torch.Tensor) -> Any:
+        return _stats(torch.native_batch_norm(x, *_two(given, weight, bias), None, None, True, 0.0, eps))
 
     return batch
+
+
+def _tracked(weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
+    def track(x: torch.Tensor, momentum: float, mean: Any, var: Any, *given: torch.Tensor) -> Any:
+        running = [r.detach().clone() for r in (mean, var)]
+        made = torch.native_batch_norm(x, *_two(given, weight, bias), *running, True, momentum, eps)
+        return *_stats(made), *(still(r, made[0]) for r in running)
+
+    return track
 
 
 def _settled(weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
@@ -357,8 +402,9 @@ def _attend(is_causal: bool, scale: float) -> Callable[..., Any]:
     def attend(q: Any, k: Any, v: Any, *mask: Any) -> Any:
         wide = torch.promote_types(q.dtype, torch.float32)
         lse = _weights(q.to(wide), k.to(wide), mask, is_causal, scale).logsumexp(-1).detach()
-        out = F.scaled_dot_product_attention(q, k, v, *mask, is_causal=is_causal, scale=scale)
-        return out, lse
+        masks = (m.detach() for m in mask)
+        out = F.scaled_dot_product_attention(q, k, v, *masks, is_causal=is_causal, scale=scale)
+        return out, still(lse, out)
 
     return attend
 
@@ -410,7 +456,7 @@ def _nll(reduction: str, ignore_index: int) -> Callable[..., Any]:
         y = F.nll_loss(x, target, w, ignore_index=ignore_index, reduction=reduction)
         counts = torch.ones(x.shape[min(x.ndim - 1, 1)], dtype=x.dtype) if w is None else w
         total = (counts[target] * (target != ignore_index)).sum()
-        return y, total if reduction != "none" or x.ndim < 2 else torch.zeros((), dtype=x.dtype)
+        return y, still(total if reduction != "none" or x.ndim < 2 else torch.zeros((), dtype=x.dtype), y)
 
     return nll
 
@@ -465,7 +511,8 @@ def losses() -> list[Sample]:
 
 
 def _loss(name: str, **attrs: Any) -> Callable[..., Any]:
-    return lambda x, t, *w: getattr(F, name)(x, t, *(v.detach() for v in w), **attrs)
+    fixed = name == "soft_margin_loss"
+    return lambda x, t, *w: getattr(F, name)(x, t.detach() if fixed else t, *(v.detach() for v in w), **attrs)
 
 
 def _loss_back(name: str, **attrs: Any) -> Callable[..., Any]:
@@ -474,6 +521,7 @@ def _loss_back(name: str, **attrs: Any) -> Callable[..., Any]:
     def back(g: Any, x: Any, t: Any, *w: Any) -> Any:
         with torch.enable_grad():
             own = x if x.requires_grad else x.detach().requires_grad_()
+            t = t.detach() if name == "soft_margin_loss" else t
             y = getattr(F, name)(own, t, *(v.detach() for v in w), **attrs)
             return torch.autograd.grad(y, own, g, create_graph=torch.is_grad_enabled() and _wanted(g, x, t))[0]
 

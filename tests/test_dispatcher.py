@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gt.client.emit import call, create
-from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Close, Dispatcher, Send
+from gt.dispatcher.actions import Close, Send
+from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Dispatcher
 from gt.dispatcher.state import FLOOR, estimate
 from gt.ops import OPS, sign
 from gt.testing import Cluster
@@ -224,6 +225,8 @@ def test_signatures_are_forgotten_on_demand() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, RESET, ADD)
     assert set(desk.client(CLIENT).codes) == set(SIGNATURES) - {FULL}
+    assert desk.client(CLIENT).told == {0: set()}
+    assert not desk.client(CLIENT).plans
     assert "names what is not there" in refused(desk.submit(CLIENT, FULL, 0, 2, 2.5), CLIENT)
 
 
@@ -313,7 +316,7 @@ def test_without_a_worker_parts_are_taken_by_nobody_and_the_instruction_is_told(
     upload = sign(OPS["upload"], (("shape", (1,)), ("dtype", "float32")), (BYTES,))
     actions = desk.say(CLIENT, Submit(1, [definition(FULL, upload)], [FULL, 0, 1, 1, FETCH, 5, 1], 7))
     (told,) = sent(actions, CLIENT, NoValue)
-    assert (told.request, told.kind) == (5, "WorkerLost")
+    assert told == NoValue(5, "WorkerLost", "no worker was connected when the value was sent; send it again")
 
 
 # -- ends ----------------------------------------------------------------------------------
@@ -411,6 +414,15 @@ def test_a_worker_that_dies_is_not_waited_for() -> None:
     desk.say(OTHER, Report(1, 3, stats(1)))
     assert sent(desk.core.gone(WORKER), CLIENT, Answer) == [Answer(3, [stats(1)])]
     assert sent(desk.core.gone(OTHER), CLIENT, Answer) == []
+
+
+def test_who_only_asks_is_refused() -> None:
+    desk = Desk(WORKER, CLIENT, SECOND)
+    for request in range(100):
+        assert sent(desk.say(CLIENT, Ask(request)), WORKER)
+    desk.say(SECOND, Ask(1))
+    assert refused(desk.say(CLIENT, Ask(100)), CLIENT) == "more than 100 questions at once"
+    assert len(desk.core.asked) == 1
 
 
 def test_without_workers_the_answer_comes_at_once() -> None:
@@ -674,3 +686,35 @@ def test_a_value_reaches_its_client_only() -> None:
     desk.submit(SECOND, FULL, 0, 1, 3.5, FETCH, 1, 1)
     assert [a.peer for a in desk.say(WORKER, Reply(1, 1), b"value")] == [CLIENT]
     assert desk.client(SECOND).reads == {1: 0}
+
+
+def test_a_worker_whose_device_broke_says_why() -> None:
+    desk = Desk(WORKER, CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 1.0, FETCH, 5, 1)
+    actions = desk.say(WORKER, Bye("its device broke: an assertion"))
+    (told,) = sent(actions, CLIENT, NoValue)
+    assert told.kind == "WorkerLost"
+    assert told.text.endswith("and what it held with it: its device broke: an assertion")
+
+
+def test_a_question_comes_after_what_was_submitted_before_it() -> None:
+    desk = Desk(WORKER, CLIENT)
+    words: list[Any] = [FULL_LARGE, 0, 1, 1.0]
+    for id in range(2, 40):  # more than a worker is given ahead
+        words += [ADD_LARGE, 0, id, 1, 1]
+    assert sent(desk.submit(CLIENT, *words), WORKER, Execute)
+    assert desk.client(CLIENT).queue
+    assert not sent(desk.say(CLIENT, Ask(3)), WORKER, Query)
+    last: list[Any] = []
+    while not sent(last, WORKER, Query):
+        given = desk.worker(WORKER).given[0]
+        last = desk.say(WORKER, Done(given[0], given[1], int(given[2])))
+    assert not desk.client(CLIENT).queue
+    kinds = [type(m) for m in sent(last, WORKER)]
+    assert kinds.index(Execute) < kinds.index(Query)
+
+
+def test_a_question_without_workers_is_answered_at_once() -> None:
+    desk = Desk(CLIENT)
+    desk.submit(CLIENT, FULL, 0, 1, 1.0)
+    assert sent(desk.say(CLIENT, Ask(3)), CLIENT, Answer) == [Answer(3, [])]

@@ -429,6 +429,7 @@ x[5:], x[[]], e[:, 1], x[m & False]
 x.to('cpu', gt.float32), x.to(s), x.to(dtype=gt.float32), x.to(device='cpu'), x.cpu() * 1
 """
 
+
 @pytest.mark.parametrize("program", PROGRAMS.strip().splitlines())
 def test_agrees(session, program):
     ours, theirs = worlds()

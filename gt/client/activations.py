@@ -155,8 +155,12 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 def _into(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda input, *args, **options: function(input, *args, **options, inplace=True)
+    def written(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        return function(input, *args, **options, inplace=True)
+
+    return written
 
 
-relu_, elu_, selu_, celu_, leaky_relu_ = map(_into, (relu, elu, selu, celu, leaky_relu))
-hardtanh_, threshold_ = map(_into, (hardtanh, threshold))
+relu_, selu_, hardtanh_ = _into(relu), _into(selu), _into(hardtanh)
+elu_, celu_ = _into(elu), _into(celu)
+leaky_relu_, threshold_ = _into(leaky_relu), _into(threshold)

@@ -56,8 +56,9 @@ def connect(address: str) -> None:
     from gt.wire.auth import peer_keys, token_for_peer
 
     with _lock:
+        made = open_session(f"tcp://{host}:{port}", peer_keys(token_for_peer()), f"{host}:{port}")
         disconnect()
-        _current = open_session(f"tcp://{host}:{port}", peer_keys(token_for_peer()), f"{host}:{port}")
+        _current = made
 
 
 def disconnect() -> None:

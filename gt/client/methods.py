@@ -16,6 +16,7 @@ from gt.client import (
     picking,
     pointwise,
     products,
+    quantiles,
     reductions,
     solving,
     views,
@@ -45,8 +46,9 @@ METHODS = {
     reductions: (
         "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
         "prod softmax std sum var aminmax cummax cummin cumprod diff dist logcumsumexp median mode nanmean nanmedian "
-        "nanquantile nansum quantile"
+        "nansum"
     ),
+    quantiles: "nanquantile quantile",
     views: (
         "adjoint broadcast_to chunk contiguous diagonal expand expand_as flatten is_contiguous moveaxis movedim narrow "
         "permute ravel reshape reshape_as select split squeeze stride swapaxes swapdims t transpose unbind unflatten "
@@ -183,6 +185,14 @@ def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return call_into(CLAMP, x, operands("clamp_", x, *limits)[1:], attrs)
 
 
+def _clamp_min_(x: Tensor, min: Any) -> Tensor:
+    return _clamp_(x, min)
+
+
+def _clamp_max_(x: Tensor, max: Any) -> Tensor:
+    return _clamp_(x, None, max)
+
+
 def _fill_(x: Tensor, value: Any) -> Tensor:
     return call_into(OPS["copy"], x, (pointwise.fitting("fill_", x, value),))
 
@@ -296,8 +306,8 @@ INPLACE: dict[str, Function] = {
     "addcdiv_": _three_(OPS["addcdiv"]),
     "nan_to_num_": _nan_to_num_,
     "logit_": _logit_,
-    "clamp_min_": lambda x, min: _clamp_(x, min),
-    "clamp_max_": lambda x, max: _clamp_(x, None, max),
+    "clamp_min_": _clamp_min_,
+    "clamp_max_": _clamp_max_,
     "uniform_": _uniform_,
     "normal_": _normal_,
     "bernoulli_": _bernoulli_,
@@ -382,6 +392,7 @@ def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
 
 OTHERS: dict[str, Any] = {
     "_op": _op,
+    "polygamma": lambda x, n: pointwise.polygamma(n, x),
     "_op_": _op_,
     "bernoulli": creation.bernoulli,
     "__getitem__": indexing.getitem,

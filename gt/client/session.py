@@ -120,7 +120,7 @@ class Session:
         """A call not made before: infer its result, which may raise, and give it a number."""
         signature = sign(op, attrs, types, into)
         if self.ended is not None:
-            raise self.ended
+            raise self.ended.with_traceback(None)
         if len(self.signatures) >= SIGNATURES:
             self._forget_signatures()
         code = self._next_code()
@@ -167,7 +167,7 @@ class Session:
 
     def _submit(self) -> None:
         if self.ended is not None:
-            raise self.ended
+            raise self.ended.with_traceback(None)
         with self._flushing:
             if self._staged is not None:  # an interrupt came before we knew that it was sent
                 self.send(self._staged)
@@ -210,7 +210,7 @@ class Session:
         except ConnectionLost as error:
             raise self._end(error) from None
         if self.ended is not None:
-            raise self.ended
+            raise self.ended.with_traceback(None)
         return arrived
 
     # -- reading -------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Session:
             self._inline += data.nbytes >> 3
             return bytes(data)
         if self.ended is not None:
-            raise self.ended
+            raise self.ended.with_traceback(None)
         self._need_worker()
         return self.uploads.send(data)
 

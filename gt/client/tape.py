@@ -14,7 +14,6 @@ A value that was kept and then changed in place is an error when it is needed, a
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -27,6 +26,8 @@ from gt.ops import Attrs, Op
 from gt.types import TensorType
 
 if TYPE_CHECKING:
+    import inspect
+
     from gt.client.tensor import Cell, Tensor
 
 Edge = tuple["Node | Leaf", int]
@@ -215,6 +216,8 @@ def _kept(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[in
 
 
 def _parameters(rule: Any) -> list[inspect.Parameter]:
+    import inspect  # a quarter of what `import gt` takes, where there is no torch
+
     return list(inspect.signature(rule).parameters.values())
 
 

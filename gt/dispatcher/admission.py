@@ -18,6 +18,8 @@ from gt.wire.messages import (
     Submit,
 )
 
+NOBODY = Lost("no worker was connected when the value was sent; send it again")
+
 
 def submission(client: Client, m: Submit, nbytes: int) -> bool:
     """Is it new? Its definitions are known from here on. Raises Violation or BadFrame."""
@@ -50,14 +52,14 @@ def _define(client: Client, m: Submit) -> int:
     return nbytes
 
 
-def part(client: Client, home: Layout | None, m: Part, rest: tuple[Any, ...], no_workers: str) -> bool:
+def part(client: Client, home: Layout | None, m: Part, rest: tuple[Any, ...]) -> bool:
     """Is there somebody to pass it on to? If not, the instruction that needs it will be told."""
     in_frames = 0 if m.place is not None else m.nbytes
     if m.nbytes < 0 or [len(frame) for frame in rest] != ([] if m.place is not None else [m.nbytes]):
         raise Violation("a part without its bytes")
     where = client.transfers.get(m.transfer)
     if where is None:
-        where = client.transfers[m.transfer] = Lost(no_workers) if home is None else home
+        where = client.transfers[m.transfer] = NOBODY if home is None else home
     if len(client.transfers) > WINDOW or len(client.parts) >= WINDOW:
         raise Violation("more parts than may be under way")
     if where is not home:

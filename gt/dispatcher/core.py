@@ -18,15 +18,15 @@ and at the end of its credit it waits at home.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
 from gt.dispatcher import admission
+from gt.dispatcher.actions import Action, Close, Send
 from gt.dispatcher.forward import Forwarded, Violation, forward
 from gt.dispatcher.loss import NO_WORKERS, lose, strand
-from gt.dispatcher.questions import Questions
+from gt.dispatcher.questions import MOST, Questions
 from gt.dispatcher.state import Client, Layout, Peer, Worker
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
@@ -59,26 +59,6 @@ from gt.wire.messages import (
 AHEAD, TURN = 6000.0, 2000.0
 #: Seconds a client with work waits for a first worker before its reads are told.
 PATIENCE = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """One message for one peer; ``rest`` are frames passed on unread."""
-
-    peer: Peer
-    message: Message | None
-    rest: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """This peer has no business here any more."""
-
-    peer: Peer
-    reason: str
-
-
-Action = Send | Close
 
 
 class Dispatcher:
@@ -187,6 +167,8 @@ class Dispatcher:
             self._send(client, Roster(self._roster()))
 
     def _bye(self, known: Client | Worker, m: Bye, rest: object) -> None:
+        if isinstance(known, Worker):
+            known.last_words = m.reason[:400]
         self._forget(known.peer)
         self.out.append(Close(known.peer, ""))
 
@@ -222,6 +204,8 @@ class Dispatcher:
                 self.clients[client_id].done += weight
         self.asked.worker_gone(worker.id)
         self._answer()
+        for client in self.clients.values():
+            self._put_questions(client)
         self._announce()
 
     # -- a client's program --------------------------------------------------------------
@@ -277,6 +261,7 @@ class Dispatcher:
         for request, text in forwarded.unreadable:
             self._send(client, NoValue(request, "WorkerLost", text))
         self._give(client, home, forwarded, weight)
+        self._put_questions(client)
 
     def _give(self, client: Client, home: Worker, forwarded: Forwarded, weight: int) -> None:
         for id, load in forwarded.loads.items():
@@ -337,7 +322,7 @@ class Dispatcher:
     def _part(self, client: Client, m: Part, rest: tuple[Any, ...]) -> None:
         home = self._home(client)
         layout = None if home is None else home.layout
-        if admission.part(client, layout, m, rest, self.no_workers) and home is not None:
+        if admission.part(client, layout, m, rest) and home is not None:
             self._send(home, replace(m, client=client.id), rest)
         else:
             self._send(client, PartTaken(m.transfer, m.nbytes))
@@ -356,9 +341,20 @@ class Dispatcher:
     # -- questions -----------------------------------------------------------------------
 
     def _ask(self, client: Client, m: Ask, rest: object) -> None:
-        self.asked.ask(client.id, m.request, set(self.workers))
-        for worker in self.workers.values():
-            self._send(worker, Query(client.id, m.request))
+        if len(client.questions) >= MOST:
+            raise Violation(f"more than {MOST} questions at once")
+        client.questions.append(m.request)
+        self._put_questions(client)
+
+    def _put_questions(self, client: Client) -> None:
+        """A question comes after what was submitted before it, unless there is nobody to do that."""
+        if client.queue and self.workers:
+            return
+        questions, client.questions = client.questions, []
+        for request in questions:
+            self.asked.ask(client.id, request, set(self.workers))
+            for worker in self.workers.values():
+                self._send(worker, Query(client.id, request))
         self._answer()
 
     def _report(self, worker: Worker, m: Report, rest: object) -> None:

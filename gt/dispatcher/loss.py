@@ -14,7 +14,8 @@ NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host
 def lose(client: Client, worker: Worker) -> Iterator[Message]:
     """All this client had on the worker is lost; reads of it say so, and it starts anew elsewhere."""
     info = worker.info
-    lost = Lost(f"worker {worker.id} ({info.device}, pid {info.pid}) is gone, and what it held with it")
+    why = f": {worker.last_words}" if worker.last_words else ""
+    lost = Lost(f"worker {worker.id} ({info.device}, pid {info.pid}) is gone, and what it held with it{why}")
     for id, where in client.tensors.items():
         if where is worker.layout:
             client.tensors[id] = lost

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gt.dispatcher.forward import Violation
 from gt.wire.messages import Answer, Report, WorkerStats
 
+#: Questions a client may have open.
+MOST = 100
 #: (client, request)
 Key = tuple[int, int]
 
@@ -19,6 +22,9 @@ class Questions:
         return len(self._open)
 
     def ask(self, client: int, request: int, workers: set[int]) -> None:
+        """Raises Violation for one who asks on without waiting for any answer."""
+        if sum(owner == client for owner, _ in self._open) >= MOST:
+            raise Violation(f"more than {MOST} questions at once")
         self._open[client, request] = [], workers
 
     def report(self, worker: int, m: Report) -> None:

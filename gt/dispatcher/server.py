@@ -7,7 +7,8 @@ import os
 import time
 from collections.abc import Iterable
 
-from gt.dispatcher.core import Action, Close, Dispatcher, Send
+from gt.dispatcher.actions import Action, Close, Send
+from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.state import Peer
 from gt.dispatcher.trail import Trail
 from gt.errors import ConfigError

@@ -92,6 +92,8 @@ class Client:
     parts_ahead: int = 0
     #: transfer -> where its parts went, until an instruction uses it
     transfers: dict[int, Where] = field(default_factory=dict)
+    #: requests of questions that wait for the end of the queue
+    questions: list[int] = field(default_factory=list)
     #: the last submission received
     serial: int = 0
     #: weights: received, done, and done as far as the client was told
@@ -116,6 +118,8 @@ class Worker:
     peer: Peer
     info: WorkerInfo
     layout: Layout
+    #: why it ended, if it could still say so
+    last_words: str = ""
     #: estimated microseconds of what it was given and has not done
     ahead: float = 0.0
     #: (client, weight, estimate) of each `Execute` it has not confirmed, oldest first

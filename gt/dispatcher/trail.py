@@ -12,7 +12,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gt.dispatcher.core import Dispatcher, Send
+from gt.dispatcher.actions import Send
+from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.forward import NONSENSE
 from gt.dispatcher.state import Client, Peer
 from gt.wire.messages import (

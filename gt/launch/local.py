@@ -95,7 +95,7 @@ class LocalSystem:
         """End all children, at the latest by force. May be called twice, and from any thread."""
         if not self._stopping.acquire(blocking=False):
             return
-        for _, child in self._children:
+        for _, child in reversed(self._children):  # workers first: they would say that they lost their server
             child.terminate()
         for _, child in self._children:
             try:

@@ -210,9 +210,10 @@ def batch_norm(
         if not running:
             raise refuse(ShapeError, "needs running statistics when it is not training", "batch_norm", x)
         return call(OPS["batch_norm_inference"], (x, *running, *given), (*there.items(), ("eps", eps)))
-    attrs = (("tracked", bool(running)), *there.items(), ("eps", eps))
-    before = [call(OPS["clone"], (r,)) for r in running]  # the tape keeps them, and they are written below
-    made = call_many(OPS["batch_norm"], (x, float(momentum), *before, *given), attrs)
+    attrs = (*there.items(), ("eps", eps))
+    if not running:
+        return call_many(OPS["batch_norm"], (x, *given), attrs)[0]
+    made = call_many(OPS["batch_norm_tracked"], (x, float(momentum), *running, *given), attrs)
     for old, new in zip(running, made[3:], strict=True):
         call_into(OPS["copy"], old, (new.detach(),))
     return made[0]
@@ -235,13 +236,18 @@ def instance_norm(
     n, c = x._type.shape[:2]
     if prod(x._type.shape[2:]) == 1:
         raise refuse(ShapeError, "needs more than one value a channel in training", "instance_norm", x)
-    mean, var, w, b = (None if t is None else t.repeat(n) for t in (running_mean, running_var, weight, bias))
+    mean, var, w, b = (_a_copy_each(t, n) for t in (running_mean, running_var, weight, bias))
     seen = views.reshape(x, (1, n * c, *x._type.shape[2:]))
     made = batch_norm(seen, mean, var, w, b, True, momentum, eps)
     for old, new in ((running_mean, mean), (running_var, var)):
         if old is not None and new is not None:
             call_into(OPS["copy"], old, (reductions.mean(views.reshape(new, (n, c)), 0),))
     return views.reshape(made, x._type.shape)
+
+
+def _a_copy_each(x: Tensor | None, n: int) -> Tensor | None:
+    """What there is for a channel, for the channels of each example."""
+    return None if x is None else views.reshape(views.expand(x, (n, *x._type.shape)), (n * x._type.numel,))
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:

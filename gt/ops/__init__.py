@@ -5,9 +5,21 @@ from gt.ops import (
     arithmetic,
     compare,
     create,
+    files,
     functions,
     index,
     linalg,
+    nn_attention,
+    nn_channels,
+    nn_conv,
+    nn_dropout,
+    nn_gate,
+    nn_linear,
+    nn_loss,
+    nn_norm,
+    nn_pool,
+    nn_resample,
+    optim,
     order,
     pieces,
     pointwise,
@@ -19,23 +31,39 @@ from gt.ops import (
     shape,
     solve,
 )
-from gt.ops import files as _files
-from gt.ops import nn_attention as _nn_attention
-from gt.ops import nn_channels as _nn_channels
-from gt.ops import nn_conv as _nn_conv
-from gt.ops import nn_dropout as _nn_dropout
-from gt.ops import nn_linear as _nn_linear
-from gt.ops import nn_loss as _nn_loss
-from gt.ops import nn_norm as _nn_norm
-from gt.ops import nn_pool as _nn_pool
-from gt.ops import nn_resample as _nn_resample
-from gt.ops import optim as _optim
-from gt.ops.core import OPS, Attrs, Op, frozen
+from gt.ops.core import OPS, Attrs, Op
 from gt.ops.signature import Signature, sign
 
-__all__ = ["OPS", "Attrs", "Op", "Signature", "frozen", "sign"]
+__all__ = ["OPS", "Attrs", "Op", "Signature", "sign"]
 
-_FAMILIES = (create, index, linalg, pieces, pointwise, reduce, scatter, select, shape, solve)
-_NETWORKS = (_nn_attention, _nn_channels, _nn_conv, _nn_dropout, _nn_linear, _nn_loss, _nn_norm, _nn_pool, _nn_resample)
-_MATH = (activations, arithmetic, compare, functions, order, product, scan)
-_TRAINING = (_files, _optim)
+_FAMILIES = (
+    activations,
+    arithmetic,
+    compare,
+    create,
+    files,
+    functions,
+    index,
+    linalg,
+    nn_attention,
+    nn_channels,
+    nn_conv,
+    nn_dropout,
+    nn_gate,
+    nn_linear,
+    nn_loss,
+    nn_norm,
+    nn_pool,
+    nn_resample,
+    optim,
+    order,
+    pieces,
+    pointwise,
+    product,
+    reduce,
+    scan,
+    scatter,
+    select,
+    shape,
+    solve,
+)

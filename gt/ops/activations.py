@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import erf, exp, log1p, pi, sqrt
+from math import erf, pi, sqrt
 from typing import Any
 
 from gt.errors import ShapeError
@@ -87,13 +87,13 @@ op(
     inplace=lambda torch, x: x.relu_(),
 )
 
+_threshold_backward = aten("threshold_backward")
+
 backward(
     "threshold_backward",
     torch=lambda torch, g, x, *, threshold: _threshold_backward(torch, g, x, threshold),
     numpy=lambda np, g, x, *, threshold: np.where(x <= threshold, 0, g),
 )
-
-_threshold_backward = aten("threshold_backward")
 
 op(
     "threshold",
@@ -186,10 +186,6 @@ backward(
 )
 
 
-def _softplus(x: float) -> float:
-    return max(x, 0.0) + log1p(exp(-abs(x)))
-
-
 op(
     "mish",
     **ONLY_FLOATING,
@@ -265,6 +261,8 @@ def _elu_numpy(np: Any, x: Any, *, alpha: float, scale: float, input_scale: floa
     return np.where(x <= 0, np.expm1(x * input_scale) * (alpha * scale), x * scale)
 
 
+_elu, _elu_backward = aten("elu"), aten("elu_backward")
+
 #: elu, selu and celu: alpha * scale * (exp(x * input_scale) - 1) on the left, x * scale on the right
 op(
     "elu",
@@ -273,8 +271,6 @@ op(
     torch=lambda torch, x, *, alpha, scale, input_scale: _elu(torch, x, alpha, scale, input_scale),
     kernel=_elu_numpy,
 )
-
-_elu, _elu_backward = aten("elu"), aten("elu_backward")
 
 
 def _elu_back_numpy(np: Any, g: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
@@ -374,10 +370,16 @@ op(
     kernel=lambda np, x, *, lambd: np.where(x > lambd, x - lambd, np.where(x < -lambd, x + lambd, x * 0)),
 )
 
+
+def _shrunk(name: str) -> Rule:
+    call = aten(name)
+    return lambda torch, g, x, *, lambd: call(torch, g, x, lambd)
+
+
 for _shrink in ("hardshrink_backward", "softshrink_backward"):
     backward(
         _shrink,
-        torch=lambda torch, g, x, *, lambd, call=aten(_shrink): call(torch, g, x, lambd),
+        torch=_shrunk(_shrink),
         numpy=lambda np, g, x, *, lambd: np.where((x >= -lambd) & (x <= lambd), 0, g),
     )
 

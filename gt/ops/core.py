@@ -74,11 +74,6 @@ def op(name: str, **fields: Any) -> Op:
     return made
 
 
-def frozen(value: Any) -> Any:
-    """Lists from the wire as the tuples attributes are made of."""
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
-
-
 def dtype_named(name: str) -> DType:
     """Attributes hold a dtype by its name: they go on the wire."""
     try:

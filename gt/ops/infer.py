@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
-from gt.types import DType, OperandType, Scalar, Shape, TensorType, bool_, float32, result_dtype
+from gt.types import MAX_DIMS, DType, OperandType, Scalar, Shape, TensorType, bool_, float32, result_dtype
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -85,7 +85,9 @@ def shown(shape: Shape) -> str:
 
 
 def sizes(shape: Shape) -> Shape:
-    """The shape, if it can be one."""
+    """The shape, if it can be one; looked at before anybody multiplies its sizes."""
+    if len(shape) > MAX_DIMS:
+        raise ShapeError(f"{len(shape)} dims are more than {MAX_DIMS}")
     for n in shape:
         if not isinstance(n, int):
             raise DTypeError(f"sizes are ints, and {n!r} is not")

@@ -241,7 +241,7 @@ def _back_formula(
         scores = scores.masked_fill(ones, float("-inf"))
     for m in mask:
         boolean = m.dtype.kind == "b"
-        scores = scores.masked_fill(m.logical_not(), float("-inf")) if boolean else scores + m
+        scores = scores.masked_fill(m.logical_not(), float("-inf")) if boolean else scores + m.detach()
     p = scores.softmax(-1)
     dp = g @ v.mT
     ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * scale

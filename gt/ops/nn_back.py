@@ -47,12 +47,13 @@ def differentiated(formula: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def vjp(needs: tuple[bool, ...], g: Any, y: Any, *operands: Any, **attrs: Any) -> list[Any]:
-        from gt.client.autograd import enable_grad, grad
-        from gt.client.tensor import Tensor
+        from gt.client.autograd import enable_grad, grad, is_grad_enabled
 
+        further = is_grad_enabled()
         with enable_grad():
+            # stand-ins: an operand may have come from another, and that way must not be gone twice
             own = [
-                x.detach().requires_grad_() if isinstance(x, Tensor) and n else x
+                x if not n else x.clone() if further else x.detach().requires_grad_()
                 for x, n in zip(operands, needs, strict=True)
             ]
             made = formula(*own, **attrs)
@@ -61,7 +62,9 @@ def differentiated(formula: Callable[..., Any]) -> Callable[..., Any]:
             if not kept:
                 return [None] * len(needs)
             asked = [x for x, n in zip(own, needs, strict=True) if n]
-            found = iter(grad([m for m, _ in kept], asked, [d for _, d in kept], allow_unused=True))
+            found = iter(
+                grad([m for m, _ in kept], asked, [d for _, d in kept], create_graph=further, allow_unused=True)
+            )
         return [next(found) if n else None for n in needs]
 
     return vjp

@@ -138,19 +138,14 @@ op(
 # -- over the batch ------------------------------------------------------------------------
 
 
-def _batched(
-    x: TensorType, momentum: OperandType, *rest: TensorType, tracked: bool, weight: bool, bias: bool, eps: float
-) -> Types:
-    """With running statistics among the operands, their new values come last."""
-    if x.ndim < 2 or not isinstance(momentum, Scalar):
-        raise ShapeError("needs at least two dims, batch and channels, and a momentum that is a number")
+def _batched(x: TensorType, *given: TensorType, weight: bool, bias: bool, eps: float) -> Types:
+    if x.ndim < 2:
+        raise ShapeError("needs at least two dims: batch and channels")
     if x.numel == x.shape[1]:
         raise ShapeError("needs more than one value a channel in training")
-    running = rest[: 2 * tracked]
-    _check_running(x, running)
-    _affine(x, rest[2 * tracked :], x.shape[1:2], weight, bias)
+    _affine(x, given, x.shape[1:2], weight, bias)
     stats = TensorType(x.shape[1:2], statistic(x.dtype))
-    return x, stats, stats, *running
+    return x, stats, stats
 
 
 def _check_running(x: TensorType, running: tuple[TensorType, ...]) -> None:
@@ -159,53 +154,72 @@ def _check_running(x: TensorType, running: tuple[TensorType, ...]) -> None:
             raise ShapeError(f"running statistics are one number a channel, not {t}")
 
 
-def _batch_torch(
-    torch: Any, x: Any, momentum: float, *rest: Any, tracked: bool, weight: bool, bias: bool, eps: float
+def _batch_torch(torch: Any, x: Any, *given: Any, weight: bool, bias: bool, eps: float) -> Any:
+    return _batch_into(torch, x, None, None, 0.0, given, weight, bias, eps)
+
+
+def _batch_into(
+    torch: Any, x: Any, mean: Any, var: Any, momentum: float, given: Any, weight: bool, bias: bool, eps: float
 ) -> Any:
-    running = [r.clone() for r in rest[: 2 * tracked]]
-    w, b = _pair(rest[2 * tracked :], weight, bias)
-    mean, var = running or (None, None)
+    """torch's kernel, which brings the running statistics up to date."""
+    w, b = _pair(given, weight, bias)
     if not x.numel():
         stats = x.new_zeros(x.shape[1], dtype=torch.promote_types(x.dtype, torch.float32))
-        return x.clone(), stats, stats.clone(), *running
-    made = torch.native_batch_norm(x, w, b, mean, var, True, momentum, eps)
-    return *_widened(made), *running
+        return x.clone(), stats, stats.clone()
+    if not x.is_cuda and x.itemsize < 4:  # the CPU's kernel for halves adds up rows as they lie
+        x = x.contiguous()
+    return _widened(torch.native_batch_norm(x, w, b, mean, var, True, momentum, eps))
 
 
-def _batch_numpy(
-    np: Any, x: Any, momentum: float, *rest: Any, tracked: bool, weight: bool, bias: bool, eps: float
-) -> Any:
+def _batch_numpy(np: Any, x: Any, *given: Any, weight: bool, bias: bool, eps: float) -> Any:
     (x,) = wide(np, x)
-    running, (w, b) = rest[: 2 * tracked], _pair(rest[2 * tracked :], weight, bias)
+    w, b = _pair(given, weight, bias)
     mean, rstd = _moments(np, x, _over(x), eps)
     y = (x - mean) * rstd
     y = y if w is None else y * _as_channels(w, x.ndim)
-    y = y if b is None else y + _as_channels(b, x.ndim)
-    if running and x.size:
-        n = x.size // x.shape[1]
-        seen = mean.reshape(-1), x.var(_over(x)) * n / (n - 1)
-        running = tuple((1 - momentum) * r + momentum * s for r, s in zip(running, seen, strict=True))
-    return y, mean.reshape(-1), rstd.reshape(-1), *(np.array(r) for r in running)
+    return y if b is None else y + _as_channels(b, x.ndim), mean.reshape(-1), rstd.reshape(-1)
 
 
-def _batch_vjp(
-    needs: Mask,
-    g: Any,
-    y12: Any,
-    x: Any,
-    _momentum: Any,
-    *rest: Any,
-    tracked: bool,
-    weight: bool,
-    bias: bool,
-    eps: float,
-) -> list[Any]:
-    given = rest[2 * tracked :]
-    grads = _backward("batch_norm_backward", needs, g[0], y12[1:3], x, given, _over(x), weight, bias, eps=eps)
-    return [grads[0], None, *[None] * (2 * tracked), *grads[1:]]
+def _batch_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, weight: bool, bias: bool, eps: float) -> list[Any]:
+    return _backward("batch_norm_backward", needs, g[0], y12[1:3], x, given, _over(x), weight, bias, eps=eps)
 
 
 op("batch_norm", infer=_batched, vjp=_batch_vjp, torch=_batch_torch, kernel=_batch_numpy)
+
+
+def _tracked(
+    x: TensorType, momentum: OperandType, mean: TensorType, var: TensorType, *given: TensorType, **attrs: Any
+) -> Types:
+    if not isinstance(momentum, Scalar):
+        raise ShapeError("the momentum is a number")
+    made = _batched(x, *given, **attrs)
+    _check_running(x, (mean, var))
+    return *made, mean, var
+
+
+def _track_torch(torch: Any, x: Any, momentum: float, mean: Any, var: Any, *given: Any, **attrs: Any) -> Any:
+    running = mean.clone(), var.clone()
+    return *_batch_into(torch, x, *running, momentum, given, **attrs), *running
+
+
+def _track_numpy(np: Any, x: Any, momentum: float, mean: Any, var: Any, *given: Any, **attrs: Any) -> Any:
+    made, running = _batch_numpy(np, x, *given, **attrs), (mean, var)
+    if x.size:
+        n = x.size // x.shape[1]
+        seen = made[1], wide(np, x)[0].var(_over(x)) * n / (n - 1)
+        running = tuple((1 - momentum) * r + momentum * s for r, s in zip(running, seen, strict=True))
+    return *made, *(np.array(r) for r in running)
+
+
+def _track_vjp(
+    needs: Mask, g: Any, y12: Any, x: Any, _momentum: Any, _mean: Any, _var: Any, *given: Any, **attrs: Any
+) -> list[Any]:
+    dx, *rest = _batch_vjp((needs[0], *needs[4:]), g, y12, x, *given, **attrs)
+    return [dx, None, None, None, *rest]
+
+
+# the same, with the running statistics among the operands: their new values come last
+op("batch_norm_tracked", infer=_tracked, vjp=_track_vjp, torch=_track_torch, kernel=_track_numpy)
 
 
 def _batched_back(
@@ -227,7 +241,7 @@ def _batch_back_torch(
 ) -> Any:
     w = given[0] if weight else None
     mean, rstd = _stats(x, w, mean, rstd)
-    if not x.is_cuda and x.itemsize < 4:  # the CPU's kernel for halves reads rows as they lie
+    if not x.is_cuda and x.itemsize < 4:  # as above
         g, x = _contiguous(g, x)
     made = torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, mean, rstd, True, eps, mask)
     return _wanted(made, mask)
@@ -286,7 +300,7 @@ def _settle_torch(torch: Any, x: Any, mean: Any, var: Any, *given: Any, weight: 
 def _settle_vjp(
     needs: Mask, g: Any, _y: Any, x: Any, mean: Any, var: Any, *given: Any, weight: bool, bias: bool, eps: float
 ) -> list[Any]:
-    rstd = (var + eps).rsqrt()
+    mean, rstd = mean.detach(), (var.detach() + eps).rsqrt()
     w, b = _pair(given, weight, bias)
     ask = _pair(needs[3:], weight, bias)
     dx = g * _as_channels(rstd if w is None else rstd * w, x.ndim) if needs[0] else None

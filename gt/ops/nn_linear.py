@@ -142,8 +142,6 @@ def _spread_numpy(np: Any, g: Any, index: Any, *, rows: int, padding_idx: int, b
 
 
 def _look_back(d: Any, _y: Any, _g: Any, index: Any, *, rows: int, padding_idx: int, by_freq: bool) -> Any:
-    if by_freq:
-        raise NotImplementedError("embedding with scale_grad_by_freq has no second gradient, as in torch")
     made = one("embedding", d, index, padding_idx=padding_idx, by_freq=False)
     return made if padding_idx < 0 else made * (index != padding_idx).unsqueeze(-1)
 

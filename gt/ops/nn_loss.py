@@ -203,20 +203,26 @@ def _squared(g: Any, x: Any, t: Any, *, reduction: str) -> Any:
     return spread(g, x, reduction) * 2 * (x - t)
 
 
+def _bent(d: Any, limit: float) -> Any:
+    """d within the limit, and the limit with d's sign beyond; its gradient at the limit is 0."""
+    return d.where(d.abs() < limit, d.detach().sign() * limit)
+
+
 def _smooth(g: Any, x: Any, t: Any, *, reduction: str, beta: float) -> Any:
-    return spread(g, x, reduction) * ((x - t).sign() if beta == 0 else ((x - t) / beta).clamp(-1, 1))
+    return spread(g, x, reduction) * _bent(x - t, beta) / beta
 
 
 def _huber(g: Any, x: Any, t: Any, *, reduction: str, delta: float) -> Any:
-    return spread(g, x, reduction) * (x - t).clamp(-delta, delta)
+    return spread(g, x, reduction) * _bent(x - t, delta)
 
 
 def _entropy(g: Any, x: Any, t: Any, *weight: Any, reduction: str) -> Any:
     made = spread(g, x, reduction) * (x - t) / ((1 - x) * x).clamp(min=1e-12)
-    return made * weight[0] if weight else made
+    return made * weight[0].detach() if weight else made
 
 
 def _margin(g: Any, x: Any, t: Any, *, reduction: str) -> Any:
+    t = t.detach()
     return spread(g, x, reduction) * -t * (-t * x).sigmoid()
 
 
@@ -247,7 +253,7 @@ def _entropy_slope(np: Any, x: Any, t: Any, *weight: Any) -> Any:
 
 def _entropy_target(dx: Any, g: Any, x: Any, t: Any, *weight: Any, reduction: str) -> Any:
     made = spread(g, x, reduction) * ((-x).log1p().clamp(min=-100) - x.log().clamp(min=-100))
-    return made * weight[0] if weight else made
+    return made * weight[0].detach() if weight else made
 
 
 def _smooth_value(np: Any, x: Any, t: Any, *, beta: float) -> Any:
@@ -275,7 +281,7 @@ pairwise(
     "soft_margin_loss",
     lambda np, x, t: np.log1p(np.exp(-t * x)),
     lambda np, x, t: -t * np.exp(-t * x) / (1 + np.exp(-t * x)),
-    lambda dx, g, x, t, *, reduction: spread(g, x, reduction) * -x * (-t * x).sigmoid(),
+    lambda *_, **attrs: None,
 )
 
 # -- of logits -----------------------------------------------------------------------------
@@ -310,7 +316,7 @@ def _logits_torch(torch: Any, x: Any, t: Any, *given: Any, weight: bool, pos_wei
 def _logits_vjp(
     needs: Any, g: Any, _y: Any, x: Any, t: Any, *given: Any, weight: bool, pos_weight: bool, reduction: str
 ) -> list[Any]:
-    w, pos = _each(given, weight, pos_weight)
+    w, pos = _each([v.detach() for v in given], weight, pos_weight)
     g = spread(g, x, reduction)
     g = g if w is None else g * w
     s = x.sigmoid()
@@ -322,7 +328,7 @@ def _logits_vjp(
 
 
 def _log_sigmoid(x: Any) -> Any:
-    return x.clamp(max=0) - (-x.abs()).exp().log1p()
+    return one("logsigmoid", x)
 
 
 op(

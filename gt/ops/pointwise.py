@@ -140,7 +140,7 @@ def _clamp_numpy(np: Any, x: Any, *limits: Any, has_min: bool, has_max: bool, ou
 
 def _clamp_back(needs: Any, g: Any, _y: Any, x: Any, *limits: Any, has_min: bool, has_max: bool) -> list[Any]:
     """What is not clamped has the gradient; else the limit that was taken, the greater one where they cross."""
-    low, high = limits[0] if has_min else None, limits[-1] if has_max else None
+    low, high = limits[0], limits[-1]  # one and the same if there is only one
     kept = [x >= low] if has_min else []
     kept += [x <= high] if has_max else []
     made = [g.where(kept[0] & kept[-1] if len(kept) > 1 else kept[0], 0) if needs[0] else None]

@@ -9,7 +9,7 @@ import msgspec
 from gt.errors import ShapeError
 from gt.ops import Attrs, Signature
 from gt.ops.signature import signature_from
-from gt.types import DTYPES, SCALARS, OperandType, Scalar, TensorType
+from gt.types import DTYPES, MAX_DIMS, SCALARS, OperandType, Scalar, TensorType
 from gt.wire.messages import (
     FIRST_CODE,
     MAX_DEFINITION,
@@ -22,8 +22,8 @@ from gt.wire.messages import (
     WireType,
 )
 
-#: How deep lists in attributes may be nested; the dims a tensor may have; the bytes of the largest that can be.
-DEPTH, MAX_DIMS, MAX_NBYTES = 16, 64, 1 << 62
+#: How deep lists in attributes may be nested; the bytes of the largest tensor there can be.
+DEPTH, MAX_NBYTES = 16, 1 << 62
 
 
 class BadFrame(Exception):

@@ -149,7 +149,9 @@ class Ask(Message, frozen=True, array_like=True, tag=True):
 
 
 class Bye(Message, frozen=True, array_like=True, tag=True):
-    """A clean end."""
+    """A clean end, or the last words of a worker whose device broke."""
+
+    reason: str = ""
 
 
 class Credit(Message, frozen=True, array_like=True, tag=True):

@@ -19,6 +19,8 @@ from gt.wire.auth import Keys
 from gt.wire.codec import BadFrame
 from gt.wire.messages import MAX_FRAME
 
+#: Messages a peer may leave lying.
+UNTAKEN = 4096
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000
 
 _FAILED = {
@@ -49,6 +51,8 @@ class ZmqListener:
         self._socket = self._context.socket(zmq.ROUTER)
         _configure(self._socket, keys)
         self._socket.router_mandatory = True
+        # a peer that asks and asks, and never takes an answer, counts as gone
+        self._socket.sndhwm = UNTAKEN
         self._socket.curve_server = True
         #: a ROUTER cannot hang up on a peer: it is not listened to any more
         self._dropped: set[bytes] = set()

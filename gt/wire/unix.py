@@ -26,6 +26,8 @@ _HEADS = {n: struct.Struct(f"<B{n}I") for n in (1, 2, 3)}
 _READ = 1 << 18
 #: Seconds a message may take to leave; only a server that hangs takes so long.
 SEND_TIMEOUT = 10.0
+#: Bytes a peer may leave lying before it counts as gone.
+UNSENT = 256 << 20
 #: Seconds a peer may be stopped (by a signal or a debugger) before it counts as gone.
 STOPPED = 10.0
 
@@ -139,6 +141,9 @@ class UnixListener:
         if peer is None:
             return False
         parts = packed(frames)
+        if len(peer.unsent) > UNSENT:  # it asks and asks, and never takes an answer
+            self.drop(name)
+            return False
         if peer.unsent:
             peer.unsent += b"".join(parts)
             return True

@@ -66,6 +66,10 @@ class Failure:
     site: int
 
 
+class DeviceBroken(Exception):
+    """The device can do no more in this process: the worker ends, and says why."""
+
+
 class Entry:
     """A signature, ready to run."""
 
@@ -289,9 +293,11 @@ class Worker:
     def _failed(
         self, space: Space, client: int, signature: Signature, stream: list[Any], i: int, error: Exception
     ) -> None:
+        if self.engine.is_broken(error):
+            raise DeviceBroken(_first_line(error)) from error
         self.causes += 1
         where = f"worker {self.id} ({self.engine.device})"
-        problem = str(error).strip().split("\n")[0] or type(error).__name__
+        problem = _first_line(error)
         kind = "RemoteError"
         if self.engine.is_out_of_memory(error):
             kind, problem = "OutOfMemory", f"out of memory. {self._holders(client)}"
@@ -321,6 +327,8 @@ class Worker:
         try:
             data = self.engine.to_host(value)
         except Exception as error:
+            if self.engine.is_broken(error):
+                raise DeviceBroken(_first_line(error)) from error
             text = f"reading a value failed on worker {self.id} ({self.engine.device}): {error}"
             self._reply(client, NoValue(request, "RemoteError", text))
             return
@@ -369,6 +377,10 @@ def _raising(error: Exception) -> Linked:
         raise error
 
     return run
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def _gib(nbytes: int) -> str:

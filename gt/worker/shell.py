@@ -8,16 +8,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gt.errors import ConnectionLost, Refused
+from gt.errors import ConnectionLost, GtError, Refused
 from gt.say import topic
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import Keys
 from gt.wire.codec import Decode, encode
-from gt.wire.messages import Alive, Done, Execute, Hello, Reply, Welcome
+from gt.wire.messages import Alive, Bye, Done, Execute, Hello, Reply, Welcome
 from gt.wire.messages import Refused as RefusedMessage
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
-from gt.worker.core import Send, Worker
+from gt.worker.core import DeviceBroken, Send, Worker
 from gt.worker.engines import Engine
 
 
@@ -64,9 +64,15 @@ class Shell:
 
     def _work(self, message: Any, frames: list[bytes]) -> None:
         begun = time.perf_counter()
-        sends = self.worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
-        if isinstance(message, Execute):
-            self.worker.engine.pace()
+        try:
+            sends = self.worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
+            if isinstance(message, Execute):
+                self.worker.engine.pace()
+        except (DeviceBroken, RuntimeError) as error:
+            if not isinstance(error, DeviceBroken) and not self.worker.engine.is_broken(error):
+                raise
+            self.connection.send([encode(Bye(f"its device broke: {error}"[:400]))])
+            raise GtError(f"the device broke: {error}") from error
         micros = int((time.perf_counter() - begun) * 1e6)
         if self.debug:
             self.debug(f"{type(message).__name__} in {micros} us")

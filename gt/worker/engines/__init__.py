@@ -34,6 +34,9 @@ class Engine(Protocol):
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
+    def is_broken(self, error: BaseException) -> bool:
+        """Can the device do nothing more in this process after this error?"""
+
     def pace(self) -> None:
         """Called after each piece of a program: let the device fall back by a few pieces at most.
 
@@ -42,7 +45,7 @@ class Engine(Protocol):
         """
 
     def memory(self) -> dict[str, int]:
-        """What the device says: ``used`` and ``total`` bytes, as far as it can be asked."""
+        """What the device says: bytes used, total, allocated, and at most since last asked; {} if it cannot say."""
 
 
 def make_engine(name: str, device: str | None = None, threads: int | None = None) -> Engine:

@@ -52,6 +52,9 @@ class NumpyEngine:
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 
+    def is_broken(self, error: BaseException) -> bool:
+        return False
+
     def pace(self) -> None:
         pass
 

@@ -77,6 +77,10 @@ class TorchEngine:
         # on the CPU torch raises a plain RuntimeError; its allocator's name is the only sign
         return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
+    def is_broken(self, error: BaseException) -> bool:
+        # an index out of range, for one, trips an assertion on a GPU, and with it the whole of this process's CUDA
+        return self.on_gpu and "CUDA error" in str(error) and not self.is_out_of_memory(error)
+
     def pace(self) -> None:
         if not self.on_gpu:
             return
@@ -90,7 +94,9 @@ class TorchEngine:
         if not self.on_gpu:
             return {}
         free, total = torch.cuda.mem_get_info(self._device)
-        return {"used": total - free, "total": total, "allocated": torch.cuda.memory_allocated(self._device)}
+        allocated, peak = (ask(self._device) for ask in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated))
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return {"used": total - free, "total": total, "allocated": allocated, "peak": peak}
 
 
 def _writing(linked: Any, count: int) -> Any:

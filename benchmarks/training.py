@@ -1,0 +1,174 @@
+"""Training steps on GT against torch eager: ``python benchmarks/training.py [--quick] [--json FILE] [--only NAME…]``
+
+The same model text runs on both, with the same threads on the same device, in turns; the figure is the median over the
+rounds of torch's step time over GT's, so 1 is even and more is faster than torch. Peak memory is the worker's against
+torch's for the same step. Nothing is read but the last loss of a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+
+import gt
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+#: name -> layers, width, heads, vocabulary, batch, length, autocast
+GPTS = {
+    "gpt": (2, 128, 4, 256, 16, 128, False),
+    "mini-gpt": (8, 1024, 16, 50257, 8, 1024, True),
+}
+
+
+def mlp(lib: Any) -> Any:
+    nn = lib.nn
+    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+def gpt(lib: Any, layers: int, width: int, heads: int, vocabulary: int, length: int) -> Any:
+    """A plain decoder: learned positions, layers of attention and MLP, an untied head."""
+    nn, functional = lib.nn, lib.nn.functional
+
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            batch, steps, _ = x.shape
+            q, k, v = self.qkv(self.norm1(x)).split(width, dim=2)
+            q, k, v = (z.view(batch, steps, heads, width // heads).transpose(1, 2) for z in (q, k, v))
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(batch, steps, width))
+            return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+    class Model(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+            self.blocks = nn.ModuleList([Block() for _ in range(layers)])
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+        def forward(self, ids: Any) -> Any:
+            x = self.tokens(ids) + self.places.weight[: ids.shape[1]]
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    return Model()
+
+
+class Trainer:
+    """One library's model, optimizer and batch, and its step."""
+
+    def __init__(self, lib: Any, name: str) -> None:
+        lib.manual_seed(0)
+        self.lib = lib
+        self.autocast = False
+        if name == "mlp":
+            self.model, self.x, self.y = mlp(lib), lib.randn(64, 784), lib.randint(0, 10, (64,))
+        else:
+            layers, width, heads, vocabulary, batch, length, self.autocast = GPTS[name]
+            self.model = gpt(lib, layers, width, heads, vocabulary, length)
+            ids = lib.randint(0, vocabulary, (batch, length + 1))
+            self.x, self.y = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+        if lib is torch:
+            self.model, self.x, self.y = self.model.to(DEVICE), self.x.to(DEVICE), self.y.to(DEVICE)
+        self.optimizer = lib.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def step(self) -> Any:
+        functional = self.lib.nn.functional
+        with self._precision():
+            out = self.model(self.x)
+            loss = functional.cross_entropy(out.reshape(-1, out.shape[-1]), self.y.reshape(-1))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def _precision(self) -> Any:
+        if self.lib is torch:
+            return torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=self.autocast)
+        return gt.autocast(dtype=gt.bfloat16, enabled=self.autocast)
+
+    def run(self, steps: int) -> float:
+        """Seconds a step, with one read at the end."""
+        begun = time.perf_counter()
+        for _ in range(steps):
+            loss = self.step()
+        value = loss.item()
+        taken = (time.perf_counter() - begun) / steps
+        assert math.isfinite(value), f"the loss is {value}"
+        return taken
+
+
+def measure(name: str, goal: float, rounds: int) -> dict[str, Any]:
+    steps = {"mlp": 100, "gpt": 5, "mini-gpt": 5}[name]
+    ours, theirs = Trainer(gt, name), Trainer(torch, name)
+    ours.run(3), theirs.run(3)
+    pairs = [(ours.run(steps), theirs.run(steps)) for _ in range(rounds)]
+    ratio = statistics.median(t / o for o, t in pairs)
+    row = {
+        "name": name,
+        "ratio": ratio,
+        "goal": goal,
+        "reached": ratio >= goal,
+        "gt_ms": statistics.median(o for o, _ in pairs) * 1e3,
+        "torch_ms": statistics.median(t for _, t in pairs) * 1e3,
+        "parameters": sum(p.numel() for p in theirs.model.parameters()),
+    }
+    if CUDA:
+        row |= peak_memory(ours, theirs)
+    return row
+
+
+def peak_memory(ours: Trainer, theirs: Trainer) -> dict[str, float]:
+    """Peak of one more step, in MiB: the worker's allocator against torch's in this process."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    theirs.run(1)
+    torch_peak = torch.cuda.max_memory_allocated()
+    gt.debug.memory()  # the peak counts from here
+    ours.run(1)
+    device = next(iter(gt.debug.memory().values()))["device"]
+    return {"gt_peak_mib": device["peak"] / 2**20, "torch_peak_mib": torch_peak / 2**20}
+
+
+#: name -> how fast against torch eager at least, on a CPU and on a GPU
+GOALS: dict[str, tuple[float, float]] = {"mlp": (0.5, 0.5), "gpt": (0.9, 0.9), "mini-gpt": (0.0, 1 / 1.1)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="three rounds instead of nine")
+    parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
+    names = [n for n in GOALS if CUDA or n != "mini-gpt"]
+    parser.add_argument("--only", nargs="+", choices=list(GOALS), default=names)
+    given = parser.parse_args()
+    rows = []
+    for name in given.only:
+        row = measure(name, GOALS[name][CUDA], 3 if given.quick else 9)
+        rows.append(row)
+        told = "  ".join(f"{k}={v:.1f}" for k, v in row.items() if k.endswith(("_ms", "_mib")))
+        verdict = "reached" if row["reached"] else "MISSED"
+        print(f"{name:10} {row['ratio']:6.2f} x torch eager   >= {row['goal']:.2f} {verdict:8} {told}", flush=True)
+    record = {"device": torch.cuda.get_device_name() if CUDA else "cpu", "torch": torch.__version__, "rows": rows}
+    if given.json:
+        with open(given.json, "w") as file:
+            json.dump(record, file, indent=1)
+    gt.disconnect()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

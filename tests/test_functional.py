@@ -1,0 +1,452 @@
+"""Every function of gt.nn.functional against torch's, by a table of calls: values and gradients, on both engines."""
+
+# ruff: noqa: E501, a row of the table is a line
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+import gt.nn.functional as F
+from gt.client import autograd
+from gt.testing import Cluster
+from tests.samples import T, V
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    args: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        shown = [*map(str, self.args), *(f"{k}={v}" for k, v in self.options.items())]
+        return f"{self.name}({', '.join(shown)})".replace(" ", "")
+
+
+def case(name: str, *args: Any, **options: Any) -> Case:
+    return Case(name, args, options)
+
+
+def P(*shape: int) -> T:
+    return T(shape, of="positive")
+
+
+X, SQ = T((4, 3)), T((2, 3, 5, 6))
+PROBABILITIES, TRUTHS = V([[0.1, 0.5], [0.9, 0.25]], "float32"), V([[0.0, 1.0], [0.5, 0.75]], "float32")
+CLASSES = V([0, 2, 1, 1])
+SIGNS = V([1, -1, -1, 1])
+REDUCTIONS = ("none", "mean", "sum")
+
+ACTIVATIONS = [
+    *(case(n, X) for n in ("relu", "relu6", "silu", "mish", "hardsigmoid", "hardswish", "logsigmoid", "softsign")),
+    *(case(n, X) for n in ("tanhshrink", "selu", "elu", "celu", "leaky_relu", "hardtanh", "softplus", "gelu", "tanh")),
+    *(case(n, X) for n in ("hardshrink", "softshrink", "sigmoid", "rrelu")),
+    *(case(n, T(())) for n in ("relu", "gelu", "softplus", "elu")),
+    *[case("elu", X, 0.5), case("celu", X, alpha=2.0), case("leaky_relu", X, 0.2), case("hardtanh", X, -0.5, 2.0)],
+    *[case("softplus", X, 2.0, 1.0), case("gelu", X, approximate="tanh"), case("threshold", X, 0.5, 2.0)],
+    *[case("prelu", T((2, 3, 4)), T((3,))), case("prelu", X, T((1,))), case("rrelu", X, 0.1, 0.3, False)],
+    *[case("glu", T((4, 6))), case("glu", T((4, 6)), 0), case("glu", T((2, 4, 3)), dim=-2)],
+    *(case(n, X, dim=d) for n in ("softmax", "log_softmax", "softmin") for d in (0, -1)),
+    *[case("softmax", T(()), dim=0), case("log_softmax", T((0, 3)), dim=1)],
+]
+
+WEIGHTED = [
+    *[
+        case("linear", T((5, 4)), T((3, 4)), T((3,))),
+        case("linear", T((2, 5, 4)), T((3, 4))),
+        case("linear", T((4,)), T((4,))),
+    ],
+    *[case("linear", T((0, 4)), T((3, 4)), T((3,))), case("linear", T((4,)), T((3, 4)), T((3,)))],
+    *[
+        case("bilinear", T((5, 2)), T((5, 3)), T((4, 2, 3)), T((4,))),
+        case("bilinear", T((2, 3, 2)), T((2, 3, 3)), T((1, 2, 3))),
+    ],
+    *[case("embedding", V([[0, 2], [3, 2]]), T((4, 3))), case("embedding", V([0, 3, 3]), T((4, 3)), padding_idx=3)],
+    *[
+        case("embedding", V([0, 3, 3]), T((4, 3)), -4),
+        case("embedding", V([0, 3, 3]), T((4, 3)), scale_grad_by_freq=True),
+    ],
+    *[case("embedding", V(2), T((4, 3))), case("embedding", V([], "int64"), T((4, 3)))],
+    *[case("one_hot", V([[0, 2], [1, 1]])), case("one_hot", V([0, 1]), 4), case("one_hot", V(1), num_classes=2)],
+    *[case("dropout", X, 0.0), case("dropout", X, 0.5, False), case("dropout", X, 1.0), case("alpha_dropout", X, 0.3)],
+    *[case("normalize", X), case("normalize", X, 1.0, 0), case("normalize", T((2, 3, 4)), dim=-1, eps=1e-3)],
+]
+
+NORMS = [
+    *[case("layer_norm", X, (3,)), case("layer_norm", X, (3,), T((3,)), T((3,))), case("layer_norm", X, (3,), T((3,)))],
+    *[case("layer_norm", X, [4, 3], T((4, 3)), T((4, 3)), 0.1), case("layer_norm", T((0, 3)), (3,), T((3,)), T((3,)))],
+    *[case("layer_norm", X, (3,), None, T((3,)))],
+    *[
+        case("rms_norm", X, (3,)),
+        case("rms_norm", X, (3,), T((3,))),
+        case("rms_norm", T((2, 4, 3)), (4, 3), T((4, 3)), 0.1),
+    ],
+    *[
+        case("group_norm", T((2, 6, 3)), 2),
+        case("group_norm", T((2, 6, 3, 2)), 3, T((6,)), T((6,))),
+        case("group_norm", T((2, 6)), 2, T((6,))),
+    ],
+    *[case("instance_norm", T((2, 3, 4))), case("instance_norm", T((2, 3, 4, 2)), None, None, T((3,)), T((3,)))],
+    *[
+        case(
+            "instance_norm",
+            T((2, 3, 4)),
+            V([0.1, 0.2, 0.3], "float32"),
+            V([1.0, 2.0, 3.0], "float32"),
+            use_input_stats=False,
+        )
+    ],
+    *[case("batch_norm", x, None, None, training=True) for x in (T((4, 3)), T((2, 3, 4)), T((2, 3, 2, 2)))],
+    *[case("batch_norm", T((2, 3, 4)), None, None, T((3,)), T((3,)), True, 0.1, 1e-3)],
+    *[
+        case(
+            "batch_norm",
+            T((2, 3, 4)),
+            V([0.1, 0.2, 0.3], "float32"),
+            V([1.0, 2.0, 3.0], "float32"),
+            *affine,
+            training=training,
+        )
+        for affine in ((), (T((3,)), T((3,))))
+        for training in (True, False)
+    ],
+    *[case("local_response_norm", T((2, 5, 4)), 3), case("local_response_norm", T((2, 5, 4, 2)), 2, 0.1, 0.5, 2.0)],
+]
+
+ATTENTION = [
+    case("scaled_dot_product_attention", *qkv, **options)
+    for qkv in ([T((2, 3, 5, 8))] * 3, (T((2, 4, 5, 8)), T((2, 4, 6, 8)), T((2, 4, 6, 8))), (T((5, 4)), T((6, 4)), T((6, 3))))
+    for options in ({}, {"is_causal": True}, {"scale": 0.1})
+] + [
+    *[case("scaled_dot_product_attention", *[T((2, 3, 5, 8))] * 3, m) for m in (T((5, 5)), T((2, 1, 1, 5)), T((2, 3, 5, 5)))],
+    *[case("scaled_dot_product_attention", *[T((2, 3, 5, 8))] * 3, V(m, "bool")) for m in (
+        [[i >= j for j in range(5)] for i in range(5)], [[i != 2 and j != 1 for j in range(5)] for i in range(5)],
+    )],
+    case("scaled_dot_product_attention", T((2, 4, 5, 8)), T((2, 2, 5, 8)), T((2, 2, 5, 8)), enable_gqa=True),
+    case("scaled_dot_product_attention", T((2, 4, 5, 8)), T((2, 1, 5, 8)), T((2, 1, 5, 8)), is_causal=True, enable_gqa=True),
+    case("scaled_dot_product_attention", *[T((0, 3, 5, 8))] * 3),
+    case("scaled_dot_product_attention", *[T((3, 5, 8))] * 3, is_causal=True),
+]  # fmt: skip
+
+LOSSES = [
+    *(case(n, X, P(4, 3), reduction=r) for n in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss") for r in REDUCTIONS),
+    *(case(n, T(()), P()) for n in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")),
+    *(case(n, T((0, 3)), T((0, 3)), reduction="sum") for n in ("mse_loss", "l1_loss")),
+    *[case("smooth_l1_loss", X, P(4, 3), beta=0.5), case("smooth_l1_loss", X, P(4, 3), beta=0.0), case("huber_loss", X, P(4, 3), delta=0.5)],
+    *[case("mse_loss", X, P(4, 3), weight=V([[1.0, 2.0, 3.0]] * 4, "float32"))],
+    *(case("binary_cross_entropy", PROBABILITIES, TRUTHS, reduction=r) for r in REDUCTIONS),
+    case("binary_cross_entropy", PROBABILITIES, TRUTHS, V([1.0, 3.0], "float32")),
+    *(case("binary_cross_entropy_with_logits", T((2, 2)), TRUTHS, reduction=r) for r in REDUCTIONS),
+    case("binary_cross_entropy_with_logits", T((2, 2)), TRUTHS, V([1.0, 3.0], "float32"), pos_weight=V([2.0, 0.5], "float32")),
+    *(case("kl_div", X, P(4, 3), reduction=r) for r in (*REDUCTIONS, "batchmean")),
+    *[case("kl_div", X, X, log_target=True, reduction="batchmean"), case("kl_div", T((2,)), V([0.0, 1.0], "float32"), reduction="sum")],
+    *(case("nll_loss", X, CLASSES, reduction=r) for r in REDUCTIONS),
+    *[case("nll_loss", X, CLASSES, V([1.0, 2.0, 3.0], "float32"), ignore_index=1), case("nll_loss", T((3,)), V(2))],
+    *[case("nll_loss", T((2, 3, 2)), V([[0, 1], [2, 2]])), case("nll_loss", T((0, 3)), V([], "int64"), reduction="sum")],
+    *(case("cross_entropy", X, CLASSES, reduction=r) for r in REDUCTIONS),
+    *(
+        case("cross_entropy", X, CLASSES, w, ignore_index=i, reduction=r, label_smoothing=s)
+        for w in (None, V([1.0, 2.0, 3.0], "float32"))
+        for i in (-100, 1)
+        for r in REDUCTIONS
+        for s in (0.0, 0.2)
+    ),
+    *(case("cross_entropy", X, P(4, 3), w, reduction=r, label_smoothing=s) for w in (None, V([1.0, 2.0, 3.0], "float32")) for r in REDUCTIONS for s in (0.0, 0.2)),
+    *[case("cross_entropy", T((3,)), V(1)), case("cross_entropy", T((3,)), P(3)), case("cross_entropy", T((2, 3, 2, 2)), V([[[0, 1], [2, 0]]] * 2), label_smoothing=0.1)],
+    *(case("cosine_similarity", X, T((4, 3), of="positive"), dim=d) for d in (0, 1, -1)),
+    *[case("cosine_similarity", X, P(3)), case("pairwise_distance", X, P(4, 3)), case("pairwise_distance", X, P(4, 3), p=1.0, keepdim=True)],
+    *(case("cosine_embedding_loss", X, P(4, 3), SIGNS, margin=0.2, reduction=r) for r in REDUCTIONS),
+    *[case("cosine_embedding_loss", T((3,)), P(3), V(-1))],
+    *(case("triplet_margin_loss", X, P(4, 3), T((4, 3), of="distinct"), swap=s, p=p) for s in (False, True) for p in (1.0, 2.0)),
+    *(case("margin_ranking_loss", T((4,)), P(4), SIGNS, margin=0.5, reduction=r) for r in REDUCTIONS),
+    *(case("hinge_embedding_loss", T((4,)), SIGNS, margin=2.0, reduction=r) for r in REDUCTIONS),
+    *(case("soft_margin_loss", T((4,)), SIGNS, reduction=r) for r in REDUCTIONS),
+    *(case("gaussian_nll_loss", X, P(4, 3), P(4, 3), full=f, reduction=r) for f in (True, False) for r in REDUCTIONS),
+    *[case("gaussian_nll_loss", X, P(4, 3), P(4)), case("gaussian_nll_loss", X, P(4, 3), P(4, 1))],
+    *(case("poisson_nll_loss", P(4, 3), P(4, 3), log_input=i, full=f) for i in (True, False) for f in (True, False)),
+    *(case("multilabel_soft_margin_loss", X, V([[0.0, 1.0, 1.0]] * 4, "float32"), reduction=r) for r in REDUCTIONS),
+]  # fmt: skip
+
+SPATIAL = [
+    *[case("conv1d", T((2, 4, 7)), T((6, 4, 3)), T((6,))), case("conv1d", T((4, 7)), T((6, 2, 3)), None, 2, 1, 1, 2)],
+    *[case("conv2d", T((2, 4, 6, 7)), T((6, 4, 3, 2)), T((6,)), (2, 1), (1, 0)), case("conv2d", T((4, 6, 7)), T((2, 4, 3, 2)))],
+    *(case("conv2d", T((2, 4, 6, 7)), T((4, 1, 3, 2)), groups=4, padding=p, dilation=d) for p in ("same", "valid") for d in (1, 2)),
+    *[case("conv2d", T((0, 4, 6, 7)), T((2, 4, 3, 3)), T((2,))), case("conv3d", T((1, 2, 4, 5, 4)), T((3, 2, 2, 2, 2)), T((3,)), padding=1)],
+    *[case("conv_transpose1d", T((2, 4, 5)), T((4, 3, 3)), T((3,)), 2, 1, 1), case("conv_transpose3d", T((1, 2, 3, 3, 3)), T((2, 1, 2, 2, 2)))],
+    *[case("conv_transpose2d", T((2, 4, 5, 4)), T((4, 3, 3, 2)), T((6,)), 2, groups=2), case("conv_transpose2d", T((4, 5, 4)), T((4, 3, 3, 2)), dilation=2)],
+    *[case("max_pool1d", T((2, 3, 7), of="distinct"), 3), case("max_pool2d", T(SQ.shape, of="distinct"), (2, 3), 2, 1, 1, True)],
+    *[case("max_pool2d", T(SQ.shape, of="distinct"), 2, return_indices=True), case("max_pool3d", T((1, 2, 4, 5, 4), of="distinct"), 2, dilation=2)],
+    *[case("avg_pool1d", T((2, 3, 7)), 3, 2, 1), case("avg_pool2d", SQ, 2), case("avg_pool2d", SQ, 3, 2, 1, True, False)],
+    *[case("avg_pool2d", SQ, 2, divisor_override=3), case("avg_pool3d", T((1, 2, 4, 5, 4)), 2, padding=1)],
+    *[case("adaptive_avg_pool1d", T((2, 3, 7)), 3), case("adaptive_avg_pool2d", SQ, (2, None)), case("adaptive_avg_pool2d", T((3, 5, 6)), 1)],
+    *[case("adaptive_avg_pool3d", T((1, 2, 3, 4, 5)), 2), case("adaptive_max_pool2d", T(SQ.shape, of="distinct"), (2, 3), True)],
+    *[case("adaptive_max_pool1d", T((2, 3, 7), of="distinct"), 3), case("interpolate", SQ, (7, 3)), case("interpolate", T((2, 3, 5)), scale_factor=2)],
+    *(case("interpolate", SQ, scale_factor=f, mode=m, align_corners=a) for f in (2, 1.7, (0.5, 1.3)) for m in ("bilinear", "bicubic") for a in (False, True)),
+    *[case("interpolate", SQ, scale_factor=1.7, mode="bilinear", recompute_scale_factor=True), case("interpolate", SQ, (2, 3), mode="area")],
+    *[case("interpolate", SQ, scale_factor=1.7, mode=m) for m in ("nearest", "nearest-exact")],
+    *[case("interpolate", T((2, 3, 5)), 8, mode="linear"), case("interpolate", T((1, 2, 3, 3, 2)), 4, mode="trilinear")],
+    *[case("unfold", SQ, 2), case("unfold", SQ, (2, 3), 1, 1, 2), case("fold", T((2, 12, 20)), (5, 6), 2), case("unfold", T((3, 5, 6)), 2)],
+    *[case("pixel_shuffle", T((2, 8, 3, 2)), 2), case("pixel_unshuffle", T((2, 2, 4, 6)), 2), case("pixel_shuffle", T((8, 1, 1)), 2)],
+]  # fmt: skip
+
+CASES = [*ACTIVATIONS, *WEIGHTED, *NORMS, *ATTENTION, *LOSSES, *SPATIAL]
+TOLERANCE = {torch.float64: (1e-9, 1e-9), torch.float32: (2e-4, 2e-5)}
+
+
+@pytest.fixture(scope="module", params=["torch", "numpy"])
+def _engine(request: Any) -> Iterator[str]:
+    with Cluster(backend=request.param).client():
+        yield request.param
+
+
+def typed(x: Any, dtype: str) -> Any:
+    return replace(x, dtype=dtype) if isinstance(x, T | V) and x.dtype == "float32" else x
+
+
+def made(call: Case, dtype: str) -> tuple[list[Any], dict[str, Any]]:
+    rng = torch.Generator().manual_seed(zlib.crc32(str(call).encode()))
+    make = lambda x: x.make(rng) if isinstance(x, T | V) else x
+    options = {k: make(typed(v, dtype)) for k, v in call.options.items()}
+    return [make(typed(x, dtype)) for x in call.args], options
+
+
+def ours(x: Any, learns: bool) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return x
+    tensor = gt.tensor(x.detach().numpy())
+    return tensor.requires_grad_() if learns and x.dtype.is_floating_point else tensor
+
+
+def theirs(x: Any, learns: bool) -> Any:
+    return x.requires_grad_() if learns and isinstance(x, torch.Tensor) and x.dtype.is_floating_point else x
+
+
+def close(got: Any, want: torch.Tensor) -> None:
+    array = torch.tensor(np.array(got.detach().numpy()))
+    assert (array.shape, array.dtype) == (want.shape, want.dtype)
+    rtol, atol = TOLERANCE.get(want.dtype, (0, 0))
+    torch.testing.assert_close(array, want.detach(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("call", CASES, ids=str)
+def test_values_and_gradients_are_torchs(_engine: str, call: Case, dtype: str) -> None:  # noqa: PT019
+    args, options = made(call, dtype)
+    learning = [isinstance(x, T) for x in call.args]
+    mine = [ours(x, n) for x, n in zip(args, learning, strict=True)]
+    given = {k: ours(v, False) for k, v in options.items()}
+    expected = [theirs(x, n) for x, n in zip(args, learning, strict=True)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        want = getattr(torch.nn.functional, call.name)(*expected, **options)
+        got = getattr(F, call.name)(*mine, **given)
+    wants, gots = (list(x) if isinstance(x, tuple | list) else [x] for x in (want, got))
+    for g, w in zip(gots, wants, strict=True):
+        close(g, w)
+    for g, w in zip(mine, expected, strict=True):  # running statistics, for one, are written
+        if isinstance(w, torch.Tensor):
+            close(g, w)
+    compare_gradients(gots, wants, mine, expected)
+
+
+def compare_gradients(gots: list[Any], wants: list[Any], mine: list[Any], expected: list[Any]) -> None:
+    leaves = [i for i, x in enumerate(expected) if isinstance(x, torch.Tensor) and x.requires_grad]
+    pairs = [(g, w) for g, w in zip(gots, wants, strict=True) if w.requires_grad]
+    if not leaves or not pairs:
+        return
+    rng = torch.Generator().manual_seed(7)
+    given = [torch.randn(w.shape, generator=rng, dtype=torch.float64).to(w.dtype) for _, w in pairs]
+    try:
+        want = torch.autograd.grad([w for _, w in pairs], [expected[i] for i in leaves], given, allow_unused=True)
+    except NotImplementedError:
+        return
+    cotangents = [gt.tensor(c.numpy()) for c in given]
+    got = autograd.grad([g for g, _ in pairs], [mine[i] for i in leaves], cotangents, allow_unused=True)
+    for g, w in zip(got, want, strict=True):
+        if w is None:
+            assert g is None
+        elif g is not None:
+            close(g, w)
+        else:
+            assert not w.count_nonzero()
+
+
+# -- in half precision ---------------------------------------------------------------------
+
+HALVES = [
+    *[case("linear", T((5, 4)), T((3, 4)), T((3,))), case("layer_norm", X, (3,), T((3,)), T((3,))), case("rms_norm", X, (3,), T((3,)))],
+    *[case("group_norm", T((2, 6, 3)), 2, T((6,)), T((6,))), case("batch_norm", T((4, 3)), None, None, T((3,)), T((3,)), True)],
+    *[case("scaled_dot_product_attention", *[T((2, 3, 5, 8))] * 3, is_causal=True, scale=0.1), case("cross_entropy", X, CLASSES)],
+    *[case("conv2d", T((2, 4, 6, 7)), T((6, 4, 3, 2)), T((6,))), case("max_pool2d", T((1, 2, 4, 4), of="distinct"), 2)],
+    *[case("mse_loss", X, P(4, 3)), case("embedding", V([0, 3, 3]), T((4, 3))), case("avg_pool2d", SQ, 2), case("interpolate", SQ, (7, 3), mode="bilinear")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("call", HALVES, ids=str)
+def test_half_precision_is_torchs(call: Case, dtype: str) -> None:
+    args, options = made(call, dtype)
+    expected = [theirs(x, isinstance(t, T)) for x, t in zip(args, call.args, strict=True)]
+    want = getattr(torch.nn.functional, call.name)(*expected, **options)
+    leaves = [x for x in expected if isinstance(x, torch.Tensor) and x.requires_grad]
+    wanted = torch.autograd.grad(want.sum(), leaves)
+    with Cluster().client():
+        mine = [half(x, dtype) for x in expected]
+        got = getattr(F, call.name)(*mine, **options)
+        learning = [x for x in mine if isinstance(x, gt.Tensor) and x.requires_grad]
+        for g, w in zip((got, *autograd.grad(got.sum(), learning)), (want, *wanted), strict=True):
+            assert g.dtype is getattr(gt, dtype)
+            near = torch.tensor(np.array(g.detach().float().numpy()))
+            torch.testing.assert_close(near, w.detach().float(), rtol=5e-2, atol=5e-2)
+
+
+def half(x: Any, dtype: str) -> Any:
+    if not isinstance(x, torch.Tensor) or not x.dtype.is_floating_point:
+        return ours(x, False)
+    tensor = gt.tensor(x.detach().float().numpy()).to(getattr(gt, dtype))
+    return tensor.requires_grad_() if x.requires_grad else tensor
+
+
+# -- what is drawn -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+def test_dropout_is_a_function_of_the_seed(backend: str) -> None:
+    with Cluster(backend=backend).client():
+        x = gt.ones(40, 50).requires_grad_()
+        gt.manual_seed(5)
+        first, second = F.dropout(x, 0.3), F.dropout(x, 0.3)
+        gt.manual_seed(5)
+        again = F.dropout(x, 0.3)
+        assert gt.equal(first, again)
+        assert not gt.equal(first, second)
+        kept = (first != 0).float().mean().item()
+        assert abs(kept - 0.7) < 0.03
+        assert gt.allclose(first, (first != 0).float() / 0.7)
+        (g,) = autograd.grad(first.sum(), x)
+        assert gt.equal(g, first)
+
+
+def test_the_engines_drop_the_same() -> None:
+    made = []
+    for backend in ("torch", "numpy"):
+        with Cluster(backend=backend).client():
+            gt.manual_seed(11)
+            made.append(F.dropout(gt.ones(300), 0.5).numpy())
+    assert (made[0] == made[1]).all()
+
+
+def test_whole_channels_are_dropped() -> None:
+    with Cluster().client():
+        for drop, shape in ((F.dropout1d, (4, 5, 6)), (F.dropout2d, (4, 5, 6, 2)), (F.dropout3d, (4, 5, 6, 2, 1))):
+            rows = drop(gt.ones(*shape), 0.5).numpy().reshape(20, -1)
+            assert ((rows == rows[:, :1]).all(1)).all()
+            assert set(np.unique(rows)) == {0.0, 2.0}
+
+
+def test_alpha_dropout_keeps_mean_and_variance() -> None:
+    with Cluster().client():
+        gt.manual_seed(1)
+        y = F.alpha_dropout(gt.randn(40000), 0.3, training=True)
+        assert abs(y.mean().item()) < 0.05
+        assert abs(y.std().item() - 1) < 0.05
+
+
+def test_attention_with_dropout_drops_weights() -> None:
+    with Cluster().client():
+        q, v = gt.zeros(1, 1, 4, 8), gt.ones(1, 1, 50, 3)
+        gt.manual_seed(3)
+        y = F.scaled_dot_product_attention(q, gt.zeros(1, 1, 50, 8), v, dropout_p=0.5)
+        assert y.shape == (1, 1, 4, 3)
+        assert abs(y.mean().item() - 1) < 0.4
+        assert not gt.equal(y, gt.ones(1, 1, 4, 3))
+
+
+def test_in_place_forms_write() -> None:
+    with Cluster().client():
+        x = gt.tensor([-1.0, 2.0])
+        assert F.relu(x, inplace=True) is x
+        assert x.tolist() == [0.0, 2.0]
+        assert F.leaky_relu_(gt.tensor([-1.0]), 0.5).tolist() == [-0.5]
+        assert F.dropout(x, 1.0, inplace=True) is x
+        assert x.tolist() == [0.0, 0.0]
+
+
+def test_a_mask_can_learn() -> None:
+    mask = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
+    q = torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    want = torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(q, q, q, mask).sum(), mask)[0]
+    with Cluster().client():
+        mine, x = gt.tensor(mask.detach().numpy()).requires_grad_(), gt.tensor(q.numpy())
+        close(autograd.grad(F.scaled_dot_product_attention(x, x, x, mine).sum(), mine)[0], want)
+
+
+def test_attention_holds_no_square() -> None:
+    """What is kept for the gradient: the operands, the result and a number a row."""
+    with Cluster().client():
+        q = gt.randn(1, 2, 64, 8).requires_grad_()
+        y = F.scaled_dot_product_attention(q, q, q)
+        results, operands = y._node.saved
+        assert {tuple(s.type.shape) for s in (*results, *operands)} == {(1, 2, 64, 8), (1, 2, 64)}
+
+
+def test_statistics_are_kept_and_results_are_not() -> None:
+    with Cluster().client():
+        x = gt.randn(4, 3).requires_grad_()
+        results, _ = F.layer_norm(x, (3,))._node.saved
+        assert [hasattr(r, "cell") for r in results] == [False, True, True]
+
+
+# -- what is refused -----------------------------------------------------------------------
+
+REFUSED = [
+    (lambda: F.linear(gt.ones(2, 3), gt.ones(4, 5)), gt.ShapeError, r"linear(float32[2,3], float32[4,5]): inner sizes differ: 3 and 5"),
+    (lambda: F.linear(gt.ones(2, 3), gt.ones(4, 3).double()), gt.DTypeError, "dtypes differ: float32, float64"),
+    (lambda: F.conv2d(gt.ones(1, 3, 4, 4), gt.ones(2, 4, 3, 3)), gt.ShapeError, "takes 4 channels, not 3"),
+    (lambda: F.conv2d(gt.ones(1, 3, 2, 2), gt.ones(2, 3, 3, 3)), gt.ShapeError, "is larger than the padded input"),
+    (lambda: F.conv2d(gt.ones(1, 3, 4, 4), gt.ones(2, 3, 3, 3), stride=2, padding="same"), gt.ShapeError, "not supported for strided"),
+    (lambda: F.layer_norm(gt.ones(2, 3), (4,)), gt.ShapeError, "normalized_shape [4] is not how float32[2,3] ends"),
+    (lambda: F.group_norm(gt.ones(2, 6, 3), 4), gt.ShapeError, "6 channels do not make 4 groups"),
+    (lambda: F.batch_norm(gt.ones(1, 3), None, None, training=True), gt.ShapeError, "more than one value a channel"),
+    (lambda: F.batch_norm(gt.ones(2, 3), None, None), gt.ShapeError, "needs running statistics"),
+    (lambda: F.dropout(gt.ones(3), 1.5), gt.ShapeError, "between 0 and 1, but got 1.5"),
+    (lambda: F.embedding(gt.ones(2), gt.ones(4, 3)), gt.DTypeError, "the index is an int64 or int32 tensor"),
+    (lambda: F.embedding(gt.tensor([0, 4]), gt.ones(4, 3)).numpy(), gt.RemoteError, ""),
+    (lambda: F.nll_loss(gt.ones(2, 3), gt.tensor([0])), gt.ShapeError, "the target has the input's shape without the classes"),
+    (lambda: F.nll_loss(gt.ones(2, 3), gt.tensor([0, 3])).item(), gt.RemoteError, ""),
+    (lambda: F.cross_entropy(gt.ones(2, 3), gt.tensor([[0, 1, 2], [0, 1, 2]])), gt.DTypeError, "probabilities as a target are floating"),
+    (lambda: F.mse_loss(gt.ones(2), gt.ones(2), reduction="most"), gt.ShapeError, "most is not a valid value for reduction"),
+    (lambda: F.binary_cross_entropy(gt.ones(2), gt.ones(3)), gt.ShapeError, "target and input have the same size"),
+    (lambda: F.max_pool2d(gt.ones(1, 2, 4, 4), 2, padding=2), gt.ShapeError, "padding 2 is more than half of kernel size 2"),
+    (lambda: F.interpolate(gt.ones(1, 2, 4, 4)), gt.ShapeError, "give either size or scale_factor"),
+    (lambda: F.interpolate(gt.ones(1, 2, 4), 3, mode="bilinear"), gt.ShapeError, "mode 'bilinear' is not for 1 spatial dims"),
+    (lambda: F.scaled_dot_product_attention(*[gt.ones(2, 3, 4)] * 3, gt.ones(3, 3), is_causal=True), gt.ShapeError, "either attn_mask or is_causal"),
+    (lambda: F.scaled_dot_product_attention(gt.ones(3, 4), gt.ones(3, 5), gt.ones(3, 4)), gt.ShapeError, "features of query and key differ: 4 and 5"),
+    (lambda: F.glu(gt.ones(3)), gt.ShapeError, "the dim that is halved must be even"),
+    (lambda: F.pixel_shuffle(gt.ones(1, 3, 2, 2), 2), gt.ShapeError, "3 channels are no multiple of 2²"),
+    (lambda: F.one_hot(gt.ones(2)), gt.DTypeError, "int64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "text"), REFUSED, ids=lambda x: x if isinstance(x, str) else None)
+def test_bad_calls_say_why(call: Any, error: Any, text: str) -> None:
+    with Cluster().client(), pytest.raises(error) as raised:
+        call()
+    assert text in str(raised.value)
+
+
+def test_the_table_has_every_function() -> None:
+    tried = {c.name for c in CASES}
+    others = {"gumbel_softmax", "upsample", "triplet_margin_with_distance_loss", "feature_alpha_dropout"}
+    drawn = {"dropout1d", "dropout2d", "dropout3d"}
+    forms = {n for n in F.__all__ if n.endswith(("_", "_with_indices"))} | {"adaptive_max_pool3d"}
+    assert set(F.__all__) == tried | others | drawn | forms

@@ -1,0 +1,122 @@
+"""The rules of the house that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import tests.sizes
+from gt.ops import OPS
+
+ROOT = pathlib.Path(tests.sizes.ROOT)
+SOURCES = sorted((ROOT / "gt").rglob("*.py"))
+IMPURE = {"zmq", "torch", "numpy", "time", "random", "threading", "socket", "asyncio", "select", "subprocess"}
+#: decide, and do nothing: time, ids and randomness come in as data
+PURE = [
+    *(ROOT / "gt/dispatcher" / f"{name}.py" for name in ("core", "forward", "state", "loss", "admission", "questions")),
+    ROOT / "gt/worker/core.py",
+    ROOT / "gt/wire/messages.py",
+    ROOT / "gt/wire/codec.py",
+    ROOT / "gt/wire/parts.py",
+]
+ROLES = ("client", "dispatcher", "worker")
+
+
+def imports(path: pathlib.Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def name_of(path: pathlib.Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", PURE, ids=name_of)
+def test_a_core_imports_nothing_impure(path: pathlib.Path) -> None:
+    assert not {name.split(".")[0] for name in imports(path)} & IMPURE
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_roles_do_not_import_each_other(role: str) -> None:
+    others = tuple(f"gt.{other}" for other in ROLES if other != role)
+    for path in (ROOT / "gt" / role).rglob("*.py"):
+        for name in imports(path):
+            assert not (name.startswith(others) and name.split(".")[1] in ROLES), f"{name_of(path)} imports {name}"
+
+
+@pytest.mark.parametrize("folder", ["ops", "wire"])
+def test_what_all_share_knows_none_of_them(folder: str) -> None:
+    for path in (ROOT / "gt" / folder).rglob("*.py"):
+        taken = {name.split(".")[1] for name in imports(path) if name.startswith("gt.")}
+        assert not taken & {*ROLES, "launch", "testing", "debug"}, name_of(path)
+
+
+def compared(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every text that something is compared with: by ``==``, ``in (…)`` or ``case``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides: list[ast.AST] = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            sides = [node.value]
+        else:
+            continue
+        for leaf in (leaf for side in sides for leaf in ast.walk(side)):
+            if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str):
+                yield leaf.lineno, leaf.value
+
+
+def test_ops_are_named_only_in_the_op_table() -> None:
+    for path in SOURCES:
+        if "ops" not in path.parts:
+            for line, text in compared(ast.parse(path.read_text())):
+                assert text not in OPS, f"{name_of(path)}:{line} compares with {text!r}"
+
+
+def test_nothing_on_the_wire_can_run_code() -> None:
+    for path in SOURCES:
+        text = path.read_text()
+        assert not {"pickle", "marshal", "shelve", "cloudpickle", "dill"} & {n.split(".")[0] for n in imports(path)}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec", "compile", "__import__"), f"{name_of(path)}:{node.lineno}"
+
+
+def test_importing_gt_is_light() -> None:
+    heavy = "{'torch', 'numpy', 'zmq', 'triton', 'yaml', 'asyncio', 'multiprocessing'}"
+    script = f"import gt, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_dispatcher_imports_no_tensor_library() -> None:
+    script = "import gt.server, gt.dispatcher.server, sys; print(sorted({'torch', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_files_fit_in_a_head_and_functions_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tests.sizes.main() == 0, capsys.readouterr().err
+
+
+def test_every_exception_to_the_sizes_is_still_needed() -> None:
+    for name in tests.sizes.EXCEPTIONS:
+        file, _, function = name.partition(":")
+        text = (ROOT / file).read_text()
+        if not function:
+            assert text.count("\n") > tests.sizes.FILE_LINES, name
+            continue
+        lengths = [
+            node.end_lineno - node.lineno + 1
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef) and node.name == function and node.end_lineno
+        ]
+        assert max(lengths) > tests.sizes.FUNCTION_LINES, name
