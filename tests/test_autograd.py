@@ -523,6 +523,44 @@ def test_writes_into_a_whole_tensor(write: str) -> None:
         same(ours, theirs)
 
 
+#: in place, where the gradient needs what was there before
+REWRITES = {
+    "mul": lambda y, w: y.mul_(w),
+    "div": lambda y, w: y.div_(w),
+    "pow": lambda y, w: y.pow_(w),
+    "square": lambda y, w: y.pow_(2),
+    "atan2": lambda y, w: y.atan2_(w),
+    "sin": lambda y, w: y.sin_(),
+    "log": lambda y, w: y.log_(),
+    "clamp": lambda y, w: y.clamp_(0, 3),
+    "lerp": lambda y, w: y.lerp_(w, 0.25),
+    "addcmul": lambda y, w: y.addcmul_(w, w, value=2),
+    "cumprod": lambda y, w: y.cumprod_(0),
+    "masked_fill": lambda y, w: y.masked_fill_(y > 3, 1.0),
+    "twice": lambda y, w: y.mul_(w).exp_(),
+}
+
+
+@pytest.mark.parametrize("write", REWRITES)
+def test_writing_over_what_the_gradient_needs(write: str) -> None:
+    made = []
+    for lib in (gt, torch):
+        x, w = lib.tensor([1.0, 2.0]).requires_grad_(), lib.tensor([3.0, 0.5]).requires_grad_()
+        y = x * 2
+        REWRITES[write](y, w)
+        made.append([g for g in lib.autograd.grad(y.sum(), [x, w], allow_unused=True) if g is not None])
+    for ours, theirs in zip(*made, strict=True):
+        same(ours, theirs)
+
+
+def test_a_product_with_itself_in_place() -> None:
+    for lib in (gt, torch):
+        y = lib.tensor([1.0, 2.0]).requires_grad_() * 2
+        y.mul_(y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
 def test_a_view_of_a_written_tensor_follows() -> None:
     x = leaf(1.0, 2.0)
     y = x * 2

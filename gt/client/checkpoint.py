@@ -74,7 +74,7 @@ class Later(Saved):
 
     def __init__(self, stretch: Stretch, number: int, x: Tensor, edge: Edge | None) -> None:
         self.stretch, self.number = stretch, number
-        self.type, self.edge = x._type, edge
+        self.type, self.edge, self.version = x._type, edge, 0
 
     def value(self, own: Any) -> Tensor:
         found = self.stretch.value(self.number)

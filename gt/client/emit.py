@@ -148,14 +148,23 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
     tracked = tape.tracked(operands)
     if tracked:
         tape.check_writable(target)
+        if tape.keeps_target(op, operands):
+            operands = (_as_it_was(target), *rest)
     session.free()
     session.extend((found[0], sites.here(), target._cell.id, *words))
     if tracked:
-        tape.record_into(op, attrs, operands)
+        tape.record_into(op, attrs, operands, target)
     target._cell.version += 1
     if len(session.words) >= BATCH:
         session.flush()
     return target
+
+
+def _as_it_was(target: Tensor) -> Tensor:
+    """A copy, with the same history, of what is about to be written and will be asked for."""
+    made = call(OPS["clone"], (detached(target),))
+    made._node, made._index = target._node, target._index
+    return made
 
 
 def call_into_many(op: Op, targets: tuple[Tensor, ...], rest: tuple[Any, ...], attrs: Attrs = ()) -> None:

@@ -213,11 +213,16 @@ clip = clamp
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
-    return clamp(input, min)
+    return maximum(input, min) if _truths(input, min) else clamp(input, min)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
-    return clamp(input, None, max)
+    return minimum(input, max) if _truths(input, max) else clamp(input, None, max)
+
+
+def _truths(*given: Any) -> bool:
+    """torch clamps bools by bools, but only on one side."""
+    return all(isinstance(x, Tensor) and x._type.dtype is bool_ for x in given)
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
@@ -297,7 +302,8 @@ def fitting(name: str, x: Tensor, value: Any) -> Any:
     return cast(value, x._type.dtype)
 
 
-def clone(input: Tensor) -> Tensor:
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+    """How the copy lies in memory is the worker's business."""
     return call(CLONE, (a_tensor("clone", input),))
 
 
@@ -312,7 +318,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     close = eq(a, b)
     if equal_nan and a._type.dtype.kind == "f":
         close = logical_or(close, logical_and(isnan(a), isnan(b)))
-    if rtol == 0 and atol == 0:
+    if (rtol == 0 and atol == 0) or a._type.dtype is bool_:
         return close
     apart = abs(sub(a, b))
     near = le(apart, add(abs(mul(b, rtol)), atol))

@@ -229,13 +229,23 @@ def check_writable(target: Tensor) -> None:
         raise GradError("a leaf Variable that requires grad is being used in an in-place operation")
 
 
-def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...]) -> None:
-    """The target of an in-place op comes from that op from now on."""
+def keeps_target(op: Op, operands: tuple[Any, ...]) -> bool:
+    """Will the gradient ask for the first operand, as it was before the writing?"""
+    if op.vjp is None:
+        return False
+    rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
+    needs = tuple(r is not None and edge_of(x) is not None for x, r in zip(operands, rules, strict=True))
+    return any(needs) and 0 in _kept(op, needs)[1]
+
+
+def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...], target: Tensor) -> None:
+    """The target of an in-place op comes from that op from now on. The first operand is the target, or a copy."""
     from gt.client.tensor import Tensor
 
-    target = operands[0]
     after = Tensor(target._cell, target._type)
-    target._cell.version += 1  # a result that is kept is kept as it is after the writing
     record(op, attrs, operands, (after,))
-    target._cell.version -= 1
+    if after._node is not None and after._node.saved is not None:
+        for kept in after._node.saved[0]:
+            if isinstance(kept, Saved):
+                kept.version += 1  # kept as it is after the writing; an operand on the same cell is lost
     target._node, target._index = after._node, 0

@@ -240,12 +240,18 @@ op(
     kernel=lambda np, a, b: np.fmin(a, b),
 )
 
+
+def _per_square(a: Any, b: Any) -> Any:
+    square = a * a + b * b
+    return square.reciprocal().masked_fill(square == 0, 0)
+
+
 op(
     "atan2",
     **FLOATING,
     vjp=(
-        lambda g, _y, a, b: g * (b * (a * a + b * b).reciprocal()),
-        lambda g, _y, a, b: g * (-a * (a * a + b * b).reciprocal()),
+        lambda g, _y, a, b: g * (b * _per_square(a, b)),
+        lambda g, _y, a, b: g * (-a * _per_square(a, b)),
     ),
     wants_out=True,
     torch=on_tensors("atan2"),
@@ -279,6 +285,7 @@ op(
 op(
     "nextafter",
     **ONLY_FLOATING,
+    vjp=(lambda g, _y, a, b: g.masked_fill(a == b, 0), zero),
     torch=lambda torch, a, b: torch.nextafter(a, b),
     kernel=lambda np, a, b: np.nextafter(a, b),
 )
