@@ -1,4 +1,4 @@
-"""Samples of the steps of optimizers, and of what is done to all gradients; torch's own optimizers say what is right."""
+"""Samples of the steps of optimizers, and of what is done to all gradients; torch's optimizers say what is right."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def steps() -> list[Sample]:
         *(Sample("adafactor_step", (T((3, 4), d), T((3, 1), d, "positive"), T((1, 4), d, "positive"), T((3, 4), d),
                                     0.1, -0.8, 1e-7, 1e-3, 1.0, 0.1, 3.0),
                  {"n": 1, "factored": True, "maximize": False}, _adafactor(("row_var", "col_var"))) for d in FLOATS),
-        *(Sample("adafactor_step", (T((5,), d), T((5,), d, "positive"), T((5,), d), 0.1, -0.8, 1e-7, 1e-3, 1.0, 0.1, 3.0),
+        *(Sample("adafactor_step", (T((5,), d), T((5,), d, "positive"), T((5,), d),
+                                    0.1, -0.8, 1e-7, 1e-3, 1.0, 0.1, 3.0),
                  {"n": 1, "factored": False, "maximize": False}, _adafactor(("variance",))) for d in FLOATS),
     ]  # fmt: skip
 

@@ -37,6 +37,37 @@ LeakyReLU = layer("LeakyReLU", "leaky_relu", {"negative_slope": 0.01, **INPLACE}
 Threshold = layer(
     "Threshold", "threshold", {"threshold": REQUIRED, "value": REQUIRED, **INPLACE}, _and_inplace("threshold", "value")
 )
+
+__all__ = [
+    "CELU",
+    "ELU",
+    "GELU",
+    "GLU",
+    "SELU",
+    "Hardshrink",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "LeakyReLU",
+    "LogSigmoid",
+    "LogSoftmax",
+    "Mish",
+    "PReLU",
+    "RReLU",
+    "ReLU",
+    "ReLU6",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softmax2d",
+    "Softmin",
+    "Softplus",
+    "Softshrink",
+    "Softsign",
+    "Tanh",
+    "Tanhshrink",
+    "Threshold",
+]  # fmt: skip
 Hardtanh = layer(
     "Hardtanh", "hardtanh", {"min_val": -1.0, "max_val": 1.0, **INPLACE}, _and_inplace("min_val", "max_val")
 )

@@ -13,6 +13,8 @@ from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.types import float32
 
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+
 MODES = ("zeros", "reflect", "replicate", "circular")
 
 

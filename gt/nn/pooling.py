@@ -7,6 +7,14 @@ from typing import Any
 from gt.nn.module import Module
 from gt.nn.simple import REQUIRED, Show, layer, showing
 
+__all__ = [
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d",
+    "AvgPool3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "CosineSimilarity", "MaxPool1d", "MaxPool2d",
+    "MaxPool3d", "PairwiseDistance", "PixelShuffle", "PixelUnshuffle", "ReflectionPad1d", "ReflectionPad2d",
+    "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "Upsample", "ZeroPad1d",
+    "ZeroPad2d", "ZeroPad3d",
+]  # fmt: skip
+
 MAX = {
     "kernel_size": REQUIRED,
     "stride": None,
