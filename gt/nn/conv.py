@@ -15,6 +15,7 @@ from gt.types import float32
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
+
 MODES = ("zeros", "reflect", "replicate", "circular")
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
 ]  # fmt: skip
 
+
 #: how torch's deprecated pair (size_average, reduce) says what ``reduction`` says now
 REDUCTIONS = {(True, True): "mean", (False, True): "sum", (True, False): "none", (False, False): "none"}
 

@@ -16,6 +16,7 @@ from gt.types import DType, bfloat16, float16, float32, float64
 
 __all__ = ["Module"]
 
+
 #: where each kind of attribute is kept
 KINDS = ("_parameters", "_buffers", "_modules")
 

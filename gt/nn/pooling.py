@@ -15,6 +15,7 @@ __all__ = [
     "ZeroPad2d", "ZeroPad3d",
 ]  # fmt: skip
 
+
 MAX = {
     "kernel_size": REQUIRED,
     "stride": None,

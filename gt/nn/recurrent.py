@@ -18,6 +18,7 @@ from gt.types import float32
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell"]
 
+
 #: what a cell carries from step to step: h, or h and c
 Carried = tuple[Any, ...]
 

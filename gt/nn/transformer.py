@@ -23,6 +23,7 @@ __all__ = [
     "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
 ]  # fmt: skip
 
+
 Activation = str | Callable[[Tensor], Tensor]
 
 
