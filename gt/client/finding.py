@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from gt.client import creation, pointwise, reductions, views
+from gt.client import creation, drawing, pointwise, reductions, views
 from gt.client.arguments import a_tensor, cast, operands, refuse, whole
 from gt.client.emit import call, call_many
 from gt.client.functions import cat, count, gather, sort, topk
@@ -214,8 +214,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     if replacement:
         ends = reductions.cumsum(weights, -1)
         total = views.narrow(ends, x._type.ndim - 1, n - 1, 1)
-        drawn = creation.rand((*x._type.shape[:-1], num_samples), dtype=float64) * total
+        drawn = drawing.rand((*x._type.shape[:-1], num_samples), dtype=float64) * total
         return pointwise.clamp(searchsorted(ends, drawn, right=True), max=n - 1)
     # the first to arrive, if each waits a random time with its weight as the rate
-    waits = pointwise.neg(pointwise.log1p(pointwise.neg(creation.rand_like(weights))))
+    waits = pointwise.neg(pointwise.log1p(pointwise.neg(drawing.rand_like(weights))))
     return topk(weights / pointwise.clamp(waits, min=1e-300), num_samples, -1).indices

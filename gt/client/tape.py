@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from gt.client.tensor import Cell, Tensor
 
-#: a node and which of its results; of a value that a node keeps of its own, no node
-Edge = tuple["Node | Leaf | None", int]
+#: a node, and which of its results
+Edge = tuple["Node | Leaf", int]
 
 _next_number = count(1).__next__
 
@@ -72,7 +72,7 @@ class Saved:
 
     __slots__ = ("cell", "edge", "type", "version", "versioned")
 
-    def __init__(self, x: Tensor, edge: Edge | None) -> None:
+    def __init__(self, x: Tensor, edge: tuple[Node | Leaf | None, int] | None) -> None:
         self.cell, self.type, self.edge = x._cell, x._type, edge
         #: the cell whose writing changes the value: that of the base, for a view
         self.versioned: Cell = x._cell if x._view is None else x._view.base._cell

@@ -6,7 +6,8 @@ from math import erf, prod, sqrt
 from typing import Any
 
 from gt.client.autograd import no_grad
-from gt.client.creation import eye, from_numpy, rand, randn, zeros
+from gt.client.creation import eye, from_numpy, zeros
+from gt.client.drawing import rand, randn
 from gt.client.functions import argsort
 from gt.client.pointwise import where
 from gt.client.tensor import Tensor
