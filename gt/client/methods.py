@@ -72,7 +72,7 @@ METHODS = {
         "scatter_reduce select_scatter slice_scatter take take_along_dim"
     ),
     finding: "bincount histc kthvalue msort multinomial unique unique_consecutive",
-    solving: "cholesky cholesky_inverse cholesky_solve corrcoef cov det inverse logdet pinverse slogdet",
+    solving: "cholesky cholesky_inverse cholesky_solve corrcoef cov det inverse logdet pinverse qr slogdet svd",
 }
 
 #: operator -> op and attributes; each has a reflected form (``2 - x``)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gt import linalg
 from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, refuse
@@ -12,7 +14,7 @@ from gt.linalg import det, slogdet
 
 __all__ = [
     "cholesky", "cholesky_inverse", "cholesky_solve", "corrcoef", "cov", "det", "inverse", "logdet", "pinverse",
-    "slogdet",
+    "qr", "slogdet", "svd",
 ]  # fmt: skip
 
 
@@ -37,6 +39,27 @@ def inverse(input: Tensor) -> Tensor:
 
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return linalg.pinv(input, rcond)
+
+
+def qr(input: Tensor, some: bool = True) -> linalg.QRResult:
+    return linalg.qr(input, "reduced" if some else "complete")
+
+
+class SVD(NamedTuple):
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
+    """torch's old one: V is not transposed. Without ``compute_uv`` U and V are zeros."""
+    made = linalg.svd(input, full_matrices=not some)
+    V = views.matrix_transpose(made.Vh)
+    if compute_uv:
+        return SVD(made.U, made.S, V)
+    *batch, m, n = input._type.shape
+    U, V = (creation.zeros((*batch, k, k), dtype=input._type.dtype) for k in (m, n))
+    return SVD(U, made.S, V)
 
 
 def logdet(input: Tensor) -> Tensor:
