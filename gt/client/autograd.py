@@ -254,6 +254,27 @@ def _root(y: Tensor, g: Any) -> tuple[Edge, Tensor]:
     return (y._node, y._index), g
 
 
+def pulled(_: Tensor, formula: Callable[..., Any], needs: Any, g: Any, operands: Any, attrs: Any) -> list[Any]:
+    """The gradients of operands by way of a formula of them; ``g`` is that of its result, or a tuple of several's."""
+    further = mode.enabled
+    with enable_grad():
+        # stand-ins: an operand may have come from another, and that way must not be gone twice
+        own = [
+            x if not n else x.clone() if further else x.detach().requires_grad_()
+            for x, n in zip(operands, needs, strict=True)
+        ]
+        made = formula(*own, **attrs)
+        results = made if isinstance(made, tuple | list) else [made]
+        grads = g if isinstance(g, tuple) else [g]
+        kept = [(m, d) for m, d in zip(results, grads, strict=True) if d is not None and m.requires_grad]
+        if not kept:
+            return [None] * len(needs)
+        asked = [x for x, n in zip(own, needs, strict=True) if n]
+        given = [d for _, d in kept]
+        found = iter(grad([m for m, _ in kept], asked, given, create_graph=further, allow_unused=True))
+    return [next(found) if n else None for n in needs]
+
+
 Hook = Callable[[Tensor], Any]
 
 
@@ -344,4 +365,5 @@ METHODS: dict[str, Any] = {
     "backward": tensor_backward,
     "detach": detached,
     "data": property(detached),
+    "_pulled": pulled,
 }

@@ -22,7 +22,7 @@ from gt.client import (
     views,
 )
 from gt.client.arguments import Device, cast, device_of, dtype_of, operand, operands, refuse
-from gt.client.emit import binary, call, call_into, detached, view_of
+from gt.client.emit import binary, call, call_into, call_many, detached, view_of
 from gt.client.pointwise import ADD, CLAMP, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
 from gt.client.tensor import Tensor
 from gt.errors import GradError, ShapeError
@@ -386,12 +386,18 @@ def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Any:
     return call(op, (x, *rest), given)
 
 
+def _ops(x: Tensor, name: str, *rest: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """The same for an op of several results."""
+    return call_many(OPS[name], (x, *rest), tuple(attrs.items()))
+
+
 def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
     return call_into(OPS[name], x, rest, tuple(attrs.items()))
 
 
 OTHERS: dict[str, Any] = {
     "_op": _op,
+    "_ops": _ops,
     "polygamma": lambda x, n: pointwise.polygamma(n, x),
     "_op_": _op_,
     "bernoulli": creation.bernoulli,
