@@ -45,7 +45,7 @@ METHODS = {
     activations: "hardshrink prelu",
     reductions: (
         "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
-        "prod softmax std sum var aminmax cummax cummin cumprod diff dist kthvalue logcumsumexp median mode nanmean "
+        "prod softmax std sum var aminmax cummax cummin cumprod diff dist logcumsumexp median mode nanmean "
         "nanmedian nansum"
     ),
     quantiles: "nanquantile quantile",

@@ -15,7 +15,7 @@ from gt.ops import OPS, Op
 
 __all__ = [
     "all", "allclose", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "cummax", "cummin",
-    "cumprod", "cumsum", "diff", "dist", "equal", "kthvalue", "log_softmax", "logcumsumexp", "logsumexp", "max",
+    "cumprod", "cumsum", "diff", "dist", "equal", "log_softmax", "logcumsumexp", "logsumexp", "max",
     "mean", "median", "min", "mode", "nanmean", "nanmedian", "nansum", "norm", "prod", "softmax", "std", "std_mean",
     "sum", "var", "var_mean",
 ]  # fmt: skip
@@ -266,12 +266,6 @@ def _in_the_middle(whole: str, along: str) -> Callable[..., Any]:
 
 
 median, nanmedian = _in_the_middle("median", "median_dim"), _in_the_middle("nanmedian", "nanmedian_dim")
-
-
-def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
-    x = a_tensor("kthvalue", input)
-    attrs = (("k", k), ("dim", one_dim(dim, x._type.ndim)), ("keepdim", keepdim))
-    return ValuesAndIndices(*call_many(OPS["kthvalue"], (x,), attrs))
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
