@@ -13,6 +13,7 @@ from gt import version as _version
 from gt.client import activations as _activations
 from gt.client import connect as _connect
 from gt.client import creation as _creation
+from gt.client import drawing as _drawing
 from gt.client import einsum as _einsum
 from gt.client import finding as _finding
 from gt.client import functions as _functions
@@ -33,6 +34,7 @@ from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_
 from gt.client.checkpoint import checkpoint
 from gt.client.connect import *
 from gt.client.creation import *
+from gt.client.drawing import *
 from gt.client.einsum import *
 from gt.client.finding import *
 from gt.client.functions import *
@@ -78,6 +80,7 @@ __all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_
 __all__ += _activations.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__
+__all__ += _drawing.__all__
 __all__ += _errors.__all__
 __all__ += _functions.__all__
 __all__ += _solving.__all__

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from gt.client import creation, pointwise, products, reductions, views
@@ -15,11 +15,12 @@ from gt.client.products import matmul, matrix_power, multi_dot
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, Op
+from gt.types import int32, int64
 
 __all__ = [
-    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul",
-    "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve",
-    "solve_triangular", "svd", "svdvals", "vecdot", "vector_norm",
+    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "inv_ex", "lstsq",
+    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve",
+    "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 INV, DET, SLOGDET, SOLVE = (OPS[n] for n in ("inv", "det", "slogdet", "solve"))
@@ -92,6 +93,57 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     return call(TRIANGULAR, given, (("upper", upper), ("unitriangular", unitriangular)))
 
 
+class InverseResult(NamedTuple):
+    inverse: Tensor
+    info: Tensor
+
+
+class SolveResult(NamedTuple):
+    result: Tensor
+    info: Tensor
+
+
+def _no_trouble(A: Tensor) -> Tensor:
+    """The ``info`` of what went well: what did not is an error when the result is read."""
+    return creation.zeros(A._type.shape[:-2], dtype=int32)
+
+
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseResult:
+    return InverseResult(inv(A), _no_trouble(A))
+
+
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolveResult:
+    return SolveResult(solve(A, B, left=left), _no_trouble(A))
+
+
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
+    """The first ``ind`` dims are the rows of a matrix, the others its columns."""
+    shape = A._type.shape
+    rows = prod(shape[:ind])
+    if ind < 1 or rows * rows != A._type.numel:
+        raise refuse(ShapeError, "the first and the last dims must make a square", "tensorinv", A, ind=ind)
+    return views.reshape(inv(views.reshape(A, (rows, rows))), (*shape[ind:], *shape[:ind]))
+
+
+def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    if dims is not None:
+        A = views.movedim(A, tuple(dims), tuple(range(A._type.ndim - len(dims), A._type.ndim)))
+    rest = A._type.shape[B._type.ndim :]
+    if prod(rest) ** 2 != A._type.numel or prod(rest) != B._type.numel:
+        raise refuse(ShapeError, "the first and the last dims must make a square", "tensorsolve", A, B, dims=dims)
+    square = views.reshape(A, (prod(rest), prod(rest)))
+    return views.reshape(solve(square, views.reshape(B, (B._type.numel,))), rest)
+
+
+def vander(x: Tensor, *, N: int | None = None) -> Tensor:
+    """The powers of each number, from the 0-th on."""
+    x = a_tensor("vander", x)
+    x = x if x._type.ndim else views.reshape(x, 1)
+    n = x._type.shape[-1] if N is None else N
+    powers = creation.arange(n, dtype=x._type.dtype if x._type.dtype.kind == "f" else int64)
+    return pointwise.pow(views.unsqueeze(x, -1), powers)
+
+
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     if upper:
         return _one(CHOLESKY, views.matrix_transpose(A)).mT
@@ -105,16 +157,25 @@ class CholeskyResult(NamedTuple):
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyResult:
     """A matrix that has no factor is an error here, when the result is read; ``info`` is 0."""
-    return CholeskyResult(cholesky(A, upper=upper), creation.zeros(A._type.shape[:-2], dtype=dtype_of(int)).int())
+    return CholeskyResult(cholesky(A, upper=upper), _no_trouble(A))
+
+
+def _nothing_of(A: Tensor) -> Tensor:
+    """No elements, with a history, as torch has it."""
+    return views.narrow(views.reshape(A, (A._type.numel,)), 0, 0, 0)
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LstsqResult:
-    """By the pseudoinverse, for matrices of any rank; residuals, rank and singular values are left out."""
+    """By the pseudoinverse, for matrices of any rank; where torch gives residuals for a full rank, GT always does."""
     vector = B._type.ndim == A._type.ndim - 1
-    solution = matmul(pinv(A), views.unsqueeze(B, -1) if vector else B)
-    empty = A.detach().new_zeros(0)
-    rank = matrix_rank(A.detach()) if driver not in ("gels",) else empty.long()
-    return LstsqResult(views.squeeze(solution, -1) if vector else solution, empty, rank, empty)
+    right = views.unsqueeze(B, -1) if vector else B
+    solution = matmul(pinv(A, rcond), right)
+    empty = creation.zeros(0, dtype=A._type.dtype)
+    tall = A._type.shape[-2] > A._type.shape[-1] and driver not in (None, "gelsy")
+    residuals = reductions.sum(pointwise.square(matmul(A, solution) - right), -2) if tall else _nothing_of(A)
+    rank = cast(empty, int64) if driver == "gels" else matrix_rank(A.detach(), rtol=rcond)
+    values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else empty
+    return LstsqResult(views.squeeze(solution, -1) if vector else solution, residuals, rank, values)
 
 
 # -- factors -------------------------------------------------------------------------------
@@ -151,8 +212,12 @@ def pinv(
 ) -> Tensor:
     A = a_tensor("pinv", A)
     if not A._type.numel:
-        return creation.zeros((*A._type.shape[:-2], A._type.shape[-1], A._type.shape[-2]), dtype=A._type.dtype)
-    U, S, Vh = svd(A, full_matrices=False)
+        return pointwise.clone(views.matrix_transpose(A))
+    if hermitian:
+        L, U = eigh(A)
+        S, Vh = pointwise.abs(L), views.matrix_transpose(U * views.unsqueeze(pointwise.sign(L.detach()), -2))
+    else:
+        U, S, Vh = svd(A, full_matrices=False)
     least = _threshold(A, S, atol, rcond if rtol is None else rtol)
     keep = S.detach() > least
     inverse = pointwise.where(keep, pointwise.reciprocal(pointwise.where(keep, S, 1)), 0)
@@ -175,7 +240,7 @@ def _threshold(A: Tensor, S: Tensor, atol: Any, rtol: Any) -> Any:
 def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
     A = a_tensor("matrix_rank", A)
     if not A._type.numel:
-        return creation.zeros(A._type.shape[:-2], dtype=dtype_of(int))
+        return creation.zeros(A._type.shape[:-2], dtype=int64)
     S = svdvals(A)
     return reductions.sum(_threshold(A, S, atol if tol is None else tol, 0.0 if tol is not None else rtol) < S, -1)
 
@@ -186,18 +251,18 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
         S = svdvals(A)
         first, last = S[..., 0], S[..., -1]
         return last / first if p == -2 else first / last
-    return matrix_norm(A, p) * matrix_norm(inv(A), p)
+    return pointwise.mul(matrix_norm(A, p), matrix_norm(inv(A), p))
 
 
 # -- norms ---------------------------------------------------------------------------------
 
 
 def _floating(name: str, x: Any, dtype: Any) -> Tensor:
-    x = a_tensor(name, x)
-    x = x if dtype is None else cast(x, dtype_of(dtype))
-    if x._type.dtype.kind != "f":
-        raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, x)
-    return x
+    made = a_tensor(name, x)
+    made = made if dtype is None else cast(made, dtype_of(dtype))
+    if made._type.dtype.kind != "f":
+        raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, made)
+    return made
 
 
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

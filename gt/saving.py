@@ -103,7 +103,7 @@ def _written_by_workers(making: str, secret: str, tensors: dict[str, Tensor], pl
     listed = tuple(tensors.values())
     if not listed:
         return True
-    counts = []
+    counts: list[Tensor] = []
     for first in range(0, len(listed), MOST):
         request = json.dumps({"path": making, "secret": secret, "offset": places[first]}).encode()
         counts += call_with(SAVE, request, listed[first : first + MOST], (), listed[0]._cell.session)
@@ -201,11 +201,15 @@ def _read_here(file: BinaryIO, places: list[Place]) -> list[Tensor]:
 
 def _taken_apart(obj: Any) -> tuple[dict[str, Tensor], Any]:
     """The tensors by name, and the rest as JSON with names for tensors; None if there is no rest."""
+    if _is_flat(obj):
+        return {key: detached(value_of(x)) for key, x in obj.items()}, None
     tensors: dict[str, Tensor] = {}
-    if isinstance(obj, dict) and all(isinstance(key, str) and hasattr(x, "__array__") for key, x in obj.items()):
-        if "__metadata__" not in obj:
-            return {key: detached(value_of(x)) for key, x in obj.items()}, None
     return tensors, _described(obj, "", tensors)
+
+
+def _is_flat(obj: Any) -> bool:
+    named = isinstance(obj, dict) and "__metadata__" not in obj
+    return named and all(isinstance(key, str) and hasattr(x, "__array__") for key, x in obj.items())
 
 
 def _described(x: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -355,9 +355,11 @@ def samples() -> list[Sample]:
     from tests.samples_math import activations, math, reductions
     from tests.samples_nn import nn
     from tests.samples_shape import shapes
+    from tests.samples_training import training
 
     families = (
         create, unary, binary, ternary, reduce, linalg, shape, index, select, shapes, math, activations, reductions, nn,
+        training,
     )  # fmt: skip
     unique = {str(s): s for family in families for s in family()}
     if torch.__version__ < "2.12":

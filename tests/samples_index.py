@@ -93,7 +93,7 @@ def _index_puts() -> list[Sample]:
         ((T((5, 3), d), T((4, 3), d), twice), (0,), lambda x, v, i: x.index_put((i,), v, accumulate=True))
         for d in NUMBERS
     ]
-    adding += [((T((4, 5)), 1.5, twice), (1,), lambda x, v, i: x.index_add(1, i, torch.full((4, 4), v)))]
+    adding += [((T((4, 5)), 1.5, twice), (1,), lambda x, v, i: x.index_add(1, i, torch.full((4, 4), v, dtype=x.dtype)))]
     return made + [Sample("index_put", xs, {"dims": dims, "accumulate": True}, like) for xs, dims, like in adding]
 
 
@@ -158,7 +158,7 @@ def _put_views() -> list[Sample]:
 def _along() -> list[Sample]:
     index = V([[0, 3, 1], [2, 2, 0]])
     gather = lambda dim: lambda x, i: torch.gather(x, dim, i)
-    add = lambda dim: lambda x, i, v: x.scatter_add(dim, i, v)
+    add = lambda dim: lambda x, i, v: x.scatter_add(dim, i, v[tuple(map(slice, i.shape))])
     return [
         *(Sample("gather", (x, index), {"dim": 1}, gather(1)) for x in typed((3, 4), ALL)),
         *(Sample("gather", (T((4, 3)), i), {"dim": 0}, gather(0)) for i in (index, V([[1]], "int32"))),

@@ -23,29 +23,29 @@ def session():
 
 #: what is called, with (library, its functional, a float32 3×3, one in the lower precision)
 CALLS = {
-    "matmul": lambda lib, F, x, y: x @ y,
-    "bmm": lambda lib, F, x, y: lib.bmm(x[None], x[None]),
-    "linear": lambda lib, F, x, y: F.linear(x, y, x[0]),
-    "conv": lambda lib, F, x, y: F.conv1d(x[None], x[:, :, None]),
-    "attention": lambda lib, F, x, y: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
-    "relu": lambda lib, F, x, y: F.relu(y),
-    "add": lambda lib, F, x, y: x + y,
-    "mul": lambda lib, F, x, y: y * 2.0,
-    "cat": lambda lib, F, x, y: lib.cat([x, y]),
-    "mean": lambda lib, F, x, y: y.mean(),
+    "matmul": lambda lib, fn, x, y: x @ y,
+    "bmm": lambda lib, fn, x, y: lib.bmm(x[None], x[None]),
+    "linear": lambda lib, fn, x, y: fn.linear(x, y, x[0]),
+    "conv": lambda lib, fn, x, y: fn.conv1d(x[None], x[:, :, None]),
+    "attention": lambda lib, fn, x, y: fn.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+    "relu": lambda lib, fn, x, y: fn.relu(y),
+    "add": lambda lib, fn, x, y: x + y,
+    "mul": lambda lib, fn, x, y: y * 2.0,
+    "cat": lambda lib, fn, x, y: lib.cat([x, y]),
+    "mean": lambda lib, fn, x, y: y.mean(),
 }
 #: those that torch runs in float32 on a GPU, where its list is longer than a CPU's
 IN_FLOAT32 = {
-    "softmax": lambda F, y: F.softmax(y, -1),
-    "log_softmax": lambda F, y: F.log_softmax(y, -1),
-    "layer_norm": lambda F, y: F.layer_norm(y, (3,)),
-    "mse_loss": lambda F, y: F.mse_loss(y, y * 2),
-    "cross_entropy": lambda F, y: F.cross_entropy(y, gt.tensor([0, 1, 2])),
-    "sum": lambda F, y: y.sum(),
-    "exp": lambda F, y: y.exp(),
-    "pow": lambda F, y: y**3,
-    "norm": lambda F, y: y.norm(),
-    "cumsum": lambda F, y: y.cumsum(0),
+    "softmax": lambda fn, y: fn.softmax(y, -1),
+    "log_softmax": lambda fn, y: fn.log_softmax(y, -1),
+    "layer_norm": lambda fn, y: fn.layer_norm(y, (3,)),
+    "mse_loss": lambda fn, y: fn.mse_loss(y, y * 2),
+    "cross_entropy": lambda fn, y: fn.cross_entropy(y, gt.tensor([0, 1, 2])),
+    "sum": lambda fn, y: y.sum(),
+    "exp": lambda fn, y: y.exp(),
+    "pow": lambda fn, y: y**3,
+    "norm": lambda fn, y: y.norm(),
+    "cumsum": lambda fn, y: y.cumsum(0),
 }
 
 
@@ -99,7 +99,7 @@ def test_nesting_threads_and_the_end():
         return x @ x
 
     assert product().dtype is gt.bfloat16
-    with pytest.raises(RuntimeError, match="bfloat16 and gt.float16"):
+    with pytest.raises(RuntimeError, match=r"bfloat16 and gt\.float16"):
         gt.autocast(dtype=gt.int32)
 
 

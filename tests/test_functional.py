@@ -195,6 +195,8 @@ SPATIAL = [
     *[case("interpolate", SQ, scale_factor=1.7, mode=m) for m in ("nearest", "nearest-exact")],
     *[case("interpolate", T((2, 3, 5)), 8, mode="linear"), case("interpolate", T((1, 2, 3, 3, 2)), 4, mode="trilinear")],
     *[case("unfold", SQ, 2), case("unfold", SQ, (2, 3), 1, 1, 2), case("fold", T((2, 12, 20)), (5, 6), 2), case("unfold", T((3, 5, 6)), 2)],
+    *(case("pad", SQ, (1, 2, 0, 1), mode=m) for m in ("constant", "reflect", "replicate", "circular")),
+    *[case("pad", X, (1, -1), value=2.5), case("pad", T((0, 3)), (1, 1))],
     *[case("pixel_shuffle", T((2, 8, 3, 2)), 2), case("pixel_unshuffle", T((2, 2, 4, 6)), 2), case("pixel_shuffle", T((8, 1, 1)), 2)],
 ]  # fmt: skip
 

@@ -299,12 +299,12 @@ def test_attributes():
         _ = net.a
     with pytest.raises(KeyError, match="already exists"):
         net.register_buffer("forward", gt.zeros(1))
-    with pytest.raises(AttributeError, match="before Module.__init__"):
 
-        class Bad(gt.nn.Module):
-            def __init__(self):
-                self.p = gt.nn.Parameter(gt.ones(1))
+    class Bad(gt.nn.Module):
+        def __init__(self):
+            self.p = gt.nn.Parameter(gt.ones(1))
 
+    with pytest.raises(AttributeError, match=r"before Module\.__init__"):
         Bad()
 
 

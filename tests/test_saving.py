@@ -106,7 +106,7 @@ def test_values_do_not_pass_the_client(session, tmp_path, monkeypatch):
     x = gt.ones(1000, 100)
     sizes = []
     plain = session.read
-    monkeypatch.setattr(session, "read", lambda id, type: sizes.append(type.nbytes) or plain(id, type))
+    monkeypatch.setattr(session, "read", lambda n, kind: sizes.append(kind.nbytes) or plain(n, kind))
     gt.save({"x": x, "y": x * 2}, tmp_path / "x")
     assert sizes == [8]
     assert gt.load(tmp_path / "x")["y"].sum().item() == 200_000

@@ -89,7 +89,7 @@ def rrelu(
     """In training every element below 0 has a slope of its own, drawn between the two."""
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
-    from gt.client.creation import rand_like
+    from gt.client.drawing import rand_like
 
     slopes = rand_like(input.detach()) * (upper - lower) + lower
     made = call(OPS["prelu"], (input, slopes))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 from weakref import ref
 
-from gt.client.emit import detached
+from gt.client.emit import current, detached
 from gt.client.tape import Edge, Leaf, Node, mode
 from gt.client.tensor import Tensor
 from gt.errors import GradError
@@ -230,6 +230,7 @@ def _listed(x: Any) -> list[Any]:
 
 
 def _edge_of(x: Tensor) -> Edge:
+    current(x)
     if x._node is None:
         raise GradError("One of the differentiated Tensors does not require grad")
     return x._node, x._index
@@ -243,6 +244,7 @@ def _roots(outputs: list[Tensor], grads: list[Any]) -> list[tuple[Edge, Tensor]]
 
 
 def _root(y: Tensor, g: Any) -> tuple[Edge, Tensor]:
+    current(y)
     if y._node is None:
         raise GradError("element 0 of tensors does not require grad and does not have a grad_fn")
     if g is None:
@@ -252,6 +254,27 @@ def _root(y: Tensor, g: Any) -> tuple[Edge, Tensor]:
     if g._type.shape != y._type.shape:
         raise GradError(f"Mismatch in shape: grad_output has {g._type}, and the output is {y._type}")
     return (y._node, y._index), g
+
+
+def pulled(_: Tensor, formula: Callable[..., Any], needs: Any, g: Any, operands: Any, attrs: Any) -> list[Any]:
+    """The gradients of operands by way of a formula of them; ``g`` is that of its result, or a tuple of several's."""
+    further = mode.enabled
+    with enable_grad():
+        # stand-ins: an operand may have come from another, and that way must not be gone twice
+        own = [
+            x if not n else x.clone() if further else x.detach().requires_grad_()
+            for x, n in zip(operands, needs, strict=True)
+        ]
+        made = formula(*own, **attrs)
+        results = made if isinstance(made, tuple | list) else [made]
+        grads = g if isinstance(g, tuple) else [g]
+        kept = [(m, d) for m, d in zip(results, grads, strict=True) if d is not None and m.requires_grad]
+        if not kept:
+            return [None] * len(needs)
+        asked = [x for x, n in zip(own, needs, strict=True) if n]
+        given = [d for _, d in kept]
+        found = iter(grad([m for m, _ in kept], asked, given, create_graph=further, allow_unused=True))
+    return [next(found) if n else None for n in needs]
 
 
 Hook = Callable[[Tensor], Any]
@@ -326,7 +349,13 @@ def is_leaf(x: Tensor) -> bool:
 
 
 def _grad_fn(x: Tensor) -> Node | None:
+    current(x)
     return x._node if isinstance(x._node, Node) else None
+
+
+def _requires_grad(x: Tensor) -> bool:
+    current(x)
+    return x._node is not None
 
 
 def _set_requires_grad(x: Tensor, value: bool) -> None:
@@ -335,7 +364,7 @@ def _set_requires_grad(x: Tensor, value: bool) -> None:
 
 #: attached to `Tensor` by `gt.client.methods`
 METHODS: dict[str, Any] = {
-    "requires_grad": property(lambda x: x._node is not None, _set_requires_grad),
+    "requires_grad": property(_requires_grad, _set_requires_grad),
     "is_leaf": property(is_leaf),
     "grad_fn": property(_grad_fn),
     "requires_grad_": requires_grad_,
@@ -344,4 +373,5 @@ METHODS: dict[str, Any] = {
     "backward": tensor_backward,
     "detach": detached,
     "data": property(detached),
+    "_pulled": pulled,
 }

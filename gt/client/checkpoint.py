@@ -80,7 +80,8 @@ class Later(Saved):
         found = self.stretch.value(self.number)
         made = Tensor(found.cell, self.type)
         if self.edge is not None:
-            made._node, made._index = self.edge  # type: ignore[assignment]
+            node, made._index = self.edge
+            made._node = own if node is None else node  # type: ignore[assignment]
         return made
 
 

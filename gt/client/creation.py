@@ -7,8 +7,8 @@ from functools import wraps
 from math import ceil
 from typing import Any
 
-from gt.client import autograd, connect, random
-from gt.client.arguments import a_tensor, cast, device_of, dtype_of, operand, refuse, sizes, uploaded, whole
+from gt.client import autograd, connect
+from gt.client.arguments import cast, device_of, dtype_of, operand, refuse, sizes, uploaded, whole
 from gt.client.emit import call, create, detached
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -16,13 +16,11 @@ from gt.ops import OPS
 from gt.types import NUMBER_OF, DType, Shape, bool_, float32, float64, int64
 
 __all__ = [
-    "arange", "as_tensor", "asarray", "bernoulli", "empty", "empty_like", "eye", "from_numpy", "full", "full_like",
-    "linspace", "logspace", "normal", "ones", "ones_like", "rand", "rand_like", "randint", "randint_like", "randn",
-    "randn_like", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
+    "logspace", "ones", "ones_like", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
 ]  # fmt: skip
 
-FULL, ARANGE, RAND, RANDN, RANDINT = (OPS[name] for name in ("full", "arange", "rand", "randn", "randint"))
-CLONE, EQ, FLIP, CAT, LT, SORT = (OPS[name] for name in ("clone", "eq", "flip", "cat", "lt", "sort"))
+FULL, ARANGE, CLONE, EQ, FLIP, CAT = (OPS[name] for name in ("full", "arange", "clone", "eq", "flip", "cat"))
 
 #: what a list of Python numbers becomes, by the kind of the array numpy makes of it
 _DEFAULTS = {"f": float32, "i": int64, "b": bool_}
@@ -38,7 +36,7 @@ _REFUSED = {
 Maker = Callable[..., Tensor]
 
 
-def _with_options(make: Maker) -> Maker:
+def with_options(make: Maker) -> Maker:
     """The keywords torch's makers share. Where a tensor lives is for the system to say, so a device is overlooked."""
 
     @wraps(make)
@@ -64,7 +62,7 @@ def _with_options(make: Maker) -> Maker:
 # -- from values ---------------------------------------------------------------------------
 
 
-@_with_options
+@with_options
 def tensor(data: Any, dtype: Any = None) -> Tensor:
     """A tensor with a copy of the data: a number, nested lists, an array, or a tensor."""
     wanted = None if dtype is None else dtype_of(dtype)
@@ -145,7 +143,7 @@ def from_numpy(array: Any) -> Tensor:
     return tensor(array)
 
 
-@_with_options
+@with_options
 def as_tensor(data: Any, dtype: Any = None) -> Tensor:
     """As `tensor`, but a tensor of that dtype is given back as it is."""
     if isinstance(data, Tensor):
@@ -157,19 +155,19 @@ def asarray(obj: Any, *, dtype: Any = None, copy: bool | None = None, **options:
     return tensor(obj, dtype, **options) if copy else as_tensor(obj, dtype, **options)
 
 
-@_with_options
+@with_options
 def scalar_tensor(s: Any, *, dtype: Any = None) -> Tensor:
-    return _filled("scalar_tensor", (), s, _default(dtype))
+    return _filled("scalar_tensor", (), s, default_dtype(dtype))
 
 
 # -- all the same --------------------------------------------------------------------------
 
 
-def _default(dtype: Any) -> DType:
+def default_dtype(dtype: Any) -> DType:
     return float32 if dtype is None else dtype_of(dtype)
 
 
-def _size(size: Any, shape: tuple[Any, ...], name: str) -> Shape:
+def size_from(size: Any, shape: tuple[Any, ...], name: str) -> Shape:
     """``zeros(2, 3)``, ``zeros((2, 3))`` or ``zeros(size=(2, 3))``."""
     return sizes(shape if size is None else (size,), name)
 
@@ -188,60 +186,62 @@ def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
     return create(FULL, (value,), attrs, connect.session())
 
 
-@_with_options
+@with_options
 def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
     return _filled("full", sizes((size,), "full"), fill_value, None if dtype is None else dtype_of(dtype))
 
 
-@_with_options
+@with_options
 def zeros(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
-    return _filled("zeros", _size(size, shape, "zeros"), 0, _default(dtype))
+    return _filled("zeros", size_from(size, shape, "zeros"), 0, default_dtype(dtype))
 
 
-@_with_options
+@with_options
 def ones(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
-    return _filled("ones", _size(size, shape, "ones"), 1, _default(dtype))
+    return _filled("ones", size_from(size, shape, "ones"), 1, default_dtype(dtype))
 
 
-@_with_options
+@with_options
 def empty(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
     """Zeros: what memory held before is nobody's business on a shared worker."""
-    return _filled("empty", _size(size, shape, "empty"), 0, _default(dtype))
+    return _filled("empty", size_from(size, shape, "empty"), 0, default_dtype(dtype))
 
 
-@_with_options
+@with_options
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None) -> Tensor:
-    return _filled("full_like", input._type.shape, fill_value, _like(input, dtype))
+    return _filled("full_like", input._type.shape, fill_value, dtype_like(input, dtype))
 
 
-@_with_options
+@with_options
 def zeros_like(input: Tensor, *, dtype: Any = None) -> Tensor:
-    return _filled("zeros_like", input._type.shape, 0, _like(input, dtype))
+    return _filled("zeros_like", input._type.shape, 0, dtype_like(input, dtype))
 
 
-@_with_options
+@with_options
 def ones_like(input: Tensor, *, dtype: Any = None) -> Tensor:
-    return _filled("ones_like", input._type.shape, 1, _like(input, dtype))
+    return _filled("ones_like", input._type.shape, 1, dtype_like(input, dtype))
 
 
-@_with_options
+@with_options
 def empty_like(input: Tensor, *, dtype: Any = None) -> Tensor:
-    return _filled("empty_like", input._type.shape, 0, _like(input, dtype))
+    return _filled("empty_like", input._type.shape, 0, dtype_like(input, dtype))
 
 
-def _like(input: Tensor, dtype: Any) -> DType:
+def dtype_like(input: Tensor, dtype: Any) -> DType:
     return input._type.dtype if dtype is None else dtype_of(dtype)
 
 
 # -- in a row ------------------------------------------------------------------------------
 
 
-@_with_options
+@with_options
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Tensor:
     start, end = (0, start) if end is None else (start, end)
-    start, end, step = (_number("arange", x) for x in (start, end, step))
+    start, end, step = (a_number("arange", x) for x in (start, end, step))
     if dtype is None:
         dtype = float32 if any(isinstance(x, float) for x in (start, end, step)) else int64
+    elif dtype_of(dtype).kind != "f":
+        start, end, step = int(start), int(end), int(step)
     if step == 0:
         raise refuse(ShapeError, "step must not be 0", "arange", start, end, step)
     if (end - start) * step < 0:
@@ -263,7 +263,7 @@ def _arange(start: Any, step: Any, n: int, dtype: Any) -> Tensor:
     return create(ARANGE, (start, step), (("n", n), ("dtype", dtype_of(dtype).name)), connect.session())
 
 
-def _number(name: str, x: Any) -> Any:
+def a_number(name: str, x: Any) -> Any:
     value = operand(x)
     if isinstance(value, Tensor):
         value = value.item()
@@ -272,22 +272,24 @@ def _number(name: str, x: Any) -> Any:
     return int(value) if isinstance(value, bool) else value
 
 
-@_with_options
+@with_options
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
     """Counted from both ends to the middle, so that both ends are exact."""
-    start, end = float(_number("linspace", start)), float(_number("linspace", end))
+    start, end = float(a_number("linspace", start)), float(a_number("linspace", end))
     if steps < 0:
         raise refuse(ShapeError, "steps must not be negative", "linspace", start, end, steps)
+    if default_dtype(dtype).kind != "f":
+        start, end = int(start), int(end)
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
     half = (steps + 1) // 2
     rising = _arange(start, step, half, float64)
     falling = call(FLIP, (_arange(end, -step, steps - half, float64),), (("dims", (0,)),))
-    return cast(call(CAT, (rising, falling), (("dim", 0),)), _default(dtype))
+    return cast(call(CAT, (rising, falling), (("dim", 0),)), default_dtype(dtype))
 
 
 def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, **options: Any) -> Tensor:
     powers = linspace(start, end, steps, dtype=float64)
-    made = cast(call(OPS["pow"], (float(base), powers)), _default(dtype))
+    made = cast(call(OPS["pow"], (float(base), powers)), default_dtype(dtype))
     return tensor(made, **options) if options else made
 
 
@@ -300,104 +302,23 @@ def _triangle(name: str, row: int, col: int, offset: int, dtype: Any) -> Tensor:
     return uploaded(np.stack(getattr(np, name)(row, offset, col)), dtype_of(dtype or int64))
 
 
-@_with_options
+@with_options
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> Tensor:
     """The places of the lower triangle, one column each."""
     return _triangle("tril_indices", row, col, offset, dtype)
 
 
-@_with_options
+@with_options
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> Tensor:
     return _triangle("triu_indices", row, col, offset, dtype)
 
 
-@_with_options
+@with_options
 def eye(n: int, m: int | None = None, *, dtype: Any = None) -> Tensor:
     from gt.client.views import unsqueeze
 
     rows, columns = arange(n), arange(n if m is None else m)
-    return cast(call(EQ, (unsqueeze(rows, 1), columns)), _default(dtype))
+    return cast(call(EQ, (unsqueeze(rows, 1), columns)), default_dtype(dtype))
 
 
 # -- at random -----------------------------------------------------------------------------
-
-
-def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
-    attrs = (("shape", shape), ("dtype", dtype_of(dtype).name))
-    session = connect.session()
-    # the signature first: a call that is refused must not use up a stream of random numbers
-    types = (NUMBER_OF[int],) * (2 + len(limits))
-    if (op, attrs, False, *types) not in session.signatures:
-        session.define(op, attrs, types, False)
-    return create(op, (*random.key(), *limits), attrs, session)
-
-
-@_with_options
-def rand(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
-    return _drawn(RAND, _size(size, shape, "rand"), _default(dtype))
-
-
-@_with_options
-def randn(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
-    return _drawn(RANDN, _size(size, shape, "randn"), _default(dtype))
-
-
-@_with_options
-def randint(
-    *limits_and_size: Any, low: int = 0, high: int | None = None, size: Any = None, dtype: Any = int64
-) -> Tensor:
-    """``randint(high, size)`` or ``randint(low, high, size)``."""
-    given = list(limits_and_size)
-    if size is None:
-        size = given.pop() if given else ()
-    if high is None:
-        high = given.pop() if given else 0
-    low, high = _number("randint", given.pop() if given else low), _number("randint", high)
-    if high <= low:
-        raise refuse(ShapeError, f"there is no integer from {low} to below {high}", "randint", low, high, size)
-    return _drawn(RANDINT, sizes((size,), "randint"), int64 if dtype is None else dtype, low, high)
-
-
-@_with_options
-def rand_like(input: Tensor, *, dtype: Any = None) -> Tensor:
-    return _drawn(RAND, input._type.shape, _like(input, dtype))
-
-
-@_with_options
-def randn_like(input: Tensor, *, dtype: Any = None) -> Tensor:
-    return _drawn(RANDN, input._type.shape, _like(input, dtype))
-
-
-@_with_options
-def randint_like(input: Tensor, *limits: int, dtype: Any = None) -> Tensor:
-    return randint(*limits, input._type.shape, dtype=_like(input, dtype))
-
-
-@_with_options
-def randperm(n: int, *, dtype: Any = int64) -> Tensor:
-    """The order of random numbers."""
-    from gt.client.functions import argsort
-
-    return cast(argsort(rand(n, dtype=float64)), dtype_of(dtype))
-
-
-def bernoulli(input: Tensor, p: float | None = None, *, generator: None = None) -> Tensor:
-    """Ones, with the tensor's own values, or p, as their probability."""
-    input = a_tensor("bernoulli", input)
-    drawn = rand(input._type.shape, dtype=input._type.dtype if input._type.dtype.kind == "f" else float32)
-    return cast(call(LT, (drawn, input if p is None else p)), input._type.dtype)
-
-
-def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, **options: Any) -> Tensor:
-    """``normal(mean, std)`` with tensors, or ``normal(0.0, 1.0, (2, 3))``."""
-    mean, std = operand(mean), operand(std)
-    if size is None:
-        from gt.ops.infer import broadcast_shapes
-
-        if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
-            raise DTypeError("normal(): needs a tensor or a size")
-        size = broadcast_shapes(*(x._type.shape if isinstance(x, Tensor) else () for x in (mean, std)))
-        floating = [x._type.dtype for x in (mean, std) if isinstance(x, Tensor) and x._type.dtype.kind == "f"]
-        dtype = floating[0] if dtype is None and floating else dtype
-    drawn: Tensor = randn(size, dtype=dtype, **options) * std + mean
-    return drawn

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
-from gt.client import creation, pointwise, reductions, views
+from gt.client import creation, drawing, pointwise, reductions, views
 from gt.client.arguments import a_tensor, cast, operands, refuse, whole
-from gt.client.emit import call
+from gt.client.emit import call, call_many
 from gt.client.functions import cat, count, gather, sort, topk
 from gt.client.reductions import ValuesAndIndices
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
-from gt.types import NUMBER_OF, bool_, float32, float64, int64, result_dtype
+from gt.types import NUMBER_OF, bool_, float32, float64, int64, promote, result_dtype
 
 __all__ = [
     "bincount", "bucketize", "histc", "isin", "kthvalue", "msort", "multinomial", "searchsorted", "unique",
     "unique_consecutive",
 ]  # fmt: skip
 
-SEARCHSORTED, UNIQUE_RANKS, HISTC = (OPS[n] for n in ("searchsorted", "unique_ranks", "histc"))
+SEARCHSORTED, UNIQUE_RANKS, HISTC, KTHVALUE = (OPS[n] for n in ("searchsorted", "unique_ranks", "histc", "kthvalue"))
 SCATTER_ADD, INDEX_PUT, MASKED_SELECT = (OPS[n] for n in ("scatter_add", "index_put", "masked_select"))
 
 # -- in sorted rows ------------------------------------------------------------------------
@@ -44,6 +45,8 @@ def searchsorted(
     values = operands("searchsorted", row, input)[1]
     if not isinstance(values, Tensor):
         values = creation.tensor(values, dtype=row._type.dtype)
+    dtype = promote(row._type.dtype, values._type.dtype)
+    row, values = cast(row, dtype), cast(values, dtype)
     attrs = (("right", right or side == "right"), ("out_int32", out_int32))
     return call(SEARCHSORTED, (row, values), attrs)
 
@@ -63,9 +66,16 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     if not row._type.numel:
         found = creation.full(values._type.shape, False)
     else:
+        some = None
+        if row._type.dtype.kind == "f":
+            # NaN equals nothing, and has no place in an order: something else that is there takes its place
+            real = pointwise.logical_not(pointwise.isnan(row))
+            some = reductions.any(real)
+            row = pointwise.where(real, row, reductions.amin(pointwise.where(real, row, inf)))
         ordered = sort(row).values
         at = pointwise.clamp(searchsorted(ordered, values), max=row._type.numel - 1)
         found = pointwise.eq(call(OPS["index"], (ordered, at), (("dims", (0,)),)), values)
+        found = found if some is None else pointwise.logical_and(found, some)
     return pointwise.logical_not(found) if invert else found
 
 
@@ -90,8 +100,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if least < 0 or minlength < 0:
         raise refuse(ShapeError, "needs integers of 0 or more", "bincount", x, minlength=minlength)
     n = int(reductions.amax(x).item()) + 1 if x._type.numel else 0
-    dtype = int64 if weights is None else weights._type.dtype
-    dtype = dtype if dtype in (int64, float32) else float64
+    dtype = int64 if weights is None else float32 if weights._type.dtype is float32 else float64
     added = creation.ones(x._type.shape, dtype=int64) if weights is None else cast(weights, dtype)
     if not x._type.numel:
         return creation.zeros(minlength, dtype=int64)
@@ -186,12 +195,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
     size = x._type.shape[dim] if x._type.ndim else 1
     if not 1 <= k <= size:
         raise refuse(ShapeError, f"k is not within the {size} elements of dim {dim}", "kthvalue", x, k, dim=dim)
-    values, indices = sort(x, dim, stable=True)
-    if not x._type.ndim:
-        return ValuesAndIndices(values, indices)
-    picked = [views.narrow(part, dim, k - 1, 1) for part in (values, indices)]
-    first, second = picked if keepdim else [views.squeeze(part, dim) for part in picked]
-    return ValuesAndIndices(pointwise.clone(first), pointwise.clone(second))
+    return ValuesAndIndices(*call_many(KTHVALUE, (x,), (("k", k), ("dim", dim), ("keepdim", keepdim))))
 
 
 # -- drawing -------------------------------------------------------------------------------
@@ -210,8 +214,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     if replacement:
         ends = reductions.cumsum(weights, -1)
         total = views.narrow(ends, x._type.ndim - 1, n - 1, 1)
-        drawn = creation.rand((*x._type.shape[:-1], num_samples), dtype=float64) * total
+        drawn = drawing.rand((*x._type.shape[:-1], num_samples), dtype=float64) * total
         return pointwise.clamp(searchsorted(ends, drawn, right=True), max=n - 1)
     # the first to arrive, if each waits a random time with its weight as the rate
-    waits = pointwise.neg(pointwise.log1p(pointwise.neg(creation.rand_like(weights))))
+    waits = pointwise.neg(pointwise.log1p(pointwise.neg(drawing.rand_like(weights))))
     return topk(weights / pointwise.clamp(waits, min=1e-300), num_samples, -1).indices

@@ -55,19 +55,19 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
     return cat([views.reshape(x, (1, x._type.numel)) if x._type.ndim < 2 else x for x in xs])
 
 
-def repeat(input: Tensor, *repeats: Any) -> Tensor:
-    return call(REPEAT, (input,), (("repeats", sizes(repeats, "repeat")),))
+def repeat(input: Tensor, *given: Any, repeats: Any = None) -> Tensor:
+    return call(REPEAT, (input,), (("repeats", sizes(given if repeats is None else (repeats,), "repeat")),))
 
 
-def tile(input: Tensor, *dims: Any) -> Tensor:
+def tile(input: Tensor, *given: Any, dims: Any = None) -> Tensor:
     """`repeat`, with 1 for the dims not named."""
-    given = sizes(dims, "tile")
+    given = sizes(given if dims is None else (dims,), "tile")
     return repeat(input, (1,) * (input._type.ndim - len(given)) + given)
 
 
-def flip(input: Tensor, *dims: Any) -> Tensor:
-    ndim = input._type.ndim
-    return call(FLIP, (input,), (("dims", tuple(one_dim(d, ndim) for d in sizes(dims, "flip"))),))
+def flip(input: Tensor, *given: Any, dims: Any = None) -> Tensor:
+    ndim, given = input._type.ndim, given if dims is None else (dims,)
+    return call(FLIP, (input,), (("dims", tuple(one_dim(d, ndim) for d in sizes(given, "flip"))),))
 
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
@@ -109,6 +109,10 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         text = "pads the last 1 to 3 dims of a tensor with one or two more"
         raise refuse(ShapeError, text, "pad", x, given, mode=mode)
     for dim, (before, after) in enumerate(pads):
+        if mode == "circular" and min(before, after) < 0:  # it goes round what is left
+            kept = x._type.shape[dim] + min(before, 0) + min(after, 0)
+            x = views.narrow(x, dim, max(-before, 0), kept)
+            before, after = max(before, 0), max(after, 0)
         if before or after:
             x = _bordered(x, dim, before, after, mode)
     return x

@@ -42,7 +42,7 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Any], grad_outputs: 
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     outputs = _outputs(func, given)
     if grad_outputs is None:
-        from gt.client.creation import randn_like
+        from gt.client.drawing import randn_like
 
         cotangents = [randn_like(y.detach()).requires_grad_() for y in outputs]
     else:

@@ -19,8 +19,9 @@ from gt.client.arguments import cast, operand, uploaded
 from gt.client.creation import zeros
 from gt.client.emit import Step, call, call_into, put, view_of
 from gt.client.functions import count
+from gt.client.strides import SLICE, VIEW
 from gt.client.tensor import Tensor
-from gt.client.views import SLICE, VIEW, select
+from gt.client.views import select
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS
 from gt.types import Shape, bool_, int64, uint8

@@ -20,8 +20,11 @@ from gt.types import Size, int64
 
 __all__ = [
     "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes", "broadcast_tensors", "cartesian_prod",
-    "column_stack", "combinations", "diag", "diag_embed", "diagflat", "dsplit", "dstack", "fliplr", "flipud", "hsplit",
-    "meshgrid", "repeat_interleave", "rot90", "row_stack", "tensor_split", "vsplit",
+    "column_stack", "combinations", "diag", "diag_embed", "diagflat", "diagonal_copy", "dsplit", "dstack",
+    "expand_copy", "fliplr", "flipud", "hsplit", "meshgrid", "narrow_copy", "permute_copy", "repeat_interleave",
+    "rot90", "row_stack", "select_copy", "split_copy", "split_with_sizes", "split_with_sizes_copy", "squeeze_copy",
+    "t_copy", "tensor_split", "transpose_copy", "unbind_copy", "unfold_copy", "unsafe_chunk", "unsafe_split",
+    "unsafe_split_with_sizes", "unsqueeze_copy", "view_copy", "vsplit",
 ]  # fmt: skip
 
 VIEW_BACKWARD, PAD, INDEX, SEARCHSORTED = (OPS[n] for n in ("view_backward", "pad", "index", "searchsorted"))
@@ -94,7 +97,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
         for d, x in enumerate(xs)
     ]
     if swapped:
-        grids = [views.transpose(grid, 0, 1) for grid in (grids[1], grids[0], *grids[2:])]
+        grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)
 
 
@@ -110,9 +113,8 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     if r == 0:
         return creation.zeros(0, dtype=input._type.dtype)
     ways = list((chosen_again if with_replacement else chosen)(range(input._type.shape[0]), r))
-    if not ways:
-        return creation.zeros((0, r), dtype=input._type.dtype)
-    return call(INDEX, (input, creation.tensor(ways, dtype=int64)), (("dims", (0,)),))
+    at = creation.tensor(ways, dtype=int64) if ways else creation.zeros((0, r), dtype=int64)
+    return call(INDEX, (input, at), (("dims", (0,)),))
 
 
 # -- side by side --------------------------------------------------------------------------
@@ -283,3 +285,36 @@ def repeat_interleave(
         views.expand(views.unsqueeze(x, dim + 1), wide), (*shape[:dim], n * times, *shape[dim + 1 :])
     )
     return spread if spread._view is None else pointwise.clone(spread)
+
+
+# -- as copies -----------------------------------------------------------------------------
+
+
+def _copying(name: str, view: Any) -> Any:
+    def copied(input: Tensor, *args: Any, **options: Any) -> Any:
+        made = view(input, *args, **options)
+        return tuple(map(pointwise.clone, made)) if isinstance(made, tuple) else pointwise.clone(made)
+
+    copied.__name__ = copied.__qualname__ = name
+    return copied
+
+
+def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    return views.split(input, tuple(split_sizes), dim)
+
+
+unsafe_split, unsafe_chunk, unsafe_split_with_sizes = views.split, views.chunk, split_with_sizes
+diagonal_copy = _copying("diagonal_copy", views.diagonal)
+expand_copy = _copying("expand_copy", views.expand)
+narrow_copy = _copying("narrow_copy", views.narrow)
+permute_copy = _copying("permute_copy", views.permute)
+select_copy = _copying("select_copy", views.select)
+split_copy = _copying("split_copy", views.split)
+split_with_sizes_copy = _copying("split_with_sizes_copy", split_with_sizes)
+squeeze_copy = _copying("squeeze_copy", views.squeeze)
+t_copy = _copying("t_copy", views.t)
+transpose_copy = _copying("transpose_copy", views.transpose)
+unbind_copy = _copying("unbind_copy", views.unbind)
+unfold_copy = _copying("unfold_copy", views.unfold)
+unsqueeze_copy = _copying("unsqueeze_copy", views.unsqueeze)
+view_copy = _copying("view_copy", views.view)

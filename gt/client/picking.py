@@ -17,8 +17,8 @@ from gt.ops.infer import broadcast_shapes
 from gt.types import bool_, int64
 
 __all__ = [
-    "diagonal_scatter", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "masked_scatter", "put",
-    "scatter", "scatter_reduce", "select_scatter", "slice_scatter", "take", "take_along_dim",
+    "diagonal_scatter", "fill", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
+    "masked_scatter", "put", "scatter", "scatter_reduce", "select_scatter", "slice_scatter", "take", "take_along_dim",
 ]  # fmt: skip
 
 SCATTER, SCATTER_ADD, SCATTER_REDUCE = (OPS[n] for n in ("scatter", "scatter_add", "scatter_reduce"))
@@ -101,10 +101,10 @@ def _source(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Te
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Call:
     dim, index = _index_of("index_add", x, dim, index)
     source = _source("index_add", x, dim, index, a_tensor("index_add", source))
-    if alpha != 1:
+    if alpha != 1 and x._type.dtype is bool_:
+        source = pointwise.logical_and(source, bool(alpha))
+    elif alpha != 1:
         source = pointwise.scaled("index_add", x, source, alpha)
-    if x._type.dtype is bool_:
-        return INDEX_PUT, (True, index), (("dims", (dim,)), ("accumulate", False))
     return INDEX_PUT, (source, index), (("dims", (dim,)), ("accumulate", True))
 
 
@@ -176,6 +176,8 @@ index_put, index_put_ = _both("index_put", _index_put)
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value._node is not None and input._type.ndim:
+        return _chosen(input, dim, index, pointwise.fitting("index_fill", input, value))
     if not input._type.ndim:
         return views.reshape(_fill(views.reshape(input, 1), dim, index, value), ())
     return _fill(input, dim, index, value)
@@ -184,6 +186,15 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     _fill_(input if input._type.ndim else views.reshape(input, 1), dim, index, value)
     return input
+
+
+def _chosen(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    """Through a mask: an index that stands there twice must not count twice in the value's gradient."""
+    dim, index = _index_of("index_fill", x, dim, index)
+    mask = creation.zeros(x._type.shape[dim], dtype=bool_)
+    call_into(INDEX_PUT, mask, (True, index), (("dims", (0,)), ("accumulate", False)))
+    made: Tensor = pointwise.where(views.reshape(mask, (-1, *(1,) * (x._type.ndim - dim - 1))), value, x)
+    return made
 
 
 # -- as if flat ----------------------------------------------------------------------------
@@ -232,6 +243,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
         raise refuse(ShapeError, str(problem), "take_along_dim", x, indices, dim=dim) from None
     if not x._type.ndim:
         return gather(x, 0, indices)
+    indices = pointwise.where(indices < 0, indices + x._type.shape[dim], indices)
     wide = [views.expand(t, (*met[:dim], t._type.shape[dim], *met[dim:])) for t in (x, indices)]
     return gather(wide[0], dim, wide[1])
 
@@ -254,6 +266,10 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     op, rest, attrs = _masked(input, mask, source)
     return call_into(op, input, rest, attrs)
+
+
+def fill(input: Tensor, value: Any) -> Tensor:
+    return call(OPS["copy"], (input, pointwise.fitting("fill", input, value)))
 
 
 # -- a copy with a part replaced -----------------------------------------------------------

@@ -10,10 +10,10 @@ from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, cast, one_dim, operands, refuse, tensor_list
 from gt.client.emit import binary, call
 from gt.client.tensor import Tensor
-from gt.errors import DTypeError, ShapeError
+from gt.errors import ShapeError
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
-from gt.types import promote
+from gt.types import bool_, promote
 
 __all__ = [
     "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "cross", "dot", "ger", "inner", "kron",
@@ -89,6 +89,7 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    beta, alpha = _factors(input, beta, alpha)
     return call(BADDBMM, operands("baddbmm", input, batch1, batch2, beta, alpha))
 
 
@@ -101,12 +102,20 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _with(input, outer(vec1, vec2), beta, alpha)
+    product = outer(vec1, vec2)
+    if promote(input._type.dtype, product._type.dtype) is bool_:
+        both = [x if factor else pointwise.ne(x, x) for x, factor in ((input, beta), (product, alpha))]
+        return pointwise.logical_or(*both)
+    return _with(input, product, beta, alpha)
+
+
+def _factors(x: Tensor, *factors: float) -> tuple[float, ...]:
+    """torch cuts what is behind the point where the result is of integers."""
+    return factors if x._type.dtype.kind == "f" else tuple(map(int, factors))
 
 
 def _with(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    if product._type.dtype.kind != "f" and (isinstance(beta, float) or isinstance(alpha, float)):
-        raise DTypeError("beta and alpha are ints where the result is of integers")
+    beta, alpha = _factors(product, beta, alpha)
     views.expand(x, product._type.shape)
     made = product if alpha == 1 else pointwise.mul(product, alpha)
     # what is multiplied by zero is not looked at: NaN does not go through
@@ -223,7 +232,9 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         raise refuse(ShapeError, "needs square matrices", "matrix_power", x, n)
     if n == 0:
         ones = creation.eye(x._type.shape[-1], dtype=x._type.dtype)
-        return pointwise.clone(views.expand(ones, x._type.shape))
+        # the tensor's own history stays, though nothing of it matters
+        none: Tensor = pointwise.where(creation.zeros((), dtype=bool_), x, ones)
+        return none
     if n < 0:
         x, n = call(INV, (x,)), -n
     made, square = None, x

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gt import linalg
-from gt.client import pointwise, reductions, views
+from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, refuse
 from gt.client.products import matmul
 from gt.client.tensor import Tensor
 from gt.errors import ShapeError
 from gt.linalg import det, slogdet
 
-__all__ = ["corrcoef", "cov", "det", "inverse", "logdet", "pinverse", "slogdet"]
+__all__ = [
+    "cholesky", "cholesky_inverse", "cholesky_solve", "corrcoef", "cov", "det", "inverse", "logdet", "pinverse",
+    "qr", "slogdet", "svd",
+]  # fmt: skip
+
+
+def cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    return linalg.cholesky(input, upper=upper)
+
+
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's names
+    """The solution of ``A @ X = B`` from the factor of A."""
+    lower = views.matrix_transpose(L) if upper else L
+    half = linalg.solve_triangular(lower, B, upper=False)
+    return linalg.solve_triangular(views.matrix_transpose(lower), half, upper=True)
+
+
+def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's name
+    return cholesky_solve(creation.eye(L._type.shape[-1], dtype=L._type.dtype), L, upper)
 
 
 def inverse(input: Tensor) -> Tensor:
@@ -19,6 +39,27 @@ def inverse(input: Tensor) -> Tensor:
 
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return linalg.pinv(input, rcond)
+
+
+def qr(input: Tensor, some: bool = True) -> linalg.QRResult:
+    return linalg.qr(input, "reduced" if some else "complete")
+
+
+class SVD(NamedTuple):
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
+    """torch's old one: V is not transposed. Without ``compute_uv`` U and V are zeros."""
+    made = linalg.svd(input, full_matrices=not some)
+    V = views.matrix_transpose(made.Vh)
+    if compute_uv:
+        return SVD(made.U, made.S, V)
+    *batch, m, n = input._type.shape
+    U, V = (creation.zeros((*batch, k, k), dtype=input._type.dtype) for k in (m, n))
+    return SVD(U, made.S, V)
 
 
 def logdet(input: Tensor) -> Tensor:

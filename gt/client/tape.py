@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from gt.client.tensor import Cell, Tensor
 
+#: a node, and which of its results
 Edge = tuple["Node | Leaf", int]
 
 _next_number = count(1).__next__
@@ -71,7 +72,7 @@ class Saved:
 
     __slots__ = ("cell", "edge", "type", "version", "versioned")
 
-    def __init__(self, x: Tensor, edge: Edge | None) -> None:
+    def __init__(self, x: Tensor, edge: tuple[Node | Leaf | None, int] | None) -> None:
         self.cell, self.type, self.edge = x._cell, x._type, edge
         #: the cell whose writing changes the value: that of the base, for a view
         self.versioned: Cell = x._cell if x._view is None else x._view.base._cell
@@ -88,7 +89,8 @@ class Saved:
             )
         made = Tensor(self.cell, self.type)
         if self.edge is not None:
-            made._node, made._index = self.edge  # type: ignore[assignment]
+            node, made._index = self.edge
+            made._node = own if node is None else node  # type: ignore[assignment]
         return made
 
 
@@ -174,7 +176,8 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
     node = Node(op, attrs, edges, tuple(y._type for y in results))
     kept_results, kept = _kept(op, tuple(e is not None for e in edges), len(results))
     node.saved = (
-        [keep(y, (node, i)) if i in kept_results else Ghost(y._type) for i, y in enumerate(results)],
+        # no node: it is this one, and a node that held itself would not go before Python looks for cycles
+        [keep(y, (None, i)) if i in kept_results else Ghost(y._type) for i, y in enumerate(results)],
         [_saved(x, edge, keep if k in kept else None) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
     )
     for i, y in enumerate(results):

@@ -1,36 +1,53 @@
-"""``gt.nn``: torch's modules, with its names, signatures and state."""
+"""``gt.nn``: torch's modules, with its names, signatures and state.
 
+Each module says in its own ``__all__`` what of it is public; here it is only gathered.
+"""
+
+from gt.nn import activation as _activation
+from gt.nn import attention as _attention
+from gt.nn import containers as _containers
+from gt.nn import conv as _conv
+from gt.nn import dropout as _dropout
+from gt.nn import embedding as _embedding
 from gt.nn import functional, init, utils
+from gt.nn import linear as _linear
+from gt.nn import losses as _losses
+from gt.nn import module as _module
+from gt.nn import norm as _norm
+from gt.nn import parameter as _parameter
+from gt.nn import pooling as _pooling
+from gt.nn import recurrent as _recurrent
+from gt.nn import transformer as _transformer
 from gt.nn.activation import *
-from gt.nn.attention import MultiheadAttention
-from gt.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
-from gt.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from gt.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d
-from gt.nn.embedding import Embedding
-from gt.nn.linear import Bilinear, Flatten, Identity, Linear, Unflatten
+from gt.nn.attention import *
+from gt.nn.containers import *
+from gt.nn.conv import *
+from gt.nn.dropout import *
+from gt.nn.embedding import *
+from gt.nn.linear import *
 from gt.nn.losses import *
-from gt.nn.module import Module
-from gt.nn.norm import (
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    GroupNorm,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
-    LayerNorm,
-    RMSNorm,
-)
-from gt.nn.parameter import Parameter
+from gt.nn.module import *
+from gt.nn.norm import *
+from gt.nn.parameter import *
 from gt.nn.pooling import *
-from gt.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell
-from gt.nn.transformer import (
-    Transformer,
-    TransformerDecoder,
-    TransformerDecoderLayer,
-    TransformerEncoder,
-    TransformerEncoderLayer,
-)
+from gt.nn.recurrent import *
+from gt.nn.transformer import *
+
+__all__ = ["functional", "init", "utils"]
+__all__ += _activation.__all__
+__all__ += _attention.__all__
+__all__ += _containers.__all__
+__all__ += _conv.__all__
+__all__ += _dropout.__all__
+__all__ += _embedding.__all__
+__all__ += _linear.__all__
+__all__ += _losses.__all__
+__all__ += _module.__all__
+__all__ += _norm.__all__
+__all__ += _parameter.__all__
+__all__ += _pooling.__all__
+__all__ += _recurrent.__all__
+__all__ += _transformer.__all__
 
 
 def __getattr__(name: str) -> object:

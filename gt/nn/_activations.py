@@ -144,7 +144,7 @@ def rrelu(
 
 
 def _drawn(x: Tensor) -> Tensor:
-    from gt.client.creation import rand_like
+    from gt.client.drawing import rand_like
 
     return rand_like(x.detach())
 

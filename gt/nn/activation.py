@@ -12,6 +12,12 @@ from gt.nn.parameter import Parameter
 from gt.nn.simple import REQUIRED, Show, layer, showing
 from gt.types import float32
 
+__all__ = [
+    "CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
+    "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "RReLU", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax", "Softmax2d",
+    "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold",
+]  # fmt: skip
+
 
 def _and_inplace(*names: str, named: bool = True) -> Show:
     """``alpha=1.0, inplace=True``, without the last if it is not so."""
@@ -37,6 +43,7 @@ LeakyReLU = layer("LeakyReLU", "leaky_relu", {"negative_slope": 0.01, **INPLACE}
 Threshold = layer(
     "Threshold", "threshold", {"threshold": REQUIRED, "value": REQUIRED, **INPLACE}, _and_inplace("threshold", "value")
 )
+
 Hardtanh = layer(
     "Hardtanh", "hardtanh", {"min_val": -1.0, "max_val": 1.0, **INPLACE}, _and_inplace("min_val", "max_val")
 )

@@ -16,6 +16,9 @@ from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.types import float32
 
+__all__ = ["MultiheadAttention"]
+
+
 #: parameters of the projections: one for all three if their inputs are equally wide, else one each
 TOGETHER, APART = "in_proj_weight", ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 

@@ -10,6 +10,8 @@ from gt.client.tensor import Tensor
 from gt.nn.module import Module, _indented
 from gt.nn.parameter import Parameter
 
+__all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
+
 
 def _position(i: Any, count: int) -> str:
     i = index(i)

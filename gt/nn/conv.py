@@ -13,6 +13,9 @@ from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.types import float32
 
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+
+
 MODES = ("zeros", "reflect", "replicate", "circular")
 
 
@@ -43,7 +46,7 @@ class _Conv(Module):
         dims = self.dims
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.stride = _each(kernel_size, dims), _each(stride, dims)
-        self.padding = padding if isinstance(padding, str) else _each(padding, dims)
+        self.padding: Any = padding if isinstance(padding, str) else _each(padding, dims)
         self.dilation, self.padding_mode = _each(dilation, dims), padding_mode
         self.output_padding = (0,) * dims
         sizes = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
@@ -148,7 +151,7 @@ class _ConvTranspose(_Conv):
     def _extra(self, input: Tensor, wanted: list[int]) -> tuple[int, ...]:
         """What must be added for an output of this size."""
         wanted = wanted[-self.dims :]
-        sizes = input.shape[-self.dims :]
+        sizes: Any = input.shape[-self.dims :]
         least = [
             (n - 1) * s - 2 * p + d * (k - 1) + 1
             for n, s, p, d, k in zip(sizes, self.stride, self.padding, self.dilation, self.kernel_size, strict=True)

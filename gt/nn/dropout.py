@@ -7,6 +7,8 @@ from typing import Any
 from gt.nn import functional as F
 from gt.nn.module import Module
 
+__all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
+
 
 class _Dropout(Module):
     function = "dropout"

@@ -70,7 +70,7 @@ def _before(hook: Any, with_kwargs: bool, module: Module, inputs: Any, kwargs: A
 def _hook_gradients(module: Module, inputs: tuple[Any, ...], result: Any) -> None:
     """Call the backward hooks once the gradients of all inputs are there, or those of the outputs if none is wanted."""
     outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
-    wanted = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+    wanted = [x for x in inputs if isinstance(x, Tensor) and x._node is not None]
     from_outputs: list[Any] = [None] * len(outputs)
     to_inputs: list[Any] = [None] * len(wanted)
 
@@ -89,7 +89,7 @@ def _hook_gradients(module: Module, inputs: tuple[Any, ...], result: Any) -> Non
         return changed[-1] if changed is not None and wanted else None
 
     for i, y in enumerate(outputs):
-        if y.requires_grad:
+        if y._node is not None:
             register_hook(y, note(from_outputs, i, not wanted))
     for i, x in enumerate(wanted):
         register_hook(x, note(to_inputs, i, i == len(wanted) - 1))

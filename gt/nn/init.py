@@ -6,7 +6,8 @@ from math import erf, prod, sqrt
 from typing import Any
 
 from gt.client.autograd import no_grad
-from gt.client.creation import eye, from_numpy, rand, randn, zeros
+from gt.client.creation import eye, from_numpy, zeros
+from gt.client.drawing import rand, randn
 from gt.client.functions import argsort
 from gt.client.pointwise import where
 from gt.client.tensor import Tensor
@@ -92,8 +93,8 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
 
 
 def _erfinv(x: Tensor) -> Tensor:
-    w = -((1 - x) * (1 + x)).log()
-    return where(w < 5, _polynomial(MIDDLE, w - 2.5), _polynomial(TAILS, w.sqrt() - 3)) * x
+    w: Tensor = -((1 - x) * (1 + x)).log()
+    return where(w < 5, _polynomial(MIDDLE, w - 2.5), _polynomial(TAILS, w.sqrt() - 3)) * x  # type: ignore[no-any-return]
 
 
 def _polynomial(factors: tuple[float, ...], x: Tensor) -> Tensor:

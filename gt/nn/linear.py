@@ -13,6 +13,8 @@ from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.types import float32
 
+__all__ = ["Bilinear", "Flatten", "Identity", "Linear", "Unflatten"]
+
 
 class Identity(Module):
     """See `torch.nn.Identity`."""

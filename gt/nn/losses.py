@@ -8,6 +8,13 @@ from gt.client.tensor import Tensor
 from gt.nn import functional as F
 from gt.nn.module import Module
 
+__all__ = [
+    "BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
+    "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss", "NLLLoss",
+    "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
+]  # fmt: skip
+
+
 #: how torch's deprecated pair (size_average, reduce) says what ``reduction`` says now
 REDUCTIONS = {(True, True): "mean", (False, True): "sum", (True, False): "none", (False, False): "none"}
 

@@ -14,6 +14,9 @@ from gt.nn import hooks, state
 from gt.nn.parameter import Parameter, assign
 from gt.types import DType, bfloat16, float16, float32, float64
 
+__all__ = ["Module"]
+
+
 #: where each kind of attribute is kept
 KINDS = ("_parameters", "_buffers", "_modules")
 

@@ -13,6 +13,11 @@ from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.types import float32, int64
 
+__all__ = [
+    "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
+    "LayerNorm", "RMSNorm",
+]  # fmt: skip
+
 
 def _sizes(shape: Any) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)

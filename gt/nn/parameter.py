@@ -10,6 +10,8 @@ from gt.client.emit import current, detached
 from gt.client.pointwise import clone
 from gt.client.tensor import Tensor
 
+__all__ = ["Parameter"]
+
 
 class Parameter(Tensor):
     """See `torch.nn.Parameter`. It shares the value of the tensor it is made of, unless that is a view."""

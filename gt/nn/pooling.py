@@ -7,6 +7,15 @@ from typing import Any
 from gt.nn.module import Module
 from gt.nn.simple import REQUIRED, Show, layer, showing
 
+__all__ = [
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d",
+    "AvgPool3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "CosineSimilarity", "MaxPool1d", "MaxPool2d",
+    "MaxPool3d", "PairwiseDistance", "PixelShuffle", "PixelUnshuffle", "ReflectionPad1d", "ReflectionPad2d",
+    "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "Upsample", "ZeroPad1d",
+    "ZeroPad2d", "ZeroPad3d",
+]  # fmt: skip
+
+
 MAX = {
     "kernel_size": REQUIRED,
     "stride": None,
@@ -22,12 +31,12 @@ def _stride_filled(cls: type[Module]) -> type[Module]:
     """A stride that is not given is the kernel's size, and is shown as such."""
     plain = cls.__init__
 
-    def __init__(self: Module, *args: Any, **kwargs: Any) -> None:
+    def start(self: Module, *args: Any, **kwargs: Any) -> None:
         plain(self, *args, **kwargs)
         if self.stride is None:
             self.stride = self.kernel_size
 
-    cls.__init__ = __init__  # type: ignore[method-assign]
+    cls.__init__ = start  # type: ignore[method-assign]
     return cls
 
 
@@ -82,7 +91,7 @@ class Upsample(_PlainUpsample):  # type: ignore[valid-type, misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        factor = self.scale_factor
+        factor: Any = self.__dict__["scale_factor"]
         if factor is not None:
             self.scale_factor = tuple(map(float, factor)) if isinstance(factor, tuple) else float(factor)
 

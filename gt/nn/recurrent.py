@@ -16,6 +16,9 @@ from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.types import float32
 
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell"]
+
+
 #: what a cell carries from step to step: h, or h and c
 Carried = tuple[Any, ...]
 

@@ -24,7 +24,7 @@ def layer(
     """Make the class; ``given`` names the options that go to the function, if not all do (``training`` may be one)."""
     passed = list(defaults) if given is None else given.split()
 
-    def __init__(self: Module, *args: Any, **kwargs: Any) -> None:
+    def start(self: Module, *args: Any, **kwargs: Any) -> None:
         Module.__init__(self)
         for key, value in _bound(name, defaults, args, kwargs).items():
             setattr(self, key, value)
@@ -34,7 +34,7 @@ def layer(
         return getattr(F, function)(*inputs, **{key: own[key] for key in passed})
 
     doc = f"See `torch.nn.{name}`."
-    body = {"__init__": __init__, "forward": forward, "extra_repr": show, "__doc__": doc, "__module__": "gt.nn"}
+    body = {"__init__": start, "forward": forward, "extra_repr": show, "__doc__": doc, "__module__": "gt.nn"}
     return type(name, (Module,), body)
 
 

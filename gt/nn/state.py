@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gt.client.arguments import cast
 from gt.client.autograd import no_grad
 from gt.client.creation import as_tensor
 from gt.client.tensor import Tensor
@@ -23,8 +24,6 @@ class IncompatibleKeys(NamedTuple):
         if not self.missing_keys and not self.unexpected_keys:
             return "<All keys matched successfully>"
         return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
-
-    __str__ = __repr__
 
 
 def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -> IncompatibleKeys:
@@ -64,7 +63,7 @@ def _put(key: str, x: Tensor, value: Any, into: tuple[Module, str] | None) -> st
     if into is None:
         x.copy_(value)
     elif isinstance(x, Parameter):
-        setattr(*into, Parameter(value, x.requires_grad))
+        setattr(*into, Parameter(value, x._node is not None))
     else:
         setattr(*into, value)
     return None
@@ -77,6 +76,6 @@ def value_of(x: Any) -> Tensor:
     if type(x).__module__.split(".")[0] == "torch":
         x = x.detach().cpu()
         if str(x.dtype) == "torch.bfloat16":
-            return as_tensor(x.float().numpy()).to(bfloat16)
+            return cast(as_tensor(x.float().numpy()), bfloat16)
         x = x.numpy()
     return as_tensor(x)

@@ -19,6 +19,11 @@ from gt.nn.module import Module
 from gt.nn.norm import LayerNorm
 from gt.types import float32
 
+__all__ = [
+    "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
+]  # fmt: skip
+
+
 Activation = str | Callable[[Tensor], Tensor]
 
 

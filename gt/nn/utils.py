@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gt.client.arguments import cast
 from gt.client.autograd import no_grad
 from gt.client.creation import tensor
 from gt.client.emit import call, call_into_many
@@ -44,13 +45,14 @@ def get_total_norm(
         return tensor(0.0)
     ord = float(norm_type)
     parts = [call(TOTAL_NORM, piece, (("ord", ord),)) for piece in _pieces(listed)]
-    total = (
-        parts[0] if len(parts) == 1 else call(TOTAL_NORM, tuple(p.to(parts[0].dtype) for p in parts), (("ord", ord),))
-    )
+    if len(parts) > 1:
+        parts = [call(TOTAL_NORM, tuple(cast(p, parts[0].dtype) for p in parts), (("ord", ord),))]
+    total = parts[0]
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(
             f"The total norm of order {ord} for gradients from `parameters` is non-finite, so it cannot be clipped. "
-            "To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`"
+            "To disable this error and scale the gradients by the non-finite norm anyway, set "
+            "`error_if_nonfinite=False`"
         )
     return total
 

@@ -236,8 +236,6 @@ def _castable(x: TensorType, value: OperandType) -> None:
 def _placed(x: TensorType, value: OperandType, *indices: OperandType, dims: Dims, accumulate: bool) -> TensorType:
     assignable(value, _picked(x, *indices, dims=dims).shape)
     _castable(x, value)
-    if accumulate and x.dtype is bool_:
-        raise DTypeError("does not add up bools; use x.to(gt.int64)")
     return x
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
@@ -41,7 +42,8 @@ def _left(g: Any, a: Any, b: Any) -> Any:
 
 def _right(g: Any, a: Any, b: Any) -> Any:
     if a.ndim > 2 and b.ndim == 2:  # one product over all rows, instead of one a batch and a sum
-        return a.reshape(-1, a.shape[-1]).mT @ g.reshape(-1, g.shape[-1])
+        rows = prod(a.shape[:-1])
+        return a.reshape(rows, a.shape[-1]).mT @ g.reshape(rows, g.shape[-1])
     g = g.unsqueeze(-1) if b.ndim == 1 else g
     g = g.unsqueeze(-2) if a.ndim == 1 else g
     made = (a.unsqueeze(-2) if a.ndim == 1 else a).mT @ g

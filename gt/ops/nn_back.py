@@ -1,15 +1,10 @@
-"""What the gradient rules of network ops are written with: they emit ops of their own.
-
-A rule runs in the client, inside a backward pass; the client's modules are imported there and then, because a
-worker, which reads the same table, has no use for them.
-"""
+"""What the gradient rules of network ops are written with: they emit ops of their own, by methods of a tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gt.ops.core import OPS
 from gt.ops.core import op as declare
 
 
@@ -18,18 +13,15 @@ def op(name: str, *, kernel: Callable[..., Any], **fields: Any) -> None:
     declare(name, kernel=kernel, numpy=kernel, **fields)
 
 
-def one(name: str, *operands: Any, **attrs: Any) -> Any:
+def one(name: str, first: Any, *rest: Any, **attrs: Any) -> Any:
     """The result of an op that has one."""
-    from gt.client.emit import call
-
-    return call(OPS[name], operands, tuple(attrs.items()))
+    return first._op(name, *rest, **attrs)
 
 
-def many(name: str, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-    """The results of an op that has several."""
-    from gt.client.emit import call_many
-
-    return call_many(OPS[name], operands, tuple(attrs.items()))
+def many(name: str, first: Any, *rest: Any, **attrs: Any) -> tuple[Any, ...]:
+    """The results of an op that has several, or may have."""
+    made: tuple[Any, ...] = first._ops(name, *rest, **attrs)
+    return made
 
 
 def chosen(name: str, mask: tuple[bool, ...], *operands: Any, **attrs: Any) -> list[Any]:
@@ -46,31 +38,7 @@ def differentiated(formula: Callable[..., Any]) -> Callable[..., Any]:
     For ops that are gradients themselves: their own gradient is rarely asked for, and then speed is not the point.
     """
 
-    def vjp(needs: tuple[bool, ...], g: Any, y: Any, *operands: Any, **attrs: Any) -> list[Any]:
-        from gt.client.autograd import enable_grad, grad, is_grad_enabled
-
-        further = is_grad_enabled()
-        with enable_grad():
-            # stand-ins: an operand may have come from another, and that way must not be gone twice
-            own = [
-                x if not n else x.clone() if further else x.detach().requires_grad_()
-                for x, n in zip(operands, needs, strict=True)
-            ]
-            made = formula(*own, **attrs)
-            pairs = zip(*_both(made, g), strict=True)
-            kept = [(m, d) for m, d in pairs if d is not None and m is not None and m.requires_grad]
-            if not kept:
-                return [None] * len(needs)
-            asked = [x for x, n in zip(own, needs, strict=True) if n]
-            found = iter(
-                grad([m for m, _ in kept], asked, [d for _, d in kept], create_graph=further, allow_unused=True)
-            )
-        return [next(found) if n else None for n in needs]
+    def vjp(needs: tuple[bool, ...], g: Any, _y: Any, *operands: Any, **attrs: Any) -> Any:
+        return operands[0]._pulled(formula, needs, g, operands, attrs)
 
     return vjp
-
-
-def _both(made: Any, g: Any) -> tuple[list[Any], list[Any]]:
-    if not isinstance(g, tuple):
-        return [made[0] if isinstance(made, tuple | list) else made], [g]
-    return list(made), list(g)

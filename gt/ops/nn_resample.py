@@ -21,6 +21,20 @@ from gt.types import Shape, TensorType
 Rows = list[dict[int, float]]
 
 
+def _applied(np: Any, x: Any, sizes: Ints, rows: list[Rows], transposed: bool) -> Any:
+    """x through the matrix of each dim, or through its transpose."""
+    (x,) = wide(np, x)
+    for d, weights in enumerate(rows):
+        matrix = np.zeros((len(weights), sizes[d]), x.dtype)
+        for i, row in enumerate(weights):
+            for j, w in row.items():
+                matrix[i, j] += w
+        axis = x.ndim - len(sizes) + d
+        matrix = matrix.T if transposed else matrix
+        x = np.moveaxis(np.tensordot(x, matrix, axes=(axis, 1)), -1, axis)
+    return np.ascontiguousarray(x)
+
+
 def resampler(
     name: str,
     shape: Callable[..., Shape],
@@ -29,18 +43,6 @@ def resampler(
     back: Callable[..., Any],
 ) -> None:
     """``shape``: (x's type, **how) -> the result's; ``rows``: (sizes, **how) -> for each dim, each result's weights."""
-
-    def apply(np: Any, x: Any, sizes: Ints, transposed: bool, how: dict[str, Any]) -> Any:
-        (x,) = wide(np, x)
-        for d, weights in enumerate(rows(sizes, **how)):
-            matrix = np.zeros((len(weights), sizes[d]), x.dtype)
-            for i, row in enumerate(weights):
-                for j, w in row.items():
-                    matrix[i, j] += w
-            axis = x.ndim - len(sizes) + d
-            matrix = matrix.T if transposed else matrix
-            x = np.moveaxis(np.tensordot(x, matrix, axes=(axis, 1)), -1, axis)
-        return np.ascontiguousarray(x)
 
     def infer(x: TensorType, **how: Any) -> TensorType:
         return TensorType(shape(x, **how), x.dtype)
@@ -57,14 +59,14 @@ def resampler(
         infer=infer,
         vjp=(lambda g, _y, _x, **how: one(f"{name}_backward", g, sizes=tuple(_x.shape[-rank(how) :]), **how),),
         torch=forward,
-        kernel=lambda np, x, **how: apply(np, x, x.shape[-rank(how) :], False, how),
+        kernel=lambda np, x, **how: _applied(np, x, s := x.shape[-rank(how) :], rows(s, **how), False),
     )
     op(
         f"{name}_backward",
         infer=infer_back,
         vjp=(lambda d, _y, _g, *, sizes, **how: one(name, d, **how),),
         torch=back,
-        kernel=lambda np, g, *, sizes, **how: apply(np, g, sizes, True, how),
+        kernel=lambda np, g, *, sizes, **how: _applied(np, g, sizes, rows(sizes, **how), True),
     )
 
 

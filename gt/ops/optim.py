@@ -43,14 +43,19 @@ def _step(name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: 
     def kernel(xp: Any, *operands: Any, n: int, **flags: Any) -> Any:
         found, rest = columns(operands, n, flags)
         rows = [rule(xp, *row, *rest, **flags) for row in zip(*found, strict=True)]
-        made = tuple(row[k] for k in range(len(found) - 1) for row in rows)
-        return made if len(made) > 1 else made[0]
+        return _alone(tuple(row[k] for k in range(len(found) - 1) for row in rows))
 
-    def inplace(torch: Any, *operands: Any, n: int, **flags: Any) -> None:
+    def inplace(torch: Any, *operands: Any, n: int, **flags: Any) -> Any:
         found, rest = columns(operands, n, flags)
         many(torch, *found, *rest, **flags)
+        return _alone(operands[: n * (len(found) - 1)])
 
     op(name, infer=infer, kernel=kernel, inplace=inplace)
+
+
+def _alone(results: tuple[Any, ...]) -> Any:
+    """A single result is no tuple."""
+    return results if len(results) > 1 else results[0]
 
 
 def _same_strides(torch: Any, params: list[Any], *others: list[Any]) -> tuple[list[Any], ...]:
@@ -65,7 +70,7 @@ def _decayed(torch: Any, params: list[Any], grads: list[Any], weight_decay: floa
     """The gradients an optimizer goes by; fresh memory unless they are the given ones."""
     if maximize:
         grads = torch._foreach_neg(grads)
-    return torch._foreach_add(grads, params, alpha=weight_decay) if weight_decay else grads  # type: ignore[no-any-return]
+    return torch._foreach_add(grads, params, alpha=weight_decay) if weight_decay else grads
 
 
 def _one_decayed(p: Any, g: Any, weight_decay: float, maximize: bool) -> Any:
@@ -277,34 +282,44 @@ def _total_norm(xp: Any, *xs: Any, ord: float) -> Any:
     return xp.linalg.vector_norm(xp.stack([xp.linalg.vector_norm(x, ord=ord) for x in xs]), ord=ord)
 
 
+def _total_norm_torch(torch: Any, *xs: Any, ord: float) -> Any:
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(xs, ord)), ord)
+
+
 op(
     "total_norm",
-    infer=lambda *xs, ord: TensorType((), _tensors(*xs)[0].dtype),
+    infer=lambda *xs, **_: TensorType((), _tensors(*xs)[0].dtype),
     kernel=_total_norm,
-    torch=lambda torch, *xs, ord: torch.linalg.vector_norm(torch.stack(torch._foreach_norm(xs, ord)), ord),
+    torch=_total_norm_torch,
 )
+
+
+def _scale_many_(torch: Any, *xs: Any) -> Any:
+    torch._foreach_mul_(list(xs[:-1]), xs[-1])
+    return _alone(xs[:-1])
+
 
 op(
     "scale_many",
     infer=lambda *xs: _tensors(*xs)[:-1],
-    kernel=lambda xp, *xs: tuple(x * xs[-1] for x in xs[:-1]) if len(xs) > 2 else xs[0] * xs[1],
-    inplace=lambda torch, *xs: torch._foreach_mul_(list(xs[:-1]), xs[-1]),
+    kernel=lambda xp, *xs: _alone(tuple(x * xs[-1] for x in xs[:-1])),
+    inplace=_scale_many_,
 )
 
 
-def _clamp_many(xp: Any, *operands: Any) -> Any:
-    *xs, low, high = operands
-    made = tuple(xp.clip(x, low, high) for x in xs)
-    return made if len(made) > 1 else made[0]
-
-
-def _clamp_many_(torch: Any, *operands: Any) -> None:
+def _clamp_many_(torch: Any, *operands: Any) -> Any:
     *xs, low, high = operands
     torch._foreach_clamp_min_(xs, low)
     torch._foreach_clamp_max_(xs, high)
+    return _alone(tuple(xs))
 
 
-op("clamp_many", infer=lambda *xs: _tensors(*xs[:-2]), kernel=_clamp_many, inplace=_clamp_many_)
+op(
+    "clamp_many",
+    infer=lambda *xs: _tensors(*xs[:-2]),
+    kernel=lambda xp, *xs: _alone(tuple(xp.clip(x, *xs[-2:]) for x in xs[:-2])),
+    inplace=_clamp_many_,
+)
 
 
 def _unscale_types(*operands: OperandType) -> tuple[TensorType, ...]:
@@ -320,7 +335,7 @@ def _unscale(xp: Any, *operands: Any) -> tuple[Any, ...]:
     return (*(x * factor for x in xs), xp.where(bad, xp.ones_like(found), found))
 
 
-def _unscale_(torch: Any, *operands: Any) -> None:
+def _unscale_(torch: Any, *operands: Any) -> Any:
     *xs, found, factor = operands
     by_dtype: dict[Any, list[Any]] = {}
     for x in xs:
@@ -328,6 +343,7 @@ def _unscale_(torch: Any, *operands: Any) -> None:
     number = torch.full((1,), factor, dtype=torch.float32, device=found.device)
     for some in by_dtype.values():
         torch._amp_foreach_non_finite_check_and_unscale_(some, found.view(1), number)
+    return (*xs, found)
 
 
 #: gradients times a number; the last result is 1 if any of them was not finite, else as it was

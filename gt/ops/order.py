@@ -8,7 +8,7 @@ from typing import Any
 from gt.errors import DimError
 from gt.ops.core import Types, op
 from gt.ops.infer import without, wrap_dim
-from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, folded, in_, restored, selected
+from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, folded, in_, restored
 from gt.types import TensorType, int64
 
 # -- norms ---------------------------------------------------------------------------------
@@ -148,27 +148,4 @@ op(
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.mode(x, dim, keepdim),
     kernel=_mode_numpy,
-)
-
-
-def _kth(x: TensorType, *, k: int, dim: int, keepdim: bool) -> Types:
-    made = _found(x, dim=dim, keepdim=keepdim)
-    if not 1 <= k <= (x.shape[dim] if x.ndim else 1):
-        raise DimError(f"k is {k}, and dim {dim} has size {x.shape[dim] if x.ndim else 1}")
-    return made
-
-
-def _kth_numpy(np: Any, x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
-    row = np.moveaxis(x if x.ndim else x.reshape(1), dim, -1)
-    at = np.argsort(row, axis=-1, kind="stable")[..., k - 1 : k]
-    shape = without(x.shape, (dim,), keepdim)
-    return np.take_along_axis(row, at, axis=-1).reshape(shape), at.reshape(shape)
-
-
-op(
-    "kthvalue",
-    infer=_kth,
-    vjp=(lambda g, y1, _x, *, k, dim, keepdim: selected(g, y1, _x, dim=dim, keepdim=keepdim),),
-    torch=lambda torch, x, *, k, dim, keepdim: torch.kthvalue(x, k, dim, keepdim),
-    kernel=_kth_numpy,
 )

@@ -12,8 +12,8 @@ from gt.types import OperandType, Scalar, Shape, TensorType, bool_
 
 
 def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
-    shape = positions((index,))
     dim = wrap_dim(dim, x.ndim)
+    shape = index.shape if isinstance(index, TensorType) and not index.numel else positions((index,))
     ours, theirs = x.shape or (1,), shape or (1,)
     if 0 in shape:  # nothing is picked: torch does not look any further
         return TensorType(shape, x.dtype)
@@ -94,7 +94,11 @@ def _scatter_add_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int) ->
 
 def _picked(g: Any, index: Any, source: Any, dim: int) -> Any:
     """The gradient of a source, of which the index may have taken a part."""
-    back = g.gather(dim, index)
+    return _grown(g.gather(dim, index), source)
+
+
+def _grown(back: Any, source: Any) -> Any:
+    """With zeros for what was not taken."""
     if tuple(back.shape) == tuple(source.shape):
         return back
     if back.ndim != source.ndim:
@@ -173,21 +177,23 @@ def _fold_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int, reduce: s
 def _fold_back(
     needs: Any, g: Any, y: Any, x: Any, index: Any, source: Any, *, dim: int, reduce: str, include_self: bool
 ) -> list[Any]:
-    pulled = _FOLD_BACKS[reduce](g, y, x, index, source, dim, include_self)
-    mine, theirs = pulled
+    part = source
+    if tuple(index.shape) != tuple(source.shape):
+        part = source[tuple(map(slice, index.shape))] if index.ndim else source.reshape(())
+    mine, theirs = _FOLD_BACKS[reduce](g, y, x, index, part, dim, include_self)
     if not include_self:
         mine = mine._op("scatter", index, 0, dim=dim)
-    return [mine, None, theirs]
+    return [mine, None, _grown(theirs, source)]
 
 
 def _sum_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
-    return g, _picked(g, index, source, dim)
+    return g, g.gather(dim, index)
 
 
 def _mean_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
     start = x.new_ones(x.shape) if own else x.new_zeros(x.shape)
     count = start.scatter_add(dim, index, source.new_ones(source.shape)).clamp(min=1)
-    return g / count, _picked(g / count, index, source, dim)
+    return g / count, (g / count).gather(dim, index)
 
 
 def _prod_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
@@ -211,12 +217,9 @@ def _how(dim: int, own: bool) -> dict[str, Any]:
 def _extreme_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
     """Shared evenly among all that are the extreme."""
     mine = (x == y).to(g.dtype)
-    if not own:
-        mine = mine._op("scatter", index, 0, dim=dim)
     theirs = (source == y.gather(dim, index)).to(g.dtype)
     share = g / mine.scatter_add(dim, index, theirs).clamp(min=1)
-    # a place nobody wrote to keeps its own value, and so its own gradient
-    return share * (x == y).to(g.dtype), share.gather(dim, index) * theirs
+    return share * mine, share.gather(dim, index) * theirs
 
 
 _FOLD_BACKS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
-from gt.ops.infer import shown, wrap_dim
+from gt.ops.infer import shown, without, wrap_dim
 from gt.types import OperandType, Scalar, TensorType, bool_, int32, int64
 
 
@@ -65,6 +65,41 @@ op(
     vjp=(_ordered_back,),
     torch=lambda torch, x, **attrs: torch.topk(x, **attrs),
     kernel=_topk_numpy,
+)
+
+
+def _kth(x: TensorType, *, k: int, dim: int, keepdim: bool) -> Types:
+    dim = wrap_dim(dim, x.ndim)
+    if x.dtype is bool_:
+        raise DTypeError("not defined for bool; use x.to(gt.uint8)")
+    size = x.shape[dim] if x.ndim else 1
+    if not 1 <= k <= size:
+        raise ShapeError(f"k={k} is not within the {size} elements of dim {dim}")
+    shape = without(x.shape, (dim,), keepdim) if x.ndim else ()
+    return TensorType(shape, x.dtype), TensorType(shape, int64)
+
+
+def _kth_numpy(np: Any, x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
+    if not x.ndim:
+        return x.copy(), np.zeros((), dtype=np.int64)
+    order = np.take(np.argsort(x, axis=dim, kind="stable"), np.asarray([k - 1]), axis=dim)
+    values = np.take_along_axis(x, order, axis=dim)
+    return (values, order) if keepdim else (np.squeeze(values, dim), np.squeeze(order, dim))
+
+
+def _kth_back(g: Any, y: Any, _x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
+    given, at = g[0], y[1]
+    if _x.ndim and not keepdim:
+        given, at = given.unsqueeze(dim), at.unsqueeze(dim)
+    return given.new_zeros(_x.shape)._op_("scatter_add", at, given, dim=dim)
+
+
+op(
+    "kthvalue",
+    infer=_kth,
+    vjp=(_kth_back,),
+    torch=lambda torch, x, *, k, dim, keepdim: torch.kthvalue(x, k, dim, keepdim),
+    kernel=_kth_numpy,
 )
 
 # -- finding places ------------------------------------------------------------------------

@@ -200,7 +200,8 @@ def _eigh_back(g: Any, y: Any, _x: Any) -> Any:
     if g[1] is not None:
         turned = v.mT @ g[1]
         inner = inner + (turned - turned.diagonal(0, -2, -1).diag_embed()) / _differences(w)
-    return v @ inner @ v.mT
+    made = v @ inner @ v.mT
+    return (made + made.mT) * 0.5
 
 
 op(

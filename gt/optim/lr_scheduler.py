@@ -30,7 +30,8 @@ Lambda = Callable[[int], float]
 class LambdaLR(LRScheduler):
     def __init__(self, optimizer: Optimizer, lr_lambda: Lambda | Sequence[Lambda], last_epoch: int = -1) -> None:
         count = len(optimizer.param_groups)
-        self.lr_lambdas = list(lr_lambda) if isinstance(lr_lambda, list | tuple) else [lr_lambda] * count
+        given: Any = lr_lambda
+        self.lr_lambdas: list[Lambda] = list(given) if isinstance(given, list | tuple) else [given] * count
         if len(self.lr_lambdas) != count:
             raise ValueError(f"Expected {count} lr_lambdas, but got {len(self.lr_lambdas)}")
         super().__init__(optimizer, last_epoch)

@@ -47,20 +47,15 @@ class OneCycleLR(LRScheduler):
             raise ValueError(f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
         self.total_steps, self.cycle_momentum, self.anneal_strategy = total_steps, cycle_momentum, anneal_strategy
         self.phases = _phases(total_steps, pct_start, three_phase)
-        groups = optimizer.param_groups
+        if cycle_momentum and not {"momentum", "betas"} & set(optimizer.defaults):
+            raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
         if last_epoch == -1:
+            groups = optimizer.param_groups
             for group, lr in zip(groups, _each(max_lr, groups, "max_lr"), strict=True):
-                group["initial_lr"] = lr / div_factor
-                group["max_lr"] = lr
-                group["min_lr"] = group["initial_lr"] / final_div_factor
-        if cycle_momentum:
-            if "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults:
-                raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
-            if last_epoch == -1:
-                high, low = _each(max_momentum, groups, "max_momentum"), _each(base_momentum, groups, "base_momentum")
-                for group, most, least in zip(groups, high, low, strict=True):
-                    group["max_momentum"], group["base_momentum"] = most, least
-                    _set_momentum(group, most)
+                first = lr / div_factor
+                group.update(initial_lr=first, max_lr=lr, min_lr=first / final_div_factor)
+            if cycle_momentum:
+                _start_momenta(groups, max_momentum, base_momentum)
         super().__init__(optimizer, last_epoch)
 
     def next(self, group: Group, base: float) -> float:
@@ -68,11 +63,8 @@ class OneCycleLR(LRScheduler):
             raise ValueError(
                 f"Tried to step {self.last_epoch} times. The specified number of total steps is {self.total_steps}"
             )
-        start = 0.0
-        for end, rates, momenta in self.phases:
-            if self.last_epoch <= end or end == self.phases[-1][0]:
-                break
-            start = end
+        before = [end for end, _, _ in self.phases[:-1] if self.last_epoch > end]
+        start, (end, rates, momenta) = before[-1] if before else 0.0, self.phases[len(before)]
         part = (self.last_epoch - start) / (end - start)
         anneal = ANNEAL[self.anneal_strategy]
         if self.cycle_momentum:
@@ -91,6 +83,13 @@ def _phases(total: int, pct_start: float, three: bool) -> list[tuple[float, tupl
         (2 * pct_start * total - 2, ("max_lr", "initial_lr"), rising),
         (total - 1, ("initial_lr", "min_lr"), ("max_momentum", "max_momentum")),
     ]
+
+
+def _start_momenta(groups: list[Group], max_momentum: Any, base_momentum: Any) -> None:
+    high, low = _each(max_momentum, groups, "max_momentum"), _each(base_momentum, groups, "base_momentum")
+    for group, most, least in zip(groups, high, low, strict=True):
+        group.update(max_momentum=most, base_momentum=least)
+        _set_momentum(group, most)
 
 
 def _each(value: float | list[float], groups: list[Group], name: str) -> list[float]:

@@ -44,7 +44,8 @@ class Optimizer:
         self._step_hooks: tuple[list[Any], list[Any]] = ([], [])
         if isinstance(params, Tensor):
             raise TypeError(
-                f"params argument given to the optimizer should be an iterable of Tensors or dicts, but got {type(params)}"
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
+                f"{type(params)}"
             )
         given = list(params)
         if not given:

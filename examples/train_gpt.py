@@ -1,0 +1,109 @@
+"""A GPT that learns to write, letter by letter: ``python examples/train_gpt.py``.
+
+The text is by Lewis Carroll (examples/data/carroll.txt, in the public domain). The model is small, and so is the
+text: what it writes in the end it has mostly learnt by heart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+
+import gt
+from gt import nn
+
+TEXT = Path(__file__).parent / "data" / "carroll.txt"
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (
+            y.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for y in self.qkv(self.norm1(x)).split(width, dim=2)
+        )
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp(self.norm2(x))
+
+
+class Gpt(nn.Module):
+    def __init__(self, letters: int, width: int, heads: int, layers: int, length: int) -> None:
+        super().__init__()
+        self.length = length
+        self.letters, self.places = nn.Embedding(letters, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, letters, bias=False)
+
+    def forward(self, ids):
+        x = self.letters(ids) + self.places(gt.arange(ids.shape[1]))
+        return self.head(self.norm(self.blocks(x)))
+
+    @gt.no_grad()
+    def write(self, ids, count: int):
+        """So many letters more: nothing is read until they are all there."""
+        for _ in range(count):
+            logits = self(ids[:, -self.length :])[:, -1]
+            chosen = gt.multinomial(nn.functional.softmax(logits / 0.8, dim=-1), 1)
+            ids = gt.cat([ids, chosen], 1)
+        return ids
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    for name, default in (("steps", 300), ("batch", 16), ("length", 64), ("width", 96), ("layers", 2), ("heads", 4)):
+        options.add_argument(f"--{name}", type=int, default=default)
+    options.add_argument("--bf16", action="store_true", help="compute in bfloat16 where it does no harm")
+    options.add_argument("--save", type=Path, help="write the trained model as a safetensors file")
+    given = options.parse_args()
+    gt.manual_seed(0)
+    text = TEXT.read_text()
+    letters = sorted(set(text))
+    data = np.array([letters.index(c) for c in text])
+    model = Gpt(len(letters), given.width, given.heads, given.layers, given.length)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(data):,} letters, {len(letters)} different")
+    train(model, data, given)
+    if given.save:
+        gt.save(model.state_dict(), given.save)
+    written = model.eval().write(gt.tensor([[letters.index("T")]]), 300)
+    print("".join(letters[i] for i in written[0].tolist()))
+
+
+def train(model: Gpt, data: np.ndarray, given: argparse.Namespace) -> None:
+    optimizer = gt.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    schedule = gt.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.steps, 3e-4)
+    begun = time.perf_counter()
+    for step, (x, y) in enumerate(gt.to_device(batches(data, given)), 1):
+        with gt.autocast(dtype=gt.bfloat16, enabled=given.bf16):
+            loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % max(1, given.steps // 10) == 0:
+            value = loss.item()
+            rate = step * given.batch * given.length / (time.perf_counter() - begun)
+            print(f"step {step:5}  loss {value:.3f}  {rate:,.0f} tokens/s")
+
+
+def batches(data: np.ndarray, given: argparse.Namespace):
+    rng = np.random.default_rng(0)
+    for _ in range(given.steps):
+        starts = rng.integers(0, len(data) - given.length - 1, given.batch)
+        rows = data[starts[:, None] + np.arange(given.length + 1)]
+        yield rows[:, :-1], rows[:, 1:]
+
+
+if __name__ == "__main__":
+    main()
