@@ -167,13 +167,15 @@ def diff(
         raise refuse(ShapeError, f"order must be non-negative but got {n}", "diff", x)
     if not x._type.ndim:
         raise refuse(ShapeError, "needs a tensor of at least one dim", "diff", x)
+    if n == 0:  # torch leaves out what would stand around it
+        return pointwise.clone(x)
     around = [part for part in (prepend, x, append) if part is not None]
     x = x if len(around) == 1 else cat(around, dim)
     size = x._type.shape[dim]
     for k in range(builtins.min(n, size)):
         later, sooner = (x.narrow(dim, start, size - k - 1) for start in (1, 0))
         x = pointwise.ne(later, sooner) if x._type.dtype.kind == "b" else pointwise.sub(later, sooner)
-    return x if n else pointwise.clone(x)
+    return x
 
 
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
