@@ -28,6 +28,10 @@ INDEX, INDEX_PUT, MASKED_SCATTER = (OPS[n] for n in ("index", "index_put", "mask
 Call = tuple[Op, tuple[Any, ...], Attrs]
 
 
+#: torch's words for what `scatter` does with what is there
+SCATTERED = {"add": "sum", "multiply": "prod"}
+
+
 def _both(name: str, plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     """A function and its in-place form from what they have in common."""
 
@@ -60,11 +64,11 @@ def _scatter(
         given = pointwise.fitting("scatter", x, given)
     if reduce is None:
         return SCATTER, (index, given), (("dim", dim),)
-    if reduce not in ("add", "multiply"):
+    how = SCATTERED.get(reduce)
+    if how is None:
         raise refuse(ShapeError, "reduce is 'add' or 'multiply'", "scatter", x, index, reduce=reduce)
     if not isinstance(given, Tensor):
         given = creation.full(index._type.shape, given, dtype=x._type.dtype)
-    how = {"add": "sum", "multiply": "prod"}[reduce]
     return SCATTER_REDUCE, (index, given), (("dim", dim), ("reduce", how), ("include_self", True))
 
 

@@ -42,6 +42,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     vjp: tuple[Callable[..., Any] | None, ...] | Callable[..., Any] | None = None
     #: (*operand types, **attrs) -> arithmetic operations, for ops that do many an element.
     flops: Callable[..., int] | None = None
+    #: It does something outside the workers' memory: it must run once for each time it is asked for.
+    effects: bool = False
     #: There is no operand to tell the device from: the kernel takes ``device=``.
     creates: bool = False
     #: The kernel takes ``out=``, the tuple of result types: its attributes alone do not tell them.

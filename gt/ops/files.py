@@ -70,6 +70,7 @@ def _torch_bytes(torch: Any, x: Any) -> Any:
 op(
     "save_file",
     infer=_saved,
+    effects=True,
     torch=lambda torch, request, *xs: torch.tensor(_save(request, [_torch_bytes(torch, x) for x in xs])),
     kernel=lambda np, request, *xs: np.asarray(_save(request, [x.tobytes() for x in xs])),
 )
@@ -125,4 +126,4 @@ def _load_numpy(np: Any, request: Any, *, types: Any, device: Any, out: tuple[Te
     return (*made, np.asarray(len(made)))
 
 
-op("load_file", infer=_loaded, creates=True, wants_out=True, torch=_load_torch, kernel=_load_numpy)
+op("load_file", infer=_loaded, effects=True, creates=True, wants_out=True, torch=_load_torch, kernel=_load_numpy)
