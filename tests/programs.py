@@ -59,6 +59,9 @@ class Program:
 
     # -- what it may do ------------------------------------------------------------------
 
+    #: how often an operand is one that is at hand already
+    reuse = 0.7
+
     def act(self) -> None:
         actions = (self.compute, self.compute, self.compute, self.compute, self.free, self.read, self.look, self.write)
         self.rng.choice((*actions, self.write))()
@@ -178,7 +181,7 @@ class Program:
         """A slot in the place of a tensor: one we have, or a new one."""
         if not isinstance(x, torch.Tensor | np.ndarray):
             return x
-        if self.slots and self.rng.random() < 0.7:
+        if self.slots and self.rng.random() < self.reuse:
             return self.rng.choice(self.slots)
         if isinstance(x, torch.Tensor):
             data = memoryview(x.reshape(-1).view(torch.uint8).numpy().tobytes()) if x.numel() else memoryview(b"")

@@ -250,6 +250,7 @@ class Deaths:
 def test_every_sample_of_every_op(backend: str) -> None:
     cluster = Cluster(2, seed=1, backend=backend)
     program = Program(cluster.add_client(), random.Random(1), backend)
+    program.reuse = 0.0
     for sample in SAMPLES:
         if not OPS[sample.op].view:
             program.compute(sample)
