@@ -15,7 +15,7 @@ import zmq
 
 from gt.client.emit import binary
 from gt.client.session import Session
-from gt.client.tensor import Tensor
+from gt.client.tensor import Cell, Tensor
 from gt.dispatcher.actions import Send as ToPeer
 from gt.dispatcher.core import Dispatcher
 from gt.ops import OPS
@@ -149,7 +149,7 @@ def recorded_program(instructions: int) -> list[bytes]:
     make = (("shape", (64, 64)), ("dtype", "float32"))
     code, _, _ = session.define(OPS["full"], make, (_scalar(),), False)
     session.extend((code, 0, session.next_id(), 1.0))
-    x = y = Tensor(1, TensorType((64, 64)), session)
+    x = y = Tensor(Cell(1, session), TensorType((64, 64)))
     for _ in range(instructions):
         y = binary(OPS["add"], y, x)
     session.flush()

@@ -141,12 +141,13 @@ class Session:
 
     def free(self) -> None:
         """Tell the workers which tensors Python let go since the last time; many at once, not all of a million."""
-        dropped, append = self.dropped, self.words.append
-        for _ in range(min(len(dropped), FREED)):
+        dropped, append, count = self.dropped, self.words.append, FREED
+        while dropped and count:
             try:
                 append(-dropped.popleft())
             except IndexError:  # another thread was quicker
                 return
+            count -= 1
 
     def flush(self) -> None:
         """Send what was emitted so far; before, wait if too much of what was sent is not done yet."""
