@@ -161,8 +161,12 @@ def large_values(rounds: int) -> Iterator[Row]:
 
 
 def starting(rounds: int) -> Iterator[Row]:
+    # with its bytecode cached, as Python does unless it is forbidden to: the round to warm up writes it
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+
     def python(program: str) -> Callable[[], Any]:
-        return lambda: subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-c", program]
+        return lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
 
     acts = [python(p) for p in ("", "import gt", "import torch", "import gt; print(gt.randn(2, 2))")]
     nothing, import_gt, import_torch, first = in_turns(min(rounds, 5), *acts)

@@ -28,7 +28,7 @@ def test_same_seed_same_numbers_whatever_the_workers(stack):
             normal = [round(v, 4) for v in gt.randn(5).tolist()]
             print(normal, gt.rand(3).tolist(), gt.randint(0, 9, (4,)).tolist(), flush=True)
     """
-    client = script(program, stack=stack)
+    client = script(program, stack=stack, GT_SHARE_GPUS="1")
     assert client.end() == 0, client.output
     assert len(client.lines) == 3
     assert len(set(client.lines)) == 1
@@ -53,6 +53,7 @@ def test_gpu_workers_really_changes_the_number(stack):
         """,
         stack=stack,
         GT_BACKEND="numpy",
+        GT_SHARE_GPUS="1",
     )
     assert client.end() == 0, client.output
     assert client.lines[:3] == ["1 1 2.0", "3 3 2.0", "2 2 2.0"]
