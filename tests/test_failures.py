@@ -578,3 +578,52 @@ def test_noise_on_the_port_disturbs_nobody(system):
     client.expect("all right")
     assert client.end() == 0
     assert system.server.popen.poll() is None
+
+
+def test_bad_frames_from_one_who_holds_the_secret(system):
+    """Random, truncated and oversized frames over real, authenticated sockets: each costs its sender the connection."""
+    import random
+
+    from gt.version import PROTOCOL, VERSION
+    from gt.wire.auth import peer_keys
+    from gt.wire.codec import encode
+    from gt.wire.messages import MAX_FRAME, Hello, Submit
+    from gt.wire.sockets import ZmqConnection
+    from tests.processes import TOKEN
+
+    client = system.client(
+        """
+        say("ready")
+        x = gt.zeros(4)
+        for i in range(400):
+            x.add_(1)
+            assert x.sum().item() == 4 * (i + 1)
+        say("all right")
+        """
+    )
+    client.expect("ready")
+    rng = random.Random(0)
+    hello = encode(Hello("client", PROTOCOL, VERSION, "", 1))
+    submit = encode(Submit(1, [], [16, 0, 1, 2, 3], 5))
+    bad = [rng.randbytes(rng.randrange(1, 300)) for _ in range(6)]
+    bad += [submit[:n] for n in (1, 4, len(submit) - 1)] + [submit, b"", b"\xc1" * 50, b"x" * (MAX_FRAME + 1)]
+    keys = peer_keys(TOKEN)
+    for frame in bad:
+        for first in ([hello], []):
+            connection = ZmqConnection(f"tcp://127.0.0.1:{system.port}", keys)
+            for message in (*first, frame):
+                connection.send([message])
+            told = []
+            wait_until(
+                lambda connection=connection, told=told: (
+                    (connection.wait(100) and told.extend(connection.take()))
+                    or connection.ended
+                    or any(b"Refused" in frames[0] for frames in told)
+                ),
+                10,
+                f"the end of a connection that sent {frame[:20]!r}",
+            )
+            connection.close()
+    client.expect("all right")
+    assert client.end() == 0
+    assert "a connection was ended" in system.server.output
