@@ -6,8 +6,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .PHONY: demo test check bench clean
 
-demo: .venv/worker
+demo: .venv/demo
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/train_mlp.py --plot losses.png
 
 test: .venv/test
 	$(BIN)/python -m pytest
@@ -26,6 +27,10 @@ bench: .venv/test
 .venv/worker: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[worker]'
 	$(BIN)/python -m compileall -q gt
+	touch $@
+
+.venv/demo: .venv/worker
+	$(PIP) -e '.[worker,demo]'
 	touch $@
 
 .venv/test: .venv/worker

@@ -100,7 +100,15 @@ __all__ += _views.__all__
 
 #: modules that are loaded when they are first asked for, and names out of such modules
 _LAZY = ("amp", "nn", "optim")
-_LAZY_NAMES = {"autocast": "amp", "is_autocast_enabled": "amp", "save": "saving", "load": "saving", "to_device": "data"}
+_FUNCTIONAL = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d cosine_similarity group_norm layer_norm rms_norm"
+_LAZY_NAMES = dict.fromkeys([*_FUNCTIONAL.split(), "pixel_shuffle", "pixel_unshuffle"], "nn.functional")
+_LAZY_NAMES |= {
+    "autocast": "amp",
+    "is_autocast_enabled": "amp",
+    "save": "saving",
+    "load": "saving",
+    "to_device": "data",
+}
 
 
 def __getattr__(name: str) -> Any:
