@@ -124,6 +124,37 @@ def round_trip(rounds: int) -> Iterator[Row]:
     yield Row("a+b of 2x2 and read", 1 / ratio(gt_s, bare_s), "x bare ping-pong", "<=", 2.0, details)
 
 
+TRIPS = """
+import sys, time, gt
+gt.connect(sys.argv[1])
+a = gt.ones(2, 2)
+a.numpy()
+print("ready", flush=True)
+for line in sys.stdin:
+    for _ in range(100): (a + a).numpy()
+    print("done", flush=True)
+"""
+
+
+def transports(rounds: int) -> Iterator[Row]:
+    """The same round trip within the local system's Unix socket and over ZeroMQ, TCP and CURVE."""
+    a = gt.ones(2, 2)
+    with bare.System() as system:
+        client = system.client(TRIPS)
+
+        def local() -> None:
+            for _ in range(100):
+                (a + a).numpy()
+
+        def connected() -> None:
+            client.tell("go")
+            client.hear("done")
+
+        unix_s, zmq_s = in_turns(rounds, local, connected)
+    details = {"unix_us": statistics.median(unix_s) * 1e4, "zmq_us": statistics.median(zmq_s) * 1e4}
+    yield Row("round trip by Unix socket", 1 / ratio(unix_s, zmq_s), "x over ZeroMQ", details=details)
+
+
 def matmul(rounds: int) -> Iterator[Row]:
     n = 2048
     x, t = gt.rand(n, n), torch.rand(n, n, device=DEVICE)
@@ -238,6 +269,7 @@ def dispatcher_alone(rounds: int) -> Iterator[Row]:
 MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
     "adds": chained_adds,
     "round-trip": round_trip,
+    "transports": transports,
     "matmul": matmul,
     "values": large_values,
     "memory": flat_memory,
@@ -256,7 +288,6 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
         "torch_threads": torch.get_num_threads(),
-        "worker_threads": torch.get_num_threads(),
     }
 
 

@@ -13,7 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gt
-from gt.ops import OPS
 from gt.testing import Cluster
 
 CLUSTER: Cluster | None = None
@@ -486,12 +485,7 @@ WRITES = {
     "exp": lambda v, x: v.mul_(0.1).exp_(),
 }
 
-#: writing into a view needs the gradients of these
-PENDING = [name for name in ("put_view", "slice") if OPS[name].vjp is None]
-needs_views = pytest.mark.skipif(bool(PENDING), reason=f"no gradient yet for {PENDING}")
 
-
-@needs_views
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(VIEWS)), st.sampled_from(sorted(WRITES))), min_size=1, max_size=4))
 def test_random_programs_of_views_and_writes(program: list[tuple[str, str]]) -> None:

@@ -1,6 +1,6 @@
 """The instruction set: one declaration an op. Importing this package fills the table `OPS`."""
 
-from gt.ops import (
+from gt.ops import (  # noqa: F401, importing a family declares its ops
     activations,
     arithmetic,
     compare,
@@ -35,35 +35,3 @@ from gt.ops.core import OPS, Attrs, Op
 from gt.ops.signature import Signature, sign
 
 __all__ = ["OPS", "Attrs", "Op", "Signature", "sign"]
-
-_FAMILIES = (
-    activations,
-    arithmetic,
-    compare,
-    create,
-    files,
-    functions,
-    index,
-    linalg,
-    nn_attention,
-    nn_channels,
-    nn_conv,
-    nn_dropout,
-    nn_gate,
-    nn_linear,
-    nn_loss,
-    nn_norm,
-    nn_pool,
-    nn_resample,
-    optim,
-    order,
-    pieces,
-    pointwise,
-    product,
-    reduce,
-    scan,
-    scatter,
-    select,
-    shape,
-    solve,
-)
