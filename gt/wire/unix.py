@@ -1,9 +1,9 @@
 """The transport of one machine: a Unix socket, without a library between us and the kernel.
 
 ZeroMQ hands every message to a thread of its own and back. With three busy processes on two cores that is a third of a
-round trip: it takes two thirds of the time by this socket (``python benchmarks/control_plane.py --only transports``), although bare
-hops without any work in them cost the same. Between processes of one user on one host none of what it offers is
-needed: access is a matter of the socket's folder, and the kernel tells of a peer's end at once.
+round trip (``python benchmarks/control_plane.py --only transports``), although bare hops without any work in them cost
+the same. Between processes of one user on one host none of what it offers is needed: access is a matter of the
+socket's folder, and the kernel tells of a peer's end at once.
 
 On the wire a message is: the number of its frames (one byte), their lengths (four bytes each), the frames.
 """
