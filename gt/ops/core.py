@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from gt.errors import DimError, DTypeError, ShapeError
+from gt.ops.split import Apart, Cut, Split
 from gt.types import DTYPES, DType, OperandType, TensorType
 
 #: ``(("dim", 1), ("keepdim", False))``: sorted by nothing, written in the order of the op's signature
@@ -40,6 +41,10 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: (needs, g, y, *operands, **attrs) -> a gradient each, for all together. See `gt.client.tape`. Without it, no
     #: gradient goes through the op.
     vjp: tuple[Callable[..., Any] | None, ...] | Callable[..., Any] | None = None
+    #: (*operand types, **attrs) -> how it may be cut across workers, None if not. Without it, workers gather, and say so.
+    split: Callable[..., Split | Apart | None] | None = None
+    #: (attrs, cut) -> the attributes for one worker's share, where they depend on it: a shape, a position.
+    local: Callable[[dict[str, Any], Cut], dict[str, Any]] | None = None
     #: (*operand types, **attrs) -> arithmetic operations, for ops that do many an element.
     flops: Callable[..., int] | None = None
     #: It does something outside the workers' memory: it must run once for each time it is asked for.
