@@ -1,7 +1,7 @@
 """Every message that crosses a wire, and nothing else: frozen data without behaviour.
 
-    client ──Hello, Submit, Part, Ask, Bye──▶ dispatcher ──Welcome, Admit, Execute, Part, Query, Drop──▶ worker
-    client ◀──Welcome, Refused, Credit, Trouble, values, Answer── dispatcher
+    client ──Hello, Submit, Part, Ask, Bye──▶ dispatcher ──Welcome, Admit, Define, Execute, Part, Query, Drop──▶ worker
+    client ◀──Welcome, Refused, Credit, Trouble, Advice, Blocks, values, Answer── dispatcher
                                        dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
 
 `Submit.stream` is the client's program, a flat list of words:
@@ -10,6 +10,12 @@
     FETCH, request, id                 send the tensor's value back
     RESET, code                        forget the signatures below this code; their numbers do not come back
     -id                                forget a tensor
+
+To workers, a stream also has the dispatcher's own signatures and moves, with codes from FIRST_LOCAL on, tensors with ids
+from FIRST_OWN on, and
+
+    READ, request, id, worker          send the value, or your block of it if ``worker`` is -1; if it is not you, say
+                                       only whether there is one
 
 An operand of type bytes is the bytes themselves, or the number of a transfer whose parts were sent before.
 
@@ -23,8 +29,10 @@ from typing import Any
 
 import msgspec
 
-FETCH, RESET = 1, 2
+FETCH, RESET, READ = 1, 2, 3
 FIRST_CODE = 16
+#: Above these, codes and tensor ids are the dispatcher's own: what it makes of a client's program for several workers.
+FIRST_LOCAL, FIRST_OWN = 1 << 31, 1 << 40
 
 #: The most a client may have under way, in words of its stream; eight bytes of a value in it count as one.
 WINDOW = 1 << 16
@@ -63,6 +71,10 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
     pid: int
     backend: str = ""
     device: str = ""
+    #: a worker's GPU, as no other names it; empty for a CPU
+    gpu: str = ""
+    #: where workers that are to work together with this one meet: "host:port"
+    store: str = ""
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -140,6 +152,8 @@ class PartTaken(Message, frozen=True, array_like=True, tag=True):
     transfer: int
     nbytes: int
     client: int = 0
+    #: whose part it was, if a worker's
+    worker: int = -1
 
 
 class Ask(Message, frozen=True, array_like=True, tag=True):
@@ -170,9 +184,33 @@ class Trouble(Message, frozen=True, array_like=True, tag=True):
     site: int
 
 
+class Advice(Message, frozen=True, array_like=True, tag=True):
+    """What a client should know, though nothing failed."""
+
+    text: str
+
+
+class Blocks(Message, frozen=True, array_like=True, tag=True):
+    """The value will come from several workers: (worker, starts, sizes) each; all of ``workers`` will answer."""
+
+    request: int
+    shape: tuple[int, ...]
+    itemsize: int
+    pieces: list[tuple[int, tuple[int, ...], tuple[int, ...]]]
+    workers: list[int]
+
+
+class Checked(Message, frozen=True, array_like=True, tag=True):
+    """This worker has a value there, too; another sends it."""
+
+    request: int
+    worker: int
+
+
 class ValueInline(Message, frozen=True, array_like=True, tag=True):
     request: int
     data: bytes
+    worker: int = -1
 
 
 class ValuePart(Message, frozen=True, array_like=True, tag=True):
@@ -183,6 +221,7 @@ class ValuePart(Message, frozen=True, array_like=True, tag=True):
     nbytes: int
     total: int
     place: Place | None = None
+    worker: int = -1
 
 
 class NoValue(Message, frozen=True, array_like=True, tag=True):
@@ -233,6 +272,44 @@ class Admit(Message, frozen=True, array_like=True, tag=True):
     host: str
 
 
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """What a code stands for from here on: this worker's part in moving a tensor. Its words are those of one operand."""
+
+    code: int
+    kind: str
+    group: int
+    how: list[tuple[str, Any]]
+    #: the type of what it has before, and has after; None if nothing
+    before: WireType | None
+    after: WireType | None
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """Workers that move tensors among each other, by their ranks, and where they meet."""
+
+    id: int
+    members: list[int]
+    store: str
+    backend: str
+
+
+class Define(Message, frozen=True, array_like=True, tag=True):
+    """What codes stand for on this worker; the instructions that use them are the same for several workers."""
+
+    client: int
+    definitions: list[Definition]
+    moves: list[Move]
+    groups: list[Group]
+
+
+class Leave(Message, frozen=True, array_like=True, tag=True):
+    """A member of this group is gone: what was under way in it will not end."""
+
+    client: int
+    group: int
+    reason: str
+
+
 class Execute(Message, frozen=True, array_like=True, tag=True):
     """A piece of one client's program for one worker, planned."""
 
@@ -279,6 +356,19 @@ class Report(Message, frozen=True, array_like=True, tag=True):
 
 ToDispatcher = Hello | Submit | Part | PartTaken | Ask | Bye | Done | Trouble | Reply | Report
 ToClient = (
-    Welcome | Refused | Alive | Credit | Trouble | ValueInline | ValuePart | NoValue | PartTaken | Answer | Roster
+    Welcome
+    | Refused
+    | Alive
+    | Credit
+    | Trouble
+    | Advice
+    | Blocks
+    | Checked
+    | ValueInline
+    | ValuePart
+    | NoValue
+    | PartTaken
+    | Answer
+    | Roster
 )
-ToWorker = Welcome | Refused | Alive | Admit | Execute | Part | PartTaken | Drop | Query
+ToWorker = Welcome | Refused | Alive | Admit | Define | Leave | Execute | Part | PartTaken | Drop | Query

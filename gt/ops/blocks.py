@@ -1,0 +1,27 @@
+"""What a worker does alone when a tensor's placement changes: take its block, or stand back from a sum."""
+
+from __future__ import annotations
+
+from gt.errors import ShapeError
+from gt.ops.core import op
+from gt.ops.infer import sizes as checked
+from gt.types import Shape, TensorType
+
+
+def _block(x: TensorType, *, starts: Shape, sizes: Shape) -> TensorType:
+    if not len(starts) == len(sizes) == x.ndim:
+        raise ShapeError(f"a start and a size for each of {x.ndim} dims, not {starts} and {sizes}")
+    if any(s < 0 or s + n > whole for s, n, whole in zip(starts, checked(sizes), x.shape, strict=True)):
+        raise ShapeError(f"the block at {starts} of {sizes} is not inside")
+    return TensorType(sizes, x.dtype)
+
+
+op(
+    "block",
+    infer=_block,
+    view=True,
+    kernel=lambda xp, x, *, starts, sizes: x[tuple(slice(s, s + n) for s, n in zip(starts, sizes, strict=True))],
+)
+
+# one worker keeps the value, the others have nothing to add
+op("term", infer=lambda x, *, mine: x, kernel=lambda xp, x, *, mine: xp.asarray(x, copy=True) if mine else xp.zeros_like(x))
