@@ -19,6 +19,14 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class SendAll:
+    """One message for several peers: it is encoded once."""
+
+    peers: tuple[Peer, ...]
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """This peer has no business here any more."""
 
@@ -26,4 +34,4 @@ class Close:
     reason: str
 
 
-Action = Send | Close
+Action = Send | SendAll | Close

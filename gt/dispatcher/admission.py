@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from gt.dispatcher.forward import Violation
-from gt.dispatcher.state import Client, Coded, Layout, Lost
+from gt.dispatcher.layouts import Layout, Lost
+from gt.dispatcher.state import Client, Coded
 from gt.wire.codec import signature_of
 from gt.wire.messages import (
+    FIRST_LOCAL,
     MARGIN,
     MAX_FRAME,
     MAX_SIGNATURES,
@@ -43,7 +45,7 @@ def _define(client: Client, m: Submit) -> int:
     """The bytes all the definitions take up in the message."""
     nbytes = 0
     for definition in m.definitions:
-        if definition.code in client.codes:
+        if definition.code in client.codes or definition.code >= FIRST_LOCAL:
             raise Violation(f"code {definition.code} is defined twice")
         coded = client.codes[definition.code] = Coded(definition, signature_of(definition))
         nbytes += coded.nbytes

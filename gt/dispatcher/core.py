@@ -3,6 +3,7 @@
 No socket, clock, thread or tensor library is here; `server.py` owns those, and a test checks the imports.
 
     Hello            a peer becomes a client or a worker                  Welcome, or Refused
+    Configure        says what the signals of later submissions mean
     Submit           goes into its client's queue, and `_schedule` runs   Execute to workers
     Done             a worker has room again; the client gets credit      Execute, Credit
     Reply            a worker's value for a client is passed on           (the same bytes)
@@ -23,11 +24,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from gt.dispatcher import admission
-from gt.dispatcher.actions import Action, Close, Send
-from gt.dispatcher.forward import Forwarded, Violation, forward
+from gt.dispatcher.actions import Action, Close, Send, SendAll
+from gt.dispatcher.book import Book, News
+from gt.dispatcher.forward import Violation, forward
+from gt.dispatcher.layouts import Layout, Mesh
 from gt.dispatcher.loss import NO_WORKERS, lose, strand
+from gt.dispatcher.plan import Ground
 from gt.dispatcher.questions import MOST, Questions
-from gt.dispatcher.state import Client, Layout, Peer, Worker
+from gt.dispatcher.segments import Forwarded, Segment, batches
+from gt.dispatcher.signals import Signals
+from gt.dispatcher.state import Client, Peer, Worker
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.messages import (
@@ -35,11 +41,15 @@ from gt.wire.messages import (
     Admit,
     Ask,
     Bye,
+    Configure,
     Credit,
+    Define,
+    Definition,
     Done,
     Drop,
     Execute,
     Hello,
+    Leave,
     Message,
     NoValue,
     Part,
@@ -59,6 +69,8 @@ from gt.wire.messages import (
 AHEAD, TURN = 6000.0, 2000.0
 #: Seconds a client with work waits for a first worker before its reads are told.
 PATIENCE = 2.0
+#: Moves that are told in one message.
+MOVES = 256
 
 
 class Dispatcher:
@@ -66,6 +78,8 @@ class Dispatcher:
         self.no_workers = NO_WORKERS.format(host=host, port=port)
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, Worker] = {}
+        #: what is known of each of them
+        self.infos: dict[int, WorkerInfo] = {}
         self.by_peer: dict[Peer, Client | Worker] = {}
         self.asked = Questions()
         self.next_client, self.next_worker = 1, 0
@@ -144,7 +158,7 @@ class Dispatcher:
             raise Violation(f"nobody here is a {m.role!r}")
 
     def _client_hello(self, peer: Peer, m: Hello) -> None:
-        client = Client(self.next_client, peer, m.host)
+        client = Client(self.next_client, peer, m.host, book=Book(self.infos))
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
         self._send(client, Welcome(client.id, VERSION, self._roster()))
@@ -152,8 +166,8 @@ class Dispatcher:
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
         id = self.next_worker
         self.next_worker += 1
-        info = WorkerInfo(id, m.backend, m.device, m.host, m.pid)
-        worker = Worker(id, peer, info, Layout(id))
+        info = self.infos[id] = WorkerInfo(id, m.backend, m.device, m.host, m.pid, m.gpu, m.store)
+        worker = Worker(id, peer, info, Layout(Mesh((id,))))
         self.workers[id] = self.by_peer[peer] = worker
         self._send(worker, Welcome(id, VERSION))
         self._announce()
@@ -195,11 +209,11 @@ class Dispatcher:
         self.asked.client_gone(client.id)
 
     def _worker_gone(self, worker: Worker) -> None:
-        del self.workers[worker.id]
+        del self.workers[worker.id], self.infos[worker.id]
         for client in self.clients.values():
             if client.id in worker.admitted:
-                self._send_all(client, lose(client, worker))
-        for client_id, weight, _ in worker.given:
+                self._lose(client, worker)
+        for client_id, weight, _, _ in worker.given:
             if client_id in self.clients:
                 self.clients[client_id].done += weight
         self.asked.worker_gone(worker.id)
@@ -207,6 +221,18 @@ class Dispatcher:
         for client in self.clients.values():
             self._put_questions(client)
         self._announce()
+
+    def _lose(self, client: Client, worker: Worker) -> None:
+        """What a client had there is lost; the workers that worked together with it go on without it."""
+        for group, members in client.book.lose(worker.id):
+            for other in members:
+                if other in self.workers:
+                    reason = f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone"
+                    self._send(self.workers[other], Leave(client.id, group, reason))
+        messages, orphans = lose(client, worker)
+        self._send_all(client, messages)
+        for other, ids in orphans.items():
+            self._give_segment(client, Segment((other,), [-id for id in ids]), 0, [])
 
     # -- a client's program --------------------------------------------------------------
 
@@ -217,6 +243,11 @@ class Dispatcher:
             # whoever comes back from a pause starts level with those who worked on
             client.used = max(client.used, self.workers[client.home].clock)
         client.enqueue(m)
+        self._schedule()
+
+    def _configure(self, client: Client, m: Configure, rest: object) -> None:
+        """It holds for what is submitted from here on."""
+        client.queue.append([m, 0])
         self._schedule()
 
     def _schedule(self) -> None:
@@ -232,19 +263,24 @@ class Dispatcher:
                 self._refuse(client.peer, str(violation))
 
     def _has_room(self, client: Client) -> bool:
+        """May all the workers it has work on get more of it?"""
         home = self._home(client)
-        return home is not None and home.free_for(client.id, AHEAD)
+        return home is not None and all(self.workers[w].free_for(client.id, AHEAD) for w in client.told)
 
     def _home(self, client: Client) -> Worker | None:
         """The worker with the fewest clients, from a client's first instruction until one of both ends."""
         if client.home is None and self.workers:
             chosen = min(self.workers.values(), key=lambda w: (len(w.admitted), w.id))
             client.home = chosen.id
-            client.told[chosen.id] = set()
             client.used = chosen.clock
-            chosen.admitted.add(client.id)
-            self._send(chosen, Admit(client.id, client.host))
+            self._admit(client, chosen)
         return None if client.home is None else self.workers[client.home]
+
+    def _admit(self, client: Client, worker: Worker) -> None:
+        if client.id not in worker.admitted:
+            worker.admitted.add(client.id)
+            client.told.setdefault(worker.id, set())
+            self._send(worker, Admit(client.id, client.host))
 
     def _turn(self, client: Client) -> None:
         """Forward about one turn's worth of the client's program."""
@@ -252,7 +288,13 @@ class Dispatcher:
         home = self.workers[client.home]
         home.clock = max(home.clock, client.used)
         submit, position = head = client.queue[0]
-        forwarded = forward(client, home.layout, submit.stream, position, TURN / client.pace)
+        if isinstance(submit, Configure):
+            client.queue.popleft()
+            client.config = Signals(submit.signals, submit.auto)
+            client.plans.clear()
+            return
+        ground = Ground(home.layout, list(self.workers))
+        forwarded = forward(client, ground, submit.stream, position, TURN / client.pace)
         head[1] = forwarded.stop
         weight = 0
         if forwarded.stop >= len(submit.stream):
@@ -260,36 +302,64 @@ class Dispatcher:
             weight = submit.weight
         for request, text in forwarded.unreadable:
             self._send(client, NoValue(request, "WorkerLost", text))
-        self._give(client, home, forwarded, weight)
+        self._send_all(client, forwarded.said)
+        self._give(client, forwarded, weight)
         self._put_questions(client)
 
-    def _give(self, client: Client, home: Worker, forwarded: Forwarded, weight: int) -> None:
-        for id, load in forwarded.loads.items():
-            worker = self.workers[id]
-            owed = weight if worker is home else 0
-            if not load.stream and not load.definitions:
-                client.done += owed
-                continue
-            cost = load.cost * client.pace
-            client.used += cost
-            *ahead, definitions = load.batches()
-            for batch in ahead:
-                worker.give(client.id, 0, 0.0)
-                self._send(worker, Execute(client.id, batch, [], 0))
-            worker.give(client.id, owed, cost)
-            self._send(worker, Execute(client.id, definitions, load.stream, owed))
+    def _give(self, client: Client, forwarded: Forwarded, weight: int) -> None:
+        """Everything in order: what codes stand for, then the runs of words. The last of them owes the weight."""
+        news = forwarded.news
+        for segment in forwarded.segments:
+            for id in segment.workers:
+                self._admit(client, self.workers[id])
+        first = {w: segment for segment in reversed(forwarded.segments) for w in segment.workers}
+        for id in list(news):
+            if news[id].moves or news[id].groups or id not in first or len(first[id].workers) > 1:
+                self._tell(client, self.workers[id], news.pop(id))
+        last = len(forwarded.segments) - 1
+        for i, segment in enumerate(forwarded.segments):
+            # a worker that works alone hears what its codes stand for along with the words
+            told = news.pop(segment.workers[0], None) if len(segment.workers) == 1 else None
+            self._give_segment(client, segment, weight if i == last else 0, told.definitions if told else [])
+        if last < 0:
+            client.done += weight
+
+    def _tell(self, client: Client, worker: Worker, news: News) -> None:
+        self._admit(client, worker)
+        for batch in batches(news.definitions):
+            self._send(worker, Define(client.id, batch, [], news.groups))
+            news.groups = []
+        for at in range(0, len(news.moves), MOVES):
+            self._send(worker, Define(client.id, [], news.moves[at : at + MOVES], []))
+
+    def _give_segment(self, client: Client, segment: Segment, weight: int, definitions: list[Definition]) -> None:
+        cost = segment.cost * client.pace
+        client.used += cost
+        *ahead, definitions = batches(definitions)
+        for batch in ahead:
+            self.workers[segment.workers[0]].give(client.id, 0, 0.0)
+            self._send(self.workers[segment.workers[0]], Execute(client.id, batch, [], 0))
+        peers = [self.workers[id] for id in segment.workers]
+        for worker in peers:
+            worker.give(client.id, weight if worker is peers[0] else 0, cost, len(peers))
+        # the weight is one worker's to confirm, and all get the same bytes: the dispatcher knows whose it is
+        message = Execute(client.id, definitions, segment.words, weight)
+        if len(peers) == 1:
+            self._send(peers[0], message)
+        else:
+            self.out.append(SendAll(tuple(worker.peer for worker in peers), message))
 
     def _done(self, worker: Worker, m: Done, rest: object) -> None:
         finished = worker.finish(m.client)
         if finished is None:
             raise Violation("done with what it was not given")
-        weight, cost = finished
+        weight, cost, among = finished
         if (client := self.clients.get(m.client)) is not None:
             if cost > 0:
                 # one odd measurement must not swing the pace far
                 client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** 0.25
                 client.pace = min(100.0, max(0.001, client.pace))
-            client.used += m.micros - cost
+            client.used += (m.micros - cost) / among
             client.done += weight
             self._credit(client, at_least=WINDOW // 8)
         self._schedule()
@@ -305,7 +375,10 @@ class Dispatcher:
         client = self.clients.get(m.client)
         if client is not None:  # else it ended while its value was under way
             if m.last:
-                client.reads.pop(m.request, None)
+                waited_for = client.reads.get(m.request, set())
+                waited_for.discard(worker.id)
+                if not waited_for:
+                    client.reads.pop(m.request, None)
                 worker.parked.pop(m.client, None)
             else:  # the rest of its program waits there until it has taken some of this: others need not
                 worker.park(m.client)
@@ -334,9 +407,9 @@ class Dispatcher:
             self._send(client, m)
 
     def _part_taken_by_client(self, client: Client, m: PartTaken, rest: object) -> None:
-        for worker in self.workers.values():
-            if client.id in worker.admitted:
-                self._send(worker, replace(m, client=client.id))
+        worker = self.workers.get(m.worker)
+        if worker is not None and client.id in worker.admitted:
+            self._send(worker, replace(m, client=client.id))
 
     # -- questions -----------------------------------------------------------------------
 
@@ -368,6 +441,7 @@ class Dispatcher:
 
 HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] = {
     (type(None), Hello): Dispatcher._hello,
+    (Client, Configure): Dispatcher._configure,
     (Client, Submit): Dispatcher._submit,
     (Client, Part): Dispatcher._part,
     (Client, PartTaken): Dispatcher._part_taken_by_client,

@@ -1,18 +1,24 @@
 """The dispatcher's hot loop: a client's stream in, streams for workers out.
 
 For each instruction the operands' places are looked up and, with the code, make the key of a cached plan: where it
-runs, and its results will lie. Only a miss does any thinking. A stream is cut after about ``budget`` microseconds of
-estimated work, so that no client holds a worker for long.
+runs, and its results will lie. Only a miss does any thinking (`gt.dispatcher.plan`). What runs on one worker, where
+its operands are, is passed on as it came; anything else is written anew, with the moves it needs before it. A stream
+is cut after about ``budget`` microseconds of estimated work, so that no client holds a worker for long.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from gt.dispatcher.state import Client, Coded, Layout, Lost, Where
+from gt.dispatcher.layouts import Held, Layout, Lost, Where
+from gt.dispatcher.moves import route
+from gt.dispatcher.plan import Ground, Plan, plan
+from gt.dispatcher.segments import Forwarded
+from gt.dispatcher.state import Client, Coded
+from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD
-from gt.wire.messages import FETCH, FIRST_CODE, MARGIN, RESET, Definition
+from gt.types import TensorType
+from gt.wire.messages import FETCH, FIRST_CODE, READ, RESET, Blocks, Configure
 
 #: What goes wrong when a stream is read that is none.
 NONSENSE = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -22,61 +28,11 @@ class Violation(Exception):
     """A peer broke the protocol; it loses its connection."""
 
 
-@dataclass(slots=True)
-class Load:
-    """What one worker gets of a piece of a client's program."""
-
-    definitions: list[Coded] = field(default_factory=list)
-    stream: list[Any] = field(default_factory=list)
-    cost: float = 0.0
-
-    def batches(self) -> list[list[Definition]]:
-        """The definitions, so that each batch fits into a frame; the last fits together with the stream."""
-        made: list[list[Definition]] = [[]]
-        nbytes = 0
-        for coded in self.definitions:
-            if nbytes + coded.nbytes > MARGIN // 2:
-                made.append([])
-                nbytes = 0
-            made[-1].append(coded.definition)
-            nbytes += coded.nbytes
-        return made
-
-
-@dataclass(slots=True)
-class Forwarded:
-    #: where in the stream the loop stopped
-    stop: int = 0
-    loads: dict[int, Load] = field(default_factory=dict)
-    #: requests for values that are lost, with the reason
-    unreadable: list[tuple[int, str]] = field(default_factory=list)
-    #: tensors that are lost for the client while a worker still has them
-    orphans: list[tuple[Layout, int]] = field(default_factory=list)
-
-    def load(self, worker: int) -> Load:
-        load = self.loads.get(worker)
-        if load is None:
-            load = self.loads[worker] = Load()
-        return load
-
-    def add(self, where: Where, words: list[Any], cost: float) -> None:
-        """Words for who holds their operands; what needs a lost tensor goes nowhere."""
-        if isinstance(where, Layout) and words:
-            load = self.load(where.worker)
-            load.stream += words
-            load.cost += cost
-        if self.orphans:
-            orphans, self.orphans = self.orphans, []
-            for layout, id in orphans:
-                self.load(layout.worker).stream.append(-id)
-
-
-def forward(client: Client, home: Layout, stream: list[Any], start: int, budget: float) -> Forwarded:
+def forward(client: Client, ground: Ground, stream: list[Any], start: int, budget: float) -> Forwarded:
     """Raises Violation for what no honest client sends."""
     done = Forwarded()
-    done.load(home.worker)
     try:
-        _loop(client, home, stream, start, budget, done)
+        _loop(client, ground, stream, start, budget, done)
     except NONSENSE as error:
         raise Violation(f"a stream that names what is not there: {type(error).__name__} {error}") from None
     if done.stop > len(stream):
@@ -84,11 +40,11 @@ def forward(client: Client, home: Layout, stream: list[Any], start: int, budget:
     return done
 
 
-def _loop(client: Client, home: Layout, stream: list[Any], i: int, budget: float, done: Forwarded) -> None:
+def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: float, done: Forwarded) -> None:
     tensors, codes, plans = client.tensors, client.codes, client.plans
     end = len(stream)
-    # words from ``begin`` on go to ``where``: they are copied when the next go elsewhere
-    where: Where = home
+    # words from ``begin`` on go to ``where``: they are copied when the next go elsewhere; None: they went already
+    where: Where | None = ground.home
     begin, left = i, budget
     while i < end and budget > 0:
         code = stream[i]
@@ -103,18 +59,37 @@ def _loop(client: Client, home: Layout, stream: list[Any], i: int, budget: float
                 key = (code, *[tensors[stream[i + o]] for o in coded.offsets])
             result = plans.get(key)
             if result is None:
-                result = plans[key] = _plan(client, home, coded, key, done)
+                result = plans[key] = plan(client, ground, coded, key[1:], done)
+            width = coded.width
+            if type(result) is Plan:
+                if where is not None:
+                    done.add(where, stream[begin:i], left - budget)
+                    where = None
+                _planned(client, coded, result, stream, i, done)
+                budget -= result.cost
+                i += width
+                continue
             if plain >= 0:
                 tensors[stream[i + 2]] = result
             else:
                 result = _results(client, coded, stream, i, result, done)
-            width = coded.width
             budget -= coded.cost
         elif code < 0:
             result = tensors.pop(-code)
             width = 1
+            if type(result) is not Lost and (type(result) is Held or not result.single):
+                if where is not None:
+                    done.add(where, stream[begin:i], left - budget)
+                    where = None
+                _free(client, -code, result, done)
+                i += 1
+                continue
         else:
-            result, width = _control(client, home, stream, i, done)
+            if where is not None:
+                done.add(where, stream[begin:i], left - budget)
+                where = None
+            i += _control(client, stream, i, done)
+            continue
         if result is not where:
             done.add(where, stream[begin:i], left - budget)
             where, begin, left = result, i, budget
@@ -134,50 +109,199 @@ def _results(client: Client, coded: Coded, stream: list[Any], i: int, result: Wh
             result = where if isinstance(where, Lost) else result
     for id in outs:
         before = tensors.get(id)
-        if isinstance(before, Layout) and before is not result:
-            done.orphans.append((before, id))
+        if before is not None and before is not result and not isinstance(before, Lost):
+            _orphan(client, id, before, done)
         tensors[id] = result
     return result
 
 
-def _plan(client: Client, home: Layout, coded: Coded, key: tuple[Any, ...], done: Forwarded) -> Where:
-    """Where its operands are, else at home. Without sharding, a client's tensors are together or lost."""
-    for place in key[1:]:
-        if isinstance(place, Lost):
-            return place
-    where: Layout = key[1] if len(key) > 1 else home
-    told = client.told[where.worker]
-    if key[0] not in told:
-        told.add(key[0])
-        done.load(where.worker).definitions.append(coded)
-    return where
+def _orphan(client: Client, id: int, before: Layout | Held, done: Forwarded) -> None:
+    layout = before.home if isinstance(before, Held) else before
+    done.orphans.append((layout.workers, id))
+    for target, copy in client.copies.pop(id, {}).items():
+        done.orphans.append((target.workers, copy))
 
 
-def _control(client: Client, home: Layout, stream: list[Any], i: int, done: Forwarded) -> tuple[Where, int]:
+# -- what is written anew ------------------------------------------------------------------
+
+
+def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: int, done: Forwarded) -> None:
+    """An instruction for several workers, or whose operands lie elsewhere: first the moves, then itself."""
+    words = stream[i : i + coded.width]
+    if len(words) < coded.width:
+        raise Violation("a stream that ends inside an instruction")
+    outs = words[HEAD : coded.start]
+    if coded.signature.into and outs != words[coded.start : coded.start + len(outs)]:
+        raise Violation("in place, the results must be the first operands")
+    temporary: list[tuple[int, Layout]] = []
+    if chosen.blobs and (lost := _lost_blob(client, coded, words)) is not None:
+        client.tensors.update(dict.fromkeys(outs, lost))
+        return
+    for offset, source, target, t in chosen.moves:
+        words[offset] = _bring(client, words[offset], words[1], source, target, t, done, temporary)
+    words[0] = chosen.code
+    segment = done.segment(chosen.workers)
+    segment.words += words
+    segment.cost += chosen.cost
+    tensors = client.tensors
+    for number, (id, layout) in enumerate(zip(outs, chosen.outs, strict=True)):
+        if id in tensors:
+            _overwritten(client, id, tensors[id], layout, done)
+        tensors[id] = layout
+        client.made[id] = chosen, number
+    for number, target, t in chosen.after:
+        _relay(client, outs[number], words[1], chosen.outs[number], target, t, done)
+    if chosen.loose:
+        client.loose.update(outs)
+    for id, layout in temporary:
+        done.segment(layout.workers).words.append(-id)
+
+
+def _lost_blob(client: Client, coded: Coded, words: list[Any]) -> Lost | None:
+    """Was one of the operands sent to a worker that is gone?"""
+    found = [client.transfers.pop(words[o], None) for o in coded.blobs if type(words[o]) is not bytes]
+    return next((where for where in found if isinstance(where, Lost)), None)
+
+
+def _overwritten(client: Client, id: int, before: Where, after: Layout, done: Forwarded) -> None:
+    """A tensor gets a new value: its copies are out of date, and where it lay it lies no more."""
+    for target, copy in client.copies.pop(id, {}).items():
+        done.segment(target.workers).words.append(-copy)
+    layout = before.home if isinstance(before, Held) else before
+    if isinstance(layout, Layout) and layout.mesh is not after.mesh:
+        left = tuple(w for w in layout.workers if w not in after.mesh.places)
+        if left:
+            done.segment(left).words.append(-id)
+
+
+def _bring(
+    client: Client,
+    id: int,
+    site: Any,
+    source: Layout,
+    target: Layout,
+    t: TensorType,
+    done: Forwarded,
+    temporary: list[tuple[int, Layout]],
+) -> int:
+    """The tensor as a copy in another layout: the one there is, or a new one."""
+    copies = client.copies.get(id)
+    if copies is not None and target in copies:
+        return copies[target]
+    place = client.tensors[id]
+    home = place.home if isinstance(place, Held) else place
+    if home is target:  # it was moved, a moment ago, for another operand
+        return id
+    if source.terms and source is home:
+        _relay(client, id, site, source, target, t, done)
+        return id
+    start = id if source is home else copies[source] if copies is not None else id
+    made = _move(client, start, site, source, target, t, done, 0)
+    if id in client.loose:
+        temporary.append((made, target))
+        return made
+    client.copies.setdefault(id, {})[target] = made
+    client.tensors[id] = _hold(client, home, client.copies[id])
+    return made
+
+
+def _hold(client: Client, home: Any, copies: dict[Layout, int]) -> Where:
+    layouts = (home, *copies)
+    found = client.held.get(layouts)
+    if found is None:
+        found = client.held[layouts] = Held(home, layouts[1:])
+    return found
+
+
+def _relay(client: Client, id: int, site: Any, source: Layout, target: Layout, t: TensorType, done: Forwarded) -> None:
+    """Move a tensor for good: what it was is of no use to anybody."""
+    _move(client, id, site, source, target, t, done, id)
+    _overwritten(client, id, source, target, done)
+    client.tensors[id] = target
+
+
+def _move(
+    client: Client, id: int, site: Any, source: Layout, target: Layout, t: TensorType, done: Forwarded, into: int
+) -> int:
+    """Emit the steps of a move; the last makes ``into``, or a fresh tensor."""
+    steps = route(t, source, target)
+    now, now_on = id, source.workers
+    for step in steps:
+        made = into if into and step is steps[-1] else client.book.id()
+        code = client.book.step(t, step, done.tell)
+        done.segment(step.workers).words += (code, site, made, now)
+        if now != id:
+            done.segment(now_on).words.append(-now)
+        now, now_on = made, step.target.workers
+    return now
+
+
+def _free(client: Client, id: int, where: Layout | Held, done: Forwarded) -> None:
+    layout = where.home if isinstance(where, Held) else where
+    done.segment(layout.workers).words.append(-id)
+    if isinstance(where, Held):
+        for target, copy in client.copies.pop(id).items():
+            done.segment(target.workers).words.append(-copy)
+    client.loose.discard(id)
+    client.made.pop(id, None)
+
+
+# -- control words -------------------------------------------------------------------------
+
+
+def _control(client: Client, stream: list[Any], i: int, done: Forwarded) -> int:
+    """How many words there are to it."""
     code = stream[i]
     if code == FETCH:
-        return _fetch(client, stream[i + 1], stream[i + 2], done), 3
+        _fetch(client, _request(stream[i + 1]), stream[i + 2], done)
+        return 3
     if code == RESET:
-        first = stream[i + 1]
-        for old in [known for known in client.codes if known < first]:
-            del client.codes[old]
-        client.plans.clear()
-        told = client.told[home.worker]
-        told.difference_update([known for known in told if known < first])
-        return home, 2
+        _reset(client, stream[i + 1], done)
+        return 2
     raise Violation(f"unknown control word {code!r}")
 
 
-def _fetch(client: Client, request: int, id: int, done: Forwarded) -> Where:
-    where = client.tensors[id]
-    if _request(request) in client.given_up:
+def _reset(client: Client, first: int, done: Forwarded) -> None:
+    for old in [known for known in client.codes if known < first]:
+        del client.codes[old]
+    client.plans.clear()
+    own = client.book.reset()
+    for worker, told in client.told.items():
+        told.difference_update([known for known in told if known < first])
+        done.segment((worker,)).words += (RESET, first, RESET, own)
+
+
+def _fetch(client: Client, request: int, id: int, done: Forwarded) -> None:
+    """Ask for a value: of its one worker, or of all who have a part of it."""
+    place = client.tensors[id]
+    if request in client.given_up:
         client.given_up.discard(request)
-        return Lost("answered already")
-    if isinstance(where, Lost):
-        done.unreadable.append((request, where.text))
+    elif isinstance(place, Lost):
+        done.unreadable.append((request, place.text))
+    elif (home := place.home if isinstance(place, Held) else place).single:
+        done.segment(home.workers).words += (FETCH, request, id)
+        client.reads[request] = {home.worker}
     else:
-        client.reads[request] = where.worker
-    return where
+        _read(client, request, id, place, done)
+
+
+def _read(client: Client, request: int, id: int, place: Layout | Held, done: Forwarded) -> None:
+    """All that have it answer, so that a failure on any of them is told; terms are combined first."""
+    chosen, number = client.made[id]
+    t = chosen.signature.outs[number]
+    layouts = place.layouts if isinstance(place, Held) else (place,)
+    layout = next((found for found in layouts if found.whole), layouts[0])
+    if layout.terms:
+        whole = Layout(layout.mesh, tuple(R if isinstance(p, Partial) else p for p in layout.placements))
+        _relay(client, id, 0, layout, whole, t, done)
+        layout = whole
+    elif layout is not layouts[0]:
+        id = client.copies[id][layout]
+    sender = layout.worker if layout.whole else -1
+    pieces = [(w, *layout.block(t.shape, w)) for w in ((sender,) if layout.whole else layout.workers)]
+    done.said.append(Blocks(request, t.shape, t.dtype.itemsize, pieces, list(layout.workers)))
+    done.segment(layout.workers).words += (READ, request, id, sender)
+    client.reads[request] = set(layout.workers)
 
 
 def fetches(client: Client) -> list[int]:
@@ -185,6 +309,8 @@ def fetches(client: Client) -> list[int]:
     found: list[int] = []
     try:
         for submit, position in client.queue:
+            if isinstance(submit, Configure):
+                continue
             _find_fetches(client, submit.stream, position, found)
     except NONSENSE as error:
         raise Violation(f"a stream that names what is not there: {type(error).__name__} {error}") from None

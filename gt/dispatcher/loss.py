@@ -5,35 +5,70 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gt.dispatcher.forward import fetches
-from gt.dispatcher.state import Client, Lost, Worker
+from gt.dispatcher.layouts import Held, Layout, Lost
+from gt.dispatcher.state import Client, Worker
 from gt.wire.messages import Message, NoValue, PartTaken
 
 NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
 
 
-def lose(client: Client, worker: Worker) -> Iterator[Message]:
-    """All this client had on the worker is lost; reads of it say so, and it starts anew elsewhere."""
+def lose(client: Client, worker: Worker) -> tuple[list[Message], dict[int, list[int]]]:
+    """All this client had on the worker, or on it and others, is lost; it starts anew elsewhere.
+
+    Gives what the client is told, and what the other workers hold that is of no use any more.
+    """
     info = worker.info
     why = f": {worker.last_words}" if worker.last_words else ""
     lost = Lost(f"worker {worker.id} ({info.device}, pid {info.pid}) is gone, and what it held with it{why}")
-    for id, where in client.tensors.items():
-        if where is worker.layout:
-            client.tensors[id] = lost
-    for request in [r for r, w in client.reads.items() if w == worker.id]:
+    orphans = _lose_tensors(client, worker, lost)
+    told: list[Message] = []
+    for request in [r for r, workers in client.reads.items() if worker.id in workers]:
         del client.reads[request]
-        yield NoValue(request, "WorkerLost", lost.text)
+        told.append(NoValue(request, "WorkerLost", lost.text))
     for transfer, where in client.transfers.items():
         if where is worker.layout:
             client.transfers[transfer] = lost
-    # the parts it had not confirmed count as taken, so that the client does not wait for room for ever
-    for transfer, nbytes, _ in client.parts:
-        yield PartTaken(transfer, nbytes)
-    client.parts.clear()
-    client.parts_ahead = 0
-    client.plans.clear()
-    client.told.pop(worker.id, None)
     if client.home == worker.id:
+        # the parts it had not confirmed count as taken, so that the client does not wait for room for ever
+        told += [PartTaken(transfer, nbytes) for transfer, nbytes, _ in client.parts]
+        client.parts.clear()
+        client.parts_ahead = 0
         client.home = None
+    client.plans.clear()
+    client.config.forget()
+    client.told.pop(worker.id, None)
+    return told, orphans
+
+
+def _lose_tensors(client: Client, worker: Worker, lost: Lost) -> dict[int, list[int]]:
+    """worker -> what it still holds of tensors that are lost, and of copies."""
+    orphans: dict[int, list[int]] = {}
+
+    def leave(layout: Layout, id: int) -> None:
+        for other in layout.workers:
+            if other != worker.id:
+                orphans.setdefault(other, []).append(id)
+
+    for id, where in client.tensors.items():
+        if isinstance(where, Lost):
+            continue
+        home = where.home if isinstance(where, Held) else where
+        copies = client.copies.get(id, {})
+        gone = home if worker.id in home.mesh.places else None
+        for layout in [c for c in copies if gone is not None or worker.id in c.mesh.places]:
+            leave(layout, copies.pop(layout))
+        if gone is not None:
+            leave(gone, id)
+            client.tensors[id] = lost
+        elif isinstance(where, Held):
+            client.tensors[id] = Held(home, tuple(copies)) if copies else home
+        if not copies:
+            client.copies.pop(id, None)
+    client.held.clear()
+    for id, where in client.tensors.items():
+        if isinstance(where, Held):
+            client.tensors[id] = client.held.setdefault(where.layouts, where)
+    return orphans
 
 
 def strand(client: Client, text: str) -> Iterator[Message]:

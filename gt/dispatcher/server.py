@@ -6,8 +6,9 @@ import errno
 import os
 import time
 from collections.abc import Iterable
+from typing import Any
 
-from gt.dispatcher.actions import Action, Close, Send
+from gt.dispatcher.actions import Action, Close, Send, SendAll
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.state import Peer
 from gt.dispatcher.trail import Trail
@@ -83,11 +84,22 @@ class Server:
                 if action.reason:
                     warn(f"a connection was ended: {action.reason}")
                 continue
+            if isinstance(action, SendAll):
+                self._send_all(action)
+                continue
             if self.trail is not None:
                 self.trail.sent(action)
             frames = [*action.rest] if action.message is None else [encode(action.message), *action.rest]
             if not self.listener.send(action.peer, frames):
                 self._gone(action.peer)
+
+    def _send_all(self, action: SendAll) -> None:
+        frames: list[Any] = [encode(action.message)]
+        for peer in action.peers:
+            if self.trail is not None:
+                self.trail.sent(Send(peer, action.message))
+            if not self.listener.send(peer, frames):
+                self._gone(peer)
 
     def close(self) -> None:
         self.listener.close()

@@ -6,6 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from gt.dispatcher.book import Book
+from gt.dispatcher.layouts import Held, Layout, Lost, Where
+from gt.dispatcher.signals import Signals
 from gt.ops import Signature
 from gt.types import BYTES, TensorType
 from gt.wire.codec import encode
@@ -15,26 +18,6 @@ Peer = bytes
 
 #: Microseconds any call takes.
 FLOOR = 4.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout:
-    """Where a tensor lies: whole, on one worker. Compared by identity: the worker's record owns the only one."""
-
-    worker: int
-
-    def __str__(self) -> str:
-        return f"worker {self.worker}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lost:
-    """Where a tensor was: what a read of it, or of anything made from it, is told."""
-
-    text: str
-
-
-Where = Layout | Lost
 
 
 class Coded:
@@ -74,16 +57,28 @@ class Client:
     host: str
     codes: dict[int, Coded] = field(default_factory=dict)
     tensors: dict[int, Where] = field(default_factory=dict)
-    #: (code, *places of the operands) -> where it runs, and its results lie
-    plans: dict[tuple[Any, ...], Where] = field(default_factory=dict)
+    #: (code, *places of the operands) -> where it runs, and its results lie; or a `gt.dispatcher.forward.Plan`
+    plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    book: Book = field(default_factory=lambda: Book({}))
+    #: tensor -> its copies in other layouts
+    copies: dict[int, dict[Layout, int]] = field(default_factory=dict)
+    #: (layout, those of the copies) -> what stands for it
+    held: dict[tuple[Layout, ...], Held] = field(default_factory=dict)
+    #: tensors whose copies are let go after use
+    loose: set[int] = field(default_factory=set)
+    #: tensor -> the plan that made it, if it lies on several workers
+    made: dict[int, Any] = field(default_factory=dict)
+    config: Signals = field(default_factory=Signals)
+    #: what it was advised of
+    advised: set[str] = field(default_factory=set)
     #: [submit, position]: received, and not yet given to a worker
     queue: deque[list[Any]] = field(default_factory=deque)
     #: the worker new tensors are made on
     home: int | None = None
-    #: which codes each worker was told
+    #: which of its codes each worker was told; the workers it has work on
     told: dict[int, set[int]] = field(default_factory=dict)
-    #: request -> the worker that will answer it
-    reads: dict[int, int] = field(default_factory=dict)
+    #: request -> the workers that will answer it
+    reads: dict[int, set[int]] = field(default_factory=dict)
     #: requests that were answered by the dispatcher in the worker's place
     given_up: set[int] = field(default_factory=set)
     #: (transfer, bytes, of which in a frame) of the parts its worker has not confirmed, oldest first
@@ -122,24 +117,24 @@ class Worker:
     last_words: str = ""
     #: estimated microseconds of what it was given and has not done
     ahead: float = 0.0
-    #: (client, weight, estimate) of each `Execute` it has not confirmed, oldest first
-    given: deque[tuple[int, int, float]] = field(default_factory=deque)
+    #: (client, weight, estimate, among how many workers) of each `Execute` it has not confirmed, oldest first
+    given: deque[tuple[int, int, float, int]] = field(default_factory=deque)
     #: client -> the part of ``ahead`` that waits until the client has taken more of a large value
     parked: dict[int, float] = field(default_factory=dict)
     #: how much time the client last served had used: who begins, or comes back from a pause, starts here
     clock: float = 0.0
     admitted: set[int] = field(default_factory=set)
 
-    def give(self, client: int, weight: int, cost: float) -> None:
-        self.given.append((client, weight, cost))
+    def give(self, client: int, weight: int, cost: float, among: int = 1) -> None:
+        self.given.append((client, weight, cost, among))
         self.ahead += cost
 
-    def finish(self, client: int) -> tuple[int, float] | None:
-        """The client's oldest, which need not be the oldest of all: (weight, estimate); None if it has none."""
+    def finish(self, client: int) -> tuple[int, float, int] | None:
+        """The client's oldest, which need not be the oldest of all: (weight, estimate, among); None if it has none."""
         given = self.given
         for at in range(len(given)):
             if given[at][0] == client:
-                _, weight, cost = given[at]
+                _, weight, cost, among = given[at]
                 del given[at]
                 break
         else:
@@ -147,11 +142,11 @@ class Worker:
         self.ahead = self.ahead - cost if given else 0.0
         if client in self.parked:
             self.parked[client] -= cost
-        return weight, cost
+        return weight, cost, among
 
     def park(self, client: int) -> None:
         if client not in self.parked:
-            self.parked[client] = sum(cost for owner, _, cost in self.given if owner == client)
+            self.parked[client] = sum(cost for owner, _, cost, _ in self.given if owner == client)
 
     def free_for(self, client: int, limit: float) -> bool:
         """May it get more of this client's work?"""

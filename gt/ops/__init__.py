@@ -3,6 +3,7 @@
 from gt.ops import (  # noqa: F401, importing a family declares its ops
     activations,
     arithmetic,
+    blocks,
     compare,
     create,
     files,

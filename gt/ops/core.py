@@ -51,6 +51,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     effects: bool = False
     #: There is no operand to tell the device from: the kernel takes ``device=``.
     creates: bool = False
+    #: It changes nothing but where its operand lies: that its signal says, as for what is created.
+    places: bool = False
     #: The kernel takes ``out=``, the tuple of result types: its attributes alone do not tell them.
     wants_out: bool = False
 

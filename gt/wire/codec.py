@@ -53,10 +53,10 @@ class Decode:
             raise BadFrame(f"{type(error).__name__}: {error}") from None
 
 
-def definition(code: int, signature: Signature) -> Definition:
+def definition(code: int, signature: Signature, signal: str = "") -> Definition:
     """Raises ShapeError, at the caller, for what no dispatcher would take."""
-    ins = [_to_wire(t) for t in signature.ins]
-    made = Definition(code, signature.op.name, list(signature.attrs), ins, signature.into)
+    ins = [to_wire(t) for t in signature.ins]
+    made = Definition(code, signature.op.name, list(signature.attrs), ins, signature.into, signal)
     if problem := _too_large(signature, made):
         raise ShapeError(f"{str(signature)[:400]}: {problem}")
     return made
@@ -83,7 +83,7 @@ def signature_of(definition: Definition) -> Signature:
         attrs: Attrs = tuple((name, _attribute(value, DEPTH)) for name, value in definition.attrs)
         if _leaves(attrs) > MAX_WIDTH:  # before anybody multiplies them
             raise ValueError(f"more than {MAX_WIDTH} attributes")
-        found = signature_from(definition.op, attrs, tuple(map(_from_wire, definition.ins)), definition.into)
+        found = signature_from(definition.op, attrs, tuple(map(from_wire, definition.ins)), definition.into)
         if not found.offsets and not found.op.creates:
             # among Python numbers alone an op is Python's own, and 9 ** 9 ** 9 would take its worker for ever
             raise ValueError("no operand is a tensor")
@@ -109,11 +109,11 @@ def _leaves(value: Any) -> int:
     return sum(map(_leaves, value)) if isinstance(value, tuple) else 1
 
 
-def _to_wire(t: OperandType) -> WireType:
+def to_wire(t: OperandType) -> WireType:
     return (t.name, None) if isinstance(t, Scalar) else (t.dtype.name, t.shape)
 
 
-def _from_wire(wire: WireType) -> OperandType:
+def from_wire(wire: WireType) -> OperandType:
     name, shape = wire
     if shape is None:
         return SCALARS[name]
@@ -122,4 +122,4 @@ def _from_wire(wire: WireType) -> OperandType:
     return TensorType(shape, DTYPES[name])
 
 
-__all__ = ["BadFrame", "Decode", "Message", "definition", "encode", "signature_of"]
+__all__ = ["BadFrame", "Decode", "Message", "definition", "encode", "from_wire", "signature_of", "to_wire"]

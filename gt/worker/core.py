@@ -12,7 +12,6 @@ anything outside it. A space runs its stream in order, whatever it holds:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,13 +22,18 @@ from gt.wire.codec import signature_of
 from gt.wire.messages import (
     FETCH,
     FIRST_CODE,
+    FIRST_LOCAL,
     INLINE,
+    READ,
     RESET,
     Admit,
+    Checked,
+    Define,
     Definition,
     Done,
     Drop,
     Execute,
+    Leave,
     Message,
     NoValue,
     Part,
@@ -42,9 +46,11 @@ from gt.wire.messages import (
     ValuePart,
     WorkerStats,
 )
-from gt.wire.parts import Incoming, Outgoing, Road
+from gt.wire.parts import Incoming, Outgoing
 from gt.wire.shared import Lanes
 from gt.worker.engines import Engine, Linked
+from gt.worker.plane import Broken, Plane
+from gt.worker.space import ODD, Entry, Failure, Flying, MoveEntry, Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,61 +62,26 @@ class Send:
     data: memoryview | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Stands where a tensor would be whose instruction, or one it depends on, failed."""
-
-    cause: int
-    kind: str
-    text: str
-    site: int
+#: Moves from workers that may not see the failures of those they come from: each is asked.
+ACROSS = ("exchange", "broadcast")
+#: What a word stands for that names nothing: only a client that breaks the protocol gets to see it.
+NOTHING = Failure(0, "RemoteError", "there is no such tensor", 0)
 
 
 class DeviceBroken(Exception):
     """The device can do no more in this process: the worker ends, and says why."""
 
 
-class Entry:
-    """A signature, ready to run."""
-
-    __slots__ = ("plain", "run", "signature", "width")
-
-    def __init__(self, signature: Signature, run: Linked) -> None:
-        self.signature, self.run = signature, run
-        self.plain, self.width = signature.plain, signature.width
-
-
-class Space:
-    """What one client has on this worker."""
-
-    def __init__(self, shares_memory: bool) -> None:
-        self.store: dict[int, Any] = {}
-        self.codes: dict[int, Entry] = {}
-        #: how many of the values in the store are failures; as long as there are none, nobody looks for them
-        self.failures = 0
-        self.transfers: dict[int, tuple[Incoming, memoryview] | Exception] = {}
-        self.shares_memory = shares_memory
-        #: the name of the client's lane
-        self.lane = ""
-        self.road = Road()
-        #: the value that is going out, and what waits behind it
-        self.outgoing: Outgoing | None = None
-        self.waiting: deque[tuple[Execute, int]] = deque()
-
-    def close(self) -> None:
-        self.store.clear()
-        self.outgoing = None
-        self.road.close()
-
-
 class Worker:
-    def __init__(self, engine: Engine, host: str = "") -> None:
-        self.engine, self.host = engine, host
+    def __init__(self, engine: Engine, host: str = "", plane: Plane | None = None) -> None:
+        self.engine, self.host, self.plane = engine, host, plane
         self.id = -1
         self.spaces: dict[int, Space] = {}
         self.lanes = Lanes()
         self.instructions = 0
         self.causes = 0
+        #: groups that are no more, and why
+        self.left: dict[int, str] = {}
         self.out: list[Send] = []
 
     # -- events --------------------------------------------------------------------------
@@ -128,6 +99,8 @@ class Worker:
         space = self.spaces.pop(m.client, None)
         if space is not None:
             self.lanes.forget(space.lane)
+            for group in space.groups:
+                self._leave_group(group)
             # each `Execute` is confirmed once, run or not: the dispatcher counts them
             self.out += [Send(Done(m.client, waiting.weight, 0)) for waiting, _ in space.waiting]
             space.close()
@@ -165,15 +138,49 @@ class Worker:
         space.road.taken(m.transfer)
         if space.outgoing is not None:
             self._send_parts(m.client, space)
-        while space.waiting and space.outgoing is None:
+        self._go_on(space)
+
+    def wake(self) -> list[Send]:
+        """Something that was moved may have arrived."""
+        for space in list(self.spaces.values()):
+            if space.awaited is not None:
+                self._go_on(space)
+        out, self.out = self.out, []
+        return out
+
+    def _go_on(self, space: Space) -> None:
+        while space.waiting and not space.stopped():
             self._run(space, *space.waiting.popleft())
 
     def _execute(self, m: Execute, data: object) -> None:
         space = self.spaces[m.client]
-        if space.waiting or space.outgoing is not None:
+        if space.waiting:
+            space.waiting.append((m, 0))
+            self._go_on(space)
+        elif space.stopped():
             space.waiting.append((m, 0))
         else:
             self._run(space, m, 0)
+
+    def _define(self, m: Define, data: object) -> None:
+        space = self.spaces[m.client]
+        for definition in m.definitions:
+            space.codes[definition.code] = self._link(definition)
+        for group in m.groups:
+            members = space.groups[group.id] = tuple(group.members)
+            if self.plane is not None:
+                self.plane.join(group.id, members, members.index(self.id), group.store, group.backend)
+        for move in m.moves:
+            space.codes[move.code] = MoveEntry(move, space.groups[move.group])
+
+    def _leave(self, m: Leave, data: object) -> None:
+        self.left[m.group] = m.reason
+        self._leave_group(m.group)
+        self._go_on(self.spaces[m.client])
+
+    def _leave_group(self, group: int) -> None:
+        if self.plane is not None:
+            self.plane.leave(group)
 
     # -- running -------------------------------------------------------------------------
 
@@ -204,26 +211,29 @@ class Worker:
             return Entry(signature, _raising(error))
 
     def _stream(self, space: Space, m: Execute, i: int) -> int:
-        """Run a stream from word ``i``; stops early behind a fetch whose value goes out in parts."""
+        """Run a stream from word ``i``; stops early behind a fetch whose value goes out in parts, or before an
+        instruction whose operand is still on its way."""
         stream: list[Any] = m.stream
         store, codes, end, count = space.store, space.codes, len(m.stream), 0
         while i < end:
             code = stream[i]
             if code < 0:
-                if type(store.pop(-code)) is Failure:
-                    space.failures -= 1
+                space.drop(-code)
                 i += 1
                 continue
             if code < FIRST_CODE:
                 i = self._control(space, m, i)
-                if space.outgoing is not None:
+                if space.outgoing is not None or space.awaited is not None:
                     break
                 continue
             entry = codes[code]
+            if space.odd:
+                if not self._here(space, entry.signature, stream, i):
+                    break
+                if self._poisoned(space, entry, stream, i):
+                    i += entry.width
+                    continue
             count += 1
-            if space.failures and self._poisoned(space, entry.signature, stream, i):
-                i += entry.width
-                continue
             try:
                 plain = entry.plain
                 if plain == 2:
@@ -239,6 +249,9 @@ class Worker:
         return i
 
     def _general(self, space: Space, entry: Entry, stream: list[Any], i: int) -> None:
+        if type(entry) is MoveEntry:
+            self._start(space, entry, stream[i + 1], stream[i + 2], stream[i + 3])
+            return
         signature, store = entry.signature, space.store
         words = stream[i + signature.start : i + signature.width]
         for offset in signature.offsets:
@@ -249,9 +262,9 @@ class Worker:
         if signature.into:
             return
         if len(signature.outs) == 1:
-            store[stream[i + 2]] = made
-        else:
-            store.update(zip(stream[i + 2 : i + signature.start], made, strict=True))
+            made = (made,)
+        for id, value in zip(stream[i + 2 : i + signature.start], made, strict=True):
+            space.put(id, value)
 
     def _received(self, space: Space, word: int | bytes) -> memoryview:
         if isinstance(word, bytes):
@@ -266,29 +279,90 @@ class Worker:
     def _control(self, space: Space, m: Execute, i: int) -> int:
         stream: list[Any] = m.stream
         if stream[i] == RESET:
-            for old in [code for code in space.codes if code < stream[i + 1]]:
+            below, own = stream[i + 1], stream[i + 1] >= FIRST_LOCAL
+            for old in [code for code in space.codes if code < below and (code >= FIRST_LOCAL) == own]:
                 del space.codes[old]
             return i + 2
-        assert stream[i] == FETCH, f"control word {stream[i]}"
-        self._fetch(space, m.client, stream[i + 1], space.store[stream[i + 2]])
-        return i + 3
+        assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
+        request, id = stream[i + 1], stream[i + 2]
+        if not self._land(space, id):
+            return i
+        value = space.store.get(id, NOTHING)
+        if stream[i] == READ and stream[i + 3] not in (self.id, -1) and type(value) is not Failure:
+            self._reply(m.client, Checked(request, self.id))
+        else:
+            self._fetch(space, m.client, request, value)
+        return i + (3 if stream[i] == FETCH else 4)
+
+    # -- moves ---------------------------------------------------------------------------
+
+    def _start(self, space: Space, entry: MoveEntry, site: int, out: int, operand: int) -> None:
+        """Begin this worker's part in a move; who first needs the result waits for it."""
+        value = space.store[operand] if entry.before is not None else None
+        failure = value if type(value) is Failure else None
+        if failure is not None:
+            assert entry.before is not None
+            value = self.engine.zeros(entry.before)
+        if self.plane is None or entry.group in self.left:
+            raise Broken(self.left.get(entry.group, "this worker cannot reach others"))
+        flight = self.plane.start(entry.group, entry.kind, value, entry.how)
+        cause = None
+        if entry.kind in ACROSS:
+            number = self.engine.number(failure.cause if failure is not None else 0)
+            cause = self.plane.start(entry.group, "all_reduce", number, {"op": "max", "own": True})
+        if entry.after is not None:
+            space.put(out, Flying(str(entry), site, flight, cause, failure))
+
+    def _here(self, space: Space, signature: Any, stream: list[Any], i: int) -> bool:
+        """Have all operands arrived?"""
+        return all([self._land(space, stream[i + offset]) for offset in signature.offsets])
+
+    def _land(self, space: Space, id: int) -> bool:
+        """Has it arrived? If not, it is waited for from here on."""
+        value = space.store.get(id)
+        if type(value) is not Flying:
+            return True
+        if not value.landed():
+            space.awaited = value
+            return False
+        try:
+            made = value.failure or value.flight.result()
+            cause = 0 if value.cause is None else self.engine.value(value.cause.result())
+            if cause and value.failure is None:
+                made = Failure(cause, "RemoteError", f"{value.what} failed: a value on one of them could not be made", 0)
+        except Exception as error:
+            if self.engine.is_broken(error):
+                raise DeviceBroken(_first_line(error)) from error
+            made = self._broken(value, error)
+        space.put(id, made)
+        return True
+
+    def _broken(self, value: Flying, error: Exception) -> Failure:
+        self.causes += 1
+        kind = "WorkerLost" if isinstance(error, Broken) else "RemoteError"
+        text = f"{value.what} failed on worker {self.id} ({self.engine.device}): {_first_line(error)}"
+        return Failure(self._cause(), kind, text, value.site)
+
+    def _cause(self) -> int:
+        """A number no other worker gives."""
+        return (self.id + 1 << 32) + self.causes
 
     # -- failures ------------------------------------------------------------------------
 
-    def _poisoned(self, space: Space, signature: Signature, stream: list[Any], i: int) -> bool:
-        """Does an operand stand for a failure? Then so do the results."""
-        for offset in signature.offsets:
-            value = space.store[stream[i + offset]]
+    def _poisoned(self, space: Space, entry: Any, stream: list[Any], i: int) -> bool:
+        """Does an operand stand for a failure? Then so do the results; but in a move everybody takes part."""
+        if type(entry) is MoveEntry:
+            return False
+        for offset in entry.signature.offsets:
+            value = space.store.get(stream[i + offset])
             if type(value) is Failure:
-                self._poison(space, signature, stream, i, value)
+                self._poison(space, entry.signature, stream, i, value)
                 return True
         return False
 
     def _poison(self, space: Space, signature: Signature, stream: list[Any], i: int, failure: Failure) -> None:
         for id in stream[i + 2 : i + signature.start]:
-            if type(space.store.get(id)) is not Failure:
-                space.failures += 1
-            space.store[id] = failure
+            space.put(id, failure)
 
     def _failed(
         self, space: Space, client: int, signature: Signature, stream: list[Any], i: int, error: Exception
@@ -299,16 +373,18 @@ class Worker:
         where = f"worker {self.id} ({self.engine.device})"
         problem = _first_line(error)
         kind = "RemoteError"
+        if isinstance(error, Broken):
+            kind = "WorkerLost"
         if self.engine.is_out_of_memory(error):
             kind, problem = "OutOfMemory", f"out of memory. {self._holders(client)}"
         site = stream[i + 1] if type(stream[i + 1]) is int else 0
-        failure = Failure(self.causes, kind, f"{signature} failed on {where}: {problem}", site)
+        failure = Failure(self._cause(), kind, f"{signature} failed on {where}: {problem}", site)
         self._poison(space, signature, stream, i, failure)
         self.out.append(Send(Trouble(client, failure.cause, kind, failure.text, failure.site)))
 
     def _holders(self, client: int) -> str:
         """What holds the memory, as far as its reader may know: his own tensors by size, the others' as a sum."""
-        mine = [v for v in self.spaces[client].store.values() if type(v) is not Failure]
+        mine = [v for v in self.spaces[client].store.values() if type(v) not in ODD]
         mine.sort(key=self.engine.nbytes, reverse=True)
         shown = ", ".join(f"{tuple(v.shape)} {_gib(self.engine.nbytes(v))}" for v in mine[:3])
         stats = self.stats(client)
@@ -333,7 +409,7 @@ class Worker:
             self._reply(client, NoValue(request, "RemoteError", text))
             return
         if data.nbytes <= INLINE:
-            self._reply(client, ValueInline(request, bytes(data)))
+            self._reply(client, ValueInline(request, bytes(data), self.id))
             return
         space.outgoing = Outgoing(request, data, space.road, space.shares_memory)
         self._send_parts(client, space)
@@ -345,14 +421,14 @@ class Worker:
         outgoing = space.outgoing
         assert outgoing is not None
         for piece in outgoing.ready():
-            part = ValuePart(outgoing.value, piece.offset, piece.nbytes, outgoing.total, piece.place)
+            part = ValuePart(outgoing.value, piece.offset, piece.nbytes, outgoing.total, piece.place, self.id)
             self._reply(client, part, piece.data, last=outgoing.all_sent)
         if outgoing.all_sent:
             space.outgoing = None
 
     def stats(self, client: int) -> WorkerStats:
         sizes = {
-            c: [self.engine.nbytes(v) for v in s.store.values() if type(v) is not Failure]
+            c: [self.engine.nbytes(v) for v in s.store.values() if type(v) not in ODD]
             for c, s in self.spaces.items()
         }
         mine = sizes.get(client, [])
@@ -394,4 +470,6 @@ HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {
     Part: Worker._part,
     PartTaken: Worker._part_taken,
     Execute: Worker._execute,
+    Define: Worker._define,
+    Leave: Worker._leave,
 }

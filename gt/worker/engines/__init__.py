@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from gt.errors import ConfigError
 from gt.ops import Signature
+from gt.types import TensorType
 
 #: (*arrays and numbers) -> an array, or a tuple of them if the signature has several results
 Linked = Callable[..., Any]
@@ -31,6 +32,14 @@ class Engine(Protocol):
         """The array's bytes, in row-major order; they may be the array's own memory."""
 
     def nbytes(self, array: Any) -> int: ...
+
+    def zeros(self, type: TensorType) -> Any: ...
+
+    def number(self, value: int) -> Any:
+        """An array of one int64."""
+
+    def value(self, array: Any) -> int:
+        """And back."""
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 

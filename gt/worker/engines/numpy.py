@@ -10,7 +10,7 @@ import numpy as np
 
 from gt.errors import DTypeError
 from gt.ops import Signature
-from gt.types import DTYPES, DType
+from gt.types import DTYPES, DType, TensorType
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -48,6 +48,15 @@ class NumpyEngine:
 
     def nbytes(self, array: np.ndarray[Any, Any]) -> int:
         return array.nbytes
+
+    def zeros(self, type: TensorType) -> Any:
+        return np.zeros(type.shape, numpy_dtype(type.dtype))
+
+    def number(self, value: int) -> Any:
+        return np.array([value], np.int64)
+
+    def value(self, array: Any) -> int:
+        return int(array[0])
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)

@@ -12,6 +12,7 @@ import torch
 
 from gt.errors import ConfigError
 from gt.ops import Signature
+from gt.types import TensorType
 from gt.wire.messages import INLINE
 
 #: How many pieces of a program the GPU may be behind.
@@ -72,6 +73,15 @@ class TorchEngine:
 
     def nbytes(self, array: torch.Tensor) -> int:
         return array.numel() * array.element_size()
+
+    def zeros(self, type: TensorType) -> Any:
+        return torch.zeros(type.shape, dtype=getattr(torch, type.dtype.name), device=self._device)
+
+    def number(self, value: int) -> Any:
+        return torch.tensor([value], dtype=torch.int64, device=self._device)
+
+    def value(self, array: Any) -> int:
+        return int(array[0])
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         # on the CPU torch raises a plain RuntimeError; its allocator's name is the only sign

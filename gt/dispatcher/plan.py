@@ -1,0 +1,198 @@
+"""What happens on a miss: where an instruction runs, which of its operands move, and where its results lie.
+
+    an op under a signal            on the signal's workers; what it makes out of nothing lies as the signal says
+    an op that does things outside  on the client's home, once
+    any other op                    where most of its operands' bytes lie
+    made out of nothing, no signal  at home; or as auto-sharding says
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gt.dispatcher.book import Misfit
+from gt.dispatcher.layouts import Held, Layout, Lost, Mesh
+from gt.dispatcher.moves import cost, route
+from gt.dispatcher.planner import Choice, choose, everywhere
+from gt.dispatcher.segments import Forwarded
+from gt.dispatcher.signals import Rule
+from gt.dispatcher.state import Client, Coded
+from gt.ops import Signature
+from gt.types import TensorType
+from gt.wire.messages import INLINE, Advice
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a client's program runs: its home, and the workers there are."""
+
+    home: Layout
+    workers: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An instruction that is not just passed on."""
+
+    workers: tuple[int, ...]
+    code: int
+    #: (where the operand's word is, the layout it is taken from, the one it is needed in, its type)
+    moves: tuple[tuple[int, Layout, Layout, TensorType], ...]
+    outs: tuple[Layout, ...]
+    #: (which result, the layout it goes on to, its type)
+    after: tuple[tuple[int, Layout, TensorType], ...]
+    #: estimated microseconds on each worker
+    cost: float
+    #: are there operands that may have come in parts?
+    blobs: bool
+    #: copies of its results are let go after use
+    loose: bool
+    signature: Signature
+    #: bytes moved for it, more or less
+    moved: float
+
+
+def plan(client: Client, ground: Ground, coded: Coded, places: tuple[Any, ...], done: Forwarded) -> Layout | Lost | Plan:
+    """The plan for operands at these places; the workers concerned are told what they need for it."""
+    for place in places:
+        if isinstance(place, Lost):
+            return place
+    rule = client.config.rule(coded.definition.signal, ground.workers) if client.config else None
+    if isinstance(rule, Lost):
+        return rule
+    held = [place.layouts if isinstance(place, Held) else (place,) for place in places]
+    mesh = _mesh(coded.signature, rule, held, ground)
+    if len(mesh.workers) == 1:
+        return _passed_on(client, coded, rule, held, Layout(mesh), done)
+    return _written_anew(client, coded, rule, held, mesh, done)
+
+
+def _mesh(signature: Signature, rule: Rule | None, held: list[tuple[Layout, ...]], ground: Ground) -> Mesh:
+    op = signature.op
+    if op.effects:
+        return ground.home.mesh
+    if rule is not None and (op.creates or op.places or not rule.spec.auto):
+        large = op.creates and any(t.nbytes > INLINE for t in signature.outs) and not op.split
+        return ground.home.mesh if large else rule.mesh  # what comes in parts comes to the home first
+    tensors = [t for t in signature.ins if isinstance(t, TensorType)]
+    weights: Counter[Mesh] = Counter()
+    for t, layouts in zip(tensors, held, strict=True):
+        weights[layouts[0].mesh] += t.nbytes + 1
+    return max(weights, key=lambda m: (weights[m], len(m.workers))) if weights else ground.home.mesh
+
+
+def _passed_on(
+    client: Client, coded: Coded, rule: Rule | None, held: list[tuple[Layout, ...]], where: Layout, done: Forwarded
+) -> Layout | Plan:
+    """All on one worker: the client's own code will do. If its operands are themselves there, so will its words."""
+    told = client.told.setdefault(where.worker, set())
+    if coded.definition.code not in told:
+        told.add(coded.definition.code)
+        done.tell(where.worker).definitions.append(coded.definition)
+    signature = coded.signature
+    after = _after(signature, rule, (where,) * len(signature.outs))
+    if not after and all(layouts[0] is where for layouts in held) and (rule is None or rule.keep):
+        return where
+    choice = Choice((where,) * len(held), (where,) * len(signature.outs), 0.0)
+    return _made(coded, choice, held, coded.definition.code, after, rule)
+
+
+def _written_anew(
+    client: Client, coded: Coded, rule: Rule | None, held: list[tuple[Layout, ...]], mesh: Mesh, done: Forwarded
+) -> Plan:
+    signature = coded.signature
+    choice = _choice(signature, rule, held, mesh)
+    after = _after(signature, rule, choice.outs)
+    try:
+        into = _stays(signature, held, choice) and not after
+        code = client.book.op(signature, choice, into, coded.definition.signal, done.tell)
+    except Misfit as problem:
+        _advise(client, done, f"{signature.op.name} is gathered: {problem}")
+        choice = everywhere(signature, mesh)
+        after = _after(signature, rule, choice.outs)
+        code = client.book.op(signature, choice, False, coded.definition.signal, done.tell)
+    chosen = _made(coded, choice, held, code, after, rule)
+    op = signature.op
+    if op.split is None and not op.creates and not op.places and any(route(t, a, b) for _, a, b, t in chosen.moves):
+        _advise(client, done, f"{op.name} has no rule for cut tensors: its operands are gathered, and every worker does it all")
+    return chosen
+
+
+def _choice(signature: Signature, rule: Rule | None, held: list[tuple[Layout, ...]], mesh: Mesh) -> Choice:
+    if signature.op.places and rule is not None:
+        target = tuple(rule.layout(t) for t in signature.outs)
+        return Choice(target[:1] * len(held), target, 0.0)
+    wanted = _wanted(signature, rule)
+    if signature.into:
+        wanted = [w or (h[0] if not h[0].terms else None) for w, h in zip(wanted, held, strict=False)]
+    return choose(signature, held, mesh, wanted)
+
+
+def _wanted(signature: Signature, rule: Rule | None) -> list[Layout | None]:
+    if rule is None:
+        return [None] * len(signature.outs)
+    if signature.op.creates:
+        return [rule.layout(t) for t in signature.outs]
+    return [rule.output(t) for t in signature.outs]
+
+
+def _after(signature: Signature, rule: Rule | None, outs: tuple[Layout, ...]) -> tuple[tuple[int, Layout, TensorType], ...]:
+    """Results that do not come out where they are wanted."""
+    if rule is None or signature.op.places or signature.op.effects:
+        return ()
+    pairs = zip(outs, _wanted(signature, rule), signature.outs, strict=True)
+    return tuple((i, w, t) for i, (out, w, t) in enumerate(pairs) if w is not None and w is not out)
+
+
+def _stays(signature: Signature, held: list[tuple[Layout, ...]], choice: Choice) -> bool:
+    """Can it be written in place: does what is written lie where the result will?"""
+    if not signature.into:
+        return False
+    return all(held[i][0] is choice.ins[i] is out for i, out in enumerate(choice.outs))
+
+
+def _made(
+    coded: Coded,
+    choice: Choice,
+    held: list[tuple[Layout, ...]],
+    code: int,
+    after: tuple[tuple[int, Layout, TensorType], ...],
+    rule: Rule | None,
+) -> Plan:
+    signature = coded.signature
+    tensors = [t for t in signature.ins if isinstance(t, TensorType)]
+    moves = []
+    for offset, t, layouts, wanted in zip(signature.offsets, tensors, held, choice.ins, strict=True):
+        if layouts[0] is not wanted:
+            source = min(layouts, key=lambda layout: cost(t, layout, wanted))
+            moves.append((offset, source, wanted, t))
+    workers = choice.outs[0].workers
+    loose = rule is not None and not rule.keep and (signature.op.creates or signature.op.places)
+    moved = sum(cost(t, source, wanted) for _, source, wanted, t in moves)
+    return Plan(
+        workers,
+        code,
+        tuple(moves),
+        choice.outs,
+        after,
+        coded.cost / _cut_by(choice),
+        bool(coded.blobs),
+        loose,
+        signature,
+        moved,
+    )
+
+
+def _cut_by(choice: Choice) -> int:
+    """Among how many workers the work is divided."""
+    layouts = (*choice.ins, *choice.outs)
+    return max((len(layout.workers) for layout in layouts if not layout.whole), default=1)
+
+
+def _advise(client: Client, done: Forwarded, text: str) -> None:
+    if text not in client.advised and len(client.advised) < 100:
+        client.advised.add(text)
+        done.said.append(Advice(text))
