@@ -15,26 +15,24 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gt.client import sites
+from gt.client import config, sites
+from gt.client.codes import Codes
 from gt.client.uploads import Uploads
 from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError, WorkerLost
-from gt.ops import Op, Signature, sign
-from gt.say import topic, warn
+from gt.ops import Signature
+from gt.say import warn
 from gt.types import TensorType
-from gt.wire.codec import BadFrame, Decode, definition, encode
+from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import (
     FETCH,
-    FIRST_CODE,
     INLINE,
     MAX_WORDS,
-    RESET,
     WINDOW,
     Alive,
     Answer,
     Ask,
     Bye,
     Credit,
-    Definition,
     NoValue,
     PartTaken,
     Place,
@@ -58,8 +56,6 @@ if TYPE_CHECKING:  # it brings zmq with it, which is for those who connect
 BATCH = 640
 #: The most tensors freed at once: what is emitted between two submissions fits into one (`MAX_WORDS`).
 FREED = 4096
-#: Signatures kept before all are forgotten: a program that makes ever new shapes must not fill anybody's memory.
-SIGNATURES = 20_000
 
 
 class Pending:
@@ -74,8 +70,9 @@ class Pending:
         self.error: GtError | None = None
 
 
-class Session:
+class Session(Codes):
     def __init__(self, name: str = "") -> None:
+        super().__init__()
         #: how it was reached, for messages
         self.name = name
         self.id = 0
@@ -90,12 +87,6 @@ class Session:
         #: ids of tensors that Python let go, not yet told
         self.dropped: deque[int] = deque()
         self.next_id = itertools.count(1).__next__
-        #: (op, attrs, *operand types) -> (code, result type, signature)
-        self.signatures: dict[tuple[Any, ...], tuple[int, TensorType, Signature]] = {}
-        self._definitions: list[Definition] = []
-        self._next_code = itertools.count(FIRST_CODE).__next__
-        #: where the codes of the current signatures begin
-        self._oldest_code = FIRST_CODE
         self._requests = itertools.count(1).__next__
         self._pending: dict[int, Any] = {}
         self._flushing = threading.RLock()
@@ -109,35 +100,32 @@ class Session:
         #: failures nobody has read yet: cause -> text
         self.troubles: dict[int, str] = {}
         #: the last submissions, for `gt.debug.print_tape`
-        self.recent: deque[tuple[list[Any], dict[int, Signature]]] = deque(maxlen=16)
-        self._by_code: dict[int, Signature] = {}
+        self.recent: deque[tuple[list[Any], dict[int, tuple[Signature, str]]]] = deque(maxlen=16)
         self._decode = Decode("client")
-        self._debug = topic("GT_DEBUG_CLIENT")
 
     # -- emitting ------------------------------------------------------------------------
 
-    def define(self, op: Op, attrs: Any, types: tuple[Any, ...], into: bool) -> tuple[int, TensorType, Signature]:
-        """A call not made before: infer its result, which may raise, and give it a number."""
-        signature = sign(op, attrs, types, into)
-        if self.ended is not None:
-            raise self.ended.with_traceback(None)
-        if len(self.signatures) >= SIGNATURES:
-            self._forget_signatures()
-        code = self._next_code()
-        self._definitions.append(definition(code, signature))
-        self._by_code[code] = signature
-        found = self.signatures[(op, attrs, into, *types)] = code, signature.outs[0], signature
-        if self._debug:
-            self._debug(f"{code} = {signature}")
-        return found
+    def configure(self) -> None:
+        """In order with what is submitted: instructions before it are not touched by it, and codes are defined anew."""
+        now, before = config.current, self.configured
+        if now.signals or (before is not None and before.signals):
+            if self._by_code:
+                self._forget_signatures()
+            self.flush()
+            with self._flushing:
+                self._submit()
+                self.send([encode(now.message(self._ids()))])
+        self.configured = now
 
-    def _forget_signatures(self) -> None:
-        """All but the last: another thread may just be about to use one of those."""
-        self.signatures.clear()
-        self.flush()
-        self._by_code = {}
-        self.extend((RESET, self._oldest_code))
-        self._oldest_code = self._next_code()
+    def check_signal(self, name: str) -> None:
+        """Its workers may still be starting."""
+        signal = config.current.signals[name]
+        if config.missing(signal, self._ids()) is not None:
+            self.await_(lambda: config.missing(signal, self._ids()) is None, 3.0)
+            config.check_workers(signal, self._ids())
+
+    def _ids(self) -> list[int]:
+        return [w.id for w in self.workers]
 
     def free(self) -> None:
         """Tell the workers which tensors Python let go since the last time; many at once, not all of a million."""

@@ -4,6 +4,7 @@ No socket, clock, thread or tensor library is here; `server.py` owns those, and 
 
     Hello            a peer becomes a client or a worker                  Welcome, or Refused
     Submit           goes into its client's queue, and `_schedule` runs   Execute to workers
+    Configure        says what the signals of later submissions mean
     Done             a worker has room again; the client gets credit      Execute, Credit
     Reply            a worker's value for a client is passed on           (the same bytes)
     Part, PartTaken  pieces of large values are passed on                 (the same bytes)
@@ -35,6 +36,7 @@ from gt.wire.messages import (
     Admit,
     Ask,
     Bye,
+    Configure,
     Credit,
     Done,
     Drop,
@@ -219,6 +221,9 @@ class Dispatcher:
         client.enqueue(m)
         self._schedule()
 
+    def _configure(self, client: Client, m: Configure, rest: object) -> None:
+        client.config = m
+
     def _schedule(self) -> None:
         """Give the workers what they have room for, the least served client first."""
         while True:
@@ -368,6 +373,7 @@ class Dispatcher:
 
 HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] = {
     (type(None), Hello): Dispatcher._hello,
+    (Client, Configure): Dispatcher._configure,
     (Client, Submit): Dispatcher._submit,
     (Client, Part): Dispatcher._part,
     (Client, PartTaken): Dispatcher._part_taken_by_client,

@@ -9,7 +9,7 @@ from typing import Any
 from gt.ops import Signature
 from gt.types import BYTES, TensorType
 from gt.wire.codec import encode
-from gt.wire.messages import Definition, Submit, WorkerInfo
+from gt.wire.messages import Configure, Definition, Submit, WorkerInfo
 
 Peer = bytes
 
@@ -72,6 +72,8 @@ class Client:
     id: int
     peer: Peer
     host: str
+    #: what the signals of its instructions mean
+    config: Configure = field(default_factory=lambda: Configure([], False))
     codes: dict[int, Coded] = field(default_factory=dict)
     tensors: dict[int, Where] = field(default_factory=dict)
     #: (code, *places of the operands) -> where it runs, and its results lie

@@ -53,10 +53,10 @@ class Decode:
             raise BadFrame(f"{type(error).__name__}: {error}") from None
 
 
-def definition(code: int, signature: Signature) -> Definition:
+def definition(code: int, signature: Signature, signal: str = "") -> Definition:
     """Raises ShapeError, at the caller, for what no dispatcher would take."""
     ins = [_to_wire(t) for t in signature.ins]
-    made = Definition(code, signature.op.name, list(signature.attrs), ins, signature.into)
+    made = Definition(code, signature.op.name, list(signature.attrs), ins, signature.into, signal)
     if problem := _too_large(signature, made):
         raise ShapeError(f"{str(signature)[:400]}: {problem}")
     return made

@@ -1,6 +1,6 @@
 """Every message that crosses a wire, and nothing else: frozen data without behaviour.
 
-    client ──Hello, Submit, Part, Ask, Bye──▶ dispatcher ──Welcome, Admit, Execute, Part, Query, Drop──▶ worker
+    client ──Hello, Configure, Submit, Part, Ask, Bye──▶ dispatcher ──Welcome, Admit, Execute, Part, Query, Drop──▶ worker
     client ◀──Welcome, Refused, Credit, Trouble, values, Answer── dispatcher
                                        dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
 
@@ -19,7 +19,7 @@ frame. A `Reply` wraps a worker's message for a client: the dispatcher reads the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -44,6 +44,8 @@ PART, SHARED_PART = 1 << 20, 8 << 20
 PARTS_AHEAD, LANE = 8 << 20, 64 << 20
 
 Word = int | float | bool | bytes
+#: the name of a signal; "" is none, and what begins with @ is GT's own
+SignalName = Annotated[str, msgspec.Meta(max_length=200)]
 #: ("float32", (2, 3)) for a tensor, ("int", None) for a scalar
 WireType = tuple[str, tuple[int, ...] | None]
 
@@ -100,6 +102,35 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
     attrs: list[tuple[str, Any]]
     ins: list[WireType]
     into: bool = False
+    #: what it was emitted under, as the last `Configure` before it describes it
+    signal: SignalName = ""
+
+
+class SignalSpec(msgspec.Struct, frozen=True, array_like=True):
+    """Where one signal puts things."""
+
+    name: SignalName
+    #: in the order of the mesh, the last axis the quickest; empty: all there are
+    workers: list[int]
+    #: axes in order, with their sizes; empty: one axis over all its workers
+    mesh: list[tuple[str, int]]
+    #: what is made under it: (dim, axis), where "" is the only axis, and a negative dim counts from the end
+    shard: list[tuple[int, str]]
+    replicate: bool
+    #: the placement of results under it; None: the planner's choice; empty: replicated
+    output: list[tuple[int, str]] | None
+    #: False: a gathered copy is let go after its use
+    keep: bool
+    #: not of the user's configuration, but of `Configure.auto`
+    auto: bool = False
+
+
+class Configure(Message, frozen=True, array_like=True, tag=True):
+    """What signals mean for the instructions submitted, and the codes defined, from here on."""
+
+    signals: list[SignalSpec]
+    #: what no signal places is cut along dim 0 over all workers if it is long there
+    auto: bool
 
 
 class Submit(Message, frozen=True, array_like=True, tag=True):
@@ -277,7 +308,7 @@ class Report(Message, frozen=True, array_like=True, tag=True):
     stats: WorkerStats
 
 
-ToDispatcher = Hello | Submit | Part | PartTaken | Ask | Bye | Done | Trouble | Reply | Report
+ToDispatcher = Hello | Configure | Submit | Part | PartTaken | Ask | Bye | Done | Trouble | Reply | Report
 ToClient = (
     Welcome | Refused | Alive | Credit | Trouble | ValueInline | ValuePart | NoValue | PartTaken | Answer | Roster
 )
