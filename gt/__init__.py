@@ -11,6 +11,7 @@ from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
 from gt.client import activations as _activations
+from gt.client import config as _config
 from gt.client import connect as _connect
 from gt.client import creation as _creation
 from gt.client import drawing as _drawing
@@ -26,12 +27,14 @@ from gt.client import products as _products
 from gt.client import quantiles as _quantiles
 from gt.client import random as _random
 from gt.client import reductions as _reductions
+from gt.client import signal
 from gt.client import solving as _solving
 from gt.client import views as _views
 from gt.client.activations import *
 from gt.client.arguments import Device as _Device
 from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.checkpoint import checkpoint
+from gt.client.config import *
 from gt.client.connect import *
 from gt.client.creation import *
 from gt.client.drawing import *
@@ -75,9 +78,11 @@ __all__ = [
     "linalg",
     "long",
     "short",
+    "signal",
 ]
 __all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
 __all__ += _activations.__all__
+__all__ += _config.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__
 __all__ += _drawing.__all__

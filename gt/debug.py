@@ -37,7 +37,7 @@ def print_tape(last: int = 50, file: TextIO | None = None) -> None:
     print("\n".join(lines[-last:]), file=file or sys.stdout)
 
 
-def _told(stream: list[Any], signatures: dict[int, Signature]) -> list[str]:
+def _told(stream: list[Any], signatures: dict[int, tuple[Signature, str]]) -> list[str]:
     lines = []
     i = 0
     while i < len(stream):
@@ -49,12 +49,12 @@ def _told(stream: list[Any], signatures: dict[int, Signature]) -> list[str]:
             lines.append(f"read %{stream[i + 2]}" if code == FETCH else "forget signatures")
             i += 3 if code == FETCH else 2
         else:
-            lines.append(_line(stream, i, signatures[code]))
-            i += signatures[code].width
+            lines.append(_line(stream, i, *signatures[code]))
+            i += signatures[code][0].width
     return lines
 
 
-def _line(stream: list[Any], i: int, signature: Signature) -> str:
+def _line(stream: list[Any], i: int, signature: Signature, signal: str) -> str:
     outs = ", ".join(f"%{id}" for id in stream[i + 2 : i + signature.start])
     ins = []
     for at in range(signature.start, signature.width):
@@ -63,4 +63,5 @@ def _line(stream: list[Any], i: int, signature: Signature) -> str:
             ins.append(f"%{word}")
         else:
             ins.append(f"{len(word)} bytes" if isinstance(word, bytes) else repr(word))
-    return f"{outs} = {signature} of {', '.join(ins) or 'nothing'}    # {sites.describe(stream[i + 1])}"
+    under = f" under {signal}" if signal else ""
+    return f"{outs} = {signature} of {', '.join(ins) or 'nothing'}{under}    # {sites.describe(stream[i + 1])}"

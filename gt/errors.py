@@ -12,7 +12,8 @@ GtError
 │   ├── WorkerLost     the worker that held a tensor is gone
 │   ├── NoWorkers      there is a server, but nobody to compute
 │   └── Refused        the server turned this connection away
-└── ConfigError        a setting or a command line is wrong            (also ValueError)
+├── ConfigError        a setting or a command line is wrong            (also ValueError)
+└── SignalError        a signal is left that was not entered           (also RuntimeError)
 
 A `RemoteError` is about the user's instruction, a `ClusterError` about the machines. The first kind leaves the
 session as it was.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 __all__ = [
     "ClusterError", "ConfigError", "ConnectionLost", "DTypeError", "DimError", "GradError", "GtError", "NoWorkers",
-    "OutOfMemory", "Refused", "RemoteError", "ShapeError", "WorkerLost",
+    "OutOfMemory", "Refused", "RemoteError", "ShapeError", "SignalError", "WorkerLost",
 ]  # fmt: skip
 
 
@@ -76,6 +77,10 @@ class Refused(ClusterError):
 
 class ConfigError(GtError, ValueError):
     """A setting or a command line is wrong."""
+
+
+class SignalError(GtError, RuntimeError):
+    """``gt.signal.exit('b'): the innermost signal is 'a'; leave that first``"""
 
 
 #: What a value that cannot be had is told as on the wire; the client raises the class again.

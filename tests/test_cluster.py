@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from gt import testing
-from gt.client import emit, uploads
+from gt.client import codes, emit, uploads
 from gt.client import session as session_module
 from gt.client.emit import call, call_into, call_many, create, upload
 from gt.client.session import Pending, Session
@@ -101,7 +101,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(emit, "BATCH", rng.choice((10, 60, 640)))
         for module in (session_module, dispatcher_core):
             monkeypatch.setattr(module, "WINDOW", rng.choice((256, 1 << 16)))
-        monkeypatch.setattr(session_module, "SIGNATURES", rng.choice((20, 20_000)))
+        monkeypatch.setattr(codes, "SIGNATURES", rng.choice((20, 20_000)))
         monkeypatch.setattr(session_module, "FREED", rng.choice((1, 4096)))
         monkeypatch.setattr(dispatcher_core, "AHEAD", rng.choice((30.0, 6000.0)))
         monkeypatch.setattr(dispatcher_core, "TURN", rng.choice((9.0, 2000.0)))

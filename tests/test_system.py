@@ -145,8 +145,8 @@ def test_many_signatures_hold_flat_memory(system):
     """A program that makes ever new shapes: the tables of all three parts are cut back."""
     client = system.client(
         """
-        import gt.client.session
-        gt.client.session.SIGNATURES = 500
+        import gt.client.codes
+        gt.client.codes.SIGNATURES = 500
         total = 0
         for n in range(1, 3000):
             total += (gt.ones(n) + 1)[0].item() if n % 100 == 0 else 0

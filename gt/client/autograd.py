@@ -15,6 +15,7 @@ from typing import Any
 from weakref import ref
 
 from gt.client.emit import current, detached
+from gt.client.signal import pulling
 from gt.client.tape import Edge, Leaf, Node, mode
 from gt.client.tensor import Tensor
 from gt.errors import GradError
@@ -94,6 +95,9 @@ def is_grad_enabled() -> bool:
     return mode.enabled
 
 
+#: the signals that are in force anyway
+_nowhere_else = contextlib.nullcontext()
+
 # -- the way back ------------------------------------------------------------------------
 
 
@@ -169,9 +173,11 @@ def _walk(
                 if whole is not None and (isinstance(node, Leaf) if targets is None else (node, i) in targets):
                     yield (node, i), whole
             if isinstance(node, Node) and (on_the_way is None or _goes_on(node, on_the_way)):
-                for way, pulled in zip(node.edges, node.pull(grads, keep), strict=True):
-                    if way is not None and pulled is not None:
-                        add(way, pulled)
+                # what meets here is added up here, before it goes to where the operand came from
+                with _nowhere_else if not node.signal else pulling(node.signal):
+                    for way, pulled in zip(node.edges, node.pull(grads, keep), strict=True):
+                        if way is not None and pulled is not None:
+                            add(way, pulled)
 
 
 def _goes_on(node: Node, on_the_way: set[Any]) -> bool:

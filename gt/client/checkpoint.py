@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import random, tape
+from gt.client import random, scope, tape
 from gt.client.autograd import enable_grad
 from gt.client.emit import detached
 from gt.client.tape import Edge, Saved
@@ -27,6 +27,8 @@ class Stretch:
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rng: bool) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
         self.state = random.state() if rng else None
+        #: the signals it ran under
+        self.signals = scope.here.stack
         self.count = 0
         self.values: dict[int, Saved] = {}
 
@@ -41,7 +43,7 @@ class Stretch:
 
     def _run(self) -> None:
         collector = _Collector(self.values)
-        with random.replayed(self.state), enable_grad(), tape.keeping(collector.keep):
+        with random.replayed(self.state), enable_grad(), tape.keeping(collector.keep), scope.restored(self.signals):
             self.function(*map(_fresh, self.args), **{k: _fresh(v) for k, v in self.kwargs.items()})
         if collector.count != self.count:
             raise GradError(

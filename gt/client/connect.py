@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from gt.client import config
 from gt.client.session import Session
 from gt.errors import ConfigError, ConnectionLost, GtError, NoWorkers, Refused
 from gt.version import PROTOCOL, VERSION
@@ -34,6 +35,11 @@ def session() -> Session:
         return _current
     with _lock:
         return _current if _current is not None else _start()
+
+
+def connected() -> Session | None:
+    """The current session, if there is one."""
+    return _current
 
 
 @contextlib.contextmanager
@@ -131,6 +137,7 @@ def _start() -> Session:
     global _current, _local
     from gt.launch.local import LocalSystem
 
+    config.from_environment()  # a mistake in the file is told before anything is started
     local = LocalSystem(_workers_wanted)
     try:
         made = open_session(local.address, None, "the local system", LocalSystem.PATIENCE, local.check)

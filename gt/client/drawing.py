@@ -7,7 +7,7 @@ from typing import Any
 from gt.client import connect, random
 from gt.client.arguments import a_tensor, cast, dtype_of, operand, refuse, sizes
 from gt.client.creation import a_number, default_dtype, dtype_like, size_from, with_options
-from gt.client.emit import call, create
+from gt.client.emit import call, create, known
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
@@ -25,8 +25,7 @@ def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
     session = connect.session()
     # the signature first: a call that is refused must not use up a stream of random numbers
     types = (NUMBER_OF[int],) * (2 + len(limits))
-    if (op, attrs, False, *types) not in session.signatures:
-        session.define(op, attrs, types, False)
+    known(session, op, attrs, types, False)
     return create(op, (*random.key(), *limits), attrs, session)
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import sites, tape
+from gt.client import scope, sites, tape
 from gt.client.session import BATCH, Session
 from gt.client.tensor import Cell, Tensor
 from gt.errors import ClusterError, DTypeError
-from gt.ops import OPS, Attrs, Op
+from gt.ops import OPS, Attrs, Op, Signature
 from gt.types import BYTES, INT, NUMBER_OF, OperandType, TensorType
 
 #: what an integer on the wire holds
@@ -23,6 +23,9 @@ MIN_INT, MAX_INT = -(2**63), 2**63 - 1
 
 #: (view op, its attributes, its scalar operands): one step from a base to a view
 Step = tuple[Op, Attrs, tuple[int, ...]]
+
+#: a code, the type of its (first) result, and its signature
+Known = tuple[int, TensorType, Signature]
 
 #: brings operands to the dtypes of `gt.autocast`; None as long as nobody is in one
 casting: Callable[[Op, tuple[Any, ...]], tuple[Any, ...]] | None = None
@@ -62,7 +65,7 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
                 raise _no_operand(op, x)
             key.append(scalar)
             words.append(x)
-    found = session.signatures.get(tuple(key))
+    found = (session.table() if scope.active else session.signatures).get(tuple(key))
     if found is None:
         found = session.define(op, attrs, tuple(key[3:]), False)
     if session.dropped:
@@ -101,7 +104,7 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
         if type_b is INT and not MIN_INT <= b <= MAX_INT:
             raise _no_operand(op, b)
         word_b = b
-    found = session.signatures.get((op, attrs, False, a._type, type_b))
+    found = (session.table() if scope.active else session.signatures).get((op, attrs, False, a._type, type_b))
     if found is None:
         found = session.define(op, attrs, (a._type, type_b), False)
     if session.dropped:
@@ -122,15 +125,13 @@ def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Ten
         operands = casting(op, operands)
     session = _session_of(op, operands)
     types, words = _operands(op, session, operands)
-    _, _, signature = found = session.signatures.get((op, attrs, False, *types)) or session.define(
-        op, attrs, types, False
-    )
+    found = known(session, op, attrs, types, False)
     session.free()
-    ids = [session.next_id() for _ in signature.outs]
+    ids = [session.next_id() for _ in found[2].outs]
     session.extend((found[0], sites.here(), *ids, *words))
     if len(session.words) >= BATCH:
         session.flush()
-    made = tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, signature.outs, strict=True))
+    made = tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
     if tape.tracked(operands):
         tape.record(op, attrs, operands, made)
     return made
@@ -144,7 +145,7 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
     operands = (target, *rest)
     session = target._cell.session
     types, words = _operands(op, session, operands)
-    found = session.signatures.get((op, attrs, True, *types)) or session.define(op, attrs, types, True)
+    found = known(session, op, attrs, types, True)
     tracked = tape.tracked(operands)
     if tracked:
         tape.check_writable(target)
@@ -171,7 +172,7 @@ def call_into_many(op: Op, targets: tuple[Tensor, ...], rest: tuple[Any, ...], a
     """`call_into` for several targets at once, off the tape: what an optimizer does to its parameters."""
     session = targets[0]._cell.session
     types, words = _operands(op, session, (*targets, *rest))
-    found = session.signatures.get((op, attrs, True, *types)) or session.define(op, attrs, types, True)
+    found = known(session, op, attrs, types, True)
     session.free()
     session.extend((found[0], sites.here(), *words[: len(targets)], *words))
     for target in targets:
@@ -197,28 +198,32 @@ def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, s
     """Emit an op whose first operand are bytes; off the tape."""
     types, words = _operands(op, session, operands)
     types = (BYTES, *types)
-    _, _, signature = found = session.signatures.get((op, attrs, False, *types)) or session.define(
-        op, attrs, types, False
-    )
+    found = known(session, op, attrs, types, False)
     sent = session.upload(memoryview(data))
     session.free()
-    ids = [session.next_id() for _ in signature.outs]
+    ids = [session.next_id() for _ in found[2].outs]
     session.extend((found[0], sites.here(), *ids, sent, *words))
     if len(session.words) >= BATCH:
         session.flush()
-    return tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, signature.outs, strict=True))
+    return tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
 
 
 def _created(
     op: Op, operands: tuple[Any, ...], attrs: Attrs, session: Session, types: tuple[OperandType, ...]
 ) -> Tensor:
-    found = session.signatures.get((op, attrs, False, *types)) or session.define(op, attrs, types, False)
+    found = known(session, op, attrs, types, False)
     session.free()
     id = session.next_id()
     session.extend((found[0], sites.here(), id, *operands))
     if len(session.words) >= BATCH:
         session.flush()
     return Tensor(Cell(id, session), found[1])
+
+
+def known(session: Session, op: Op, attrs: Attrs, types: tuple[OperandType, ...], into: bool) -> Known:
+    """A call's number, result type and signature, under the signal of this thread; it may raise the first time."""
+    table = session.table() if scope.active else session.signatures
+    return table.get((op, attrs, into, *types)) or session.define(op, attrs, types, into)
 
 
 def _operands(op: Op, session: Session, operands: tuple[Any, ...]) -> tuple[tuple[OperandType, ...], list[Any]]:
@@ -306,7 +311,7 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
     session = target._cell.session
     types, _ = _operands(op, session, (target, *rest))
     # refused as a whole or not at all: both signatures are looked at before anything is emitted
-    session.signatures.get((op, attrs, True, *types)) or session.define(op, attrs, types, True)
+    known(session, op, attrs, types, True)
     _check_writable(view.base, view.chain, target._type)
     if tape.tracked((view.base, target, *rest)):
         tape.check_writable(view.base)
@@ -334,4 +339,4 @@ def _check_writable(base: Tensor, steps: tuple[Step, ...], value: TensorType) ->
     chain, starts = _as_attribute(steps)
     op, attrs, types = OPS["put_view"], (("chain", chain),), (base._type, value, *(INT,) * len(starts))
     session = base._cell.session
-    session.signatures.get((op, attrs, True, *types)) or session.define(op, attrs, types, True)
+    known(session, op, attrs, types, True)

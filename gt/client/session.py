@@ -15,26 +15,28 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gt.client import sites
+from gt.client import config, sites
+from gt.client.codes import Codes
+from gt.client.reading import Pending
 from gt.client.uploads import Uploads
 from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError, WorkerLost
-from gt.ops import Op, Signature, sign
-from gt.say import topic, warn
+from gt.ops import Signature
+from gt.say import warn
 from gt.types import TensorType
-from gt.wire.codec import BadFrame, Decode, definition, encode
+from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import (
     FETCH,
-    FIRST_CODE,
     INLINE,
     MAX_WORDS,
-    RESET,
     WINDOW,
+    Advice,
     Alive,
     Answer,
     Ask,
+    Blocks,
     Bye,
+    Checked,
     Credit,
-    Definition,
     NoValue,
     PartTaken,
     Place,
@@ -48,7 +50,6 @@ from gt.wire.messages import (
     WorkerInfo,
     WorkerStats,
 )
-from gt.wire.parts import Incoming
 from gt.wire.shared import Lanes
 
 if TYPE_CHECKING:  # it brings zmq with it, which is for those who connect
@@ -58,24 +59,11 @@ if TYPE_CHECKING:  # it brings zmq with it, which is for those who connect
 BATCH = 640
 #: The most tensors freed at once: what is emitted between two submissions fits into one (`MAX_WORDS`).
 FREED = 4096
-#: Signatures kept before all are forgotten: a program that makes ever new shapes must not fill anybody's memory.
-SIGNATURES = 20_000
 
 
-class Pending:
-    """A value that was asked for."""
-
-    __slots__ = ("buffer", "done", "error", "incoming")
-
-    def __init__(self, buffer: Any) -> None:
-        self.buffer = buffer
-        self.incoming: Incoming | None = None
-        self.done = False
-        self.error: GtError | None = None
-
-
-class Session:
+class Session(Codes):
     def __init__(self, name: str = "") -> None:
+        super().__init__()
         #: how it was reached, for messages
         self.name = name
         self.id = 0
@@ -90,12 +78,6 @@ class Session:
         #: ids of tensors that Python let go, not yet told
         self.dropped: deque[int] = deque()
         self.next_id = itertools.count(1).__next__
-        #: (op, attrs, *operand types) -> (code, result type, signature)
-        self.signatures: dict[tuple[Any, ...], tuple[int, TensorType, Signature]] = {}
-        self._definitions: list[Definition] = []
-        self._next_code = itertools.count(FIRST_CODE).__next__
-        #: where the codes of the current signatures begin
-        self._oldest_code = FIRST_CODE
         self._requests = itertools.count(1).__next__
         self._pending: dict[int, Any] = {}
         self._flushing = threading.RLock()
@@ -109,35 +91,32 @@ class Session:
         #: failures nobody has read yet: cause -> text
         self.troubles: dict[int, str] = {}
         #: the last submissions, for `gt.debug.print_tape`
-        self.recent: deque[tuple[list[Any], dict[int, Signature]]] = deque(maxlen=16)
-        self._by_code: dict[int, Signature] = {}
+        self.recent: deque[tuple[list[Any], dict[int, tuple[Signature, str]]]] = deque(maxlen=16)
         self._decode = Decode("client")
-        self._debug = topic("GT_DEBUG_CLIENT")
 
     # -- emitting ------------------------------------------------------------------------
 
-    def define(self, op: Op, attrs: Any, types: tuple[Any, ...], into: bool) -> tuple[int, TensorType, Signature]:
-        """A call not made before: infer its result, which may raise, and give it a number."""
-        signature = sign(op, attrs, types, into)
-        if self.ended is not None:
-            raise self.ended.with_traceback(None)
-        if len(self.signatures) >= SIGNATURES:
-            self._forget_signatures()
-        code = self._next_code()
-        self._definitions.append(definition(code, signature))
-        self._by_code[code] = signature
-        found = self.signatures[(op, attrs, into, *types)] = code, signature.outs[0], signature
-        if self._debug:
-            self._debug(f"{code} = {signature}")
-        return found
+    def configure(self) -> None:
+        """In order with what is submitted: instructions before it are not touched by it, and codes are defined anew."""
+        now, before = config.current, self.configured
+        if now.signals or (before is not None and before.signals):
+            if self._by_code:
+                self._forget_signatures()
+            self.flush()
+            with self._flushing:
+                self._submit()
+                self.send([encode(now.message(self._ids()))])
+        self.configured = now
 
-    def _forget_signatures(self) -> None:
-        """All but the last: another thread may just be about to use one of those."""
-        self.signatures.clear()
-        self.flush()
-        self._by_code = {}
-        self.extend((RESET, self._oldest_code))
-        self._oldest_code = self._next_code()
+    def check_signal(self, name: str) -> None:
+        """Its workers may still be starting."""
+        signal = config.current.signals[name]
+        if config.missing(signal, self._ids()) is not None:
+            self.await_(lambda: config.missing(signal, self._ids()) is None, 3.0)
+            config.check_workers(signal, self._ids())
+
+    def _ids(self) -> list[int]:
+        return [w.id for w in self.workers]
 
     def free(self) -> None:
         """Tell the workers which tensors Python let go since the last time; many at once, not all of a million."""
@@ -298,25 +277,32 @@ class Session:
         if len(self.troubles) < 100:
             self.troubles[m.cause] = _told(m.text, m.site)
 
+    def _advice(self, m: Advice, frames: object) -> None:
+        warn(m.text)
+
+    def _blocks(self, m: Blocks, frames: object) -> None:
+        if (pending := self._pending.get(m.request)) is not None:
+            pending.expect(m)
+
+    def _checked(self, m: Checked, frames: object) -> None:
+        if (pending := self._pending.get(m.request)) is not None:
+            pending.answered(m.worker)
+
     def _value(self, m: ValueInline, frames: object) -> None:
         if (pending := self._pending.get(m.request)) is not None:
-            pending.buffer, pending.done = bytearray(m.data), True
+            pending.whole(m)
 
     def _value_part(self, m: ValuePart, frames: list[bytes]) -> None:
         pending = self._pending.get(m.request)
         if pending is not None:
-            if pending.incoming is None:
-                pending.buffer = _fresh(m.total)
-                pending.incoming = Incoming(memoryview(pending.buffer))
             try:
                 data = memoryview(frames[1]) if m.place is None else self._lanes.read(m.place, m.nbytes)
             except (OSError, ValueError) as error:  # its sender died before we looked
-                pending.error, pending.done = self._unreadable(m.place, error), True
+                pending.fail(self._unreadable(m.place, error))
             else:
-                pending.incoming.add(m.offset, data)
-                pending.done = pending.incoming.complete
+                pending.part(m, data)
         if self.link is not None:  # taken even if nobody wants it any more: the worker waits for it
-            self.link.send([encode(PartTaken(m.request, m.nbytes))])
+            self.link.send([encode(PartTaken(m.request, m.nbytes, worker=m.worker))])
 
     def _unreadable(self, place: Place | None, error: Exception) -> WorkerLost:
         pid = 0 if place is None else place.pid
@@ -326,10 +312,11 @@ class Session:
         return WorkerLost(f"{who} is gone, or its memory cannot be read ({error}); GT_SHM=0 does without it")
 
     def _no_value(self, m: NoValue, frames: object) -> None:
-        self.troubles.pop(m.cause, None)
+        told = self.troubles.pop(m.cause, None)
         if (pending := self._pending.get(m.request)) is not None:
-            pending.error = BY_NAME.get(m.kind, RemoteError)(_told(m.text, m.site))
-            pending.done = True
+            # a worker that only heard of the failure cannot say what failed; the one where it did said so before
+            text = told if told is not None and not m.site else _told(m.text, m.site)
+            pending.fail(BY_NAME.get(m.kind, RemoteError)(text))
 
     def _part_taken(self, m: PartTaken, frames: object) -> None:
         self.uploads.taken(m)
@@ -371,13 +358,6 @@ def _told(text: str, site: int) -> str:
     return f"{text}\n  asked for at {place}" if place else text
 
 
-def _fresh(nbytes: int) -> Any:
-    """Memory to put a value together in; numpy's comes in large pages."""
-    import numpy as np
-
-    return np.empty(nbytes, dtype=np.uint8)
-
-
 HANDLERS: dict[type, Callable[[Session, Any, Any], None]] = {
     Welcome: Session._welcome,
     Refused: Session._refused,
@@ -385,6 +365,9 @@ HANDLERS: dict[type, Callable[[Session, Any, Any], None]] = {
     Roster: Session._roster,
     Credit: Session._credit,
     Trouble: Session._trouble,
+    Advice: Session._advice,
+    Blocks: Session._blocks,
+    Checked: Session._checked,
     ValueInline: Session._value,
     ValuePart: Session._value_part,
     NoValue: Session._no_value,

@@ -21,6 +21,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from gt.client import scope
 from gt.errors import GradError
 from gt.ops import Attrs, Op
 from gt.types import TensorType
@@ -108,11 +109,13 @@ class Leaf:
 class Node:
     """One op on the tape."""
 
-    __slots__ = ("attrs", "edges", "hooks", "number", "op", "outs", "saved")
+    __slots__ = ("attrs", "edges", "hooks", "number", "op", "outs", "saved", "signal")
 
     def __init__(self, op: Op, attrs: Attrs, edges: tuple[Edge | None, ...], outs: tuple[TensorType, ...]) -> None:
         self.op, self.attrs, self.edges, self.outs = op, attrs, edges, outs
         self.number = _next_number()
+        #: what its gradients are emitted under, if not under whatever is in force then
+        self.signal = scope.here.pulling if scope.active else ""
         #: (results, operands), each `Saved`, `Ghost` or a number; None once it is used up
         self.saved: tuple[list[Any], list[Any]] | None = None
         self.hooks: dict[int, list[Any]] = {}

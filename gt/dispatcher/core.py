@@ -5,6 +5,7 @@ No socket, clock, thread or tensor library is here; `server.py` owns those, and 
     Hello            a peer becomes a client or a worker                  Welcome, or Refused
     Configure        says what the signals of later submissions mean
     Submit           goes into its client's queue, and `_schedule` runs   Execute to workers
+    Configure        says what the signals of later submissions mean
     Done             a worker has room again; the client gets credit      Execute, Credit
     Reply            a worker's value for a client is passed on           (the same bytes)
     Part, PartTaken  pieces of large values are passed on                 (the same bytes)

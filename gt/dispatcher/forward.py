@@ -57,7 +57,7 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
                 key = (code, tensors[stream[i + 3]])
             else:
                 key = (code, *[tensors[stream[i + o]] for o in coded.offsets])
-            result = plans.get(key)
+            result: Any = plans.get(key)
             if result is None:
                 result = plans[key] = plan(client, ground, coded, key[1:], done)
             width = coded.width

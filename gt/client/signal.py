@@ -1,0 +1,113 @@
+"""``gt.signal``: names for stretches of a program, to which a configuration gives a meaning; see docs/signals.md.
+
+    with gt.signal.context("pp_stage0"):
+        x = layer(x)
+
+Without a configuration they mean nothing, and a program runs as if they were not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from gt.client import config, scope
+from gt.client.scope import Entered
+from gt.errors import ConfigError, SignalError
+from gt.say import warn
+
+__all__ = ["context", "current", "enter", "exit"]
+
+#: names there was a warning for
+_warned: set[str] = set()
+
+
+class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decorator, as torch.no_grad
+    """What is done inside runs under this signal, and its gradients under ``backward``, or what the signal says."""
+
+    def __init__(self, name: str, backward: str | None = None) -> None:
+        self.name, self.backward = _checked("context", name), backward
+        if backward is not None:
+            _checked("context", backward)
+        self._before: list[tuple[Entered, ...]] = []
+
+    def __enter__(self) -> context:
+        before = scope.here.stack
+        enter(self.name, self.backward)
+        self._before.append(before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        scope.replace(self._before.pop())
+
+    def _recreate_cm(self) -> context:
+        return context(self.name, self.backward)  # a decorated function may run in many threads at once
+
+
+def enter(name: str, backward: str | None = None) -> None:
+    """Begin a stretch that `exit` ends."""
+    config.from_environment()
+    around = scope.innermost()
+    signal = _known(_checked("enter", name))
+    pulling = "" if backward is None else _places(_checked("enter", backward))
+    if signal is not None and not pulling and signal.backward:
+        pulling = _places(signal.backward)
+    placing = name if signal is not None and signal.places else ""
+    made = Entered(name, placing or around.placing, pulling or placing or around.pulling)
+    scope.replace((*scope.here.stack, made))
+
+
+def exit(name: str | None = None) -> None:
+    """End the innermost stretch, which must be of this name if one is given."""
+    stack = scope.here.stack
+    if not stack:
+        raise SignalError(f"gt.signal.exit({_shown(name)}): no signal was entered in this thread")
+    if name is not None and stack[-1].name != name:
+        raise SignalError(f"gt.signal.exit({name!r}): the innermost signal is {stack[-1].name!r}; leave that first")
+    scope.replace(stack[:-1])
+
+
+def current() -> str | None:
+    """The innermost name entered in this thread, configured or not."""
+    return scope.innermost().name or None
+
+
+def pulling(signal: str) -> contextlib.AbstractContextManager[None]:
+    """Gradients run under a signal, and their own under what that one says."""
+    known = config.current.signals.get(signal)
+    return scope.under(signal, _places(known.backward) if known is not None and known.backward else "")
+
+
+def _checked(what: str, name: Any) -> str:
+    if not isinstance(name, str) or not name or name.startswith("@"):
+        raise ConfigError(f"gt.signal.{what}({name!r}): a signal's name is a text that does not begin with @")
+    return name
+
+
+def _shown(name: str | None) -> str:
+    return "" if name is None else repr(name)
+
+
+def _known(name: str) -> config.Signal | None:
+    found = config.current.signals.get(name)
+    if found is None:
+        _warn_once(name)
+    return found
+
+
+def _places(name: str) -> str:
+    """The name, if it is configured and says something about places."""
+    found = _known(name)
+    return name if found is not None and found.places else ""
+
+
+def _warn_once(name: str) -> None:
+    none_at_all = not config.current.signals
+    if (what := "" if none_at_all else name) in _warned:
+        return
+    _warned.add(what)
+    if none_at_all:
+        warn(f"signal {name!r} and all others are ignored: there is no configuration; GT_CONFIG=file.yaml names one")
+    else:
+        known = ", ".join(sorted(n for n in config.current.signals if not n.startswith("@"))) or "none"
+        warn(f"signal {name!r} is not configured, and is ignored; there are: {known}")
