@@ -18,7 +18,8 @@ from typing import Any
 
 from gt.client.connect import use
 from gt.client.session import Session
-from gt.dispatcher.actions import Action, Close
+from gt.dispatcher.actions import Action, Close, SendAll
+from gt.dispatcher.actions import Send as Send_
 from gt.dispatcher.core import Dispatcher
 from gt.errors import ConnectionLost
 from gt.version import PROTOCOL, VERSION
@@ -27,6 +28,7 @@ from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
 from gt.worker.core import Send, Worker
 from gt.worker.engines import Engine, make_engine
+from gt.worker.plane_local import Board, LocalPlane
 
 Frames = list[Any]
 
@@ -37,6 +39,7 @@ class Cluster:
         self.dispatcher = Dispatcher()
         self.backend = backend
         self._engine: Engine | None = None
+        self.board = Board()
         #: (from, to) -> what is under way; the dispatcher is b""
         self.wires: dict[tuple[bytes, bytes], deque[Frames]] = {}
         self.workers: dict[bytes, Worker] = {}
@@ -80,8 +83,10 @@ class Cluster:
         session.close()
 
     def kill_worker(self, name: bytes) -> None:
-        for space in self.workers.pop(name).spaces.values():
+        worker = self.workers.pop(name)
+        for space in worker.spaces.values():
             space.close()  # a process's memory goes with it
+        self.board.lose(worker.id)
         self._cut(name)
 
     def kill_client(self, session: Session) -> None:
@@ -105,7 +110,8 @@ class Cluster:
         return f"{kind}{self._names}".encode()
 
     def _hello(self, role: str) -> Hello:
-        return Hello(role, PROTOCOL, VERSION, host_identity(), self._names, self.backend, "cpu")
+        store = f"local:{self.dispatcher.next_worker}" if role == "worker" else ""
+        return Hello(role, PROTOCOL, VERSION, host_identity(), self._names, self.backend, "cpu", store=store)
 
     # -- delivery ------------------------------------------------------------------------
 
@@ -155,15 +161,21 @@ class Cluster:
         message = self._decode[1](frames[0])
         worker = self.workers[name]
         if type(message).__name__ == "Welcome":
-            worker.id = message.id
+            worker.id, worker.plane = message.id, LocalPlane(self.board, message.id)
             return
         for send in worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None):
             self._post(name, b"", frames_of(send))
+        for other, woken in self.workers.items():
+            for send in woken.wake():
+                self._post(other, b"", frames_of(send))
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Close):
                 self.closed[action.peer] = action.reason
+                continue
+            if isinstance(action, SendAll):
+                self._act([Send_(peer, action.message) for peer in action.peers])
                 continue
             if action.peer not in self.workers and action.peer not in self.clients:
                 continue

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gt.dispatcher.state import Client, Layout, Worker
+from gt.dispatcher.layouts import Held, Layout, Lost
+from gt.dispatcher.state import Client, Worker
 from gt.testing import Cluster
-from gt.worker.core import Failure
+from gt.wire.messages import FIRST_LOCAL
+from gt.worker.space import ODD
 
 
 def always(cluster: Cluster) -> None:
@@ -22,7 +24,7 @@ def always(cluster: Cluster) -> None:
 
 def _worker(worker: Worker) -> None:
     given = Counter[int]()
-    for client, weight, cost in worker.given:
+    for client, weight, cost, _ in worker.given:
         given[client] += cost
         assert weight >= 0
         assert cost >= 0
@@ -34,15 +36,33 @@ def _worker(worker: Worker) -> None:
 
 def _client(client: Client, workers: dict[int, Worker]) -> None:
     waiting = sum(submit.weight for submit, _ in client.queue)
-    given = sum(weight for w in workers.values() for owner, weight, _ in w.given if owner == client.id)
+    given = sum(weight for w in workers.values() for owner, weight, _, _ in w.given if owner == client.id)
     assert client.received - client.done == waiting + given
     assert 0 <= client.told_done <= client.done <= client.received
     assert client.home is None or client.id in workers[client.home].admitted
-    assert set(client.told) == ({client.home} - {None})
-    assert set(client.reads.values()) <= set(workers)
-    for where in (*client.tensors.values(), *client.plans.values(), *client.transfers.values()):
-        assert not isinstance(where, Layout) or where is workers[where.worker].layout
+    assert set(client.told) == {w.id for w in workers.values() if client.id in w.admitted}
+    assert set().union(*client.reads.values()) <= set(workers)
+    for id, where in client.tensors.items():
+        assert isinstance(where, Lost) or set(workers) >= {w for layout in layouts(where) for w in layout.workers}
+        copies = client.copies.get(id, {})
+        assert tuple(copies) == (where.copies if isinstance(where, Held) else ())
+    assert set(client.copies) <= set(client.tensors)
+    assert set(client.made) <= set(client.tensors)
+    assert client.loose <= set(client.tensors)
+    for transfer in client.transfers.values():
+        assert not isinstance(transfer, Layout) or transfer is workers[transfer.worker].layout
     assert client.parts_ahead == sum(in_frames for _, _, in_frames in client.parts)
+
+
+def layouts(where: Layout | Held | Lost) -> tuple[Layout, ...]:
+    return () if isinstance(where, Lost) else where.layouts if isinstance(where, Held) else (where,)
+
+
+def held_by(client: Client, worker: int) -> set[int]:
+    """The tensors of which the worker should have a block, a copy or a term."""
+    found = {id for id, where in client.tensors.items() if any(worker in x.workers for x in layouts(where)[:1])}
+    copies = [(copy, layout) for of in client.copies.values() for layout, copy in of.items()]
+    return found | {copy for copy, layout in copies if worker in layout.workers}
 
 
 def settled(cluster: Cluster) -> None:
@@ -63,13 +83,14 @@ def settled(cluster: Cluster) -> None:
     for known in core.workers.values():
         for owner, space in by_id[known.id].spaces.items():
             client = core.clients[owner]
-            here = {id for id, where in client.tensors.items() if where is known.layout}
-            assert here == set(space.store)
-            assert space.failures == sum(isinstance(v, Failure) for v in space.store.values())
+            assert set(space.store) == held_by(client, known.id)
+            assert space.odd == sum(type(v) in ODD for v in space.store.values())
+            assert space.awaited is None
             assert not space.waiting
             assert space.outgoing is None
             assert set(space.transfers) <= {t for t, where in client.transfers.items() if where is known.layout}
-            assert set(space.codes) == {code for code in client.told[known.id] if code in client.codes}
+            told = {code for code in space.codes if code < FIRST_LOCAL}
+            assert told == {code for code in client.told[known.id] if code in client.codes}
 
 
 def _settled_client(client: Client, workers: dict[int, Worker]) -> None:

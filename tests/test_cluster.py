@@ -304,7 +304,7 @@ def test_the_first_cause_is_told_and_the_session_goes_on() -> None:
     cluster.settle()
     settled(cluster)
     (worker,) = cluster.workers.values()
-    assert worker.spaces[session.id].failures == 0
+    assert worker.spaces[session.id].odd == 0
 
 
 def test_a_failed_write_takes_its_target_with_it_and_no_other() -> None:

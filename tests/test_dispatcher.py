@@ -181,7 +181,7 @@ def test_a_program_is_forwarded_with_the_definitions_it_uses() -> None:
     again = [ADD, 0, 3, 2, 2, FETCH, 1, 3]
     assert sent(desk.submit(CLIENT, *again), WORKER) == [Execute(1, [], again, len(again))]
     assert set(desk.client(CLIENT).tensors) == {2, 3}
-    assert desk.client(CLIENT).reads == {1: 0}
+    assert desk.client(CLIENT).reads == {1: {0}}
 
 
 def test_work_done_comes_back_as_credit_at_the_next_tick_or_when_it_is_much() -> None:
@@ -289,7 +289,7 @@ def test_parts_go_to_the_client_s_worker_and_back() -> None:
     actions = desk.say(CLIENT, Part(1, 0, 5, 9), b"12345")
     assert actions == [Send(WORKER, Admit(1, "here")), Send(WORKER, Part(1, 0, 5, 9, None, 1), (b"12345",))]
     assert desk.say(WORKER, PartTaken(1, 5, 1)) == [Send(CLIENT, PartTaken(1, 5, 1))]
-    assert desk.say(CLIENT, PartTaken(3, 5)) == [Send(WORKER, PartTaken(3, 5, 1))]
+    assert desk.say(CLIENT, PartTaken(3, 5, worker=0)) == [Send(WORKER, PartTaken(3, 5, 1, 0))]
 
 
 @pytest.mark.parametrize(
@@ -685,7 +685,7 @@ def test_a_value_reaches_its_client_only() -> None:
     desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 1, 1)
     desk.submit(SECOND, FULL, 0, 1, 3.5, FETCH, 1, 1)
     assert [a.peer for a in desk.say(WORKER, Reply(1, 1), b"value")] == [CLIENT]
-    assert desk.client(SECOND).reads == {1: 0}
+    assert desk.client(SECOND).reads == {1: {0}}
 
 
 def test_a_worker_whose_device_broke_says_why() -> None:

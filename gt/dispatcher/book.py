@@ -51,9 +51,9 @@ class Told:
 
 
 class Book:
-    def __init__(self, roster: dict[int, WorkerInfo]) -> None:
-        self._roster = roster
-        self.next_code, self._next_id, self._next_group = FIRST_LOCAL, FIRST_OWN, 1
+    def __init__(self, roster: dict[int, WorkerInfo], next_group: Callable[[], int]) -> None:
+        self._roster, self._next_group = roster, next_group
+        self.next_code, self._next_id = FIRST_LOCAL, FIRST_OWN
         self.told: dict[int, Told] = {}
         self._steps: dict[tuple[TensorType, Step], int] = {}
         #: members in the order of their ranks -> the group's number
@@ -111,8 +111,7 @@ class Book:
     def _group(self, members: tuple[int, ...], telling: Telling) -> int:
         known = self.groups.get(members)
         if known is None:
-            known = self.groups[members] = self._next_group
-            self._next_group += 1
+            known = self.groups[members] = self._next_group()
             infos = [self._roster[w] for w in members]
             gpus = {info.gpu for info in infos}
             backend = "nccl" if len(gpus) == len(members) and "" not in gpus else "gloo"

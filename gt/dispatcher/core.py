@@ -20,6 +20,7 @@ and at the end of its credit it waits at home.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
@@ -84,6 +85,7 @@ class Dispatcher:
         self.by_peer: dict[Peer, Client | Worker] = {}
         self.asked = Questions()
         self.next_client, self.next_worker = 1, 0
+        self.next_group = count(1).__next__
         self.out: list[Action] = []
         #: the size of the message that is being handled
         self.nbytes = 0
@@ -159,7 +161,7 @@ class Dispatcher:
             raise Violation(f"nobody here is a {m.role!r}")
 
     def _client_hello(self, peer: Peer, m: Hello) -> None:
-        client = Client(self.next_client, peer, m.host, book=Book(self.infos))
+        client = Client(self.next_client, peer, m.host, Book(self.infos, self.next_group))
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
         self._send(client, Welcome(client.id, VERSION, self._roster()))

@@ -55,11 +55,11 @@ class Client:
     id: int
     peer: Peer
     host: str
+    book: Book
     codes: dict[int, Coded] = field(default_factory=dict)
     tensors: dict[int, Where] = field(default_factory=dict)
     #: (code, *places of the operands) -> where it runs, and its results lie; or a `gt.dispatcher.forward.Plan`
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    book: Book = field(default_factory=lambda: Book({}))
     #: tensor -> its copies in other layouts
     copies: dict[int, dict[Layout, int]] = field(default_factory=dict)
     #: (layout, those of the copies) -> what stands for it
