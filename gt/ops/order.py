@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -9,6 +10,7 @@ from gt.errors import DimError
 from gt.ops.core import Types, op
 from gt.ops.infer import without, wrap_dim
 from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, folded, in_, restored
+from gt.ops.split import folding
 from gt.types import TensorType, int64
 
 # -- norms ---------------------------------------------------------------------------------
@@ -53,7 +55,7 @@ def _norm_torch(torch: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dty
     return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=in_(torch, dtype))
 
 
-op("vector_norm", infer=_normed, vjp=(_norm_back,), torch=_norm_torch, kernel=_norm_numpy)
+op("vector_norm", infer=_normed, split=folding, vjp=(_norm_back,), torch=_norm_torch, kernel=_norm_numpy)
 
 # -- the middle ----------------------------------------------------------------------------
 
@@ -86,6 +88,7 @@ def _found(x: TensorType, *, dim: int, keepdim: bool) -> Types:
 op(
     "median_dim",
     infer=_found,
+    split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.median(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=False),
@@ -94,6 +97,7 @@ op(
 op(
     "nanmedian_dim",
     infer=_found,
+    split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.nanmedian(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=True),
@@ -145,6 +149,7 @@ def _most_frequent(np: Any, row: Any) -> Any:
 op(
     "mode",
     infer=_found,
+    split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.mode(x, dim, keepdim),
     kernel=_mode_numpy,
