@@ -85,7 +85,7 @@ op(
     "div",
     infer=_divided,
     common=lambda *types, rounding_mode: result_dtype(*types) if rounding_mode else common_floating(*types),
-    split=lambda *types, rounding_mode: elementwise(*types, linear=() if rounding_mode else ((0,),)),
+    split=lambda *types, rounding_mode: elementwise(*types, linear=() if rounding_mode else ((0,),), floating=True),
     vjp=(
         lambda g, _y, _a, b, *, rounding_mode: zero(g) if rounding_mode else g / b,
         lambda g, _y, a, b, *, rounding_mode: zero(g) if rounding_mode else -g * ((a / b) / b),
@@ -164,7 +164,7 @@ op(
 
 op(
     "xlogy",
-    **FLOATING | linear((0,)),
+    **FLOATING,
     vjp=(
         lambda g, _y, a, b: g._op("xlogy", b).masked_fill((a == 0) & (b <= 0), 0),
         lambda g, _y, a, b: g * a / b,

@@ -134,7 +134,7 @@ op("atanh", **FLOATING, vjp=(lambda g, _y, x: g / (1 - x * x),), kernel=lambda x
 
 op(
     "deg2rad",
-    **FLOATING | linear((0,)),
+    **FLOATING | linear((0,), floating=True),
     vjp=(lambda g, _y, _x: g * (pi / 180),),
     torch=lambda torch, x: torch.deg2rad(x),
     kernel=lambda np, x: x * (pi / 180),
@@ -142,7 +142,7 @@ op(
 
 op(
     "rad2deg",
-    **FLOATING | linear((0,)),
+    **FLOATING | linear((0,), floating=True),
     vjp=(lambda g, _y, _x: g * (180 / pi),),
     torch=lambda torch, x: torch.rad2deg(x),
     kernel=lambda np, x: x * (180 / pi),

@@ -10,7 +10,7 @@ from gt.errors import DimError
 from gt.ops.core import Types, op
 from gt.ops.infer import without, wrap_dim
 from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, folded, in_, restored
-from gt.ops.split import folding
+from gt.ops.split import Split, folding
 from gt.types import TensorType, int64
 
 # -- norms ---------------------------------------------------------------------------------
@@ -55,7 +55,15 @@ def _norm_torch(torch: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dty
     return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=in_(torch, dtype))
 
 
-op("vector_norm", infer=_normed, split=folding, vjp=(_norm_back,), torch=_norm_torch, kernel=_norm_numpy)
+#: those whose terms can be put together
+_TERMS = {0: "sum", 1: "sum", inf: "max", -inf: "min"}
+
+
+def _norms(x: TensorType, *, ord: float, **how: Any) -> Split:
+    return folding(x, **how, how=_TERMS.get(ord, ""), fills=ord in (inf, -inf))
+
+
+op("vector_norm", infer=_normed, split=_norms, vjp=(_norm_back,), torch=_norm_torch, kernel=_norm_numpy)
 
 # -- the middle ----------------------------------------------------------------------------
 

@@ -215,7 +215,7 @@ def _evenly(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 op(
     "amax",
     infer=_extreme,
-    split=partial(folding, how="max"),
+    split=partial(folding, how="max", fills=True),
     vjp=(_evenly,),
     torch=lambda torch, x, *, dim, keepdim: torch.amax(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: np.max(x, axis=axes(x, dim), keepdims=keepdim),
@@ -224,7 +224,7 @@ op(
 op(
     "amin",
     infer=_extreme,
-    split=partial(folding, how="min"),
+    split=partial(folding, how="min", fills=True),
     vjp=(_evenly,),
     torch=lambda torch, x, *, dim, keepdim: torch.amin(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: np.min(x, axis=axes(x, dim), keepdims=keepdim),

@@ -156,32 +156,33 @@ def summable(x: OperandType, made: Any) -> bool:
 # -- families of ops -----------------------------------------------------------------------
 
 
-def elementwise(*types: OperandType, linear: Groups = (), **attrs: Any) -> Split:
-    """Operands that broadcast; ``linear`` counts all of them, with the numbers."""
+def elementwise(*types: OperandType, linear: Groups = (), floating: bool = False, **attrs: Any) -> Split:
+    """Operands that broadcast; ``linear`` counts all of them, with the numbers; ``floating`` results are not integers."""
     xs = tensors(types)
     shape = broadcast_shapes(*(x.shape for x in xs))
     names = letters(len(shape))
     met = result_dtype(*types)
-    passing = tuple(g for g in linear if all(types[i].dtype.kind == "f" or summable(types[i], met) for i in g))
+    passing = tuple(
+        g for g in linear if all(types[i].dtype.kind == "f" or (not floating and summable(types[i], met)) for i in g)
+    )
     left = ",".join(stretched(names, shape, x.shape) for x in xs)
     return Split(f"{left}->{names}", linear=counted(passing, types))
 
 
-def linear(*groups: tuple[int, ...]) -> dict[str, Any]:
+def linear(*groups: tuple[int, ...], floating: bool = False) -> dict[str, Any]:
     """The same for a family of ops that is declared by ``**fields``."""
-    return {"split": partial(elementwise, linear=groups)}
+    return {"split": partial(elementwise, linear=groups, floating=floating)}
 
 
 def folding(
-    x: TensorType, *, dim: Any, keepdim: bool, how: str = "", passes: bool = False, results: int = 1, **attrs: Any
+    x: TensorType, *, dim: Any, keepdim: bool, how: str = "", passes: bool = False, fills: bool = False, results: int = 1, **attrs: Any
 ) -> Split:
-    """A reduction of dims (all of them if None), whose terms are combined like this; else those dims stay whole."""
+    """A reduction of dims (all of them if None), whose terms are combined like this; else those dims stay whole. ``fills``: not of nothing."""
     dims = tuple(range(x.ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
     dims = tuple(d % x.ndim for d in dims) if x.ndim else ()
     names = letters(x.ndim) if how else without(letters(x.ndim), dims)
     kept = "".join("." if i in dims else c for i, c in enumerate(names) if keepdim or i not in dims)
-    # there is no extreme of nothing
-    filled = "".join(names[d] for d in dims) if how in ("max", "min") and x.dtype.kind != "b" else ""
+    filled = "".join(names[d] for d in dims) if fills else ""
     made = ",".join([kept] * results)
     return Split(f"{names}->{made}", reduce=how or "sum", linear=((0,),) if passes else (), filled=filled)
 
