@@ -103,6 +103,8 @@ def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], wo
         )
         found.append(Row(placed, made))
     for group in split.linear:
+        if any(ins[i].dtype.kind == "b" for i in group):  # a sum of truths is none
+            continue
         passed = tuple(R if i in split.still else P for i in range(len(outs)))
         found.append(Row(tuple(P if i in group else R for i in range(len(ins))), passed))
     return found
