@@ -209,7 +209,12 @@ def nll_loss(
 ) -> Tensor:
     reduction = chosen(reduction, size_average, reduce)
     given = (a_tensor("nll_loss", input), a_tensor("nll_loss", target), *([] if weight is None else [weight]))
-    return call_many(OPS["nll_loss"], given, (("reduction", reduction), ("ignore_index", ignore_index)))[0]
+    if reduction == "none":
+        return call_many(OPS["nll_loss"], given, (("reduction", "none"), ("ignore_index", ignore_index)))[0]
+    # the sum and its divisor apart: a batch may be cut across workers, and only then is there one of each
+    made, total = call_many(OPS["nll_loss"], given, (("reduction", "sum"), ("ignore_index", ignore_index)))
+    made = made / total.detach() if reduction == "mean" else made
+    return made if made._type.dtype is given[0]._type.dtype else made.to(given[0]._type.dtype)
 
 
 def cross_entropy(

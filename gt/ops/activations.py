@@ -13,6 +13,7 @@ from gt.errors import ShapeError
 from gt.ops.core import op
 from gt.ops.functions import each
 from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, zero
+from gt.ops.split import linear
 from gt.types import TensorType
 
 Rule = Callable[..., Any]
@@ -39,7 +40,8 @@ def backward(name: str, *, torch: Rule, numpy: Rule, second: Rule = zero, **fiel
     def bent(c: Any, _y: Any, g: Any, x: Any, **attrs: Any) -> Any:
         return second(c, g, x, **attrs)
 
-    op(name, **(fields or MEETING), vjp=(again, zero if second is zero else bent), torch=torch, kernel=numpy)
+    fields = (fields or MEETING) | linear((0,))
+    op(name, **fields, vjp=(again, zero if second is zero else bent), torch=torch, kernel=numpy)
 
 
 def back(name: str) -> tuple[Rule]:
@@ -97,7 +99,7 @@ backward(
 
 op(
     "threshold",
-    infer=lambda x, *, threshold, value: NUMERIC["infer"](x),
+    **NUMERIC | {"infer": lambda x, *, threshold, value: NUMERIC["infer"](x)},
     vjp=(lambda g, _y, x, *, threshold, value: g._op("threshold_backward", x, threshold=threshold),),
     torch=lambda torch, x, *, threshold, value: torch.threshold(x, threshold, value),
     kernel=lambda np, x, *, threshold, value: np.where(x <= threshold, np.asarray(value).astype(x.dtype), x),
@@ -148,8 +150,7 @@ def _gelu(x: TensorType, *, approximate: str) -> TensorType:
 
 op(
     "gelu",
-    infer=_gelu,
-    common=ONLY_FLOATING["common"],
+    **ONLY_FLOATING | {"infer": _gelu},
     vjp=back("gelu_backward"),
     torch=lambda torch, x, *, approximate: torch.nn.functional.gelu(x, approximate=approximate),
     kernel=lambda np, x, *, approximate: _GELU[approximate](np, x),
@@ -211,7 +212,7 @@ backward("mish_backward", torch=aten("mish_backward"), numpy=_mish_numpy, second
 
 op(
     "softplus",
-    infer=lambda x, *, beta, threshold: ONLY_FLOATING["infer"](x),
+    **ONLY_FLOATING | {"infer": lambda x, *, beta, threshold: ONLY_FLOATING["infer"](x)},
     vjp=back("softplus_backward"),
     torch=lambda torch, x, *, beta, threshold: torch.nn.functional.softplus(x, beta, threshold),
     kernel=lambda np, x, *, beta, threshold: np.where(x * beta > threshold, x, np.logaddexp(0, x * beta) / beta),
@@ -266,7 +267,7 @@ _elu, _elu_backward = aten("elu"), aten("elu_backward")
 #: elu, selu and celu: alpha * scale * (exp(x * input_scale) - 1) on the left, x * scale on the right
 op(
     "elu",
-    infer=lambda x, *, alpha, scale, input_scale: ONLY_FLOATING["infer"](x),
+    **ONLY_FLOATING | {"infer": lambda x, *, alpha, scale, input_scale: ONLY_FLOATING["infer"](x)},
     vjp=back("elu_backward"),
     torch=lambda torch, x, *, alpha, scale, input_scale: _elu(torch, x, alpha, scale, input_scale),
     kernel=_elu_numpy,
@@ -292,7 +293,7 @@ backward("elu_backward", torch=_elu_back_torch, numpy=_elu_back_numpy, second=_e
 
 op(
     "leaky_relu",
-    infer=lambda x, *, negative_slope: ONLY_FLOATING["infer"](x),
+    **ONLY_FLOATING | {"infer": lambda x, *, negative_slope: ONLY_FLOATING["infer"](x)},
     vjp=back("leaky_relu_backward"),
     torch=lambda torch, x, *, negative_slope: torch.nn.functional.leaky_relu(x, negative_slope),
     kernel=lambda np, x, *, negative_slope: np.where(x > 0, x, x * negative_slope),
@@ -308,7 +309,7 @@ backward(
 
 op(
     "hardtanh",
-    infer=lambda x, *, min_val, max_val: NUMERIC["infer"](x),
+    **NUMERIC | {"infer": lambda x, *, min_val, max_val: NUMERIC["infer"](x)},
     vjp=back("hardtanh_backward"),
     torch=lambda torch, x, *, min_val, max_val: torch.nn.functional.hardtanh(x, min_val, max_val),
     kernel=lambda np, x, *, min_val, max_val: np.clip(x, min_val, max_val),
@@ -356,7 +357,7 @@ backward(
 
 op(
     "hardshrink",
-    infer=lambda x, *, lambd: ONLY_FLOATING["infer"](x),
+    **ONLY_FLOATING | {"infer": lambda x, *, lambd: ONLY_FLOATING["infer"](x)},
     vjp=back("hardshrink_backward"),
     torch=lambda torch, x, *, lambd: torch.nn.functional.hardshrink(x, lambd),
     kernel=lambda np, x, *, lambd: np.where((x >= -lambd) & (x <= lambd), 0, x),
@@ -364,7 +365,7 @@ op(
 
 op(
     "softshrink",
-    infer=lambda x, *, lambd: ONLY_FLOATING["infer"](x),
+    **ONLY_FLOATING | {"infer": lambda x, *, lambd: ONLY_FLOATING["infer"](x)},
     vjp=back("softshrink_backward"),
     torch=lambda torch, x, *, lambd: torch.nn.functional.softshrink(x, lambd),
     kernel=lambda np, x, *, lambd: np.where(x > lambd, x - lambd, np.where(x < -lambd, x + lambd, x * 0)),

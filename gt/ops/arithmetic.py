@@ -10,11 +10,12 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
 from gt.ops.infer import common, common_floating, pointwise, pointwise_floating, refusing, refusing_bool
 from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, as_tensors, on_tensors, zero
+from gt.ops.split import elementwise, linear
 from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
 op(
     "add",
-    **MEETING,
+    **MEETING | linear((0, 1)),
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: g),
     kernel=lambda xp, a, b: a + b,
     inplace=lambda torch, a, b: a.add_(b),
@@ -24,6 +25,7 @@ op(
     "sub",
     infer=refusing_bool(pointwise, "logical_xor, or logical_not to invert a mask"),
     common=common,
+    **linear((0, 1)),
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: -g),
     kernel=lambda xp, a, b: a - b,
     inplace=lambda torch, a, b: a.sub_(b),
@@ -31,7 +33,7 @@ op(
 
 op(
     "mul",
-    **MEETING,
+    **MEETING | linear((0,), (1,)),
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
     kernel=lambda xp, a, b: a * b,
     inplace=lambda torch, a, b: a.mul_(b),
@@ -83,6 +85,7 @@ op(
     "div",
     infer=_divided,
     common=lambda *types, rounding_mode: result_dtype(*types) if rounding_mode else common_floating(*types),
+    split=lambda *types, rounding_mode: elementwise(*types, linear=() if rounding_mode else ((0,),), floating=True),
     vjp=(
         lambda g, _y, _a, b, *, rounding_mode: zero(g) if rounding_mode else g / b,
         lambda g, _y, a, b, *, rounding_mode: zero(g) if rounding_mode else -g * ((a / b) / b),
@@ -278,6 +281,7 @@ op(
     "heaviside",
     infer=_alike,
     common=common,
+    split=elementwise,
     torch=lambda torch, x, values: torch.heaviside(x, values),
     kernel=lambda np, x, values: np.where(x == 0, values, x > 0),
 )
@@ -307,6 +311,7 @@ def _scaled(x: Any, value: Any) -> Any:
 op(
     "addcmul",
     infer=_added,
+    **linear((0, 1), (0, 2)),
     common=lambda x, a, b, value: result_dtype(x, a, b),
     vjp=(
         lambda g, _y, _x, _a, _b, _value: g,
@@ -321,6 +326,7 @@ op(
 
 op(
     "addcdiv",
+    **linear((0, 1)),
     infer=refusing("bui", lambda x, a, b, value: pointwise(x, a, b), "x.to(gt.float32)"),
     common=lambda x, a, b, value: result_dtype(x, a, b),
     vjp=(
@@ -345,6 +351,7 @@ def _between(start: TensorType, end: TensorType, weight: OperandType) -> TensorT
 op(
     "lerp",
     infer=_between,
+    **linear((0, 1)),
     common=lambda start, end, weight: start.dtype,
     vjp=(
         lambda g, _y, _start, _end, weight: g * (1 - weight),

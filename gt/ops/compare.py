@@ -8,6 +8,7 @@ from typing import Any
 from gt.ops.core import op
 from gt.ops.infer import common, pointwise, refusing
 from gt.ops.pointwise import COMPARING, INTEGRAL, TESTING, device_of
+from gt.ops.split import elementwise
 
 op("eq", **COMPARING, kernel=lambda xp, a, b: a == b)
 
@@ -65,7 +66,9 @@ op("bitwise_xor", **INTEGRAL, kernel=lambda xp, a, b: a ^ b)
 
 op("bitwise_not", **INTEGRAL, kernel=lambda xp, x: ~x)
 
-_WHOLE: dict[str, Any] = {"infer": refusing("bf", pointwise, "x.to(gt.int64)"), "common": common}
+_WHOLE: dict[str, Any] = {
+    "infer": refusing("bf", pointwise, "x.to(gt.int64)"), "common": common, "split": elementwise,
+}  # fmt: skip
 
 
 def _left(np: Any, a: Any, b: Any) -> Any:

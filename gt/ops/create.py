@@ -8,6 +8,7 @@ from gt.errors import DTypeError
 from gt.ops import philox
 from gt.ops.core import dtype_named, op
 from gt.ops.infer import sizes
+from gt.ops.split import Cut, Split, letters, shaped, shaped_and_placed
 from gt.types import BYTES, FLOAT, OperandType, Scalar, Shape, TensorType
 
 
@@ -22,15 +23,17 @@ def _made(*operands: OperandType, shape: Shape, dtype: str) -> TensorType:
     return TensorType(sizes(shape), dtype_named(dtype))
 
 
-def _drawn(*operands: OperandType, shape: Shape, dtype: str) -> TensorType:
+def _drawn(*operands: OperandType, shape: Shape, dtype: str, block: philox.Block = None) -> TensorType:
     _numbers(operands, refused=(BYTES, FLOAT))
+    if block is not None:
+        philox.within(block, shape)
     return TensorType(sizes(shape), dtype_named(dtype))
 
 
-def _drawn_floating(*operands: OperandType, shape: Shape, dtype: str) -> TensorType:
+def _drawn_floating(*operands: OperandType, shape: Shape, dtype: str, block: philox.Block = None) -> TensorType:
     if not dtype_named(dtype).is_floating_point:
         raise DTypeError(f"gives floating dtypes, not {dtype}; use randint")
-    return _drawn(*operands, shape=shape, dtype=dtype)
+    return _drawn(*operands, shape=shape, dtype=dtype, block=block)
 
 
 # -- from bytes and numbers ----------------------------------------------------------------
@@ -60,9 +63,15 @@ op(
     ).reshape(shape),
 )
 
+def _making(*numbers: OperandType, shape: Shape, dtype: str) -> Split:
+    return Split(f"->{letters(len(shape))}")
+
+
 op(
     "full",
     infer=_made,
+    split=_making,
+    local=shaped,
     creates=True,
     torch=lambda torch, value, *, shape, dtype, device: torch.full(
         shape, value, dtype=getattr(torch, dtype), device=device
@@ -71,7 +80,7 @@ op(
 )
 
 
-def _counted(start: OperandType, step: OperandType, *, n: int, dtype: str) -> TensorType:
+def _counted(start: OperandType, step: OperandType, *, n: int, dtype: str, first: int = 0) -> TensorType:
     _numbers((start, step))
     made = dtype_named(dtype)
     if made.kind == "b":
@@ -79,22 +88,28 @@ def _counted(start: OperandType, step: OperandType, *, n: int, dtype: str) -> Te
     return TensorType(sizes((n,)), made)
 
 
-def _arange(xp: Any, start: Any, step: Any, *, n: int, dtype: str, device: Any) -> Any:
+def _arange(xp: Any, start: Any, step: Any, *, n: int, dtype: str, device: Any, first: int = 0) -> Any:
     # in double precision or whole numbers, as torch does: float32 would drift, float16 overflow on the way
     if dtype.startswith("float") or dtype == "bfloat16":
-        positions = xp.arange(n, dtype=xp.float64, device=device)
+        positions = xp.arange(first, first + n, dtype=xp.float64, device=device)
     else:
-        positions, start, step = xp.arange(n, dtype=xp.int64, device=device), int(start), int(step)
+        positions, start, step = xp.arange(first, first + n, dtype=xp.int64, device=device), int(start), int(step)
     return xp.astype(positions * step + start, getattr(xp, dtype))
 
 
-op("arange", infer=_counted, creates=True, kernel=_arange)
+def _counted_from(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+    return {**attrs, "n": cut.outs[0].shape[0], "first": cut.outs_at[0][0]}
+
+
+op("arange", infer=_counted, split=lambda *_, **__: Split("->a"), local=_counted_from, creates=True, kernel=_arange)
 
 # -- at random -----------------------------------------------------------------------------
 
 op(
     "rand",
     infer=_drawn_floating,
+    split=_making,
+    local=shaped_and_placed,
     creates=True,
     torch=lambda torch, *key, **how: philox.on_torch(philox.uniform, *key, **how),
     kernel=lambda np, *key, device, **how: philox.on_numpy(philox.uniform, *key, **how),
@@ -103,6 +118,8 @@ op(
 op(
     "randn",
     infer=_drawn_floating,
+    split=_making,
+    local=shaped_and_placed,
     creates=True,
     torch=lambda torch, *key, **how: philox.on_torch(philox.normal, *key, **how),
     kernel=lambda np, *key, device, **how: philox.on_numpy(philox.normal, *key, **how),
@@ -111,6 +128,8 @@ op(
 op(
     "randint",
     infer=_drawn,
+    split=_making,
+    local=shaped_and_placed,
     creates=True,
     torch=lambda torch, *key, **how: philox.on_torch(philox.integers, *key, **how),
     kernel=lambda np, *key, device, **how: philox.on_numpy(philox.integers, *key, **how),

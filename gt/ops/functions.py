@@ -10,6 +10,7 @@ from typing import Any
 from gt.ops.core import op
 from gt.ops.infer import pointwise, refusing
 from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, zero
+from gt.ops.split import elementwise, linear
 from gt.types import DType, TensorType, bool_, int64
 
 
@@ -23,6 +24,7 @@ def each(function: Callable[[float], float]) -> Callable[..., Any]:
 op(
     "neg",
     infer=refusing("b", pointwise, "logical_not"),
+    **linear((0,)),
     vjp=(lambda g, _y, _x: -g,),
     kernel=lambda xp, x: -x,
     inplace=lambda torch, x: x.neg_(),
@@ -91,6 +93,7 @@ def _squaring(x: TensorType) -> DType:
 op(
     "square",
     infer=lambda x: TensorType(x.shape, _squaring(x)),
+    split=elementwise,
     common=_squaring,
     vjp=(lambda g, _y, x: g * (x * 2),),
     torch=lambda torch, x: torch.square(x),
@@ -131,7 +134,7 @@ op("atanh", **FLOATING, vjp=(lambda g, _y, x: g / (1 - x * x),), kernel=lambda x
 
 op(
     "deg2rad",
-    **FLOATING,
+    **FLOATING | linear((0,), floating=True),
     vjp=(lambda g, _y, _x: g * (pi / 180),),
     torch=lambda torch, x: torch.deg2rad(x),
     kernel=lambda np, x: x * (pi / 180),
@@ -139,7 +142,7 @@ op(
 
 op(
     "rad2deg",
-    **FLOATING,
+    **FLOATING | linear((0,), floating=True),
     vjp=(lambda g, _y, _x: g * (180 / pi),),
     torch=lambda torch, x: torch.rad2deg(x),
     kernel=lambda np, x: x * (180 / pi),
@@ -284,6 +287,7 @@ op("round", **NUMERIC, vjp=(zero,), torch=lambda torch, x: torch.round(x), kerne
 op(
     "round_decimals",
     infer=lambda x, *, decimals: NUMERIC["infer"](x),
+    split=elementwise,
     vjp=(zero,),
     torch=lambda torch, x, *, decimals: torch.round(x, decimals=decimals),
     kernel=lambda np, x, *, decimals: np.round(x, decimals),

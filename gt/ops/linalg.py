@@ -8,6 +8,7 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import op
 from gt.ops.infer import broadcast_shapes, expandable
+from gt.ops.splits_nn import adding_product, multiplying
 from gt.types import OperandType, Scalar, TensorType
 
 
@@ -53,6 +54,7 @@ def _right(g: Any, a: Any, b: Any) -> Any:
 op(
     "matmul",
     infer=_product,
+    split=multiplying,
     vjp=(lambda g, _y, _a, b: _left(g, _a, b), lambda g, _y, a, _b: _right(g, a, _b)),
     flops=lambda a, b: 2 * _product(a, b).numel * a.shape[-1],
     torch=lambda torch, a, b: torch.matmul(a, b),
@@ -103,6 +105,7 @@ _SUM_BACK = (
 op(
     "addmm",
     infer=_summed(2),
+    split=adding_product,
     vjp=_SUM_BACK,
     flops=lambda x, a, b, beta, alpha: 2 * _product(a, b).numel * a.shape[-1],
     torch=lambda torch, x, a, b, beta, alpha: torch.addmm(x, a, b, beta=beta, alpha=alpha),
@@ -112,6 +115,7 @@ op(
 op(
     "baddbmm",
     infer=_summed(3),
+    split=adding_product,
     vjp=_SUM_BACK,
     flops=lambda x, a, b, beta, alpha: 2 * _product(a, b).numel * a.shape[-1],
     torch=lambda torch, x, a, b, beta, alpha: torch.baddbmm(x, a, b, beta=beta, alpha=alpha),

@@ -13,6 +13,7 @@ from gt.ops.core import Types
 from gt.ops.infer import broadcast_shapes, shown
 from gt.ops.nn_back import differentiated, many, op
 from gt.ops.nn_norm import floating_input, statistic
+from gt.ops.splits_nn import attending, attending_back
 from gt.types import TensorType, bool_
 
 
@@ -207,6 +208,7 @@ def _attend_vjp(needs: Any, g: Any, y: Any, q: Any, k: Any, v: Any, *mask: Any, 
 op(
     "attention",
     infer=_attended,
+    split=attending,
     vjp=_attend_vjp,
     flops=lambda q, k, v, *mask, **attrs: (
         2 * q.numel * k.shape[-2] + 2 * (q.numel // max(q.shape[-1], 1)) * v.shape[-1]
@@ -251,6 +253,7 @@ def _back_formula(
 op(
     "attention_backward",
     infer=_attended_back,
+    split=attending_back,
     vjp=differentiated(_back_formula),
     flops=lambda g, q, k, v, *rest, **attrs: 10 * q.numel * k.shape[-2],
     torch=_back_torch,

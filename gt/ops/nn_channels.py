@@ -14,6 +14,7 @@ from gt.ops.nn_norm import (
     _affine,
     _backward,
     _contiguous,
+    _fitting,
     _gradients,
     _pair,
     _stats,
@@ -23,6 +24,7 @@ from gt.ops.nn_norm import (
     normal_gradient,
     statistic,
 )
+from gt.ops.splits_nn import by_channel, grouped, over_batch, over_batch_back, over_groups, over_groups_back
 from gt.types import OperandType, Scalar, TensorType
 
 
@@ -79,7 +81,7 @@ def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, groups: int, 
     return _backward("group_norm_backward", needs, g[0], y12[1:], x, given, _over(x), *affine, **how)
 
 
-op("group_norm", infer=_grouped, vjp=_group_vjp, torch=_group_torch, kernel=_group_numpy)
+op("group_norm", infer=_grouped, split=over_groups, local=grouped, vjp=_group_vjp, torch=_group_torch, kernel=_group_numpy)
 
 
 def _grouped_back(
@@ -93,6 +95,7 @@ def _grouped_back(
     weight: bool,
     mask: Mask,
 ) -> Types:
+    _fitting(g, x, (mean, rstd), (x.shape[0], groups))
     _affine(x, given, x.shape[1:2], weight, False)
     return _gradients(x, given[0] if given else x, mask)
 
@@ -130,6 +133,8 @@ def _group_back_formula(
 op(
     "group_norm_backward",
     infer=_grouped_back,
+    split=over_groups_back,
+    local=grouped,
     vjp=differentiated(_group_back_formula),
     torch=_group_back_torch,
     kernel=_group_back_numpy,
@@ -184,7 +189,7 @@ def _batch_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, weight: bool,
     return _backward("batch_norm_backward", needs, g[0], y12[1:3], x, given, _over(x), weight, bias, eps=eps)
 
 
-op("batch_norm", infer=_batched, vjp=_batch_vjp, torch=_batch_torch, kernel=_batch_numpy)
+op("batch_norm", infer=_batched, split=over_batch, vjp=_batch_vjp, torch=_batch_torch, kernel=_batch_numpy)
 
 
 def _tracked(
@@ -219,7 +224,7 @@ def _track_vjp(
 
 
 # the same, with the running statistics among the operands: their new values come last
-op("batch_norm_tracked", infer=_tracked, vjp=_track_vjp, torch=_track_torch, kernel=_track_numpy)
+op("batch_norm_tracked", infer=_tracked, split=over_batch, vjp=_track_vjp, torch=_track_torch, kernel=_track_numpy)
 
 
 def _batched_back(
@@ -232,6 +237,7 @@ def _batched_back(
     weight: bool,
     mask: Mask,
 ) -> Types:
+    _fitting(g, x, (mean, rstd), x.shape[1:2])
     _affine(x, given, x.shape[1:2], weight, False)
     return _gradients(x, given[0] if given else x, mask)
 
@@ -268,6 +274,7 @@ def _batch_back_formula(
 op(
     "batch_norm_backward",
     infer=_batched_back,
+    split=over_batch_back,
     vjp=differentiated(_batch_back_formula),
     torch=_batch_back_torch,
     kernel=_batch_back_numpy,
@@ -311,4 +318,4 @@ def _settle_vjp(
     return [*grads, g.sum(_over(x))] if b is not None else grads
 
 
-op("batch_norm_inference", infer=_settled, vjp=_settle_vjp, torch=_settle_torch, kernel=_settle_numpy)
+op("batch_norm_inference", infer=_settled, split=by_channel, vjp=_settle_vjp, torch=_settle_torch, kernel=_settle_numpy)

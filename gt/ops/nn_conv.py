@@ -16,6 +16,7 @@ from gt.ops.core import Types
 from gt.ops.infer import shown
 from gt.ops.nn_back import chosen, one, op
 from gt.ops.nn_linear import wide
+from gt.ops.splits_nn import columns, convolving, convolving_back
 from gt.types import Shape, TensorType
 
 Ints = tuple[int, ...]
@@ -214,6 +215,7 @@ def _flops(x: TensorType, weight: TensorType, *rest: TensorType, transposed: boo
 op(
     "convolution",
     infer=_convolved,
+    split=convolving,
     vjp=_vjp,
     flops=_flops,
     torch=lambda torch, x, weight, *bias, stride, padding, dilation, transposed, output_padding, groups: (
@@ -268,6 +270,7 @@ def _back_vjp(needs: Any, d: Any, _y: Any, g: Any, x: Any, weight: Any, *, mask:
 op(
     "convolution_backward",
     infer=_gradients,
+    split=convolving_back,
     vjp=_back_vjp,
     flops=lambda g, x, weight, *, mask, **how: sum(mask) * _flops(x, weight, **how),
     torch=_back_torch,
@@ -321,6 +324,7 @@ def _col2im(np: Any, x: Any, *, size: Ints, kernel: Ints, dilation: Ints, paddin
 op(
     "im2col",
     infer=_columns,
+    split=columns,
     vjp=(lambda g, _y, _x, **how: one("col2im", g, **how),),
     torch=lambda torch, x, *, size, kernel, dilation, padding, stride: torch.ops.aten.im2col(
         x, kernel, dilation, padding, stride
@@ -331,6 +335,7 @@ op(
 op(
     "col2im",
     infer=_images,
+    split=columns,
     vjp=(lambda g, _y, _x, **how: one("im2col", g, **how),),
     torch=lambda torch, x, *, size, kernel, dilation, padding, stride: torch.ops.aten.col2im(
         x, size, kernel, dilation, padding, stride

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gt.errors import ShapeError
@@ -9,6 +10,7 @@ from gt.ops.infer import wrap_dim
 from gt.ops.nn_back import differentiated, one, op
 from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import floating_input
+from gt.ops.split import along
 from gt.types import TensorType
 
 
@@ -28,6 +30,7 @@ def _gate(np: Any, x: Any, *, dim: int) -> Any:
 op(
     "glu",
     infer=_halved,
+    split=along,
     vjp=(lambda g, _y, x, *, dim: one("glu_backward", g, x, dim=dim),),
     torch=lambda torch, x, *, dim: torch.nn.functional.glu(x, dim),
     kernel=_gate,
@@ -56,6 +59,7 @@ def _formula(g: Any, x: Any, *, dim: int) -> Any:
 op(
     "glu_backward",
     infer=_whole,
+    split=partial(along, linear=((0,),)),
     vjp=differentiated(_formula),
     torch=lambda torch, g, x, *, dim: torch.ops.aten.glu_backward(g, x, dim),
     kernel=_ungate,

@@ -7,6 +7,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.nn_back import one, op
+from gt.ops.splits_nn import looking_up, mapping, spreading, weighing
 from gt.types import OperandType, TensorType, int32, int64
 
 # -- linear --------------------------------------------------------------------------------
@@ -59,6 +60,7 @@ def _linear_vjp(needs: Any, g: Any, _y: Any, x: Any, weight: Any, *_bias: Any) -
 op(
     "linear",
     infer=_mapped,
+    split=mapping,
     vjp=_linear_vjp,
     flops=lambda x, weight, *bias: 2 * x.numel * prod(weight.shape[:-1]),
     torch=_linear_torch,
@@ -80,6 +82,7 @@ def _rows(x: Any) -> Any:
 op(
     "linear_weight",
     infer=_weight,
+    split=weighing,
     vjp=(lambda d, _y, _g, x: one("linear", x, d), lambda d, _y, g, _x: g @ d),
     flops=lambda g, x: 2 * x.numel * g.shape[-1],
     torch=lambda torch, g, x: torch.mm(_rows(g).t(), _rows(x)),
@@ -113,6 +116,7 @@ def _look_up_numpy(np: Any, weight: Any, index: Any, *, padding_idx: int, by_fre
 op(
     "embedding",
     infer=_looked_up,
+    split=looking_up,
     vjp=(
         lambda g, _y, _w, index, *, padding_idx, by_freq: one(
             "embedding_backward", g, index, rows=_w.shape[0], padding_idx=padding_idx, by_freq=by_freq
@@ -149,6 +153,7 @@ def _look_back(d: Any, _y: Any, _g: Any, index: Any, *, rows: int, padding_idx: 
 op(
     "embedding_backward",
     infer=_spread,
+    split=spreading,
     vjp=(_look_back, None),
     torch=lambda torch, g, index, *, rows, padding_idx, by_freq: torch.ops.aten.embedding_dense_backward(
         g, index, rows, padding_idx, by_freq

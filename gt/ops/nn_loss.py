@@ -11,9 +11,10 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types
-from gt.ops.nn_back import differentiated, one, op
+from gt.ops.nn_back import differentiated, many, one, op
 from gt.ops.nn_linear import wide
-from gt.ops.nn_norm import floating_input
+from gt.ops.nn_norm import floating_input, statistic
+from gt.ops.splits_nn import averaged, losing, losing_back, picking, picking_back
 from gt.types import OperandType, TensorType, int64
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -28,7 +29,10 @@ def reduced(x: TensorType, reduction: str) -> TensorType:
 # -- of classes ----------------------------------------------------------------------------
 
 
-def _picked(x: TensorType, target: OperandType, *weight: TensorType, reduction: str, ignore_index: int) -> Types:
+def _picked(
+    x: TensorType, target: OperandType, *weight: TensorType, reduction: str, ignore_index: int
+) -> TensorType | Types:
+    """Each loss; or their sum and that of the weights, which divides it where the mean is asked for."""
     floating_input(x)
     if not isinstance(target, TensorType) or target.dtype is not int64:
         raise DTypeError(f"the target holds class numbers in int64, not {target}")
@@ -41,7 +45,11 @@ def _picked(x: TensorType, target: OperandType, *weight: TensorType, reduction: 
     for w in weight:
         if w.shape != x.shape[classes : classes + 1] or w.dtype is not x.dtype:
             raise ShapeError(f"a weight a class, of {x.dtype.name}; not {w}")
-    return reduced(TensorType(shape, x.dtype), reduction), TensorType((), x.dtype)
+    if reduction == "none":
+        return TensorType(shape, x.dtype)
+    if reduction != "sum":
+        raise ShapeError(f"reduction is none or sum here, and {reduction!r} is not")
+    return (TensorType((), statistic(x.dtype)),) * 2
 
 
 def _flat(x: Any, target: Any) -> tuple[Any, Any]:
@@ -56,8 +64,17 @@ def _flat(x: Any, target: Any) -> tuple[Any, Any]:
 def _nll_torch(torch: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
     seen, at = _flat(x, target)
     forward = torch.ops.aten.nll_loss_forward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_forward
-    y, total = forward(seen, at, weight[0] if weight else None, REDUCTIONS.index(reduction), ignore_index)
-    return y.reshape(target.shape) if reduction == "none" else y, total
+    w = weight[0] if weight else None
+    if reduction == "sum" and x.itemsize > 2:
+        made: Any = forward(seen, at, w, REDUCTIONS.index("sum"), ignore_index)
+        return made
+    each = forward(seen, at, w, REDUCTIONS.index("none"), ignore_index)[0].reshape(target.shape)
+    if reduction == "none":
+        return each
+    # halves are added up as floats
+    counts = target != ignore_index
+    counts = counts if w is None else w[target.where(counts, 0)] * counts
+    return each.sum(dtype=torch.float32), counts.sum(dtype=torch.float32)
 
 
 def _class_weights(np: Any, x: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any, Any]:
@@ -74,63 +91,54 @@ def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignor
     at, w = _class_weights(np, x, target, given, ignore_index)
     axis = min(x.ndim - 1, 1)
     picked = np.take_along_axis(x, np.expand_dims(at, axis), axis).squeeze(axis) if x.size else w
-    each, total = np.where(w != 0, -picked * w, 0), w.sum()
-    if reduction == "none":
-        return each, np.zeros((), x.dtype) if x.ndim > 1 else total
-    return (each.sum() / total if reduction == "mean" else each.sum()), total
+    each = np.where(w != 0, -picked * w, 0)
+    return each if reduction == "none" else (each.sum(), w.sum())
 
 
-def _nll_vjp(needs: Any, g: Any, y1: Any, x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
-    if g[0] is None:
+def _nll_vjp(needs: Any, g: Any, _y: Any, x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
+    given = g[0] if isinstance(g, tuple) else g
+    if given is None:
         return [None] * len(needs)
-    return [one("nll_loss_backward", g[0], x, target, y1[1], *weight, **attrs), None, *[None] * len(weight)]
+    return [one("nll_loss_backward", given, x, target, *weight, **attrs), None, *[None] * len(weight)]
 
 
-op("nll_loss", infer=_picked, vjp=_nll_vjp, torch=_nll_torch, kernel=_nll_numpy)
+op("nll_loss", infer=_picked, split=picking, vjp=_nll_vjp, torch=_nll_torch, kernel=_nll_numpy)
 
 
-def _picked_back(
-    g: TensorType, x: TensorType, target: TensorType, total: TensorType, *weight: TensorType, **attrs: Any
-) -> TensorType:
-    if _picked(x, target, *weight, **attrs) != (g, total):
+def _picked_back(g: TensorType, x: TensorType, target: TensorType, *weight: TensorType, **attrs: Any) -> TensorType:
+    made = _picked(x, target, *weight, **attrs)
+    if g is not (made[0] if isinstance(made, tuple) else made):
         raise ShapeError("the gradient is not that of this loss")
     return x
 
 
-def _nll_back_torch(
-    torch: Any, g: Any, x: Any, target: Any, total: Any, *weight: Any, reduction: str, ignore_index: int
-) -> Any:
+def _nll_back_torch(torch: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
     seen, at = _flat(x, target)
     back = torch.ops.aten.nll_loss_backward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_backward
-    g = g.reshape(at.shape) if reduction == "none" else g
-    w = weight[0] if weight else None
+    g = g.reshape(at.shape) if reduction == "none" else g.to(x.dtype)
+    w, total = weight[0] if weight else None, x.new_empty(())  # the total is asked for and not looked at
     return back(g, seen.contiguous(), at, w, REDUCTIONS.index(reduction), ignore_index, total).reshape(x.shape)
 
 
-def _nll_back_numpy(
-    np: Any, g: Any, x: Any, target: Any, total: Any, *weight: Any, reduction: str, ignore_index: int
-) -> Any:
-    g, x, total, *given = wide(np, g, x, total, *weight)
+def _nll_back_numpy(np: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
+    g, x, *given = wide(np, g, x, *weight)
     at, w = _class_weights(np, x, target, given, ignore_index)
-    each = np.where(w != 0, -w * g / (total if reduction == "mean" else 1), 0).astype(x.dtype)
+    each = np.where(w != 0, -w * g, 0).astype(x.dtype)
     made, axis = np.zeros(x.shape, x.dtype), min(x.ndim - 1, 1)
     if made.size:
         np.put_along_axis(made, np.expand_dims(at, axis), np.expand_dims(each, axis), axis)
     return made
 
 
-def _nll_back_vjp(
-    needs: Any, d: Any, _y: Any, _g: Any, _x: Any, target: Any, _total: Any, *weight: Any, **attrs: Any
-) -> list[Any]:
+def _nll_back_vjp(needs: Any, d: Any, _y: Any, _g: Any, _x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
     """The loss is linear: what its gradient does to a gradient is the loss itself."""
-    from gt.ops.nn_back import many
-
-    return [many("nll_loss", d, target, *weight, **attrs)[0], None, None, None, *[None] * len(weight)]
+    return [many("nll_loss", d, target, *weight, **attrs)[0], None, None, *[None] * len(weight)]
 
 
 op(
     "nll_loss_backward",
     infer=_picked_back,
+    split=picking_back,
     vjp=_nll_back_vjp,
     torch=_nll_back_torch,
     kernel=_nll_back_numpy,
@@ -139,7 +147,10 @@ op(
 # -- of two tensors of one shape -----------------------------------------------------------
 
 
-def _compared(x: TensorType, target: TensorType, *weight: TensorType, reduction: str, **attrs: Any) -> TensorType:
+def _compared(
+    x: TensorType, target: TensorType, *weight: TensorType, reduction: str, whole: int | None = None, **attrs: Any
+) -> TensorType:
+    """``whole``: the mean is over so many elements, of which these are some."""
     floating_input(x)
     for t in (target, *weight):
         if t.shape != x.shape or t.dtype is not x.dtype:
@@ -153,11 +164,16 @@ def _compared_back(g: TensorType, x: TensorType, *rest: TensorType, **attrs: Any
     return x
 
 
-def _reduce_numpy(np: Any, each: Any, reduction: str) -> Any:
+def _reduce_numpy(np: Any, each: Any, reduction: str, whole: int | None) -> Any:
     if reduction == "none":
         return each
     total = each.sum()
-    return total if reduction == "sum" else total / np.asarray(each.size, total.dtype)
+    return total if reduction == "sum" else total / np.asarray(each.size if whole is None else whole, total.dtype)
+
+
+def _share_torch(torch: Any, each: Any, whole: int) -> Any:
+    """A block's share of a mean; halves are added up as floats, as torch does."""
+    return (each.sum(dtype=torch.promote_types(each.dtype, torch.float32)) / whole).to(each.dtype)
 
 
 def spread(g: Any, x: Any, reduction: str) -> Any:
@@ -172,18 +188,25 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
     of x, g, x, target, *weight, **attrs) -> that of the target, in ops.
     """
 
-    def forward_numpy(np: Any, *given: Any, reduction: str, **attrs: Any) -> Any:
-        return _reduce_numpy(np, value(np, *wide(np, *given), **attrs), reduction)
+    def forward_numpy(np: Any, *given: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
+        return _reduce_numpy(np, value(np, *wide(np, *given), **attrs), reduction, whole)
 
-    def forward_torch(torch: Any, x: Any, t: Any, *weight: Any, reduction: str, **attrs: Any) -> Any:
-        return getattr(torch.nn.functional, name)(x, t, *weight, reduction=reduction, **attrs)
+    def forward_torch(
+        torch: Any, x: Any, t: Any, *weight: Any, reduction: str, whole: int | None = None, **attrs: Any
+    ) -> Any:
+        call = getattr(torch.nn.functional, name)
+        if whole is not None:
+            return _share_torch(torch, call(x, t, *weight, reduction="none", **attrs), whole)
+        return call(x, t, *weight, reduction=reduction, **attrs)
 
-    def back_numpy(np: Any, g: Any, x: Any, *rest: Any, reduction: str, **attrs: Any) -> Any:
+    def back_numpy(np: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
         g, x, *given = wide(np, g, x, *rest)
-        return spread(g, x, reduction) * slope(np, x, *given, **attrs)
+        return (spread(g, x, reduction) if whole is None else g / whole) * slope(np, x, *given, **attrs)
 
-    def back_torch(torch: Any, g: Any, x: Any, *rest: Any, reduction: str, **attrs: Any) -> Any:
+    def back_torch(torch: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
         kernel = getattr(torch.ops.aten, f"{name}_backward")
+        if whole is not None:
+            g, reduction = g / whole, "sum"
         if rest[1:]:
             return kernel(g, x, *rest, REDUCTIONS.index(reduction))
         if name == "binary_cross_entropy":
@@ -194,9 +217,9 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
         dx = one(f"{name}_backward", g, x, t, *weight, **attrs)
         return [dx, target(dx, g, x, t, *weight, **attrs) if needs[1] else None, *[None] * len(weight)]
 
-    op(name, infer=_compared, vjp=vjp, torch=forward_torch, kernel=forward_numpy)
-    back_vjp = differentiated(FORMULAS[name])
-    op(f"{name}_backward", infer=_compared_back, vjp=back_vjp, torch=back_torch, kernel=back_numpy)
+    op(name, infer=_compared, split=losing, local=averaged, vjp=vjp, torch=forward_torch, kernel=forward_numpy)
+    back = {"split": losing_back, "local": averaged, "vjp": differentiated(FORMULAS[name])}
+    op(f"{name}_backward", infer=_compared_back, **back, torch=back_torch, kernel=back_numpy)
 
 
 def _squared(g: Any, x: Any, t: Any, *, reduction: str) -> Any:
@@ -288,7 +311,13 @@ pairwise(
 
 
 def _logits(
-    x: TensorType, target: TensorType, *given: TensorType, weight: bool, pos_weight: bool, reduction: str
+    x: TensorType,
+    target: TensorType,
+    *given: TensorType,
+    weight: bool,
+    pos_weight: bool,
+    reduction: str,
+    whole: int | None = None,
 ) -> TensorType:
     if len(given) != weight + pos_weight:
         raise ShapeError(f"{len(given)} operands for weight={weight}, pos_weight={pos_weight}")
@@ -299,17 +328,23 @@ def _each(given: Any, weight: bool, pos_weight: bool) -> tuple[Any, Any]:
     return given[0] if weight else None, given[-1] if pos_weight else None
 
 
-def _logits_numpy(np: Any, x: Any, t: Any, *given: Any, weight: bool, pos_weight: bool, reduction: str) -> Any:
+def _logits_numpy(
+    np: Any, x: Any, t: Any, *given: Any, weight: bool, pos_weight: bool, reduction: str, whole: int | None = None
+) -> Any:
     x, t, *rest = wide(np, x, t, *given)
     w, pos = _each(rest, weight, pos_weight)
     soft = np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, 0)
     each = (1 - t) * x + (1 + (pos - 1) * t if pos is not None else 1) * soft
-    return _reduce_numpy(np, each * w if w is not None else each, reduction)
+    return _reduce_numpy(np, each * w if w is not None else each, reduction, whole)
 
 
-def _logits_torch(torch: Any, x: Any, t: Any, *given: Any, weight: bool, pos_weight: bool, reduction: str) -> Any:
+def _logits_torch(
+    torch: Any, x: Any, t: Any, *given: Any, weight: bool, pos_weight: bool, reduction: str, whole: int | None = None
+) -> Any:
     w, pos = _each(given, weight, pos_weight)
     call = torch.nn.functional.binary_cross_entropy_with_logits
+    if whole is not None:
+        return _share_torch(torch, call(x, t, w, pos_weight=pos, reduction="none"), whole)
     return call(x, t, w, pos_weight=pos, reduction=reduction)
 
 
@@ -334,6 +369,8 @@ def _log_sigmoid(x: Any) -> Any:
 op(
     "binary_cross_entropy_with_logits",
     infer=_logits,
+    split=losing,
+    local=averaged,
     vjp=_logits_vjp,
     torch=_logits_torch,
     kernel=_logits_numpy,

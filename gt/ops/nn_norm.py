@@ -6,6 +6,7 @@ operands that may be left out; the attributes of the same names say which are th
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from gt.ops.core import Types
 from gt.ops.infer import shown
 from gt.ops.nn_back import chosen, differentiated, op
 from gt.ops.nn_linear import wide
+from gt.ops.splits_nn import over_last, over_last_back
 from gt.types import DType, Shape, TensorType, float32, float64
 
 Mask = tuple[bool, ...]
@@ -59,6 +61,12 @@ def _widened(made: Any) -> Any:
 
 def _contiguous(*xs: Any) -> list[Any]:
     return [x.contiguous() for x in xs]
+
+
+def _fitting(g: TensorType, x: TensorType, stats: tuple[TensorType, ...], shape: Shape) -> None:
+    """Refuses what torch's kernels would read beyond its end."""
+    if g.shape != x.shape or any(s.shape != shape for s in stats):
+        raise ShapeError(f"a gradient is of shape {shown(x.shape)} here, and statistics of {shown(shape)}")
 
 
 def _gradients(x: TensorType, params: TensorType, mask: Mask) -> Types:
@@ -145,7 +153,7 @@ def _layer_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, normalized_sh
     )
 
 
-op("layer_norm", infer=_layered, vjp=_layer_vjp, torch=_layer_torch, kernel=_layer_numpy)
+op("layer_norm", infer=_layered, split=over_last, vjp=_layer_vjp, torch=_layer_torch, kernel=_layer_numpy)
 
 
 def _layered_back(
@@ -159,7 +167,7 @@ def _layered_back(
     weight: bool,
     mask: Mask,
 ) -> Types:
-    _kept(x, normalized_shape)
+    _fitting(g, x, (mean, rstd), (*x.shape[: _kept(x, normalized_shape)], *(1,) * len(normalized_shape)))
     _affine(x, given, normalized_shape, weight, False)
     dtype = given[0].dtype if given else x.dtype
     return _gradients(x, TensorType(normalized_shape, dtype), mask)
@@ -234,6 +242,7 @@ def _layer_back_formula(
 op(
     "layer_norm_backward",
     infer=_layered_back,
+    split=over_last_back,
     vjp=differentiated(_layer_back_formula),
     torch=_layer_back_torch,
     kernel=_layer_back_numpy,
@@ -266,13 +275,13 @@ def _root_vjp(needs: Mask, g: Any, y1: Any, x: Any, *weight: Any, normalized_sha
     return made[: len(needs)]
 
 
-op("rms_norm", infer=_rooted, vjp=_root_vjp, torch=_root_torch, kernel=_root_numpy)
+op("rms_norm", infer=_rooted, split=partial(over_last, stats=1), vjp=_root_vjp, torch=_root_torch, kernel=_root_numpy)
 
 
 def _rooted_back(
     g: TensorType, x: TensorType, rstd: TensorType, *weight: TensorType, normalized_shape: Shape, eps: float, mask: Mask
 ) -> Types:
-    _kept(x, normalized_shape)
+    _fitting(g, x, (rstd,), (*x.shape[: _kept(x, normalized_shape)], *(1,) * len(normalized_shape)))
     _affine(x, weight, normalized_shape, bool(weight), False)
     return _gradients(x, weight[0] if weight else x, (*mask, False))
 
@@ -326,6 +335,7 @@ def _root_back_formula(
 op(
     "rms_norm_backward",
     infer=_rooted_back,
+    split=over_last_back,
     vjp=differentiated(_root_back_formula),
     torch=_root_back_torch,
     kernel=_root_back_numpy,

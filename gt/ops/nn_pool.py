@@ -11,6 +11,7 @@ from gt.ops.infer import shown
 from gt.ops.nn_back import one, op
 from gt.ops.nn_conv import Ints, _spatial, padded, seen
 from gt.ops.nn_norm import floating_input
+from gt.ops.splits_nn import images
 from gt.types import TensorType, int64
 
 
@@ -91,7 +92,7 @@ def _max_vjp(g: Any, y1: Any, _x: Any, **window: Any) -> Any:
     return one("max_pool_backward", g[0], y1[1], size=tuple(_x.shape[-rank:]), window=how)
 
 
-op("max_pool", infer=_greatest, vjp=(_max_vjp,), torch=_max_torch, kernel=_max_numpy)
+op("max_pool", infer=_greatest, split=lambda x, **how: images(x, results=2, rank=len(how["kernel"])), vjp=(_max_vjp,), torch=_max_torch, kernel=_max_numpy)
 
 
 def _placed(g: TensorType, indices: TensorType, *, size: Ints, window: tuple[Any, ...]) -> TensorType:
@@ -133,6 +134,7 @@ def _place_numpy(np: Any, g: Any, indices: Any, *, size: Ints, window: tuple[Any
 op(
     "max_pool_backward",
     infer=_placed,
+    split=lambda g, at, *, size, window: images(g, at, rank=len(size), linear=((0,),)),
     vjp=(
         lambda d, _y, _g, indices, *, size, window: (
             _flat(d, len(size)).gather(-1, _flat(indices, len(size))).reshape(_g.shape)
@@ -190,6 +192,7 @@ def _adapt_numpy(np: Any, x: Any, *, size: Ints) -> Any:
 op(
     "adaptive_max_pool",
     infer=_adapted,
+    split=lambda x, *, size: images(x, results=2, rank=len(size)),
     vjp=(
         lambda g, y1, _x, *, size: one("max_pool_backward", g[0], y1[1], size=tuple(_x.shape[-len(size) :]), window=()),
     ),

@@ -16,6 +16,8 @@ from gt.ops.nn_conv import Ints
 from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import floating_input
 from gt.ops.nn_pool import adapted, planar, pooled, pooled_size, shares, two
+from gt.ops.split import Split
+from gt.ops.splits_nn import images
 from gt.types import Shape, TensorType
 
 Rows = list[dict[int, float]]
@@ -54,9 +56,14 @@ def resampler(
         return made
 
     rank = rank_of
+
+    def split(x: TensorType, **how: Any) -> Split:
+        return images(x, rank=rank(how), linear=((0,),))
+
     op(
         name,
         infer=infer,
+        split=split,
         vjp=(lambda g, _y, _x, **how: one(f"{name}_backward", g, sizes=tuple(_x.shape[-rank(how) :]), **how),),
         torch=forward,
         kernel=lambda np, x, **how: _applied(np, x, s := x.shape[-rank(how) :], rows(s, **how), False),
@@ -64,6 +71,7 @@ def resampler(
     op(
         f"{name}_backward",
         infer=infer_back,
+        split=split,
         vjp=(lambda d, _y, _g, *, sizes, **how: one(name, d, **how),),
         torch=back,
         kernel=lambda np, g, *, sizes, **how: _applied(np, g, sizes, rows(sizes, **how), True),

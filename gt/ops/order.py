@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -9,6 +10,7 @@ from gt.errors import DimError
 from gt.ops.core import Types, op
 from gt.ops.infer import without, wrap_dim
 from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, folded, in_, restored
+from gt.ops.split import Split, folding
 from gt.types import TensorType, int64
 
 # -- norms ---------------------------------------------------------------------------------
@@ -53,7 +55,15 @@ def _norm_torch(torch: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dty
     return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=in_(torch, dtype))
 
 
-op("vector_norm", infer=_normed, vjp=(_norm_back,), torch=_norm_torch, kernel=_norm_numpy)
+#: those whose terms can be put together
+_TERMS = {0: "sum", 1: "sum", inf: "max", -inf: "min"}
+
+
+def _norms(x: TensorType, *, ord: float, **how: Any) -> Split:
+    return folding(x, **how, how=_TERMS.get(ord, ""), fills=ord in (inf, -inf))
+
+
+op("vector_norm", infer=_normed, split=_norms, vjp=(_norm_back,), torch=_norm_torch, kernel=_norm_numpy)
 
 # -- the middle ----------------------------------------------------------------------------
 
@@ -86,6 +96,7 @@ def _found(x: TensorType, *, dim: int, keepdim: bool) -> Types:
 op(
     "median_dim",
     infer=_found,
+    split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.median(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=False),
@@ -94,6 +105,7 @@ op(
 op(
     "nanmedian_dim",
     infer=_found,
+    split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.nanmedian(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=True),
@@ -145,6 +157,7 @@ def _most_frequent(np: Any, row: Any) -> Any:
 op(
     "mode",
     infer=_found,
+    split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.mode(x, dim, keepdim),
     kernel=_mode_numpy,

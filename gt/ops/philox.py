@@ -18,6 +18,8 @@ from __future__ import annotations
 from math import pi, prod
 from typing import TYPE_CHECKING, Any
 
+from gt.errors import ShapeError
+from gt.ops.infer import shown
 from gt.types import Shape
 
 if TYPE_CHECKING:
@@ -84,19 +86,46 @@ def span(low: int, high: int) -> int:
 # -- whole tensors, for the engines --------------------------------------------------------
 
 
-def on_numpy(draw: Any, *key: int, shape: Shape, dtype: str) -> Array:
-    made: Array = draw(*key, 0, prod(shape), *_precision(draw, dtype))
-    return made.reshape(shape).astype(dtype, copy=False)
+#: a share of a drawing: where it begins, and the shape of the whole
+Block = tuple[Shape, Shape] | None
 
 
-def on_torch(draw: Any, *key: int, shape: Shape, dtype: str, device: Any) -> Any:
+def on_numpy(draw: Any, *key: int, shape: Shape, dtype: str, block: Block = None) -> Array:
+    start, rows, part = _range(shape, block)
+    made: Array = draw(*key, start, prod(rows), *_precision(draw, dtype))
+    return made.reshape(rows)[part].astype(dtype, copy=False)
+
+
+def on_torch(draw: Any, *key: int, shape: Shape, dtype: str, device: Any, block: Block = None) -> Any:
     import torch
 
+    start, rows, part = _range(shape, block)
     if device.type == "cuda" and (gpu := _gpu()) is not None:
-        made = getattr(gpu, draw.__name__)(*key, 0, prod(shape), *_precision(draw, dtype), device)
+        made = getattr(gpu, draw.__name__)(*key, start, prod(rows), *_precision(draw, dtype), device)
     else:
-        made = torch.from_numpy(draw(*key, 0, prod(shape), *_precision(draw, dtype)))
-    return made.view(shape).to(device=device, dtype=getattr(torch, dtype))
+        made = torch.from_numpy(draw(*key, start, prod(rows), *_precision(draw, dtype)))
+    return made.view(rows)[part].contiguous().to(device=device, dtype=getattr(torch, dtype))
+
+
+def _range(shape: Shape, block: Block) -> tuple[int, Shape, tuple[slice, ...]]:
+    """Where to start drawing, the shape of what is drawn, and which part of it is the block.
+
+    Of a tensor cut along its first dim only the block is drawn; cut along another, the rows it is a part of.
+    """
+    if block is None or not shape:
+        return 0, shape, ()
+    at, whole = block
+    part = (slice(None), *(slice(i, i + n) for i, n in zip(at[1:], shape[1:], strict=True)))
+    return at[0] * prod(whole[1:]), (shape[0], *whole[1:]), part
+
+
+def within(block: Block, shape: Shape) -> None:
+    """Refuses what is no block of a whole."""
+    assert block is not None
+    at, whole = block
+    spans = zip(at, shape, whole, strict=False)
+    if not len(at) == len(whole) == len(shape) or any(not 0 <= i <= i + n <= m for i, n, m in spans):
+        raise ShapeError(f"{shown(shape)} from {shown(at)} on is no block of {shown(whole)}")
 
 
 def _precision(draw: Any, dtype: str) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ from typing import Any
 from gt.errors import DimError, ShapeError
 from gt.ops.core import op
 from gt.ops.infer import shown, sizes, wrap_dim, wrap_dims
+from gt.ops.split import shaped
+from gt.ops.splits_shape import bordering, diagonals, unwindowed, windows
 from gt.types import OperandType, Scalar, Shape, TensorType
 
 # -- diagonals -----------------------------------------------------------------------------
@@ -38,6 +40,7 @@ def _diagonal_back(g: Any, _y: Any, _x: Any, **how: int) -> Any:
 op(
     "diagonal",
     infer=_diagonal,
+    split=diagonals,
     vjp=(_diagonal_back,),
     view=True,
     torch=lambda torch, x, **how: torch.diagonal(x, **how),
@@ -86,6 +89,7 @@ def _refolded(g: TensorType, *, shape: Shape, dim: int, size: int, step: int) ->
 op(
     "unfold",
     infer=_unfolded,
+    split=windows,
     vjp=(lambda g, _y, _x, **how: g._op("unfold_backward", shape=tuple(_x.shape), **how),),
     view=True,
     torch=lambda torch, x, *, dim, size, step: x.unfold(dim, size, step),
@@ -95,6 +99,8 @@ op(
 op(
     "unfold_backward",
     infer=_refolded,
+    split=unwindowed,
+    local=shaped,
     vjp=(lambda g, _y, _x, *, shape, **how: g._op("unfold", **how),),
     torch=lambda torch, g, *, shape, dim, size, step: torch.ops.aten.unfold_backward(g, shape, dim, size, step),
     kernel=_unfold_back_numpy,
@@ -131,6 +137,7 @@ def _pad_numpy(np: Any, x: Any, value: Any, *, pads: tuple[tuple[int, int], ...]
 op(
     "pad",
     infer=_padded,
+    split=bordering,
     vjp=(lambda g, _y, _x, _value, *, pads: g._op("pad", 0, pads=tuple((-a, -b) for a, b in pads)), None),
     torch=_pad_torch,
     kernel=_pad_numpy,

@@ -24,21 +24,26 @@ from gt.ops.infer import (
     same,
     shapes_of,
 )
+from gt.ops.split import Split, elementwise, linear, summable
 from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
 CAST = "integers: x.to(gt.int64)"
 
 #: operands meet in torch's common dtype, and so is the result
-MEETING: dict[str, Any] = {"infer": pointwise, "common": common}
+MEETING: dict[str, Any] = {"infer": pointwise, "common": common, "split": elementwise}
 #: the same for all but bool
-NUMERIC: dict[str, Any] = {"infer": refusing("b", pointwise, CAST), "common": common}
+NUMERIC: dict[str, Any] = {"infer": refusing("b", pointwise, CAST), "common": common, "split": elementwise}
 #: integers become float32
-FLOATING: dict[str, Any] = {"infer": pointwise_floating, "common": common_floating}
+FLOATING: dict[str, Any] = {"infer": pointwise_floating, "common": common_floating, "split": elementwise}
 #: integers are refused, as torch does for these few
-ONLY_FLOATING: dict[str, Any] = {"infer": refusing("bui", pointwise, "x.to(gt.float32)"), "common": common}
-INTEGRAL: dict[str, Any] = {"infer": refusing("f", pointwise, "integers or bools"), "common": common}
-COMPARING: dict[str, Any] = {"infer": pointwise_bool, "common": common}
-TESTING: dict[str, Any] = {"infer": pointwise_bool}
+ONLY_FLOATING: dict[str, Any] = {
+    "infer": refusing("bui", pointwise, "x.to(gt.float32)"), "common": common, "split": elementwise,
+}  # fmt: skip
+INTEGRAL: dict[str, Any] = {
+    "infer": refusing("f", pointwise, "integers or bools"), "common": common, "split": elementwise,
+}  # fmt: skip
+COMPARING: dict[str, Any] = {"infer": pointwise_bool, "common": common, "split": elementwise}
+TESTING: dict[str, Any] = {"infer": pointwise_bool, "split": elementwise}
 
 
 def as_tensors(torch: Any, out: Types, *operands: Any) -> list[Any]:
@@ -81,6 +86,7 @@ def _where_numpy(np: Any, condition: Any, a: Any, b: Any, *, out: Types) -> Any:
 op(
     "where",
     infer=_chosen,
+    **linear((1, 2)),
     vjp=(
         None,
         lambda g, _y, condition, _a, _b: g.where(condition, 0),
@@ -109,6 +115,7 @@ def _fill_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
 op(
     "masked_fill",
     infer=_filled,
+    **linear((0, 2)),
     vjp=(
         lambda g, _y, _x, mask, _value: g.masked_fill(mask, 0),
         None,
@@ -155,13 +162,28 @@ def _clamp_back(needs: Any, g: Any, _y: Any, x: Any, *limits: Any, has_min: bool
     return made
 
 
-op("clamp", infer=_clamped, common=common, wants_out=True, vjp=_clamp_back, torch=_clamp_torch, kernel=_clamp_numpy)
+op(
+    "clamp",
+    infer=_clamped,
+    common=common,
+    split=elementwise,
+    vjp=_clamp_back,
+    wants_out=True,
+    torch=_clamp_torch,
+    kernel=_clamp_numpy,
+)
 
 # -- the same values, elsewhere or otherwise -----------------------------------------------
+
+def _cast(x: TensorType, *, dtype: str) -> Split:
+    """Between floating dtypes a sum passes, but for rounding."""
+    return elementwise(x, linear=((0,),) if summable(x, dtype_named(dtype)) else ())
+
 
 op(
     "to",
     infer=lambda x, *, dtype: TensorType(x.shape, dtype_named(dtype)),
+    split=_cast,
     vjp=(lambda g, _y, _x, *, dtype: g,),
     torch=lambda torch, x, *, dtype: x.to(getattr(torch, dtype), copy=True),
     kernel=lambda np, x, *, dtype: x.astype(dtype),
@@ -170,6 +192,7 @@ op(
 op(
     "clone",
     infer=same,
+    **linear((0,)),
     vjp=(lambda g, _y, _x: g,),
     torch=lambda torch, x: x.clone(),
     kernel=lambda np, x: x.copy(),
@@ -189,9 +212,14 @@ def _overwrite_numpy(np: Any, target: Any, source: Any) -> Any:
     return np.broadcast_to(np.asarray(source).astype(target.dtype), target.shape).copy()
 
 
+def _copied(target: TensorType, source: OperandType) -> Split:
+    return elementwise(target, source, linear=((1,),) if summable(source, target.dtype) else ())
+
+
 op(
     "copy",
     infer=_overwritten,
+    split=_copied,
     vjp=(zero, lambda g, _y, _target, _source: g),
     torch=lambda torch, target, source: _overwrite_torch(torch, torch.empty_like(target), source),
     kernel=_overwrite_numpy,
@@ -206,6 +234,7 @@ def _nan_to_num_numpy(np: Any, x: Any, *, nan: float, posinf: float | None, negi
 op(
     "nan_to_num",
     infer=lambda x, *, nan, posinf, neginf: x,
+    split=elementwise,
     vjp=(lambda g, _y, x, *, nan, posinf, neginf: g.where(x.isfinite(), 0),),
     torch=lambda torch, x, *, nan, posinf, neginf: torch.nan_to_num(x, nan, posinf, neginf),
     kernel=_nan_to_num_numpy,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gt.ops.core import op
 from gt.ops.reduce import Dims, axes, cast, count, in_, restored, summed
 from gt.ops.scan import scanned
+from gt.ops.split import along, folding
 
 
 def _prod_torch(torch: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
@@ -23,6 +25,7 @@ def _prod_back(g: Any, x: Any, dim: Dims, keepdim: bool, dtype: str | None) -> A
 op(
     "prod",
     infer=summed,
+    split=partial(folding, how="prod"),
     vjp=(lambda g, _y, x, *, dim, keepdim, dtype: _prod_back(g, x, dim, keepdim, dtype),),
     torch=_prod_torch,
     kernel=lambda np, x, *, dim, keepdim, dtype: np.prod(
@@ -74,6 +77,7 @@ def _others_back(c: Any, _y: Any, x: Any, *, dim: Dims) -> Any:
 op(
     "prod_others",
     infer=lambda x, *, dim: x,
+    split=along,
     vjp=(_others_back,),
     kernel=lambda xp, x, *, dim: _others(xp, x, dim, _cumprod),
 )
@@ -131,6 +135,7 @@ def _cumprod_second(c: Any, _z: Any, g: Any, _y: Any, x: Any, *, dim: int) -> An
 op(
     "cumprod",
     infer=scanned,
+    split=along,
     vjp=(lambda g, y, x, *, dim: g._op("cumprod_backward", y, x, dim=dim),),
     torch=lambda torch, x, *, dim: torch.cumprod(x, dim),
     kernel=lambda np, x, *, dim: np.cumprod(x, axis=dim).reshape(x.shape),
@@ -140,6 +145,7 @@ op(
 op(
     "cumprod_backward",
     infer=lambda g, y, x, *, dim: x,
+    split=partial(along, linear=((0,),)),
     vjp=(_cumprod_again, None, _cumprod_second),
     torch=_cumprod_back_torch,
     kernel=_cumprod_back_numpy,

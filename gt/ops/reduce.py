@@ -6,11 +6,13 @@ an empty one means. A 0-d tensor takes ``dim=(0,)`` too, as torch's does; numpy'
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gt.errors import DimError, DTypeError
 from gt.ops.core import Types, dtype_named, op
 from gt.ops.infer import without, wrap_dim, wrap_dims
+from gt.ops.split import Cut, Split, along, folding, summable
 from gt.types import DType, Shape, TensorType, bool_, int64, uint8
 
 Dims = tuple[int, ...]
@@ -57,9 +59,15 @@ def restored(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
     return g if keepdim or not g.ndim else g.reshape(tuple(1 if d in dim else n for d, n in enumerate(x.shape)))
 
 
+def _passing(x: TensorType, *, dtype: str | None, **how: Any) -> Split:
+    made = total(x.dtype) if dtype is None else dtype_named(dtype)
+    return folding(x, **how, how="sum", passes=summable(x, made))
+
+
 op(
     "sum",
     infer=summed,
+    split=_passing,
     vjp=(lambda g, _y, _x, *, dim, keepdim, dtype: restored(g, _x, dim, keepdim).expand(_x.shape),),
     torch=lambda torch, x, *, dim, keepdim, dtype: torch.sum(x, dim, keepdim, dtype=in_(torch, dtype)),
     kernel=lambda np, x, *, dim, keepdim, dtype: np.sum(
@@ -75,7 +83,10 @@ def averaging(x: DType, dtype: str | None) -> DType:
     return made
 
 
-def _averaged(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None) -> TensorType:
+def _averaged(
+    x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None
+) -> TensorType:
+    """``whole``: so many elements are averaged, of which these are some."""
     return TensorType(folded(x, dim, keepdim), averaging(x.dtype, dtype))
 
 
@@ -86,12 +97,12 @@ def count(x: Any, dim: Dims) -> int:
     return made
 
 
-def _mean_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
+def _mean_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None) -> Any:
     # by hand: numpy's own warns about empty tensors
     x = cast(x, dtype)
     precise = np.float32 if x.dtype == np.float16 else None
     total = np.sum(x, axis=axes(x, dim), keepdims=keepdim, dtype=precise)
-    return np.true_divide(total, np.asarray(count(x, dim), dtype=total.dtype))
+    return np.true_divide(total, np.asarray(count(x, dim) if whole is None else whole, dtype=total.dtype))
 
 
 def _mean_back(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
@@ -100,11 +111,25 @@ def _mean_back(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
     return (g / n if n else g).expand(x.shape)
 
 
+def _mean_torch(torch: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None) -> Any:
+    if whole is None:
+        return torch.mean(x, dim, keepdim, dtype=in_(torch, dtype))
+    made = x.dtype if dtype is None else in_(torch, dtype)
+    precise = torch.promote_types(made, torch.float32)  # halves are added up as floats, as torch does
+    return (torch.sum(x, dim, keepdim, dtype=precise) / whole).to(made)
+
+
+def _share(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+    return {**attrs, "whole": count(cut.whole_ins[0], attrs["dim"])}
+
+
 op(
     "mean",
     infer=_averaged,
+    split=lambda x, *, dim, keepdim, dtype: folding(x, dim=dim, keepdim=keepdim, how="sum", passes=x.dtype.kind == "f"),
+    local=_share,
     vjp=(lambda g, _y, _x, *, dim, keepdim, dtype: _mean_back(g, _x, dim, keepdim),),
-    torch=lambda torch, x, *, dim, keepdim, dtype: torch.mean(x, dim, keepdim, dtype=in_(torch, dtype)),
+    torch=_mean_torch,
     kernel=_mean_numpy,
 )
 
@@ -133,6 +158,7 @@ def _std_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: f
 op(
     "var",
     infer=_varied,
+    split=folding,
     vjp=(_var_back,),
     torch=lambda torch, x, *, dim, keepdim, correction: torch.var(x, dim, correction=correction, keepdim=keepdim),
     kernel=_var_numpy,
@@ -141,6 +167,7 @@ op(
 op(
     "std",
     infer=_varied,
+    split=folding,
     vjp=(_std_back,),
     torch=lambda torch, x, *, dim, keepdim, correction: torch.std(x, dim, correction=correction, keepdim=keepdim),
     kernel=lambda np, x, **attrs: np.sqrt(_var_numpy(np, x, **attrs)),
@@ -157,6 +184,7 @@ def _judged(x: TensorType, *, dim: Dims, keepdim: bool) -> TensorType:
 op(
     "all",
     infer=_judged,
+    split=partial(folding, how="min"),
     torch=lambda torch, x, *, dim, keepdim: torch.all(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: np.all(x, axis=axes(x, dim), keepdims=keepdim),
 )
@@ -164,6 +192,7 @@ op(
 op(
     "any",
     infer=_judged,
+    split=partial(folding, how="max"),
     torch=lambda torch, x, *, dim, keepdim: torch.any(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: np.any(x, axis=axes(x, dim), keepdims=keepdim),
 )
@@ -186,6 +215,7 @@ def _evenly(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 op(
     "amax",
     infer=_extreme,
+    split=partial(folding, how="max", fills=True),
     vjp=(_evenly,),
     torch=lambda torch, x, *, dim, keepdim: torch.amax(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: np.max(x, axis=axes(x, dim), keepdims=keepdim),
@@ -194,6 +224,7 @@ op(
 op(
     "amin",
     infer=_extreme,
+    split=partial(folding, how="min", fills=True),
     vjp=(_evenly,),
     torch=lambda torch, x, *, dim, keepdim: torch.amin(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: np.min(x, axis=axes(x, dim), keepdims=keepdim),
@@ -215,6 +246,7 @@ def _position(np: Any, find: Any, x: Any, dim: int | None, keepdim: bool) -> Any
 op(
     "argmax",
     infer=_located,
+    split=folding,
     torch=lambda torch, x, *, dim, keepdim: torch.argmax(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _position(np, np.argmax, x, dim, keepdim),
 )
@@ -222,6 +254,7 @@ op(
 op(
     "argmin",
     infer=_located,
+    split=folding,
     torch=lambda torch, x, *, dim, keepdim: torch.argmin(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _position(np, np.argmin, x, dim, keepdim),
 )
@@ -270,10 +303,17 @@ def _collect(c: Any, _y: Any, _g: Any, index: Any, *, dim: int, size: int, keepd
     return c.gather(dim, index) if keepdim else c.gather(dim, index.unsqueeze(dim)).squeeze(dim)
 
 
+def _unfolding(g: TensorType, index: TensorType, *, dim: int, size: int, keepdim: bool) -> Split:
+    made = _spread(g, index, dim=dim, size=size, keepdim=keepdim)
+    back = folding(made, dim=dim, keepdim=keepdim).indices.split("->")
+    return Split(f"{back[1]},{back[1]}->{back[0]}", linear=((0,),))
+
+
 #: a gradient to where its value was found; everything else had no say. ``size`` is 0 for a tensor without dims
 op(
     "value_selecting_reduction_backward",
     infer=_spread,
+    split=_unfolding,
     vjp=(_collect, None),
     wants_out=True,
     torch=_spread_torch,
@@ -291,6 +331,7 @@ SELECTING = (selected,)
 op(
     "max_dim",
     infer=_extreme_and_place,
+    split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.max(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _value_and_place(np, np.argmax, x, dim, keepdim),
@@ -299,6 +340,7 @@ op(
 op(
     "min_dim",
     infer=_extreme_and_place,
+    split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.min(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _value_and_place(np, np.argmin, x, dim, keepdim),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gt.ops.core import Types, op
 from gt.ops.infer import common, floating, pointwise, without, wrap_dim
 from gt.ops.reduce import Dims, averaging, axes, cast, folded, in_, restored, total
+from gt.ops.split import Split, along, folding, summable
 from gt.types import TensorType, int64
 
 
@@ -17,9 +19,16 @@ def scanned(x: TensorType, *, dim: int) -> TensorType:
 
 # -- running -------------------------------------------------------------------------------
 
+
+def _summing(x: TensorType, *, dim: int) -> Split:
+    return along(x, dim=dim, linear=((0,),) if summable(x, total(x.dtype)) else ())
+
+
+
 op(
     "cumsum",
     infer=scanned,
+    split=_summing,
     vjp=(lambda g, _y, _x, *, dim: g._op("cumsum_reversed", dim=dim),),
     torch=lambda torch, x, *, dim: torch.cumsum(x, dim),
     kernel=lambda np, x, *, dim: np.cumsum(x, axis=dim).reshape(x.shape),
@@ -33,6 +42,7 @@ def _reversed(np: Any, scan: Any, x: Any, dim: int) -> Any:
 op(
     "cumsum_reversed",
     infer=scanned,
+    split=_summing,
     vjp=(lambda g, _y, _x, *, dim: g.cumsum(dim),),
     torch=lambda torch, x, *, dim: x.flip(dim).cumsum(dim).flip(dim) if x.ndim else x.clone(),
     kernel=lambda np, x, *, dim: _reversed(np, np.cumsum, x, dim),
@@ -67,6 +77,7 @@ def _log_back(name: str) -> Any:
 op(
     "logcumsumexp",
     infer=_logcumsumexp,
+    split=along,
     vjp=(_log_back("logcumsumexp_reversed"),),
     torch=lambda torch, x, *, dim: torch.logcumsumexp(x, dim),
     kernel=lambda np, x, *, dim: _log_scan(np, x, dim) if x.ndim else x.copy(),
@@ -75,6 +86,7 @@ op(
 op(
     "logcumsumexp_reversed",
     infer=_logcumsumexp,
+    split=along,
     vjp=(_log_back("logcumsumexp"),),
     torch=lambda torch, x, *, dim: x.flip(dim).logcumsumexp(dim).flip(dim) if x.ndim else x.clone(),
     kernel=lambda np, x, *, dim: _reversed(np, lambda a, d: _log_scan(np, a, d), x, dim),
@@ -108,6 +120,7 @@ def _running_back_numpy(np: Any, g: Any, index: Any, *, dim: int) -> Any:
 op(
     "cummaxmin_backward",
     infer=lambda g, index, *, dim: g,
+    split=partial(along, linear=((0,),)),
     vjp=(lambda c, _y, _g, index, *, dim: c.gather(dim, index), None),
     torch=lambda torch, g, index, *, dim: g.new_zeros(g.shape).scatter_add_(dim, index, g),
     kernel=_running_back_numpy,
@@ -118,6 +131,7 @@ _RUNNING = (lambda g, y1, _x, *, dim: g[0]._op("cummaxmin_backward", y1[1], dim=
 op(
     "cummax",
     infer=_running,
+    split=partial(along, results=2),
     vjp=_RUNNING,
     torch=lambda torch, x, *, dim: torch.cummax(x, dim),
     kernel=lambda np, x, *, dim: _running_numpy(np, np.maximum, x, dim),
@@ -126,6 +140,7 @@ op(
 op(
     "cummin",
     infer=_running,
+    split=partial(along, results=2),
     vjp=_RUNNING,
     torch=lambda torch, x, *, dim: torch.cummin(x, dim),
     kernel=lambda np, x, *, dim: _running_numpy(np, np.minimum, x, dim),
@@ -152,6 +167,7 @@ def _log_softmax_numpy(np: Any, x: Any, *, dim: int, dtype: str | None) -> Any:
 op(
     "softmax",
     infer=_normalised,
+    split=along,
     vjp=(lambda g, y, _x, *, dim, dtype: g._op("softmax_backward", y, dim=dim),),
     torch=lambda torch, x, *, dim, dtype: torch.softmax(x, dim, dtype=in_(torch, dtype)),
     kernel=_softmax_numpy,
@@ -170,6 +186,7 @@ op(
     "softmax_backward",
     infer=pointwise,
     common=common,
+    split=partial(along, linear=((0,),)),
     vjp=(lambda c, _z, _g, y, *, dim: c._op("softmax_backward", y, dim=dim), _softmax_second),
     torch=lambda torch, g, y, *, dim: torch._softmax_backward_data(g, y, dim, y.dtype),
     kernel=_softmax_back_numpy,
@@ -178,6 +195,7 @@ op(
 op(
     "log_softmax",
     infer=_normalised,
+    split=along,
     vjp=(lambda g, y, _x, *, dim, dtype: g._op("log_softmax_backward", y, dim=dim),),
     torch=lambda torch, x, *, dim, dtype: torch.log_softmax(x, dim, dtype=in_(torch, dtype)),
     kernel=_log_softmax_numpy,
@@ -187,6 +205,7 @@ op(
     "log_softmax_backward",
     infer=pointwise,
     common=common,
+    split=partial(along, linear=((0,),)),
     vjp=(
         lambda c, _z, _g, y, *, dim: c - (c * y.exp()).sum(dim, keepdim=True),
         lambda c, _z, g, y, *, dim: -c * y.exp() * g.sum(dim, keepdim=True),
@@ -212,6 +231,7 @@ op(
     "logsumexp",
     infer=lambda x, *, dim, keepdim: TensorType(folded(x, dim, keepdim), floating(x.dtype)),
     common=lambda x, **attrs: floating(x.dtype),
+    split=folding,
     vjp=(_logsumexp_back,),
     torch=lambda torch, x, *, dim, keepdim: torch.logsumexp(x, dim, keepdim),
     kernel=_logsumexp_numpy,

@@ -9,6 +9,18 @@ from typing import Any
 from gt.errors import ShapeError
 from gt.ops.core import Types, op
 from gt.ops.infer import common, expandable, shown, sizes, wrap_dim, wrap_dims
+from gt.ops.split import shaped
+from gt.ops.splits_shape import (
+    expanding,
+    joining,
+    keeping,
+    parting,
+    permuting,
+    repeating,
+    reshaping,
+    shifted,
+    triangular,
+)
 from gt.types import Shape, TensorType, result_dtype
 
 # -- views ---------------------------------------------------------------------------------
@@ -23,11 +35,21 @@ def _reshaped(x: TensorType, *, shape: Shape) -> TensorType:
 # reshape, not torch's view: a clone of a transpose keeps its strides, and then there is no way but to copy
 _BACK = (lambda g, _y, _x, *, shape: g.reshape(_x.shape),)
 
-op("view", infer=_reshaped, vjp=_BACK, view=True, kernel=lambda xp, x, *, shape: x.reshape(shape))
+op(
+    "view",
+    infer=_reshaped,
+    split=reshaping,
+    local=shaped,
+    vjp=_BACK,
+    view=True,
+    kernel=lambda xp, x, *, shape: x.reshape(shape),
+)
 
 op(
     "reshape",
     infer=_reshaped,
+    split=reshaping,
+    local=shaped,
     vjp=_BACK,
     torch=lambda torch, x, *, shape: x.clone(memory_format=torch.contiguous_format).view(shape),
     kernel=lambda np, x, *, shape: np.array(x, order="C").reshape(shape),
@@ -43,6 +65,7 @@ def _permuted(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
 op(
     "permute",
     infer=_permuted,
+    split=permuting,
     vjp=(lambda g, _y, _x, *, dims: g.permute(tuple(dims.index(d) for d in range(len(dims)))),),
     view=True,
     torch=lambda torch, x, *, dims: x.permute(dims),
@@ -58,6 +81,8 @@ def _expanded(x: TensorType, *, shape: Shape) -> TensorType:
 op(
     "expand",
     infer=_expanded,
+    split=expanding,
+    local=shaped,
     vjp=(lambda g, _y, _x, *, shape: g,),
     view=True,
     torch=lambda torch, x, *, shape: x.expand(shape),
@@ -91,6 +116,7 @@ def _split_back(needs: Any, g: Any, _y: Any, _x: Any, *, sizes: tuple[int, ...],
 op(
     "split",
     infer=_parts,
+    split=parting,
     vjp=_split_back,
     view=True,
     torch=lambda torch, x, *, sizes, dim: _one_or_all(torch.split(x, sizes, dim)),
@@ -133,6 +159,7 @@ def _cat_back(needs: Any, g: Any, _y: Any, *_xs: Any, dim: int) -> list[Any]:
 op(
     "cat",
     infer=_joined,
+    split=joining,
     vjp=_cat_back,
     common=common,
     torch=lambda torch, *xs, dim: torch.cat(xs, dim),
@@ -148,6 +175,7 @@ def _flipped(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
 op(
     "flip",
     infer=_flipped,
+    split=keeping,
     vjp=(lambda g, _y, _x, *, dims: g.flip(dims),),
     torch=lambda torch, x, *, dims: torch.flip(x, dims),
     kernel=lambda np, x, *, dims: np.flip(x, dims if x.ndim else ()).copy(),
@@ -165,6 +193,7 @@ def _rolled(x: TensorType, *, shifts: tuple[int, ...], dims: tuple[int, ...]) ->
 op(
     "roll",
     infer=_rolled,
+    split=keeping,
     vjp=(lambda g, _y, _x, *, shifts, dims: g.roll(tuple(-n for n in shifts), dims),),
     torch=lambda torch, x, *, shifts, dims: torch.roll(x, shifts, dims),
     kernel=lambda np, x, *, shifts, dims: np.roll(x, shifts, dims),
@@ -189,6 +218,7 @@ def _repeat_back(g: Any, _y: Any, _x: Any, *, repeats: tuple[int, ...]) -> Any:
 op(
     "repeat",
     infer=_repeated,
+    split=repeating,
     vjp=(_repeat_back,),
     torch=lambda torch, x, *, repeats: x.repeat(repeats),
     kernel=lambda np, x, *, repeats: np.tile(x, repeats),
@@ -204,6 +234,8 @@ def _triangle(x: TensorType, *, diagonal: int) -> TensorType:
 op(
     "tril",
     infer=_triangle,
+    split=triangular,
+    local=shifted,
     vjp=(lambda g, _y, _x, *, diagonal: g.tril(diagonal),),
     torch=lambda torch, x, *, diagonal: torch.tril(x, diagonal),
     kernel=lambda np, x, *, diagonal: np.tril(x, diagonal),
@@ -212,6 +244,8 @@ op(
 op(
     "triu",
     infer=_triangle,
+    split=triangular,
+    local=shifted,
     vjp=(lambda g, _y, _x, *, diagonal: g.triu(diagonal),),
     torch=lambda torch, x, *, diagonal: torch.triu(x, diagonal),
     kernel=lambda np, x, *, diagonal: np.triu(x, diagonal),

@@ -8,20 +8,31 @@
     "bk,nk,n->bn"  with ``added=(2,)``: a bias, which only one worker may add when ``k`` is cut
 
 Tensor operands alone are counted; Python numbers are the same everywhere. From the string `rows` derives every legal
-placement of operands and results along one axis of a mesh; more axes follow by doing it again on the blocks. A letter
-may stand for dims of different sizes, as in a reshape: it is cut only where both are cut at the same places.
+placement of operands and results along one axis of a mesh; more axes follow by doing it again on the blocks: the string
+is that of the whole, the types are those of the blocks, and where blocks differ in size a row must be legal for each of
+them. A letter may stand for dims of different sizes, as in a reshape: it is cut only where both are cut at the same
+places. Some kernels refuse blocks without elements: ``filled`` names the letters that are only cut if each worker gets
+some.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 
+from gt.ops.infer import broadcast_shapes
 from gt.ops.placement import P, Partial, Placement, R, Shard, aligned
-from gt.types import Shape, TensorType
+from gt.types import OperandType, Scalar, Shape, TensorType, result_dtype
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+#: in ``reduce``, for a result that does not depend on the letters it lacks: each worker has all of it
+SAME = "same"
+
+Groups = tuple[tuple[int, ...], ...]
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -29,13 +40,22 @@ class Split(msgspec.Struct, frozen=True):
     #: how the terms of a result that lacks a letter are combined; one for each result if they differ: "sum,max"
     reduce: str = "sum"
     #: groups of operands through which a sum may pass: f(a+b) = f(a)+f(b)
-    linear: tuple[tuple[int, ...], ...] = ()
+    linear: Groups = ()
+    #: results in which such operands have no say: where these are terms, they are whole
+    still: tuple[int, ...] = ()
     #: operands that are added to the result: where it is a term, they are too
     added: tuple[int, ...] = ()
+    #: letters that are cut only if no block is empty
+    filled: str = ""
+    #: the results are terms even where nothing of this is cut: they are made of more, which may be (see `Apart`)
+    terms: bool = False
 
 
 class Apart(msgspec.Struct, frozen=True):
-    """An op on many tensors at once, which are cut independently of each other."""
+    """An op on many tensors at once, which are cut independently of each other.
+
+    An operand may be of several parts if it is whole in each; a result is of one.
+    """
 
     #: (its operands, its results, how they are cut together)
     parts: tuple[tuple[tuple[int, ...], tuple[int, ...], Split], ...]
@@ -66,34 +86,43 @@ def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], wo
     """Every legal row over so many workers; the first, everything everywhere, always is."""
     left, right = split.indices.split("->")
     taken = left.split(",") if ins else []
-    given = right.split(",")
+    given = right.split(",") if outs else []
     reduces = split.reduce.split(",") * (len(given) if "," not in split.reduce else 1)
-    found = [Row((R,) * len(ins), (R,) * len(outs))]
+    found = [Row((R,) * len(ins), tuple(map(_lacking, reduces)) if split.terms else (R,) * len(outs))]
     for letter in dict.fromkeys(c for c in left + right if c not in ",."):
-        if not _cut_alike(letter, (*taken, *given), (*ins, *outs), workers):
+        if not _cut_alike(letter, (*taken, *given), (*ins, *outs), workers, letter in split.filled):
             continue
         made = tuple(
-            Shard(dims.index(letter)) if letter in dims else Partial(how)
+            Shard(dims.index(letter)) if letter in dims else _lacking(how)
             for dims, how in zip(given, reduces, strict=True)
         )
-        term = isinstance(made[0], Partial)
+        term = bool(made) and isinstance(made[0], Partial)
         placed = tuple(
             Shard(dims.index(letter)) if letter in dims else P if term and i in split.added else R
             for i, dims in enumerate(taken)
         )
         found.append(Row(placed, made))
     for group in split.linear:
-        found.append(Row(tuple(P if i in group else R for i in range(len(ins))), (P,) * len(outs)))
+        if any(ins[i].dtype.kind == "b" for i in group):  # a sum of truths is none
+            continue
+        passed = tuple(R if i in split.still else P for i in range(len(outs)))
+        found.append(Row(tuple(P if i in group else R for i in range(len(ins))), passed))
     return found
 
 
-def _cut_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], workers: int) -> bool:
+def _lacking(how: str) -> Placement:
+    return R if how == SAME else Partial(how)
+
+
+def _cut_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], workers: int, filled: bool) -> bool:
     sizes = {t.shape[names.index(letter)] for names, t in zip(dims, types, strict=True) if letter in names}
+    if filled and min(sizes) < workers:
+        return False
     first = sizes.pop()
     return all(aligned(first, other, workers) for other in sizes)
 
 
-# -- the strings of common families --------------------------------------------------------
+# -- strings -------------------------------------------------------------------------------
 
 
 def letters(n: int, start: int = 0) -> str:
@@ -103,3 +132,96 @@ def letters(n: int, start: int = 0) -> str:
 def without(dims: str, whole: Sequence[int]) -> str:
     """The same with dots in place of these dims."""
     return "".join("." if i in whole else c for i, c in enumerate(dims))
+
+
+def stretched(names: str, shape: Shape, x: Shape) -> str:
+    """The dims of an operand that broadcasts to this shape, whose dims have these names: dots where it is stretched."""
+    own = names[len(names) - len(x) :], shape[len(shape) - len(x) :]
+    return "".join(c if n == m else "." for c, m, n in zip(*own, x, strict=True))
+
+
+def tensors(types: Sequence[OperandType]) -> list[TensorType]:
+    return [t for t in types if isinstance(t, TensorType)]
+
+
+def counted(groups: Groups, types: Sequence[OperandType]) -> Groups:
+    """Groups of operands, counted without the numbers; one with a number in it is none: a number is not a sum."""
+    place = {i: n for n, i in enumerate(i for i, t in enumerate(types) if isinstance(t, TensorType))}
+    return tuple(tuple(place[i] for i in group) for group in groups if all(i in place for i in group))
+
+
+def summable(x: OperandType, made: Any) -> bool:
+    """Is a sum of terms of this type a sum still, once it is brought to that dtype? What is bool, or wraps, is not."""
+    return (x.dtype.kind == "f" == made.kind) or (x.dtype is made and made.kind in "iu")
+
+
+# -- families of ops -----------------------------------------------------------------------
+
+
+def elementwise(*types: OperandType, linear: Groups = (), floating: bool = False, **attrs: Any) -> Split:
+    """Operands that broadcast; ``linear`` counts all of them, with the numbers; ``floating`` results are not integers."""
+    xs = tensors(types)
+    shape = broadcast_shapes(*(x.shape for x in xs))
+    names = letters(len(shape))
+    met = result_dtype(*types)
+    passing = tuple(
+        g for g in linear if all(types[i].dtype.kind == "f" or (not floating and summable(types[i], met)) for i in g)
+    )
+    left = ",".join(stretched(names, shape, x.shape) for x in xs)
+    return Split(f"{left}->{names}", linear=counted(passing, types))
+
+
+def linear(*groups: tuple[int, ...], floating: bool = False) -> dict[str, Any]:
+    """The same for a family of ops that is declared by ``**fields``."""
+    return {"split": partial(elementwise, linear=groups, floating=floating)}
+
+
+def folding(
+    x: TensorType, *, dim: Any, keepdim: bool, how: str = "", passes: bool = False, fills: bool = False, results: int = 1, **attrs: Any
+) -> Split:
+    """A reduction of dims (all of them if None), whose terms are combined like this; else those dims stay whole. ``fills``: not of nothing."""
+    dims = tuple(range(x.ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    dims = tuple(d % x.ndim for d in dims) if x.ndim else ()
+    names = letters(x.ndim) if how else without(letters(x.ndim), dims)
+    kept = "".join("." if i in dims else c for i, c in enumerate(names) if keepdim or i not in dims)
+    filled = "".join(names[d] for d in dims) if fills else ""
+    made = ",".join([kept] * results)
+    return Split(f"{names}->{made}", reduce=how or "sum", linear=((0,),) if passes else (), filled=filled)
+
+
+def along(*types: OperandType, dim: Any, results: int = 1, linear: Groups = (), **attrs: Any) -> Split:
+    """Operands and results of one shape; some dims stay whole."""
+    xs = tensors(types)
+    ndim = xs[0].ndim
+    dims = tuple(d % ndim for d in ((dim,) if isinstance(dim, int) else dim)) if ndim else ()
+    names = without(letters(ndim), dims)
+    return Split(f"{','.join([names] * len(xs))}->{','.join([names] * results)}", linear=linear)
+
+
+def leading(*types: OperandType, inner: Sequence[int], outer: Sequence[int], linear: Groups = (), **attrs: Any) -> Split:
+    """The first dims of each operand, but for so many at its end, broadcast and are letters; results alike."""
+    xs = tensors(types)
+    batches = [x.shape[: x.ndim - n] for x, n in zip(xs, inner, strict=True)]
+    batch = broadcast_shapes(*batches)
+    names = letters(len(batch))
+    left = [stretched(names, batch, b) + "." * n for b, n in zip(batches, inner, strict=True)]
+    return Split(f"{','.join(left)}->{','.join(names + '.' * n for n in outer)}", linear=linear)
+
+
+# -- attributes of a share -----------------------------------------------------------------
+
+Local = Callable[[dict[str, Any], Cut], dict[str, Any]]
+
+
+def shaped(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+    """The shape is that of the block."""
+    return {**attrs, "shape": cut.outs[0].shape}
+
+
+def placed(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+    """Random numbers go by their position in the whole."""
+    return {**attrs, "block": (cut.outs_at[0], cut.whole_outs[0].shape)}
+
+
+def shaped_and_placed(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+    return placed(shaped(attrs, cut), cut)
