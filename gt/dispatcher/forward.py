@@ -118,6 +118,8 @@ def _results(client: Client, coded: Coded, stream: list[Any], i: int, result: Wh
 def _orphan(client: Client, id: int, before: Layout | Held, done: Forwarded) -> None:
     layout = before.home if isinstance(before, Held) else before
     done.orphans.append((layout.workers, id))
+    client.made.pop(id, None)
+    client.loose.discard(id)
     for target, copy in client.copies.pop(id, {}).items():
         done.orphans.append((target.workers, copy))
 
@@ -144,17 +146,28 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
     segment.words += words
     segment.cost += chosen.cost
     tensors = client.tensors
-    for number, (id, layout) in enumerate(zip(outs, chosen.outs, strict=True)):
+    for id, layout in zip(outs, chosen.outs, strict=True):
         if id in tensors:
             _overwritten(client, id, tensors[id], layout, done)
         tensors[id] = layout
-        client.made[id] = chosen, number
     for number, target, t in chosen.after:
         _relay(client, outs[number], words[1], chosen.outs[number], target, t, done)
-    if chosen.loose:
-        client.loose.update(outs)
+    _remember(client, chosen, outs)
     for id, layout in temporary:
         done.segment(layout.workers).words.append(-id)
+
+
+def _remember(client: Client, chosen: Plan, outs: list[int]) -> None:
+    """Whence what lies on several workers came; the rest is simply there."""
+    for number, id in enumerate(outs):
+        where = client.tensors[id]
+        if isinstance(where, Layout) and where.single:
+            client.made.pop(id, None)
+            client.loose.discard(id)
+        else:
+            client.made[id] = chosen, number
+            if chosen.loose:
+                client.loose.add(id)
 
 
 def _lost_blob(client: Client, coded: Coded, words: list[Any]) -> Lost | None:

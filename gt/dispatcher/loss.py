@@ -60,6 +60,8 @@ def _lose_tensors(client: Client, worker: Worker, lost: Lost) -> dict[int, list[
         if gone is not None:
             leave(gone, id)
             client.tensors[id] = lost
+            client.made.pop(id, None)
+            client.loose.discard(id)
         elif isinstance(where, Held):
             client.tensors[id] = Held(home, tuple(copies)) if copies else home
         if not copies:
