@@ -252,7 +252,8 @@ def _unless(nothing: bool, issue: Callable[[Group], Any]) -> Callable[[Group], A
 
 
 def _bytes(x: Tensor) -> Tensor:
-    return x.reshape(-1).view(torch.uint8)
+    # torch does not see the same bytes in another dtype where there are none
+    return x.view(-1).view(torch.uint8) if x.numel() else x.new_empty(0, dtype=torch.uint8)
 
 
 def _nbytes(shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> list[int]:
