@@ -15,7 +15,8 @@ from gt.worker.plane.processes import ProcessPlane
 LONG = 60.0
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "numpy"])  # imported once, not once a member
+# imported once, not once a member
+_context.set_forkserver_preload(["torch", "gt.worker.plane.passage", "tests.planes", "tests.plane_member"])
 
 
 class State:
@@ -27,6 +28,8 @@ class State:
         self.flights: list[Flight] = []
 
     def wait(self, flight: Flight, seconds: float = LONG) -> Any:
+        if flight.done():
+            return flight.result()
         poll, deadline = select.poll(), time.monotonic() + seconds
         poll.register(self.plane.wake_fd(), select.POLLIN)
         while not flight.done():
@@ -54,7 +57,10 @@ class Member:
         self.process = _context.Process(target=_serve, args=(there, engine, device), daemon=True)
         self.process.start()
         there.close()
-        self.address = ""
+
+    @property
+    def alive(self) -> bool:
+        return self.process.is_alive()
 
     def tell(self, function: Any, *arguments: Any) -> None:
         self._pipe.send((function, arguments))
@@ -178,7 +184,9 @@ def close(state: State, rank: int) -> float:
     return time.monotonic() - begun
 
 
-def be_patient_for(state: State, seconds: float) -> None:
+def be_patient_for(state: State, seconds: float) -> float:
+    """How long it waits for others to join; gives what it was before."""
     from gt.worker.plane import backends
 
-    backends.JOIN_S = seconds
+    before, backends.JOIN_S = backends.JOIN_S, seconds
+    return before

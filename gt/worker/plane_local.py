@@ -172,7 +172,7 @@ def _broadcast(arrays: Arrays, hows: Hows) -> Arrays:
 
 def _exchange(arrays: Arrays, hows: Hows) -> Arrays:
     like = next((x for x in arrays if x is not None), None)
-    out = [None if how["shape"] is None else _empty(like, how["shape"]) for how in hows]
+    out: Arrays = [None if how["shape"] is None else _empty(like, how["shape"]) for how in hows]
     for rank, how in enumerate(hows):
         for source, target, n in how["keeps"]:
             out[rank][_region(target, n)] = arrays[rank][_region(source, n)]
