@@ -1,0 +1,245 @@
+"""One group at one member: made in the background, then flights, until it breaks or is left.
+
+A thread of the group's own makes the process group and, in the end, lets go of it; both can take their time. Between
+the two a flight is issued by whoever starts it. Only what cannot be issued yet goes through the thread, and keeps
+its place there: flights started before the group is made, and those whose array is still on its way to the host.
+
+A member whose connection ends has died or left: GRACE_S later the group is broken, whatever it is doing. Only later,
+because what that member sent before may still be on its way through gloo.
+
+gloo says that a collective has ended in a thread of its own, by a callback. A process group must never be let go of
+there (it would wait for its own thread), so nothing that a callback holds holds the process group.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gt.worker.plane import Broken
+from gt.worker.plane.descriptors import Bell, Watch, shut
+
+if TYPE_CHECKING:  # torch is imported by the group's thread
+    from gt.worker.plane.collectives import Plan
+
+#: Seconds from a member's end to the group's.
+GRACE_S = 2.0
+
+#: says that the group was left meanwhile
+Left = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who is in which group, as this worker was told, and the address and device of this one."""
+
+    group: int
+    members: tuple[int, ...]
+    rank: int
+    store: str
+    backend: str
+    host: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A group that works."""
+
+    pg: Any
+    #: has a collective ended when it was issued, as far as this process can see? A stream does the waiting.
+    on_stream: bool
+    #: the connections to the other members, as far as they can be seen
+    links: list[socket.socket]
+    #: before the process group is let go of; may take its time
+    end: Callable[[], None]
+
+
+class Departure:
+    """One flight."""
+
+    __slots__ = ("_bring", "_ended", "_error", "_finish", "_plan", "_text", "_work")
+
+    def __init__(self, text: str, plan: Callable[[], Plan], bring: Callable[[Any], Any]) -> None:
+        #: what a `Broken` begins with
+        self._text = text
+        #: prepares what goes over the wire; and takes the result from there to the engine
+        self._plan: Callable[[], Plan] | None = plan
+        self._bring = bring
+        self._finish: Callable[[], Any] | None = None
+        self._work: Any = None
+        self._ended = False
+        self._error = ""
+
+    def done(self) -> bool:
+        return self._ended
+
+    def result(self) -> Any:
+        assert self._ended, f"{self._text}: the result of a flight that is not done"
+        if self._error:
+            raise Broken(f"{self._text}: {self._error}")
+        assert self._finish is not None, f"{self._text}: its result was taken already"
+        if self._work is not None:
+            self._work.wait()  # returns at once: the current stream will do the waiting
+        finish, self._finish, self._work = self._finish, None, None
+        return self._bring(finish())
+
+    def issue(self, made: Made, ended: Callable[[Departure, str], None]) -> None:
+        assert self._plan is not None
+        plan, self._plan = self._plan(), None
+        self._finish = plan.finish
+        work = plan.issue(made.pg) if plan.issue is not None else None
+        if work is None:
+            ended(self, "")
+        elif made.on_stream:
+            self._work = work
+            ended(self, "")
+        else:
+            work.get_future().add_done_callback(partial(_landed, self, ended))
+
+    def end(self, error: str) -> bool:
+        """False if it had ended before. What gloo still writes into, it holds on to itself."""
+        if self._ended:
+            return False
+        if error:
+            self._plan = self._finish = None
+        self._error, self._ended = error, True
+        return True
+
+
+def _landed(flight: Departure, ended: Callable[[Departure, str], None], future: Any) -> None:
+    try:
+        future.value()
+    except RuntimeError as error:
+        ended(flight, _reason(error))
+    else:
+        ended(flight, "")
+
+
+def _reason(error: BaseException) -> str:
+    """The first sentence, without the place in gloo's source."""
+    text = re.sub(r"^\[[^\]]*\]\s*", "", str(error)).split("\n")[0]
+    return text.split(". ")[0].strip() or type(error).__name__
+
+
+class Group:
+    def __init__(self, membership: Membership, serve: Callable[[], None], ring: Callable[[], None]) -> None:
+        self.membership = membership
+        #: makes the store that the members meet at, if this one leads
+        self._serve = serve
+        self._ring = ring
+        self._lock = threading.RLock()
+        self._made: Made | None = None
+        #: why it is of no more use
+        self._broken = ""
+        self._flights: set[Departure] = set()
+        #: what the thread has to issue, and what to wait for before
+        self._tasks: deque[tuple[Departure, Callable[[], None]]] = deque()
+        self._left = False
+        self._bell = Bell()
+        name = f"gt group {membership.group}"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def start(self, flight: Departure, ready: Callable[[], None] | None) -> None:
+        """``ready`` waits until the array can be read, if it cannot yet."""
+        with self._lock:
+            if self._broken:
+                flight.end(self._broken)
+                self._ring()
+                return
+            self._flights.add(flight)
+            if self._made is None or self._tasks or ready is not None:
+                self._tasks.append((flight, ready or (lambda: None)))
+                self._bell.ring()
+            else:
+                self._issue(flight, self._made)
+
+    def leave(self, reason: str = "the group was left") -> None:
+        with self._lock:
+            self._break(reason)
+            self._left = True
+            self._bell.ring()
+
+    # -- the thread ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            made = self._make()
+        except Exception as error:  # whatever torch raises: the group cannot be made
+            self._break(str(error) if isinstance(error, Broken) else f"the group could not be made: {_reason(error)}")
+            return
+        with self._lock:
+            self._made = made
+            if self._broken:
+                shut(made.links)
+        self._work(Watch(self._bell, made.links))
+        with self._lock:
+            self._made = None
+        made.end()
+        for link in made.links:
+            link.close()
+        self._bell.close()
+
+    def _work(self, watch: Watch) -> None:
+        """Until the group is left."""
+        deadline: float | None = None
+        while not self._left:
+            while self._tasks:
+                self._take(*self._tasks[0])
+            if watch.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) and deadline is None:
+                deadline = time.monotonic() + GRACE_S
+            if deadline is not None and time.monotonic() >= deadline:
+                self._break("a member is gone")
+                deadline = None
+
+    def _make(self) -> Made:
+        from gt.worker.plane.backends import BACKENDS
+
+        if self.membership.rank == 0:
+            self._serve()
+        return BACKENDS[self.membership.backend](self.membership, lambda: bool(self._broken))
+
+    def _take(self, flight: Departure, ready: Callable[[], None]) -> None:
+        """It keeps its place in the line until it is issued."""
+        ready()
+        with self._lock:
+            self._tasks.popleft()
+            if not flight.done() and self._made is not None:
+                self._issue(flight, self._made)
+
+    # -- what happens to flights -----------------------------------------------------------
+
+    def _issue(self, flight: Departure, made: Made) -> None:
+        try:
+            flight.issue(made, self._ended)
+        except RuntimeError as error:  # a pair that is known to be closed refuses at once
+            self._ended(flight, _reason(error))
+
+    def _ended(self, flight: Departure, error: str) -> None:
+        """Also called in gloo's threads."""
+        if error:
+            self._break(error)
+            return
+        if flight.end(""):
+            self._flights.discard(flight)
+            self._ring()
+
+    def _break(self, reason: str) -> None:
+        """All that is under way ends; the peers see their connections close, so that theirs ends too."""
+        with self._lock:
+            if self._broken:
+                return
+            self._broken = reason
+            for flight in self._flights:
+                flight.end(reason)
+            self._flights.clear()
+            if self._made is not None:
+                shut(self._made.links)
+        self._ring()

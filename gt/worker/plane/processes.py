@@ -1,0 +1,67 @@
+"""The data plane between processes. torch is imported when the first group is joined, not before."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import Any
+
+from gt.worker.plane import Flight
+from gt.worker.plane.descriptors import Bell
+from gt.worker.plane.groups import Group, Membership
+
+
+class ProcessPlane:
+    """``engine`` and ``device`` are the worker's: what results are made as where no array was given."""
+
+    def __init__(self, host: str = "127.0.0.1", engine: str = "torch", device: str = "cpu") -> None:
+        self._host, self._engine, self._device = host, engine, device
+        # it listens before there is a store behind it: early members wait in line, and a refusal means a death
+        self._listener = socket.create_server((host, 0), backlog=1024)
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        self._store: Any = None
+        self._serving = threading.Lock()
+        self._groups: dict[int, Group] = {}
+        self._bell = Bell()
+
+    def join(self, group: int, members: tuple[int, ...], rank: int, store: str, backend: str) -> None:
+        assert group not in self._groups, f"group {group} was joined already"
+        membership = Membership(group, members, rank, store, backend, self._host, self._device)
+        self._groups[group] = Group(membership, self._serve, self._bell.ring)
+
+    def leave(self, group: int) -> None:
+        if (known := self._groups.pop(group, None)) is not None:
+            known.leave()
+
+    def start(self, group: int, kind: str, array: Any, how: dict[str, Any]) -> Flight:
+        from gt.worker.plane.passage import departure
+
+        known = self._groups[group]
+        flight, ready = departure(known.membership, kind, array, how, self._engine)
+        known.start(flight, ready)
+        return flight
+
+    def wake_fd(self) -> int:
+        return self._bell.fd
+
+    def drain(self) -> None:
+        self._bell.drain()
+
+    def close(self) -> None:
+        for group in list(self._groups):
+            self.leave(group)
+        self._bell.close()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        """The store that the groups this worker leads meet at; called in their threads."""
+        from gt.worker.plane.backends import dist
+
+        with self._serving:
+            if self._store is None:
+                fd = os.dup(self._listener.fileno())  # the store closes what it is given
+                port = self._listener.getsockname()[1]
+                self._store = dist.TCPStore(
+                    self._host, port, is_master=True, wait_for_workers=False, master_listen_fd=fd
+                )

@@ -1,0 +1,201 @@
+"""What collectives must give: one table for every data plane.
+
+A row has the arrays and arguments of each rank, and what each rank must get, computed here by cutting and combining
+whole arrays. Values are small multiples of a quarter: sums come out exactly, in whatever order they are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+OPS = ("sum", "max", "min", "prod")
+FEW = ("float32", "bfloat16", "bool", "int16")
+
+
+@dataclass
+class Row:
+    name: str
+    kind: str
+    arrays: list[Any]
+    hows: list[dict[str, Any]]
+    wants: list[Any]
+
+
+def values(shape: tuple[int, ...], dtype: str, seed: int) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    if dtype == "bool":
+        return torch.from_numpy(np.asarray(rng.integers(0, 2, shape) == 1))
+    step = 4 if dtype.startswith(("float", "bfloat")) else 1
+    low = 0 if dtype == "uint8" else -8
+    return torch.from_numpy(np.asarray(rng.integers(low, 9, shape) / step)).to(getattr(torch, dtype))
+
+
+def combine(terms: list[torch.Tensor], op: str) -> torch.Tensor:
+    dtype = terms[0].dtype
+    whole = torch.stack(terms)
+    if dtype is torch.bool:
+        return whole.any(0) if op in ("sum", "max") else whole.all(0)
+    whole = whole.double() if dtype.is_floating_point else whole.long()
+    made = {"sum": whole.sum, "prod": whole.prod, "max": whole.amax, "min": whole.amin}[op](0)
+    return made.to(dtype)
+
+
+def layouts(size: int) -> list[tuple[int, ...]]:
+    """Sizes by rank: even, uneven by one, uneven by much, some empty, all empty."""
+    return [
+        (2,) * size,
+        tuple(3 - (r > 0) for r in range(size)),
+        tuple(5 * r + 1 for r in range(size)),
+        (0,) * (size - 1) + (2,),
+        (0,) * size,
+    ]
+
+
+def rows(size: int) -> Iterator[Row]:
+    for make in (reductions, special, gathers, scatters, transposes, broadcasts, exchanges):
+        yield from make(size)
+
+
+def reductions(size: int) -> Iterator[Row]:
+    cases = [(d, op, (3, 2), False) for d in DTYPES for op in OPS]
+    cases += [("float32", "sum", shape, own) for shape in ((), (0, 3), (1000,)) for own in (False, True)]
+    for dtype, op, shape, own in cases:
+        terms = [values(shape, dtype, seed) for seed in range(size)]
+        name = f"all_reduce {op} {dtype}{list(shape)} own={own}"
+        yield Row(name, "all_reduce", terms, [{"op": op, "own": own}] * size, [combine(terms, op)] * size)
+    turned = [values((4, 3), "float32", seed).t() for seed in range(size)]
+    yield Row("all_reduce of a view", "all_reduce", turned, [{"op": "sum"}] * size, [combine(turned, "sum")] * size)
+
+
+def special(size: int) -> Iterator[Row]:
+    """NaN wins over everything, whoever has it; halves are rounded once, not at every step."""
+    for dtype in ("float64", "float32", "float16", "bfloat16"):
+        for op in ("max", "min"):
+            terms = [torch.tensor([1.0, -1.0, -0.5, 2.0]) for _ in range(size)]
+            for rank, term in enumerate(terms):
+                term[rank] = float("nan") * (-1) ** rank
+                term[3] = float("inf") * (-1) ** rank
+            terms = [term.to(getattr(torch, dtype)) for term in terms]
+            wants = [combine(terms, op)] * size
+            yield Row(f"all_reduce {op} of NaN {dtype}", "all_reduce", terms, [{"op": op}] * size, wants)
+            how = {"op": op, "dim": 0, "sizes": (4,) + (0,) * (size - 1)}
+            cut = [wants[0], *[wants[0][:0]] * (size - 1)]
+            yield Row(f"reduce_scatter {op} of NaN {dtype}", "reduce_scatter", terms, [how] * size, cut)
+    for dtype, big in (("float16", 2048.0), ("bfloat16", 256.0)):
+        terms = [torch.tensor([big if rank == 0 else 1.0]).to(getattr(torch, dtype)) for rank in range(size)]
+        want = combine(terms, "sum")
+        yield Row(f"all_reduce of {dtype} rounds once", "all_reduce", terms, [{"op": "sum"}] * size, [want] * size)
+
+
+def gathers(size: int) -> Iterator[Row]:
+    for sizes in layouts(size):
+        for dim, shape in ((0, (0,)), (0, (0, 3)), (1, (2, 0)), (1, (2, 0, 2)), (1, (1, 0, 2))):
+            for dtype in FEW:
+                blocks = [values((*shape[:dim], n, *shape[dim + 1 :]), dtype, seed) for seed, n in enumerate(sizes)]
+                how = {"dim": dim, "sizes": sizes}
+                name = f"all_gather {dtype} along {dim} of {len(shape)}, sizes {sizes}"
+                yield Row(name, "all_gather", blocks, [how] * size, [torch.cat(blocks, dim)] * size)
+
+
+def scatters(size: int) -> Iterator[Row]:
+    for sizes in layouts(size):
+        for dim in (0, 1):
+            cases = [(d, "sum") for d in DTYPES] + [(d, op) for d in FEW for op in OPS[1:]]
+            for dtype, op in cases:
+                shape = (sum(sizes), 3) if dim == 0 else (3, sum(sizes))
+                terms = [values(shape, dtype, seed) for seed in range(size)]
+                how = {"dim": dim, "sizes": sizes, "op": op}
+                name = f"reduce_scatter {op} {dtype} along {dim}, sizes {sizes}"
+                wants = list(combine(terms, op).split(sizes, dim))
+                yield Row(name, "reduce_scatter", terms, [how] * size, wants)
+
+
+def transposes(size: int) -> Iterator[Row]:
+    for joins in layouts(size):
+        for cuts in layouts(size):
+            for join, cut in ((0, 1), (1, 0), (0, 2), (2, 1)):
+                shape = [2, 2, 2]
+                shape[join], shape[cut] = sum(joins), sum(cuts)
+                whole = values(tuple(shape), "float16", 1)
+                how = {"join": join, "join_sizes": joins, "cut": cut, "cut_sizes": cuts}
+                name = f"all_to_all from S({join}) {joins} to S({cut}) {cuts}"
+                yield Row(
+                    name, "all_to_all", list(whole.split(joins, join)), [how] * size, list(whole.split(cuts, cut))
+                )
+
+
+def broadcasts(size: int) -> Iterator[Row]:
+    for root in range(size):
+        for dtype, shape in ((d, s) for d in DTYPES for s in ((), (3, 2), (0, 2))):
+            x = values(shape, dtype, 3)
+            how = {"root": root, "shape": shape, "dtype": dtype}
+            arrays = [x if rank == root else None for rank in range(size)]
+            yield Row(f"broadcast {dtype}{list(shape)} from {root}", "broadcast", arrays, [how] * size, [x] * size)
+
+
+def exchanges(size: int) -> Iterator[Row]:
+    for dtype in DTYPES:
+        yield _sent(size, dtype)
+        yield _reblocked(size, dtype, (4,) * size, tuple(range(2, 2 + size)))
+        yield _reblocked(size, dtype, (6,) + (0,) * (size - 1), (0,) * (size - 1) + (6,))
+
+
+def _sent(size: int, dtype: str) -> Row:
+    """Rank 0 sends all it has to the last; the others have nothing to do with it."""
+    x, nothing = values((3, 2), dtype, 0), {"sends": (), "receives": (), "keeps": (), "shape": None, "dtype": dtype}
+    hows = [dict(nothing) for _ in range(size)]
+    hows[0]["sends"] = ((size - 1, (0, 0), (3, 2)),)
+    hows[-1] |= {"receives": ((0, (0, 0), (3, 2)),), "shape": (3, 2)}
+    arrays, wants = [x, *[None] * (size - 1)], [*[None] * (size - 1), x]
+    return Row(f"exchange {dtype}: one sends to another", "exchange", arrays, hows, wants)
+
+
+def _reblocked(size: int, dtype: str, old: tuple[int, ...], new: tuple[int, ...]) -> Row:
+    """Columns cut one way, to columns cut another way, row by row: several regions a pair, some kept."""
+    width = min(sum(old), sum(new))
+    whole = values((2, sum(old)), dtype, 5)[:, :width]
+    cut = lambda sizes: [(min(sum(sizes[:r]), width), min(sum(sizes[: r + 1]), width)) for r in range(size)]
+    before, after = cut(old), cut(new)
+    hows = [{"sends": [], "receives": [], "keeps": [], "shape": (2, b - a), "dtype": dtype} for a, b in after]
+    for source, (a, b) in enumerate(before):
+        for target, (c, d) in enumerate(after):
+            low, high = max(a, c), min(b, d)
+            for row in (0, 1) if low < high else ():
+                here, there, n = (row, low - a), (row, low - c), (1, high - low)
+                if source == target:
+                    hows[source]["keeps"].append((here, there, n))
+                else:
+                    hows[source]["sends"].append((target, here, n))
+                    hows[target]["receives"].append((source, there, n))
+    arrays = [whole[:, a:b].clone() for a, b in before]
+    return Row(f"exchange {dtype}: {old} to {new}", "exchange", arrays, hows, [whole[:, a:b] for a, b in after])
+
+
+def check(row: Row, rank: int, got: Any, numpy: bool) -> None:
+    want = row.wants[rank]
+    if want is None:
+        assert got is None, f"{row.name}: rank {rank} got {got}"
+        return
+    assert isinstance(got, np.ndarray if numpy else torch.Tensor), f"{row.name}: a {type(got).__name__}"
+    contiguous = got.flags["C_CONTIGUOUS"] if numpy else got.is_contiguous()
+    got = torch.from_numpy(got) if numpy else got
+    assert contiguous, row.name
+    assert got.dtype == want.dtype, f"{row.name}: {got.dtype}"
+    assert got.shape == want.shape, f"{row.name}: {got.shape}, not {want.shape}"
+    assert torch.equal(got.nan_to_num(77), want.nan_to_num(77)), f"{row.name}: rank {rank} got {got}, not {want}"
+
+
+def given(array: torch.Tensor | None, numpy: bool) -> Any:
+    if array is None:
+        return None
+    return array.numpy().copy(order="K") if numpy else array.clone()
+
+
+def fits(row: Row, numpy: bool) -> bool:
+    return not (numpy and any(x is not None and x.dtype is torch.bfloat16 for x in row.arrays))

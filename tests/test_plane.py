@@ -1,0 +1,191 @@
+"""The data plane between real processes: the table of collectives, many at once, and deaths at every moment."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests import plane_member as at
+from tests.plane_member import Member, everywhere
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[list[Member]]:
+    members: list[Member] = []
+    yield members
+    for member in members:
+        member.close()
+
+
+@pytest.fixture
+def members(pool: list[Member]) -> list[Member]:
+    """Three; those the test before has killed are replaced."""
+    for dead in [member for member in pool if not member.alive]:
+        pool.remove(dead)
+        dead.close()
+    pool += [Member() for _ in range(3 - len(pool))]
+    return list(pool)
+
+
+def joined(members: list[Member], but: int = -1) -> int:
+    group = next(_numbers)
+    for rank, member in enumerate(members):
+        if rank != but:
+            member.ask(at.join, rank, group, len(members), members[0].ask(at.address))
+    return group
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_table(members: list[Member], size: int) -> None:
+    del members[size:]
+    group = joined(members)
+    assert min(everywhere(members, at.run_table, group, size, 1)) > 300
+    everywhere(members, at.leave, group)
+
+
+def test_the_table_with_eight_flights_at_a_time(members: list[Member]) -> None:
+    group = joined(members)
+    everywhere(members, at.run_table, group, 3, 8)
+    everywhere(members, at.leave, group)
+
+
+def test_the_table_with_numpy_arrays() -> None:
+    with contextlib.closing(Member("numpy")) as one, contextlib.closing(Member("numpy")) as other:
+        members = [one, other]
+        group = joined(members)
+        assert min(everywhere(members, at.run_table, group, 2, 4)) > 300
+
+
+def test_groups_beside_each_other(members: list[Member]) -> None:
+    """Each pair and all three; started in another order by each of them, as groups are no one another's business."""
+    everyone, pairs = joined(members), [(0, 1), (1, 2), (0, 2)]
+    groups = {pair: joined([members[rank] for rank in pair]) for pair in pairs}
+    for rank, member in enumerate(members):
+        mine = [groups[pair] for pair in pairs if rank in pair]
+        for group in (*mine, everyone) if rank else (everyone, *reversed(mine)):
+            for n in (1, 2):
+                member.ask(at.start_sum, rank, group, group * 10 + n, 100_000)
+    for rank, member in enumerate(members):
+        mine = [(groups[pair], 2) for pair in pairs if rank in pair]
+        order = [*mine, (everyone, 3)] if rank else [(everyone, 3), *reversed(mine)]
+        assert member.ask(at.finish_sum, rank) == [size * (group * 10 + n) for group, size in order for n in (1, 2)]
+    for rank, member in enumerate(members):
+        for group in (everyone, *(groups[pair] for pair in pairs if rank in pair)):
+            member.ask(at.leave, rank, group)
+
+
+def test_leaving_breaks_what_is_under_way(members: list[Member]) -> None:
+    group = joined(members)
+    everywhere(members, at.start_sum, group)
+    assert everywhere(members, at.finish_sum) == [[3.0]] * 3
+    for rank in (0, 1):
+        members[rank].ask(at.start_sum, rank, group)
+    assert members[0].ask(at.leave, 0, group) < 1
+    assert "all_reduce among workers 10, 11, 12: the group was left" in members[0].ask(at.broken, 0, 10)[0][0]
+    text, seconds = members[1].ask(at.broken, 1, 10)[0]
+    assert "all_reduce among workers 10, 11, 12: " in text
+    assert seconds < 10
+    for rank in (1, 2):
+        members[rank].ask(at.leave, rank, group)
+    works(members)
+
+
+def test_leaving_a_group_that_is_still_being_made(members: list[Member]) -> None:
+    group = joined(members, but=2)
+    for rank in (0, 1):
+        members[rank].ask(at.start_sum, rank, group)
+        assert members[rank].ask(at.leave, rank, group) < 1
+        assert "the group was left" in members[rank].ask(at.broken, rank, 10)[0][0]
+    works(members)
+
+
+def works(members: list[Member]) -> None:
+    """A new group of the same workers does."""
+    group = joined(members)
+    everywhere(members, at.start_sum, group)
+    assert everywhere(members, at.finish_sum) == [[float(len(members))]] * len(members)
+    everywhere(members, at.leave, group)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_death_in_the_middle(members: list[Member], victim: int) -> None:
+    group = joined(members)
+    everywhere(members, at.start_sum, group)
+    everywhere(members, at.finish_sum)
+    rest = [(rank, member) for rank, member in enumerate(members) if rank != victim]
+    for rank, member in rest:
+        member.ask(at.start_sum, rank, group)
+        member.ask(at.start_sum, rank, group)
+    members[victim].kill()
+    for rank, member in rest:
+        for text, seconds in member.ask(at.broken, rank, 10):
+            assert "all_reduce among workers 10, 11, 12: " in text
+            assert seconds < 10
+    survivors = [member for _, member in rest]
+    for rank, member in rest:
+        member.ask(at.leave, rank, group)
+    works(survivors)
+
+
+def test_a_death_seen_by_a_member_who_waits_for_another(members: list[Member]) -> None:
+    """Whoever a flight waits for just then: member 1 never starts it, and member 2 dies."""
+    group = joined(members)
+    everywhere(members, at.start_sum, group)
+    everywhere(members, at.finish_sum)
+    members[0].ask(at.start_sum, 0, group, 1.0, 1_000_000)
+    members[2].kill()
+    text, seconds = members[0].ask(at.broken, 0, 10)[0]
+    assert "all_reduce among workers 10, 11, 12: " in text
+    assert seconds < 10
+    members[1].ask(at.start_sum, 1, group)
+    assert members[1].ask(at.broken, 1, 10)[0][0]
+    for rank in (0, 1):
+        members[rank].ask(at.leave, rank, group)
+
+
+def test_a_leader_that_died_before_the_others_joined(members: list[Member]) -> None:
+    group, address = next(_numbers), members[0].ask(at.address)
+    members[0].kill()
+    for rank in (1, 2):
+        members[rank].ask(at.join, rank, group, 3, address)
+        members[rank].ask(at.start_sum, rank, group)
+    for rank in (1, 2):
+        text, _ = members[rank].ask(at.broken, rank, 10)[0]
+        assert text == "all_reduce among workers 10, 11, 12: worker 10 is not there any more"
+        members[rank].ask(at.leave, rank, group)
+
+
+def test_a_member_that_never_joins(members: list[Member]) -> None:
+    group = next(_numbers)
+    members[2].kill()
+    for rank in (0, 1):
+        usual = members[rank].ask(at.be_patient_for, 1.0)
+        members[rank].ask(at.join, rank, group, 3, members[0].ask(at.address))
+        members[rank].ask(at.start_sum, rank, group)
+    for rank in (0, 1):
+        text, _ = members[rank].ask(at.broken, rank, 10)[0]
+        assert text == "all_reduce among workers 10, 11, 12: worker 12 did not join within 1 s"
+        members[rank].ask(at.leave, rank, group)
+        members[rank].ask(at.be_patient_for, usual)
+    works(members[:2])
+
+
+def test_closing_never_hangs(members: list[Member]) -> None:
+    """With a flight that cannot end, in a group that works and in one that is still being made."""
+    for rank, member in enumerate(members[:2]):
+        member.ask(at.join, rank, 0, 2, members[0].ask(at.address))
+    everywhere(members[:2], at.start_sum, 0)
+    everywhere(members[:2], at.finish_sum)
+    group = joined(members, but=2)
+    members[0].ask(at.start_sum, 0, 0)
+    members[0].ask(at.start_sum, 0, group)
+    assert max(everywhere(members, at.close)) < 1
+    assert all(text for text, _ in members[0].ask(at.broken, 0, 10))
+    for member in members:
+        assert member.alive
+        member.kill()
