@@ -165,9 +165,14 @@ class Cluster:
             return
         for send in worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None):
             self._post(name, b"", frames_of(send))
-        for other, woken in self.workers.items():
-            for send in woken.wake():
-                self._post(other, b"", frames_of(send))
+        self._wake()
+
+    def _wake(self) -> None:
+        """Who got what he waited for goes on, and so may others."""
+        while waiting := [(name, worker) for name, worker in self.workers.items() if worker.may_go_on()]:
+            for name, worker in waiting:
+                for send in worker.wake():
+                    self._post(name, b"", frames_of(send))
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:

@@ -90,6 +90,10 @@ class Session(Codes):
         self._lanes = Lanes()
         #: failures nobody has read yet: cause -> text
         self.troubles: dict[int, str] = {}
+        #: the last failures, read or not; and who waits to hear of one: a worker that only knows that there is one
+        #: may be quicker than the worker where it was
+        self._causes: dict[int, str] = {}
+        self._unexplained: dict[int, list[tuple[Pending, type[GtError], str]]] = {}
         #: the last submissions, for `gt.debug.print_tape`
         self.recent: deque[tuple[list[Any], dict[int, tuple[Signature, str]]]] = deque(maxlen=16)
         self._decode = Decode("client")
@@ -268,14 +272,24 @@ class Session(Codes):
     def _roster(self, m: Roster, frames: object) -> None:
         if any(w not in m.workers for w in self.workers):
             self._lanes = Lanes()  # the lost worker's memory need not live on
+            for pending, kind, text in [x for waiting in self._unexplained.values() for x in waiting]:
+                pending.fail(kind(text))
+            self._unexplained.clear()
         self.workers = m.workers
 
     def _credit(self, m: Credit, frames: object) -> None:
         self._done = max(self._done, m.done)
 
     def _trouble(self, m: Trouble, frames: object) -> None:
+        text = _told(m.text, m.site)
         if len(self.troubles) < 100:
-            self.troubles[m.cause] = _told(m.text, m.site)
+            self.troubles[m.cause] = text
+        if len(self._causes) >= 1000:
+            del self._causes[next(iter(self._causes))]
+        self._causes[m.cause] = text
+        for pending, kind, _ in self._unexplained.pop(m.cause, ()):
+            self.troubles.pop(m.cause, None)
+            pending.fail(kind(text))
 
     def _advice(self, m: Advice, frames: object) -> None:
         warn(m.text)
@@ -312,11 +326,17 @@ class Session(Codes):
         return WorkerLost(f"{who} is gone, or its memory cannot be read ({error}); GT_SHM=0 does without it")
 
     def _no_value(self, m: NoValue, frames: object) -> None:
-        told = self.troubles.pop(m.cause, None)
-        if (pending := self._pending.get(m.request)) is not None:
-            # a worker that only heard of the failure cannot say what failed; the one where it did said so before
-            text = told if told is not None and not m.site else _told(m.text, m.site)
-            pending.fail(BY_NAME.get(m.kind, RemoteError)(text))
+        self.troubles.pop(m.cause, None)
+        pending = self._pending.get(m.request)
+        if pending is None:
+            return
+        kind = BY_NAME.get(m.kind, RemoteError)
+        if not m.elsewhere:
+            pending.fail(kind(_told(m.text, m.site)))
+        elif m.cause in self._causes:
+            pending.fail(kind(self._causes[m.cause]))
+        else:
+            self._unexplained.setdefault(m.cause, []).append((pending, kind, m.text))
 
     def _part_taken(self, m: PartTaken, frames: object) -> None:
         self.uploads.taken(m)

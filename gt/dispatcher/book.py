@@ -13,6 +13,7 @@ from typing import Any
 from gt.dispatcher.layouts import Layout
 from gt.dispatcher.moves import ALONE, Step, alone, share
 from gt.dispatcher.planner import Choice
+from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Signature, sign
 from gt.ops.split import Cut
 from gt.types import Scalar, Shape, TensorType
@@ -71,10 +72,10 @@ class Book:
 
     # -- ops -------------------------------------------------------------------------------
 
-    def op(self, signature: Signature, choice: Choice, into: bool, signal: str, telling: Telling) -> int:
+    def op(self, signature: Signature, choice: Choice, signal: str, telling: Telling) -> int:
         """A code for this call cut this way. Raises Misfit, and tells nobody, if the blocks do not fit together."""
         workers = choice.outs[0].workers
-        local = {w: _cut(signature, choice, into, w) for w in workers}
+        local = {w: _cut(signature, choice, w) for w in workers}
         shown = ", ".join(map(str, dict.fromkeys(choice.outs)))
         outs = signature.outs
         code = self._code(
@@ -138,10 +139,10 @@ def _block(t: TensorType, layout: Layout, worker: int) -> Any:
     return to_wire(layout.local(t, worker)) if worker in layout.mesh.places else None
 
 
-def _cut(signature: Signature, choice: Choice, into: bool, worker: int) -> Signature:
+def _cut(signature: Signature, choice: Choice, worker: int) -> Signature:
     """One worker's share of a call."""
     if all(layout.whole for layout in (*choice.ins, *choice.outs)):
-        return Signature(signature.op, signature.attrs, signature.ins, signature.outs, into)
+        return signature
     tensors = [t for t in signature.ins if isinstance(t, TensorType)]
     ins_at, ins = _blocks(choice.ins, tensors, worker)
     outs_at, outs = _blocks(choice.outs, signature.outs, worker)
@@ -151,7 +152,10 @@ def _cut(signature: Signature, choice: Choice, into: bool, worker: int) -> Signa
         attrs = tuple(signature.op.local(dict(attrs), Cut(ins, outs, ins_at, outs_at, *whole)).items())
     blocks = iter(ins)
     operands = tuple(t if isinstance(t, Scalar) else next(blocks) for t in signature.ins)
-    made = sign(signature.op, attrs, operands, into)
+    try:
+        made = sign(signature.op, attrs, operands, signature.into)
+    except (ShapeError, DimError, DTypeError) as problem:
+        raise Misfit(f"worker {worker} cannot do its part: {problem}") from None
     if made.outs != outs:
         raise Misfit(f"{signature} on worker {worker}: {made.outs} instead of {outs}")
     return made

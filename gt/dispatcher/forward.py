@@ -110,16 +110,18 @@ def _results(client: Client, coded: Coded, stream: list[Any], i: int, result: Wh
     for id in outs:
         before = tensors.get(id)
         if before is not None and before is not result and not isinstance(before, Lost):
-            _orphan(client, id, before, done)
+            _orphan(client, id, before, result, done)
         tensors[id] = result
     return result
 
 
-def _orphan(client: Client, id: int, before: Layout | Held, done: Forwarded) -> None:
+def _orphan(client: Client, id: int, before: Layout | Held, after: Where, done: Forwarded) -> None:
+    """A tensor gets a new value elsewhere, or none: what workers have of the old one they need no more."""
     layout = before.home if isinstance(before, Held) else before
-    done.orphans.append((layout.workers, id))
-    client.made.pop(id, None)
-    client.loose.discard(id)
+    if layout is not after:
+        done.orphans.append((layout.workers, id))
+        client.made.pop(id, None)
+        client.loose.discard(id)
     for target, copy in client.copies.pop(id, {}).items():
         done.orphans.append((target.workers, copy))
 
@@ -140,7 +142,10 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
         client.tensors.update(dict.fromkeys(outs, lost))
         return
     for offset, source, target, t in chosen.moves:
-        words[offset] = _bring(client, words[offset], words[1], source, target, t, done, temporary)
+        if offset < chosen.targets:
+            _relay(client, words[offset], words[1], source, target, t, done)
+        else:
+            words[offset] = _bring(client, words[offset], words[1], source, target, t, done, temporary)
     words[0] = chosen.code
     segment = done.segment(chosen.workers)
     segment.words += words

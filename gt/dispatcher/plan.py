@@ -39,8 +39,10 @@ class Plan:
 
     workers: tuple[int, ...]
     code: int
-    #: (where the operand's word is, the layout it is taken from, the one it is needed in, its type)
+    #: (where the operand's word is, the layout it is taken from, the one it is needed in, its type); the first
+    #: below word ``targets`` they are written in place, and move for good
     moves: tuple[tuple[int, Layout, Layout, TensorType], ...]
+    targets: int
     outs: tuple[Layout, ...]
     #: (which result, the layout it goes on to, its type)
     after: tuple[tuple[int, Layout, TensorType], ...]
@@ -107,13 +109,12 @@ def _written_anew(
     choice = _choice(signature, rule, held, mesh)
     after = _after(signature, rule, choice.outs)
     try:
-        into = _stays(signature, held, choice) and not after
-        code = client.book.op(signature, choice, into, coded.definition.signal, done.tell)
+        code = client.book.op(signature, choice, coded.definition.signal, done.tell)
     except Misfit as problem:
         _advise(client, done, f"{signature.op.name} is gathered: {problem}")
         choice = everywhere(signature, mesh)
         after = _after(signature, rule, choice.outs)
-        code = client.book.op(signature, choice, False, coded.definition.signal, done.tell)
+        code = client.book.op(signature, choice, coded.definition.signal, done.tell)
     chosen = _made(coded, choice, held, code, after, rule)
     op = signature.op
     if op.split is None and not op.creates and not op.places and any(route(t, a, b) for _, a, b, t in chosen.moves):
@@ -127,8 +128,12 @@ def _choice(signature: Signature, rule: Rule | None, held: list[tuple[Layout, ..
         return Choice(target[:1] * len(held), target, 0.0)
     wanted = _wanted(signature, rule)
     if signature.into:
+        # what is written stays where it is, or goes back there
         wanted = [w or (h[0] if not h[0].terms else None) for w, h in zip(wanted, held, strict=False)]
-    return choose(signature, held, mesh, wanted)
+    choice = choose(signature, held, mesh, wanted)
+    if signature.into and choice.ins[: len(choice.outs)] != choice.outs:
+        return everywhere(signature, mesh)
+    return choice
 
 
 def _wanted(signature: Signature, rule: Rule | None) -> list[Layout | None]:
@@ -147,13 +152,6 @@ def _after(signature: Signature, rule: Rule | None, outs: tuple[Layout, ...]) ->
     return tuple((i, w, t) for i, (out, w, t) in enumerate(pairs) if w is not None and w is not out)
 
 
-def _stays(signature: Signature, held: list[tuple[Layout, ...]], choice: Choice) -> bool:
-    """Can it be written in place: does what is written lie where the result will?"""
-    if not signature.into:
-        return False
-    return all(held[i][0] is choice.ins[i] is out for i, out in enumerate(choice.outs))
-
-
 def _made(
     coded: Coded,
     choice: Choice,
@@ -165,9 +163,10 @@ def _made(
     signature = coded.signature
     tensors = [t for t in signature.ins if isinstance(t, TensorType)]
     moves = []
+    targets = signature.start + len(signature.outs) if signature.into else 0
     for offset, t, layouts, wanted in zip(signature.offsets, tensors, held, choice.ins, strict=True):
         if layouts[0] is not wanted:
-            source = min(layouts, key=lambda layout: cost(t, layout, wanted))
+            source = layouts[0] if offset < targets else min(layouts, key=lambda layout: cost(t, layout, wanted))
             moves.append((offset, source, wanted, t))
     workers = choice.outs[0].workers
     loose = rule is not None and not rule.keep and (signature.op.creates or signature.op.places)
@@ -176,6 +175,7 @@ def _made(
         workers,
         code,
         tuple(moves),
+        targets,
         choice.outs,
         after,
         coded.cost / _cut_by(choice),

@@ -95,7 +95,7 @@ def _grouped_back(
     weight: bool,
     mask: Mask,
 ) -> Types:
-    _fitting(g, x, (mean, rstd), (x.shape[0], groups))
+    _fitting(g, x, (mean, rstd), (*x.shape[:1], groups))
     _affine(x, given, x.shape[1:2], weight, False)
     return _gradients(x, given[0] if given else x, mask)
 

@@ -266,6 +266,8 @@ class NoValue(Message, frozen=True, array_like=True, tag=True):
     text: str
     cause: int = 0
     site: int = 0
+    #: the failure was on another worker, whose `Trouble` says more
+    elsewhere: bool = False
 
 
 class WorkerStats(msgspec.Struct, frozen=True):

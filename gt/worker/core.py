@@ -12,6 +12,7 @@ anything outside it. A space runs its stream in order, whatever it holds:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,6 +141,10 @@ class Worker:
             self._send_parts(m.client, space)
         self._go_on(space)
 
+    def may_go_on(self) -> bool:
+        """Has something arrived that is waited for?"""
+        return any(s.awaited is not None and s.awaited.landed() for s in self.spaces.values())
+
     def wake(self) -> list[Send]:
         """Something that was moved may have arrived."""
         for space in list(self.spaces.values()):
@@ -227,7 +232,7 @@ class Worker:
                     break
                 continue
             entry = codes[code]
-            if space.odd:
+            if space.odd or space.sent:
                 if not self._here(space, entry.signature, stream, i):
                     break
                 if self._poisoned(space, entry, stream, i):
@@ -310,12 +315,26 @@ class Worker:
         if entry.kind in ACROSS:
             number = self.engine.number(failure.cause if failure is not None else 0)
             cause = self.plane.start(entry.group, "all_reduce", number, {"op": "max", "own": True})
+        flying = Flying(str(entry), site, flight, cause, failure)
         if entry.after is not None:
-            space.put(out, Flying(str(entry), site, flight, cause, failure))
+            space.put(out, flying)
+        else:
+            space.sent.append(flying)
 
     def _here(self, space: Space, signature: Any, stream: list[Any], i: int) -> bool:
-        """Have all operands arrived?"""
-        return all([self._land(space, stream[i + offset]) for offset in signature.offsets])
+        """Have all operands arrived, and left, if they are written in place?"""
+        arrived = all([self._land(space, stream[i + offset]) for offset in signature.offsets])
+        return arrived and (not signature.into or self._quiet(space))
+
+    def _quiet(self, space: Space) -> bool:
+        """Is nothing under way? What is written in place may be the very memory others still read."""
+        while space.sent:
+            if not space.sent[0].landed():
+                space.awaited = space.sent[0]
+                return False
+            with contextlib.suppress(Broken):
+                space.sent.pop(0).flight.result()
+        return all([self._land(space, id) for id in list(space.flying)])
 
     def _land(self, space: Space, id: int) -> bool:
         """Has it arrived? If not, it is waited for from here on."""
@@ -329,7 +348,8 @@ class Worker:
             made = value.failure or value.flight.result()
             cause = 0 if value.cause is None else self.engine.value(value.cause.result())
             if cause and value.failure is None:
-                made = Failure(cause, "RemoteError", f"{value.what} failed: a value on one of them could not be made", 0)
+                text = f"{value.what} failed: a value on one of them could not be made"
+                made = Failure(cause, "RemoteError", text, value.site, elsewhere=True)
         except Exception as error:
             if self.engine.is_broken(error):
                 raise DeviceBroken(_first_line(error)) from error
@@ -398,7 +418,7 @@ class Worker:
 
     def _fetch(self, space: Space, client: int, request: int, value: Any) -> None:
         if type(value) is Failure:
-            self._reply(client, NoValue(request, value.kind, value.text, value.cause, value.site))
+            self._reply(client, NoValue(request, value.kind, value.text, value.cause, value.site, value.elsewhere))
             return
         try:
             data = self.engine.to_host(value)

@@ -258,4 +258,4 @@ def _bits(x: Any) -> bytes:
         return bytes(x.tobytes())
     import torch
 
-    return bytes(x.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
+    return bytes(x.reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8).cpu().numpy().tobytes())

@@ -23,6 +23,8 @@ class Failure:
     kind: str
     text: str
     site: int
+    #: on another worker
+    elsewhere: bool = False
 
 
 class Flying:
@@ -56,13 +58,13 @@ class Entry:
 class MoveEntry:
     """A worker's part in a move, in the place of a signature: one operand, one result."""
 
-    __slots__ = ("after", "before", "group", "how", "kind", "members", "plain", "signature", "start", "width")
+    __slots__ = ("after", "before", "group", "how", "into", "kind", "members", "plain", "signature", "start", "width")
 
     def __init__(self, move: Move, members: tuple[int, ...]) -> None:
         self.kind, self.group, self.how, self.members = move.kind, move.group, dict(move.how), members
         self.before = _type(move.before)
         self.after = _type(move.after)
-        self.plain, self.width, self.start = -1, 4, 3
+        self.plain, self.width, self.start, self.into = -1, 4, 3, False
         self.signature = self
 
     @property
@@ -86,6 +88,9 @@ class Space:
         self.codes: dict[int, Any] = {}
         #: how many of the values in the store are none: failures, or still flying; without any, nobody looks for them
         self.odd = 0
+        #: what is on its way here, and what is on its way from here alone
+        self.flying: dict[int, Flying] = {}
+        self.sent: list[Flying] = []
         self.transfers: dict[int, tuple[Incoming, memoryview] | Exception] = {}
         #: the groups it moves tensors in -> their members
         self.groups: dict[int, tuple[int, ...]] = {}
@@ -100,12 +105,26 @@ class Space:
 
     def put(self, id: int, value: Any) -> None:
         """Keep a value, or what stands for one."""
-        self.odd += (type(value) in ODD) - (type(self.store.get(id)) in ODD)
+        if self.odd:
+            self.forget(id)
+        if type(value) in ODD:
+            self.odd += 1
+            if type(value) is Flying:
+                self.flying[id] = value
         self.store[id] = value
 
     def drop(self, id: int) -> None:
-        if type(self.store.pop(id, None)) in ODD:
+        if self.odd:
+            self.forget(id)
+        self.store.pop(id, None)
+
+    def forget(self, id: int) -> None:
+        """If it is odd, it is so no longer; what it was a part of goes on."""
+        was = self.store.get(id)
+        if type(was) in ODD:
             self.odd -= 1
+            if type(was) is Flying:
+                self.sent.append(self.flying.pop(id))
 
     def stopped(self) -> bool:
         """Must the rest of its program wait?"""

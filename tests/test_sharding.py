@@ -1,0 +1,65 @@
+"""Tensors cut across workers: random programs over random layouts give the values of one worker.
+
+``GT_SEEDS=5000 pytest tests/test_sharding.py`` tries that many seeds instead of the usual few.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import gt
+from gt.client import config, scope
+from tests.test_cluster import Play, seeds, small  # noqa: F401, a fixture
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+#: over four workers: cut along a dim, over disjoint, overlapping and nested meshes, replicated, on one worker
+SIGNALS = """
+dp:      {shard: {axis: 0, workers: [0, 1]}}
+tp:      {shard: {axis: 1, workers: [0, 1]}}
+three:   {shard: {axis: 0, workers: [3, 1, 2]}}
+other:   {shard: {axis: 1, workers: [2, 3]}}
+all:     {shard: {axis: 0, workers: [0, 1, 2, 3]}}
+copies:  {replicate: true, workers: [1, 2]}
+alone:   {shard: {axis: 0, workers: [3]}}
+grid:    {mesh: {a: 2, b: 2}, shard: {0: a, 1: b}}
+nested:  {mesh: {a: 2, b: 2}, shard: {0: [a, b]}}
+column:  {mesh: {a: 2, b: 2}, shard: {1: b}}
+forced:  {shard: {axis: 0, workers: [0, 1]}, output: {axis: 0}}
+"""
+
+
+@pytest.fixture
+def signals(tmp_path: Any) -> Iterator[list[str]]:
+    path = tmp_path / "signals.yaml"
+    path.write_text(SIGNALS)
+    gt.load_config(str(path))
+    yield [name for name in config.current.signals if not name.startswith("@")]
+    gt.load_config(None)
+
+
+class CutPlay(Play):
+    """The same, with each step under a signal drawn at random, or none."""
+
+    def __init__(self, seed: int, names: list[str]) -> None:
+        super().__init__(seed, workers=4)
+        self.names = random.Random(seed).sample(names, 4)
+
+    def act(self) -> None:
+        name = self.rng.choice([*self.names, None, None])
+        with gt.signal.context(name) if name else contextlib.nullcontext():
+            super().act()
+
+
+@seeds(60)
+def test_values_do_not_depend_on_how_they_are_cut(seed: int, small: Any, signals: list[str]) -> None:  # noqa: F811
+    play = CutPlay(seed, signals)
+    for _ in range(60):
+        play.act()
+    play.end()
+    assert not scope.active
