@@ -65,11 +65,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 class Configuration(msgspec.Struct, frozen=True, eq=False):
     signals: dict[str, Signal] = {}
     auto: bool = False
-
-    @property
-    def rules(self) -> list[Signal]:
-        """The signals that lay out parameters by their names."""
-        return [signal for signal in self.signals.values() if signal.match]
+    #: the signals that lay out parameters by their names
+    rules: tuple[Signal, ...] = ()
 
     def message(self, there: Sequence[int]) -> Configure:
         return Configure([signal.spec(there) for signal in self.signals.values() if signal.places], self.auto)
@@ -108,7 +105,7 @@ def _replace(signals: Iterable[Signal], auto: bool) -> None:
     known = {signal.name: signal for signal in signals if signal.name != PARAMETER}
     if auto:
         known[PARAMETER] = Signal(name=PARAMETER, replicate=True)
-    current = Configuration(known, auto)
+    current = Configuration(known, auto, tuple(signal for signal in known.values() if signal.match))
     for act in on_change:
         act()
 

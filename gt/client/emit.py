@@ -8,6 +8,7 @@ the values go. So aliasing works as in torch wherever the pieces of a tensor may
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from gt.client.tensor import Cell, Tensor
 from gt.errors import ClusterError, DTypeError
 from gt.ops import OPS, Attrs, Op, Signature
 from gt.types import BYTES, INT, NUMBER_OF, OperandType, TensorType
+
+PLACED = OPS["placed"]
 
 #: what an integer on the wire holds
 MIN_INT, MAX_INT = -(2**63), 2**63 - 1
@@ -288,13 +291,35 @@ def current(x: Tensor) -> None:
     recording, tape.mode.enabled = tape.mode.enabled, True  # whatever the mode, a view is a part of its base's history
     try:
         for op, attrs, scalars in view.chain:
-            made = call(op, (made, *scalars), attrs)
+            with _own_signal(attrs):
+                made = call(op, (made, *scalars), attrs)
     finally:
         tape.mode.enabled = recording
     if x._node is not None or made._node is not None:
         x._node, x._index = made._node, made._index
     x._cell = made._cell
     view.version = view.base._cell.version
+
+
+def _own_signal(attrs: Attrs) -> contextlib.AbstractContextManager[None]:
+    """What is laid out by a signal is so again, whatever is in force by then."""
+    return scope.under(attrs[0][1]) if attrs and attrs[0][0] == "signal" else _WHATEVER
+
+
+_WHATEVER = contextlib.nullcontext()
+
+
+def lay_out(x: Tensor, signal: str) -> None:
+    """Let x lie where the signal says, from here on. Its value, version and history are not touched."""
+    if x._view is not None:
+        return
+    session = x._cell.session
+    with scope.under(signal):
+        found = known(session, PLACED, (("signal", signal),), (x._type,), True)
+    session.free()
+    session.extend((found[0], sites.here(), x._cell.id, x._cell.id))
+    if len(session.words) >= BATCH:
+        session.flush()
 
 
 def detached(x: Tensor) -> Tensor:
@@ -337,6 +362,5 @@ def _as_attribute(steps: tuple[Step, ...]) -> tuple[tuple[Any, ...], tuple[int, 
 
 def _check_writable(base: Tensor, steps: tuple[Step, ...], value: TensorType) -> None:
     chain, starts = _as_attribute(steps)
-    op, attrs, types = OPS["put_view"], (("chain", chain),), (base._type, value, *(INT,) * len(starts))
-    session = base._cell.session
-    known(session, op, attrs, types, True)
+    types: tuple[OperandType, ...] = (base._type, value, *(INT,) * len(starts))
+    known(base._cell.session, OPS["put_view"], (("chain", chain),), types, True)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from gt.client import config, scope
+from gt.client import config, placing, scope
+from gt.client.emit import PLACED, view_of
 from gt.client.scope import Entered
+from gt.client.tensor import Tensor
 from gt.errors import ConfigError, SignalError
 from gt.say import warn
 
-__all__ = ["context", "current", "enter", "exit"]
+__all__ = ["context", "current", "enter", "exit", "place", "tensor"]
 
 #: names there was a warning for
 _warned: set[str] = set()
@@ -70,6 +72,21 @@ def exit(name: str | None = None) -> None:
 def current() -> str | None:
     """The innermost name entered in this thread, configured or not."""
     return scope.innermost().name or None
+
+
+def tensor(x: Tensor, name: str) -> Tensor:
+    """x, laid out by this signal: a view of it."""
+    signal = _places(_checked("tensor", name))
+    if not signal:
+        return x
+    with pulling(signal):
+        return view_of(x, PLACED, (("signal", signal),))
+
+
+def place(module: Any) -> None:
+    """Lay out a module's parameters by the rules that match their names; a model's first call does it by itself."""
+    config.from_environment()
+    placing.place(module)
 
 
 def pulling(signal: str) -> contextlib.AbstractContextManager[None]:

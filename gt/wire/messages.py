@@ -1,6 +1,7 @@
 """Every message that crosses a wire, and nothing else: frozen data without behaviour.
 
-    client ──Hello, Configure, Submit, Part, Ask, Bye──▶ dispatcher ──Welcome, Admit, Execute, Part, Query, Drop──▶ worker
+    client ──Hello, Configure, Submit, Part, Ask, Bye──▶ dispatcher
+                                       dispatcher ──Welcome, Admit, Execute, Part, Query, Drop──▶ worker
     client ◀──Welcome, Refused, Credit, Trouble, values, Answer── dispatcher
                                        dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
 
