@@ -151,14 +151,18 @@ def test_every_way_to_emit_knows_its_signal(make: Any, op: str, stages: None, he
 def test_the_innermost_wins_and_an_error_leaves_all(stages: None, session: Session) -> None:
     x = gt.ones(2)
     assert gt.signal.current() is None
-    with pytest.raises(ZeroDivisionError), gt.signal.context("stage0"):
-        x + 1
-        with gt.signal.context("stage1"):
-            assert gt.signal.current() == "stage1"
+
+    def fail() -> None:
+        with gt.signal.context("stage0"):
             x + 1
-            with gt.signal.context("stage0"):
+            with gt.signal.context("stage1"):
+                assert gt.signal.current() == "stage1"
                 x + 1
-            1 / 0  # noqa: B018
+                with gt.signal.context("stage0"):
+                    x + 1
+                raise ZeroDivisionError
+
+    pytest.raises(ZeroDivisionError, fail)
     x + 1
     assert [s for o, s in emitted(session) if o == "add"] == ["stage0", "stage1", "stage0", ""]
 
