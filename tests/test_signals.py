@@ -162,7 +162,8 @@ def test_the_innermost_wins_and_an_error_leaves_all(stages: None, session: Sessi
                     x + 1
                 raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, fail)
+    with pytest.raises(ZeroDivisionError):
+        fail()
     x + 1
     assert [s for o, s in emitted(session) if o == "add"] == ["stage0", "stage1", "stage0", ""]
 

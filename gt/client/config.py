@@ -87,11 +87,14 @@ def from_environment() -> None:
         return
     with _lock:
         path = os.environ.get("GT_CONFIG", "")
-        auto = os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0")
         signals = _read(path) if path else {}
         _environment_read = True
-        if signals or auto:
-            _replace(signals.values(), auto)
+        if signals or _auto_asked():
+            _replace(signals.values(), _auto_asked())
+
+
+def _auto_asked() -> bool:
+    return os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0")
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Signal]:
@@ -117,7 +120,7 @@ def load_config(path: str | os.PathLike[str] | None) -> None:
     with _lock:
         for signal in signals.values():
             _check_connected(signal)
-        auto = current.auto if _environment_read else os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0")
+        auto = current.auto if _environment_read else _auto_asked()
         _environment_read = True
         _replace(signals.values(), auto)
 
