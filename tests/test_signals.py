@@ -248,6 +248,36 @@ def test_what_is_no_name(call: Any, name: Any, session: Session) -> None:
         call(name)
 
 
+def test_exit_leaves_no_context(stages: None, session: Session) -> None:
+    with gt.signal.context("stage0"):
+        with pytest.raises(gt.SignalError) as error:
+            gt.signal.exit()
+        assert str(error.value) == "gt.signal.exit(): 'stage0' is a context, which ends by itself"
+        assert gt.signal.current() == "stage0"
+
+
+def test_one_context_in_several_threads(stages: None, session: Session) -> None:
+    stage, entered, left = gt.signal.context("stage1"), threading.Barrier(2), threading.Barrier(2)
+    seen = []
+
+    def other() -> None:
+        with stage:
+            entered.wait()
+            left.wait()
+            seen.append(gt.signal.current())
+        seen.append(gt.signal.current())
+
+    thread = threading.Thread(target=other)
+    with gt.signal.context("stage0"):
+        thread.start()
+        with stage:
+            entered.wait()
+        assert gt.signal.current() == "stage0"
+        left.wait()
+        thread.join()
+    assert seen == ["stage1", None]
+
+
 # -- what is not configured ------------------------------------------------------------------
 
 
@@ -333,6 +363,20 @@ def test_a_new_configuration_makes_new_codes(write: Any, heard: Heard) -> None:
     at = [i for i, m in enumerate(order) if isinstance(m, Configure)]
     assert [d.op for part in order[at[1] : at[2]] if not isinstance(part, Configure) for d in part] == ["add"]
     assert (x + 1).tolist() == [2, 2]
+
+
+def test_a_mesh_of_the_first_workers_is_told_again_when_those_are_others(write: Any, cluster: Cluster) -> None:
+    gt.load_config(write("grid: {mesh: {x: 2}, replicate: true}"))
+    with cluster.client() as session:
+        heard, x = Heard(session), gt.ones(2)
+        cluster.kill_worker(next(iter(cluster.workers)))
+        for _ in range(2):
+            cluster.add_worker()
+        cluster.settle()
+        x = gt.ones(2)
+        with gt.signal.context("grid"):
+            assert (x + 1).tolist() == [2, 2]
+        assert [m.signals[0].workers for m in heard.of(Configure)] == [[0, 1], [1, 2]]
 
 
 def test_taking_the_configuration_away_is_told(write: Any, heard: Heard) -> None:
@@ -536,6 +580,16 @@ def test_parameters_are_laid_out_by_name_once(write: Any, heard: Heard) -> None:
     assert all(p.grad is not None for p in model.parameters())
     assert plain.tolist() == again.tolist()
     assert [s.keep for s in heard.of(Configure)[-1].signals] == [False, False, False]
+
+
+def test_a_part_that_is_called_by_itself_keeps_its_names(write: Any, session: Session) -> None:
+    """As it is for a checkpoint: the catch-all at the end must not take what another rule has."""
+    gt.load_config(write("weights: {match: 'layers.*', replicate: true}\nrest: {match: 'weight', shard: {axis: 0}}"))
+    model = Model()
+    model(gt.ones(2, 3))
+    assert "placed" not in {o for o, _ in gradients(session, lambda: model.layers[0](gt.ones(2, 3)))}
+    alone = gt.nn.Linear(3, 1)
+    assert ("placed", "rest") in gradients(session, lambda: alone(gt.ones(2, 3)))
 
 
 def test_place_asks_for_it(write: Any, session: Session) -> None:

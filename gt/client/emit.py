@@ -8,7 +8,6 @@ the values go. So aliasing works as in torch wherever the pieces of a tensor may
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -291,8 +290,7 @@ def current(x: Tensor) -> None:
     recording, tape.mode.enabled = tape.mode.enabled, True  # whatever the mode, a view is a part of its base's history
     try:
         for op, attrs, scalars in view.chain:
-            with _own_signal(attrs):
-                made = call(op, (made, *scalars), attrs)
+            made = _again(op, (made, *scalars), attrs)
     finally:
         tape.mode.enabled = recording
     if x._node is not None or made._node is not None:
@@ -301,12 +299,12 @@ def current(x: Tensor) -> None:
     view.version = view.base._cell.version
 
 
-def _own_signal(attrs: Attrs) -> contextlib.AbstractContextManager[None]:
-    """What is laid out by a signal is so again, whatever is in force by then."""
-    return scope.under(attrs[0][1]) if attrs and attrs[0][0] == "signal" else _WHATEVER
-
-
-_WHATEVER = contextlib.nullcontext()
+def _again(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> Tensor:
+    """One step of a view: what a signal laid out it lays out again, whatever is in force by then."""
+    if op is not PLACED:
+        return call(op, operands, attrs)
+    with scope.under(attrs[0][1]):
+        return call(op, operands, attrs)
 
 
 def lay_out(x: Tensor, signal: str) -> None:

@@ -35,13 +35,17 @@ def call(module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def place(module: Any) -> None:
-    rules = config.current.rules
-    if not rules or _placed.get(module) is config.current:
+    now = config.current
+    if not now.rules or _placed.get(module) is now:
         return
-    _placed[module] = config.current
     for name, parameter in module.named_parameters():
-        if (signal := _matching(name, rules)) is not None:
+        # once: a part of a model that is called by itself, as for a checkpoint, has other names for its parameters
+        if parameter.__dict__.get("_named_under") is now:
+            continue
+        if (signal := _matching(name, now.rules)) is not None:
             lay_out(parameter, signal)
+        parameter._named_under = now
+    _placed[module] = now
 
 
 def _matching(name: str, rules: tuple[config.Signal, ...]) -> str | None:

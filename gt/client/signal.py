@@ -31,16 +31,15 @@ class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decor
         self.name, self.backward = _checked("context", name), backward
         if backward is not None:
             _checked("context", backward)
-        self._before: list[tuple[Entered, ...]] = []
 
     def __enter__(self) -> context:
-        before = scope.here.stack
-        enter(self.name, self.backward)
-        self._before.append(before)
+        _enter(self.name, self.backward, self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        scope.replace(self._before.pop())
+        stack = scope.here.stack
+        last = max(i for i, entered in enumerate(stack) if entered.by is self)
+        scope.replace(stack[:last])  # with all that was entered inside, and not left
 
     def _recreate_cm(self) -> context:
         return context(self.name, self.backward)  # a decorated function may run in many threads at once
@@ -48,14 +47,18 @@ class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decor
 
 def enter(name: str, backward: str | None = None) -> None:
     """Begin a stretch that `exit` ends."""
+    _enter(_checked("enter", name), None if backward is None else _checked("enter", backward), None)
+
+
+def _enter(name: str, backward: str | None, by: context | None) -> None:
     config.from_environment()
     around = scope.innermost()
-    signal = _known(_checked("enter", name))
-    pulling = "" if backward is None else _places(_checked("enter", backward))
+    signal = _known(name)
+    pulling = "" if backward is None else _places(backward)
     if signal is not None and not pulling and signal.backward:
         pulling = _places(signal.backward)
     placing = name if signal is not None and signal.places else ""
-    made = Entered(name, placing or around.placing, pulling or placing or around.pulling)
+    made = Entered(name, placing or around.placing, pulling or placing or around.pulling, by)
     scope.replace((*scope.here.stack, made))
 
 
@@ -66,6 +69,8 @@ def exit(name: str | None = None) -> None:
         raise SignalError(f"gt.signal.exit({_shown(name)}): no signal was entered in this thread")
     if name is not None and stack[-1].name != name:
         raise SignalError(f"gt.signal.exit({name!r}): the innermost signal is {stack[-1].name!r}; leave that first")
+    if stack[-1].by is not None:
+        raise SignalError(f"gt.signal.exit({_shown(name)}): {stack[-1].name!r} is a context, which ends by itself")
     scope.replace(stack[:-1])
 
 
