@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import gt
 from gt.client import codes, config, scope, signal
 from gt.client.session import Session
 from gt.testing import Cluster
-from gt.wire.codec import Decode
+from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Configure, Definition, SignalSpec, Submit
 
 STAGES = """
@@ -385,6 +386,17 @@ def test_taking_the_configuration_away_is_told(write: Any, heard: Heard) -> None
     gt.load_config(None)
     (x + 1).tolist()
     assert [(len(m.signals), m.auto) for m in heard.of(Configure)] == [(3, False), (0, False)]
+
+
+def test_no_signal_has_a_longer_name_on_the_wire() -> None:
+    decode, long = Decode("dispatcher"), "a" * 201
+    for name, good in (("a" * 200, True), (long, False)):
+        for message in (
+            Configure([SignalSpec(name, [], [], [], True, None, True)], False),
+            Submit(1, [Definition(16, "relu", [], [], False, name)], [], 0),
+        ):
+            with contextlib.nullcontext() if good else pytest.raises(BadFrame, match="length <= 200"):
+                assert decode(encode(message)) == message
 
 
 def test_signatures_are_forgotten_under_signals_too(

@@ -290,7 +290,7 @@ def current(x: Tensor) -> None:
     recording, tape.mode.enabled = tape.mode.enabled, True  # whatever the mode, a view is a part of its base's history
     try:
         for op, attrs, scalars in view.chain:
-            made = _again(op, (made, *scalars), attrs)
+            made = call(op, (made, *scalars), attrs) if op is not PLACED else _placed(made, attrs)
     finally:
         tape.mode.enabled = recording
     if x._node is not None or made._node is not None:
@@ -299,12 +299,10 @@ def current(x: Tensor) -> None:
     view.version = view.base._cell.version
 
 
-def _again(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> Tensor:
-    """One step of a view: what a signal laid out it lays out again, whatever is in force by then."""
-    if op is not PLACED:
-        return call(op, operands, attrs)
+def _placed(x: Tensor, attrs: Attrs) -> Tensor:
+    """What a signal laid out it lays out again, whatever is in force by then."""
     with scope.under(attrs[0][1]):
-        return call(op, operands, attrs)
+        return call(PLACED, (x,), attrs)
 
 
 def lay_out(x: Tensor, signal: str) -> None:
