@@ -36,6 +36,20 @@ def _views() -> list[Sample]:
     return made
 
 
+def _placing() -> list[Sample]:
+    like = lambda x, value, dtype: torch.full_like(x, value, dtype=getattr(torch, dtype))
+    operands = [*typed((5, 3), ALL), T(()), T((0, 4)), T((2, 3, 4, 5))]
+    kinds = [(0, "float32"), (1.5, "float64"), (True, "bool"), (7, "int8"), (-2.75, "bfloat16"), (1, "float16")]
+    return [
+        *(Sample("placed", (x,), {"signal": "stage"}, lambda x: x) for x in operands),
+        *(Sample("full_like", (x, 1), {"dtype": "float32"}, lambda x, v: like(x, v, "float32")) for x in operands),
+        *(
+            Sample("full_like", (T((5, 3)), value), {"dtype": dtype}, lambda x, v, d=dtype: like(x, v, d))
+            for value, dtype in kinds
+        ),
+    ]
+
+
 def _backward(call: Any, shape: tuple[int, ...]) -> Any:
     """The oracle of an op that takes a gradient back: torch's own autograd."""
 
@@ -222,4 +236,4 @@ def _products() -> list[Sample]:
 
 
 def shapes() -> list[Sample]:
-    return [*_views(), *_backs(), *_pads(), *_scatters(), *_finds(), *_solves(), *_products()]
+    return [*_views(), *_placing(), *_backs(), *_pads(), *_scatters(), *_finds(), *_solves(), *_products()]

@@ -28,7 +28,7 @@ from tests.samples_nn import WITH_STATISTICS
 
 #: Ops no gradient goes through, and why.
 NOT_DIFFERENTIABLE = {
-    "made from nothing": "arange full rand randint randn upload",
+    "made from nothing": "arange full full_like rand randint randn upload",
     "gives truths": "all any eq ge gt isfinite isinf isnan isneginf isposinf le logical_and logical_not logical_or "
     "logical_xor lt ne signbit",
     "gives positions": "argmax argmin nonzero searchsorted unique_ranks",

@@ -152,7 +152,7 @@ def _in_place() -> list[Sample]:
     found = []
     for sample in SAMPLES:
         types = tuple(map(type_of, sample.make()))
-        if not types or isinstance(types[0], Scalar) or OPS[sample.op].view:
+        if not types or isinstance(types[0], Scalar) or (OPS[sample.op].view and not OPS[sample.op].inplace):
             continue
         try:
             sign(OPS[sample.op], tuple(sample.attrs.items()), types, into=True)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 from weakref import ref
 
-from gt.client.emit import current, detached
+from gt.client import config
+from gt.client.emit import current, detached, lay_out
 from gt.client.signal import pulling
 from gt.client.tape import Edge, Leaf, Node, mode
 from gt.client.tensor import Tensor
@@ -268,8 +269,7 @@ def pulled(_: Tensor, formula: Callable[..., Any], needs: Any, g: Any, operands:
     with enable_grad():
         # stand-ins: an operand may have come from another, and that way must not be gone twice
         own = [
-            x if not n else x.clone() if further else x.detach().requires_grad_()
-            for x, n in zip(operands, needs, strict=True)
+            x if not n else x.clone() if further else as_leaf(x.detach()) for x, n in zip(operands, needs, strict=True)
         ]
         made = formula(*own, **attrs)
         results = made if isinstance(made, tuple | list) else [made]
@@ -321,7 +321,15 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
     elif x._node is None:
         if x._type.dtype.kind != "f":
             raise GradError("only Tensors of floating point dtype can require gradients")
-        x._node = Leaf(x)  # type: ignore[assignment]
+        if config.current.auto:
+            lay_out(x, config.PARAMETER)
+        as_leaf(x)
+    return x
+
+
+def as_leaf(x: Tensor) -> Tensor:
+    """Let gradients end at this tensor, which need not be a parameter for that."""
+    x._node = Leaf(x)  # type: ignore[assignment]
     return x
 
 

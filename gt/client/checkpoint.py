@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client import random, scope, tape
-from gt.client.autograd import enable_grad
+from gt.client.autograd import as_leaf, enable_grad
 from gt.client.emit import detached
 from gt.client.tape import Edge, Saved
 from gt.client.tensor import Tensor
@@ -56,7 +56,7 @@ def _fresh(x: Any) -> Any:
     """The same value, at a new leaf: the way back ends there."""
     if not isinstance(x, Tensor) or x._node is None:
         return x
-    return detached(x).requires_grad_()
+    return as_leaf(detached(x))
 
 
 class _Collector:

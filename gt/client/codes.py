@@ -7,6 +7,7 @@ further on has to ask.
 from __future__ import annotations
 
 import itertools
+import threading
 from abc import abstractmethod
 from typing import Any
 from weakref import WeakSet
@@ -48,7 +49,8 @@ class Codes:
         self._by_code: dict[int, tuple[Signature, str]] = {}
         self._debug = topic("GT_DEBUG_CLIENT")
         config.from_environment()
-        _all.add(self)
+        with _listing:
+            _all.add(self)
 
     @abstractmethod
     def flush(self) -> None: ...
@@ -109,11 +111,14 @@ class Codes:
 
 
 _all: WeakSet[Codes] = WeakSet()
+_listing = threading.Lock()
 
 
 def reconfigured() -> None:
     """The configuration changed: what calls meant is no longer so."""
-    for codes in list(_all):
+    with _listing:
+        sessions = list(_all)
+    for codes in sessions:
         codes.forget_tables()
 
 

@@ -65,11 +65,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 class Configuration(msgspec.Struct, frozen=True, eq=False):
     signals: dict[str, Signal] = {}
     auto: bool = False
-
-    @property
-    def rules(self) -> list[Signal]:
-        """The signals that lay out parameters by their names."""
-        return [signal for signal in self.signals.values() if signal.match]
+    #: the signals that lay out parameters by their names
+    rules: tuple[Signal, ...] = ()
 
     def message(self, there: Sequence[int]) -> Configure:
         return Configure([signal.spec(there) for signal in self.signals.values() if signal.places], self.auto)
@@ -90,11 +87,14 @@ def from_environment() -> None:
         return
     with _lock:
         path = os.environ.get("GT_CONFIG", "")
-        auto = os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0")
         signals = _read(path) if path else {}
         _environment_read = True
-        if signals or auto:
-            _replace(signals.values(), auto)
+        if signals or _auto_asked():
+            _replace(signals.values(), _auto_asked())
+
+
+def _auto_asked() -> bool:
+    return os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0")
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Signal]:
@@ -108,7 +108,7 @@ def _replace(signals: Iterable[Signal], auto: bool) -> None:
     known = {signal.name: signal for signal in signals if signal.name != PARAMETER}
     if auto:
         known[PARAMETER] = Signal(name=PARAMETER, replicate=True)
-    current = Configuration(known, auto)
+    current = Configuration(known, auto, tuple(signal for signal in known.values() if signal.match))
     for act in on_change:
         act()
 
@@ -120,7 +120,7 @@ def load_config(path: str | os.PathLike[str] | None) -> None:
     with _lock:
         for signal in signals.values():
             _check_connected(signal)
-        auto = current.auto if _environment_read else os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0")
+        auto = current.auto if _environment_read else _auto_asked()
         _environment_read = True
         _replace(signals.values(), auto)
 

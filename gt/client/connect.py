@@ -138,7 +138,7 @@ def _start() -> Session:
     from gt.launch.local import LocalSystem
 
     config.from_environment()  # a mistake in the file is told before anything is started
-    local = LocalSystem(_workers_wanted)
+    local = LocalSystem(_workers_wanted, every_gpu=config.current.auto)
     try:
         made = open_session(local.address, None, "the local system", LocalSystem.PATIENCE, local.check)
         made.on_end.append(local.stop)

@@ -20,7 +20,8 @@ __all__ = [
     "logspace", "ones", "ones_like", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
 ]  # fmt: skip
 
-FULL, ARANGE, CLONE, EQ, FLIP, CAT = (OPS[name] for name in ("full", "arange", "clone", "eq", "flip", "cat"))
+FULL, FULL_LIKE, ARANGE, CLONE = (OPS[name] for name in ("full", "full_like", "arange", "clone"))
+EQ, FLIP, CAT = (OPS[name] for name in ("eq", "flip", "cat"))
 
 #: what a list of Python numbers becomes, by the kind of the array numpy makes of it
 _DEFAULTS = {"f": float32, "i": int64, "b": bool_}
@@ -207,24 +208,32 @@ def empty(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
     return _filled("empty", size_from(size, shape, "empty"), 0, default_dtype(dtype))
 
 
+def _alike(name: str, input: Tensor, value: Any, dtype: Any) -> Tensor:
+    """It lies where the input does, which a tensor made of nothing would not."""
+    wanted = dtype_like(input, dtype)
+    if type(value) not in NUMBER_OF or not isinstance(input, Tensor):
+        return _filled(name, input._type.shape, value, wanted)
+    return call(FULL_LIKE, (input, value), (("dtype", wanted.name),))
+
+
 @with_options
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None) -> Tensor:
-    return _filled("full_like", input._type.shape, fill_value, dtype_like(input, dtype))
+    return _alike("full_like", input, fill_value, dtype)
 
 
 @with_options
 def zeros_like(input: Tensor, *, dtype: Any = None) -> Tensor:
-    return _filled("zeros_like", input._type.shape, 0, dtype_like(input, dtype))
+    return _alike("zeros_like", input, 0, dtype)
 
 
 @with_options
 def ones_like(input: Tensor, *, dtype: Any = None) -> Tensor:
-    return _filled("ones_like", input._type.shape, 1, dtype_like(input, dtype))
+    return _alike("ones_like", input, 1, dtype)
 
 
 @with_options
 def empty_like(input: Tensor, *, dtype: Any = None) -> Tensor:
-    return _filled("empty_like", input._type.shape, 0, dtype_like(input, dtype))
+    return _alike("empty_like", input, 0, dtype)
 
 
 def dtype_like(input: Tensor, dtype: Any) -> DType:

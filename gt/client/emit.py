@@ -18,6 +18,8 @@ from gt.errors import ClusterError, DTypeError
 from gt.ops import OPS, Attrs, Op, Signature
 from gt.types import BYTES, INT, NUMBER_OF, OperandType, TensorType
 
+PLACED = OPS["placed"]
+
 #: what an integer on the wire holds
 MIN_INT, MAX_INT = -(2**63), 2**63 - 1
 
@@ -288,13 +290,32 @@ def current(x: Tensor) -> None:
     recording, tape.mode.enabled = tape.mode.enabled, True  # whatever the mode, a view is a part of its base's history
     try:
         for op, attrs, scalars in view.chain:
-            made = call(op, (made, *scalars), attrs)
+            made = call(op, (made, *scalars), attrs) if op is not PLACED else _placed(made, attrs)
     finally:
         tape.mode.enabled = recording
     if x._node is not None or made._node is not None:
         x._node, x._index = made._node, made._index
     x._cell = made._cell
     view.version = view.base._cell.version
+
+
+def _placed(x: Tensor, attrs: Attrs) -> Tensor:
+    """What a signal laid out it lays out again, whatever is in force by then."""
+    with scope.under(attrs[0][1]):
+        return call(PLACED, (x,), attrs)
+
+
+def lay_out(x: Tensor, signal: str) -> None:
+    """Let x lie where the signal says, from here on. Its value, version and history are not touched."""
+    if x._view is not None:
+        return
+    session = x._cell.session
+    with scope.under(signal):
+        found = known(session, PLACED, (("signal", signal),), (x._type,), True)
+    session.free()
+    session.extend((found[0], sites.here(), x._cell.id, x._cell.id))
+    if len(session.words) >= BATCH:
+        session.flush()
 
 
 def detached(x: Tensor) -> Tensor:
@@ -337,6 +358,5 @@ def _as_attribute(steps: tuple[Step, ...]) -> tuple[tuple[Any, ...], tuple[int, 
 
 def _check_writable(base: Tensor, steps: tuple[Step, ...], value: TensorType) -> None:
     chain, starts = _as_attribute(steps)
-    op, attrs, types = OPS["put_view"], (("chain", chain),), (base._type, value, *(INT,) * len(starts))
-    session = base._cell.session
-    known(session, op, attrs, types, True)
+    types: tuple[OperandType, ...] = (base._type, value, *(INT,) * len(starts))
+    known(base._cell.session, OPS["put_view"], (("chain", chain),), types, True)

@@ -23,7 +23,7 @@ from gt.client import (
     solving,
     views,
 )
-from gt.client.arguments import Device, cast, device_of, dtype_of, operand
+from gt.client.arguments import Device, cast, device_of, dtype_of, operand, sizes
 from gt.client.emit import binary, call, call_into, call_many, detached, view_of
 from gt.client.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
 from gt.client.tensor import Tensor
@@ -189,8 +189,10 @@ def _new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **opt
     return creation.full(size, fill_value, dtype=x._type.dtype if dtype is None else dtype, **options)
 
 
-def _new(make: Callable[..., Tensor]) -> Function:
+def _new(make: Callable[..., Tensor], alike: Callable[..., Tensor]) -> Function:
     def method(x: Tensor, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
+        if not options and size and sizes(size, make.__name__) == x._type.shape:
+            return alike(x, dtype=dtype)  # where x is, as gradients want it
         return make(*size, dtype=x._type.dtype if dtype is None else dtype, **options)
 
     return method
@@ -248,9 +250,9 @@ OTHERS: dict[str, Any] = {
     "where": lambda x, condition, other: pointwise.where(condition, x, other),
     "new_tensor": _new_tensor,
     "new_full": _new_full,
-    "new_zeros": _new(creation.zeros),
-    "new_ones": _new(creation.ones),
-    "new_empty": _new(creation.empty),
+    "new_zeros": _new(creation.zeros, creation.zeros_like),
+    "new_ones": _new(creation.ones, creation.ones_like),
+    "new_empty": _new(creation.empty, creation.empty_like),
     "T": property(views.reversed_dims),
     "mT": property(views.matrix_transpose),
     "H": property(views.t),

@@ -19,6 +19,8 @@ class Entered(NamedTuple):
     #: the signal instructions are emitted under, and the one for the gradients that come back through them
     placing: str
     pulling: str
+    #: the context that entered it, if one did
+    by: object = None
 
 
 NOTHING = Entered("", "", "")
@@ -48,7 +50,7 @@ def replace(stack: tuple[Entered, ...]) -> None:
     with _counting:
         active += len(stack) - len(here.stack)
     here.stack = stack
-    _, here.placing, here.pulling = innermost()
+    _, here.placing, here.pulling, _ = innermost()
 
 
 @contextlib.contextmanager

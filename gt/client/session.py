@@ -36,6 +36,7 @@ from gt.wire.messages import (
     Blocks,
     Bye,
     Checked,
+    Configure,
     Credit,
     NoValue,
     PartTaken,
@@ -64,6 +65,8 @@ FREED = 4096
 class Session(Codes):
     def __init__(self, name: str = "") -> None:
         super().__init__()
+        #: the last configuration sent
+        self._told: Configure | None = None
         #: how it was reached, for messages
         self.name = name
         self.id = 0
@@ -109,15 +112,19 @@ class Session(Codes):
             self.flush()
             with self._flushing:
                 self._submit()
-                self.send([encode(now.message(self._ids()))])
+                self._told = now.message(self._ids())
+                self.send([encode(self._told)])
         self.configured = now
 
     def check_signal(self, name: str) -> None:
         """Its workers may still be starting."""
-        signal = config.current.signals[name]
+        now = config.current
+        signal = now.signals[name]
         if config.missing(signal, self._ids()) is not None:
             self.await_(lambda: config.missing(signal, self._ids()) is None, 3.0)
             config.check_workers(signal, self._ids())
+        if now.message(self._ids()) != self._told:
+            self.configured = None  # the first workers are others than when it was told
 
     def _ids(self) -> list[int]:
         return [w.id for w in self.workers]

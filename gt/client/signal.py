@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from gt.client import config, scope
+from gt.client import config, placing, scope
+from gt.client.emit import PLACED, view_of
 from gt.client.scope import Entered
+from gt.client.tensor import Tensor
 from gt.errors import ConfigError, SignalError
 from gt.say import warn
 
-__all__ = ["context", "current", "enter", "exit"]
+__all__ = ["context", "current", "enter", "exit", "place", "tensor"]
 
 #: names there was a warning for
 _warned: set[str] = set()
@@ -29,16 +31,15 @@ class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decor
         self.name, self.backward = _checked("context", name), backward
         if backward is not None:
             _checked("context", backward)
-        self._before: list[tuple[Entered, ...]] = []
 
     def __enter__(self) -> context:
-        before = scope.here.stack
-        enter(self.name, self.backward)
-        self._before.append(before)
+        _enter(self.name, self.backward, self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        scope.replace(self._before.pop())
+        stack = scope.here.stack
+        last = max(i for i, entered in enumerate(stack) if entered.by is self)
+        scope.replace(stack[:last])  # with all that was entered inside, and not left
 
     def _recreate_cm(self) -> context:
         return context(self.name, self.backward)  # a decorated function may run in many threads at once
@@ -46,14 +47,18 @@ class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decor
 
 def enter(name: str, backward: str | None = None) -> None:
     """Begin a stretch that `exit` ends."""
+    _enter(_checked("enter", name), None if backward is None else _checked("enter", backward), None)
+
+
+def _enter(name: str, backward: str | None, by: context | None) -> None:
     config.from_environment()
     around = scope.innermost()
-    signal = _known(_checked("enter", name))
-    pulling = "" if backward is None else _places(_checked("enter", backward))
+    signal = _known(name)
+    pulling = "" if backward is None else _places(backward)
     if signal is not None and not pulling and signal.backward:
         pulling = _places(signal.backward)
     placing = name if signal is not None and signal.places else ""
-    made = Entered(name, placing or around.placing, pulling or placing or around.pulling)
+    made = Entered(name, placing or around.placing, pulling or placing or around.pulling, by)
     scope.replace((*scope.here.stack, made))
 
 
@@ -64,12 +69,29 @@ def exit(name: str | None = None) -> None:
         raise SignalError(f"gt.signal.exit({_shown(name)}): no signal was entered in this thread")
     if name is not None and stack[-1].name != name:
         raise SignalError(f"gt.signal.exit({name!r}): the innermost signal is {stack[-1].name!r}; leave that first")
+    if stack[-1].by is not None:
+        raise SignalError(f"gt.signal.exit({_shown(name)}): {stack[-1].name!r} is a context, which ends by itself")
     scope.replace(stack[:-1])
 
 
 def current() -> str | None:
     """The innermost name entered in this thread, configured or not."""
     return scope.innermost().name or None
+
+
+def tensor(x: Tensor, name: str) -> Tensor:
+    """x, laid out by this signal: a view of it."""
+    signal = _places(_checked("tensor", name))
+    if not signal:
+        return x
+    with pulling(signal):
+        return view_of(x, PLACED, (("signal", signal),))
+
+
+def place(module: Any) -> None:
+    """Lay out a module's parameters by the rules that match their names; a model's first call does it by itself."""
+    config.from_environment()
+    placing.place(module)
 
 
 def pulling(signal: str) -> contextlib.AbstractContextManager[None]:

@@ -15,16 +15,15 @@ DEPTH = 16
 
 def parsed(text: str, at: At) -> Any:
     """The value of a whole file, None if it is empty. Raises ConfigError."""
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         return None if node is None else _Reader(loader).value(node, at, DEPTH)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
+        at.wrong(f"this is no YAML: {line}{error.problem}")
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark is not None else ""
-        at.wrong(f"this is no YAML: {line}{getattr(error, 'problem', None) or error}")
-    finally:
-        loader.dispose()
+        at.wrong(f"this is no YAML: {getattr(error, 'reason', error)}")
 
 
 class _Reader:

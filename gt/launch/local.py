@@ -33,10 +33,10 @@ class LocalSystem:
     #: Seconds until a system that does not come up is given up; a first import of torch from a cold disk is slow.
     PATIENCE = 120.0
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, every_gpu: bool = False) -> None:
         gpus = visible_gpus()
         if workers is None:
-            workers = max(1, len(gpus)) if os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0") else 1
+            workers = max(1, len(gpus)) if every_gpu else 1
         if gpus and workers > len(gpus) and os.environ.get("GT_SHARE_GPUS", "0") in ("", "0"):
             raise ConfigError(
                 f"{workers} workers for {len(gpus)} GPU(s): one a GPU is the rule; GT_SHARE_GPUS=1 lets them share"

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
+from gt.client import config, placing
 from gt.client.autograd import requires_grad_
 from gt.client.creation import zeros_like
 from gt.client.emit import detached
@@ -39,6 +40,8 @@ class Module:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        if config.current.rules and not placing.here.inside:
+            return placing.call(self, inputs, kwargs)
         own = self.__dict__
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
             return hooks.call(self, inputs, kwargs)

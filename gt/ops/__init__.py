@@ -23,6 +23,7 @@ from gt.ops import (  # noqa: F401, importing a family declares its ops
     optim,
     order,
     pieces,
+    placing,
     pointwise,
     product,
     reduce,

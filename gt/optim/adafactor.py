@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.creation import zeros
+from gt.client.creation import zeros, zeros_like
 from gt.client.tensor import Tensor
 from gt.ops import OPS
 from gt.optim.optimizer import Group, Optimizer
@@ -61,12 +61,19 @@ class Adafactor(Optimizer):
             self.apply(ADAFACTOR_STEP, some, names, (*numbers, step), flags)
 
     def _fresh(self, p: Tensor) -> dict[str, Any]:
-        shape, dtype = p._type.shape, p._type.dtype
         state: dict[str, Any] = {"step": 0.0}
-        if len(shape) > 1:
-            state["row_var"] = zeros((*shape[:-1], 1), dtype=dtype)
-            state["col_var"] = zeros((*shape[:-2], 1, shape[-1]), dtype=dtype)
+        if p._type.ndim > 1:
+            state["row_var"], state["col_var"] = _one(p, -1), _one(p, -2)
         else:
-            state["variance"] = zeros(shape, dtype=dtype)
+            state["variance"] = zeros_like(p)
         self.state[p] = state
         return state
+
+
+def _one(p: Tensor, dim: int) -> Tensor:
+    """Zeros like a slice of one along this dim."""
+    shape = list(p._type.shape)
+    if shape[dim]:
+        return zeros_like(p.detach().narrow(dim, 0, 1))
+    shape[dim] = 1
+    return zeros(shape, dtype=p._type.dtype)

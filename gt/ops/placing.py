@@ -1,0 +1,32 @@
+"""Ops about where a tensor lies: its values stay as they are."""
+
+from __future__ import annotations
+
+from gt.errors import DTypeError
+from gt.ops.core import dtype_named, op
+from gt.types import BYTES, OperandType, Scalar, TensorType
+
+# The signal says where; an instruction is emitted under it as well, and the attribute lets a view be made anew.
+op(
+    "placed",
+    infer=lambda x, *, signal: x,
+    vjp=(lambda g, _y, _x, *, signal: g,),
+    view=True,
+    kernel=lambda xp, x, *, signal: x[...],
+    inplace=lambda torch, x, *, signal: x,
+)
+
+
+def _like(x: TensorType, value: OperandType, *, dtype: str) -> TensorType:
+    if not isinstance(value, Scalar) or value is BYTES:
+        raise DTypeError(f"takes a plain number here, not {value}")
+    return TensorType(x.shape, dtype_named(dtype))
+
+
+# `full` lies where new tensors do; this one lies where its operand does
+op(
+    "full_like",
+    infer=_like,
+    torch=lambda torch, x, value, *, dtype: torch.full(x.shape, value, dtype=getattr(torch, dtype), device=x.device),
+    kernel=lambda np, x, value, *, dtype: np.full(x.shape, np.asarray(value).astype(dtype)),
+)
