@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests import plane_member as at
 from tests.plane_member import Member, everywhere
+from tests.processes import ROOT, wait_until
 
 _numbers = itertools.count(1)
 
@@ -102,6 +105,26 @@ def test_leaving_a_group_that_is_still_being_made(members: list[Member]) -> None
         assert members[rank].ask(at.leave, rank, group) < 1
         assert "the group was left" in members[rank].ask(at.broken, rank, 10)[0][0]
     works(members)
+
+
+def test_groups_leave_nothing_behind(members: list[Member]) -> None:
+    works(members)
+    before = everywhere(members, at.possessions)
+    for _ in range(5):
+        works(members)
+    wait_until(lambda: everywhere(members, at.possessions) == before, 10, "what the groups had being given back")
+
+
+def test_torch_is_imported_by_the_first_join_only() -> None:
+    program = """if True:
+        import sys
+        from gt.worker.plane.processes import ProcessPlane
+        plane = ProcessPlane()
+        assert plane.address.startswith("127.0.0.1:"), plane.address
+        plane.close()
+        assert not {"torch", "numpy"} & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
 
 
 def works(members: list[Member]) -> None:
