@@ -1,7 +1,8 @@
 """Collectives through the data plane against bare torch.distributed: ``python benchmarks/data_plane.py [--size MIB…]``
 
 Workers on this machine take the two in turns, and the lower quartile of the rounds is shown, as others may be busy on
-the machine; a ratio of 1 means that the plane adds nothing. With ``--backend nccl`` they take a GPU each, or share one if GT_SHARE_GPUS is set.
+the machine; a ratio of 1 means that the plane adds nothing. With ``--backend nccl`` they take a GPU each, or share one
+if GT_SHARE_GPUS is set.
 """
 
 from __future__ import annotations

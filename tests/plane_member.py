@@ -179,9 +179,24 @@ def leave(state: State, rank: int, group: int) -> float:
     return time.monotonic() - begun
 
 
-def possessions(state: State, rank: int) -> tuple[int, int]:
+def possessions(state: State, rank: int) -> int:
     """Open files and threads."""
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    return len(os.listdir("/proc/self/fd")) + len(os.listdir("/proc/self/task"))
+
+
+def share_gpus(state: State) -> None:
+    os.environ["GT_SHARE_GPUS"] = "1"
+
+
+def settle(state: State, rank: int) -> float:
+    """Take the results, broken or not, and wait for the GPU to have done all it was given; the seconds it took."""
+    import torch
+
+    begun = time.monotonic()
+    everything = broken(state, rank, LONG)
+    torch.cuda.synchronize()
+    assert everything
+    return time.monotonic() - begun
 
 
 def close(state: State, rank: int) -> float:

@@ -112,7 +112,11 @@ def test_groups_leave_nothing_behind(members: list[Member]) -> None:
     before = everywhere(members, at.possessions)
     for _ in range(5):
         works(members)
-    wait_until(lambda: everywhere(members, at.possessions) == before, 10, "what the groups had being given back")
+
+    def given_back() -> bool:  # a group left just now may have some of it for a moment, before as well as after
+        return all(now <= then for now, then in zip(everywhere(members, at.possessions), before, strict=True))
+
+    wait_until(given_back, 10, "the return of what the groups had")
 
 
 def test_torch_is_imported_by_the_first_join_only() -> None:
@@ -179,7 +183,7 @@ def test_a_leader_that_died_before_the_others_joined(members: list[Member]) -> N
         members[rank].ask(at.start_sum, rank, group)
     for rank in (1, 2):
         text, _ = members[rank].ask(at.broken, rank, 10)[0]
-        assert text == "all_reduce among workers 10, 11, 12: worker 10 is not there any more"
+        assert text.startswith("all_reduce among workers 10, 11, 12: worker 10 is not there any more (127.0.0.1:")
         members[rank].ask(at.leave, rank, group)
 
 

@@ -8,7 +8,8 @@ A reduction over the wire knows the dtypes that gloo and NCCL know, and rounds a
 
     bool             travels as uint8; any is max, all is min
     int16            is reduced as int32
-    float16/bfloat16 are added as float32 and rounded once (with two members the one addition rounds once anyway)
+    float16/bfloat16 are added as float32 and rounded once (with two members the one addition rounds once anyway);
+                     NCCL adds them as it does for everybody, since there the bytes count
     max, min         of floats compare integers in the floats' order with NaN at its end: NaN wins, as in torch
 
 and `reduce_scatter` is an all-to-all of terms, added at their destination: the bytes are the same.
@@ -63,6 +64,8 @@ class Call:
     size: int
     #: (shape, dtype) -> memory on the device the wire reads and writes
     empty: Callable[[Sequence[int], torch.dtype], Tensor]
+    #: must sums of halves be rounded once only, for twice the bytes?
+    exact: bool = True
 
     @property
     def given(self) -> Tensor:
@@ -82,7 +85,7 @@ class Plan(NamedTuple):
 
 def all_reduce(call: Call) -> Plan:
     given = call.given
-    x, op, decode = _encoded(given, call.how["op"], call.size)
+    x, op, decode = _encoded(given, call.how["op"], call.exact and call.size > 2)
     if not x.is_contiguous() or (x.data_ptr() == given.data_ptr() and not call.how.get("own")):
         x = call.empty(x.shape, x.dtype).copy_(x)
     options = dist.AllreduceOptions()
@@ -159,7 +162,7 @@ KINDS: dict[str, Callable[[Call], Plan]] = {
 # -- what they are made of -------------------------------------------------------------------
 
 
-def _encoded(x: Tensor, op: str, size: int) -> tuple[Tensor, str, Callable[[Tensor], Tensor]]:
+def _encoded(x: Tensor, op: str, widen: bool) -> tuple[Tensor, str, Callable[[Tensor], Tensor]]:
     """In a dtype the wire can reduce; with the reduction to ask for, and the way back."""
     dtype = x.dtype
     if dtype is torch.bool:
@@ -169,7 +172,7 @@ def _encoded(x: Tensor, op: str, size: int) -> tuple[Tensor, str, Callable[[Tens
     if not dtype.is_floating_point:
         return x, op, lambda t: t
     if op not in NAN_AT:
-        return (x.float() if dtype in HALVES and size > 2 else x), op, lambda t: t.to(dtype)
+        return (x.float() if dtype in HALVES and widen else x), op, lambda t: t.to(dtype)
     wide = x.to(_wide(dtype))
     key = _ordered(wide.contiguous().view(KEYS[wide.dtype]))
     key.masked_fill_(wide.isnan(), NAN_AT[op](key.dtype))

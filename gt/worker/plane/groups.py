@@ -62,6 +62,8 @@ class Made:
     links: list[socket.socket]
     #: before the process group is let go of; may take its time
     end: Callable[[], None]
+    #: what only has to be there
+    beside: Made | None = None
 
 
 class Departure:
@@ -156,8 +158,8 @@ class Group:
 
     def leave(self, reason: str = "the group was left") -> None:
         with self._lock:
-            self._break(reason)
             self._left = True
+            self._break(reason)
             self._bell.ring()
 
     # -- the thread ----------------------------------------------------------------------
@@ -175,7 +177,7 @@ class Group:
             self._made = made
             if self._broken:
                 shut(made.links)
-        self._work(Watch(self._bell, made.links))
+        self._work(Watch(self._bell, made.links), made.on_stream)
         with self._lock:
             self._made = None
             self._works.put(None)
@@ -184,10 +186,10 @@ class Group:
             link.close()
         self._bell.close()
 
-    def _work(self, watch: Watch) -> None:
-        """Until the group is left."""
+    def _work(self, watch: Watch, on_stream: bool) -> None:
+        """Until the group is left; or broken, if a stream waits that only the end of the process group can free."""
         deadline: float | None = None
-        while not self._left:
+        while not self._left and not (self._broken and on_stream):
             while self._tasks:
                 self._take(*self._tasks[0])
             if watch.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) and deadline is None:
@@ -255,4 +257,5 @@ class Group:
             self._flights.clear()
             if self._made is not None:
                 shut(self._made.links)
+        self._bell.ring()
         self._ring()

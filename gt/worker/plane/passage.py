@@ -16,21 +16,25 @@ from gt.worker.plane.groups import Departure, Membership
 #: Bytes from which numpy's memory is better: it asks for large pages, which are there in a quarter of the time.
 LARGE = 4 << 20
 
+#: from the wire's memory to the engine's arrays
+_BRING: dict[str, Callable[[torch.Tensor], Any]] = {"torch": lambda x: x, "numpy": lambda x: x.numpy()}
+
 
 class Passage:
     """One group's way to the wire and back."""
 
     def __init__(self, m: Membership, engine: str) -> None:
-        self._device, self._engine = m.device, engine
         self._names = f"workers {', '.join(map(str, m.members))}"
         self._rank, self._size = m.rank, len(m.members)
         on_gpu = torch.device(m.device).type == "cuda"
         #: gloo reads no GPU's memory
         self._staged = on_gpu and m.backend == "gloo"
-        self._empty = _pinned if self._staged else partial(torch.empty, device=m.device) if on_gpu else _on_host
-        self._bring = {"torch": lambda x: x, "numpy": lambda x: x.numpy()}[engine]
+        self._exact = m.backend == "gloo"
+        self._empty, self._bring = _on_host, _BRING[engine]
         if self._staged:
-            self._bring = lambda x: x.to(m.device, non_blocking=True)
+            self._empty, self._bring = _pinned, lambda x: x.to(m.device, non_blocking=True)
+        elif on_gpu:
+            self._empty = lambda shape, dtype: torch.empty(shape, dtype=dtype, device=m.device)
 
     def departure(self, kind: str, array: Any, how: dict[str, Any]) -> tuple[Departure, Callable[[], None] | None]:
         """A flight, and what to wait for before it can be issued."""
@@ -40,7 +44,7 @@ class Passage:
         if self._staged and array is not None:
             array, ready = _staged(array)
             how = {**how, "own": True}
-        plan = partial(KINDS[kind], Call(array, how, self._rank, self._size, self._empty))
+        plan = partial(KINDS[kind], Call(array, how, self._rank, self._size, self._empty, self._exact))
         return Departure(kind, self._names, plan, self._bring), ready
 
 
