@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import select
 import signal
 import time
@@ -175,6 +176,26 @@ def broken(state: State, rank: int, seconds: float) -> list[tuple[str, float]]:
 def leave(state: State, rank: int, group: int) -> float:
     begun = time.monotonic()
     state.plane.leave(group)
+    return time.monotonic() - begun
+
+
+def possessions(state: State, rank: int) -> int:
+    """Open files and threads."""
+    return len(os.listdir("/proc/self/fd")) + len(os.listdir("/proc/self/task"))
+
+
+def share_gpus(state: State) -> None:
+    os.environ["GT_SHARE_GPUS"] = "1"
+
+
+def settle(state: State, rank: int) -> float:
+    """Take the results, broken or not, and wait for the GPU to have done all it was given; the seconds it took."""
+    import torch
+
+    begun = time.monotonic()
+    everything = broken(state, rank, LONG)
+    torch.cuda.synchronize()
+    assert everything
     return time.monotonic() - begun
 
 

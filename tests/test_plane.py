@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests import plane_member as at
 from tests.plane_member import Member, everywhere
+from tests.processes import ROOT, wait_until
 
 _numbers = itertools.count(1)
 
@@ -104,6 +107,30 @@ def test_leaving_a_group_that_is_still_being_made(members: list[Member]) -> None
     works(members)
 
 
+def test_groups_leave_nothing_behind(members: list[Member]) -> None:
+    works(members)
+    before = everywhere(members, at.possessions)
+    for _ in range(5):
+        works(members)
+
+    def given_back() -> bool:  # a group left just now may have some of it for a moment, before as well as after
+        return all(now <= then for now, then in zip(everywhere(members, at.possessions), before, strict=True))
+
+    wait_until(given_back, 10, "the return of what the groups had")
+
+
+def test_torch_is_imported_by_the_first_join_only() -> None:
+    program = """if True:
+        import sys
+        from gt.worker.plane.processes import ProcessPlane
+        plane = ProcessPlane()
+        assert plane.address.startswith("127.0.0.1:"), plane.address
+        plane.close()
+        assert not {"torch", "numpy"} & set(sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
+
+
 def works(members: list[Member]) -> None:
     """A new group of the same workers does."""
     group = joined(members)
@@ -156,7 +183,7 @@ def test_a_leader_that_died_before_the_others_joined(members: list[Member]) -> N
         members[rank].ask(at.start_sum, rank, group)
     for rank in (1, 2):
         text, _ = members[rank].ask(at.broken, rank, 10)[0]
-        assert text == "all_reduce among workers 10, 11, 12: worker 10 is not there any more"
+        assert text.startswith("all_reduce among workers 10, 11, 12: worker 10 is not there any more (127.0.0.1:")
         members[rank].ask(at.leave, rank, group)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
@@ -34,8 +33,8 @@ _one_device = threading.Lock()
 
 def make_gloo(m: Membership, left: Left) -> Made:
     device, port = _gloo_device(m.host)
-    store, hosts = _meet(m, left, f"{m.host} {port}")
-    peers = {(host, int(port)) for host, port in (text.split() for text in hosts)} - {(m.host, port)}
+    store, words = _meet(m, left, f"{m.host} {port}")
+    peers = {(host, int(port)) for host, port in (word.split() for word in words)} - {(m.host, port)}
     options = dist.ProcessGroupGloo._Options()
     options._devices = [device]
     options._timeout = timedelta(seconds=JOIN_S)
@@ -45,15 +44,17 @@ def make_gloo(m: Membership, left: Left) -> Made:
 
 
 def make_nccl(m: Membership, left: Left) -> Made:
+    """NCCL does not say that a member died, least of all one on the same machine: gloo's connections beside it do."""
     _prepare_nccl()
-    store, _ = _meet(m, left, m.host)
+    beside = make_gloo(m, left)
     torch.cuda.set_device(m.device)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = ENDLESS
+    store = dist.PrefixStore("nccl", _store(m))
     pg = dist.ProcessGroupNCCL(store, m.rank, len(m.members), options)
     # the communicator now, in the background: the first collective would make it while the worker waits
     pg.eager_connect_single_device(torch.device(m.device))
-    return Made(pg, on_stream=True, links=[], end=pg.abort)
+    return Made(pg, on_stream=True, links=beside.links, end=pg.abort, beside=beside)
 
 
 BACKENDS: dict[str, Callable[[Membership, Left], Made]] = {"gloo": make_gloo, "nccl": make_nccl}
@@ -83,15 +84,7 @@ def _prepare_nccl() -> None:
 
 def _meet(m: Membership, left: Left, word: str) -> tuple[Any, list[str]]:
     """The group's store, once every member has left its word there; and the words."""
-    host, _, port = m.store.rpartition(":")
-    with contextlib.suppress(TimeoutError):
-        try:
-            # a plane listens from its beginning: who is refused now would be refused for ever
-            socket.create_connection((host, int(port)), JOIN_S).close()
-        except ConnectionRefusedError:
-            raise Broken(f"worker {m.members[0]} is not there any more") from None
-    client = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN_S))
-    store = dist.PrefixStore(f"group {m.group}", client)
+    store = _store(m)
     store.set(f"word {m.rank}", word)
     keys = {rank: f"word {rank}" for rank in range(len(m.members))}
     deadline = time.monotonic() + JOIN_S
@@ -103,3 +96,15 @@ def _meet(m: Membership, left: Left, word: str) -> tuple[Any, list[str]]:
             raise Broken(f"worker{'s' * (len(missing) > 1)} {names} did not join within {JOIN_S:g} s")
         time.sleep(LOOK_S)
     return store, [store.get(key).decode() for key in keys.values()]
+
+
+def _store(m: Membership) -> Any:
+    """A connection of the group's own: a store's client does one thing at a time, and one of them may be to wait."""
+    host, _, port = m.store.rpartition(":")
+    try:
+        # a plane listens from its beginning: who is refused now would be refused for ever
+        socket.create_connection((host, int(port)), JOIN_S).close()
+    except OSError as error:
+        raise Broken(f"worker {m.members[0]} is not there any more ({m.store}: {error.strerror or error})") from None
+    client = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN_S))
+    return dist.PrefixStore(f"group {m.group}", client)

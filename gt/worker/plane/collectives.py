@@ -8,7 +8,8 @@ A reduction over the wire knows the dtypes that gloo and NCCL know, and rounds a
 
     bool             travels as uint8; any is max, all is min
     int16            is reduced as int32
-    float16/bfloat16 are added as float32 and rounded once (with two members the one addition rounds once anyway)
+    float16/bfloat16 are added as float32 and rounded once (with two members the one addition rounds once anyway);
+                     NCCL adds them as it does for everybody, since there the bytes count
     max, min         of floats compare integers in the floats' order with NaN at its end: NaN wins, as in torch
 
 and `reduce_scatter` is an all-to-all of terms, added at their destination: the bytes are the same.
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -53,7 +54,7 @@ COMBINE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One collective as one member sees it."""
 
@@ -63,6 +64,8 @@ class Call:
     size: int
     #: (shape, dtype) -> memory on the device the wire reads and writes
     empty: Callable[[Sequence[int], torch.dtype], Tensor]
+    #: must sums of halves be rounded once only, for twice the bytes?
+    exact: bool = True
 
     @property
     def given(self) -> Tensor:
@@ -70,8 +73,7 @@ class Call:
         return self.array
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     #: hands the collective to the group; None if there is nothing to move
     issue: Callable[[Group], Any] | None
     #: called once what was issued is complete
@@ -82,11 +84,10 @@ class Plan:
 
 
 def all_reduce(call: Call) -> Plan:
-    given, op = call.given, call.how["op"]
-    x, op, decode = _encoded(given, op, call.size)
-    if not call.how.get("own") and x.data_ptr() == given.data_ptr():
-        x = x.clone(memory_format=torch.contiguous_format)
-    x = x.contiguous()
+    given = call.given
+    x, op, decode = _encoded(given, call.how["op"], call.exact and call.size > 2)
+    if not x.is_contiguous() or (x.data_ptr() == given.data_ptr() and not call.how.get("own")):
+        x = call.empty(x.shape, x.dtype).copy_(x)
     options = dist.AllreduceOptions()
     options.reduceOp = REDUCE[op]
     return Plan(_unless(x.numel() == 0, lambda group: group.allreduce([x], options)), lambda: decode(x))
@@ -106,7 +107,7 @@ def all_gather(call: Call) -> Plan:
 
 def reduce_scatter(call: Call) -> Plan:
     x, dim, sizes = call.given, call.how["dim"], call.how["sizes"]
-    packed, counts = _packed([x.narrow(dim, sum(sizes[:r]), n) for r, n in enumerate(sizes)], call)
+    packed, counts = _cut(x, dim, sizes, call)
     own = _with(x.shape, dim, sizes[call.rank])
     terms = call.empty((call.size, *own), x.dtype)
     received = [counts[call.rank]] * call.size
@@ -116,7 +117,7 @@ def reduce_scatter(call: Call) -> Plan:
 
 def all_to_all(call: Call) -> Plan:
     x, join, cut, cuts = call.given, call.how["join"], call.how["cut"], call.how["cut_sizes"]
-    packed, counts = _packed([x.narrow(cut, sum(cuts[:r]), n) for r, n in enumerate(cuts)], call)
+    packed, counts = _cut(x, cut, cuts, call)
     shapes = [_with(_with(x.shape, cut, cuts[call.rank]), join, n) for n in call.how["join_sizes"]]
     out = call.empty((sum(map(prod, shapes)),), x.dtype)
     issue = lambda group: group.alltoall_base(_bytes(out), _bytes(packed), _nbytes(shapes, x.dtype), counts)
@@ -161,7 +162,7 @@ KINDS: dict[str, Callable[[Call], Plan]] = {
 # -- what they are made of -------------------------------------------------------------------
 
 
-def _encoded(x: Tensor, op: str, size: int) -> tuple[Tensor, str, Callable[[Tensor], Tensor]]:
+def _encoded(x: Tensor, op: str, widen: bool) -> tuple[Tensor, str, Callable[[Tensor], Tensor]]:
     """In a dtype the wire can reduce; with the reduction to ask for, and the way back."""
     dtype = x.dtype
     if dtype is torch.bool:
@@ -171,7 +172,7 @@ def _encoded(x: Tensor, op: str, size: int) -> tuple[Tensor, str, Callable[[Tens
     if not dtype.is_floating_point:
         return x, op, lambda t: t
     if op not in NAN_AT:
-        return (x.float() if dtype in HALVES and size > 2 else x), op, lambda t: t.to(dtype)
+        return (x.float() if dtype in HALVES and widen else x), op, lambda t: t.to(dtype)
     wide = x.to(_wide(dtype))
     key = _ordered(wide.contiguous().view(KEYS[wide.dtype]))
     key.masked_fill_(wide.isnan(), NAN_AT[op](key.dtype))
@@ -189,21 +190,21 @@ def _combined(terms: Tensor, op: str) -> Tensor:
     return COMBINE[op](terms)
 
 
+def _cut(x: Tensor, dim: int, sizes: Sequence[int], call: Call) -> tuple[Tensor, list[int]]:
+    """The blocks along ``dim`` one behind the other, and the bytes of each."""
+    if prod(x.shape[:dim]) == 1 and x.is_contiguous():
+        row = prod(x.shape[dim + 1 :]) * x.element_size()
+        return x, [n * row for n in sizes]
+    return _packed([x.narrow(dim, end - n, n) for n, end in zip(sizes, accumulate(sizes), strict=True)], call)
+
+
 def _packed(pieces: list[Tensor], call: Call, dtype: torch.dtype | None = None) -> tuple[Tensor, list[int]]:
-    """The pieces one behind the other, and the bytes of each; no copy if they lie so already."""
+    """The pieces one behind the other, and the bytes of each; no copy if there is but one."""
     dtype = dtype or pieces[0].dtype
     counts = [piece.numel() * dtype.itemsize for piece in pieces]
     full = [piece for piece in pieces if piece.numel()]
-    at = full[0].data_ptr() if full else 0
-    for piece in full:
-        if not piece.is_contiguous() or piece.data_ptr() != at:
-            break
-        at += piece.numel() * dtype.itemsize
-    else:
-        total = sum(counts) // dtype.itemsize
-        if full:
-            return full[0].as_strided((total,), (1,)), counts
-        return call.empty((0,), dtype), counts
+    if len(full) == 1 and full[0].is_contiguous():
+        return full[0], counts
     packed = call.empty((sum(counts) // dtype.itemsize,), dtype)
     for piece, place in zip(full, _split(packed, [p.numel() for p in full]), strict=True):
         place.view(piece.shape).copy_(piece)

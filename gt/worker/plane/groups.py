@@ -7,20 +7,22 @@ its place there: flights started before the group is made, and those whose array
 A member whose connection ends has died or left: GRACE_S later the group is broken, whatever it is doing. Only later,
 because what that member sent before may still be on its way through gloo.
 
-gloo says that a collective has ended in a thread of its own, by a callback. A process group must never be let go of
-there (it would wait for its own thread), so nothing that a callback holds holds the process group.
+A second thread waits for gloo's collectives, in their order, without the interpreter's lock, and rings. (gloo's futures
+call back as well, but a small all-reduce heard of that way takes a quarter longer: benchmarks/data_plane.py.) NCCL's
+need no thread: a collective has ended, for this process, when it was issued, and a stream does the waiting.
 """
 
 from __future__ import annotations
 
+import queue
 import re
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gt.worker.plane import Broken
@@ -54,26 +56,29 @@ class Made:
     """A group that works."""
 
     pg: Any
-    #: has a collective ended when it was issued, as far as this process can see? A stream does the waiting.
+    #: does a stream wait for its collectives?
     on_stream: bool
     #: the connections to the other members, as far as they can be seen
     links: list[socket.socket]
     #: before the process group is let go of; may take its time
     end: Callable[[], None]
+    #: what only has to be there
+    beside: Made | None = None
 
 
 class Departure:
     """One flight."""
 
-    __slots__ = ("_bring", "_ended", "_error", "_finish", "_plan", "_text", "_work")
+    __slots__ = ("__weakref__", "_bring", "_ended", "_error", "_finish", "_names", "_plan", "_work", "kind")
 
-    def __init__(self, text: str, plan: Callable[[], Plan], bring: Callable[[Any], Any]) -> None:
+    def __init__(self, kind: str, names: str, plan: Callable[[], Plan], bring: Callable[[Any], Any]) -> None:
         #: what a `Broken` begins with
-        self._text = text
+        self.kind, self._names = kind, names
         #: prepares what goes over the wire; and takes the result from there to the engine
         self._plan: Callable[[], Plan] | None = plan
         self._bring = bring
         self._finish: Callable[[], Any] | None = None
+        #: what a stream waits for
         self._work: Any = None
         self._ended = False
         self._error = ""
@@ -82,45 +87,33 @@ class Departure:
         return self._ended
 
     def result(self) -> Any:
-        assert self._ended, f"{self._text}: the result of a flight that is not done"
+        assert self._ended, f"{self.kind} among {self._names}: the result of a flight that is not done"
         if self._error:
-            raise Broken(f"{self._text}: {self._error}")
-        assert self._finish is not None, f"{self._text}: its result was taken already"
+            raise Broken(f"{self.kind} among {self._names}: {self._error}")
+        finish, self._finish = self._finish, None
+        assert finish is not None, f"{self.kind} among {self._names}: its result was taken already"
         if self._work is not None:
-            self._work.wait()  # returns at once: the current stream will do the waiting
-        finish, self._finish, self._work = self._finish, None, None
-        return self._bring(finish())
+            self._work.wait()  # returns at once
+            self._work = None
+        made = finish()
+        return None if made is None else self._bring(made)
 
-    def issue(self, made: Made, ended: Callable[[Departure, str], None]) -> None:
+    def issue(self, made: Made) -> Any:
+        """What must be waited for, if anything."""
         assert self._plan is not None
         plan, self._plan = self._plan(), None
         self._finish = plan.finish
         work = plan.issue(made.pg) if plan.issue is not None else None
-        if work is None:
-            ended(self, "")
-        elif made.on_stream:
-            self._work = work
-            ended(self, "")
-        else:
-            work.get_future().add_done_callback(partial(_landed, self, ended))
+        if not made.on_stream:
+            return work
+        self._work = work
+        return None
 
-    def end(self, error: str) -> bool:
-        """False if it had ended before. What gloo still writes into, it holds on to itself."""
-        if self._ended:
-            return False
-        if error:
-            self._plan = self._finish = None
-        self._error, self._ended = error, True
-        return True
-
-
-def _landed(flight: Departure, ended: Callable[[Departure, str], None], future: Any) -> None:
-    try:
-        future.value()
-    except RuntimeError as error:
-        ended(flight, _reason(error))
-    else:
-        ended(flight, "")
+    def end(self, error: str) -> None:
+        """A first error stays. What gloo still reads and writes, it holds on to itself."""
+        if error and (self._finish is not None or not self._ended):
+            self._error, self._plan, self._finish = error, None, None
+        self._ended = True
 
 
 def _reason(error: BaseException) -> str:
@@ -139,7 +132,9 @@ class Group:
         self._made: Made | None = None
         #: why it is of no more use
         self._broken = ""
-        self._flights: set[Departure] = set()
+        #: those that can still break; nobody may have asked for their results
+        self._flights: weakref.WeakSet[Departure] = weakref.WeakSet()
+        self._works: queue.SimpleQueue[tuple[Departure, Any] | None] = queue.SimpleQueue()
         #: what the thread has to issue, and what to wait for before
         self._tasks: deque[tuple[Departure, Callable[[], None]]] = deque()
         self._left = False
@@ -163,8 +158,8 @@ class Group:
 
     def leave(self, reason: str = "the group was left") -> None:
         with self._lock:
-            self._break(reason)
             self._left = True
+            self._break(reason)
             self._bell.ring()
 
     # -- the thread ----------------------------------------------------------------------
@@ -174,23 +169,27 @@ class Group:
             made = self._make()
         except Exception as error:  # whatever torch raises: the group cannot be made
             self._break(str(error) if isinstance(error, Broken) else f"the group could not be made: {_reason(error)}")
+            self._bell.close()
             return
+        if not made.on_stream:
+            threading.Thread(target=self._land, name=f"{threading.current_thread().name}, landing", daemon=True).start()
         with self._lock:
             self._made = made
             if self._broken:
                 shut(made.links)
-        self._work(Watch(self._bell, made.links))
+        self._work(Watch(self._bell, made.links), made.on_stream)
         with self._lock:
             self._made = None
+            self._works.put(None)
         made.end()
         for link in made.links:
             link.close()
         self._bell.close()
 
-    def _work(self, watch: Watch) -> None:
-        """Until the group is left."""
+    def _work(self, watch: Watch, on_stream: bool) -> None:
+        """Until the group is left; or broken, if a stream waits that only the end of the process group can free."""
         deadline: float | None = None
-        while not self._left:
+        while not self._left and not (self._broken and on_stream):
             while self._tasks:
                 self._take(*self._tasks[0])
             if watch.wait(None if deadline is None else max(0.0, deadline - time.monotonic())) and deadline is None:
@@ -208,7 +207,10 @@ class Group:
 
     def _take(self, flight: Departure, ready: Callable[[], None]) -> None:
         """It keeps its place in the line until it is issued."""
-        ready()
+        try:
+            ready()
+        except RuntimeError as error:
+            self._break(_reason(error))
         with self._lock:
             self._tasks.popleft()
             if not flight.done() and self._made is not None:
@@ -218,18 +220,31 @@ class Group:
 
     def _issue(self, flight: Departure, made: Made) -> None:
         try:
-            flight.issue(made, self._ended)
-        except RuntimeError as error:  # a pair that is known to be closed refuses at once
-            self._ended(flight, _reason(error))
-
-    def _ended(self, flight: Departure, error: str) -> None:
-        """Also called in gloo's threads."""
-        if error:
-            self._break(error)
+            work = flight.issue(made)
+        except Exception as error:  # a connection known to be closed, no memory: the others must not wait for this one
+            self._break(_reason(error))
             return
-        if flight.end(""):
+        if work is not None:
+            self._works.put((flight, work))
+            return
+        flight.end("")
+        if not made.on_stream:
             self._flights.discard(flight)
+        self._ring()
+
+    def _land(self) -> None:
+        """The second thread."""
+        while (next_ := self._works.get()) is not None:
+            flight, work = next_
+            try:
+                work.wait()
+            except RuntimeError as error:
+                self._break(_reason(error))
+            with self._lock:
+                flight.end("")
+                self._flights.discard(flight)
             self._ring()
+            del next_, flight, work  # what they hold should not wait for the next
 
     def _break(self, reason: str) -> None:
         """All that is under way ends; the peers see their connections close, so that theirs ends too."""
@@ -242,4 +257,5 @@ class Group:
             self._flights.clear()
             if self._made is not None:
                 shut(self._made.links)
+        self._bell.ring()
         self._ring()

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt.worker.plane import Flight
 from gt.worker.plane.descriptors import Bell
 from gt.worker.plane.groups import Group, Membership
+
+if TYPE_CHECKING:
+    from gt.worker.plane.passage import Passage
 
 
 class ProcessPlane:
     """``engine`` and ``device`` are the worker's: what results are made as where no array was given."""
 
     def __init__(self, host: str = "127.0.0.1", engine: str = "torch", device: str = "cpu") -> None:
+        host = socket.gethostbyname(host)  # connections are recognised by their numbers
         self._host, self._engine, self._device = host, engine, device
         # it listens before there is a store behind it: early members wait in line, and a refusal means a death
         self._listener = socket.create_server((host, 0), backlog=1024)
@@ -23,6 +27,7 @@ class ProcessPlane:
         self._store: Any = None
         self._serving = threading.Lock()
         self._groups: dict[int, Group] = {}
+        self._passages: dict[int, Passage] = {}
         self._bell = Bell()
 
     def join(self, group: int, members: tuple[int, ...], rank: int, store: str, backend: str) -> None:
@@ -31,14 +36,17 @@ class ProcessPlane:
         self._groups[group] = Group(membership, self._serve, self._bell.ring)
 
     def leave(self, group: int) -> None:
+        self._passages.pop(group, None)
         if (known := self._groups.pop(group, None)) is not None:
             known.leave()
 
     def start(self, group: int, kind: str, array: Any, how: dict[str, Any]) -> Flight:
-        from gt.worker.plane.passage import departure
+        known, passage = self._groups[group], self._passages.get(group)
+        if passage is None:
+            from gt.worker.plane.passage import Passage
 
-        known = self._groups[group]
-        flight, ready = departure(known.membership, kind, array, how, self._engine)
+            passage = self._passages[group] = Passage(known.membership, self._engine)
+        flight, ready = passage.departure(kind, array, how)
         known.start(flight, ready)
         return flight
 
