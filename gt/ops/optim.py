@@ -13,6 +13,7 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import op
+from gt.ops.split import Apart, Split, elementwise, letters
 from gt.types import OperandType, Scalar, TensorType, bool_, float32
 
 #: one parameter's new values: (xp, parameter, *states, gradient, *numbers, **flags) -> (parameter, *states)
@@ -20,8 +21,17 @@ Rule = Callable[..., tuple[Any, ...]]
 Columns = list[list[Any]]
 
 
-def _step(name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: Callable[..., None]) -> None:
-    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers."""
+def _step(
+    name: str,
+    kinds: Callable[..., int],
+    numbers: int,
+    rule: Rule,
+    many: Callable[..., None],
+    part: Callable[..., Split] | None = None,
+) -> None:
+    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers; ``part``
+    says how a parameter with what belongs to it is cut."""
+    part = part or _together
 
     def columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
         count = kinds(**flags) + 1
@@ -50,7 +60,29 @@ def _step(name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: 
         many(torch, *found, *rest, **flags)
         return _alone(operands[: n * (len(found) - 1)])
 
-    op(name, infer=infer, kernel=kernel, inplace=inplace)
+    def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
+        found, _ = columns(operands, n, flags)
+        return Apart(tuple(
+            (tuple(k * n + i for k in range(len(found))), tuple(k * n + i for k in range(len(found) - 1)), part(*row))
+            for i, row in enumerate(zip(*found, strict=True))
+        ))  # fmt: skip
+
+    op(name, infer=infer, split=split, kernel=kernel, inplace=inplace)
+
+
+def _together(*row: TensorType) -> Split:
+    """A parameter, its states and its gradient, element by element."""
+    names = letters(row[0].ndim)
+    if any(t.shape != row[0].shape for t in row):
+        names = "." * len(names)
+    own = [names if t.shape == row[0].shape else "." * t.ndim for t in row]
+    return Split(f"{','.join(own)}->{','.join(own[:-1])}")
+
+
+def _whole(*row: TensorType) -> Split:
+    """A parameter's update depends on all of it."""
+    own = ["." * t.ndim for t in row]
+    return Split(f"{','.join(own)}->{','.join(own[:-1])}")
 
 
 def _alone(results: tuple[Any, ...]) -> Any:
@@ -266,7 +298,7 @@ def _adafactor_many(torch: Any, params: list[Any], *rest: Any, factored: bool, m
             target.copy_(new)
 
 
-_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many)
+_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many, _whole)
 
 
 # -- gradients, all at once ----------------------------------------------------------------
@@ -299,9 +331,15 @@ def _scale_many_(torch: Any, *xs: Any) -> Any:
     return _alone(xs[:-1])
 
 
+def _scaling(*xs: TensorType) -> Apart:
+    last = len(xs) - 1
+    return Apart(tuple(((i, last), (i,), elementwise(x, xs[last], linear=((0,),))) for i, x in enumerate(xs[:-1])))
+
+
 op(
     "scale_many",
     infer=lambda *xs: _tensors(*xs)[:-1],
+    split=_scaling,
     kernel=lambda xp, *xs: _alone(tuple(x * xs[-1] for x in xs[:-1])),
     inplace=_scale_many_,
 )
@@ -317,6 +355,7 @@ def _clamp_many_(torch: Any, *operands: Any) -> Any:
 op(
     "clamp_many",
     infer=lambda *xs: _tensors(*xs[:-2]),
+    split=lambda *xs: Apart(tuple(((i,), (i,), elementwise(x)) for i, x in enumerate(xs[:-2]))),
     kernel=lambda xp, *xs: _alone(tuple(xp.clip(x, *xs[-2:]) for x in xs[:-2])),
     inplace=_clamp_many_,
 )
@@ -346,5 +385,12 @@ def _unscale_(torch: Any, *operands: Any) -> Any:
     return (*xs, found)
 
 
+def _unscaling(*operands: OperandType) -> Apart:
+    """Each worker knows what it found in its blocks: together that is the greatest of what they found."""
+    xs = operands[:-2]
+    flag = Split("->", reduce="max", terms=True)
+    return Apart((*(((i,), (i,), elementwise(x)) for i, x in enumerate(xs)), ((len(xs),), (len(xs),), flag)))
+
+
 #: gradients times a number; the last result is 1 if any of them was not finite, else as it was
-op("amp_unscale", infer=_unscale_types, kernel=_unscale, inplace=_unscale_)
+op("amp_unscale", infer=_unscale_types, split=_unscaling, kernel=_unscale, inplace=_unscale_)
