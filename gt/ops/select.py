@@ -134,9 +134,9 @@ def _find_numpy(np: Any, row: Any, values: Any, *, right: bool, out_int32: bool)
 
 
 def _finding(row: TensorType, values: TensorType, **how: bool) -> Split:
-    """Each value by itself, in all of its row."""
+    """Each value by itself; its place in a row is the sum of its places in parts of it."""
     names = letters(values.ndim)
-    return Split(f"{names[:-1] if row.ndim > 1 else ''}.,{names}->{names}")
+    return Split(f"{names[:-1] if row.ndim > 1 else ''}Z,{names}->{names}")
 
 
 op(

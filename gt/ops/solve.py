@@ -88,8 +88,8 @@ def _solve_back(needs: Any, g: Any, y: Any, a: Any, _b: Any) -> list[Any]:
 
 def _solving(a: TensorType, b: TensorType, **how: bool) -> Split:
     """Batches, and columns of the right side."""
-    made = leading(a, b, inner=(2, 1), outer=(1,)).indices.split("->")
-    return Split(f"{made[0]}Z->{made[1]}Z", linear=((1,),))
+    left, made = leading(a, b, inner=(2, 2), outer=(2,)).indices.split("->")
+    return Split(f"{left[:-1]}Z->{made[:-1]}Z", linear=((1,),))
 
 
 op(
@@ -97,7 +97,8 @@ op(
     infer=_solved,
     split=_solving,
     vjp=_solve_back,
-    torch=lambda torch, a, b: torch.linalg.solve(a, b),
+    # torch would take a matrix for a batch of vectors where the sizes allow it
+    torch=lambda torch, a, b: torch.linalg.solve(a, b.expand(*a.shape[:-2], *b.shape[-2:]) if b.ndim < a.ndim else b),
     kernel=lambda np, a, b: np.linalg.solve(*_stretched(np, a, b)),
 )
 

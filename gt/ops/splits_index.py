@@ -51,14 +51,16 @@ def sliced(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
     return {**attrs, "items": _sliced(attrs["items"], cut.whole_ins[0].shape, cut.ins[0].shape)}
 
 
-def _only_slice(chain: Chain) -> Items | None:
-    """The items, if the chain is nothing but a slice."""
-    ((name, attrs), *more) = chain
+def _only_slice(chain: Chain, shape: Shape) -> Items | None:
+    """The items, if the chain is nothing but a slice, or nothing."""
+    if not chain:
+        return tuple(("s", n, 1) for n in shape)
+    ((_, attrs), *more) = chain
     return None if more or "items" not in dict(attrs) else dict(attrs)["items"]
 
 
 def putting(base: TensorType, value: OperandType, *starts: OperandType, chain: Chain) -> Split | None:
-    items = _only_slice(chain)
+    items = _only_slice(chain, base.shape)
     if items is None:
         return None
     names, view = _seen(base.shape, items)
@@ -75,13 +77,15 @@ def _view_shape(shape: Shape, items: Items) -> Shape:
 
 
 def put(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+    if not attrs["chain"]:
+        return attrs
     ((name, how),) = attrs["chain"]
     items = _sliced(dict(how)["items"], cut.whole_outs[0].shape, cut.outs[0].shape)
     return {**attrs, "chain": ((name, (("items", items),)),)}
 
 
 def putting_back(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> Split | None:
-    items = _only_slice(chain)
+    items = _only_slice(chain, shape)
     if items is None:
         return None
     names, view = _seen(shape, items)
