@@ -15,6 +15,9 @@ from tests.samples import Sample, T
 
 SHAPES = ((3, 4), (5,), ())
 FLOATS = ("float64", "float32")
+HALVES = (*FLOATS, "bfloat16", "float16")
+INF = float("inf")
+ORDERS = (0.0, 1.0, 2.0, 3.0, INF, -INF)
 
 
 def training() -> list[Sample]:
@@ -153,7 +156,8 @@ def gradients() -> list[Sample]:
         return [T(s, dtype) for s in SHAPES[:count]]
 
     return [
-        *(Sample("total_norm", tuple(xs(d)), {"ord": o}, _norm(o)) for d in FLOATS for o in (1.0, 2.0, float("inf"))),
+        *(Sample("power_sums", tuple(xs(d, n)), {"ord": o}, _powers(o)) for d in HALVES for o in ORDERS for n in (1, 3)),
+        *(Sample("total_power", (T((), d), T((), d)), {"ord": o}, _total(o)) for d in FLOATS for o in ORDERS),
         *(Sample("scale_many", (*xs(d, n), T((), d)), {}, _scaled) for d in FLOATS for n in (1, 3)),
         *(Sample("clamp_many", (*xs(d, n), -0.5, 0.5), {}, _clamped) for d in FLOATS for n in (1, 3)),
         *(Sample("amp_unscale", (*xs(d), T(()), 0.5), {}, _unscaled) for d in FLOATS),
@@ -161,8 +165,17 @@ def gradients() -> list[Sample]:
     ]
 
 
-def _norm(ord: float) -> Callable[..., Any]:
-    return lambda *xs: torch.linalg.vector_norm(torch.cat([x.reshape(-1) for x in xs]), ord)
+def _powers(ord: float) -> Callable[..., Any]:
+    def powers(*xs: Any) -> Any:
+        norms = [torch.linalg.vector_norm(x.to(torch.promote_types(x.dtype, torch.float32)), ord) for x in xs]
+        made = tuple(n if ord in (0, INF, -INF) else n**ord for n in norms)
+        return made if len(made) > 1 else made[0]
+
+    return powers
+
+
+def _total(ord: float) -> Callable[..., Any]:
+    return {INF: torch.maximum, -INF: torch.minimum}.get(ord, torch.add)
 
 
 def _scaled(*xs: Any) -> Any:

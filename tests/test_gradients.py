@@ -35,7 +35,7 @@ NOT_DIFFERENTIABLE = {
     "for integers": "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor gcd lcm",
     "torch has no gradient for it either": "floor_divide heaviside histc",
     "steps of optimizers, off the tape": "adafactor_step adagrad_step adam_step amp_unscale clamp_many lion_step "
-    "rmsprop_step scale_many sgd_step total_norm",
+    "power_sums rmsprop_step scale_many sgd_step total_power",
     "files": "load_file save_file",
 }
 #: Ops whose gradient has still to be written.

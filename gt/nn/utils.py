@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 from gt.client.arguments import cast
 from gt.client.autograd import no_grad
 from gt.client.creation import tensor
-from gt.client.emit import call, call_into_many
+from gt.client.emit import call, call_into_many, call_many
 from gt.client.functions import cat
 from gt.client.pointwise import clamp
 from gt.client.tensor import Tensor
@@ -17,7 +18,9 @@ from gt.ops import OPS
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "vector_to_parameters"]
 
-TOTAL_NORM, SCALE_MANY, CLAMP_MANY = OPS["total_norm"], OPS["scale_many"], OPS["clamp_many"]
+POWER_SUMS, TOTAL_POWER, SCALE_MANY, CLAMP_MANY = (
+    OPS[name] for name in ("power_sums", "total_power", "scale_many", "clamp_many")
+)
 
 #: tensors one instruction takes
 MOST = 2048
@@ -44,10 +47,12 @@ def get_total_norm(
     if not listed:
         return tensor(0.0)
     ord = float(norm_type)
-    parts = [call(TOTAL_NORM, piece, (("ord", ord),)) for piece in _pieces(listed)]
+    how = (("ord", ord),)
+    parts = [call(TOTAL_POWER, call_many(POWER_SUMS, piece, how), how) for piece in _pieces(listed)]
     if len(parts) > 1:
-        parts = [call(TOTAL_NORM, tuple(cast(p, parts[0].dtype) for p in parts), (("ord", ord),))]
-    total = parts[0]
+        parts = [call(TOTAL_POWER, tuple(cast(p, parts[0].dtype) for p in parts), how)]
+    root = parts[0] if ord in (0, 1, inf, -inf) else parts[0] ** (1 / ord)
+    total = root if root.dtype is listed[0].dtype else root.to(listed[0].dtype)
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(
             f"The total norm of order {ord} for gradients from `parameters` is non-finite, so it cannot be clipped. "

@@ -8,6 +8,7 @@ from gt.ops import (  # noqa: F401, importing a family declares its ops
     create,
     files,
     functions,
+    gradients,
     index,
     linalg,
     nn_attention,

@@ -12,6 +12,10 @@ from typing import Any
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.core import OPS, Attrs, op
 from gt.ops.infer import assignable, broadcast_shapes, shown, sizes, wrap_dims
+from gt.ops.split import shaped
+from gt.ops.splits_index import (
+    indexing, indexing_back, masking, placing, put, put_back, putting, putting_back, selecting, sliced, slicing,
+)  # fmt: skip
 from gt.types import INT, OperandType, Scalar, Shape, TensorType, bool_, int32, int64
 
 #: ("i",), ("s", length, step) or ("n",)
@@ -63,7 +67,7 @@ def _slice_back(needs: Any, g: Any, _y: Any, _x: Any, *starts: int, items: tuple
     return [g._op("view_backward", *starts, chain=chain, shape=tuple(_x.shape)), *(None,) * len(starts)]
 
 
-op("slice", infer=_sliced, view=True, vjp=_slice_back, kernel=_slice)
+op("slice", infer=_sliced, split=slicing, local=sliced, view=True, vjp=_slice_back, kernel=_slice)
 
 # -- writing into views --------------------------------------------------------------------
 
@@ -145,6 +149,8 @@ def _put_back(needs: Any, g: Any, _y: Any, _base: Any, _value: Any, *starts: int
 op(
     "put_view",
     infer=_put,
+    split=putting,
+    local=put,
     vjp=_put_back,
     torch=lambda torch, base, *rest, chain: _put_torch(
         torch, base.clone(memory_format=torch.contiguous_format), *rest, chain=chain
@@ -166,6 +172,8 @@ def _shown_in(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -
 op(
     "view_backward",
     infer=_shown_in,
+    split=putting_back,
+    local=put_back,
     vjp=lambda needs, g, _y, _x, *starts, chain, shape: [_through(g, starts, chain), *(None,) * len(starts)],
     torch=lambda torch, g, *starts, chain, shape: _put_torch(torch, g.new_zeros(shape), g, *starts, chain=chain),
     kernel=lambda np, g, *starts, chain, shape: _put_numpy(np, np.zeros(shape, dtype=g.dtype), g, *starts, chain=chain),
@@ -221,6 +229,7 @@ def _index_back(needs: Any, g: Any, _y: Any, _x: Any, *indices: Any, dims: Dims)
 op(
     "index",
     infer=_picked,
+    split=indexing,
     vjp=_index_back,
     torch=_index_torch,
     kernel=lambda np, x, *indices, dims: np.array(x[_expression(np.broadcast_arrays(*indices), dims)]),
@@ -266,6 +275,7 @@ def _place_back(
 op(
     "index_put",
     infer=_placed,
+    split=placing,
     vjp=_place_back,
     torch=lambda torch, x, *rest, **attrs: _place_torch(torch, x.clone(), *rest, **attrs),
     kernel=_place_numpy,
@@ -281,6 +291,8 @@ def _gathered_back(g: TensorType, *indices: OperandType, dims: Dims, shape: Shap
 op(
     "index_backward",
     infer=_gathered_back,
+    split=indexing_back,
+    local=shaped,
     vjp=lambda needs, g, _y, _x, *indices, dims, shape: [
         g._op("index", *indices, dims=dims),
         *(None,) * len(indices),
@@ -315,6 +327,7 @@ def _selected(x: TensorType, mask: TensorType, *, n: int) -> TensorType:
 op(
     "masked_select",
     infer=_selected,
+    split=selecting,
     vjp=(lambda g, _y, _x, mask, *, n: g.new_zeros(_x.shape)._op_("masked_put", mask, g), None),
     kernel=lambda xp, x, mask, *, n: x[mask],
 )
@@ -355,6 +368,7 @@ def _masked_back(g: Any, _y: Any, _x: Any, mask: Any, _value: Any) -> Any:
 op(
     "masked_put",
     infer=_masked,
+    split=masking,
     vjp=(lambda g, _y, _x, mask, _value: g._op("masked_put", mask, 0), None, _masked_back),
     torch=lambda torch, x, *rest: _masked_torch(torch, x.clone(), *rest),
     kernel=_masked_numpy,

@@ -1,4 +1,4 @@
-"""Ops that work on many tensors at once: the steps of optimizers, clipping and unscaling of gradients.
+"""The steps of optimizers: ops that work on many tensors at once.
 
 The operands of a step are columns of ``n`` tensors each: the parameters, then each kind of state, then the gradients;
 after them the numbers, which change with a schedule and so are no attributes. The results are the new parameters and
@@ -13,15 +13,25 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import op
-from gt.types import OperandType, Scalar, TensorType, bool_, float32
+from gt.ops.split import Apart, Split, letters
+from gt.types import OperandType, Scalar, TensorType
 
 #: one parameter's new values: (xp, parameter, *states, gradient, *numbers, **flags) -> (parameter, *states)
 Rule = Callable[..., tuple[Any, ...]]
 Columns = list[list[Any]]
 
 
-def _step(name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: Callable[..., None]) -> None:
-    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers."""
+def _step(
+    name: str,
+    kinds: Callable[..., int],
+    numbers: int,
+    rule: Rule,
+    many: Callable[..., None],
+    part: Callable[..., Split] | None = None,
+) -> None:
+    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers; ``part``
+    says how a parameter with what belongs to it is cut."""
+    part = part or _together
 
     def columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
         count = kinds(**flags) + 1
@@ -43,17 +53,39 @@ def _step(name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: 
     def kernel(xp: Any, *operands: Any, n: int, **flags: Any) -> Any:
         found, rest = columns(operands, n, flags)
         rows = [rule(xp, *row, *rest, **flags) for row in zip(*found, strict=True)]
-        return _alone(tuple(row[k] for k in range(len(found) - 1) for row in rows))
+        return alone(tuple(row[k] for k in range(len(found) - 1) for row in rows))
 
     def inplace(torch: Any, *operands: Any, n: int, **flags: Any) -> Any:
         found, rest = columns(operands, n, flags)
         many(torch, *found, *rest, **flags)
-        return _alone(operands[: n * (len(found) - 1)])
+        return alone(operands[: n * (len(found) - 1)])
 
-    op(name, infer=infer, kernel=kernel, inplace=inplace)
+    def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
+        found, _ = columns(operands, n, flags)
+        return Apart(tuple(
+            (tuple(k * n + i for k in range(len(found))), tuple(k * n + i for k in range(len(found) - 1)), part(*row))
+            for i, row in enumerate(zip(*found, strict=True))
+        ))  # fmt: skip
+
+    op(name, infer=infer, split=split, kernel=kernel, inplace=inplace)
 
 
-def _alone(results: tuple[Any, ...]) -> Any:
+def _together(*row: TensorType) -> Split:
+    """A parameter, its states and its gradient, element by element."""
+    names = letters(row[0].ndim)
+    if any(t.shape != row[0].shape for t in row):
+        names = "." * len(names)
+    own = [names if t.shape == row[0].shape else "." * t.ndim for t in row]
+    return Split(f"{','.join(own)}->{','.join(own[:-1])}")
+
+
+def _whole(*row: TensorType) -> Split:
+    """A parameter's update depends on all of it."""
+    own = ["." * t.ndim for t in row]
+    return Split(f"{','.join(own)}->{','.join(own[:-1])}")
+
+
+def alone(results: tuple[Any, ...]) -> Any:
     """A single result is no tuple."""
     return results if len(results) > 1 else results[0]
 
@@ -266,85 +298,4 @@ def _adafactor_many(torch: Any, params: list[Any], *rest: Any, factored: bool, m
             target.copy_(new)
 
 
-_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many)
-
-
-# -- gradients, all at once ----------------------------------------------------------------
-
-
-def _tensors(*operands: OperandType) -> tuple[TensorType, ...]:
-    if not operands or any(isinstance(t, Scalar) for t in operands):
-        raise DTypeError("takes tensors")
-    return operands  # type: ignore[return-value]
-
-
-def _total_norm(xp: Any, *xs: Any, ord: float) -> Any:
-    return xp.linalg.vector_norm(xp.stack([xp.linalg.vector_norm(x, ord=ord) for x in xs]), ord=ord)
-
-
-def _total_norm_torch(torch: Any, *xs: Any, ord: float) -> Any:
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(xs, ord)), ord)
-
-
-op(
-    "total_norm",
-    infer=lambda *xs, **_: TensorType((), _tensors(*xs)[0].dtype),
-    kernel=_total_norm,
-    torch=_total_norm_torch,
-)
-
-
-def _scale_many_(torch: Any, *xs: Any) -> Any:
-    torch._foreach_mul_(list(xs[:-1]), xs[-1])
-    return _alone(xs[:-1])
-
-
-op(
-    "scale_many",
-    infer=lambda *xs: _tensors(*xs)[:-1],
-    kernel=lambda xp, *xs: _alone(tuple(x * xs[-1] for x in xs[:-1])),
-    inplace=_scale_many_,
-)
-
-
-def _clamp_many_(torch: Any, *operands: Any) -> Any:
-    *xs, low, high = operands
-    torch._foreach_clamp_min_(xs, low)
-    torch._foreach_clamp_max_(xs, high)
-    return _alone(tuple(xs))
-
-
-op(
-    "clamp_many",
-    infer=lambda *xs: _tensors(*xs[:-2]),
-    kernel=lambda xp, *xs: _alone(tuple(xp.clip(x, *xs[-2:]) for x in xs[:-2])),
-    inplace=_clamp_many_,
-)
-
-
-def _unscale_types(*operands: OperandType) -> tuple[TensorType, ...]:
-    *xs, found, factor = operands
-    if found not in (TensorType((), float32), TensorType((), bool_)) or not isinstance(factor, Scalar):
-        raise DTypeError("takes gradients, a 0-d tensor that says whether one was not finite, and a number")
-    return _tensors(*xs, found)
-
-
-def _unscale(xp: Any, *operands: Any) -> tuple[Any, ...]:
-    *xs, found, factor = operands
-    bad = sum(((~xp.isfinite(x)).sum() for x in xs), start=xp.zeros_like(found)) > 0
-    return (*(x * factor for x in xs), xp.where(bad, xp.ones_like(found), found))
-
-
-def _unscale_(torch: Any, *operands: Any) -> Any:
-    *xs, found, factor = operands
-    by_dtype: dict[Any, list[Any]] = {}
-    for x in xs:
-        by_dtype.setdefault(x.dtype, []).append(x)
-    number = torch.full((1,), factor, dtype=torch.float32, device=found.device)
-    for some in by_dtype.values():
-        torch._amp_foreach_non_finite_check_and_unscale_(some, found.view(1), number)
-    return (*xs, found)
-
-
-#: gradients times a number; the last result is 1 if any of them was not finite, else as it was
-op("amp_unscale", infer=_unscale_types, kernel=_unscale, inplace=_unscale_)
+_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many, _whole)

@@ -8,6 +8,7 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.core import op
 from gt.ops.index import positions
 from gt.ops.infer import shown, sizes, wrap_dim
+from gt.ops.splits_index import gathering, scattering, scattering_sums
 from gt.types import OperandType, Scalar, Shape, TensorType, bool_
 
 
@@ -41,6 +42,7 @@ def _gather_numpy(np: Any, x: Any, index: Any, *, dim: int) -> Any:
 op(
     "gather",
     infer=_gathered,
+    split=gathering,
     vjp=(lambda g, _y, _x, index, *, dim: g.new_zeros(_x.shape)._op_("scatter_add", index, g, dim=dim), None),
     torch=lambda torch, x, index, *, dim: torch.gather(x, dim, index),
     kernel=_gather_numpy,
@@ -110,6 +112,7 @@ def _grown(back: Any, source: Any) -> Any:
 op(
     "scatter",
     infer=_scattered,
+    split=scattering,
     vjp=(
         lambda g, _y, _x, index, _source, *, dim: g._op("scatter", index, 0, dim=dim),
         None,
@@ -123,6 +126,7 @@ op(
 op(
     "scatter_add",
     infer=_added,
+    split=scattering_sums,
     vjp=(
         lambda g, _y, _x, _index, _source, *, dim: g,
         None,
@@ -234,6 +238,7 @@ _FOLD_BACKS = {
 op(
     "scatter_reduce",
     infer=_folded,
+    split=scattering,
     vjp=_fold_back,
     torch=lambda torch, x, index, source, *, dim, reduce, include_self: torch.scatter_reduce(
         x, dim, index, source, reduce, include_self=include_self

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
 from gt.ops.infer import shown, without, wrap_dim
+from gt.ops.split import Split, along, folding, letters
 from gt.types import OperandType, Scalar, TensorType, bool_, int32, int64
 
 
@@ -36,6 +38,7 @@ def _ordered_back(g: Any, y: Any, _x: Any, *, dim: int, **how: Any) -> Any:
 op(
     "sort",
     infer=_sorted,
+    split=partial(along, results=2),
     vjp=(_ordered_back,),
     torch=lambda torch, x, *, dim, descending, stable: torch.sort(x, dim=dim, descending=descending, stable=stable),
     kernel=_sort_numpy,
@@ -62,6 +65,7 @@ def _topk_numpy(np: Any, x: Any, *, k: int, dim: int, largest: bool, sorted: boo
 op(
     "topk",
     infer=_topped,
+    split=partial(along, results=2),
     vjp=(_ordered_back,),
     torch=lambda torch, x, **attrs: torch.topk(x, **attrs),
     kernel=_topk_numpy,
@@ -97,6 +101,7 @@ def _kth_back(g: Any, y: Any, _x: Any, *, k: int, dim: int, keepdim: bool) -> An
 op(
     "kthvalue",
     infer=_kth,
+    split=partial(folding, results=2),
     vjp=(_kth_back,),
     torch=lambda torch, x, *, k, dim, keepdim: torch.kthvalue(x, k, dim, keepdim),
     kernel=_kth_numpy,
@@ -128,9 +133,16 @@ def _find_numpy(np: Any, row: Any, values: Any, *, right: bool, out_int32: bool)
     return made
 
 
+def _finding(row: TensorType, values: TensorType, **how: bool) -> Split:
+    """Each value by itself; its place in a row is the sum of its places in parts of it."""
+    names = letters(values.ndim)
+    return Split(f"{names[:-1] if row.ndim > 1 else ''}Z,{names}->{names}")
+
+
 op(
     "searchsorted",
     infer=_found,
+    split=_finding,
     torch=lambda torch, row, values, *, right, out_int32: torch.searchsorted(
         row.contiguous(), values.contiguous(), right=right, out_int32=out_int32
     ),

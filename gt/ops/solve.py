@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
 from gt.ops.infer import broadcast_shapes
+from gt.ops.split import Split, leading
 from gt.types import TensorType, float32, float64
 
 
@@ -37,6 +39,7 @@ def _wide(g: Any) -> Any:
 op(
     "inv",
     infer=_square,
+    split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(lambda g, y, _x: -(y.mT @ g @ y.mT),),
     torch=lambda torch, x: torch.linalg.inv(x),
     kernel=lambda np, x: np.linalg.inv(x),
@@ -45,6 +48,7 @@ op(
 op(
     "det",
     infer=_numbers,
+    split=partial(leading, inner=(2,), outer=(0,)),
     vjp=(lambda g, y, x: _wide(g * y) * x._op("inv").mT,),
     torch=lambda torch, x: torch.linalg.det(x),
     kernel=lambda np, x: np.linalg.det(x),
@@ -58,6 +62,7 @@ def _slogdet_back(g: Any, _y: Any, x: Any) -> Any:
 op(
     "slogdet",
     infer=lambda x: (_numbers(x), _numbers(x)),
+    split=partial(leading, inner=(2,), outer=(0, 0)),
     vjp=(_slogdet_back,),
     torch=lambda torch, x: torch.linalg.slogdet(x),
     kernel=lambda np, x: np.linalg.slogdet(x),
@@ -81,11 +86,19 @@ def _solve_back(needs: Any, g: Any, y: Any, a: Any, _b: Any) -> list[Any]:
     return [-(right @ y.mT) if needs[0] else None, right]
 
 
+def _solving(a: TensorType, b: TensorType, **how: bool) -> Split:
+    """Batches, and columns of the right side."""
+    left, made = leading(a, b, inner=(2, 2), outer=(2,)).indices.split("->")
+    return Split(f"{left[:-1]}Z->{made[:-1]}Z", linear=((1,),))
+
+
 op(
     "solve",
     infer=_solved,
+    split=_solving,
     vjp=_solve_back,
-    torch=lambda torch, a, b: torch.linalg.solve(a, b),
+    # torch would take a matrix for a batch of vectors where the sizes allow it
+    torch=lambda torch, a, b: torch.linalg.solve(a, b.expand(*a.shape[:-2], *b.shape[-2:]) if b.ndim < a.ndim else b),
     kernel=lambda np, a, b: np.linalg.solve(*_stretched(np, a, b)),
 )
 
@@ -115,6 +128,7 @@ def _triangular_numpy(np: Any, a: Any, b: Any, *, upper: bool, unitriangular: bo
 op(
     "solve_triangular",
     infer=_solved,
+    split=_solving,
     vjp=_triangular_back,
     torch=lambda torch, a, b, *, upper, unitriangular: torch.linalg.solve_triangular(
         a, b, upper=upper, unitriangular=unitriangular
@@ -138,6 +152,7 @@ def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
 op(
     "cholesky",
     infer=_square,
+    split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(_cholesky_back,),
     torch=lambda torch, x: torch.linalg.cholesky(x),
     kernel=lambda np, x: np.linalg.cholesky(x),
@@ -178,6 +193,7 @@ def _tall_back(gq: Any, gr: Any, q: Any, r: Any) -> Any:
 op(
     "qr",
     infer=_factored,
+    split=partial(leading, inner=(2,), outer=(2, 2)),
     vjp=(_qr_back,),
     torch=lambda torch, x, *, mode: torch.linalg.qr(x, mode),
     kernel=lambda np, x, *, mode: np.linalg.qr(x, mode=mode),
@@ -207,6 +223,7 @@ def _eigh_back(g: Any, y: Any, _x: Any) -> Any:
 op(
     "eigh",
     infer=_spectral,
+    split=partial(leading, inner=(2,), outer=(1, 2)),
     vjp=(_eigh_back,),
     torch=lambda torch, x: torch.linalg.eigh(x),
     kernel=lambda np, x: np.linalg.eigh(x),
@@ -253,6 +270,7 @@ def _skew(x: Any) -> Any:
 op(
     "svd",
     infer=_singular,
+    split=partial(leading, inner=(2,), outer=(2, 1, 2)),
     vjp=(_svd_back,),
     torch=lambda torch, x, *, full_matrices: torch.linalg.svd(x, full_matrices),
     kernel=lambda np, x, *, full_matrices: np.linalg.svd(x, full_matrices=full_matrices),

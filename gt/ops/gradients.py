@@ -1,0 +1,147 @@
+"""Ops on all gradients at once: their norm, clipping and unscaling."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from gt.errors import DTypeError
+from gt.ops.core import Types, op
+from gt.ops.nn_norm import statistic
+from gt.ops.optim import alone
+from gt.ops.split import Apart, Split, elementwise, letters
+from gt.types import OperandType, Scalar, TensorType, bool_, float32
+
+
+def _tensors(*operands: OperandType) -> tuple[TensorType, ...]:
+    if not operands or any(isinstance(t, Scalar) for t in operands):
+        raise DTypeError("takes tensors")
+    return operands  # type: ignore[return-value]
+
+
+# -- the norm of all -----------------------------------------------------------------------
+# in two ops and a root, and not in one: the sums of tensors that are cut come together before the root is taken
+
+#: what is put together otherwise than by adding
+_EXTREMES = {inf: "max", -inf: "min"}
+
+
+def _power_types(*xs: TensorType, ord: float) -> Types:
+    return tuple(TensorType((), statistic(x.dtype)) for x in _tensors(*xs))
+
+
+def _powers_numpy(np: Any, *xs: Any, ord: float) -> Any:
+    wide = [np.abs(x.astype(np.promote_types(x.dtype, np.float32))) for x in xs]
+    if ord in _EXTREMES:
+        return alone(tuple(getattr(np, _EXTREMES[ord])(x) for x in wide))
+    return alone(tuple((x != 0).sum() if ord == 0 else (x**ord).sum() for x in wide))
+
+
+def _powers_torch(torch: Any, *xs: Any, ord: float) -> Any:
+    if ord not in (0, 1, 2, inf):  # what torch has no kernel for that takes them together
+        norms = [torch.linalg.vector_norm(x, ord, dtype=torch.promote_types(x.dtype, torch.float32)) for x in xs]
+    else:
+        norms = torch._foreach_norm(xs, ord, dtype=torch.promote_types(xs[0].dtype, torch.float32))
+    return alone(tuple(norms if ord in (0, 1, inf, -inf) else torch._foreach_pow(norms, ord)))
+
+
+def _powering(*xs: TensorType, ord: float) -> Apart:
+    how = _EXTREMES.get(ord, "sum")
+    names = [letters(x.ndim) for x in xs]
+    parts = [Split(f"{n}->", reduce=how, filled="" if how == "sum" else n) for n in names]
+    return Apart(tuple(((i,), (i,), part) for i, part in enumerate(parts)))
+
+
+#: of each tensor, the sum of its elements' powers; of infinite order, the greatest or the least
+op("power_sums", infer=_power_types, split=_powering, torch=_powers_torch, kernel=_powers_numpy)
+
+
+def _put_together(*xs: TensorType, ord: float) -> TensorType:
+    if any(x is not xs[0] or x.ndim for x in _tensors(*xs)):
+        raise DTypeError("takes tensors of one dtype, without dims")
+    return xs[0]
+
+
+def _adding(*xs: TensorType, ord: float) -> Split:
+    return Split(f"{',' * (len(xs) - 1)}->", linear=() if ord in _EXTREMES else (tuple(range(len(xs))),))
+
+
+op(
+    "total_power",
+    infer=_put_together,
+    split=_adding,
+    torch=lambda torch, *xs, ord: getattr(torch.stack(xs), {inf: "amax", -inf: "amin"}.get(ord, "sum"))(),
+    kernel=lambda np, *xs, ord: getattr(np, _EXTREMES.get(ord, "sum"))(np.stack(xs)),
+)
+
+# -- scaled and kept within bounds ---------------------------------------------------------
+
+
+def _scale_many_(torch: Any, *xs: Any) -> Any:
+    torch._foreach_mul_(list(xs[:-1]), xs[-1])
+    return alone(xs[:-1])
+
+
+def _scaling(*xs: TensorType) -> Apart:
+    last = len(xs) - 1
+    return Apart(tuple(((i, last), (i,), elementwise(x, xs[last], linear=((0,),))) for i, x in enumerate(xs[:-1])))
+
+
+op(
+    "scale_many",
+    infer=lambda *xs: _tensors(*xs)[:-1],
+    split=_scaling,
+    kernel=lambda xp, *xs: alone(tuple(x * xs[-1] for x in xs[:-1])),
+    inplace=_scale_many_,
+)
+
+
+def _clamp_many_(torch: Any, *operands: Any) -> Any:
+    *xs, low, high = operands
+    torch._foreach_clamp_min_(xs, low)
+    torch._foreach_clamp_max_(xs, high)
+    return alone(tuple(xs))
+
+
+op(
+    "clamp_many",
+    infer=lambda *xs: _tensors(*xs[:-2]),
+    split=lambda *xs: Apart(tuple(((i,), (i,), elementwise(x)) for i, x in enumerate(xs[:-2]))),
+    kernel=lambda xp, *xs: alone(tuple(xp.clip(x, *xs[-2:]) for x in xs[:-2])),
+    inplace=_clamp_many_,
+)
+
+
+def _unscale_types(*operands: OperandType) -> tuple[TensorType, ...]:
+    *xs, found, factor = operands
+    if found not in (TensorType((), float32), TensorType((), bool_)) or not isinstance(factor, Scalar):
+        raise DTypeError("takes gradients, a 0-d tensor that says whether one was not finite, and a number")
+    return _tensors(*xs, found)
+
+
+def _unscale(xp: Any, *operands: Any) -> tuple[Any, ...]:
+    *xs, found, factor = operands
+    bad = sum(((~xp.isfinite(x)).sum() for x in xs), start=xp.zeros_like(found)) > 0
+    return (*(x * factor for x in xs), xp.where(bad, xp.ones_like(found), found))
+
+
+def _unscale_(torch: Any, *operands: Any) -> Any:
+    *xs, found, factor = operands
+    by_dtype: dict[Any, list[Any]] = {}
+    for x in xs:
+        by_dtype.setdefault(x.dtype, []).append(x)
+    number = torch.full((1,), factor, dtype=torch.float32, device=found.device)
+    for some in by_dtype.values():
+        torch._amp_foreach_non_finite_check_and_unscale_(some, found.view(1), number)
+    return (*xs, found)
+
+
+def _unscaling(*operands: OperandType) -> Apart:
+    """Each worker knows what it found in its blocks: together that is the greatest of what they found."""
+    xs = operands[:-2]
+    flag = Split("->", reduce="max", terms=True)
+    return Apart((*(((i,), (i,), elementwise(x)) for i, x in enumerate(xs)), ((len(xs),), (len(xs),), flag)))
+
+
+#: gradients times a number; the last result is 1 if any of them was not finite, else as it was
+op("amp_unscale", infer=_unscale_types, split=_unscaling, kernel=_unscale, inplace=_unscale_)

@@ -1,0 +1,202 @@
+"""How ops that pick and put elements may be cut: the dims they take whole, and the index's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.ops.infer import broadcast_shapes
+from gt.ops.split import Cut, Groups, Split, counted, letters, stretched, summable, tensors, without
+from gt.types import OperandType, Scalar, Shape, TensorType
+
+FIRST: Groups = ((0,),)
+Items = tuple[tuple[Any, ...], ...]
+Chain = tuple[tuple[str, Any], ...]
+Dims = tuple[int, ...]
+
+# -- basic indexing ------------------------------------------------------------------------
+
+
+def _seen(shape: Shape, items: Items) -> tuple[str, str]:
+    """The names of a tensor's dims and of those of its view: dims that are taken as a whole are letters."""
+    names, view, dim = list(letters(len(shape))), "", 0
+    for kind, *how in items:
+        if kind == "n":
+            view += "."
+            continue
+        if how != [shape[dim], 1]:
+            names[dim] = "."
+        view += "" if kind == "i" else names[dim]
+        dim += 1
+    return "".join(names), view
+
+
+def slicing(x: TensorType, *starts: OperandType, items: Items) -> Split:
+    names, view = _seen(x.shape, items)
+    return Split(f"{names}->{view}", linear=FIRST)
+
+
+def _sliced(items: Items, whole: Shape, block: Shape) -> Items:
+    """The items for a block: what was all of a dim is all of the block's."""
+    made, dim = [], 0
+    for item in items:
+        if item[0] == "n":
+            made.append(item)
+            continue
+        made.append(("s", block[dim], 1) if item == ("s", whole[dim], 1) else item)
+        dim += 1
+    return tuple(made)
+
+
+def sliced(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+    return {**attrs, "items": _sliced(attrs["items"], cut.whole_ins[0].shape, cut.ins[0].shape)}
+
+
+def _only_slice(chain: Chain, shape: Shape) -> Items | None:
+    """The items, if the chain is nothing but a slice, or nothing."""
+    if not chain:
+        return tuple(("s", n, 1) for n in shape)
+    ((_, attrs), *more) = chain
+    return None if more or "items" not in dict(attrs) else dict(attrs)["items"]
+
+
+def putting(base: TensorType, value: OperandType, *starts: OperandType, chain: Chain) -> Split | None:
+    items = _only_slice(chain, base.shape)
+    if items is None:
+        return None
+    names, view = _seen(base.shape, items)
+    if isinstance(value, Scalar):
+        return Split(f"{names}->{names}")
+    sizes = _view_shape(base.shape, items)
+    extra = max(0, value.ndim - len(sizes))  # leading sizes of 1 that torch overlooks
+    own = "." * extra + stretched(view, sizes, value.shape[extra:])
+    return Split(f"{names},{own}->{names}", linear=((0, 1),) if summable(value, base.dtype) else ())
+
+
+def _view_shape(shape: Shape, items: Items) -> Shape:
+    return tuple(1 if item[0] == "n" else item[1] for item in items if item[0] != "i")
+
+
+def put(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+    if not attrs["chain"]:
+        return attrs
+    ((name, how),) = attrs["chain"]
+    items = _sliced(dict(how)["items"], cut.whole_outs[0].shape, cut.outs[0].shape)
+    return {**attrs, "chain": ((name, (("items", items),)),)}
+
+
+def putting_back(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> Split | None:
+    items = _only_slice(chain, shape)
+    if items is None:
+        return None
+    names, view = _seen(shape, items)
+    return Split(f"{view}->{names}", linear=FIRST)
+
+
+def put_back(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+    return {**put(attrs, cut), "shape": cut.outs[0].shape}
+
+
+# -- by tensors of positions ---------------------------------------------------------------
+
+
+def _places(ndim: int, indices: tuple[TensorType, ...], dims: Dims) -> tuple[str, list[str], str]:
+    """The names of the tensor's dims, of each index's, and of what is picked."""
+    names = without(letters(ndim), dims)
+    shape = broadcast_shapes(*(i.shape for i in indices))
+    picked = letters(len(shape), ndim)
+    rest = "".join(c for d, c in enumerate(names) if d not in dims)
+    front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    return names, [stretched(picked, shape, i.shape) for i in indices], rest[:front] + picked + rest[front:]
+
+
+def indexing(x: TensorType, *indices: TensorType, dims: Dims) -> Split:
+    names, at, made = _places(x.ndim, indices, dims)
+    return Split(f"{','.join((names, *at))}->{made}", linear=FIRST)
+
+
+def indexing_back(g: TensorType, *indices: TensorType, dims: Dims, shape: Shape) -> Split:
+    """What the index holds is spread: a part of it gives a term."""
+    names, at, made = _places(len(shape), indices, dims)
+    return Split(f"{','.join((made, *at))}->{names}", linear=FIRST)
+
+
+def placing(x: TensorType, value: OperandType, *indices: TensorType, dims: Dims, accumulate: bool) -> Split:
+    """Every worker has all of the index."""
+    names, at, made = _places(x.ndim, indices, dims)
+    made = "".join(c if c in names else "." for c in made)
+    left = [names]
+    if isinstance(value, TensorType):
+        sizes = tuple(x.shape[names.index(c)] if c != "." else 1 for c in made)
+        extra = max(0, value.ndim - len(made))
+        own = stretched(made, sizes, value.shape[extra:])
+        left.append("." * extra + own)
+    whole = ["." * i.ndim for i in indices]
+    linear: Groups = ((0, 1),) if isinstance(value, TensorType) and summable(value, x.dtype) else ()
+    return Split(f"{','.join((*left, *whole))}->{names}", linear=linear)
+
+
+# -- along one dim -------------------------------------------------------------------------
+
+
+def _common(ndim: int, dim: int, *shapes: Shape) -> str:
+    """The names of the dims, but for this one, in which all are of one size."""
+    alike = [d for d in range(ndim) if d != dim and len({s[d] for s in shapes}) == 1]
+    return without(letters(ndim), [d for d in range(ndim) if d not in alike])
+
+
+def _with(names: str, dim: int, letter: str) -> str:
+    return names[:dim] + letter + names[dim + 1 :] if names else names
+
+
+def _odd(x: TensorType, index: TensorType, *source: OperandType) -> bool:
+    """A tensor without dims among others, or an index of nothing."""
+    shapes = [t.shape for t in (x, index, *tensors(source))]
+    return not index.numel or len({len(s) for s in shapes}) > 1 or not x.ndim
+
+
+def gathering(x: TensorType, index: TensorType, *, dim: int) -> Split | None:
+    if _odd(x, index):
+        return None
+    names = _common(x.ndim, dim, x.shape, index.shape)
+    own = _with(names, dim, "Z")
+    return Split(f"{names},{own}->{own}", linear=FIRST)
+
+
+def scattering(x: TensorType, index: TensorType, source: OperandType, *, dim: int, **how: Any) -> Split | None:
+    """Where several write to one place, or fold there, all of them must be on one worker."""
+    if _odd(x, index, source):
+        return None
+    given = tensors((source,))
+    names = _common(x.ndim, dim, x.shape, index.shape, *(t.shape for t in given))
+    linear = counted(((0, 2),), (x, index, source)) if how.get("reduce", "sum") == "sum" else ()
+    return Split(f"{','.join([names] * (2 + len(given)))}->{names}", linear=linear)
+
+
+def scattering_sums(x: TensorType, index: TensorType, source: TensorType, *, dim: int) -> Split | None:
+    if _odd(x, index, source):
+        return None
+    names = _common(x.ndim, dim, x.shape, index.shape, source.shape)
+    own = _with(names, dim, "Z" if index.shape[dim] == source.shape[dim] else ".")
+    return Split(f"{names},{own},{own}->{names}", linear=((0, 2),), added=(0,))
+
+
+# -- by masks ------------------------------------------------------------------------------
+
+
+def selecting(x: TensorType, mask: TensorType, *, n: int) -> Split:
+    """What the mask leaves whole."""
+    rest = letters(x.ndim - mask.ndim)
+    return Split(f"{'.' * mask.ndim}{rest},{'.' * mask.ndim}->.{rest}", linear=FIRST)
+
+
+def masking(x: TensorType, mask: TensorType, value: OperandType) -> Split:
+    rows = x.ndim - mask.ndim
+    names = letters(x.ndim)
+    if isinstance(value, Scalar):
+        return Split(f"{names},{names[: mask.ndim]}->{names}")
+    if value.ndim > rows and value.shape[-rows - 1] != 1:  # a row for each that the mask chooses
+        names = "." * mask.ndim + names[mask.ndim :]
+    extra = max(0, value.ndim - rows)
+    own = "." * extra + stretched(names[mask.ndim :], x.shape[mask.ndim :], value.shape[extra:])
+    linear: Groups = ((0, 2),) if summable(value, x.dtype) else ()
+    return Split(f"{names},{names[: mask.ndim]},{own}->{names}", linear=linear)

@@ -1,0 +1,185 @@
+"""What the splits claim, tried by brute force: none wrong and none missing.
+
+``GT_SEEDS=5 pytest tests/test_splits.py`` takes that many samples of each kind, and draws their values so many times.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gt.ops import OPS
+from gt.ops.placement import Partial
+from gt.ops.split import Apart, Row, Split, rows
+from gt.types import TensorType, float32
+from tests.cutting import Call, found, paths, show, works
+from tests.samples import Sample, T, V, samples
+
+SEEDS = int(os.environ.get("GT_SEEDS", "1"))
+#: rows a sample tries in the search for missing ones
+TRIED = 150 * SEEDS
+
+#: Ops that run on whole tensors only, and why.
+GATHERED = {
+    "upload": "its bytes are one message; the dispatcher cuts what it sends",
+    "save_file": "one worker writes one file",
+    "load_file": "one worker reads one file",
+    "nonzero": "where a result stands depends on all that are before it",
+    "masked_scatter": "which element goes where depends on all of the mask before it",
+    "masked_scatter_backward": "as masked_scatter",
+    "median": "the middle of parts is not the middle",
+    "nanmedian": "the middle of parts is not the middle",
+    "unique_ranks": "a rank is among all rows",
+    "histc": "with equal bounds they are those of all elements",
+}
+
+#: Rows that work and are not claimed: (ops, the row, why).
+LUCK = [
+    ("exp exp2 pow", r".*-> P\(prod\)", "a power of a sum is a product of powers: nobody wants factors"),
+    ("nan_to_num hardshrink softshrink", r"P\(sum\) -> P\(sum\)", "the same as nothing at all for these values"),
+    ("clamp var std", r"P\(sum\) -> R", "a constant for these attributes"),
+    ("nextafter", ".*", "so near to its first operand that no test tells them apart"),
+    ("xlogy", r"P\(sum\) \S+ -> P\(sum\)", "linear in the first operand but where the logarithm is infinite"),
+    ("heaviside", r"\S+ P\(sum\) -> .*", "no operand is zero, and then the values do not matter"),
+    ("logcumsumexp", ".*", "infinities swallow everything"),
+    ("prod", r".*P\(prod\)|S\(\d\) -> P\(max\)", "zeros swallow everything"),
+    ("any all", r"S\(\d\) -> R", "the same truth in each block"),
+    ("vector_norm", r".*-> R|.*P\(prod\)", "all, or none, are zero"),
+    ("dropout dropout_backward", r"P\(sum\).*-> R.*", "nothing is left of it with p=1"),
+    ("cat", r"S\(0\) -> S\(0\)", "a single tensor"),
+    ("convolution convolution_backward", r".*S\([2-4]\).*", "a kernel of one element looks at no neighbours"),
+    ("put_view copy", r"(P\(sum\)|S\(\d\)|R) .*", "all of the target is written over: what was in it does not matter"),
+    ("masked_put", r"P\(sum\) R -> P\(sum\)", "a mask that chooses nothing"),
+    ("index_put", r"P\(sum\) S\(\d\) -> P\(sum\)", "a number that every worker adds for its part of the index"),
+    ("max_pool_backward", r".*-> P\(sum\)", "without windows it only adds up at places: a term for each part of them"),
+    ("nll_loss", r".*P\(max\).*", "the same total in each block"),
+    ("nll_loss_backward", r".* P\(sum\).*", "the input's values do not matter; and linear in weights, as below"),
+    ("mse_loss_backward", r"R P\(sum\) P\(sum\) -> P\(sum\)", "linear in the difference: activations and targets are no terms"),
+    (
+        "layer_norm rms_norm group_norm batch_norm batch_norm_tracked layer_norm_backward rms_norm_backward "
+        "group_norm_backward batch_norm_backward batch_norm_inference nll_loss binary_cross_entropy "
+        "binary_cross_entropy_backward binary_cross_entropy_with_logits",
+        r".*P\(sum\).* -> .*",
+        "linear in weights and biases, or in statistics: these are never terms",
+    ),
+]  # fmt: skip
+
+
+def kind(sample: Sample) -> tuple[Any, ...]:
+    """Samples of one kind differ in their values, and in the widths of their dtypes."""
+    operands = tuple((x.shape, x.of) if isinstance(x, T) else str(x) for x in sample.operands)
+    return operands, dtypes(sample), str({k: v for k, v in sample.attrs.items() if k != "dtype"})
+
+
+def dtypes(sample: Sample) -> tuple[str, ...]:
+    return tuple(x.dtype[0] for x in sample.operands if isinstance(x, T | V))
+
+
+def in_halves(sample: Sample) -> bool:
+    """Their rounding hides what is wrong."""
+    return any(f"{d}" in str(sample) for d in ("bfloat16", "float16"))
+
+
+def by_op() -> dict[str, list[Sample]]:
+    """Some samples of each kind, for each op that can be cut."""
+    made: dict[str, dict[Any, list[Sample]]] = {}
+    for sample in samples():
+        if OPS[sample.op].split is not None and not in_halves(sample):
+            made.setdefault(sample.op, {}).setdefault(kind(sample), []).append(sample)
+    return {op: [s for same in kinds.values() for s in same[:SEEDS]] for op, kinds in made.items()}
+
+
+SAMPLES = by_op()
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what torch warns about is looked at elsewhere
+        yield
+
+
+def test_every_op_is_cut_or_says_why_not() -> None:
+    assert {name for name, op in OPS.items() if op.split is None} == set(GATHERED)
+    assert set(SAMPLES) == set(OPS) - set(GATHERED)
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_every_row_works(op: str) -> None:
+    for sample in SAMPLES[op]:
+        call = Call(sample)
+        for workers in (2, 3):
+            for row in call.rows(workers):
+                assert works(call, (row,), (workers,)), f"{sample} over {workers}: {show(row)}"
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_every_row_works_on_a_mesh(op: str) -> None:
+    calls = [Call(sample) for sample in SAMPLES[op][:: -(-len(SAMPLES[op]) // 8)]]
+    for call in sorted(calls, key=lambda c: sum(t.numel for t in c.ins))[-SEEDS:]:
+        for path in paths(call, (2, 2)):
+            assert works(call, path, (2, 2)), f"{call.sample}: {' then '.join(map(show, path))}"
+
+
+@pytest.mark.parametrize("op", SAMPLES)
+def test_no_row_is_missing(op: str) -> None:
+    for alike in alike_in_rank(SAMPLES[op]):
+        calls = [(Call(s, draw), workers) for s in alike for draw, workers in ((0, 3), (1, 2), *((d, 2) for d in range(2, SEEDS + 1)))]
+        if isinstance(calls[0][0].split(), Apart):
+            continue
+        working = set.intersection(*(found(call, workers, TRIED) for call, workers in calls))
+        claimed = {row for call, workers in calls for row in call.rows(workers)}
+        missing = [show(row) for row in working - claimed if not lucky(op, row, calls[0][0])]
+        assert not missing, f"{alike[0]}: {missing}"
+
+
+def alike_in_rank(chosen: list[Sample]) -> list[list[Sample]]:
+    """Samples that are cut alike; with enough in them that little goes well by luck."""
+    made: dict[Any, list[Sample]] = {}
+    for sample in chosen:
+        call = Call(sample)
+        large = all(t.numel for t in (*call.ins, *call.outs)) and any(t.numel > 1 for t in call.ins or call.outs)
+        if large and "special" not in str(sample) and len(call.ins) < 6:
+            ranks = tuple(tuple(n == 1 for n in x.shape) if isinstance(x, T) else str(x) for x in sample.operands)
+            attrs = str({k: v for k, v in sample.attrs.items() if k != "dtype"})
+            made.setdefault((ranks, attrs, dtypes(sample)), []).append(sample)
+    return [same[: SEEDS + 1] for same in made.values()]
+
+
+def lucky(op: str, row: Row, call: Call) -> bool:
+    if any(isinstance(p, Partial) for p in row.ins) and not any(t.dtype.kind == "f" for t in call.outs):
+        return True  # a truth or a place that is the same in each term
+    return any(op in ops.split() and re.fullmatch(pattern, show(row)) for ops, pattern, _ in LUCK)
+
+
+# -- the notation --------------------------------------------------------------------------
+
+
+def shown(split: Split, ins: list[tuple[int, ...]], outs: list[tuple[int, ...]], workers: int) -> list[str]:
+    types = [[TensorType(s, float32) for s in shapes] for shapes in (ins, outs)]
+    return [show(row) for row in rows(split, types[0], types[1], workers)]
+
+
+NOTATION = [
+    (Split("mk,kn->mn"), [(4, 6), (6, 5)], [(4, 5)], "R R -> R|S(0) R -> S(0)|S(1) S(0) -> P(sum)|R S(1) -> S(1)"),
+    (Split("a.->a."), [(4, 6)], [(4, 6)], "R -> R|S(0) -> S(0)"),
+    (Split("ab->a", reduce="max"), [(4, 6)], [(4,)], "R -> R|S(0) -> S(0)|S(1) -> P(max)"),
+    (Split("ab->a", filled="b"), [(1, 1)], [(1,)], "R -> R|S(0) -> S(0)"),
+    (Split("->a"), [], [(4,)], " -> R| -> S(0)"),
+    (Split("k,k,->", added=(2,)), [(4,), (4,), ()], [()], "R R R -> R|S(0) S(0) P(sum) -> P(sum)"),
+    (Split("a->a,", reduce="sum,same"), [(4,)], [(4,), ()], "R -> R R|S(0) -> S(0) R"),
+    (Split("a->a,a", linear=((0,),), still=(1,)), [(4,)], [(4,), (4,)], "R -> R R|S(0) -> S(0) S(0)|P(sum) -> P(sum) R"),
+    (Split("->", reduce="max", terms=True), [()], [()], "R -> P(max)"),
+    (Split("a.->a"), [(4, 3)], [(12,)], "R -> R|S(0) -> S(0)"),
+    (Split("a.->a"), [(5, 3)], [(15,)], "R -> R"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("split", "ins", "outs", "expected"), NOTATION, ids=str)
+def test_the_notation(split: Split, ins: Any, outs: Any, expected: str) -> None:
+    assert shown(split, ins, outs, 2) == expected.split("|")
