@@ -61,6 +61,8 @@ class Program:
 
     #: how often an operand is one that is at hand already
     reuse = 0.7
+    #: ops it does not use
+    avoid: frozenset[str] = frozenset()
 
     def act(self) -> None:
         actions = (self.compute, self.compute, self.compute, self.compute, self.free, self.read, self.look, self.write)
@@ -72,7 +74,7 @@ class Program:
         op, attrs = OPS[sample.op], tuple(sample.attrs.items())
         operands = [self._operand(x) for x in self._makes(sample)]
         signature = self._legal(op, attrs, operands, into=False)
-        if signature is None or op.view:
+        if signature is None or op.view or op.name in self.avoid:
             return
         made = self._expect(signature, operands)
         if made is not None:

@@ -24,4 +24,8 @@ op(
 )
 
 # one worker keeps the value, the others have nothing to add
-op("term", infer=lambda x, *, mine: x, kernel=lambda xp, x, *, mine: xp.asarray(x, copy=True) if mine else xp.zeros_like(x))
+op(
+    "term",
+    infer=lambda x, *, mine: x,
+    kernel=lambda xp, x, *, mine: xp.asarray(x, copy=True) if mine else xp.zeros_like(x),
+)

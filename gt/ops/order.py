@@ -146,7 +146,7 @@ def _mode_numpy(np: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
     if row.size:
         at = np.apply_along_axis(lambda r: _most_frequent(np, r), -1, row)
     else:
-        at = np.zeros(row.shape[:-1], np.int64)
+        at = np.zeros(row.shape[:-1], dtype=np.int64)
     values = np.take_along_axis(row, at[..., None], axis=-1)[..., 0]
     shape = without(x.shape, (dim,), keepdim)
     return values.reshape(shape), at.reshape(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gt.errors import DTypeError
 from gt.ops.core import dtype_named, op
+from gt.ops.split import elementwise
 from gt.types import BYTES, OperandType, Scalar, TensorType
 
 # The signal says where; an instruction is emitted under it as well, and the attribute lets a view be made anew.
@@ -12,6 +13,7 @@ op(
     infer=lambda x, *, signal: x,
     vjp=(lambda g, _y, _x, *, signal: g,),
     view=True,
+    places=True,
     kernel=lambda xp, x, *, signal: x[...],
     inplace=lambda torch, x, *, signal: x,
 )
@@ -27,6 +29,7 @@ def _like(x: TensorType, value: OperandType, *, dtype: str) -> TensorType:
 op(
     "full_like",
     infer=_like,
+    split=elementwise,
     torch=lambda torch, x, value, *, dtype: torch.full(x.shape, value, dtype=getattr(torch, dtype), device=x.device),
     kernel=lambda np, x, value, *, dtype: np.full(x.shape, np.asarray(value).astype(dtype)),
 )

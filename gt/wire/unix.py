@@ -196,6 +196,7 @@ class UnixConnection:
         self._sending = threading.Lock()
         self._poll = select.poll()
         self._waiting: list[list[Any]] = []
+        self._readable = False
         #: why there is no connection any more; empty as long as there is one, or hope for one
         self.ended = ""
         self.refused = ""
@@ -236,12 +237,15 @@ class UnixConnection:
             time.sleep(0.01)
             return False
         ready = self._poll.poll(milliseconds)
+        self._readable = any(fd == self._wire.fileno() for fd, _ in ready)
         if not ready and milliseconds and self._watch.stopped_for(time.monotonic()) > STOPPED:
             self.ended = self.ended or f"the server has been stopped for {STOPPED:g} s"
         return bool(ready)
 
     def take(self) -> list[list[bytes]]:
         """The messages that are here."""
+        if not self._readable:  # a socket with a timeout for sending would wait for so long
+            return []
         try:
             data = self._wire.recv(_READ, socket.MSG_DONTWAIT)
         except BlockingIOError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from typing import Any
 
@@ -19,19 +20,23 @@ from gt.wire.shared import host_identity
 from gt.wire.transport import connection
 from gt.worker.core import DeviceBroken, Send, Worker
 from gt.worker.engines import Engine
+from gt.worker.plane.processes import ProcessPlane
 
 
 class Shell:
     def __init__(self, address: str, keys: Keys | None, engine: Engine, patience: float) -> None:
         self.connection = connection(address, keys)
         engine.alone()
-        self.worker = Worker(engine, host_identity())
+        self.plane = ProcessPlane(_own_address(address), engine.name, engine.device)
+        self.connection.also_wake_on(self.plane.wake_fd())
+        self.worker = Worker(engine, host_identity(), self.plane)
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")
         self._greet(engine, address, patience)
 
     def _greet(self, engine: Engine, address: str, patience: float) -> None:
-        hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), engine.name, engine.device)
+        me = engine.name, engine.device, engine.gpu(), self.plane.address
+        hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), *me)
         self.connection.send([encode(hello)])
         deadline = time.monotonic() + patience
         while self.worker.id < 0:
@@ -50,6 +55,9 @@ class Shell:
         if self.connection.wait(milliseconds):
             for frames in self.connection.take():
                 self._take(frames)
+            self.plane.drain()
+            if self.worker.may_go_on():
+                self._work(None, [])
         if self.connection.ended:
             raise ConnectionLost(self.connection.ended)
 
@@ -65,7 +73,10 @@ class Shell:
     def _work(self, message: Any, frames: list[bytes]) -> None:
         begun = time.perf_counter()
         try:
-            sends = self.worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
+            if message is None:
+                sends = self.worker.wake()
+            else:
+                sends = self.worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
             if isinstance(message, Execute):
                 self.worker.engine.pace()
         except (DeviceBroken, RuntimeError) as error:
@@ -94,3 +105,17 @@ class Shell:
 
     def close(self) -> None:
         self.connection.close()
+        self.plane.close()
+
+
+def _own_address(server: str) -> str:
+    """The address other workers reach this one at: that of the way to the server."""
+    if server.startswith("unix:"):
+        return "127.0.0.1"
+    host, _, port = server.removeprefix("tcp://").rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect((host, int(port)))
+        except OSError:  # greeting the server will tell
+            return "127.0.0.1"
+        return str(way.getsockname()[0])

@@ -41,6 +41,9 @@ class Engine(Protocol):
     def value(self, array: Any) -> int:
         """And back."""
 
+    def gpu(self) -> str:
+        """The device's name, as no other has it; empty if it is no GPU, or one that others use as well."""
+
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
     def is_broken(self, error: BaseException) -> bool:

@@ -59,6 +59,9 @@ class NumpyEngine:
     def value(self, array: Any) -> int:
         return int(array[0])
 
+    def gpu(self) -> str:
+        return ""
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 

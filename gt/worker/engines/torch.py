@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from functools import partial
 from typing import Any
@@ -82,6 +83,13 @@ class TorchEngine:
 
     def value(self, array: Any) -> int:
         return int(array[0])
+
+    def gpu(self) -> str:
+        if not self.on_gpu:
+            return ""
+        uuid = str(torch.cuda.get_device_properties(self._device).uuid)
+        # NCCL takes several workers for several hosts if they say so: slow, and the same code as on many GPUs
+        return f"{uuid} {os.getpid()}" if os.environ.get("GT_NCCL_SHARED", "0") not in ("", "0") else uuid
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         # on the CPU torch raises a plain RuntimeError; its allocator's name is the only sign

@@ -76,7 +76,7 @@ def _prepare_nccl() -> None:
         ("TORCH_NCCL_DUMP_ON_TIMEOUT", "0"),
     ):
         os.environ.setdefault(name, value)
-    if os.environ.get("GT_SHARE_GPUS"):
+    if os.environ.get("GT_NCCL_SHARED"):
         # NCCL refuses two ranks on one GPU, unless it takes them for ranks on two hosts
         os.environ.setdefault("NCCL_HOSTID", f"gt-{os.getpid()}")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
