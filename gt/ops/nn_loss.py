@@ -57,7 +57,9 @@ def _nll_torch(torch: Any, x: Any, target: Any, *weight: Any, reduction: str, ig
     seen, at = _flat(x, target)
     forward = torch.ops.aten.nll_loss_forward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_forward
     y, total = forward(seen, at, weight[0] if weight else None, REDUCTIONS.index(reduction), ignore_index)
-    return y.reshape(target.shape) if reduction == "none" else y, total
+    if reduction == "none":  # nothing is divided by the total then, and a GPU's kernel leaves it unwritten
+        return y.reshape(target.shape), x.new_zeros(())
+    return y, total
 
 
 def _class_weights(np: Any, x: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any, Any]:
@@ -76,7 +78,7 @@ def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignor
     picked = np.take_along_axis(x, np.expand_dims(at, axis), axis).squeeze(axis) if x.size else w
     each, total = np.where(w != 0, -picked * w, 0), w.sum()
     if reduction == "none":
-        return each, np.zeros((), x.dtype) if x.ndim > 1 else total
+        return each, np.zeros((), x.dtype)
     return (each.sum() / total if reduction == "mean" else each.sum()), total
 
 
