@@ -11,7 +11,7 @@ from gt.client.arguments import one_dim, refuse, sizes, whole
 from gt.client.emit import call, call_many, look_at, view_of
 from gt.client.strides import DIAGONAL, EXPAND, PERMUTE, SLICE, UNFOLD, VIEW, contiguous_strides, strides, view_strides
 from gt.client.tensor import Tensor
-from gt.errors import DimError, ShapeError
+from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS
 from gt.ops.infer import wrap_dim, wrap_dims
 from gt.types import Shape
@@ -250,6 +250,8 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     dim, shape = _real_dim("narrow", input, dim), input._type.shape
+    if isinstance(start, Tensor) and start._type.dtype.kind == "b":
+        raise refuse(DTypeError, "start must be an integer", "narrow", input, dim=dim, start=start._type)
     start, length = (whole(n, "narrow(): start and length are ints") for n in (start, length))
     size, first = shape[dim], start + shape[dim] if start < 0 else start
     if not (0 <= first <= size and 0 <= length <= size - first):

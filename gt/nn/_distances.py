@@ -91,8 +91,6 @@ def triplet_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     reduction = chosen(reduction, size_average, reduce)
-    if margin <= 0:
-        raise refuse(ShapeError, "the margin is greater than 0", "triplet_margin_loss", anchor, margin=margin)
     return triplet_margin_with_distance_loss(
         anchor,
         positive,
@@ -114,6 +112,8 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
+    if margin <= 0:
+        raise refuse(ShapeError, "the margin is greater than 0", "triplet_margin_loss", anchor, margin=margin)
     distance = pairwise_distance if distance_function is None else distance_function
     if not anchor._type.ndim == positive._type.ndim == negative._type.ndim:
         raise refuse(ShapeError, "all have the same dims", "triplet_margin_loss", anchor, positive, negative)
