@@ -175,6 +175,14 @@ def _all_dims(ndim: int) -> Attrs:
     return (("dims", tuple(range(ndim))), ("accumulate", False))
 
 
+#: torch's other names: of what they are the same as
+ALIASES = {
+    "absolute_": "abs_", "arccos_": "acos_", "arccosh_": "acosh_", "arcsin_": "asin_", "arcsinh_": "asinh_",
+    "arctan_": "atan_", "arctan2_": "atan2_", "arctanh_": "atanh_", "divide_": "div_", "fix_": "trunc_",
+    "greater_": "gt_", "greater_equal_": "ge_", "less_": "lt_", "less_equal_": "le_", "multiply_": "mul_",
+    "negative_": "neg_", "not_equal_": "ne_", "sgn_": "sign_", "subtract_": "sub_",
+}  # fmt: skip
+
 INPLACE: dict[str, Function] = {
     **{name + "_": _unary_(OPS[name]) for name in INPLACE_UNARY.split()},
     **{name + "_": _binary_(OPS[name]) for name in INPLACE_BINARY.split()},
@@ -208,3 +216,4 @@ INPLACE: dict[str, Function] = {
     "normal_": _normal_,
     "bernoulli_": _bernoulli_,
 }
+INPLACE |= {alias: INPLACE[name] for alias, name in ALIASES.items()}

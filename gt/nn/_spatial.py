@@ -16,10 +16,10 @@ from gt.types import float64, int64
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-    "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "fold", "interpolate", "max_pool1d", "max_pool1d_with_indices",
-    "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "pixel_shuffle",
-    "pixel_unshuffle", "unfold", "upsample",
+    "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "channel_shuffle", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold", "interpolate", "max_pool1d",
+    "max_pool1d_with_indices", "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices",
+    "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample",
 ]  # fmt: skip
 
 Function = Callable[..., Any]
@@ -308,6 +308,15 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     n = len(lead)
     order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
     return views.reshape(views.permute(parts, order), (*lead, channels * r * r, h // r, w // r))
+
+
+def channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """(n, g·c, …) -> (n, c·g, …): the first of each group, then the second of each, and so on."""
+    shape = _image("channel_shuffle", input)
+    if groups < 1 or shape[1] % groups:
+        raise refuse(ShapeError, f"{shape[1]} channels do not make {groups} groups", "channel_shuffle", input, groups)
+    parts = views.reshape(input, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    return views.reshape(views.transpose(parts, 1, 2), shape)
 
 
 def _image(name: str, x: Tensor) -> Ints:
