@@ -39,7 +39,8 @@ def stride(input: Tensor, dim: int | None = None) -> Any:
     return steps if dim is None else steps[dim_of("stride", input, dim)]
 
 
-def contiguous(input: Tensor) -> Tensor:
+def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
+    """There is one memory format; how the worker lays it out is its business."""
     return input if is_contiguous(input) else call(RESHAPE, (input,), (("shape", input._type.shape),))
 
 

@@ -172,7 +172,10 @@ def _greatest_integers(x: Tensor, attrs: Attrs, rank: int) -> tuple[Tensor, Tens
 def _whole_averages(x: Tensor, attrs: Attrs) -> Tensor:
     """Whole sums, divided as C divides integers: what is behind the point is cut."""
     how = dict(attrs)
-    pool = lambda x, divisor: call(OPS["avg_pool"], (x,), tuple({**how, "divisor": divisor}.items()))
+
+    def pool(x: Tensor, divisor: int | None) -> Tensor:
+        return call(OPS["avg_pool"], (x,), tuple({**how, "divisor": divisor}.items()))
+
     wide = cast(x, float64)
     total = pointwise.round(pool(wide, 1))
     if how["divisor"] is not None:
