@@ -74,8 +74,9 @@ def test_same(session: Any, expression: str) -> None:
     ],
 )
 def test_same_after(session: Any, statements: str) -> None:
-    import gt
     import torch
+
+    import gt
 
     assert gt.nn.functional
     assert torch.nn.functional
