@@ -105,8 +105,18 @@ __all__ += _views.__all__
 
 #: modules that are loaded when they are first asked for, and names out of such modules
 _LAZY = ("amp", "nn", "optim")
-_FUNCTIONAL = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d cosine_similarity group_norm layer_norm rms_norm"
-_LAZY_NAMES = dict.fromkeys([*_FUNCTIONAL.split(), "pixel_shuffle", "pixel_unshuffle"], "nn.functional")
+_FUNCTIONAL = (
+    "adaptive_avg_pool1d avg_pool1d bilinear channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+    "conv_transpose3d cosine_similarity group_norm layer_norm max_pool1d max_pool2d max_pool3d pairwise_distance "
+    "pixel_shuffle pixel_unshuffle rms_norm"
+)
+#: the same, with other arguments
+_TOP = (
+    "alpha_dropout batch_norm binary_cross_entropy_with_logits cdist cosine_embedding_loss dropout embedding "
+    "feature_alpha_dropout feature_dropout hinge_embedding_loss instance_norm kl_div margin_ranking_loss "
+    "poisson_nll_loss triplet_margin_loss"
+)
+_LAZY_NAMES = dict.fromkeys(_FUNCTIONAL.split(), "nn.functional") | dict.fromkeys(_TOP.split(), "nn._top")
 _LAZY_NAMES |= {
     "autocast": "amp",
     "is_autocast_enabled": "amp",

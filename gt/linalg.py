@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from gt.client import creation, pointwise, products, reductions, views
 from gt.client.arguments import a_tensor, cast, dtype_of, many_dims, refuse
 from gt.client.emit import call, call_many
+from gt.client.function import Function, FunctionCtx
 from gt.client.products import matmul, matrix_power, multi_dot
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -213,16 +214,36 @@ def pinv(
     A = a_tensor("pinv", A)
     if not A._type.numel:
         return pointwise.clone(views.matrix_transpose(A))
-    if hermitian:
-        L, U = eigh(A)
-        S, Vh = pointwise.abs(L), views.matrix_transpose(U * views.unsqueeze(pointwise.sign(L.detach()), -2))
-    else:
-        U, S, Vh = svd(A, full_matrices=False)
-    least = _threshold(A, S, atol, rcond if rtol is None else rtol)
-    keep = S.detach() > least
-    inverse = pointwise.where(keep, pointwise.reciprocal(pointwise.where(keep, S, 1)), 0)
-    scaled: Tensor = Vh.mT * views.unsqueeze(inverse, -2)
-    return matmul(scaled, U.mT)
+    made: Tensor = _PseudoInverse.apply(A, hermitian, atol, rcond if rtol is None else rtol)
+    return made
+
+
+class _PseudoInverse(Function):
+    """Its gradient by its own rule: that of the factors has none where singular values are equal."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, A: Tensor, hermitian: bool, atol: Any, rtol: Any) -> Tensor:
+        if hermitian:
+            L, U = eigh(A)
+            S, Vh = pointwise.abs(L), views.matrix_transpose(U * views.unsqueeze(pointwise.sign(L), -2))
+        else:
+            U, S, Vh = svd(A, full_matrices=False)
+        keep = _threshold(A, S, atol, rtol) < S
+        inverse = pointwise.where(keep, pointwise.reciprocal(pointwise.where(keep, S, 1)), 0)
+        made: Tensor = matmul(Vh.mT * views.unsqueeze(inverse, -2), U.mT)
+        ctx.save_for_backward(A, made)
+        return made
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Any, ...]:
+        """-Pᵀ g Pᵀ, and what the parts of the spaces do that A does not reach."""
+        A, P = ctx.saved_tensors
+        assert A is not None
+        assert P is not None
+        g, across = grads[0].mT, P.mT
+        left, right = matmul(matmul(g, P), across), matmul(across, matmul(P, g))
+        inside = matmul(across, matmul(grads[0], across))
+        return left - matmul(matmul(A, P), left) + right - matmul(right, matmul(P, A)) - inside, None, None, None
 
 
 _EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
@@ -271,14 +292,19 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
     return reductions.norm(x, ord, many_dims(dim, x._type.ndim), keepdim)
 
 
+def _greatest(x: Tensor) -> Tensor:
+    """Of numbers that are not negative; of none 0."""
+    return reductions.amax(x, -1) if x._type.shape[-1] else reductions.sum(x, -1)
+
+
 _MATRIX_NORMS: dict[Any, Callable[[Tensor], Tensor]] = {
     "fro": lambda x: vector_norm(x, 2, (-2, -1)),
     "nuc": lambda x: reductions.sum(svdvals(x), -1),
-    2: lambda x: reductions.amax(svdvals(x), -1),
+    2: lambda x: _greatest(svdvals(x)),
     -2: lambda x: reductions.amin(svdvals(x), -1),
-    1: lambda x: reductions.amax(reductions.sum(pointwise.abs(x), -2), -1),
+    1: lambda x: _greatest(reductions.sum(pointwise.abs(x), -2)),
     -1: lambda x: reductions.amin(reductions.sum(pointwise.abs(x), -2), -1),
-    inf: lambda x: reductions.amax(reductions.sum(pointwise.abs(x), -1), -1),
+    inf: lambda x: _greatest(reductions.sum(pointwise.abs(x), -1)),
     -inf: lambda x: reductions.amin(reductions.sum(pointwise.abs(x), -1), -1),
 }
 
@@ -311,10 +337,15 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     if input._type.ndim != other._type.ndim:
         raise refuse(ShapeError, "both need as many dims", "cross", input, other, dim=dim)
+    for x in (input, other):
+        if x._type.ndim and -x._type.ndim <= dim < x._type.ndim and x._type.shape[dim] != 3:
+            raise refuse(ShapeError, f"dim {dim} must have size 3", "cross", input, other, dim=dim)
     return products.cross(input, other, dim)
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    if x._type.dtype is not y._type.dtype:
+        raise refuse(DTypeError, f"dtypes differ: {x._type.dtype.name} and {y._type.dtype.name}", "vecdot", x, y)
     return reductions.sum(pointwise.mul(x, y), dim)
 
 

@@ -143,6 +143,41 @@ ORACLES: dict[str, Callable[..., Any]] = {
 }
 
 
+#: (relative, absolute): how far results may be apart by rounding
+TOLERANCES = {"float64": (1e-11, 1e-12), "float32": (2e-5, 1e-5), "float16": (4e-3, 4e-3), "bfloat16": (2e-2, 2e-2)}
+_STATISTICS = (2e-2, 2e-2)  # in float32 on a GPU; a CPU's are rounded to bfloat16 on their way
+_PRODUCTS = (2e-2, 1e-1)  # rounded to bfloat16 before they are summed
+_SIXTH = (1e-7, 2e-7)  # torch's kernels have 1/6 in float32
+#: the same where the device is a GPU, by op and by the dtype of its first operand
+TOLERANCES_ON_A_GPU = {
+    ("layer_norm", "bfloat16"): _STATISTICS,
+    ("batch_norm", "bfloat16"): _STATISTICS,
+    ("batch_norm_tracked", "bfloat16"): _STATISTICS,
+    ("batch_norm_backward", "bfloat16"): _PRODUCTS,
+    ("group_norm_backward", "bfloat16"): _PRODUCTS,
+    ("hardsigmoid", "float64"): _SIXTH,
+    ("hardswish", "float64"): _SIXTH,
+}
+
+
+def _signs(columns: torch.Tensor) -> torch.Tensor:
+    """The sign of each column's largest element."""
+    return columns.gather(-2, columns.abs().argmax(-2, keepdim=True)).sign()
+
+
+def _eigen(values: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return values, vectors * _signs(vectors)
+
+
+def _singular(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    signs = _signs(u)
+    return u * signs, s, vh * signs.mT
+
+
+#: results that may be given in several ways, in one of them
+SETTLED: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {"eigh": _eigen, "svd": _singular}
+
+
 def expected(sample: Sample, operands: list[Any]) -> tuple[torch.Tensor, ...]:
     call = ORACLES.get(sample.op) or getattr(torch, sample.op, None)
     made = sample.like(*operands) if sample.like else call(*operands, **sample.attrs)

@@ -85,6 +85,8 @@ class Sample:
     like: Callable[..., Any] | None = None
     #: torch warns here, and rightly
     warns: str = ""
+    #: what some operands are by the others: those of a backward op, the results of its forward
+    fit: Callable[[list[Any]], list[Any]] | None = None
 
     def __str__(self) -> str:
         shown = [f"{len(x)} bytes" if isinstance(x, bytes) else str(x) for x in self.operands]
@@ -92,7 +94,8 @@ class Sample:
 
     def make(self) -> list[Any]:
         rng = torch.Generator().manual_seed(zlib.crc32(str(self).encode()))
-        return [x.make(rng) if isinstance(x, T | V) else x for x in self.operands]
+        made = [x.make(rng) if isinstance(x, T | V) else x for x in self.operands]
+        return self.fit(made) if self.fit else made
 
 
 def type_of(x: Any) -> OperandType:
@@ -406,6 +409,12 @@ LIMITS = [
         "torch has no integer matmul on a GPU",
         "cuda",
         Sample("matmul", (T((2, 3), "int64"), T((3, 2), "int64"))),
+        RuntimeError,
+    ),
+    Limit(
+        "nor one with an addend",
+        "cuda",
+        Sample("addmm", (T((2, 2), "int64"), T((2, 3), "int64"), T((3, 2), "int64"), 1, 1)),
         RuntimeError,
     ),
 ]

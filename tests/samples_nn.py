@@ -292,10 +292,24 @@ def channels() -> list[Sample]:
                 x, w = T((2, 4, 3), d), [T((4,), d)] * weight
                 how = {"eps": 1e-5, "weight": weight, "mask": mask}
                 stats = T((2, 2), wide), T((2, 2), wide, "positive")
-                made.append(row("group_norm_backward", _group_back(mask), x, x, *stats, *w, groups=2, **how))
+                operands = (x, x, *stats, *w)
+                like, fit = _group_back(mask), _fit(lambda x: x.reshape(2, 2, 6), -1)
+                made.append(Sample("group_norm_backward", operands, {"groups": 2, **how}, like, fit=fit))
                 stats = T((4,), wide), T((4,), wide, "positive")
-                made.append(row("batch_norm_backward", _batch_back(mask), x, x, *stats, *w, **how))
+                like, fit = _batch_back(mask), _fit(lambda x: x, (0, 2))
+                made.append(Sample("batch_norm_backward", (x, x, *stats, *w), how, like, fit=fit))
     return made
+
+
+def _fit(seen: Callable[[Any], Any], over: Any) -> Callable[[list[Any]], list[Any]]:
+    """The statistics are those of x: with others the sums cancel out, and in bfloat16 nothing is left of them."""
+
+    def fit(made: list[Any]) -> list[Any]:
+        g, x, mean, _, *w = made
+        wide = seen(x.to(mean.dtype))
+        return [g, x, wide.mean(over), (wide.var(over, correction=0) + 1e-5).rsqrt(), *w]
+
+    return fit
 
 
 def _group(groups: int, weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
@@ -411,7 +425,6 @@ def _attend(is_causal: bool, scale: float) -> Callable[..., Any]:
 
 @torch.no_grad()
 def _attend_back(qkv: list[T], mask: tuple[T, ...], attrs: dict[str, Any]) -> list[Sample]:
-    """The op is given any result and sums, and the formula is the same for all of them."""
     q, _, v = qkv
     wide = "float64" if q.dtype == "float64" else "float32"
     out, lse = T((*q.shape[:-1], v.shape[-1]), q.dtype), T(q.shape[:-1], wide, "positive")
@@ -424,9 +437,11 @@ def _attend_back(qkv: list[T], mask: tuple[T, ...], attrs: dict[str, Any]) -> li
         ds = p * (g @ v.mT - (g * out).sum(-1, keepdim=True)) * attrs["scale"]
         return tuple(m.to(dtype) for m in (ds @ k, ds.mT @ q, p.mT @ g))
 
-    if wide == "float32" and q.dtype != "float32":
-        return []  # torch's kernel multiplies in half precision, and any sums are no probabilities
-    return [row("attention_backward", back, out, *qkv, out, lse, *mask, **attrs)]
+    def fit(made: list[Any]) -> list[Any]:
+        g, q, k, v, _, _, *masks = made
+        return [g, q, k, v, *_attend(**attrs)(q, k, v, *masks), *masks]
+
+    return [Sample("attention_backward", (out, *qkv, out, lse, *mask), attrs, back, fit=fit)]
 
 
 # -- losses --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from gt.client import pointwise, views
 from gt.client.arguments import a_tensor, refuse
 from gt.client.emit import call, call_into
 from gt.client.tensor import Tensor
-from gt.errors import ShapeError
+from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
 
 #: those that torch has at its top, too
@@ -139,6 +139,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     count, channels = slopes._type.numel, x._type.shape[1] if x._type.ndim > 1 else 1
     if count != 1 and count != channels:
         raise refuse(ShapeError, f"{count} weights for {channels} channels", "prelu", x, slopes)
+    if slopes._type.dtype.kind != "f":
+        raise refuse(DTypeError, "the weight is floating", "prelu", x, slopes)
     shape = (1, count, *(1,) * (x._type.ndim - 2)) if x._type.ndim > 1 else (1,) * x._type.ndim
     return call(OPS["prelu"], (x, views.reshape(slopes, shape)))
 

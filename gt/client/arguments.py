@@ -122,7 +122,7 @@ class Device(str):
 
     @property
     def type(self) -> str:
-        return self.partition(":")[0]
+        return str(self).partition(":")[0]  # of a subclass alone, what has no colon would be the device again
 
     @property
     def index(self) -> int | None:  # type: ignore[override]
@@ -130,7 +130,7 @@ class Device(str):
         return int(number) if number else None
 
     def __repr__(self) -> str:
-        return f"device(type={self.type!r})"
+        return f"device(type={self.type!r}{'' if self.index is None else f', index={self.index}'})"
 
 
 _DEVICES = ("gt", "cpu", "cuda", "mps", "xpu", "meta")

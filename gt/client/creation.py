@@ -285,7 +285,7 @@ def a_number(name: str, x: Any) -> Any:
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
     """Counted from both ends to the middle, so that both ends are exact."""
     start, end = float(a_number("linspace", start)), float(a_number("linspace", end))
-    if steps < 0:
+    if whole(steps, "linspace(): steps are an int") < 0:
         raise refuse(ShapeError, "steps must not be negative", "linspace", start, end, steps)
     if default_dtype(dtype).kind != "f":
         start, end = int(start), int(end)
@@ -297,6 +297,8 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
 
 
 def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, **options: Any) -> Tensor:
+    if default_dtype(dtype).kind != "f":
+        start, end = int(start), int(end)
     powers = linspace(start, end, steps, dtype=float64)
     made = cast(call(OPS["pow"], (float(base), powers)), default_dtype(dtype))
     return tensor(made, **options) if options else made

@@ -121,7 +121,8 @@ def unique(
     """Always sorted. Reads how many there are."""
     x = a_tensor("unique", input)
     rows, along = _rows("unique", x, dim)
-    ranks = call(UNIQUE_RANKS, (_flat(rows),))
+    flat = _flat(rows)
+    ranks = call(UNIQUE_RANKS, (flat,)) if flat._type.shape[0] else creation.zeros(0, dtype=int64)
     n = int(reductions.amax(ranks).item()) + 1 if ranks._type.numel else 0
     empty = rows.detach().new_zeros((n, *rows._type.shape[1:]))
     found = call(INDEX_PUT, (empty, rows.detach(), ranks), (("dims", (0,)), ("accumulate", False)))

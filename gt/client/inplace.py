@@ -5,24 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from gt.client import creation, drawing, picking, pointwise, products, views
-from gt.client.arguments import operands, refuse
+from gt.client.arguments import a_tensor, dtype_of, operands, refuse
 from gt.client.emit import call_into
 from gt.client.pointwise import ADD, CLAMP, DIV, SUB, Function
 from gt.client.tensor import Tensor
-from gt.errors import ShapeError
+from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF
 
 #: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.
 INPLACE_UNARY = (
-    "abs ceil cos erf exp expm1 floor log log1p log2 logical_not bitwise_not neg reciprocal relu round rsqrt sigmoid "
+    "abs ceil cos erf exp expm1 floor log log1p log2 logical_not bitwise_not neg reciprocal relu rsqrt sigmoid "
     "sign sin sqrt square tan tanh trunc exp2 log10 asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma "
     "digamma sinc frac deg2rad rad2deg"
 )
 INPLACE_BINARY = (
-    "atan2 bitwise_and bitwise_or bitwise_xor copy eq floor_divide fmod ge gt le logical_and logical_or logical_xor lt "
-    "mul ne pow remainder bitwise_left_shift bitwise_right_shift gcd lcm hypot xlogy copysign heaviside nextafter"
+    "bitwise_and bitwise_or bitwise_xor copy eq floor_divide fmod ge gt le lt mul ne pow remainder bitwise_left_shift "
+    "bitwise_right_shift xlogy copysign"
 )
+INPLACE_OF_TENSORS = "atan2 logical_and logical_or logical_xor gcd lcm hypot heaviside nextafter"
 
 
 def _unary_(op: Op) -> Function:
@@ -38,6 +39,10 @@ def _second(op: Op, x: Tensor, other: Any) -> Any:
 
 def _binary_(op: Op) -> Function:
     return lambda x, other: call_into(op, x, (_second(op, x, other),))
+
+
+def _tensor_(op: Op) -> Function:
+    return lambda x, other: call_into(op, x, (a_tensor(op.name + "_", other),))
 
 
 def _scaled_(op: Op) -> Function:
@@ -59,11 +64,11 @@ def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
 
 
 def _clamp_min_(x: Tensor, min: Any) -> Tensor:
-    return _clamp_(x, min)
+    return call_into(OPS["maximum"], x, (min,)) if pointwise.truths(x, min) else _clamp_(x, min)
 
 
 def _clamp_max_(x: Tensor, max: Any) -> Tensor:
-    return _clamp_(x, None, max)
+    return call_into(OPS["minimum"], x, (max,)) if pointwise.truths(x, max) else _clamp_(x, None, max)
 
 
 def _fill_(x: Tensor, value: Any) -> Tensor:
@@ -100,7 +105,19 @@ def _logit_(x: Tensor, eps: float | None = None) -> Tensor:
 
 
 def _scan_(op: Op) -> Function:
-    return lambda x, dim: call_into(op, x, (), (("dim", views.dim_of(op.name + "_", x, dim)),))
+    def method(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+        if dtype is not None and dtype_of(dtype) is not x._type.dtype:
+            text = f"the result is of {dtype_of(dtype).name}, and does not go into the tensor"
+            raise refuse(DTypeError, text, op.name + "_", x, dim=dim)
+        return call_into(op, x, (), (("dim", views.dim_of(op.name + "_", x, dim)),))
+
+    return method
+
+
+def _round_(x: Tensor, *, decimals: int = 0) -> Tensor:
+    if decimals:
+        return call_into(OPS["round_decimals"], x, (), (("decimals", decimals),))
+    return call_into(OPS["round"], x, ())
 
 
 def _scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
@@ -113,11 +130,15 @@ def _triangle_(op: Op) -> Function:
 
 
 def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    if a > b:
+        raise refuse(ShapeError, "the range ends before it starts", "uniform_", x, a, b)
     drawn = drawing.rand_like(x)
     return call_into(OPS["copy"], x, (drawn if (a, b) == (0, 1) else drawn * (b - a) + a,))
 
 
 def _normal_(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    if std < 0:
+        raise refuse(ShapeError, "std is not negative", "normal_", x, mean, std)
     drawn = drawing.randn_like(x)
     return call_into(OPS["copy"], x, (drawn if (mean, std) == (0, 1) else drawn * std + mean,))
 
@@ -154,11 +175,20 @@ def _all_dims(ndim: int) -> Attrs:
     return (("dims", tuple(range(ndim))), ("accumulate", False))
 
 
+#: torch's other names: of what they are the same as
+ALIASES = {
+    "absolute_": "abs_", "arccos_": "acos_", "arccosh_": "acosh_", "arcsin_": "asin_", "arcsinh_": "asinh_",
+    "arctan_": "atan_", "arctan2_": "atan2_", "arctanh_": "atanh_", "divide_": "div_", "fix_": "trunc_",
+    "greater_": "gt_", "greater_equal_": "ge_", "less_": "lt_", "less_equal_": "le_", "multiply_": "mul_",
+    "negative_": "neg_", "not_equal_": "ne_", "sgn_": "sign_", "subtract_": "sub_",
+}  # fmt: skip
+
 INPLACE: dict[str, Function] = {
     **{name + "_": _unary_(OPS[name]) for name in INPLACE_UNARY.split()},
     **{name + "_": _binary_(OPS[name]) for name in INPLACE_BINARY.split()},
     "add_": _scaled_(ADD),
     "sub_": _scaled_(SUB),
+    **{name + "_": _tensor_(OPS[name]) for name in INPLACE_OF_TENSORS.split()},
     "div_": _div_,
     "true_divide_": _div_,
     "clamp_": _clamp_,
@@ -179,9 +209,11 @@ INPLACE: dict[str, Function] = {
     "addcdiv_": _three_(OPS["addcdiv"]),
     "nan_to_num_": _nan_to_num_,
     "logit_": _logit_,
+    "round_": _round_,
     "clamp_min_": _clamp_min_,
     "clamp_max_": _clamp_max_,
     "uniform_": _uniform_,
     "normal_": _normal_,
     "bernoulli_": _bernoulli_,
 }
+INPLACE |= {alias: INPLACE[name] for alias, name in ALIASES.items()}

@@ -106,7 +106,7 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: flo
     dim, index = _index_of("index_add", x, dim, index)
     source = _source("index_add", x, dim, index, a_tensor("index_add", source))
     if alpha != 1 and x._type.dtype is bool_:
-        source = pointwise.logical_and(source, bool(alpha))
+        source = pointwise.mul(source, bool(alpha))
     elif alpha != 1:
         source = pointwise.scaled("index_add", x, source, alpha)
     return INDEX_PUT, (source, index), (("dims", (dim,)), ("accumulate", True))
@@ -188,6 +188,8 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value._node is not None:
+        return call_into(OPS["copy"], input, (index_fill(input, dim, index, value),))
     _fill_(input if input._type.ndim else views.reshape(input, 1), dim, index, value)
     return input
 

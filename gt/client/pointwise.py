@@ -8,7 +8,7 @@ from typing import Any
 from gt.client.arguments import a_tensor, cast, operand, operands, refuse
 from gt.client.emit import binary, call
 from gt.client.tensor import Tensor
-from gt.errors import DTypeError
+from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF, DType, bool_, float64, promote, result_dtype
 
@@ -50,6 +50,26 @@ def _binary(name: str) -> Function:
 
     def function(input: Any, other: Any) -> Tensor:
         return pair(op, input, other)
+
+    return _as_torch(function, name)
+
+
+def _of_tensors(name: str) -> Function:
+    """Those that take a number on neither side; operators do."""
+    op = OPS[name]
+
+    def function(input: Tensor, other: Tensor) -> Tensor:
+        return binary(op, a_tensor(name, input), a_tensor(name, other))
+
+    return _as_torch(function, name)
+
+
+def _of_a_tensor(name: str) -> Function:
+    """Those that take a number on the right only."""
+    op = OPS[name]
+
+    def function(input: Tensor, other: Any) -> Tensor:
+        return pair(op, a_tensor(name, input), other)
 
     return _as_torch(function, name)
 
@@ -124,36 +144,36 @@ signbit = _unary("signbit")
 mul = _binary("mul")
 floor_divide = _binary("floor_divide")
 remainder = _binary("remainder")
-fmod = _binary("fmod")
+fmod = _of_a_tensor("fmod")
 pow = _binary("pow")
-maximum = _binary("maximum")
-minimum = _binary("minimum")
-atan2 = _binary("atan2")
-eq = _binary("eq")
-ne = _binary("ne")
-lt = _binary("lt")
-le = _binary("le")
-gt = _binary("gt")
-ge = _binary("ge")
-logical_and = _binary("logical_and")
-logical_or = _binary("logical_or")
-logical_xor = _binary("logical_xor")
+maximum = _of_tensors("maximum")
+minimum = _of_tensors("minimum")
+atan2 = _of_tensors("atan2")
+eq = _of_a_tensor("eq")
+ne = _of_a_tensor("ne")
+lt = _of_a_tensor("lt")
+le = _of_a_tensor("le")
+gt = _of_a_tensor("gt")
+ge = _of_a_tensor("ge")
+logical_and = _of_tensors("logical_and")
+logical_or = _of_tensors("logical_or")
+logical_xor = _of_tensors("logical_xor")
 bitwise_and = _binary("bitwise_and")
 bitwise_or = _binary("bitwise_or")
 bitwise_xor = _binary("bitwise_xor")
 bitwise_left_shift = _binary("bitwise_left_shift")
 bitwise_right_shift = _binary("bitwise_right_shift")
-gcd = _binary("gcd")
-lcm = _binary("lcm")
-fmax = _binary("fmax")
-fmin = _binary("fmin")
-hypot = _binary("hypot")
+gcd = _of_tensors("gcd")
+lcm = _of_tensors("lcm")
+fmax = _of_tensors("fmax")
+fmin = _of_tensors("fmin")
+hypot = _of_tensors("hypot")
 xlogy = _binary("xlogy")
-logaddexp = _binary("logaddexp")
-logaddexp2 = _binary("logaddexp2")
-copysign = _binary("copysign")
-heaviside = _binary("heaviside")
-nextafter = _binary("nextafter")
+logaddexp = _of_tensors("logaddexp")
+logaddexp2 = _of_tensors("logaddexp2")
+copysign = _of_a_tensor("copysign")
+heaviside = _of_tensors("heaviside")
+nextafter = _of_tensors("nextafter")
 
 absolute, negative, multiply, sgn, fix = abs, neg, mul, sign, trunc
 arcsin, arccos, arctan, arctan2 = asin, acos, atan, atan2
@@ -188,7 +208,7 @@ def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
 
 
 def rsub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
-    return sub(other, input, alpha=alpha)
+    return sub(other, a_tensor("rsub", input), alpha=alpha)
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
@@ -213,14 +233,14 @@ clip = clamp
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
-    return maximum(input, min) if _truths(input, min) else clamp(input, min)
+    return maximum(input, min) if truths(input, min) else clamp(input, min)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
-    return minimum(input, max) if _truths(input, max) else clamp(input, None, max)
+    return minimum(input, max) if truths(input, max) else clamp(input, None, max)
 
 
-def _truths(*given: Any) -> bool:
+def truths(*given: Any) -> bool:
     """torch clamps bools by bools, but only on one side."""
     return all(isinstance(x, Tensor) and x._type.dtype is bool_ for x in given)
 
@@ -263,7 +283,7 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 
 def ldexp(input: Tensor, other: Any) -> Tensor:
-    return mul(input, pow(2.0, other))
+    return mul(a_tensor("ldexp", input), pow(2.0, other))
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
@@ -319,6 +339,8 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     if a._type.dtype is not b._type.dtype:
         text = f"dtypes differ: {a._type.dtype.name} and {b._type.dtype.name}"
         raise refuse(DTypeError, text, "isclose", a, b)
+    if rtol < 0 or atol < 0:
+        raise refuse(ShapeError, "rtol and atol are not negative", "isclose", a, b, rtol=rtol, atol=atol)
     close = eq(a, b)
     if equal_nan and a._type.dtype.kind == "f":
         close = logical_or(close, logical_and(isnan(a), isnan(b)))

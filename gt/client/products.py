@@ -10,10 +10,10 @@ from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, cast, one_dim, operands, refuse, tensor_list
 from gt.client.emit import binary, call
 from gt.client.tensor import Tensor
-from gt.errors import ShapeError
+from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
-from gt.types import bool_, promote
+from gt.types import DType, bool_, promote
 
 __all__ = [
     "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "cross", "dot", "ger", "inner", "kron",
@@ -89,16 +89,20 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    beta, alpha = _factors(input, beta, alpha)
+    beta, alpha = _factors(input._type.dtype, beta, alpha)
     return call(BADDBMM, operands("baddbmm", input, batch1, batch2, beta, alpha))
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _with(input, reductions.sum(bmm(batch1, batch2), 0), beta, alpha)
+    product = reductions.sum(bmm(batch1, batch2), 0)
+    _alike("addbmm", input, product)
+    return _with(input, product, beta, alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _with(input, mv(mat, vec), beta, alpha)
+    product = mv(mat, vec)
+    _alike("addmv", input, product)
+    return _with(input, product, beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -109,13 +113,18 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
     return _with(input, product, beta, alpha)
 
 
-def _factors(x: Tensor, *factors: float) -> tuple[float, ...]:
+def _alike(name: str, a: Tensor, b: Tensor) -> None:
+    if a._type.dtype is not b._type.dtype:
+        raise refuse(DTypeError, f"dtypes differ: {a._type.dtype.name} and {b._type.dtype.name}", name, a, b)
+
+
+def _factors(dtype: DType, *factors: float) -> tuple[float, ...]:
     """torch cuts what is behind the point where the result is of integers."""
-    return factors if x._type.dtype.kind == "f" else tuple(map(int, factors))
+    return factors if dtype.kind == "f" else tuple(map(int, factors))
 
 
 def _with(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
-    beta, alpha = _factors(product, beta, alpha)
+    beta, alpha = _factors(promote(x._type.dtype, product._type.dtype), beta, alpha)
     views.expand(x, product._type.shape)
     made = product if alpha == 1 else pointwise.mul(product, alpha)
     # what is multiplied by zero is not looked at: NaN does not go through
@@ -172,6 +181,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     a, b = a_tensor("cross", input), a_tensor("cross", other)
+    _alike("cross", a, b)
     shape = broadcast_shapes(a._type.shape, b._type.shape)
     a, b = views.expand(a, shape), views.expand(b, shape)
     if dim is None:  # torch's old habit

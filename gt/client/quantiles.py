@@ -42,6 +42,8 @@ def _quantile(name: str, x: Any, q: Any, dim: int | None, keepdim: bool, interpo
         )
     if isinstance(q, float | int) and not 0 <= q <= 1:
         raise refuse(ShapeError, "q is in the range [0, 1]", name, x, q)
+    if isinstance(q, Tensor) and q._type.dtype is not x._type.dtype:
+        raise refuse(DTypeError, "q has the dtype of the input", name, x, q)
     q = q if isinstance(q, Tensor) else tensor(q, dtype=x._type.dtype)
     shape = x._type.shape
     kept = (

@@ -329,9 +329,13 @@ def norm(
     x = a_tensor("norm", input)
     if (x._type.dtype if dtype is None else dtype_of(dtype)).kind != "f":
         raise refuse(DTypeError, "needs a floating tensor; use x.float()", "norm", x)
+    if p == "nuc":
+        from gt.linalg import matrix_norm
+
+        return matrix_norm(x, p, (0, 1) if dim is None and x._type.ndim == 2 else dim, keepdim, dtype=dtype)  # type: ignore[arg-type]
     p = 2 if p in (None, "fro") else p
     if not isinstance(p, int | float):
-        raise refuse(DTypeError, "p is a number or 'fro'", "norm", x, p=p)
+        raise refuse(DTypeError, "p is a number, 'fro' or 'nuc'", "norm", x, p=p)
     return vector_norm(x, p, dim, keepdim, dtype=dtype)
 
 

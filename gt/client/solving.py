@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gt import linalg
 from gt.client import creation, pointwise, reductions, views
 from gt.client.arguments import a_tensor, refuse
+from gt.client.function import Function, FunctionCtx
 from gt.client.products import matmul
 from gt.client.tensor import Tensor
-from gt.errors import ShapeError
+from gt.errors import DTypeError, ShapeError
 from gt.linalg import det, slogdet
 
 __all__ = [
@@ -24,9 +25,32 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's names
     """The solution of ``A @ X = B`` from the factor of A."""
-    lower = views.matrix_transpose(L) if upper else L
-    half = linalg.solve_triangular(lower, B, upper=False)
-    return linalg.solve_triangular(views.matrix_transpose(lower), half, upper=True)
+    made: Tensor = _FromFactor.apply(a_tensor("cholesky_solve", B), a_tensor("cholesky_solve", L), upper)
+    return made
+
+
+class _FromFactor(Function):
+    """With torch's gradient: that of a full matrix, though only a triangle is looked at."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, B: Tensor, L: Tensor, upper: bool) -> Tensor:  # noqa: N803
+        lower = views.matrix_transpose(L) if upper else L
+        half = linalg.solve_triangular(lower, B, upper=False)
+        made = linalg.solve_triangular(views.matrix_transpose(lower), half, upper=True)
+        ctx.save_for_backward(L, made)
+        ctx.upper = upper  # type: ignore[attr-defined]
+        return made
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Any, ...]:
+        L, X = ctx.saved_tensors
+        assert L is not None
+        assert X is not None
+        upper: bool = ctx.upper  # type: ignore[attr-defined]
+        dB = cholesky_solve(grads[0], L, upper)
+        part = matmul(dB, X.mT)
+        both = part + part.mT
+        return dB, -(matmul(L, both) if upper else matmul(both, L)), None
 
 
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's name
@@ -77,22 +101,31 @@ def cov(
         raise refuse(ShapeError, "needs a tensor of at most two dims", "cov", x)
     x = views.reshape(x, (1, x._type.numel)) if x._type.ndim < 2 else x
     x = x if x._type.dtype.kind == "f" else x.float()
-    weights = None
-    if fweights is not None:
-        weights = fweights.to(x._type.dtype)
-    if aweights is not None:
-        weights = aweights.to(x._type.dtype) if weights is None else weights * aweights
+    weights = _weights(x, fweights, aweights)
     if weights is None:
         centred = x - reductions.mean(x, 1, keepdim=True)
         return views.squeeze(matmul(centred, centred.mT) / max(x._type.shape[1] - correction, 0))
     total = reductions.sum(weights)
-    centred = x - views.unsqueeze(matmul(x, weights), 1) / total
+    centred = x - views.unsqueeze(reductions.sum(x * weights, 1), 1) / total
     if aweights is None or not correction:
         divisor = total - correction
     else:
         divisor = total - correction * reductions.sum(weights * aweights) / total
     made = matmul(centred * weights, centred.mT) / pointwise.clamp(divisor, min=0)
     return views.squeeze(made)
+
+
+def _weights(x: Tensor, fweights: Tensor | None, aweights: Tensor | None) -> Tensor | None:
+    for name, w, kinds in (("fweights", fweights, "iu"), ("aweights", aweights, "f")):
+        if w is None:
+            continue
+        if w._type.dtype.kind not in kinds:
+            raise refuse(DTypeError, f"{name} are {'floating' if kinds == 'f' else 'integers'}", "cov", x, w)
+        if w._type.ndim > 1 or w._type.numel != x._type.shape[1]:
+            raise refuse(ShapeError, f"{name} are one number an observation", "cov", x, w)
+    if fweights is None or aweights is None:
+        return aweights if fweights is None else fweights
+    return fweights * aweights
 
 
 def corrcoef(input: Tensor) -> Tensor:

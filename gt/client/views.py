@@ -11,7 +11,7 @@ from gt.client.arguments import one_dim, refuse, sizes, whole
 from gt.client.emit import call, call_many, look_at, view_of
 from gt.client.strides import DIAGONAL, EXPAND, PERMUTE, SLICE, UNFOLD, VIEW, contiguous_strides, strides, view_strides
 from gt.client.tensor import Tensor
-from gt.errors import DimError, ShapeError
+from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS
 from gt.ops.infer import wrap_dim, wrap_dims
 from gt.types import Shape
@@ -39,7 +39,8 @@ def stride(input: Tensor, dim: int | None = None) -> Any:
     return steps if dim is None else steps[dim_of("stride", input, dim)]
 
 
-def contiguous(input: Tensor) -> Tensor:
+def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
+    """There is one memory format; how the worker lays it out is its business."""
     return input if is_contiguous(input) else call(RESHAPE, (input,), (("shape", input._type.shape),))
 
 
@@ -250,6 +251,8 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     dim, shape = _real_dim("narrow", input, dim), input._type.shape
+    if isinstance(start, Tensor) and start._type.dtype.kind == "b":
+        raise refuse(DTypeError, "start must be an integer", "narrow", input, dim=dim, start=start._type)
     start, length = (whole(n, "narrow(): start and length are ints") for n in (start, length))
     size, first = shape[dim], start + shape[dim] if start < 0 else start
     if not (0 <= first <= size and 0 <= length <= size - first):

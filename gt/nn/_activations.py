@@ -9,7 +9,7 @@ from gt.client import pointwise, reductions, views
 from gt.client.arguments import a_tensor, cast, one_dim, refuse
 from gt.client.emit import call, call_into
 from gt.client.tensor import Tensor
-from gt.errors import ShapeError
+from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, Attrs
 
 __all__ = [
@@ -128,6 +128,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     channels = x._type.shape[1] if x._type.ndim > 1 else 1
     if weight._type.ndim > 1 or count not in (1, channels):
         raise refuse(ShapeError, f"one weight, or one for each of {channels} channels", "prelu", x, weight)
+    if weight._type.dtype.kind != "f":
+        raise refuse(DTypeError, "the weight is floating", "prelu", x, weight)
     shape = (1, count, *(1,) * (x._type.ndim - 2)) if count > 1 else (1,) * x._type.ndim
     return call(OPS["prelu"], (x, views.reshape(weight, shape)))
 
@@ -136,6 +138,8 @@ def rrelu(
     input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """In training the slope of each negative element is drawn."""
+    if lower > upper:
+        raise refuse(ShapeError, "lower is at most upper", "rrelu", input, lower=lower, upper=upper)
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     drawn = _drawn(input) * (upper - lower) + lower

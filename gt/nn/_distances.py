@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client import pointwise, reductions
+from gt.client import pointwise, reductions, views
 from gt.client.arguments import a_tensor, cast, refuse
+from gt.client.functions import gather, index_select
 from gt.client.tensor import Tensor
-from gt.errors import ShapeError
+from gt.errors import DTypeError, ShapeError
 from gt.nn._losses import chosen, met, reduced
-from gt.types import float32
+from gt.types import float32, int64
 
 __all__ = [
-    "cosine_embedding_loss", "cosine_similarity", "hinge_embedding_loss", "margin_ranking_loss", "pairwise_distance",
-    "triplet_margin_loss", "triplet_margin_with_distance_loss",
+    "cosine_embedding_loss", "cosine_similarity", "hinge_embedding_loss", "margin_ranking_loss", "multi_margin_loss",
+    "multilabel_margin_loss", "pairwise_distance", "triplet_margin_loss", "triplet_margin_with_distance_loss",
 ]  # fmt: skip
 
 
@@ -78,6 +79,64 @@ def hinge_embedding_loss(
     return reduced(far + pointwise.where(target != -1, input, 0.0), reduction)
 
 
+def _by_rows(name: str, input: Tensor, target: Tensor, target_ndim: int) -> tuple[Tensor, Tensor]:
+    """One example as a batch of one."""
+    x, t = a_tensor(name, input), a_tensor(name, target)
+    alone = x._type.ndim < 2
+    if t._type.dtype is not int64:
+        raise refuse(DTypeError, "the target holds class numbers in int64", name, x, t)
+    x = views.reshape(x, (1, -1)) if alone else x
+    t = views.reshape(t, (1, -1) if target_ndim == 2 else 1) if alone else t
+    if x._type.ndim != 2 or t._type.shape != x._type.shape[:target_ndim] or not x._type.shape[1]:
+        raise refuse(ShapeError, "inconsistent target size", name, input, target)
+    return x, t
+
+
+def multi_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    name, reduction = "multi_margin_loss", chosen(reduction, size_average, reduce)
+    if p not in (1, 2):
+        raise refuse(ShapeError, "only p == 1 and p == 2 are supported", name, input, target, p)
+    if weight is not None and weight._type.ndim != 1:
+        raise refuse(ShapeError, "weight must be one-dimensional", name, input, target, weight)
+    if weight is not None and weight._type.dtype is not input._type.dtype:
+        raise refuse(DTypeError, "the weight has the input's dtype", name, input, target, weight)
+    x, t = _by_rows(name, input, target, 1)
+    at = views.unsqueeze(t, 1)
+    over = (margin - gather(x, 1, at) + x).clamp(min=0)
+    over = over if p == 1 else over * over
+    over = over if weight is None else over * views.unsqueeze(index_select(weight, 0, t), 1)
+    each = reductions.sum(over.scatter(1, at, 0.0), 1) / x._type.shape[1]
+    return reduced(views.reshape(each, target._type.shape), reduction)
+
+
+def multilabel_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The target names the classes that are there, up to the first -1."""
+    reduction = chosen(reduction, size_average, reduce)
+    x, t = _by_rows("multilabel_margin_loss", input, target, 2)
+    there = reductions.cumprod(cast(t >= 0, int64), 1)
+    at = t * there
+    named = x.detach().new_zeros(x._type.shape, dtype=int64).scatter_add(1, at, there) > 0
+    over = (1 - views.unsqueeze(gather(x, 1, at), 2) + views.unsqueeze(x, 1)).clamp(min=0)
+    counts = pointwise.logical_and(views.unsqueeze(there, 2), pointwise.logical_not(views.unsqueeze(named, 1)))
+    each = reductions.sum(pointwise.where(counts, over, 0.0), (1, 2)) / x._type.shape[1]
+    return reduced(views.reshape(each, target._type.shape[:-1]), reduction)
+
+
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -91,8 +150,6 @@ def triplet_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     reduction = chosen(reduction, size_average, reduce)
-    if margin <= 0:
-        raise refuse(ShapeError, "the margin is greater than 0", "triplet_margin_loss", anchor, margin=margin)
     return triplet_margin_with_distance_loss(
         anchor,
         positive,
@@ -114,6 +171,8 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
+    if margin <= 0:
+        raise refuse(ShapeError, "the margin is greater than 0", "triplet_margin_loss", anchor, margin=margin)
     distance = pairwise_distance if distance_function is None else distance_function
     if not anchor._type.ndim == positive._type.ndim == negative._type.ndim:
         raise refuse(ShapeError, "all have the same dims", "triplet_margin_loss", anchor, positive, negative)

@@ -155,6 +155,8 @@ def binary_cross_entropy(
     reduction: str = "mean",
 ) -> Tensor:
     _equal_sizes("binary_cross_entropy", input, target)
+    if target._type.dtype is not input._type.dtype:
+        raise refuse(DTypeError, "target and input have the same dtype", "binary_cross_entropy", input, target)
     reduction = chosen(reduction, size_average, reduce)
     xs = met("binary_cross_entropy", [input, target, *([] if weight is None else [weight])])
     return call(OPS["binary_cross_entropy"], tuple(xs), (("reduction", reduction),))
@@ -171,6 +173,8 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     name = "binary_cross_entropy_with_logits"
     _equal_sizes(name, input, target)
+    if target._type.dtype.kind != "f":
+        raise refuse(DTypeError, "the target is floating; use target.float()", name, input, target)
     reduction = chosen(reduction, size_average, reduce)
     xs = met(name, [input, target, *(w for w in (weight, pos_weight) if w is not None)])
     attrs = (("weight", weight is not None), ("pos_weight", pos_weight is not None), ("reduction", reduction))
@@ -185,6 +189,11 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
+    if (
+        "f" not in (input._type.dtype.kind, target._type.dtype.kind)
+        or target._type.dtype.kind != input._type.dtype.kind
+    ):
+        raise refuse(DTypeError, "both are floating", "kl_div", input, target)
     batch = reduction == "batchmean"
     reduction = chosen("sum" if batch else reduction, size_average, reduce)
     if log_target:
@@ -293,6 +302,8 @@ def gaussian_nll_loss(
 ) -> Tensor:
     if not isinstance(var, Tensor):
         var = pointwise.mul(input.detach(), 0) + var
+    if var._type.dtype.kind != "f":
+        raise refuse(DTypeError, "var is floating", "gaussian_nll_loss", input, target, var)
     shape = input._type.shape
     if var._type.shape not in (shape, shape[:-1], (*shape[:-1], 1)):
         raise refuse(ShapeError, "var is of incorrect size", "gaussian_nll_loss", input, target, var)

@@ -6,19 +6,20 @@ from collections.abc import Callable
 from math import floor
 from typing import Any
 
-from gt.client import views
-from gt.client.arguments import a_tensor, refuse
+from gt.client import functions, pointwise, views
+from gt.client.arguments import a_tensor, cast, refuse
 from gt.client.emit import call, call_many
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.ops import OPS
+from gt.ops import OPS, Attrs
+from gt.types import float64, int64
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-    "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "fold", "interpolate", "max_pool1d", "max_pool1d_with_indices",
-    "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "pixel_shuffle",
-    "pixel_unshuffle", "unfold", "upsample",
+    "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "channel_shuffle", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold", "interpolate", "max_pool1d",
+    "max_pool1d_with_indices", "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices",
+    "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample",
 ]  # fmt: skip
 
 Function = Callable[..., Any]
@@ -141,12 +142,16 @@ def _max_pool(rank: int, always: bool) -> Function:
         kernel = _each("kernel_size", kernel_size, rank)
         attrs = (
             ("kernel", kernel),
-            ("stride", kernel if stride is None or stride == [] else _each("stride", stride, rank)),
+            ("stride", kernel if stride in (None, [], ()) else _each("stride", stride, rank)),
             ("padding", _each("padding", padding, rank)),
             ("dilation", _each("dilation", dilation, rank)),
             ("ceil_mode", ceil_mode),
         )
-        made = call_many(OPS["max_pool"], (a_tensor("max_pool", input),), attrs)
+        x = a_tensor("max_pool", input)
+        if x._type.dtype.kind == "f":
+            made = call_many(OPS["max_pool"], (x,), attrs)
+        else:
+            made = _greatest_integers(x, attrs, rank)
         return made if return_indices or always else made[0]
 
     return _named(pool, f"max_pool{rank}d" + "_with_indices" * always)
@@ -154,6 +159,30 @@ def _max_pool(rank: int, always: bool) -> Function:
 
 max_pool1d, max_pool2d, max_pool3d = (_max_pool(r, False) for r in (1, 2, 3))
 max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = (_max_pool(r, True) for r in (1, 2, 3))
+
+
+def _greatest_integers(x: Tensor, attrs: Attrs, rank: int) -> tuple[Tensor, Tensor]:
+    """Where they are is found in float64; what they are is picked."""
+    at = call_many(OPS["max_pool"], (cast(x, float64),), attrs)[1]
+    lead = x._type.shape[:-rank]
+    flat, places = views.reshape(x, (*lead, -1)), views.reshape(at, (*lead, -1))
+    return views.reshape(functions.gather(flat, -1, places), at._type.shape), at
+
+
+def _whole_averages(x: Tensor, attrs: Attrs) -> Tensor:
+    """Whole sums, divided as C divides integers: what is behind the point is cut."""
+    how = dict(attrs)
+
+    def pool(x: Tensor, divisor: int | None) -> Tensor:
+        return call(OPS["avg_pool"], (x,), tuple({**how, "divisor": divisor}.items()))
+
+    wide = cast(x, float64)
+    total = pointwise.round(pool(wide, 1))
+    if how["divisor"] is not None:
+        return cast(pointwise.div(total, how["divisor"], rounding_mode="trunc"), int64)
+    ones = wide * 0 + 1
+    counts = pointwise.round(pool(ones, 1) / pool(ones, None))
+    return cast(pointwise.div(total, counts, rounding_mode="trunc"), int64)
 
 
 def _avg_pool(rank: int) -> Function:
@@ -169,13 +198,14 @@ def _avg_pool(rank: int) -> Function:
         kernel = _each("kernel_size", kernel_size, rank)
         attrs = (
             ("kernel", kernel),
-            ("stride", kernel if stride is None or stride == [] else _each("stride", stride, rank)),
+            ("stride", kernel if stride in (None, [], ()) else _each("stride", stride, rank)),
             ("padding", _each("padding", padding, rank)),
             ("ceil_mode", ceil_mode),
             ("count_include_pad", count_include_pad),
             ("divisor", divisor_override),
         )
-        return call(OPS["avg_pool"], (a_tensor("avg_pool", input),), attrs)
+        x = a_tensor("avg_pool", input)
+        return _whole_averages(x, attrs) if x._type.dtype is int64 else call(OPS["avg_pool"], (x,), attrs)
 
     return _named(pool, f"avg_pool{rank}d")
 
@@ -281,6 +311,15 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     n = len(lead)
     order = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
     return views.reshape(views.permute(parts, order), (*lead, channels * r * r, h // r, w // r))
+
+
+def channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """(n, g·c, …) -> (n, c·g, …): the first of each group, then the second of each, and so on."""
+    shape = _image("channel_shuffle", input)
+    if groups < 1 or shape[1] % groups:
+        raise refuse(ShapeError, f"{shape[1]} channels do not make {groups} groups", "channel_shuffle", input, groups)
+    parts = views.reshape(input, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    return views.reshape(views.transpose(parts, 1, 2), shape)
 
 
 def _image(name: str, x: Tensor) -> Ints:

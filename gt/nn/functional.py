@@ -10,6 +10,7 @@ from typing import Any
 
 from gt.client import pointwise, random, reductions, views
 from gt.client.arguments import a_tensor, cast, refuse, whole
+from gt.client.autograd import no_grad
 from gt.client.emit import call, call_into, call_many
 from gt.client.functions import pad
 from gt.client.tensor import Tensor
@@ -71,13 +72,22 @@ def embedding(
     """Gradients are dense, whatever ``sparse`` says."""
     index, w = a_tensor("embedding", input), a_tensor("embedding", weight)
     if max_norm is not None:
-        raise refuse(ShapeError, "max_norm is not there yet", "embedding", index, w, max_norm=max_norm)
+        _renormalise(w, index, float(max_norm), norm_type)
     rows = w._type.shape[0] if w._type.ndim else 0
     at = -1 if padding_idx is None else padding_idx
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise refuse(ShapeError, f"padding_idx is within the {rows} rows", "embedding", index, w, padding_idx)
     at = at % rows if padding_idx is not None and at < 0 else at
     return call(OPS["embedding"], (w, index), (("padding_idx", at), ("by_freq", scale_grad_by_freq)))
+
+
+def _renormalise(w: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
+    """The rows that are asked for are made no longer than ``max_norm``, in place, as torch does it."""
+    with no_grad():
+        asked = w.new_zeros(w._type.shape[0], dtype=bool_).index_fill(0, views.reshape(index, -1), True)
+        lengths = reductions.norm(w, norm_type, 1)
+        scale = pointwise.where(asked & (lengths > max_norm), max_norm / (lengths + 1e-7), 1.0)
+        call_into(OPS["mul"], w, (views.unsqueeze(scale, 1),))
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -206,6 +216,8 @@ def batch_norm(
     x = a_tensor("batch_norm", input)
     given, there = _affine(weight, bias)
     running = [] if running_mean is None or running_var is None else [running_mean, running_var]
+    if x._type.ndim < 2 and not x._type.numel:  # nothing, of no channels
+        return pointwise.clone(x)
     if not training:
         if not running:
             raise refuse(ShapeError, "needs running statistics when it is not training", "batch_norm", x)
@@ -254,6 +266,8 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     x = a_tensor("local_response_norm", input)
     if x._type.ndim < 3:
         raise refuse(ShapeError, "needs at least three dims", "local_response_norm", x)
+    if not x._type.numel:
+        return x
     n, c, *rest = x._type.shape
     squares = views.reshape(pointwise.square(x), (n, 1, c, prod(rest)))
     side = squares.detach().new_zeros((n, 1, size, prod(rest)))

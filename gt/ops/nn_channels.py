@@ -104,7 +104,9 @@ def _group_back_torch(
     torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *given: Any, groups: int, eps: float, weight: bool, mask: Mask
 ) -> Any:
     w = given[0] if weight else None
-    g, x, mean, rstd = _contiguous(g, x, *_stats(x, w, mean, rstd))
+    dtype = x.dtype if w is None else w.dtype  # of torch's statistics here, on a GPU as well
+    mean, rstd = (s.to(dtype) if x.itemsize < 4 else s for s in (mean, rstd))
+    g, x, mean, rstd = _contiguous(g, x, mean, rstd)
     made = torch.ops.aten.native_group_norm_backward(g, x, mean, rstd, w, *_sizes(x, groups), mask)
     return _wanted(made, mask)
 

@@ -1,0 +1,60 @@
+"""Gradients of what is made of factors of a matrix, and their gradients, where those of the factors have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import gt
+from gt.testing import Cluster
+from tests.worlds import to_torch
+
+
+@pytest.fixture(autouse=True)
+def _client() -> Iterator[None]:
+    with Cluster().client():
+        yield
+
+
+def _matrix(rows: int, columns: int, seed: int) -> torch.Tensor:
+    return torch.randn(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+LOWER = torch.tril(_matrix(3, 3, 4)) + 3 * torch.eye(3, dtype=torch.float64)
+SYMMETRIC = _matrix(3, 3, 1) + _matrix(3, 3, 1).mT
+CALLS: dict[str, tuple[list[torch.Tensor], Any]] = {
+    "pinv of a wide matrix": ([_matrix(3, 5, 0)], lambda lib, a: lib.linalg.pinv(a)),
+    "pinv of a tall one": ([_matrix(5, 3, 0)], lambda lib, a: lib.linalg.pinv(a)),
+    "pinv where all singular values are equal": (
+        [torch.eye(3, dtype=torch.float64)],
+        lambda lib, a: lib.linalg.pinv(a),
+    ),
+    "pinv of a symmetric one": ([SYMMETRIC], lambda lib, a: lib.linalg.pinv(a, hermitian=True)),
+    "cholesky_solve": ([_matrix(3, 2, 2), LOWER], lambda lib, b, low: lib.cholesky_solve(b, low)),
+    "cholesky_solve, upper": ([_matrix(3, 2, 2), LOWER.mT], lambda lib, b, up: lib.cholesky_solve(b, up, upper=True)),
+    "cholesky_solve of a batch": (
+        [torch.stack([_matrix(3, 2, 2), _matrix(3, 2, 3)]), LOWER],
+        lambda lib, b, low: lib.cholesky_solve(b, low),
+    ),
+    "cholesky_inverse": ([LOWER], lambda lib, low: lib.cholesky_inverse(low)),
+    "cholesky_inverse, upper": ([LOWER.mT], lambda lib, up: lib.cholesky_inverse(up, upper=True)),
+}
+
+
+def _gradients(lib: Any, call: Any, given: list[Any]) -> list[Any]:
+    """Of the sum of the fourth powers, and of the sum of the squares of those."""
+    first = lib.autograd.grad((call(lib, *given) ** 4).sum(), given, create_graph=True)
+    second = lib.autograd.grad(sum((g * g).sum() for g in first), given)
+    return [*first, *second]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_gradients_are_torchs(name: str) -> None:
+    values, call = CALLS[name]
+    theirs = [x.clone().requires_grad_() for x in values]
+    ours = [gt.tensor(x.numpy()).requires_grad_() for x in values]
+    for got, want in zip(_gradients(gt, call, ours), _gradients(torch, call, theirs), strict=True):
+        torch.testing.assert_close(to_torch(got.detach()), want.detach(), rtol=1e-8, atol=1e-8)
