@@ -99,6 +99,7 @@ def side(rank: int, given: argparse.Namespace, pipe: Any) -> None:
         for name, (plane, bare) in here.acts(count).items():
             seconds: tuple[list[float], list[float]] = [], []
             for turn in range(2 * rounds + 4):
+                dist.barrier()  # or one side's lateness would be billed to the other's next
                 begun = now()
                 (plane, bare)[turn % 2]()
                 seconds[turn % 2].append(now() - begun)
@@ -140,7 +141,13 @@ def main() -> None:
     for row in rows:
         figures = f"{row['plane_us']:>7.0f} us {row['bare_us']:>7.0f} us {row['ratio']:>6.2f}"
         print(f"{row['name']:28}{row['bytes']:>10} {figures}")
-    environment = {"gt": VERSION, "torch": torch.__version__, "machine": platform.machine(), "cpus": os.cpu_count()}
+    environment = {
+        "gt": VERSION,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg()[0],
+    }
     record = {"environment": environment, "workers": given.workers, "backend": given.backend, "rows": rows}
     if given.json:
         with open(given.json, "w") as file:
