@@ -2,7 +2,7 @@
 
 Workers on this machine take the two in turns, and the lower quartile of the rounds is shown, as others may be busy on
 the machine; a ratio of 1 means that the plane adds nothing. With ``--backend nccl`` they take a GPU each, or share one
-if GT_SHARE_GPUS is set.
+if GT_NCCL_SHARED is set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Side:
         self.rank, self.size = rank, size
         self.device = "cpu"
         if backend == "nccl":
-            self.device = f"cuda:{0 if os.environ.get('GT_SHARE_GPUS') else rank}"
+            self.device = f"cuda:{0 if os.environ.get('GT_NCCL_SHARED') else rank}"
             torch.cuda.set_device(self.device)
         self.plane = ProcessPlane(device=self.device)
         pipe.send(self.plane.address)
