@@ -275,7 +275,7 @@ def _value_and_place(np: Any, find: Any, x: Any, dim: int, keepdim: bool) -> Any
 def _spread(g: TensorType, index: TensorType, *, dim: int, size: int, keepdim: bool) -> TensorType:
     shape = list(g.shape)
     if keepdim and shape:
-        shape[dim] = size
+        shape[wrap_dim(dim, g.ndim)] = size
     elif size:
         shape.insert(dim, size)
     return TensorType(tuple(shape), g.dtype)
