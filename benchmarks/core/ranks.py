@@ -122,10 +122,16 @@ def start(backend: str = "auto") -> World:
     bound = world.device if world.device.type == "cuda" else None
     dist.init_process_group(chosen, timeout=PATIENCE, device_id=bound)
     if size > 1:
-        world.store = dist.PrefixStore("benchmark", dist.distributed_c10d._get_default_store()).clone()
+        world.store = _store()
         world.control = dist.new_group(backend="gloo", timeout=IDLE)
     world.members = world.gather(_member(world.device))
     return world
+
+
+def _store() -> Any:
+    """The launcher's store by a connection of its own: one that waits for a key lets no other call through."""
+    store = dist.PrefixStore("benchmark", dist.distributed_c10d._get_default_store())
+    return store.clone() if hasattr(store, "clone") else store
 
 
 def _device(backend: str, local: int) -> torch.device:

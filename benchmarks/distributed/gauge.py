@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import pathlib
-from typing import Any
 
 import torch
 
@@ -57,14 +56,15 @@ class Gauge:
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(self.device)[0]
 
-    def allocator(self) -> dict[str, Any]:
-        """What the allocator counted; null on a CPU."""
-        stats = torch.cuda.memory_stats(self.device) if self.cuda else {}
-        reserved = torch.cuda.max_memory_reserved(self.device) if self.cuda else None
+    def allocator(self) -> dict[str, int]:
+        """What the CUDA allocator counts; nothing on a CPU."""
+        if not self.cuda:
+            return {}
+        stats = torch.cuda.memory_stats(self.device)
         return {
-            "max_reserved_bytes": reserved,
-            "allocation_retries": stats.get("num_alloc_retries"),
-            "ooms": stats.get("num_ooms"),
+            "max_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
+            "allocation_retries": stats["num_alloc_retries"],
+            "ooms": stats["num_ooms"],
         }
 
 

@@ -202,15 +202,24 @@ def largest(world: World, plan: Plan, fit: formulas.Line, budget: int | None) ->
             "measured_over_predicted": over, "tries": tries}  # fmt: skip
 
 
+def allocator(world: World, since: dict[str, int]) -> dict[str, Any]:
+    """Reserved bytes, and what went wrong since then; empty on a CPU, whose allocator does not count."""
+    mine = {key: count - since.get(key, 0) for key, count in Gauge(world.device).allocator().items()}
+    everyone = world.gather(mine)
+    worst = {key: max(other[key] for other in everyone) for key in mine}
+    facts = {**worst, "ranks_per_gpu": world.ranks_per_gpu()}
+    return {"rank_0": everyone[0], "worst_rank": worst, "verdict": verdict.judge(facts, RULES, "memory")}
+
+
 def run(world: World, plan: Plan, put: Callable[..., None], budget: int | None) -> None:
+    gauge = Gauge(world.device)
+    before = {**gauge.allocator(), "max_reserved_bytes": 0}
     with Progress("memory", 2 + len(MULTIPLES) + 1, rank=world.rank) as bar:
         for engine in ("ddp", "fsdp"):
             put(engine, split(world, plan, engine))
             bar.step(engine)
         rows, fit = batch_fit(world, plan, bar)
         put("batch_fit", rows)
-        counts = Gauge(world.device).allocator()
-        facts = {**counts, "ranks_per_gpu": world.ranks_per_gpu()}
-        put("allocator", {**counts, "verdict": verdict.judge(facts, RULES, "memory")})
+        put("allocator", allocator(world, before))
         put("largest_batch", largest(world, plan, fit, budget) if fit else {"skipped": rows["skipped"]})
         bar.step("largest batch")

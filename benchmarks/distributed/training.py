@@ -7,6 +7,7 @@ is the reduction of gradients alone that is found exposed.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ def train(world: World, plan: Plan, engine: str, doubling: float | None) -> dict
     joules = watch.joules()
     facts = {
         "cv": time["cv"],
-        "loss": float(trainer.loss),
+        "loss": statistics.fmean(world.gather(float(trainer.loss))),
         "mfu": used["mfu"],
         "doubling": doubling,
         "skipped_steps": max(world.gather(trainer.skipped)),
