@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -231,6 +232,11 @@ def test_batches_of_scaling():
     assert scaling.batches("weak", plan, [1, 2, 4]) == {1: 8, 2: 8, 4: 8}
     assert scaling.batches("strong", plan, [1, 2, 4]) == {1: 8, 2: 4, 4: 2}
     assert scaling.batches("strong", plan, [1, 2, 4, 6]) == {1: 12, 2: 6, 4: 3, 6: 2}
+
+
+def test_the_readme_names_every_flag():
+    written = re.findall(r"^\| `(--[\w-]+)`", (FOLDER / "README.md").read_text(), re.M)
+    assert written == [flag for flag in suite.parser()._option_string_actions if flag.startswith("--")][1:]
 
 
 SIZES = [("512", 512), ("64K", 65536), ("1m", 2**20), ("2GiB", 2**31), ("8MB", 8 * 2**20)]
