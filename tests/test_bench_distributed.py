@@ -272,3 +272,29 @@ def test_the_algorithm_of_each_operation(tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     assert told.since_last() == "NCCL_ALGO=Tree"
     assert algorithms.Algorithms("gloo").all() == "unknown"
+
+
+def test_the_figures_in_the_readme_are_those_of_their_records():
+    text = (FOLDER / "README.md").read_text()
+    names = re.findall(r"\(\.\./(results/[\w/]+\.json)\)", text)
+    assert names
+    for name in names:
+        data = results.load(FOLDER.parent / name)
+        for row in measured(data["results"]):
+            assert row in text
+
+
+def measured(parts):
+    """The lines of the README's tables of measured figures, from a record."""
+    for name in [*comm.COLLECTIVES, *comm.TRANSFERS]:
+        if part := parts["communication"][name].get("fit"):
+            last = parts["communication"][name]["rows"][-1]
+            yield f"| {name} | {part['alpha_s'] * 1e6:.0f} | {last['busbw_gb_per_s']:.3g} | {last['wrong_elements']} |"
+    for engine in ("ddp", "fsdp"):
+        part = parts["training"][engine]
+        wait, exposed = part["data_wait_share"], part["exposed"]["share_of_passes"]
+        step = part["timing"]["p50_s"] * 1e3
+        yield f"| {engine} | {part['samples_per_s']:.1f} | {step:.1f} | {wait:.1%} | {exposed:.1%} |"
+    for mode in ("weak", "strong"):
+        for row in parts["scaling"][mode]["rows"][1:]:
+            yield f"| {mode} | {row['ranks']} | {row['efficiency']:.1%} | {row['label']} |"
