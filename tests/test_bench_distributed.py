@@ -287,14 +287,15 @@ def test_the_figures_in_the_readme_are_those_of_their_records():
 def measured(parts):
     """The lines of the README's tables of measured figures, from a record."""
     for name in [*comm.COLLECTIVES, *comm.TRANSFERS]:
-        if part := parts["communication"][name].get("fit"):
-            last = parts["communication"][name]["rows"][-1]
-            yield f"| {name} | {part['alpha_s'] * 1e6:.0f} | {last['busbw_gb_per_s']:.3g} | {last['wrong_elements']} |"
-    for engine in ("ddp", "fsdp"):
+        part = parts["communication"][name]
+        if fit := part.get("fit"):
+            last = part["rows"][-1]
+            yield f"| {name} | {fit['alpha_s'] * 1e6:.0f} | {last['busbw_gb_per_s']:.3g} | {last['wrong_elements']} |"
+    for engine in ("ddp", "fsdp") if "training" in parts else ():
         part = parts["training"][engine]
         wait, exposed = part["data_wait_share"], part["exposed"]["share_of_passes"]
         step = part["timing"]["p50_s"] * 1e3
         yield f"| {engine} | {part['samples_per_s']:.1f} | {step:.1f} | {wait:.1%} | {exposed:.1%} |"
-    for mode in ("weak", "strong"):
-        for row in parts["scaling"][mode]["rows"][1:]:
+    for mode, part in ((mode, parts.get("scaling", {}).get(mode)) for mode in ("weak", "strong")):
+        for row in part["rows"][1:] if part else ():
             yield f"| {mode} | {row['ranks']} | {row['efficiency']:.1%} | {row['label']} |"
