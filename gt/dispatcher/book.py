@@ -79,7 +79,15 @@ class Book:
         shown = ", ".join(map(str, dict.fromkeys(choice.outs)))
         outs = signature.outs
         code = self._code(
-            Told(str(signature), signature.width, signature.start, signature.offsets, sum(t.nbytes for t in outs), shown, signal)
+            Told(
+                str(signature),
+                signature.width,
+                signature.start,
+                signature.offsets,
+                sum(t.nbytes for t in outs),
+                shown,
+                signal,
+            )
         )
         for worker, cut in local.items():
             telling(worker).definitions.append(definition(code, cut))
@@ -161,8 +169,6 @@ def _cut(signature: Signature, choice: Choice, worker: int) -> Signature:
     return made
 
 
-def _blocks(
-    layouts: tuple[Layout, ...], types: Any, worker: int
-) -> tuple[tuple[Shape, ...], tuple[TensorType, ...]]:
+def _blocks(layouts: tuple[Layout, ...], types: Any, worker: int) -> tuple[tuple[Shape, ...], tuple[TensorType, ...]]:
     found = [(layout.block(t.shape, worker), t.dtype) for layout, t in zip(layouts, types, strict=True)]
     return tuple(at for (at, _), _ in found), tuple(TensorType(sizes, dtype) for (_, sizes), dtype in found)

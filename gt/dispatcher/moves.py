@@ -215,7 +215,13 @@ def _exchange(t: TensorType, step: Step, me: int) -> dict[str, Any]:
         else:
             receives.append((ranks[giver], theirs, sizes))
     made = step.target.local(t, me).shape if me in step.target.mesh.places else None
-    return {"sends": tuple(sends), "receives": tuple(receives), "keeps": tuple(keeps), "shape": made, "dtype": t.dtype.name}
+    return {
+        "sends": tuple(sends),
+        "receives": tuple(receives),
+        "keeps": tuple(keeps),
+        "shape": made,
+        "dtype": t.dtype.name,
+    }
 
 
 def _from(at: Shape, origin: Shape) -> Shape:

@@ -43,7 +43,10 @@ class _Cutting:
         self.ins = [t for t in signature.ins if isinstance(t, TensorType)]
         self.outs = list(signature.outs)
         self.blocks: set[Blocks] = {(tuple(self.ins), tuple(self.outs))}
-        self.placed: tuple[list[list[Placement]], list[list[Placement]]] = [[] for _ in self.ins], [[] for _ in self.outs]
+        self.placed: tuple[list[list[Placement]], list[list[Placement]]] = (
+            [[] for _ in self.ins],
+            [[] for _ in self.outs],
+        )
         self.cost = 0.0
         self.split = _split(signature)
 
@@ -86,7 +89,13 @@ class _Cutting:
         return [Row((R,) * len(ins), (R,) * len(outs))]
 
     def _cost(
-        self, row: Row, ins: tuple[int, ...], outs: tuple[int, ...], axis: int, n: int, wanted: Sequence[Placement | None]
+        self,
+        row: Row,
+        ins: tuple[int, ...],
+        outs: tuple[int, ...],
+        axis: int,
+        n: int,
+        wanted: Sequence[Placement | None],
     ) -> float:
         moved = sum(self._bring(i, p, axis, n) for i, p in zip(ins, row.ins, strict=True))
         made_of_terms = any(isinstance(p, Partial) for p in row.ins)

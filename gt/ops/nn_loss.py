@@ -203,7 +203,9 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
         g, x, *given = wide(np, g, x, *rest)
         return (spread(g, x, reduction) if whole is None else g / whole) * slope(np, x, *given, **attrs)
 
-    def back_torch(torch: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
+    def back_torch(
+        torch: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any
+    ) -> Any:
         kernel = getattr(torch.ops.aten, f"{name}_backward")
         if whole is not None:
             g, reduction = g / whole, "sum"
