@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import warnings
@@ -17,12 +18,12 @@ from gt.ops import OPS
 from gt.ops.placement import Partial
 from gt.ops.split import Apart, Row, Split, rows
 from gt.types import TensorType, float32
-from tests.cutting import Call, found, paths, show, works
+from tests.cutting import Call, can, found, paths, show, works
 from tests.samples import Sample, T, V, samples
 
 SEEDS = int(os.environ.get("GT_SEEDS", "1"))
 #: rows a sample tries in the search for missing ones
-TRIED = 150 * SEEDS
+TRIED = 100 * SEEDS
 
 #: Ops that run on whole tensors only, and why.
 GATHERED = {
@@ -40,22 +41,28 @@ GATHERED = {
 
 #: Rows that work and are not claimed: (ops, the row, why).
 LUCK = [
-    ("exp exp2 pow", r".*-> P\(prod\)", "a power of a sum is a product of powers: nobody wants factors"),
     ("nan_to_num hardshrink softshrink", r"P\(sum\) -> P\(sum\)", "the same as nothing at all for these values"),
-    ("clamp var std", r"P\(sum\) -> R", "a constant for these attributes"),
+    ("clamp var std pow", r"P\(sum\) -> R", "a constant for these attributes"),
     ("nextafter", ".*", "so near to its first operand that no test tells them apart"),
-    ("xlogy", r"P\(sum\) \S+ -> P\(sum\)", "linear in the first operand but where the logarithm is infinite"),
+    ("xlogy", ".*", "linear in the first operand but where the logarithm is infinite"),
     ("heaviside", r"\S+ P\(sum\) -> .*", "no operand is zero, and then the values do not matter"),
     ("logcumsumexp", ".*", "infinities swallow everything"),
-    ("prod", r".*P\(prod\)|S\(\d\) -> P\(max\)", "zeros swallow everything"),
-    ("any all", r"S\(\d\) -> R", "the same truth in each block"),
+    ("any all amax amin prod", r"S\(\d\) -> (R|P\(\w+\))", "the same in each block, or truths"),
     ("vector_norm", r".*-> R|.*P\(prod\)", "all, or none, are zero"),
     ("dropout dropout_backward", r"P\(sum\).*-> R.*", "nothing is left of it with p=1"),
     ("cat", r"S\(0\) -> S\(0\)", "a single tensor"),
+    ("gather scatter scatter_add", ".*", "a tensor without dims, or a bool that is written to"),
+    ("where", r"R P\(sum\) -> P\(sum\)", "the other is the number 0"),
+    ("round_decimals", r"P\(sum\) -> P\(sum\)", "nothing to round"),
+    ("addmm baddbmm", ".*", "with beta=0 the first operand does not matter, with alpha=0 the others"),
+    ("scatter_reduce", r"P\(sum\) R R -> P\(sum\)", "linear in what is multiplied: nobody scatters factors to terms"),
+    ("searchsorted", r".*P\(max\)", "all that is less is in one block"),
+    ("attention", r"R R S\(\d\)( R)? -> S\(\d\) R", "torch's fast kernels want as many features of values as of keys"),
+    ("convolution_backward", r".*P\(sum\).*", "one of the two gradients is linear in x, the other in the weight"),
     ("convolution convolution_backward", r".*S\([2-4]\).*", "a kernel of one element looks at no neighbours"),
     ("put_view copy", r"(P\(sum\)|S\(\d\)|R) .*", "all of the target is written over: what was in it does not matter"),
     ("masked_put", r"P\(sum\) R -> P\(sum\)", "a mask that chooses nothing"),
-    ("index_put", r"P\(sum\) S\(\d\) -> P\(sum\)", "a number that every worker adds for its part of the index"),
+    ("index_put", r"\S+ S\(\d\) -> P\(\w+\)", "a number that every worker adds for its part of the index, or truths"),
     ("max_pool_backward", r".*-> P\(sum\)", "without windows it only adds up at places: a term for each part of them"),
     ("nll_loss", r".*P\(max\).*", "the same total in each block"),
     ("nll_loss_backward", r".* P\(sum\).*", "the input's values do not matter; and linear in weights, as below"),
@@ -129,13 +136,15 @@ def test_every_row_works_on_a_mesh(op: str) -> None:
 @pytest.mark.parametrize("op", SAMPLES)
 def test_no_row_is_missing(op: str) -> None:
     for alike in alike_in_rank(SAMPLES[op]):
-        calls = [(Call(s, draw), workers) for s in alike for draw, workers in ((0, 3), (1, 2), *((d, 2) for d in range(2, SEEDS + 1)))]
-        if isinstance(calls[0][0].split(), Apart):
+        call = Call(alike[0])
+        if isinstance(call.split(), Apart):
             continue
-        working = set.intersection(*(found(call, workers, TRIED) for call, workers in calls))
-        claimed = {row for call, workers in calls for row in call.rows(workers)}
-        missing = [show(row) for row in working - claimed if not lucky(op, row, calls[0][0])]
-        assert not missing, f"{alike[0]}: {missing}"
+        working = {row for row in found(call, 3, TRIED) - set(call.rows(3)) if not lucky(op, row, call)}
+        for sample, draw, workers in itertools.product(alike, range(1, 4 + SEEDS), (2, 3)):
+            if working:  # by luck, most likely: other values tell
+                call = Call(sample, draw)
+                working = {row for row in working if can(call, row, workers) and row not in call.rows(workers)}
+        assert not working, f"{alike[0]}: {sorted(map(show, working))}"
 
 
 def alike_in_rank(chosen: list[Sample]) -> list[list[Sample]]:
@@ -148,7 +157,8 @@ def alike_in_rank(chosen: list[Sample]) -> list[list[Sample]]:
             ranks = tuple(tuple(n == 1 for n in x.shape) if isinstance(x, T) else str(x) for x in sample.operands)
             attrs = str({k: v for k, v in sample.attrs.items() if k != "dtype"})
             made.setdefault((ranks, attrs, dtypes(sample)), []).append(sample)
-    return [same[: SEEDS + 1] for same in made.values()]
+    groups = [same[: SEEDS + 1] for same in made.values()]
+    return groups[:: max(1, -(-len(groups) // (10 * SEEDS)))]
 
 
 def lucky(op: str, row: Row, call: Call) -> bool:

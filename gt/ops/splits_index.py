@@ -77,11 +77,12 @@ def _view_shape(shape: Shape, items: Items) -> Shape:
 
 
 def put(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    if not attrs["chain"]:
+    whole = cut.whole_outs[0].shape
+    items = _only_slice(attrs["chain"], whole)
+    if items is None or not attrs["chain"]:
         return attrs
-    ((name, how),) = attrs["chain"]
-    items = _sliced(dict(how)["items"], cut.whole_outs[0].shape, cut.outs[0].shape)
-    return {**attrs, "chain": ((name, (("items", items),)),)}
+    ((name, _),) = attrs["chain"]
+    return {**attrs, "chain": ((name, (("items", _sliced(items, whole, cut.outs[0].shape)),)),)}
 
 
 def putting_back(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> Split | None:
@@ -168,7 +169,7 @@ def scattering(x: TensorType, index: TensorType, source: OperandType, *, dim: in
         return None
     given = tensors((source,))
     names = _common(x.ndim, dim, x.shape, index.shape, *(t.shape for t in given))
-    linear = counted(((0, 2),), (x, index, source)) if how.get("reduce", "sum") == "sum" else ()
+    linear = counted(((0, 2),), (x, index, source)) if how.get("reduce", "sum") in ("sum", "mean") else ()
     return Split(f"{','.join([names] * (2 + len(given)))}->{names}", linear=linear)
 
 

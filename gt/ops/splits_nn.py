@@ -108,14 +108,15 @@ def over_batch(x: TensorType, *rest: OperandType, **attrs: Any) -> Split:
 
 
 def over_batch_back(g: TensorType, x: TensorType, *rest: TensorType, mask: Any, **attrs: Any) -> Split:
-    names = ".C" + "." * (x.ndim - 2)
+    # weight and bias alone get sums over all of the batch, and it need not be together for that
+    names = ".C" + "." * (x.ndim - 2) if mask[0] else f"NC{letters(x.ndim - 2)}"
     made = [dims for dims, wanted in zip((names, "C", "C"), mask, strict=True) if wanted]
-    return Split(f"{_joined(names, names, *'C' * len(rest))}->{_joined(*made)}", linear=FIRST, filled="C")
+    return Split(f"{_joined(names, names, *'C' * len(rest))}->{_joined(*made)}", linear=FIRST, filled=names)
 
 
 def by_channel(x: TensorType, *given: TensorType, **attrs: Any) -> Split:
     names = letters(x.ndim)
-    return Split(f"{_joined(names, *names[1] * len(given))}->{names}")
+    return Split(f"{_joined(names, *names[1] * len(given))}->{names}", filled=names[1])
 
 
 # -- windows -------------------------------------------------------------------------------
