@@ -109,9 +109,7 @@ def cut(x: torch.Tensor, placement: Placement, workers: int, rng: torch.Generato
         case Shard(dim):
             return [x.narrow(dim, *bounds(x.shape[dim], workers, r)) for r in range(workers)]
         case Partial():  # random terms, never multiples of x: relu and max would pass by luck
-            noise = [
-                (torch.randint(-30, 31, x.shape, generator=rng) / 8).to(x.dtype) for _ in range(workers - 1)
-            ]
+            noise = [(torch.randint(-30, 31, x.shape, generator=rng) / 8).to(x.dtype) for _ in range(workers - 1)]
             return [*noise, x - sum(noise)]
         case _:
             return [x] * workers

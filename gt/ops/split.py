@@ -25,7 +25,7 @@ import msgspec
 
 from gt.ops.infer import broadcast_shapes
 from gt.ops.placement import P, Partial, Placement, R, Shard, aligned
-from gt.types import OperandType, Scalar, Shape, TensorType, result_dtype
+from gt.types import OperandType, Shape, TensorType, result_dtype
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -159,7 +159,7 @@ def summable(x: OperandType, made: Any) -> bool:
 
 
 def elementwise(*types: OperandType, linear: Groups = (), floating: bool = False, **attrs: Any) -> Split:
-    """Operands that broadcast; ``linear`` counts all of them, with the numbers; ``floating`` results are not integers."""
+    """Operands that broadcast; ``linear`` counts all of them, with the numbers; ``floating``: the result is."""
     xs = tensors(types)
     shape = broadcast_shapes(*(x.shape for x in xs))
     names = letters(len(shape))
@@ -177,9 +177,20 @@ def linear(*groups: tuple[int, ...], floating: bool = False) -> dict[str, Any]:
 
 
 def folding(
-    x: TensorType, *, dim: Any, keepdim: bool, how: str = "", passes: bool = False, fills: bool = False, results: int = 1, **attrs: Any
+    x: TensorType,
+    *,
+    dim: Any,
+    keepdim: bool,
+    how: str = "",
+    passes: bool = False,
+    fills: bool = False,
+    results: int = 1,
+    **attrs: Any,
 ) -> Split:
-    """A reduction of dims (all of them if None), whose terms are combined like this; else those dims stay whole. ``fills``: not of nothing."""
+    """A reduction of dims (all if None), whose terms are combined like this; else those dims stay whole.
+
+    ``passes``: a sum passes through. ``fills``: there is no such thing of nothing.
+    """
     dims = tuple(range(x.ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
     dims = tuple(d % x.ndim for d in dims) if x.ndim else ()
     names = letters(x.ndim) if how else without(letters(x.ndim), dims)
@@ -198,7 +209,9 @@ def along(*types: OperandType, dim: Any, results: int = 1, linear: Groups = (), 
     return Split(f"{','.join([names] * len(xs))}->{','.join([names] * results)}", linear=linear)
 
 
-def leading(*types: OperandType, inner: Sequence[int], outer: Sequence[int], linear: Groups = (), **attrs: Any) -> Split:
+def leading(
+    *types: OperandType, inner: Sequence[int], outer: Sequence[int], linear: Groups = (), **attrs: Any
+) -> Split:
     """The first dims of each operand, but for so many at its end, broadcast and are letters; results alike."""
     xs = tensors(types)
     batches = [x.shape[: x.ndim - n] for x, n in zip(xs, inner, strict=True)]

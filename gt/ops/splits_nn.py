@@ -15,7 +15,8 @@ EACH: Groups = ((0,), (1,))
 
 
 def multiplying(a: TensorType, b: TensorType) -> Split:
-    """Rows, columns and batches; the inner dim gives a sum. A 1-d operand is a row on the left, a column on the right."""
+    """Rows, columns and batches; the inner dim gives a sum. A 1-d operand is a row on the left, and a column on the
+    right."""
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     names = letters(len(batch))
     left = stretched(names, batch, a.shape[:-2]) + ("mk" if a.ndim > 1 else "k").upper()
@@ -126,7 +127,9 @@ def _weight_names(transposed: bool, rank: int) -> str:
     return ("IO" if transposed else "OI") + "." * rank
 
 
-def convolving(x: TensorType, weight: TensorType, *bias: TensorType, transposed: bool, groups: int, **how: Any) -> Split:
+def convolving(
+    x: TensorType, weight: TensorType, *bias: TensorType, transposed: bool, groups: int, **how: Any
+) -> Split:
     """Batches; with one group, channels too: those that go in are added up."""
     rank = "." * (x.ndim - 2)
     linear: Groups = ((0, 2), (1, 2)) if bias else EACH
