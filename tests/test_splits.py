@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gt.ops import OPS
+from gt.ops.gathered import GATHERED
 from gt.ops.placement import Partial
 from gt.ops.split import Apart, Row, Split, rows
 from gt.types import TensorType, float32
@@ -24,20 +25,6 @@ from tests.samples import Sample, T, V, samples
 SEEDS = int(os.environ.get("GT_SEEDS", "1"))
 #: rows a sample tries in the search for missing ones
 TRIED = 100 * SEEDS
-
-#: Ops that run on whole tensors only, and why.
-GATHERED = {
-    "upload": "its bytes are one message; the dispatcher cuts what it sends",
-    "save_file": "one worker writes one file",
-    "load_file": "one worker reads one file",
-    "nonzero": "where a result stands depends on all that are before it",
-    "masked_scatter": "which element goes where depends on all of the mask before it",
-    "masked_scatter_backward": "as masked_scatter",
-    "median": "the middle of parts is not the middle",
-    "nanmedian": "the middle of parts is not the middle",
-    "unique_ranks": "a rank is among all rows",
-    "histc": "with equal bounds they are those of all elements",
-}
 
 #: Rows that work and are not claimed: (ops, the row, why).
 LUCK = [

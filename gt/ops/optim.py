@@ -54,16 +54,16 @@ def _step(
         return alone(operands[: n * (len(found) - 1)])
 
     def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
-        return _parameters(columns(operands, n, flags)[0], n, elementwise)
+        return _parameters(columns(operands, n, flags)[0], n)
 
-    op(name, infer=infer, split=split, kernel=kernel, inplace=inplace)
+    op(name, infer=infer, split=split if elementwise else None, kernel=kernel, inplace=inplace)
 
 
-def _parameters(columns: Columns, n: int, elementwise: bool) -> Apart:
-    """Each parameter with its states and its gradient by itself: element by element, or as a whole."""
+def _parameters(columns: Columns, n: int) -> Apart:
+    """Each parameter with its states and its gradient by itself, element by element."""
     parts = []
     for i, row in enumerate(zip(*columns, strict=True)):
-        alike = elementwise and all(t.shape == row[0].shape for t in row)
+        alike = all(t.shape == row[0].shape for t in row)
         names = [letters(t.ndim) if alike else "." * t.ndim for t in row]
         at = tuple(k * n + i for k in range(len(row)))
         parts.append((at, at[:-1], Split(f"{','.join(names)}->{','.join(names[:-1])}")))
