@@ -170,7 +170,7 @@ NOTATION = [
     (Split("ab->a", filled="b"), [(1, 1)], [(1,)], "R -> R|S(0) -> S(0)"),
     (Split("->a"), [], [(4,)], " -> R| -> S(0)"),
     (Split("k,k,->", added=(2,)), [(4,), (4,), ()], [()], "R R R -> R|S(0) S(0) P(sum) -> P(sum)"),
-    (Split("a->a,", reduce="sum,same"), [(4,)], [(4,), ()], "R -> R R|S(0) -> S(0) R"),
+    (Split("a->a,", reduce="sum,max"), [(4,)], [(4,), ()], "R -> R R|S(0) -> S(0) P(max)"),
     (Split("a->a,a", linear=((0,),), still=(1,)), [(4,)], [(4,)] * 2, "R -> R R|S(0) -> S(0) S(0)|P(sum) -> P(sum) R"),
     (Split("->", reduce="max", terms=True), [()], [()], "R -> P(max)"),
     (Split("a.->a"), [(4, 3)], [(12,)], "R -> R|S(0) -> S(0)"),

@@ -29,9 +29,6 @@ from gt.types import OperandType, Shape, TensorType, result_dtype
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-#: in ``reduce``, for a result that does not depend on the letters it lacks: each worker has all of it
-SAME = "same"
-
 Groups = tuple[tuple[int, ...], ...]
 
 
@@ -88,12 +85,12 @@ def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], wo
     taken = left.split(",") if ins else []
     given = right.split(",") if outs else []
     reduces = split.reduce.split(",") * (len(given) if "," not in split.reduce else 1)
-    found = [Row((R,) * len(ins), tuple(map(_lacking, reduces)) if split.terms else (R,) * len(outs))]
+    found = [Row((R,) * len(ins), tuple(map(Partial, reduces)) if split.terms else (R,) * len(outs))]
     for letter in dict.fromkeys(c for c in left + right if c not in ",."):
         if not _cut_alike(letter, (*taken, *given), (*ins, *outs), workers, letter in split.filled):
             continue
         made = tuple(
-            Shard(dims.index(letter)) if letter in dims else _lacking(how)
+            Shard(dims.index(letter)) if letter in dims else Partial(how)
             for dims, how in zip(given, reduces, strict=True)
         )
         term = bool(made) and isinstance(made[0], Partial)
@@ -108,10 +105,6 @@ def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], wo
         passed = tuple(R if i in split.still else P for i in range(len(outs)))
         found.append(Row(tuple(P if i in group else R for i in range(len(ins))), passed))
     return found
-
-
-def _lacking(how: str) -> Placement:
-    return R if how == SAME else Partial(how)
 
 
 def _cut_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], workers: int, filled: bool) -> bool:

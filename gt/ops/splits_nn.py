@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.ops.infer import broadcast_shapes
-from gt.ops.split import SAME, Cut, Groups, Split, letters, stretched, without
+from gt.ops.split import Cut, Groups, Split, letters, stretched, without
 from gt.types import OperandType, Scalar, Shape, TensorType
 
 FIRST: Groups = ((0,),)
@@ -176,7 +176,6 @@ def attending(q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, is
     masks = _masks(mask, f"{lead}{at}.", (*q.shape[:-1], k.shape[-2]))
     return Split(
         f"{_joined(f'{lead}{at}.', f'{lead}..', f'{lead}..', *masks)}->{lead}{at}.,{lead}{at}",
-        reduce=f"sum,{SAME}",
         linear=((2,),),
         still=(1,),
     )
