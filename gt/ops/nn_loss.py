@@ -209,11 +209,8 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
         kernel = getattr(torch.ops.aten, f"{name}_backward")
         if whole is not None:
             g, reduction = g / whole, "sum"
-        if rest[1:]:
-            return kernel(g, x, *rest, REDUCTIONS.index(reduction))
-        if name == "binary_cross_entropy":
-            return kernel(g, x, *rest, None, REDUCTIONS.index(reduction))
-        return kernel(g, x, *rest, REDUCTIONS.index(reduction), *attrs.values())
+        none = (None,) if name == "binary_cross_entropy" and not rest[1:] else ()  # in the place of a weight
+        return kernel(g, x, *rest, *none, REDUCTIONS.index(reduction), *attrs.values())
 
     def vjp(needs: Any, g: Any, _y: Any, x: Any, t: Any, *weight: Any, **attrs: Any) -> list[Any]:
         dx = one(f"{name}_backward", g, x, t, *weight, **attrs)
