@@ -291,12 +291,12 @@ class Worker:
 
     def _ready(self, space: Space, signature: Any, stream: list[Any], i: int) -> bool:
         """Have all operands arrived, and left, if they are written in place?"""
-        arrived = all([self._landed(space, stream[i + offset]) for offset in signature.offsets])
+        arrived = all(self._landed(space, stream[i + offset]) for offset in signature.offsets)
         return arrived and (not signature.into or self._quiet(space))
 
     def _quiet(self, space: Space) -> bool:
         """Is nothing under way? What is written in place may be the very memory others still read."""
-        return self.mover.all_left(space) and all([self._landed(space, id) for id in list(space.flying)])
+        return self.mover.all_left(space) and all(self._landed(space, id) for id in list(space.flying))
 
     def _landed(self, space: Space, id: int) -> bool:
         """Has it arrived? If not, it is waited for from here on."""
