@@ -1,0 +1,234 @@
+"""The processes of a run: how they start, agree, and above all end together.
+
+One rank that fails would leave the others waiting in a collective for ever, and a thread that waits in one hears no
+signal. So each rank has a guard, a thread that hears signals (by Python's wake-up descriptor) and failures of other
+ranks (by a key in the launcher's store); it closes the record and ends the process, whatever the main thread waits for.
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+#: how long a rank may be late at a collective: the largest model's first step, not a hang
+PATIENCE = timedelta(minutes=10)
+#: how often the guard asks for failures of other ranks
+PERIOD = 0.2
+#: how long a failed rank leaves rank 0 to close the record before the launcher ends all
+GRACE = timedelta(seconds=5)
+SIGNALS = {
+    signal.SIGINT: "SIGINT: ended by the keyboard",
+    signal.SIGTERM: "SIGTERM: ended from outside, or by the launcher because another rank was killed",
+}
+
+
+class BadInput(Exception):
+    """What the user gave cannot be run: said without a traceback, exit code 2."""
+
+
+@dataclass
+class World:
+    """This process among those of the run."""
+
+    rank: int
+    size: int
+    local_rank: int
+    device: torch.device
+    backend: str
+    #: between all ranks: None where there is one
+    store: Any = None
+    #: one entry a rank: host, GPU and process
+    members: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def say(self, *words: object) -> None:
+        """On the first rank alone."""
+        if self.first:
+            print(*words, flush=True)
+
+    def gather(self, value: Any, group: Any = None) -> list[Any]:
+        """One rank's value from each, on every rank, by rank."""
+        if self.size == 1:
+            return [value]
+        found = [None] * dist.get_world_size(group)
+        dist.all_gather_object(found, value, group=group)
+        return found
+
+    def barrier(self, group: Any = None) -> None:
+        if self.size > 1:
+            dist.barrier(group)
+
+    def slowest(self, samples: Sequence[float], group: Any = None) -> list[float]:
+        """The maximum over the ranks in each iteration: the time of the operation, before any statistics."""
+        return [max(at) for at in zip(*self.gather(list(samples), group), strict=True)]
+
+    def ranks_per_gpu(self) -> int | None:
+        """The most ranks on one GPU; None on CPUs, which ranks may share."""
+        if self.device.type != "cuda":
+            return None
+        cards = [(member["host"], member["gpu"]) for member in self.members]
+        return max(map(cards.count, cards))
+
+    def nodes(self) -> int:
+        return len({member["host"] for member in self.members})
+
+
+def rank() -> int:
+    """Of this process, before anything is started."""
+    return int(os.environ.get("RANK", 0))
+
+
+def choose_backend(name: str, cuda: bool) -> str:
+    """``auto`` is nccl where there is a GPU for it."""
+    if name == "nccl" and not cuda:
+        raise BadInput("--backend nccl needs a GPU and torch sees none: use --backend gloo, or auto")
+    return {"auto": "nccl" if cuda else "gloo"}.get(name, name)
+
+
+def start(backend: str = "auto") -> World:
+    """Join the other ranks as torchrun's environment says; without torchrun, be the only one."""
+    cuda = torch.cuda.is_available()
+    chosen = choose_backend(backend, cuda)
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    # gloo measures the CPU; more ranks than GPUs share them, and the verdict says so
+    index = local % torch.cuda.device_count() if chosen == "nccl" else 0
+    device = torch.device("cuda", index) if chosen == "nccl" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    size = int(os.environ.get("WORLD_SIZE", 1))
+    world = World(rank(), size, local, device, chosen)
+    if size == 1:
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", str(_free_port()))
+        os.environ.setdefault("RANK", "0")
+        os.environ.setdefault("WORLD_SIZE", "1")
+    dist.init_process_group(chosen, timeout=PATIENCE, device_id=device if device.type == "cuda" else None)
+    if size > 1:
+        world.store = dist.PrefixStore("benchmark", dist.distributed_c10d._get_default_store()).clone()
+    world.members = world.gather(_member(device))
+    return world
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def _member(device: torch.device) -> dict[str, Any]:
+    from benchmarks.core import environment
+
+    gpu = environment.uuid(device.index) if device.type == "cuda" else None
+    return {"host": socket.gethostname(), "gpu": gpu, "pid": os.getpid()}
+
+
+# -- ending --------------------------------------------------------------------------------
+
+
+class Guard:
+    """Ends this process at a signal or when another rank has failed; ``close(status, why)`` closes the record first."""
+
+    def __init__(self) -> None:
+        self.world: World | None = None
+        self.close: Callable[[str, str], None] = lambda status, why: None
+        self._failing = False
+        self._read, write = os.pipe()
+        os.set_blocking(write, False)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)  # the descriptor below is what hears it
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="guard", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            ready = select.select([self._read], [], [], PERIOD)[0]
+            heard = set(os.read(self._read, 64)) & set(SIGNALS) if ready else set()
+            failed = None if self._failing else self._failure()
+            if failed:
+                self.end("failed", failed, FAILED)
+            if heard:
+                self.end("interrupted", SIGNALS[min(heard)], INTERRUPTED)
+
+    def _failure(self) -> str | None:
+        """What another rank said before it ended."""
+        store = self.world.store if self.world else None
+        if store is None:
+            return None
+        with contextlib.suppress(RuntimeError):  # the launcher, and with it the store, is gone
+            return store.get("failed").decode() if store.check(["failed"]) else None
+        return None
+
+    def end(self, status: str, why: str, code: int) -> None:
+        """Close the record, say why, and end without waiting for anyone."""
+        with contextlib.suppress(Exception):
+            self.close(status, why)
+        if rank() == 0:
+            print(f"\n{status}: {why}", file=sys.stderr)
+            if self.world and self.world.store is not None:
+                with contextlib.suppress(RuntimeError):
+                    self.world.store.set("closed", "")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    def fail(self, why: str) -> None:
+        """Tell the other ranks, leave the first a moment to close the record, and end."""
+        self._failing = True
+        store = self.world.store if self.world else None
+        if store is not None:
+            with contextlib.suppress(RuntimeError):
+                # the first to fail is the cause; that the others lose it follows from it
+                why = store.compare_set("failed", "", why).decode()
+                if rank() != 0:
+                    store.wait(["closed"], GRACE)
+        self.end("failed", why, FAILED)
+
+
+def run(main: Callable[[Guard], int | None]) -> None:
+    """Run a suite on this rank to its end, whatever that is. Does not return."""
+    guard = Guard()
+    try:
+        code = main(guard) or DONE
+    except BadInput as error:
+        if rank() == 0:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        code = BAD_INPUT
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else FAILED
+    except BaseException as error:
+        if not isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+            traceback.print_exc()
+        guard.fail(f"rank {rank()}: {type(error).__name__}: {_first_line(error)}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == DONE and dist.is_initialized():
+        dist.destroy_process_group()
+    os._exit(code)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def powers_of_two(limit: int) -> Iterable[int]:
+    """1, 2, 4, ... and the limit itself."""
+    sizes = [2**k for k in range(limit.bit_length()) if 2**k <= limit]
+    return sizes if limit in sizes else [*sizes, limit]
