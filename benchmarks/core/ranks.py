@@ -38,7 +38,13 @@ SIGNALS = {
 
 
 class BadInput(Exception):
-    """What the user gave cannot be run: said without a traceback, exit code 2."""
+    """What the user gave cannot be run: said without a traceback, exit code 2. Every rank must come to it alike."""
+
+
+class Problem(Exception):
+    """What one rank met by no fault of the code (a full disk, say): said without a traceback, and ends all ranks."""
+
+    code = FAILED
 
 
 @dataclass
@@ -167,13 +173,15 @@ class Guard:
             if heard:
                 self.end("interrupted", SIGNALS[min(heard)], INTERRUPTED)
 
-    def _failure(self) -> str | None:
-        """What another rank said before it ended."""
+    def _failure(self) -> tuple[int, str] | None:
+        """The exit code of another rank, and what it said before it ended."""
         store = self.world.store if self.world else None
         if store is None:
             return None
         with contextlib.suppress(RuntimeError):  # the launcher, and with it the store, is gone
-            return store.get("failed").decode() if store.check(["failed"]) else None
+            if store.check(["failed"]):
+                code, why = store.get("failed").decode().split(" ", 1)
+                return int(code), why
         return None
 
     def end(self, status: str, why: str, code: int) -> None:
@@ -199,7 +207,7 @@ class Guard:
                 why = store.compare_set("failed", "", why).decode()
                 if rank() != 0:
                     store.wait(["closed"], GRACE)
-        self.end("failed", why, FAILED)
+        self.end("failed", why, code)
 
 
 def run(main: Callable[[Guard], int | None]) -> None:
@@ -210,7 +218,11 @@ def run(main: Callable[[Guard], int | None]) -> None:
     except BadInput as error:
         if rank() == 0:
             print(f"error: {error}", file=sys.stderr, flush=True)
+        else:
+            time.sleep(GRACE)  # the launcher ends all with the first: let that be the one that says why
         code = BAD_INPUT
+    except Problem as error:
+        guard.fail(str(error), error.code)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else FAILED
     except BaseException as error:

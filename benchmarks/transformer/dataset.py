@@ -35,6 +35,9 @@ BLOCK = 64
 #: samples written at a time: 16 MiB of the default ones
 PIECE = 256 * BLOCK
 
+#: files that are being written
+_unfinished: set[Path] = set()
+
 #: wraps the numbers of the shards that are written, so that a bar can show them
 Progress = Callable[[list[int], str], Iterable[int]]
 
@@ -171,7 +174,7 @@ def _known(folder: Path, spec: Spec) -> dict[int, dict[str, Any]]:
     if not path.exists():
         foreign = [p.name for p in folder.iterdir() if SHARD.fullmatch(p.name)]
         if foreign:
-            raise BadInput(
+            raise NoDisk(
                 f"{folder} has {sorted(foreign)[0]} but no {MANIFEST}: not written by this benchmark, so not "
                 f"overwritten; give another --data-dir or move it away"
             )
@@ -234,6 +237,7 @@ def _save(folder: Path, spec: Spec, rows: dict[int, dict[str, Any]]) -> None:
 def _atomically(path: Path, pieces: Iterable[bytes]) -> int:
     """The file is there whole and on the disk, or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _unfinished.add(temporary)
     try:
         with open(temporary, "wb") as file:
             written = sum(file.write(piece) for piece in pieces)
@@ -242,9 +246,16 @@ def _atomically(path: Path, pieces: Iterable[bytes]) -> int:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+        _unfinished.discard(temporary)
     handle = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
     return written
+
+
+def discard() -> None:
+    """What is being written, gone: for a process that ends in the middle of it."""
+    for path in list(_unfinished):
+        path.unlink(missing_ok=True)

@@ -42,6 +42,7 @@ class Engine(Protocol):
     def finish(self) -> Steps: ...
     def reset_memory(self) -> None: ...
     def memory(self) -> dict[str, Any]: ...
+    def recover(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -146,6 +147,11 @@ class TorchEngine:
             "ooms": now["num_ooms"] - before["num_ooms"],
             "phases_bytes": dict(self.phases),
         }
+
+    def recover(self) -> None:
+        """From a step that ran out of memory."""
+        self.optimizer.zero_grad()
+        self._losses = []
 
     def close(self) -> None:
         """Give the memory back."""

@@ -18,7 +18,8 @@ DEFAULTS: dict[str, tuple[Any, Any]] = {
     "seq_len": (256, 32),
     "num_samples": (50_000, 96),
     "warmup_steps": (10, 2),
-    "amp_dtype": ("fp16", "bf16"),
+    # many a CPU has no arithmetic for either half type, and takes hundreds of times as long with them
+    "amp_dtype": ("fp16", "fp32"),
 }
 #: ``--num-samples full``: as many samples as have so many bytes of int64 tokens
 FULL_BYTES = 30e9
@@ -126,7 +127,7 @@ def _training(group: Any) -> None:
         "0.9, 90%% or 60GiB; fits peak memory over three batch sizes, predicts, and tries",
     )  # fmt: skip
     add("--no-amp", action="store_true", help="compute in fp32 throughout")
-    add("--amp-dtype", choices=["fp16", "bf16"], help=f"mixed precision in; fp16 scales the loss {_told('amp_dtype')}")
+    add("--amp-dtype", choices=["fp16", "bf16"], help=f"mixed precision with this type; fp16 scales the loss {_told('amp_dtype')}")
     add("--compile", action="store_true", help="torch.compile the model; a last short batch is then left out")
     add("--engine", choices=["ddp", "fsdp", "gt"], default="ddp", help="what trains: torch with DDP (one GPU: torch "
         "alone), torch with FSDP2, or GT (default: ddp)")  # fmt: skip

@@ -7,17 +7,9 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.core.ranks import BadInput, Problem
 
-class Problem(Exception):
-    """Told to the user in one line, without a traceback."""
-
-    code = 1
-
-
-class BadInput(Problem):
-    """Something asked for cannot be done as asked."""
-
-    code = 2
+__all__ = ["BadInput", "NoDisk", "NoMemory", "Problem", "disk", "no_space"]
 
 
 class NoMemory(Problem):
@@ -27,13 +19,10 @@ class NoMemory(Problem):
 
 
 class NoDisk(Problem):
-    """The data cannot be written or read."""
+    """The data cannot be written or read, or the result cannot be written."""
 
     code = 4
 
-
-#: what Ctrl-C leaves, as shells have it
-INTERRUPTED = 130
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}

@@ -1,0 +1,52 @@
+"""``benchmark.py`` in as many processes as there are GPUs: ``python launch.py [--single] [options of benchmark.py]``.
+
+One process is started directly; more by torchrun, whose own exit code is 1 whatever the benchmark's was: here the
+benchmark's is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+SCRIPT = Path(__file__).resolve().with_name("benchmark.py")
+
+
+def processes(single: bool) -> int:
+    """One a GPU; one on a machine without, where `BENCH_PROCESSES` may say another number."""
+    import torch
+
+    said = os.environ.get("BENCH_PROCESSES", "")
+    found = int(said) if said.isdigit() and int(said) else torch.cuda.device_count()
+    return 1 if single else max(1, found)
+
+
+def main(arguments: list[str]) -> int:
+    single = "--single" in arguments
+    rest = [argument for argument in arguments if argument != "--single"]
+    count = 1 if {"-h", "--help"} & set(rest) else processes(single)
+    if count == 1:
+        os.execv(sys.executable, [sys.executable, str(SCRIPT), *rest])
+    return _torchrun(count, rest)
+
+
+def _torchrun(count: int, arguments: list[str]) -> int:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    # torchrun sets one thread a process, and says so at length
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
+    try:
+        run(parse_args(["--standalone", f"--nproc_per_node={count}", str(SCRIPT), *arguments]))
+    except ChildFailedError as error:
+        first = min(error.failures.values(), key=lambda failure: failure.timestamp)
+        return first.exitcode if first.exitcode > 0 else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
