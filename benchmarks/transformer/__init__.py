@@ -10,5 +10,5 @@ loader           batches of a rank, and how long the loop waited for them
 engines          ddp and fsdp: one training step; engine_gt the same on GT
 fitting          the batch size that fills the memory wanted
 measuring        epochs, timed
-compare_results  the command that sets result files side by side
+compare_results  the command that sets result files side by side; comparing and exporting are its parts
 """

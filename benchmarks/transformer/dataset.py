@@ -203,7 +203,9 @@ def _sweep(folder: Path, spec: Spec) -> None:
     """Away with shards of another spec, and with what a killed run left."""
     wanted = {shard_name(i) for i in range(spec.num_shards)}
     for path in folder.iterdir():
-        if (SHARD.fullmatch(path.name) and path.name not in wanted) or re.fullmatch(r"\.(shard|data).*\.tmp", path.name):
+        if (SHARD.fullmatch(path.name) and path.name not in wanted) or re.fullmatch(
+            r"\.(shard|data).*\.tmp", path.name
+        ):
             path.unlink()
 
 

@@ -228,7 +228,9 @@ def _verdict(run: Run, epochs: list[dict[str, Any]], made: dict[str, Any], memor
     reasons = [card["throttle_reasons"] for card in cards]
     bad = [e for e in epochs if any(x != x for x in e["losses"])]
     facts = {
-        "throttle_reasons": sorted({name for told in reasons for name in told}) if reasons and None not in reasons else None,
+        "throttle_reasons": sorted({name for told in reasons for name in told})
+        if reasons and None not in reasons
+        else None,
         "neighbours": max((c["neighbours"] for c in cards if c["neighbours"] is not None), default=None),
         "ranks_per_gpu": run.world.ranks_per_gpu() if run.world.size > 1 else 1,
         "cv": made["timing"]["cv"],

@@ -70,7 +70,8 @@ def build(lib: Any, s: Sizes) -> Any:
         def __init__(self) -> None:
             super().__init__()
             encoder, decoder = (
-                layer(s.d_model, s.nhead, **of_layer) for layer in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+                layer(s.d_model, s.nhead, **of_layer)
+                for layer in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
             )
             self.embedding = nn.Embedding(s.vocab_size, s.d_model)
             norm = nn.LayerNorm(s.d_model)

@@ -111,9 +111,7 @@ def _model(group: Any) -> None:
     for name, default, help in rows:
         group.add_argument(f"--{name}", type=at_least(1), default=default, help=f"{help} (default: {default})")
     group.add_argument("--vocab-size", type=at_least(2), default=8192, help="tokens there are (default: 8192)")
-    group.add_argument(
-        "--seq-len", type=at_least(1), help=f"tokens of a source and of a target {_told('seq_len')}"
-    )
+    group.add_argument("--seq-len", type=at_least(1), help=f"tokens of a source and of a target {_told('seq_len')}")
 
 
 def _training(group: Any) -> None:
@@ -127,7 +125,11 @@ def _training(group: Any) -> None:
         "0.9, 90%% or 60GiB; fits peak memory over three batch sizes, predicts, and tries",
     )  # fmt: skip
     add("--no-amp", action="store_true", help="compute in fp32 throughout")
-    add("--amp-dtype", choices=["fp16", "bf16"], help=f"mixed precision with this type; fp16 scales the loss {_told('amp_dtype')}")
+    add(
+        "--amp-dtype",
+        choices=["fp16", "bf16"],
+        help=f"mixed precision with this type; fp16 scales the loss {_told('amp_dtype')}",
+    )
     add("--compile", action="store_true", help="torch.compile the model; a last short batch is then left out")
     add("--engine", choices=["ddp", "fsdp", "gt"], default="ddp", help="what trains: torch with DDP (one GPU: torch "
         "alone), torch with FSDP2, or GT (default: ddp)")  # fmt: skip
