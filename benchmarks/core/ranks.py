@@ -24,9 +24,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.core import environment
+
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 #: how long a rank may be late at a collective: the largest model's first step, not a hang
 PATIENCE = timedelta(minutes=10)
+#: how long a rank may have nothing to do
+IDLE = timedelta(hours=2)
 #: how often the guard asks for failures of other ranks
 PERIOD = 0.2
 #: how long a failed rank leaves rank 0 to close the record before the launcher ends all
@@ -56,8 +60,10 @@ class World:
     local_rank: int
     device: torch.device
     backend: str
-    #: between all ranks: None where there is one
+    #: the launcher's, for what must be heard at any moment; None where there is one rank
     store: Any = None
+    #: a group over CPUs: what ranks say to each other beside the measured operations
+    control: Any = None
     #: one entry a rank: host, GPU and process
     members: list[dict[str, Any]] = field(default_factory=list)
 
@@ -70,28 +76,31 @@ class World:
         if self.first:
             print(*words, flush=True)
 
-    def gather(self, value: Any, group: Any = None) -> list[Any]:
-        """One rank's value from each, on every rank, by rank."""
+    def gather(self, value: Any) -> list[Any]:
+        """One value from each rank, on every rank, by rank. Who is early is blocked, and does not spin."""
         if self.size == 1:
             return [value]
-        found = [None] * dist.get_world_size(group)
-        dist.all_gather_object(found, value, group=group)
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value, group=self.control)
         return found
 
-    def barrier(self, group: Any = None) -> None:
+    def barrier(self) -> None:
+        """On the device's own way: what stands before a timed operation."""
         if self.size > 1:
-            dist.barrier(group)
+            dist.barrier()
 
-    def slowest(self, samples: Sequence[float], group: Any = None) -> list[float]:
-        """The maximum over the ranks in each iteration: the time of the operation, before any statistics."""
-        return [max(at) for at in zip(*self.gather(list(samples), group), strict=True)]
+    def slowest(self, samples: Sequence[float] | None) -> list[float]:
+        """The maximum over the ranks in each iteration: the time of the operation, before any statistics.
 
-    def ranks_per_gpu(self) -> int | None:
-        """The most ranks on one GPU; None on CPUs, which ranks may share."""
-        if self.device.type != "cuda":
-            return None
-        cards = [(member["host"], member["gpu"]) for member in self.members]
-        return max(map(cards.count, cards))
+        A rank that took no part gives None.
+        """
+        given = [series for series in self.gather(None if samples is None else list(samples)) if series is not None]
+        return [max(at) for at in zip(*given, strict=True)]
+
+    def ranks_per_gpu(self) -> int:
+        """The most ranks on one GPU; 0 on CPUs."""
+        cards = [(member["host"], member["gpu"]) for member in self.members if member["gpu"]]
+        return max(map(cards.count, cards), default=0)
 
     def nodes(self) -> int:
         return len({member["host"] for member in self.members})
@@ -111,26 +120,36 @@ def choose_backend(name: str, cuda: bool) -> str:
 
 def start(backend: str = "auto") -> World:
     """Join the other ranks as torchrun's environment says; without torchrun, be the only one."""
-    cuda = torch.cuda.is_available()
-    chosen = choose_backend(backend, cuda)
-    local = int(os.environ.get("LOCAL_RANK", 0))
-    # gloo measures the CPU; more ranks than GPUs share them, and the verdict says so
-    index = local % torch.cuda.device_count() if chosen == "nccl" else 0
-    device = torch.device("cuda", index) if chosen == "nccl" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    size = int(os.environ.get("WORLD_SIZE", 1))
-    world = World(rank(), size, local, device, chosen)
-    if size == 1:
-        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        os.environ.setdefault("MASTER_PORT", str(_free_port()))
-        os.environ.setdefault("RANK", "0")
-        os.environ.setdefault("WORLD_SIZE", "1")
-    dist.init_process_group(chosen, timeout=PATIENCE, device_id=device if device.type == "cuda" else None)
+    chosen = choose_backend(backend, torch.cuda.is_available())
+    local, size = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    world = World(rank(), size, local, _device(chosen, local), chosen)
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "RANK": "0", "WORLD_SIZE": "1"}
+    os.environ.update({name: value for name, value in alone.items() if name not in os.environ})
+    bound = world.device if world.device.type == "cuda" else None
+    dist.init_process_group(chosen, timeout=PATIENCE, device_id=bound)
     if size > 1:
-        world.store = dist.PrefixStore("benchmark", dist.distributed_c10d._get_default_store()).clone()
-    world.members = world.gather(_member(device))
+        world.store = _store()
+        world.control = dist.new_group(backend="gloo", timeout=IDLE)
+    world.members = world.gather(_member(world.device))
     return world
+
+
+def _store() -> Any:
+    """The launcher's store by a connection of its own: one that waits for a key lets no other call through."""
+    store = dist.PrefixStore("benchmark", dist.distributed_c10d._get_default_store())
+    return store.clone() if hasattr(store, "clone") else store
+
+
+def _device(backend: str, local: int) -> torch.device:
+    """gloo measures the CPU. More ranks than GPUs share them, and the verdict says so."""
+    if backend != "nccl":
+        return torch.device("cpu")
+    cards, ranks_here = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if ranks_here > cards:
+        # NCCL refuses two ranks on one GPU of one host; under two names they talk over the network
+        os.environ.setdefault("NCCL_HOSTID", f"{socket.gethostname()}-{local}")
+    torch.cuda.set_device(local % cards)
+    return torch.device("cuda", local % cards)
 
 
 def _free_port() -> int:
@@ -140,8 +159,6 @@ def _free_port() -> int:
 
 
 def _member(device: torch.device) -> dict[str, Any]:
-    from benchmarks.core import environment
-
     gpu = environment.uuid(device.index) if device.type == "cuda" else None
     return {"host": socket.gethostname(), "gpu": gpu, "pid": os.getpid()}
 

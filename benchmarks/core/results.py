@@ -87,8 +87,7 @@ class Record:
         assert status in STATUSES
         with self._lock:
             if self.data["ended"] is None:
-                parts = [part for _, part in verdicts(self.data["results"])]
-                closed = verdict.together([verdict.ended(status, error), *parts])
+                closed = verdict.together([verdict.ended(status, error), *verdicts(self.data["results"])])
                 self.data.update(status=status, error=error, ended=utc_now(), verdict=closed)
                 self._write()
 
@@ -145,17 +144,13 @@ def finite(value: Any) -> Any:
     return value
 
 
-def verdicts(value: Any, where: str = "results") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every verdict under a value, with the path to it."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "verdict":
-                yield where, inner
-            else:
-                yield from verdicts(inner, f"{where}.{key}")
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from verdicts(inner, f"{where}[{index}]")
+def verdicts(value: Any) -> Iterator[dict[str, Any]]:
+    """The outermost verdicts within a value: one that stands above others speaks for them."""
+    if isinstance(value, dict) and "verdict" in value:
+        yield value["verdict"]
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from verdicts(inner)
 
 
 def problems(data: Any) -> list[str] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import select
 import statistics
 import subprocess
@@ -21,6 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 PERIOD = 0.1
+#: how long the process may take to begin
+START = 10.0
 #: bits of NVML's clock event reasons
 REASONS = {
     0x1: "gpu_idle",
@@ -51,7 +54,16 @@ class Sampler:
             self._lines = tempfile.TemporaryFile("w+")
             command = [sys.executable, __file__, str(self.period), *self.uuids]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._lines)
+            self._begin()
         return self
+
+    def _begin(self) -> None:
+        """Wait for the first line: the energy counter's first value belongs before the measured work."""
+        deadline = time.monotonic() + START
+        while (
+            time.monotonic() < deadline and self._process.poll() is None and not os.fstat(self._lines.fileno()).st_size
+        ):
+            time.sleep(0.01)
 
     def __exit__(self, *_: object) -> None:
         if not self.uuids:
@@ -66,6 +78,43 @@ class Sampler:
         self._lines.seek(0)
         self.cards, self.why = read(self._lines.read().splitlines(), self.pids)
         self._lines.close()
+
+
+class Watch:
+    """The cards of all nodes of a run, each node's sampled by its first rank; ``world`` as in ``ranks``."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        here = [member for member in world.members if member["host"] == world.members[world.rank]["host"]]
+        cards = list(dict.fromkeys(member["gpu"] for member in here if member["gpu"]))
+        self._sampler = Sampler(cards if world.local_rank == 0 else [], [member["pid"] for member in here])
+        #: one summary a card on every rank once left; None without NVML
+        self.cards: list[dict[str, Any]] | None = None
+
+    def __enter__(self) -> Watch:
+        self._sampler.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, *rest: object) -> None:
+        self._sampler.__exit__()
+        if kind is None:  # a rank that failed gathers nothing
+            found = [cards for cards in self.world.gather(self._sampler.cards) if cards]
+            self.cards = [card for cards in found for card in cards] or None
+
+    def facts(self) -> dict[str, Any]:
+        """For the verdict."""
+        cards = self.cards or []
+        reasons = [card["throttle_reasons"] for card in cards if card["throttle_reasons"] is not None]
+        others = [card["neighbours"] for card in cards if card["neighbours"] is not None]
+        return {
+            "throttle_reasons": sorted({name for told in reasons for name in told}) if reasons else None,
+            "neighbours": max(others, default=None),
+        }
+
+    def joules(self) -> float | None:
+        """Of all cards, by their counters."""
+        used = [card["energy_j"] for card in self.cards or []]
+        return sum(used) if used and None not in used else None
 
 
 def read(lines: Sequence[str], pids: Sequence[int]) -> tuple[list[dict[str, Any]] | None, str | None]:

@@ -28,13 +28,14 @@ def render(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *,
         from rich.table import Table
     except ModuleNotFoundError:
         return _plain(title, columns, cells)
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right")
     for row in cells:
         table.add_row(*row)
     console = Console(file=io.StringIO(), width=WIDTH, force_terminal=color, no_color=not color)
     with console.capture() as captured:
+        console.print(title, style="bold", highlight=False)
         console.print(table)
     return captured.get()
 
