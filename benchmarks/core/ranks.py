@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -186,7 +187,7 @@ class Guard:
             heard = set(os.read(self._read, 64)) & set(SIGNALS) if ready else set()
             failed = None if self._failing else self._failure()
             if failed:
-                self.end("failed", failed, FAILED)
+                self.end("failed", failed[1], failed[0])
             if heard:
                 self.end("interrupted", SIGNALS[min(heard)], INTERRUPTED)
 
@@ -197,8 +198,7 @@ class Guard:
             return None
         with contextlib.suppress(RuntimeError):  # the launcher, and with it the store, is gone
             if store.check(["failed"]):
-                code, why = store.get("failed").decode().split(" ", 1)
-                return int(code), why
+                return _code_and_why(store.get("failed"))
         return None
 
     def end(self, status: str, why: str, code: int) -> None:
@@ -214,17 +214,22 @@ class Guard:
         sys.stderr.flush()
         os._exit(code)
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, code: int = FAILED) -> None:
         """Tell the other ranks, leave the first a moment to close the record, and end."""
         self._failing = True
         store = self.world.store if self.world else None
         if store is not None:
             with contextlib.suppress(RuntimeError):
                 # the first to fail is the cause; that the others lose it follows from it
-                why = store.compare_set("failed", "", why).decode()
+                code, why = _code_and_why(store.compare_set("failed", "", f"{code} {why}"))
                 if rank() != 0:
                     store.wait(["closed"], GRACE)
         self.end("failed", why, code)
+
+
+def _code_and_why(told: bytes) -> tuple[int, str]:
+    code, _, why = told.decode().partition(" ")
+    return int(code), why
 
 
 def run(main: Callable[[Guard], int | None]) -> None:
@@ -236,7 +241,7 @@ def run(main: Callable[[Guard], int | None]) -> None:
         if rank() == 0:
             print(f"error: {error}", file=sys.stderr, flush=True)
         else:
-            time.sleep(GRACE)  # the launcher ends all with the first: let that be the one that says why
+            time.sleep(GRACE.total_seconds())  # the launcher ends all with the first: let that be the one that says why
         code = BAD_INPUT
     except Problem as error:
         guard.fail(str(error), error.code)

@@ -81,7 +81,7 @@ def _spec(config: Config) -> dataset.Spec:
 def _say(config: Config, world: ranks.World) -> None:
     s = config.sizes
     world.say(
-        f"{model.parameters(s):,} parameters, {model.training_flops(s) / 1e9:,.1f} GFLOP a sample to train on; "
+        f"{model.parameters(s):,} parameters, {model.training_flops(s) / 1e9:,.3g} GFLOP a sample to train on; "
         f"{config.engine}, {config.precision}, {world.size} x {config.batch_size} samples a step, "
         f"{config.num_samples:,} samples an epoch from {'disk' if config.data_dir else 'memory'}"
     )
@@ -206,7 +206,7 @@ def _lines(made: dict[str, Any]) -> list[str]:
     bound = used["denominator_flops_per_s"]
     return [
         f"throughput: {cell(made['samples_per_s'])} samples/s, {cell(made['tokens_per_s'])} tokens/s, "
-        f"{cell(made['samples_per_s_per_rank'])} samples/s a GPU",
+        f"{cell(made['samples_per_s_per_rank'])} samples/s a rank",
         f"MFU: {share} = {used['numerator_flops_per_s'] / 1e12:,.3f} of "
         f"{'–' if bound is None else f'{bound / 1e12:,.1f}'} TFLOP/s ({used['source']})",
         f"peak memory: {cell(peak)} GiB on the worst rank; kernel resident {cell(made['kernel_resident_percent'])} %; "

@@ -32,8 +32,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="compare_results.py", description=(__doc__ or "").splitlines()[0])
     made.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="result files, or folders of them")
     made.add_argument(
-        "--cost", nargs="+", default=[], metavar="PRICE", help="$ for an hour of one GPU: one price a result in the order "
-        "of the table, or NAME=PRICE with a part of a result's name; the pairing is printed",
+        "--cost", nargs="+", default=[], metavar="PRICE", help="$ for an hour of one GPU: one price a result in the "
+        "order of the table, or NAME=PRICE with a part of a result's name; the pairing is printed",
     )  # fmt: skip
     made.add_argument(
         "--allow-different", action="store_true", help="compare results of unequal configurations, with a warning"

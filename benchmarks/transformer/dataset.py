@@ -1,8 +1,8 @@
 """Random tokens: generated in memory, or in shards on disk that hold the very same.
 
-A sample is a source and a target of ``seq_len`` tokens each. Tokens depend on the seed and the sample's number alone, so
-a lost shard can be made again, and a run reads the same data from the disk as from memory. They are packed into the
-smallest type that holds the vocabulary; random ones do not compress, so a compressing file system gains nothing.
+A sample is a source and a target of ``seq_len`` tokens each. Tokens depend on the seed and the sample's number alone:
+a lost shard can be made again, and a run reads the same data from the disk as from memory. They are packed into uint16,
+or int32 for more than 65,536 of them; a file system that compresses may still save the bits a vocabulary leaves unused.
 
 A shard is written under another name, synced and renamed; ``dataset.json`` then says its checksum. What is interrupted
 leaves whole shards, which the next run keeps, and never a part of one.
@@ -129,7 +129,7 @@ class OnDisk:
         return made
 
     def _fill(self, into: np.ndarray, shard: int, offset: int) -> None:
-        view = memoryview(into).cast("B")
+        view = into.data.cast("B")
         while view:
             with disk(self.folder):
                 count = os.preadv(self._handles[shard], [view], offset)

@@ -7,6 +7,7 @@ each step took and what it lost.
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -55,9 +56,9 @@ class TorchEngine:
         module = build_torch(config.sizes, self.device, config.seed)
         self.parameters = sum(p.numel() for p in module.parameters())
         self._note("load")
-        self.module = WRAPS[config.engine](module, config, world)
+        self.module: Any = WRAPS[config.engine](module, config, world)
         self.model: Any = torch.compile(self.module) if config.compile else self.module
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=RATE, fused=self.cuda or None)
+        self.optimizer: Any = torch.optim.AdamW(self.module.parameters(), lr=RATE, fused=self.cuda or None)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.criterion = nn.CrossEntropyLoss()
         self._taken = 0
@@ -113,7 +114,7 @@ class TorchEngine:
     def _mark(self) -> Any:
         if not self.cuda:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
@@ -157,6 +158,7 @@ class TorchEngine:
         """Give the memory back."""
         self.model = self.module = self.optimizer = None
         self._losses = []
+        gc.collect()
         if self.cuda:
             torch.cuda.empty_cache()
 
@@ -172,7 +174,7 @@ def _ddp(module: nn.Module, config: Config, world: World) -> nn.Module:
     return nn.parallel.DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
 
 
-def _fsdp(module: Any, config: Config, world: World) -> nn.Module:
+def _fsdp(module: Any, config: Config, world: World) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

@@ -129,10 +129,6 @@ def choose_batch(config: Config, world: World, make: Callable[[Config, World], E
         return Fit(probe, _bytes(wanted, capacity), spec.num_samples // world.size).choose()
     finally:
         engine.close()
-        del engine
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 def _bytes(wanted: float | int, capacity: int) -> int:

@@ -41,7 +41,8 @@ def _torchrun(count: int, arguments: list[str]) -> int:
     # torchrun sets one thread a process, and says so at length
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
     try:
-        run(parse_args(["--standalone", f"--nproc_per_node={count}", str(SCRIPT), *arguments]))
+        words = ["--standalone", f"--nproc_per_node={count}", str(SCRIPT), *arguments]
+        run(parse_args(words))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         first = min(error.failures.values(), key=lambda failure: failure.timestamp)
         return first.exitcode if first.exitcode > 0 else 1

@@ -5,6 +5,7 @@ Warm-up is epochs and then steps that do not count. What the ranks saw is put to
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from benchmarks.core.formulas import joules_per_sample
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import World
 from benchmarks.core.results import Record
-from benchmarks.core.sampler import Sampler
+from benchmarks.core.sampler import Watch
 from benchmarks.transformer import pagecache
 from benchmarks.transformer.dataset import OnDisk
 from benchmarks.transformer.engines import Engine, Steps
@@ -52,13 +53,12 @@ class Run:
         """The whole benchmark; the summary, on every rank."""
         self._warm_up()
         self.engine.reset_memory()
-        with self._sampler() as nvml:
+        with Watch(self.world) as watch:
             epochs = [self._epoch(number) for number in range(1, self.config.epochs + 1)]
-        cards = [card for cards in self.world.gather(nvml.cards or []) for card in cards] or None
         memory = worst(self.world.gather(self.engine.memory()))
         self.put("memory", value=memory)
         extra = {"communication": self._communication(), "doubling": self._doubling()}
-        made = summary(self, epochs, cards, memory, extra)
+        made = summary(self, epochs, watch, memory, extra)
         self.put("summary", value=made)
         return made
 
@@ -100,12 +100,6 @@ class Run:
         made = epoch(self.config, self.world.gather(mine), isinstance(source, OnDisk), source.spec.sample_bytes)
         self.put("epochs", str(number), value=made)
         return made
-
-    def _sampler(self) -> Sampler:
-        """Of the GPUs of this machine, on one of its ranks."""
-        here = self.world.members[self.world.rank]["host"]
-        ours = [m for m in self.world.members if m["host"] == here and self.world.local_rank == 0]
-        return Sampler(list(dict.fromkeys(m["gpu"] for m in ours if m["gpu"])), [m["pid"] for m in ours])
 
     # -- after the measured epochs -----------------------------------------------------------
 
@@ -185,14 +179,13 @@ def worst(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summary(
-    run: Run, epochs: list[dict[str, Any]], cards: list[dict[str, Any]] | None, memory: dict[str, Any], extra: Any
+    run: Run, epochs: list[dict[str, Any]], watch: Watch, memory: dict[str, Any], extra: dict[str, Any]
 ) -> dict[str, Any]:
     config, size = run.config, run.world.size
     wall, samples = sum(e["wall_s"] for e in epochs), sum(e["samples"] for e in epochs)
     taken = timing.summary([s for e in epochs for s in e["timing"]["samples_s"]])
     used = peaks.mfu(training_flops(config.sizes) * samples, wall, run.device_name, config.precision, size)
-    power = [card["mean_power_w"] for card in cards or []]
-    joules = None if not power or None in power else sum(power) * wall
+    cards, joules = watch.cards, watch.joules()
     made = {
         "wall_s": wall,
         "samples": samples,
@@ -210,7 +203,7 @@ def summary(
         "gpu": cards,
         **extra,
     }
-    return made | {"verdict": _verdict(run, epochs, made, memory)}
+    return made | {"verdict": _verdict(run, epochs, made, memory, watch)}
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -223,22 +216,20 @@ def _throughput_interval(batch: int, taken: dict[str, Any]) -> list[float] | Non
     return [batch / interval[1], batch / interval[0]] if interval else None
 
 
-def _verdict(run: Run, epochs: list[dict[str, Any]], made: dict[str, Any], memory: dict[str, Any]) -> dict[str, Any]:
-    cards, labels = made["gpu"] or [], [e["io"]["label"] for e in epochs if e["io"]]
-    reasons = [card["throttle_reasons"] for card in cards]
-    bad = [e for e in epochs if any(x != x for x in e["losses"])]
+def _verdict(
+    run: Run, epochs: list[dict[str, Any]], made: dict[str, Any], memory: dict[str, Any], watch: Watch
+) -> dict[str, Any]:
+    labels = [e["io"]["label"] for e in epochs if e["io"]]
+    bad = [loss for e in epochs for loss in e["losses"] if not math.isfinite(loss)]
     facts = {
-        "throttle_reasons": sorted({name for told in reasons for name in told})
-        if reasons and None not in reasons
-        else None,
-        "neighbours": max((c["neighbours"] for c in cards if c["neighbours"] is not None), default=None),
+        **watch.facts(),
         "ranks_per_gpu": run.world.ranks_per_gpu() if run.world.size > 1 else 1,
         "cv": made["timing"]["cv"],
         "allocation_retries": _largest(memory, "allocation_retries"),
         "ooms": _largest(memory, "ooms"),
         "skipped_steps": made["skipped_steps"],
         "io": None if None in labels else next((label for label in labels if label != "cold"), "cold"),
-        "loss": float("nan") if bad else made["last_loss"],
+        "loss": bad[0] if bad else made["last_loss"],
         "mfu": made["mfu"]["mfu"],
         "doubling": made["doubling"],
     }

@@ -121,8 +121,8 @@ def _training(group: Any) -> None:
     add("--warmup-steps", type=at_least(0), help=f"steps after those that do not count {_told('warmup_steps')}")
     add("--batch-size", type=at_least(1), help=f"samples of a step on each GPU {_told('batch_size')}")
     add(
-        "--target-vram", type=memory, metavar="SHARE", help="choose the batch size that fills this much of a GPU's memory: "
-        "0.9, 90%% or 60GiB; fits peak memory over three batch sizes, predicts, and tries",
+        "--target-vram", type=memory, metavar="SHARE", help="choose the batch size that fills this much of a GPU's "
+        "memory: 0.9, 90%% or 60GiB; fits peak memory over three batch sizes, predicts, and tries",
     )  # fmt: skip
     add("--no-amp", action="store_true", help="compute in fp32 throughout")
     add(
