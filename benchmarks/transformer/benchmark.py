@@ -151,22 +151,31 @@ def _run(config: Config, world: ranks.World, name: str, record: results.Record |
 
 
 def _source(config: Config, world: ranks.World, record: results.Record | None, spec: dataset.Spec) -> Source:
-    """Rank 0 prepares the folder; where another machine does not see it, its first rank does."""
     told: dict[str, Any] = {"samples": spec.num_samples, "bytes": spec.bytes, "dtype": spec.dtype}
     if config.data_dir is None:
         if record:
             record.put("data", value={"source": "memory", **told})
         return dataset.InMemory(spec)
-    if world.first:
-        told |= dataset.prepare(config.data_dir, spec, _bar)
-    world.barrier()
-    if world.local_rank == 0 and not world.first:
-        dataset.prepare(config.data_dir, spec, _bar)
-    world.barrier()
+    # the first rank prepares the folder; where another machine does not see it, its own first rank does
+    told |= _prepared(config.data_dir, world, spec, world.first)
+    _prepared(config.data_dir, world, spec, world.local_rank == 0 and not world.first)
     if record:
         world.say("data: {reused} shard(s) reused, {written} written, {damaged} of them damaged before".format(**told))
         record.put("data", value={"source": "disk", **told})
     return dataset.OnDisk(config.data_dir, spec)
+
+
+def _prepared(folder: Path, world: ranks.World, spec: dataset.Spec, mine: bool) -> dict[str, Any]:
+    """What one rank cannot do, all ranks hear of."""
+    told, problem = {}, None
+    try:
+        told = dataset.prepare(folder, spec, _bar) if mine else {}
+    except NoDisk as error:
+        problem = str(error)
+    for said in world.gather(problem):
+        if said:
+            raise NoDisk(said)
+    return told
 
 
 def _bar(shards: list[int], label: str) -> Any:

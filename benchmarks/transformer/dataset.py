@@ -16,6 +16,7 @@ import math
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -35,8 +36,9 @@ BLOCK = 64
 #: samples written at a time: 16 MiB of the default ones
 PIECE = 256 * BLOCK
 
-#: files that are being written
+#: files that are being written, and the right to write: `discard` takes it for good
 _unfinished: set[Path] = set()
+_writing = threading.Lock()
 
 #: wraps the numbers of the shards that are written, so that a bar can show them
 Progress = Callable[[list[int], str], Iterable[int]]
@@ -135,7 +137,7 @@ class OnDisk:
                 count = os.preadv(self._handles[shard], [view], offset)
             if count == 0:
                 raise NoDisk(
-                    f"{self.paths[shard]} ends at byte {offset:,}, too early: it was damaged during the run; "
+                    f"{self.paths[shard]} ends before byte {offset:,}: it was damaged during the run; "
                     f"run again, and it is made anew"
                 )
             view, offset = view[count:], offset + count
@@ -242,10 +244,14 @@ def _atomically(path: Path, pieces: Iterable[bytes]) -> int:
     _unfinished.add(temporary)
     try:
         with open(temporary, "wb") as file:
-            written = sum(file.write(piece) for piece in pieces)
+            written = 0
+            for piece in pieces:
+                with _writing:
+                    written += file.write(piece)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        with _writing:
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
         _unfinished.discard(temporary)
@@ -258,6 +264,7 @@ def _atomically(path: Path, pieces: Iterable[bytes]) -> int:
 
 
 def discard() -> None:
-    """What is being written, gone: for a process that ends in the middle of it."""
+    """What is being written, gone, and nothing is written any more: for a process that is about to end."""
+    _writing.acquire()
     for path in list(_unfinished):
         path.unlink(missing_ok=True)

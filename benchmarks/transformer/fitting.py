@@ -27,7 +27,7 @@ ENOUGH = 0.25
 DOWN = 0.95
 TRIES = 10
 #: what torch says on a CPU, and cuBLAS where its workspace does not fit
-SIGNS = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+SIGNS = ("not enough memory", "can't allocate memory", "out of memory", "ALLOC_FAILED")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
