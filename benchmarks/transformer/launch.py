@@ -17,12 +17,13 @@ SCRIPT = Path(__file__).resolve().with_name("benchmark.py")
 
 
 def processes(single: bool) -> int:
-    """One a GPU; one on a machine without, where `BENCH_PROCESSES` may say another number."""
+    """One a GPU; one on a machine without. `BENCH_PROCESSES` says another number, for runs on the CPU."""
+    said = os.environ.get("BENCH_PROCESSES", "")
+    if single or said.isdigit():
+        return 1 if single else max(1, int(said))
     import torch
 
-    said = os.environ.get("BENCH_PROCESSES", "")
-    found = int(said) if said.isdigit() and int(said) else torch.cuda.device_count()
-    return 1 if single else max(1, found)
+    return max(1, torch.cuda.device_count())
 
 
 def main(arguments: list[str]) -> int:
