@@ -32,7 +32,9 @@ ALONE = World(0, 1, 0, torch.device("cpu"), "gloo", members=[{"host": "here", "g
 
 
 def command(*flags, ranks=1):
-    return [sys.executable, str(FOLDER / "launch.py"), *flags], environment(BENCH_PROCESSES=str(ranks), OMP_NUM_THREADS="1")
+    return [sys.executable, str(FOLDER / "launch.py"), *flags], environment(
+        BENCH_PROCESSES=str(ranks), OMP_NUM_THREADS="1"
+    )
 
 
 def run(folder, *flags, ranks=1, code=0, **options):

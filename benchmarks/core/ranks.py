@@ -40,6 +40,7 @@ SIGNALS = {
     signal.SIGINT: "SIGINT: ended by the keyboard",
     signal.SIGTERM: "SIGTERM: ended from outside, or by the launcher because another rank was killed",
 }
+ORPHANED = "the launcher was killed"
 
 
 class BadInput(Exception):
@@ -174,6 +175,7 @@ class Guard:
         self.world: World | None = None
         self.close: Callable[[str, str], None] = lambda status, why: None
         self._failing = False
+        self._launcher = os.getppid()
         self._read, write = os.pipe()
         os.set_blocking(write, False)
         for number in SIGNALS:
@@ -190,6 +192,11 @@ class Guard:
                 self.end("failed", failed[1], failed[0])
             if heard:
                 self.end("interrupted", SIGNALS[min(heard)], INTERRUPTED)
+            if self._orphaned():
+                self.end("interrupted", ORPHANED, INTERRUPTED)
+
+    def _orphaned(self) -> bool:
+        return self.world is not None and self.world.size > 1 and os.getppid() != self._launcher
 
     def _failure(self) -> tuple[int, str] | None:
         """The exit code of another rank, and what it said before it ended."""
@@ -202,28 +209,32 @@ class Guard:
         return None
 
     def end(self, status: str, why: str, code: int) -> None:
-        """Close the record, say why, and end without waiting for anyone."""
+        """Close the record, say why, and end without waiting for anyone but the first rank, which has the record."""
         with contextlib.suppress(Exception):
             self.close(status, why)
-        if rank() == 0:
-            print(f"\n{status}: {why}", file=sys.stderr)
-            if self.world and self.world.store is not None:
-                with contextlib.suppress(RuntimeError):
-                    self.world.store.set("closed", "")
+        store = self.world.store if self.world else None
+        with contextlib.suppress(RuntimeError):
+            if rank() == 0:
+                print(f"\n{status}: {why}", file=sys.stderr)
+                if store is not None:
+                    store.set("closed", "")
+            elif store is not None:
+                # gone any sooner, its connections would be what the first rank hears of first
+                store.wait(["closed"], GRACE)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
     def fail(self, why: str, code: int = FAILED) -> None:
-        """Tell the other ranks, leave the first a moment to close the record, and end."""
+        """Tell the other ranks, and end."""
         self._failing = True
+        if self._orphaned():
+            self.end("interrupted", ORPHANED, INTERRUPTED)
         store = self.world.store if self.world else None
         if store is not None:
             with contextlib.suppress(RuntimeError):
                 # the first to fail is the cause; that the others lose it follows from it
                 code, why = _code_and_why(store.compare_set("failed", "", f"{code} {why}"))
-                if rank() != 0:
-                    store.wait(["closed"], GRACE)
         self.end("failed", why, code)
 
 

@@ -63,8 +63,8 @@ class Gauge:
         stats = torch.cuda.memory_stats(self.device)
         return {
             "max_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
-            "allocation_retries": stats["num_alloc_retries"],
-            "ooms": stats["num_ooms"],
+            "allocation_retries": stats.get("num_alloc_retries", 0),
+            "ooms": stats.get("num_ooms", 0),
         }
 
 

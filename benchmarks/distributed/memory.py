@@ -36,9 +36,14 @@ TOLERANCE = {"cuda": 1.02, "cpu": 1.25}
 
 @dataclass(frozen=True)
 class Stages:
-    """Bytes held after each stage, over those held before the model was made."""
+    """Bytes held after each stage, over those held before the model was made.
+
+    An engine changes what a model holds before the first step: FSDP keeps a piece of it, DDP adds the buckets in which
+    its gradients will stand, and which count as those.
+    """
 
     load: int
+    engine: int
     forward: int
     backward: int
     step: int
@@ -46,10 +51,11 @@ class Stages:
     peak: int
 
     def split(self) -> dict[str, int]:
+        parameters = min(self.load, self.engine)
         return {
-            "parameters": self.load,
-            "activations": self.forward - self.load,
-            "gradients": self.backward - self.load,
+            "parameters": parameters,
+            "activations": self.forward - self.engine,
+            "gradients": self.backward - parameters,
             "optimizer_state": self.step - self.backward,
             "at_rest": self.rest,
         }
@@ -61,23 +67,26 @@ def stages(world: World, plan: Plan, engine: str) -> tuple[Stages, dict[str, int
     gc.collect()
     base = gauge.now()
     gauge.reset()
-    trainer = Trainer(world, plan.shape, engine=engine, batch=plan.batch, dtype=plan.dtype, seed=plan.seed)
+    read: list[int] = []
+    look = lambda: read.append(gauge.now())
+    trainer = Trainer(world, plan.shape, engine=engine, batch=plan.batch, dtype=plan.dtype, seed=plan.seed, built=look)
     ids = trainer.batches.next()
-    read = [gauge.now()]
+    look()
     saved = Saved()
     with saved:
         loss = trainer.forward(ids)
-    read.append(gauge.now())
-    activations = saved.bytes(trainer.model.parameters())
+    look()
+    activations = saved.take(trainer.model.parameters())
     trainer.scaler.scale(loss).backward()
     del loss
-    read.append(gauge.now())
+    look()
     counted = count(trainer, activations)
     trainer.scaler.step(trainer.optimizer)
-    read.append(gauge.now())
+    look()
     counted["optimizer_state"] = state_bytes(trainer.optimizer)
     trainer.optimizer.zero_grad(set_to_none=True)
-    read += [gauge.now(), gauge.peak()]
+    look()
+    read.append(gauge.peak())
     trainer.close()
     return Stages(*(value - base for value in read)), counted
 
@@ -94,10 +103,15 @@ class Saved(torch.autograd.graph.saved_tensors_hooks):
         self._storages[storage.data_ptr()] = storage
         return tensor
 
-    def bytes(self, parameters: Iterable[torch.Tensor]) -> int:
-        """Without the parameters, which are kept too but are there anyway; gathered ones have been freed by now."""
+    def take(self, parameters: Iterable[torch.Tensor]) -> int:
+        """Their bytes, and let go of them, or the backward pass could not.
+
+        The parameters are kept too but are there anyway; those FSDP gathered have been freed by now.
+        """
         mine = {local(p).untyped_storage().data_ptr() for p in parameters}
-        return sum(storage.nbytes() for place, storage in self._storages.items() if place not in mine)
+        total = sum(storage.nbytes() for place, storage in self._storages.items() if place not in mine)
+        self._storages.clear()
+        return total
 
 
 def local(tensor: Any) -> torch.Tensor:
@@ -182,7 +196,7 @@ def batch_fit(world: World, plan: Plan, bar: Progress) -> tuple[dict[str, Any], 
 def largest(world: World, plan: Plan, fit: formulas.Line, budget: int | None) -> dict[str, Any]:
     """Predict the largest batch for the memory there is, and run it; lower it until it runs."""
     gauge = Gauge(world.device)
-    default = int(gauge.free() * USABLE) if gauge.cuda else CPU_BUDGET
+    default = int(gauge.free() * USABLE / world.ranks_per_gpu()) if gauge.cuda else CPU_BUDGET
     allowed = min(world.gather(budget or default))
     predicted = formulas.largest_batch(fit, allowed)
     result = {"budget_bytes": allowed, "capacity_bytes": gauge.capacity(), "predicted": predicted}

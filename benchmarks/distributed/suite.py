@@ -192,6 +192,7 @@ def main(guard: Guard, words: Sequence[str] | None = None) -> int:
     if record:
         record.finish()
         report.write(record)
+    world.gather(None)  # a rank that ends before the first has written would have the launcher end that too
     wrong = run.wrong_elements()
     if wrong:
         world.say(f"error: {wrong} elements of the results of collectives are wrong: see wrong_elements in the record")

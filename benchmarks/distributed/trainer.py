@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import queue
 import threading
 import time
@@ -92,13 +93,24 @@ class Trainer:
     """``step`` is a whole training step; ``passes`` its forward and backward alone."""
 
     def __init__(
-        self, world: World, shape: Shape, *, engine: str, batch: int, dtype: str, seed: int, group: Any = None
+        self,
+        world: World,
+        shape: Shape,
+        *,
+        engine: str,
+        batch: int,
+        dtype: str,
+        seed: int,
+        group: Any = None,
+        built: Callable[[], Any] = timing.nothing,
     ) -> None:
         self.world, self.shape, self.batch, self.dtype = world, shape, batch, DTYPES[dtype]
         wrap, self._unsynced = ENGINES[engine]
         # under FSDP the parameters themselves are computed in the low type; autocast would cast again
         self._autocast = engine != "fsdp" and dtype != "fp32"
-        self.model = wrap(build(shape, world.device, seed), world, self.dtype, group)
+        self.model: nn.Module = build(shape, world.device, seed)
+        built()  # the model is there and the engine has not touched it
+        self.model = wrap(self.model, world, self.dtype, group)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == "fp16")
         self.batches = Batches(shape, batch, world.device, seed * 1000 + world.rank)
@@ -142,5 +154,6 @@ class Trainer:
         self.batches.close()
         del self.model, self.optimizer
         self.loss = torch.zeros(())
+        gc.collect()  # an engine and its model refer to each other
         if self.world.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -21,6 +21,7 @@ from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import World
 from benchmarks.core.sampler import Watch
 from benchmarks.distributed import comm
+from benchmarks.distributed.gauge import Gauge
 from benchmarks.distributed.models import Shape
 from benchmarks.distributed.trainer import Trainer
 
@@ -44,7 +45,8 @@ class Plan:
 
 def buckets(total: int) -> list[int]:
     """How DDP cuts its gradients: sizes in bytes."""
-    sizes, left = [], total
+    sizes: list[int] = []
+    left = total
     while left > 0:
         sizes.append(min(left, BUCKET if sizes else FIRST_BUCKET))
         left -= sizes[-1]
@@ -110,9 +112,8 @@ def allocator(world: World) -> dict[str, int]:
     """The worst rank's counts of retried and failed allocations; empty on a CPU, which does not count them."""
     if world.device.type != "cuda":
         return {}
-    stats = torch.cuda.memory_stats(world.device)
-    mine = {"allocation_retries": stats["num_alloc_retries"], "ooms": stats["num_ooms"]}
-    return {key: max(other[key] for other in world.gather(mine)) for key in mine}
+    mine = Gauge(world.device).allocator()
+    return {key: max(other[key] for other in world.gather(mine)) for key in ("allocation_retries", "ooms")}
 
 
 def peak_memory(world: World) -> int | None:
@@ -132,13 +133,13 @@ def exposed(world: World, trainer: Trainer, plan: Plan) -> dict[str, Any]:
             act = lambda synced=synced: trainer.passes(ids, synced=synced)
             one = timing.measure(act, warmup=0, iters=1, device=world.device, before=world.barrier, after=clear)
             samples += one if turn >= 2 else []  # the first turns warm up
-    synced, unsynced = (timing.summary(world.slowest(series[key]), plan.seed) for key in (True, False))
-    seconds = synced["p50_s"] - unsynced["p50_s"]
+    with_, without = (timing.summary(world.slowest(series[key]), plan.seed) for key in (True, False))
+    seconds = with_["p50_s"] - without["p50_s"]
     return {
         "seconds": seconds,
-        "share_of_passes": seconds / synced["p50_s"],
-        "synced": {"timing": synced},
-        "unsynced": {"timing": unsynced},
+        "share_of_passes": seconds / with_["p50_s"],
+        "synced": {"timing": with_},
+        "unsynced": {"timing": without},
     }
 
 
@@ -190,13 +191,14 @@ def short_sweep(world: World, plan: Plan) -> dict[str, float] | None:
 
 def doubled(world: World, plan: Plan) -> float | None:
     """How much longer the passes of twice the batch take, on each rank alone; None where that does not fit."""
-    times = []
+    times: list[float | None] = []
     for batch in (plan.batch, 2 * plan.batch):
         try:
             times.append(alone(world, plan, batch))
         except torch.cuda.OutOfMemoryError:
             times.append(None)
-    ratio = times[1] / times[0] if all(times) else None
+    once, twice = times
+    ratio = twice / once if once and twice else None
     ratios = world.gather(ratio)
     return None if None in ratios else min(ratios)
 

@@ -71,7 +71,7 @@ class GtEngine:
         self.gt.zeros(1).item()
         self._pending: deque[Any] = deque()
         self._steps = Steps()
-        self._mark = time.perf_counter()
+        self._begun = self._mark = time.perf_counter()
 
     def step(self, batch: Any, sync: bool = True) -> None:
         gt = self.gt
@@ -101,6 +101,7 @@ class GtEngine:
         while self._pending:
             self._read()
         self.gt.zeros(1).item()
+        self._steps.wall = time.perf_counter() - self._begun
         return self._steps
 
     def reset_memory(self) -> None:

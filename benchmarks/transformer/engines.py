@@ -27,6 +27,8 @@ RATE = 1e-4
 class Steps:
     """What was measured of a series of steps."""
 
+    #: seconds from the idle device before the first to the idle device after the last
+    wall: float = 0.0
     #: seconds, one a step, between the ends of two steps
     seconds: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -73,6 +75,7 @@ class TorchEngine:
         self._wait()
         self._losses: list[torch.Tensor] = []
         self._before, self._tried = self._optimized(), self._taken
+        self._begun = time.perf_counter()
         self._marks = [self._mark()]
 
     def step(self, batch: Any, sync: bool = True) -> None:
@@ -96,10 +99,12 @@ class TorchEngine:
 
     def finish(self) -> Steps:
         self._wait()
+        wall = time.perf_counter() - self._begun
         pairs = zip(self._marks, self._marks[1:], strict=False)
         seconds = [a.elapsed_time(b) / 1e3 if self.cuda else b - a for a, b in pairs]
         skipped = (self._taken - self._tried) - (self._optimized() - self._before)
-        return Steps(seconds, [float(loss) for loss in self._losses], skipped)
+        losses = torch.stack(self._losses).tolist() if self._losses else []
+        return Steps(wall, seconds, losses, skipped)
 
     def _autocast(self) -> Any:
         precision = self.config.precision

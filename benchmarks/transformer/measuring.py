@@ -85,11 +85,11 @@ class Run:
         if isinstance(source, OnDisk) and self.config.page_cache == "drop" and self.world.local_rank == 0:
             pagecache.drop(source.paths)
         self.world.barrier()
-        read, begun = pagecache.storage_bytes(), time.perf_counter()
+        read = pagecache.storage_bytes()
         steps = self._pass(len(spans), f"epoch {number}")
-        seconds, now = time.perf_counter() - begun, pagecache.storage_bytes()
+        now = pagecache.storage_bytes()
         mine = {
-            "wall_s": seconds,
+            "wall_s": steps.wall,
             "samples": sum(span.samples for span in spans),
             "waited_s": sum(self.loader.waited),
             "storage_bytes": None if read is None or now is None else now - read,
