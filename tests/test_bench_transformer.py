@@ -236,14 +236,16 @@ def test_ddp_and_fsdp_on_two_ranks(tmp_path):
     assert ddp["results"]["data"]["written"] == 2
     shutil.rmtree(tmp_path / "results")
 
-    run(tmp_path, *TINY, "--data-dir", "data", "--num-shards", "2", "--engine", "fsdp", "--page-cache", "keep", ranks=2)
+    half = ["--engine", "fsdp", "--amp-dtype", "fp16", "--page-cache", "keep"]
+    run(tmp_path, *TINY, "--data-dir", "data", "--num-shards", "2", *half, ranks=2)
     fsdp = record(tmp_path)
     assert fsdp["results"]["data"]["reused"] == 2
     assert fsdp["results"]["epochs"]["2"]["io"]["label"] == "warm"
     assert "cached_io" in [reason["code"] for reason in fsdp["verdict"]["reasons"]]
+    assert fsdp["results"]["summary"]["skipped_steps"] == 0
     for number in "12":
         ours, theirs = (r["results"]["epochs"][number]["losses"] for r in (fsdp, ddp))
-        assert ours == pytest.approx(theirs, rel=1e-4)
+        assert ours == pytest.approx(theirs, rel=5e-3)
 
 
 def test_gt_sees_the_losses_of_torch_and_one_table_shows_both(tmp_path):

@@ -59,8 +59,13 @@ def main(guard: ranks.Guard) -> int:
 
 def options(arguments: list[str] | None = None) -> Config:
     """Of the command line; every rank finds the same mistakes, the first one says them."""
-    with contextlib.redirect_stderr(io.StringIO() if ranks.rank() else sys.stderr):
-        given = parser().parse_args(arguments)
+    try:
+        with contextlib.redirect_stderr(io.StringIO() if ranks.rank() else sys.stderr):
+            given = parser().parse_args(arguments)
+    except SystemExit as error:
+        if ranks.rank() and error.code:
+            raise BadInput("the first rank says which") from error
+        raise
     config, size = resolve(given, torch.cuda.is_available()), int(os.environ.get("WORLD_SIZE", 1))
     if config.engine == "gt":
         engine_gt.check(config, size)

@@ -37,8 +37,9 @@ def world() -> World:
     """One client, and no group of torch's."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     made = World(0, 1, 0, device, "gt")
-    gpu = uuid(0) if device.type == "cuda" else None
-    made.members = [{"host": socket.gethostname(), "gpu": gpu, "pid": os.getpid()}]
+    gpu, host = uuid(0) if device.type == "cuda" else None, socket.gethostname()
+    # the worker, once it is there, and the client, which makes the first weights on the same GPU: neither is a stranger
+    made.members = [{"host": host, "gpu": gpu, "pid": os.getpid()} for _ in range(2)]
     return made
 
 
@@ -59,6 +60,8 @@ class GtEngine:
         self.model = build(gt, config.sizes)
         self.model.load_state_dict({name: value.cpu() for name, value in start.state_dict().items()})
         del start
+        if world.device.type == "cuda":
+            torch.cuda.empty_cache()
         self.optimizer = gt.optim.AdamW(self.model.parameters(), lr=RATE)
         self.scaler = gt.amp.GradScaler(enabled=config.precision == "fp16")
         self.criterion = gt.nn.CrossEntropyLoss()

@@ -68,7 +68,11 @@ class TorchEngine:
 
     def stage(self, arrays: tuple[np.ndarray, ...]) -> Any:
         made = [torch.from_numpy(array) for array in arrays]
-        return [tensor.pin_memory() for tensor in made] if self.cuda else made
+        if not self.cuda:
+            return made
+        # the device is a thread's own setting, and this is the loader's: else all ranks would open the first GPU
+        torch.cuda.set_device(self.device)
+        return [tensor.pin_memory() for tensor in made]
 
     def begin(self) -> None:
         """A new series of steps, from an idle device."""

@@ -121,7 +121,8 @@ class Run:
     def _doubling(self) -> float | None:
         """How much longer a step of twice the batch takes; None where that does not fit or is not known."""
         twice, free = 2 * self.config.batch_size, self.world.size == 1 or self.config.engine == "ddp"
-        if self.world.device.type != "cuda" or not free or twice > self.config.num_samples:
+        known = self.world.device.type == "cuda" and not self.config.compile
+        if not known or not free or twice > self.config.num_samples:
             return None
         try:
             mine = self._series(twice, False) / self._series(self.config.batch_size, False)
