@@ -241,9 +241,11 @@ def _save(folder: Path, spec: Spec, rows: dict[int, dict[str, Any]]) -> None:
 def _atomically(path: Path, pieces: Iterable[bytes]) -> int:
     """The file is there whole and on the disk, or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    _unfinished.add(temporary)
     try:
-        with open(temporary, "wb") as file:
+        with _writing:
+            _unfinished.add(temporary)
+            file = open(temporary, "wb")  # noqa: SIM115, closed below
+        with file:
             written = 0
             for piece in pieces:
                 with _writing:
