@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -233,6 +234,11 @@ def test_batches_of_scaling():
     assert scaling.batches("strong", plan, [1, 2, 4, 6]) == {1: 12, 2: 6, 4: 3, 6: 2}
 
 
+def test_the_readme_names_every_flag():
+    written = re.findall(r"^\| `(--[\w-]+)`", (FOLDER / "README.md").read_text(), re.M)
+    assert written == [flag for flag in suite.parser()._option_string_actions if flag.startswith("--")][1:]
+
+
 SIZES = [("512", 512), ("64K", 65536), ("1m", 2**20), ("2GiB", 2**31), ("8MB", 8 * 2**20)]
 
 
@@ -266,3 +272,30 @@ def test_the_algorithm_of_each_operation(tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     assert told.since_last() == "NCCL_ALGO=Tree"
     assert algorithms.Algorithms("gloo").all() == "unknown"
+
+
+def test_the_figures_in_the_readme_are_those_of_their_records():
+    text = (FOLDER / "README.md").read_text()
+    names = re.findall(r"\(\.\./(results/[\w/]+\.json)\)", text)
+    assert names
+    for name in names:
+        data = results.load(FOLDER.parent / name)
+        for row in measured(data["results"]):
+            assert row in text
+
+
+def measured(parts):
+    """The lines of the README's tables of measured figures, from a record."""
+    for name in [*comm.COLLECTIVES, *comm.TRANSFERS]:
+        part = parts["communication"][name]
+        if fit := part.get("fit"):
+            last = part["rows"][-1]
+            yield f"| {name} | {fit['alpha_s'] * 1e6:.0f} | {last['busbw_gb_per_s']:.3g} | {last['wrong_elements']} |"
+    for engine in ("ddp", "fsdp") if "training" in parts else ():
+        part = parts["training"][engine]
+        wait, exposed = part["data_wait_share"], part["exposed"]["share_of_passes"]
+        step = part["timing"]["p50_s"] * 1e3
+        yield f"| {engine} | {part['samples_per_s']:.1f} | {step:.1f} | {wait:.1%} | {exposed:.1%} |"
+    for mode, part in ((mode, parts.get("scaling", {}).get(mode)) for mode in ("weak", "strong")):
+        for row in part["rows"][1:] if part else ():
+            yield f"| {mode} | {row['ranks']} | {row['efficiency']:.1%} | {row['label']} |"

@@ -170,7 +170,7 @@ def write(record: results.Record) -> None:
     texts = []
     for name, part in parts.items():
         PLOTS[name](part, str(record.path.with_suffix("")))
-        for title, columns, rows in TABLES[name](part):
+        for title, columns, rows in (table for table in TABLES[name](part) if table[2]):
             tables.show(title, columns, rows)
             texts.append(tables.render(title, columns, rows))
     lines = tables.verdict_lines(record.data["verdict"])

@@ -70,6 +70,8 @@ class Batches:
         self._thread.start()
 
     def _make(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # a thread begins on the first GPU, whose memory pinning would take
         while not self._closed.is_set():
             made = torch.randint(0, self._vocabulary, self._size, generator=self._generator)
             made = made.pin_memory() if self.device.type == "cuda" else made
