@@ -203,6 +203,8 @@ class Dispatcher(Giving):
     def _worker_gone(self, worker: Worker) -> None:
         del self.workers[worker.id], self.infos[worker.id]
         for client in self.clients.values():
+            client.config.forget()
+            client.plans.clear()
             if client.id in worker.admitted:
                 self._lose(client, worker)
         for client_id, weight, _, _ in worker.given:

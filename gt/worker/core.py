@@ -20,6 +20,7 @@ from gt.ops import Signature
 from gt.types import BYTES
 from gt.wire.codec import signature_of
 from gt.wire.messages import (
+    DISCARD,
     FETCH,
     FIRST_CODE,
     FIRST_LOCAL,
@@ -276,6 +277,9 @@ class Worker:
             below, own = stream[i + 1], stream[i + 1] >= FIRST_LOCAL
             for old in [code for code in space.codes if code < below and (code >= FIRST_LOCAL) == own]:
                 del space.codes[old]
+            return i + 2
+        if stream[i] == DISCARD:
+            space.transfers.pop(stream[i + 1], None)
             return i + 2
         assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
         request, id = stream[i + 1], stream[i + 2]
