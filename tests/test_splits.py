@@ -194,3 +194,12 @@ NOTATION = [
 @pytest.mark.parametrize(("split", "ins", "outs", "expected"), NOTATION, ids=str)
 def test_the_notation(split: Split, ins: Any, outs: Any, expected: str) -> None:
     assert shown(split, ins, outs, 2) == expected.split("|")
+
+
+def test_dims_beyond_the_alphabet_stay_whole() -> None:
+    many = TensorType((1,) * 60 + (2, 2))
+    for name, attrs in (("add", {}), ("matmul", {}), ("sum", {"dim": (0, 61), "keepdim": False, "dtype": None})):
+        operands = (many,) if attrs else (many, many)
+        made = OPS[name].infer(*operands, **attrs)
+        split = OPS[name].split(*operands, **attrs)
+        assert len(rows(split, operands, (made,), 2)) > 1

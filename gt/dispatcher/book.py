@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.dispatcher.layouts import Layout
-from gt.dispatcher.moves import ALONE, Step, alone, share
+from gt.dispatcher.moves import ALONE, Step, share
 from gt.dispatcher.planner import Choice
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Signature, sign
@@ -104,9 +104,9 @@ class Book:
         self._steps[t, step] = code
         for worker in step.workers:
             news = telling(worker)
-            if step.kind in ALONE:
+            if step.alone:
                 before = step.source.local(t, worker)
-                attrs = tuple(alone(step, t, worker).items())
+                attrs = tuple(ALONE[step.kind](step, t, worker).items())
                 news.definitions.append(definition(code, sign(OPS[step.kind], attrs, (before,))))
             else:
                 news.moves.append(self._move(code, t, step, worker, telling))

@@ -1,4 +1,4 @@
-"""Choosing how an op is cut: axis by axis the row of its split that moves the fewest bytes, given where its operands lie.
+"""Choosing how an op is cut: axis by axis the row of its split that moves the fewest bytes.
 
 Ties go to the row that comes first, which is to leave everything everywhere. What is written in place stays where it
 is, if any row lets it. A row that would first move operands to make terms of a sum also pays for adding those up; a

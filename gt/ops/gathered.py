@@ -4,6 +4,9 @@ from __future__ import annotations
 
 #: op: why
 GATHERED = {
+    "block": "it is what cutting does",
+    "term": "it is what cutting does",
+    "placed": "it goes where its signal says",
     "adafactor_step": "a step goes by the mean of a whole parameter's squares",
     "upload": "its bytes are one message; the dispatcher cuts what it sends",
     "save_file": "one worker writes one file",

@@ -27,7 +27,8 @@ from gt.ops.infer import broadcast_shapes
 from gt.ops.placement import P, Partial, Placement, R, Shard, aligned
 from gt.types import OperandType, Shape, TensorType, result_dtype
 
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#: for dims in order; capitals are for dims that have a part to play, as in "MK,KN->MN"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -119,7 +120,8 @@ def _cut_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], wo
 
 
 def letters(n: int, start: int = 0) -> str:
-    return LETTERS[start : start + n]
+    """Names for so many dims; those beyond the alphabet stay whole."""
+    return LETTERS[start : start + n].ljust(n, ".")
 
 
 def without(dims: str, whole: Sequence[int]) -> str:

@@ -48,10 +48,10 @@ from gt.wire.messages import (
 from gt.wire.parts import Incoming, Outgoing
 from gt.wire.shared import Lanes
 from gt.worker.account import account, holders
-from gt.worker.engines import Engine, Linked
+from gt.worker.engines import Engine
 from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
-from gt.worker.space import Entry, Failure, MoveEntry, Space
+from gt.worker.space import Entry, Failure, MoveEntry, Space, first_line, raising
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Worker:
         try:
             return Entry(signature, self.engine.link(signature))
         except Exception as error:
-            return Entry(signature, _raising(error))
+            return Entry(signature, raising(error))
 
     def _stream(self, space: Space, m: Execute, i: int) -> int:
         """Run a stream from word ``i``; stops early behind a fetch whose value goes out in parts, or before an
@@ -291,12 +291,12 @@ class Worker:
 
     def _ready(self, space: Space, signature: Any, stream: list[Any], i: int) -> bool:
         """Have all operands arrived, and left, if they are written in place?"""
-        arrived = all([self._landed(space, stream[i + offset]) for offset in signature.offsets])
+        arrived = all(self._landed(space, stream[i + offset]) for offset in signature.offsets)
         return arrived and (not signature.into or self._quiet(space))
 
     def _quiet(self, space: Space) -> bool:
         """Is nothing under way? What is written in place may be the very memory others still read."""
-        return self.mover.all_left(space) and all([self._landed(space, id) for id in list(space.flying)])
+        return self.mover.all_left(space) and all(self._landed(space, id) for id in list(space.flying))
 
     def _landed(self, space: Space, id: int) -> bool:
         """Has it arrived? If not, it is waited for from here on."""
@@ -310,9 +310,9 @@ class Worker:
             made = self.mover.land(value)
         except Exception as error:
             if self.engine.is_broken(error):
-                raise DeviceBroken(_first_line(error)) from error
+                raise DeviceBroken(first_line(error)) from error
             kind = "WorkerLost" if isinstance(error, Broken) else "RemoteError"
-            made = self._failure(kind, value.what, _first_line(error), value.site)
+            made = self._failure(kind, value.what, first_line(error), value.site)
         del space.flying[id]
         space.put(id, made)
         return True
@@ -338,8 +338,8 @@ class Worker:
         self, space: Space, client: int, signature: Signature, stream: list[Any], i: int, error: Exception
     ) -> None:
         if self.engine.is_broken(error):
-            raise DeviceBroken(_first_line(error)) from error
-        problem = _first_line(error)
+            raise DeviceBroken(first_line(error)) from error
+        problem = first_line(error)
         kind = "RemoteError"
         if isinstance(error, Broken):
             kind = "WorkerLost"
@@ -366,7 +366,7 @@ class Worker:
             data = self.engine.to_host(value)
         except Exception as error:
             if self.engine.is_broken(error):
-                raise DeviceBroken(_first_line(error)) from error
+                raise DeviceBroken(first_line(error)) from error
             text = f"reading a value failed on worker {self.id} ({self.engine.device}): {error}"
             self._reply(client, NoValue(request, "RemoteError", text))
             return
@@ -387,17 +387,6 @@ class Worker:
             self._reply(client, part, piece.data, last=outgoing.all_sent)
         if outgoing.all_sent:
             space.outgoing = None
-
-
-def _raising(error: Exception) -> Linked:
-    def run(*operands: Any) -> Any:
-        raise error
-
-    return run
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {
