@@ -112,7 +112,7 @@ class _Cutting:
         return min(
             move_cost(nbytes, layout.placements[axis], wanted, n)
             if layout.mesh is self.mesh
-            else START + nbytes / (n if isinstance(wanted, Shard) else 1)
+            else START + nbytes / (n if isinstance(wanted, Shard) and nbytes > START else 1)
             for layout in self.held[i]
         )
 
@@ -160,9 +160,11 @@ def move_cost(nbytes: float, now: Placement, wanted: Placement, n: int) -> float
     """Along one axis of n workers; ``nbytes`` is the size of the whole along it."""
     if now == wanted:
         return 0.0
+    if nbytes <= START and isinstance(wanted, Shard):
+        wanted = R  # joining it again would cost more than cutting saves
     share = nbytes * (n - 1) / n
     match now, wanted:
-        case Replicate(), Shard():
+        case Replicate(), Shard() | Replicate():
             return 0.0
         case Replicate(), _:
             return nbytes * LOCAL
