@@ -57,13 +57,13 @@ def route(t: TensorType, source: Layout, target: Layout) -> tuple[Step, ...]:
         return ()
     if source.mesh is target.mesh:
         return tuple(_along(source, target))
-    whole = tuple(_along(source, _combined(source)))
-    start = whole[-1].target if whole else source
-    return (*whole, Step(_between(t, start, target), start, target))
+    start, end = _combined(source), _combined(target)
+    return (*_along(source, start), Step(_between(t, start, end), start, end), *_along(end, target))
 
 
-def _combined(source: Layout) -> Layout:
-    return Layout(source.mesh, tuple(R if isinstance(p, Partial) else p for p in source.placements))
+def _combined(layout: Layout) -> Layout:
+    """The same without terms: those do not leave their mesh."""
+    return Layout(layout.mesh, tuple(R if isinstance(p, Partial) else p for p in layout.placements))
 
 
 def _between(t: TensorType, source: Layout, target: Layout) -> str:

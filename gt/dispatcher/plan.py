@@ -21,7 +21,6 @@ from gt.dispatcher.segments import Forwarded
 from gt.dispatcher.signals import Rule
 from gt.dispatcher.state import Client, Coded
 from gt.ops import Signature
-from gt.ops.gathered import GATHERED
 from gt.types import TensorType
 from gt.wire.messages import INLINE, Advice
 

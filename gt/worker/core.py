@@ -139,7 +139,6 @@ class Worker:
         self._go_on(space)
 
     def may_go_on(self) -> bool:
-        """Has something arrived that is waited for?"""
         return any(s.awaited is not None and s.awaited.landed() for s in self.spaces.values())
 
     def wake(self) -> list[Send]:
