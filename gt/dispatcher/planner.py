@@ -48,7 +48,7 @@ class _Cutting:
             [[] for _ in self.outs],
         )
         self.cost = 0.0
-        self.split = _split(signature)
+        self.split = split_of(signature)
 
     def parts(self) -> list[tuple[tuple[int, ...], tuple[int, ...], Split | None]]:
         """What is cut independently: operands, results, and how."""
@@ -137,7 +137,7 @@ def _cut(types: Sequence[TensorType], placed: dict[int, Placement], n: int, rank
 MISMATCH = (ShapeError, DimError, IndexError, ValueError)
 
 
-def _split(signature: Signature) -> Split | Apart | None:
+def split_of(signature: Signature) -> Split | Apart | None:
     with contextlib.suppress(*MISMATCH):
         if signature.op.split is not None:
             return signature.op.split(*signature.ins, **dict(signature.attrs))
