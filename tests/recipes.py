@@ -95,13 +95,14 @@ def train(
     clip: float | None = None,
     bf16: bool = False,
     make: Callable[[Any], Any] = lambda parameters: gt.optim.AdamW(parameters, lr=3e-3),
-    each: Callable[[int], None] = lambda step: None,
+    watched: Watched | None = None,
 ) -> list[float]:
-    """The losses, step by step."""
+    """The losses, step by step; what is done in the fifth is watched."""
     optimizer = make(model.parameters())
     losses = []
     for step in range(steps):
-        each(step)
+        if watched is not None and step == 4:
+            watched.begin()
         with gt.signal.context("data"):
             x, y = map(gt.tensor, next(batches))
         with gt.autocast(dtype=gt.bfloat16, enabled=bf16):
@@ -112,7 +113,8 @@ def train(
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         losses.append(loss)
-    each(steps)
+        if watched is not None and step == 4:
+            watched.end()
     return [loss.item() for loss in losses]
 
 
@@ -172,45 +174,46 @@ class Watched:
 
         worker.mover.start, worker.handle = counted, weighed
 
-    def settle(self) -> None:
-        """Let everything asked for be done, and count from here."""
-        self.session.flush()
-        self.cluster.settle()
-
     def begin(self) -> None:
         """Count from here."""
-        self.settle()
+        self._settle()
         for moves in self.moves.values():
             moves.clear()
         for store in self.stores.values():
             store.peak = store.now
 
-    @property
-    def bytes(self) -> list[int]:
-        self.settle()
-        return [store.now for store in self.stores.values()]
+    def end(self) -> None:
+        """Up to here. What each worker has now, and had at most, in bytes."""
+        self._settle()
+        self.counted = {id: dict(moves) for id, moves in self.moves.items()}
+        self.bytes = [self.stores[id].now for id in self.moves]
+        self.peaks = [self.stores[id].peak for id in self.moves]
 
-    @property
-    def peaks(self) -> list[int]:
-        self.settle()
-        return [store.peak for store in self.stores.values()]
+    def _settle(self) -> None:
+        self.session.flush()
+        self.cluster.settle()
 
     @property
     def collectives(self) -> dict[str, int]:
-        """Since `begin`, by kind; all workers took part in the same."""
-        self.settle()
-        first, *others = self.moves.values()
-        assert all(other == first for other in others), self.moves
-        return dict(first)
+        """How often, by kind; all workers took part in the same."""
+        first, *others = self.counted.values()
+        assert all(other == first for other in others), self.counted
+        return first
+
+
+AUTO = "auto"
 
 
 @contextlib.contextmanager
 def configured(path: pathlib.Path, text: str) -> Iterator[None]:
-    """Under a configuration of these words, if there are any."""
-    if text:
+    """Under a configuration of these words."""
+    if text == AUTO:
+        gt.auto_shard()
+    else:
         path.write_text(text)
         gt.load_config(path)
     try:
         yield
     finally:
         gt.load_config(None)
+        gt.auto_shard(False)
