@@ -103,19 +103,23 @@ def train(
     for step in range(steps):
         if watched is not None and step == 4:
             watched.begin()
-        with gt.signal.context("data"):
-            x, y = map(gt.tensor, next(batches))
-        with gt.autocast(dtype=gt.bfloat16, enabled=bf16):
-            loss = nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        losses.append(loss)
+        losses.append(_step(model, optimizer, *next(batches), clip, bf16))
         if watched is not None and step == 4:
             watched.end()
     return [loss.item() for loss in losses]
+
+
+def _step(model: nn.Module, optimizer: Any, x: Any, y: Any, clip: float | None, bf16: bool) -> gt.Tensor:
+    optimizer.zero_grad()
+    with gt.signal.context("data"):
+        x, y = gt.tensor(x), gt.tensor(y)
+    with gt.autocast(dtype=gt.bfloat16, enabled=bf16):
+        loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    if clip is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    return loss.detach()
 
 
 class Weighed(dict[int, Any]):
