@@ -129,6 +129,10 @@ def _orphan(client: Client, id: int, before: Layout | Held, after: Where, done: 
 
 def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: int, done: Forwarded) -> None:
     """An instruction for several workers, or whose operands lie elsewhere: first the moves, then itself."""
+    if chosen.parts:
+        for one, part, picked in chosen.parts:
+            _planned(client, one, part, [stream[i + k] for k in picked], 0, done)
+        return
     words = stream[i : i + coded.width]
     if len(words) < coded.width:
         raise Violation("a stream that ends inside an instruction")
