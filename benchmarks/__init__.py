@@ -1,0 +1,1 @@
+"""Benchmarks: each is a script of its own; ``core`` is what they share."""

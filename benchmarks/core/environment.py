@@ -1,0 +1,129 @@
+"""What a run ran on: enough to run it again, and to tell whether two runs may be compared."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+#: The variables that change figures. Nothing else is recorded: an environment holds secrets.
+ALLOWED = [
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
+    *("NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCH_CPP_LOG_LEVEL", "GLOO_SOCKET_IFNAME", "PYTHONHASHSEED"),
+    *("TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_HIGH_PRIORITY"),
+    *("NCCL_ALGO", "NCCL_PROTO", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
+    *("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_NET", "NCCL_NET_GDR_LEVEL"),
+    *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_CROSS_NIC"),
+    *("NCCL_CUMEM_ENABLE", "NCCL_TOPO_FILE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"),
+]
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Everything but the configuration and the times, which the record of the run holds itself."""
+    words = list(sys.argv if argv is None else argv)
+    return {
+        "git": git(),
+        # the script's name without the folders of one machine
+        "argv": [pathlib.PurePath(words[0]).name, *words[1:]],
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "nccl": nccl(),
+        "driver": driver(),
+        "cpu": cpu(),
+        "gpus": gpus(),
+        "variables": {name: os.environ[name] for name in ALLOWED if name in os.environ},
+        "seeds": dict(seeds),
+    }
+
+
+def git(folder: pathlib.Path = ROOT) -> dict[str, Any] | None:
+    """The commit, and whether files differ from it; None where this is no checkout."""
+    commit = _output("git", "-C", str(folder), "rev-parse", "HEAD")
+    if not commit:
+        return None
+    changed = _output("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": bool(changed)}
+
+
+def _output(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def nccl() -> str | None:
+    if not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):
+        return None
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def driver() -> str | None:
+    """Of the kernel module: the first thing to differ between two machines."""
+    try:
+        text = pathlib.Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        text = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or ""
+    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
+    return found[0] if found else None
+
+
+def cpu() -> dict[str, Any]:
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "model": model[1] if model else platform.processor() or platform.machine(),
+        "cores": usable,
+        "threads": torch.get_num_threads(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+
+
+def gpus() -> list[dict[str, Any]]:
+    """The devices this process sees, as torch names them."""
+    if not torch.cuda.is_available():
+        return []
+    return [_gpu(index) for index in range(torch.cuda.device_count())]
+
+
+def _gpu(index: int) -> dict[str, Any]:
+    has = torch.cuda.get_device_properties(index)
+    return {
+        "name": has.name,
+        "uuid": uuid(index),
+        "memory_bytes": has.total_memory,
+        "capability": f"{has.major}.{has.minor}",
+        "multiprocessors": has.multi_processor_count,
+    }
+
+
+def uuid(index: int) -> str | None:
+    """As NVML spells it; its index is not torch's once CUDA_VISIBLE_DEVICES is set."""
+    found = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) or None
+    return found if found is None or found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or the CPU's."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(cpu()["model"])

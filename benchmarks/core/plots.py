@@ -1,0 +1,77 @@
+"""Plots into files, by matplotlib without a screen; nothing is drawn where it is not installed."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Series = Mapping[str, tuple[Sequence[float], Sequence[float | None]]]
+
+
+@contextlib.contextmanager
+def _axes(path: pathlib.Path, title: str, xlabel: str, ylabel: str) -> Iterator[Any]:
+    """Axes that are saved at the end; None without matplotlib."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        yield None
+        return
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    yield axes
+    figure.savefig(path, dpi=120)
+
+
+def lines(
+    path: pathlib.Path, title: str, xlabel: str, ylabel: str, series: Series, *, logx: bool = False, logy: bool = False
+) -> pathlib.Path | None:
+    """One line a series of x and y; points without a y are left out."""
+    with _axes(path, title, xlabel, ylabel) as axes:
+        if axes is None:
+            return None
+        for name, (xs, ys) in series.items():
+            points = [(x, y) for x, y in zip(xs, ys, strict=True) if y is not None]
+            axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=name)
+        if logx:
+            axes.set_xscale("log", base=2)
+        if logy:
+            axes.set_yscale("log")
+        axes.grid(True, alpha=0.3)
+        if series:
+            axes.legend()
+    return path
+
+
+def bars(
+    path: pathlib.Path, title: str, ylabel: str, names: Sequence[str], stacks: Mapping[str, Sequence[float]]
+) -> pathlib.Path | None:
+    """One bar a name, stacked of the parts."""
+    with _axes(path, title, "", ylabel) as axes:
+        if axes is None:
+            return None
+        base = [0.0] * len(names)
+        for part, heights in stacks.items():
+            axes.bar(names, heights, bottom=base, label=part)
+            base = [b + h for b, h in zip(base, heights, strict=True)]
+        axes.legend()
+    return path
+
+
+def matrix(
+    path: pathlib.Path, title: str, xlabel: str, ylabel: str, values: Sequence[Sequence[float | None]]
+) -> pathlib.Path | None:
+    """A square of colours with its numbers in it."""
+    with _axes(path, title, xlabel, ylabel) as axes:
+        if axes is None:
+            return None
+        axes.imshow([[float("nan") if v is None else v for v in row] for row in values])
+        for y, row in enumerate(values):
+            for x, value in enumerate(row):
+                axes.text(x, y, "–" if value is None else f"{value:.3g}", ha="center", va="center", color="white")
+    return path

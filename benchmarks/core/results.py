@@ -1,0 +1,180 @@
+"""One file a run, valid JSON at every moment of it: ``result.schema.json`` says what stands in it.
+
+The file is there from the first step on and is replaced as a whole with each: an interrupted run leaves all that was
+measured. A name that is taken is not written over, and a value that was put is not changed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import pathlib
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.core import verdict
+from benchmarks.core.environment import utc_now
+
+VERSION = "1.0"
+SCHEMA = pathlib.Path(__file__).with_name("result.schema.json")
+STATUSES = ("running", "complete", "interrupted", "failed")
+
+
+class Unwritable(Exception):
+    """The folder for results cannot be written to."""
+
+
+class Record:
+    """The record of a run, on disk from the start."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        suite: str,
+        name: str,
+        world_size: int,
+        config: dict[str, Any],
+        environment: dict[str, Any],
+    ) -> None:
+        begun = utc_now()
+        self._lock = threading.RLock()
+        self.data: dict[str, Any] = {
+            "schema_version": VERSION,
+            "suite": suite,
+            "name": name,
+            "world_size": world_size,
+            "timestamp": begun,
+            "ended": None,
+            "status": "running",
+            "error": None,
+            "config": config,
+            "environment": environment,
+            "results": {},
+            "verdict": verdict.ended("running", None),
+        }
+        self.path = self._claim(writable(folder), f"{safe(name)}_{re.sub('[-:]', '', begun)}")
+
+    def _claim(self, folder: pathlib.Path, stem: str) -> pathlib.Path:
+        """A name of its own: a hard link fails where a file is, a rename would replace it."""
+        for number in range(1, 10_000):
+            path = folder / (f"{stem}.json" if number == 1 else f"{stem}_{number}.json")
+            try:
+                with _Temporary(folder, self._text()) as temporary:
+                    os.link(temporary, path)
+                return path
+            except FileExistsError:
+                continue
+        raise Unwritable(f"{folder}: 10,000 results named {stem} are there already; give another --output-dir")
+
+    def put(self, *keys: str, value: Any) -> None:
+        """Add one value under ``results`` and write the file."""
+        with self._lock:
+            place = self.data["results"]
+            for key in keys[:-1]:
+                place = place.setdefault(key, {})
+            assert keys[-1] not in place, f"{keys} was put already; a record only grows"
+            place[keys[-1]] = value
+            self._write()
+
+    def finish(self, status: str = "complete", error: str | None = None) -> None:
+        """Close the record with the verdict over all its parts; only the first call counts."""
+        assert status in STATUSES
+        with self._lock:
+            if self.data["ended"] is None:
+                closed = verdict.together([verdict.ended(status, error), *verdicts(self.data["results"])])
+                self.data.update(status=status, error=error, ended=utc_now(), verdict=closed)
+                self._write()
+
+    def _text(self) -> str:
+        return json.dumps(finite(self.data), indent=1, allow_nan=False) + "\n"
+
+    def _write(self) -> None:
+        with _Temporary(self.path.parent, self._text()) as temporary:
+            os.replace(temporary, self.path)
+
+
+class _Temporary:
+    """A file with this text beside the one it will become, on the disk, and gone afterwards if it is still there."""
+
+    def __init__(self, folder: pathlib.Path, text: str) -> None:
+        handle, self.name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.fchmod(file.fileno(), 0o644)
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *_: object) -> None:
+        pathlib.Path(self.name).unlink(missing_ok=True)
+
+
+def writable(folder: str | os.PathLike[str]) -> pathlib.Path:
+    """The folder, made if need be; an error that says what to do if nothing can be written there."""
+    path = pathlib.Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except OSError as error:
+        raise Unwritable(f"cannot write to {path}: {error.strerror}; give another folder with --output-dir") from error
+
+
+def safe(name: str) -> str:
+    """Letters, digits, dot, dash and underscore: a name for a file anywhere."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "benchmark"
+
+
+def finite(value: Any) -> Any:
+    """The same with null for what JSON has no word for: NaN and the infinities."""
+    if isinstance(value, dict):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def verdicts(value: Any) -> Iterator[dict[str, Any]]:
+    """The outermost verdicts within a value: one that stands above others speaks for them."""
+    if isinstance(value, dict) and "verdict" in value:
+        yield value["verdict"]
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from verdicts(inner)
+
+
+def problems(data: Any) -> list[str] | None:
+    """What the schema has against a record: path and message; None where ``jsonschema`` is not installed."""
+    try:
+        validation = importlib.import_module("jsonschema")
+    except ModuleNotFoundError:
+        return None
+    validator = validation.Draft202012Validator(json.loads(SCHEMA.read_text()))
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(data)]
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A record from its file; ``ValueError`` says what else the file is."""
+    try:
+        data = json.loads(pathlib.Path(path).read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not JSON ({error})") from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version is None:
+        raise ValueError(f"{path}: no result of these suites: it has no schema_version")
+    if str(version).split(".")[0] != VERSION.split(".")[0]:
+        raise ValueError(f"{path}: schema_version {version}; this reads {VERSION}: use the version that wrote it")
+    wrong = problems(data)
+    if wrong:
+        raise ValueError(f"{path}: {wrong[0]}")
+    return data

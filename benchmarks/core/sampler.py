@@ -1,0 +1,269 @@
+"""NVML in a process of its own, so that reading it costs the measured process nothing.
+
+``with Sampler(uuids, pids) as nvml: ...`` then ``nvml.cards``: one summary a card, or None without NVML. The process
+ends with the pipe to it, so none is left behind when its parent dies. GPUs are named by UUID: NVML's index is not that
+of CUDA once CUDA_VISIBLE_DEVICES is set. This file imports neither torch nor the rest of the core: it is also the
+program of that process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+PERIOD = 0.1
+#: how long the process may take to begin
+START = 10.0
+#: bits of NVML's clock event reasons
+REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clocks",
+}
+#: what GPM can say on Hopper and later, where it is permitted: its metric numbers
+GPM = {"sm_active_percent": 2, "tensor_active_percent": 5}
+
+
+class Sampler:
+    """Samples from entering to leaving."""
+
+    def __init__(self, uuids: Sequence[str], pids: Sequence[int], period: float = PERIOD) -> None:
+        self.uuids, self.pids, self.period = list(uuids), list(pids), period
+        #: one summary a card once left; None where NVML or nvidia-ml-py is missing
+        self.cards: list[dict[str, Any]] | None = None
+        self.why: str | None = None if self.uuids else "no GPU"
+
+    def __enter__(self) -> Sampler:
+        if self.uuids:
+            self._lines = tempfile.TemporaryFile("w+")
+            command = [sys.executable, __file__, str(self.period), *self.uuids]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._lines)
+            self._begin()
+        return self
+
+    def _begin(self) -> None:
+        """Wait for the first line: the energy counter's first value belongs before the measured work."""
+        deadline = time.monotonic() + START
+        while (
+            time.monotonic() < deadline and self._process.poll() is None and not os.fstat(self._lines.fileno()).st_size
+        ):
+            time.sleep(0.01)
+
+    def __exit__(self, *_: object) -> None:
+        if not self.uuids:
+            return
+        assert self._process.stdin
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._lines.seek(0)
+        self.cards, self.why = read(self._lines.read().splitlines(), self.pids)
+        self._lines.close()
+
+
+class Watch:
+    """The cards of all nodes of a run, each node's sampled by its first rank; ``world`` as in ``ranks``."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        here = [member for member in world.members if member["host"] == world.members[world.rank]["host"]]
+        cards = list(dict.fromkeys(member["gpu"] for member in here if member["gpu"]))
+        self._sampler = Sampler(cards if world.local_rank == 0 else [], [member["pid"] for member in here])
+        #: one summary a card on every rank once left; None without NVML
+        self.cards: list[dict[str, Any]] | None = None
+
+    def __enter__(self) -> Watch:
+        self._sampler.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, *rest: object) -> None:
+        self._sampler.__exit__()
+        if kind is None:  # a rank that failed gathers nothing
+            found = [cards for cards in self.world.gather(self._sampler.cards) if cards]
+            self.cards = [card for cards in found for card in cards] or None
+
+    def facts(self) -> dict[str, Any]:
+        """For the verdict."""
+        cards = self.cards or []
+        reasons = [card["throttle_reasons"] for card in cards if card["throttle_reasons"] is not None]
+        others = [card["neighbours"] for card in cards if card["neighbours"] is not None]
+        return {
+            "throttle_reasons": sorted({name for told in reasons for name in told}) if reasons else None,
+            "neighbours": max(others, default=None),
+        }
+
+    def joules(self) -> float | None:
+        """Of all cards, by their counters."""
+        used = [card["energy_j"] for card in self.cards or []]
+        return sum(used) if used and None not in used else None
+
+
+def read(lines: Sequence[str], pids: Sequence[int]) -> tuple[list[dict[str, Any]] | None, str | None]:
+    """The summaries of what the process wrote, or why there are none."""
+    rows = []
+    for line in lines:
+        with contextlib.suppress(json.JSONDecodeError):  # the last line of a process that was killed
+            rows.append(json.loads(line))
+    failed = next((row["error"] for row in rows if "error" in row), None)
+    rows = [row for row in rows if "uuid" in row]
+    if not rows:
+        return None, failed or "the sampler wrote nothing"
+    cards = {uuid: [row for row in rows if row["uuid"] == uuid] for uuid in dict.fromkeys(row["uuid"] for row in rows)}
+    return [summarize(uuid, samples, pids) for uuid, samples in cards.items()], failed
+
+
+def summarize(uuid: str, rows: Sequence[dict[str, Any]], pids: Sequence[int]) -> dict[str, Any]:
+    """One card: every sample counts, those at zero too; energy by its counter, not by power samples."""
+
+    def values(key: str) -> list[Any]:
+        return [row[key] for row in rows if row.get(key) is not None]
+
+    def over(act: Callable[[Sequence[float]], float], key: str) -> float | None:
+        found = values(key)
+        return act(found) if found else None
+
+    energy, ours = values("energy_mj"), set(pids)
+    processes = values("processes")
+    seconds = rows[-1]["time"] - rows[0]["time"]
+    joules = (energy[-1] - energy[0]) / 1e3 if len(energy) > 1 else None
+    return {
+        "uuid": uuid,
+        "samples": len(rows),
+        "seconds": seconds,
+        "kernel_resident_percent": over(statistics.fmean, "kernel_resident"),
+        **{name: over(statistics.fmean, name) for name in GPM},
+        "energy_j": joules,
+        "mean_power_w": joules / seconds if joules is not None and seconds else None,
+        "power_limit_w": over(max, "power_limit_w"),
+        "sm_clock_mhz": {
+            "min": over(min, "sm_mhz"),
+            "mean": over(statistics.fmean, "sm_mhz"),
+            "max": over(max, "sm_mhz"),
+        },
+        "memory_clock_mhz": over(statistics.fmean, "memory_mhz"),
+        "temperature_c": over(max, "temperature_c"),
+        "throttle_reasons": shares(values("reasons")),
+        "process_memory_peak_bytes": max((_ours(now, ours) for now in processes), default=None),
+        "card_memory_peak_bytes": over(max, "card_memory"),
+        "neighbours": max((strangers(now, ours) for now in processes), default=None),
+    }
+
+
+def shares(masks: Sequence[int]) -> dict[str, float] | None:
+    """For each reason the share of the samples it stood in; None if the card did not say."""
+    if not masks:
+        return None
+    counted = {name: sum(bool(mask & bit) for mask in masks) for bit, name in REASONS.items()}
+    return {name: count / len(masks) for name, count in counted.items() if count}
+
+
+def _ours(processes: dict[str, int | None], ours: set[int]) -> int:
+    return sum(used or 0 for pid, used in processes.items() if int(pid) in ours)
+
+
+def strangers(processes: dict[str, int | None], ours: set[int]) -> int:
+    """Processes on the card that are not ours. In a container NVML may give the host's pids: then they are counted."""
+    pids = {int(pid) for pid in processes}
+    return len(pids - ours) if pids & ours else max(0, len(pids) - len(ours))
+
+
+# -- the process ---------------------------------------------------------------------------
+
+
+def main(period: float, uuids: Sequence[str]) -> None:
+    """Lines of JSON until the pipe at stdin closes."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        cards = [Card(nvml, uuid) for uuid in uuids]
+    except Exception as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+        return
+    ended = False
+    while True:
+        for card in cards:
+            print(json.dumps(card.sample()), flush=True)
+        if ended:  # one sample after the end: the energy counter's last value
+            return
+        ended = bool(select.select([sys.stdin], [], [], period)[0])
+
+
+class Card:
+    """One GPU, asked for everything; what a card or driver does not support is null."""
+
+    def __init__(self, nvml: Any, uuid: str) -> None:
+        self.nvml, self.uuid = nvml, uuid
+        self.handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        self._gpm: Any = None
+
+    def ask(self, act: Callable[[Any], Any]) -> Any:
+        try:
+            return act(self.handle)
+        except Exception:
+            return None
+
+    def sample(self) -> dict[str, Any]:
+        n = self.nvml
+        reasons = (
+            getattr(n, "nvmlDeviceGetCurrentClocksEventReasons", None) or n.nvmlDeviceGetCurrentClocksThrottleReasons
+        )
+        return {
+            "uuid": self.uuid,
+            "time": time.time(),
+            "kernel_resident": self.ask(lambda h: n.nvmlDeviceGetUtilizationRates(h).gpu),
+            "energy_mj": self.ask(n.nvmlDeviceGetTotalEnergyConsumption),
+            "sm_mhz": self.ask(lambda h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
+            "memory_mhz": self.ask(lambda h: n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_MEM)),
+            "temperature_c": self.ask(lambda h: n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU)),
+            "power_limit_w": self.ask(lambda h: n.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3),
+            "reasons": self.ask(reasons),
+            "card_memory": self.ask(lambda h: n.nvmlDeviceGetMemoryInfo(h).used),
+            "processes": self.ask(self._processes),
+            **(self.ask(self._activity) or {}),
+        }
+
+    def _processes(self, handle: Any) -> dict[str, int | None]:
+        return {str(p.pid): p.usedGpuMemory for p in self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+
+    def _activity(self, handle: Any) -> dict[str, float]:
+        """SM and tensor activity between the last sample and this one."""
+        n = self.nvml
+        if not n.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+            return {}
+        last, self._gpm = self._gpm, n.nvmlGpmSampleAlloc()
+        n.nvmlGpmSampleGet(handle, self._gpm)
+        if last is None:
+            return {}
+        asked = n.c_nvmlGpmMetricsGet_t(version=n.NVML_GPM_METRICS_GET_VERSION, sample1=last, sample2=self._gpm)
+        asked.numMetrics = len(GPM)
+        for place, number in enumerate(GPM.values()):
+            asked.metrics[place].metricId = number
+        try:
+            n.nvmlGpmMetricsGet(asked)
+        finally:
+            n.nvmlGpmSampleFree(last)
+        told = list(zip(GPM, asked.metrics, strict=False))
+        return {name: float(metric.value) for name, metric in told if metric.nvmlReturn == 0}
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,115 @@
+"""Samples of a repeated act, and what may be said of them.
+
+The device is synchronised at both ends of every sample, or events in its stream are read once all is done. What makes
+ranks start together (``before``) stands outside the timed part. Warm-up is counted in steps and thrown away.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+Act = Callable[[], Any]
+#: p99 of fewer samples is the largest of them under another name
+P99_FROM = 100
+
+
+def nothing() -> None:
+    pass
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure(
+    act: Act,
+    *,
+    warmup: int,
+    iters: int,
+    device: torch.device,
+    before: Act = nothing,
+    after: Act = nothing,
+    events: bool = False,
+) -> list[float]:
+    """Seconds of each of ``iters`` acts, after ``warmup`` that do not count. ``before`` and ``after`` are not timed."""
+    for _ in range(warmup):
+        before()
+        act()
+        after()
+    synchronize(device)
+    one = _by_events if events and device.type == "cuda" else _by_clock
+    return one(act, iters, device, before, after)
+
+
+def _by_clock(act: Act, iters: int, device: torch.device, before: Act, after: Act) -> list[float]:
+    samples = []
+    for _ in range(iters):
+        before()
+        synchronize(device)
+        begun = time.perf_counter()
+        act()
+        synchronize(device)
+        samples.append(time.perf_counter() - begun)
+        after()
+    return samples
+
+
+def _by_events(act: Act, iters: int, device: torch.device, before: Act, after: Act) -> list[float]:
+    pairs = []
+    for _ in range(iters):
+        before()
+        pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        pair[0].record()
+        act()
+        pair[1].record()
+        pairs.append(pair)
+        after()
+    synchronize(device)
+    return [begun.elapsed_time(ended) / 1e3 for begun, ended in pairs]
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """With linear interpolation between the two nearest samples."""
+    return float(np.percentile(np.asarray(samples), percent))
+
+
+def variation(samples: Sequence[float]) -> float | None:
+    """The coefficient of variation: sample deviation over mean."""
+    if len(samples) < 2:
+        return None
+    mean = statistics.fmean(samples)
+    return statistics.stdev(samples) / mean if mean else None
+
+
+def median_interval(samples: Sequence[float], seed: int = 0, rounds: int = 1000) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of the median; the seed makes it the same each time."""
+    if len(samples) < 3:
+        return None
+    values = np.asarray(samples)
+    drawn = np.random.default_rng(seed).integers(0, len(values), (rounds, len(values)))
+    low, high = np.percentile(np.median(values[drawn], axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def summary(samples: Sequence[float], seed: int = 0) -> dict[str, Any]:
+    """What a record says of a series of seconds, the samples themselves included."""
+    interval = median_interval(samples, seed)
+    return {
+        "count": len(samples),
+        "mean_s": statistics.fmean(samples),
+        "min_s": min(samples),
+        "max_s": max(samples),
+        "p50_s": percentile(samples, 50),
+        "p95_s": percentile(samples, 95),
+        "p99_s": percentile(samples, 99) if len(samples) >= P99_FROM else None,
+        "cv": variation(samples),
+        "median_interval_95_s": list(interval) if interval else None,
+        "samples_s": list(samples),
+    }

@@ -1,0 +1,91 @@
+"""Whether a figure may be believed: one row a reason against it.
+
+A rule reads one fact. A fact that is missing or null is not a pass: the rule is listed under ``unchecked``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CV_MAX = 0.10
+EFFICIENCY_MAX = 1.05
+#: doubling the batch must raise the step time by at least this, or the device waits for its instructions
+DOUBLING_MIN = 1.10
+#: NVML's reasons for lower clocks that spoil a figure. The software power cap is the normal state of a card under
+#: full load: it is recorded with the power limit, and no reason against the figure.
+THROTTLES = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    code: str
+    #: the fact it reads
+    fact: str
+    broken: Callable[[Any], bool]
+    message: str
+
+
+RULES = [
+    Rule("throttled", "throttle_reasons", lambda v: bool(THROTTLES & set(v)), "the clocks were lowered: {0}"),
+    Rule("neighbour", "neighbours", lambda v: v > 0, "{0} other process(es) used the GPU"),
+    Rule("shared_gpu", "ranks_per_gpu", lambda v: v > 1, "two ranks on one GPU: {0} share it, no link was measured"),
+    Rule("cv", "cv", lambda v: v > CV_MAX, "samples vary by {0:.1%} (at most " + f"{CV_MAX:.0%})"),
+    Rule(
+        "allocation_retries", "allocation_retries", lambda v: v > 0, "{0} allocation(s) freed the cache and tried again"
+    ),
+    Rule("out_of_memory", "ooms", lambda v: v > 0, "{0} allocation(s) failed within the measured region"),
+    Rule(
+        "skipped_steps",
+        "skipped_steps",
+        lambda v: v > 0,
+        "{0} measured step(s) skipped the optimizer (fp16 loss scale)",
+    ),
+    Rule("cached_io", "io", lambda v: v != "cold", "the data came {0} from the page cache: memory was measured"),
+    Rule("loss", "loss", lambda v: not math.isfinite(v), "the loss is {0}"),
+    Rule("mfu", "mfu", lambda v: v > 1, "MFU of {0:.1%}: more than the device can do"),
+    Rule("efficiency", "efficiency", lambda v: v > EFFICIENCY_MAX, "efficiency of {0:.1%}: the baseline is too slow"),
+    Rule(
+        "launch_bound",
+        "doubling",
+        lambda v: v < DOUBLING_MIN,
+        "twice the batch takes {0:.2f} times as long: launch-bound",
+    ),
+    Rule("wrong_elements", "wrong_elements", lambda v: v > 0, "{0} element(s) of the results are wrong"),
+]
+CODES = [rule.code for rule in RULES]
+
+
+def judge(facts: Mapping[str, Any], rules: Iterable[str] = CODES, where: str = "") -> dict[str, Any]:
+    """The verdict on one measurement: ``valid``, ``reasons`` and what could not be checked."""
+    wanted, reasons, unchecked = set(rules), [], []
+    assert wanted <= set(CODES), f"no such rule: {wanted - set(CODES)}"
+    for rule in (rule for rule in RULES if rule.code in wanted):
+        value = facts.get(rule.fact)
+        if value is None:
+            unchecked.append(rule.code)
+        elif rule.broken(value):
+            reasons.append({"code": rule.code, "message": rule.message.format(_shown(value)), "where": where})
+    return {"valid": not reasons, "reasons": reasons, "unchecked": unchecked}
+
+
+def _shown(value: Any) -> Any:
+    return ", ".join(sorted(value)) if isinstance(value, list | set | tuple | dict) else value
+
+
+def ended(status: str, error: str | None) -> dict[str, Any]:
+    """The verdict on a run by how it ended."""
+    if status == "complete":
+        return {"valid": True, "reasons": [], "unchecked": []}
+    reason = {"code": status, "message": error or f"the run is {status}", "where": "run"}
+    return {"valid": False, "reasons": [reason], "unchecked": []}
+
+
+def together(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One verdict over many: invalid if one of them is, unchecked what one of them could not check."""
+    given = list(verdicts)
+    reasons = [reason for verdict in given for reason in verdict["reasons"]]
+    left = [set(verdict["unchecked"]) for verdict in given]
+    return {"valid": not reasons, "reasons": reasons, "unchecked": sorted(set().union(*left))}

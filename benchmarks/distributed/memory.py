@@ -1,0 +1,239 @@
+"""Where the memory goes, and the largest batch: predicted by a line through small ones, then run.
+
+The split is read after loading, the forward and the backward pass, the first real optimizer step, and at rest; beside
+it stands what the tensors themselves count. A rank's figures and the worst rank's are given; ranks are never summed.
+Each batch runs under DDP without exchange: a rank that is out of memory then keeps no other waiting.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.core import formulas, verdict
+from benchmarks.core.progress import Progress
+from benchmarks.core.ranks import World
+from benchmarks.distributed.gauge import Gauge
+from benchmarks.distributed.trainer import Trainer
+from benchmarks.distributed.training import Plan
+
+#: multiples of the batch that the line goes through
+MULTIPLES = [1, 2, 4]
+RULES = ["shared_gpu", "allocation_retries"]
+#: of what is free on a GPU: fragments and the libraries' workspaces take the rest
+USABLE = 0.95
+#: on a CPU memory is other processes' too: a budget instead of all there is
+CPU_BUDGET = 512 * 2**20
+#: how often a prediction that did not fit is lowered, and by how much
+TRIES, LOWER = 6, 0.95
+#: a resident set is judged less finely than an allocator's count
+TOLERANCE = {"cuda": 1.02, "cpu": 1.25}
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Bytes held after each stage, over those held before the model was made.
+
+    An engine changes what a model holds before the first step: FSDP keeps a piece of it, DDP adds the buckets in which
+    its gradients will stand, and which count as those.
+    """
+
+    load: int
+    engine: int
+    forward: int
+    backward: int
+    step: int
+    rest: int
+    peak: int
+
+    def split(self) -> dict[str, int]:
+        parameters = min(self.load, self.engine)
+        return {
+            "parameters": parameters,
+            "activations": self.forward - self.engine,
+            "gradients": self.backward - parameters,
+            "optimizer_state": self.step - self.backward,
+            "at_rest": self.rest,
+        }
+
+
+def stages(world: World, plan: Plan, engine: str) -> tuple[Stages, dict[str, int]]:
+    """One step of a new model, read at every stage."""
+    gauge = Gauge(world.device)
+    gc.collect()
+    base = gauge.now()
+    gauge.reset()
+    read: list[int] = []
+    look = lambda: read.append(gauge.now())
+    trainer = Trainer(world, plan.shape, engine=engine, batch=plan.batch, dtype=plan.dtype, seed=plan.seed, built=look)
+    ids = trainer.batches.next()
+    look()
+    saved = Saved()
+    with saved:
+        loss = trainer.forward(ids)
+    look()
+    activations = saved.take(trainer.model.parameters())
+    trainer.scaler.scale(loss).backward()
+    del loss
+    look()
+    counted = count(trainer, activations)
+    trainer.scaler.step(trainer.optimizer)
+    look()
+    counted["optimizer_state"] = state_bytes(trainer.optimizer)
+    trainer.optimizer.zero_grad(set_to_none=True)
+    look()
+    read.append(gauge.peak())
+    trainer.close()
+    return Stages(*(value - base for value in read)), counted
+
+
+class Saved(torch.autograd.graph.saved_tensors_hooks):
+    """What the forward pass keeps for the backward one: each storage once."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        super().__init__(self._pack, lambda tensor: tensor)
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self._storages[storage.data_ptr()] = storage
+        return tensor
+
+    def take(self, parameters: Iterable[torch.Tensor]) -> int:
+        """Their bytes, and let go of them, or the backward pass could not.
+
+        The parameters are kept too but are there anyway; those FSDP gathered have been freed by now.
+        """
+        mine = {local(p).untyped_storage().data_ptr() for p in parameters}
+        total = sum(storage.nbytes() for place, storage in self._storages.items() if place not in mine)
+        self._storages.clear()
+        return total
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """This rank's piece of a sharded tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def count(trainer: Trainer, activations: int) -> dict[str, int]:
+    parameters = list(trainer.model.parameters())
+    size = lambda tensors: sum(local(t).nbytes for t in tensors)
+    return {
+        "parameters": size(parameters),
+        "activations": activations,
+        "gradients": size(p.grad for p in parameters if p.grad is not None),
+    }
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    states = (value for state in optimizer.state.values() for value in state.values())
+    return sum(local(value).nbytes for value in states if isinstance(value, torch.Tensor))
+
+
+def split(world: World, plan: Plan, engine: str) -> dict[str, Any]:
+    """This rank's and the worst rank's."""
+    read, counted = stages(world, plan, engine)
+    everyone = world.gather((asdict(read), read.split(), counted))
+    worst = [{key: max(other[place][key] for other in everyone) for key in everyone[0][place]} for place in range(3)]
+    return {
+        "source": Gauge(world.device).source,
+        "rank_0": {"stages_bytes": everyone[0][0], "split_bytes": everyone[0][1], "counted_bytes": everyone[0][2]},
+        "worst_rank": {"stages_bytes": worst[0], "split_bytes": worst[1], "counted_bytes": worst[2]},
+    }
+
+
+# -- the largest batch ---------------------------------------------------------------------
+
+
+def peak_of(world: World, plan: Plan, batch: int) -> int | None:
+    """The worst rank's peak in a step of a warm model, over what was held before it; None if one is out of memory."""
+    gauge = Gauge(world.device)
+    gc.collect()
+    base = gauge.now()
+    try:
+        mine: int | None = _steady_peak(world, plan, batch, gauge) - base
+    except (torch.cuda.OutOfMemoryError, MemoryError):
+        mine = None
+    gc.collect()
+    if gauge.cuda:
+        torch.cuda.empty_cache()
+    found = world.gather(mine)
+    return None if None in found else max(found)
+
+
+def _steady_peak(world: World, plan: Plan, batch: int, gauge: Gauge) -> int:
+    """The second step's: the first has no optimizer state while it computes."""
+    trainer = Trainer(world, plan.shape, engine="ddp", batch=batch, dtype=plan.dtype, seed=plan.seed)
+    try:
+        for _ in range(2):
+            gauge.reset()
+            trainer.passes(trainer.batches.next(), synced=False)
+            trainer.update()
+        return gauge.peak()
+    finally:
+        trainer.close()
+
+
+def batch_fit(world: World, plan: Plan, bar: Progress) -> tuple[dict[str, Any], formulas.Line | None]:
+    """peak(b) = a + c b."""
+    batches = [plan.batch * multiple for multiple in MULTIPLES]
+    # the first is thrown away: libraries load and workspaces are made with it
+    measured = [peak_of(world, plan, batch) for batch in [batches[0], *batches]][1:]
+    bar.step("fit", len(batches))
+    rows = [{"batch": b, "peak_bytes": p} for b, p in zip(batches, measured, strict=True)]
+    if None in measured:
+        why = f"out of memory at a batch of {batches[measured.index(None)]}; give a smaller --batch-size"
+        return {"rows": rows, "skipped": why}, None
+    fit = formulas.memory_fit(batches, [float(p or 0) for p in measured])
+    named = {"intercept_bytes": fit.intercept, "bytes_per_sample": fit.slope, "r2": fit.r2}
+    return {"rows": rows, "fit": named}, fit
+
+
+def largest(world: World, plan: Plan, fit: formulas.Line, budget: int | None) -> dict[str, Any]:
+    """Predict the largest batch for the memory there is, and run it; lower it until it runs."""
+    gauge = Gauge(world.device)
+    default = int(gauge.free() * USABLE / world.ranks_per_gpu()) if gauge.cuda else CPU_BUDGET
+    allowed = min(world.gather(budget or default))
+    predicted = formulas.largest_batch(fit, allowed)
+    result = {"budget_bytes": allowed, "capacity_bytes": gauge.capacity(), "predicted": predicted}
+    if not predicted:
+        why = "memory does not grow with the batch here" if predicted is None else "not even one sample fits the budget"
+        return {**result, "verified": None, "skipped": why}
+    batch, tries = predicted, []
+    for _ in range(TRIES):
+        peak = peak_of(world, plan, batch)
+        tries.append({"batch": batch, "peak_bytes": peak})
+        if peak is not None and peak <= allowed * TOLERANCE[world.device.type]:
+            break
+        batch = max(1, int(batch * LOWER))
+    ran = tries[-1]["peak_bytes"] is not None
+    over = tries[0]["peak_bytes"] / (fit.intercept + fit.slope * predicted) if tries[0]["peak_bytes"] else None
+    return {**result, "verified": len(tries) == 1 and ran, "ran": batch if ran else None,
+            "measured_over_predicted": over, "tries": tries}  # fmt: skip
+
+
+def allocator(world: World, since: dict[str, int]) -> dict[str, Any]:
+    """Reserved bytes, and what went wrong since then; empty on a CPU, whose allocator does not count."""
+    mine = {key: count - since.get(key, 0) for key, count in Gauge(world.device).allocator().items()}
+    everyone = world.gather(mine)
+    worst = {key: max(other[key] for other in everyone) for key in mine}
+    facts = {**worst, "ranks_per_gpu": world.ranks_per_gpu()}
+    return {"rank_0": everyone[0], "worst_rank": worst, "verdict": verdict.judge(facts, RULES, "memory")}
+
+
+def run(world: World, plan: Plan, put: Callable[..., None], budget: int | None) -> None:
+    gauge = Gauge(world.device)
+    before = {**gauge.allocator(), "max_reserved_bytes": 0}
+    with Progress("memory", 2 + len(MULTIPLES) + 1, rank=world.rank) as bar:
+        for engine in ("ddp", "fsdp"):
+            put(engine, split(world, plan, engine))
+            bar.step(engine)
+        rows, fit = batch_fit(world, plan, bar)
+        put("batch_fit", rows)
+        put("allocator", allocator(world, before))
+        put("largest_batch", largest(world, plan, fit, budget) if fit else {"skipped": rows["skipped"]})
+        bar.step("largest batch")

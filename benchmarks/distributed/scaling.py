@@ -1,0 +1,88 @@
+"""How the same training grows from one rank to all: sub-groups of 1, 2, 4, ... ranks within one launch.
+
+Weak scaling fixes the batch of a rank, strong scaling that of all ranks together; a figure always names its mode. Ranks
+that take no part are blocked on a CPU, in the call that collects the samples: spinning they would slow the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from benchmarks.core import formulas, timing, verdict
+from benchmarks.core.progress import Progress
+from benchmarks.core.ranks import World, powers_of_two
+from benchmarks.distributed.trainer import Trainer
+from benchmarks.distributed.training import Plan
+
+RULES = ["shared_gpu", "cv", "efficiency", "loss"]
+
+
+def batches(mode: str, plan: Plan, sizes: Sequence[int]) -> dict[int, int]:
+    """Size of the sub-group -> samples a rank. The global batch of strong scaling divides by every size."""
+    if mode == "weak":
+        return dict.fromkeys(sizes, plan.batch)
+    step = math.lcm(*sizes)
+    whole = math.ceil(plan.batch / step) * step
+    return {size: whole // size for size in sizes}
+
+
+def point(world: World, plan: Plan, group: Any, size: int, batch: int) -> dict[str, Any]:
+    """The training step on the first ``size`` ranks; the others wait for its samples."""
+    samples, loss = None, None
+    if world.rank < size:
+        trainer = Trainer(world, plan.shape, engine="ddp", batch=batch, dtype=plan.dtype, seed=plan.seed, group=group)
+        samples = trainer.steps(plan.warmup, plan.iters)
+        loss = float(trainer.loss)
+        trainer.close()
+    time = timing.summary(world.slowest(samples), plan.seed)
+    return {
+        "ranks": size,
+        "samples_per_rank": batch,
+        "samples_per_step": batch * size,
+        "samples_per_s": batch * size / time["p50_s"],
+        "loss": world.gather(loss)[0],
+        "timing": time,
+    }
+
+
+def judged(world: World, mode: str, row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """A point with what it says beside the one of one rank."""
+    size = row["ranks"]
+    efficiency = {
+        "weak": lambda: formulas.weak_efficiency(row["samples_per_s"], size, base["samples_per_s"]),
+        "strong": lambda: formulas.strong_efficiency(base["timing"]["p50_s"], row["timing"]["p50_s"], size),
+    }[mode]()
+    facts = {
+        "cv": row["timing"]["cv"],
+        "efficiency": efficiency,
+        "loss": row["loss"],
+        "ranks_per_gpu": world.ranks_per_gpu(),
+    }
+    return {
+        **row,
+        "efficiency": efficiency,
+        "speedup": efficiency * size,
+        "label": formulas.scaling_label(efficiency) if size > 1 else "baseline",
+        "karp_flatt": formulas.karp_flatt(efficiency * size, size),
+        "verdict": verdict.judge(facts, RULES, f"{mode} scaling on {size} rank(s)"),
+    }
+
+
+def run(world: World, plan: Plan, put: Callable[..., None]) -> None:
+    sizes = list(powers_of_two(world.size))
+    groups = {size: dist.new_group(list(range(size))) for size in sizes}
+    with Progress("scaling", 2 * len(sizes), rank=world.rank) as bar:
+        for mode in ("weak", "strong"):
+            rows: list[dict[str, Any]] = []
+            for size, batch in batches(mode, plan, sizes).items():
+                row = point(world, plan, groups[size], size, batch)
+                rows.append(judged(world, mode, row, rows[0] if rows else row))
+                bar.step(f"{mode} {size}")
+            put(mode, {"mode": mode, "rows": rows})
+    for group in groups.values():
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)

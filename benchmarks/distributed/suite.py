@@ -1,0 +1,218 @@
+"""The suite: what the command line means, and the parts in turn."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.core import environment, ranks, results, verdict
+from benchmarks.core.ranks import BadInput, Guard, World
+from benchmarks.core.sampler import Watch
+from benchmarks.distributed import algorithms, comm, memory, report, scaling, training
+from benchmarks.distributed import distributed_benchmarks as script
+from benchmarks.distributed.models import SHAPES
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+#: device -> what is run unless told otherwise
+SIZES = {
+    "cuda": ["1K", "16K", "256K", "1M", "4M", "16M", "64M", "256M", "1G"],
+    "cpu": ["1K", "16K", "256K", "1M", "4M", "16M"],
+}
+DTYPE = {"cuda": "bf16", "cpu": "fp32"}
+MODEL = {"cuda": "gpt2", "cpu": "tiny"}
+#: the command line's word -> the record's
+PARTS = {"comm": "communication", "training": "training", "memory": "memory", "scaling": "scaling"}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong once, not once a rank."""
+
+    def error(self, message: str) -> Any:
+        raise BadInput(f"{message} (see --help)")
+
+    def print_help(self, file: Any = None) -> None:
+        if ranks.rank() == 0:
+            super().print_help(file)
+
+
+def parser() -> Parser:
+    made = Parser(
+        "distributed_benchmarks.py", description=script.__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = made.add_argument
+    add("--benchmark", choices=[*PARTS, "all"], default="all", help="which part to run (default: all)")
+    add("--warmup", type=int, default=10, help="untimed iterations or steps before each measurement (default: 10)")
+    add("--iters", type=int, default=100, help="timed iterations or steps of each (default: 100; p99 needs 100)")
+    add("--output-dir", default="./results", help="where JSON, tables and plots go (default: ./results)")
+    add("--sizes", nargs="+", metavar="SIZE", help="message sizes, K, M and G being powers of two: 64K 8M 1G")
+    add("--dtype", choices=list(comm.DTYPES), help="of messages and computing (default: bf16 on a GPU, fp32 on a CPU)")
+    add("--backend", choices=["nccl", "gloo", "auto"], default="auto", help="nccl: GPUs; gloo: CPUs (default: auto)")
+    shapes = "\n".join(f"  {name}: {shape.parameters():,} parameters" for name, shape in SHAPES.items())
+    add("--model", choices=list(SHAPES), help=f"the transformer (default: gpt2 on a GPU, tiny on a CPU)\n{shapes}")
+    add("--batch-size", type=int, help="samples a rank and step (default: the model's)")
+    add("--memory-budget", metavar="SIZE", help="for the largest batch (default: the GPU's free memory; 512M on a CPU)")
+    add("--nccl-log", action="store_true", help="record NCCL's algorithm by its log, at the cost of a line a call")
+    add("--seed", type=int, default=0, help="of models, data and bootstrap (default: 0)")
+    return made
+
+
+def parse_size(text: str, flag: str) -> int:
+    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.I)
+    if not found or not int(found[1]):
+        raise BadInput(f"{flag} {text}: not a size; write bytes, or a number with K, M or G, such as 64K or 1G")
+    return int(found[1]) * UNITS[found[2].upper()]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The command line, resolved for this machine."""
+
+    parts: list[str]
+    backend: str
+    comm: comm.Plan
+    training: training.Plan
+    memory_budget: int | None
+    output_dir: str
+    nccl_log: bool
+
+    def config(self, world: World) -> dict[str, Any]:
+        plan = self.training
+        return {
+            "warmup_iters": plan.warmup,
+            "benchmark_iters": plan.iters,
+            "device": environment.device_name(world.device),
+            "device_type": world.device.type,
+            "nodes": world.nodes(),
+            "ranks_per_gpu": world.ranks_per_gpu(),
+            "benchmarks": self.parts,
+            "backend": world.backend,
+            "dtype": plan.dtype,
+            "sizes": list(self.comm.sizes),
+            "model": {"name": plan.model, **asdict(plan.shape)},
+            "batch_size": plan.batch,
+            "memory_budget_bytes": self.memory_budget,
+            "nccl_log": self.nccl_log,
+        }
+
+
+def settings(words: Sequence[str]) -> Settings:
+    """Everything that can be wrong with the command line is found here, before any rank waits for another."""
+    given = parser().parse_args(words)
+    for flag, value, least in (("--warmup", given.warmup, 0), ("--iters", given.iters, 1), ("--seed", given.seed, 0)):
+        if value < least:
+            raise BadInput(f"{flag} {value}: at least {least}")
+    if given.batch_size is not None and given.batch_size < 1:
+        raise BadInput(f"--batch-size {given.batch_size}: at least 1")
+    backend = ranks.choose_backend(given.backend, torch.cuda.is_available())
+    device = "cuda" if backend == "nccl" else "cpu"
+    sizes = sorted({parse_size(s, "--sizes") for word in given.sizes or SIZES[device] for s in word.split(",") if s})
+    dtype, model = given.dtype or DTYPE[device], given.model or MODEL[device]
+    shape = SHAPES[model]
+    return Settings(
+        parts=list(PARTS) if given.benchmark == "all" else [given.benchmark],
+        backend=backend,
+        comm=comm.Plan(sizes, given.warmup, given.iters, dtype),
+        training=training.Plan(
+            model, shape, given.batch_size or shape.batch, dtype, given.warmup, given.iters, given.seed
+        ),
+        memory_budget=parse_size(given.memory_budget, "--memory-budget") if given.memory_budget else None,
+        output_dir=given.output_dir,
+        nccl_log=given.nccl_log,
+    )
+
+
+class Run:
+    """One run of the suite on this rank: what was measured, in the record too on the first."""
+
+    def __init__(self, world: World, chosen: Settings, record: results.Record | None) -> None:
+        self.world, self.chosen, self.record = world, chosen, record
+        self.results: dict[str, dict[str, Any]] = {}
+        self.logs = algorithms.Algorithms(world.backend)
+        fit = lambda: self.results.get("communication", {}).get("allreduce", {}).get("fit")
+        plan = chosen.training
+        self._acts: dict[str, Callable[[Callable[..., None]], None]] = {
+            "comm": lambda put: comm.run(world, chosen.comm, put, self.logs),
+            "training": lambda put: training.run(world, plan, put, fit()),
+            "memory": lambda put: memory.run(world, plan, put, chosen.memory_budget),
+            "scaling": lambda put: scaling.run(world, plan, put),
+        }
+
+    def part(self, name: str) -> None:
+        """One part under NVML's eyes, with the verdict over all of it."""
+        here = self.results.setdefault(PARTS[name], {})
+
+        def put(key: str, value: Any) -> None:
+            here[key] = value
+            if self.record:
+                self.record.put(PARTS[name], key, value=value)
+
+        with Watch(self.world) as watch:
+            self._acts[name](put)
+        put("gpu", watch.cards)
+        machine = verdict.judge(watch.facts(), ["throttled", "neighbour"], name)
+        put("verdict", verdict.together([machine, *results.verdicts(here)]))
+
+    def wrong_elements(self) -> int:
+        parts = self.results.get("communication", {}).values()
+        rows = [row for part in parts if isinstance(part, dict) for row in [part, *part.get("rows", [])]]
+        return sum(row.get("wrong_elements", 0) for row in rows)
+
+
+ADVICE = {
+    "comm": "leave out the largest of --sizes",
+    "training": "give a smaller --batch-size or --model",
+    "memory": "give a smaller --batch-size or --model",
+    "scaling": "give a smaller --batch-size or --model",
+}
+
+
+def main(guard: Guard, words: Sequence[str] | None = None) -> int:
+    chosen = settings(sys.argv[1:] if words is None else words)
+    if ranks.rank() == 0:
+        folder = writable(chosen.output_dir)
+    if chosen.nccl_log:
+        algorithms.switch_on()
+    world = guard.world = ranks.start(chosen.backend)
+    record = start_record(world, chosen, folder) if world.first else None
+    if record:
+        guard.close = record.finish
+    run = Run(world, chosen, record)
+    for name in chosen.parts:
+        try:
+            run.part(name)
+        except (torch.cuda.OutOfMemoryError, MemoryError) as error:
+            short = str(error).splitlines()[0] if str(error) else ""
+            raise MemoryError(f"{name}: {short}: {ADVICE[name]}") from error
+    if record:
+        record.finish()
+        report.write(record)
+    world.gather(None)  # a rank that ends before the first has written would have the launcher end that too
+    wrong = run.wrong_elements()
+    if wrong:
+        world.say(f"error: {wrong} elements of the results of collectives are wrong: see wrong_elements in the record")
+    return ranks.FAILED if wrong else ranks.DONE
+
+
+def writable(folder: str) -> Any:
+    try:
+        return results.writable(folder)
+    except results.Unwritable as error:
+        raise BadInput(str(error)) from error
+
+
+def start_record(world: World, chosen: Settings, folder: Any) -> results.Record:
+    kind = "gpu" if world.device.type == "cuda" else "cpu"
+    return results.Record(
+        folder,
+        suite="distributed",
+        name=f"benchmark_{world.size}{kind}",
+        world_size=world.size,
+        config=chosen.config(world),
+        environment=environment.record({"seed": chosen.training.seed}),
+    )

@@ -1,0 +1,161 @@
+"""One rank's model, optimizer and data under an engine, and the step that is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.core import timing
+from benchmarks.core.ranks import World
+from benchmarks.distributed.comm import DTYPES
+from benchmarks.distributed.models import Shape, build
+
+#: what the loader holds ready
+AHEAD = 2
+
+
+def with_ddp(model: nn.Module, world: World, dtype: torch.dtype, group: Any) -> nn.Module:
+    return DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+
+
+def with_fsdp(model: nn.Module, world: World, dtype: torch.dtype, group: Any) -> nn.Module:
+    """Each block a unit of its own, the rest another; computed in the given type, reduced in fp32."""
+    mesh = DeviceMesh.from_group(group or dist.group.WORLD, world.device.type)
+    low = None if dtype == torch.float32 else dtype
+    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32 if low else None)
+    for block in model.blocks:  # type: ignore[union-attr]
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    return fully_shard(model, mesh=mesh, mp_policy=policy)  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _fsdp_unsynced(model: Any) -> Iterator[None]:
+    model.set_requires_gradient_sync(False)
+    yield
+    model.set_requires_gradient_sync(True)
+
+
+#: engine -> what wraps the model, and a context in which gradients stay on their rank
+ENGINES: dict[str, tuple[Callable[..., nn.Module], Callable[[Any], Any]]] = {
+    "ddp": (with_ddp, lambda model: model.no_sync()),
+    "fsdp": (with_fsdp, _fsdp_unsynced),
+    "none": (lambda model, world, dtype, group: model, lambda model: contextlib.nullcontext()),
+}
+
+
+class Batches:
+    """Random tokens, made by a thread ahead of their use; what ``next`` waits is the wait for data."""
+
+    def __init__(self, shape: Shape, batch: int, device: torch.device, seed: int) -> None:
+        self.device, self.waits = device, list[float]()
+        self._size = (batch, shape.length + 1)
+        self._vocabulary = shape.vocabulary
+        self._generator = torch.Generator().manual_seed(seed)
+        self._ready: queue.Queue[torch.Tensor] = queue.Queue(AHEAD)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._make, daemon=True)
+        self._thread.start()
+
+    def _make(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # a thread begins on the first GPU, whose memory pinning would take
+        while not self._closed.is_set():
+            made = torch.randint(0, self._vocabulary, self._size, generator=self._generator)
+            made = made.pin_memory() if self.device.type == "cuda" else made
+            while not self._closed.is_set():
+                with contextlib.suppress(queue.Full):
+                    self._ready.put(made, timeout=0.1)
+                    break
+
+    def next(self) -> torch.Tensor:
+        begun = time.perf_counter()
+        found = self._ready.get()
+        self.waits.append(time.perf_counter() - begun)
+        return found.to(self.device, non_blocking=True)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+
+
+class Trainer:
+    """``step`` is a whole training step; ``passes`` its forward and backward alone."""
+
+    def __init__(
+        self,
+        world: World,
+        shape: Shape,
+        *,
+        engine: str,
+        batch: int,
+        dtype: str,
+        seed: int,
+        group: Any = None,
+        built: Callable[[], Any] = timing.nothing,
+    ) -> None:
+        self.world, self.shape, self.batch, self.dtype = world, shape, batch, DTYPES[dtype]
+        wrap, self._unsynced = ENGINES[engine]
+        # under FSDP the parameters themselves are computed in the low type; autocast would cast again
+        self._autocast = engine != "fsdp" and dtype != "fp32"
+        self.model: nn.Module = build(shape, world.device, seed)
+        built()  # the model is there and the engine has not touched it
+        self.model = wrap(self.model, world, self.dtype, group)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == "fp16")
+        self.batches = Batches(shape, batch, world.device, seed * 1000 + world.rank)
+        self.loss = torch.zeros(())
+        self.skipped = 0
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self.world.device.type, self.dtype, enabled=self._autocast):
+            logits = self.model(ids[:, :-1])
+        return functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+
+    def passes(self, ids: torch.Tensor, *, synced: bool = True) -> None:
+        with contextlib.nullcontext() if synced else self._unsynced(self.model):
+            loss = self.forward(ids)
+            self.scaler.scale(loss).backward()
+        self.loss = loss.detach()
+
+    def update(self) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        self.passes(self.batches.next())
+        self.update()
+
+    def steps(self, warmup: int, iters: int) -> list[float]:
+        """Seconds of each step, the wait for its data included; the waits of the timed ones are kept."""
+        timing.measure(self.step, warmup=warmup, iters=0, device=self.world.device)
+        self.batches.waits.clear()
+        scale = [self.scaler.get_scale()]
+
+        def count_skipped() -> None:
+            scale.append(self.scaler.get_scale())
+            self.skipped += scale[-1] < scale[-2]
+
+        return timing.measure(self.step, warmup=0, iters=iters, device=self.world.device, after=count_skipped)
+
+    def close(self) -> None:
+        """Frees what the model and its optimizer hold."""
+        self.batches.close()
+        del self.model, self.optimizer
+        self.loss = torch.zeros(())
+        gc.collect()  # an engine and its model refer to each other
+        if self.world.device.type == "cuda":
+            torch.cuda.empty_cache()

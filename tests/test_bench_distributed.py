@@ -1,0 +1,301 @@
+"""The distributed suite, run for real: two ranks over gloo through torchrun; and its parts by themselves."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.core import results, timing, verdict
+from benchmarks.core.ranks import DONE, World
+from benchmarks.distributed import algorithms, comm, models, scaling, suite, training
+from tests.launches import FOLDER, ONE_THREAD, SCRIPT, SMALL, TORCHRUN, launcher, only_record
+from tests.processes import LONG, environment
+
+near = pytest.approx
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """All four parts on two ranks, as the README starts it: from the script's folder, without a PYTHONPATH."""
+    folder = tmp_path_factory.mktemp("results")
+    clean = {name: value for name, value in environment(**ONE_THREAD).items() if name != "PYTHONPATH"}
+    command = [sys.executable, *TORCHRUN, SCRIPT.name, *SMALL, "--output-dir", str(folder)]
+    done = subprocess.run(command, cwd=FOLDER, env=clean, capture_output=True, text=True, timeout=2 * LONG)
+    assert done.returncode == DONE, done.stdout + done.stderr
+    path, data = only_record(folder)
+    return path, data, done.stdout
+
+
+# -- a whole run ---------------------------------------------------------------------------
+
+
+def test_the_record_is_that_of_the_document_and_valid_by_the_schema(full):
+    _, data, _ = full
+    assert results.problems(data) == []
+    assert (data["name"], data["world_size"], data["status"], data["error"]) == ("benchmark_2cpu", 2, "complete", None)
+    assert (data["config"]["warmup_iters"], data["config"]["benchmark_iters"]) == (1, 4)
+    assert set(data["results"]) == {"communication", "training", "memory", "scaling"}
+    assert data["environment"]["argv"][0] == "distributed_benchmarks.py"
+
+
+def test_tables_and_plots_stand_beside_it(full):
+    path, _, said = full
+    names = {other.name.removeprefix(path.stem) for other in path.parent.iterdir()}
+    plots = {f"_{name}.png" for name in ("bandwidth", "latency", "pairs", "steps", "memory", "scaling")}
+    assert names == {".json", ".txt", *plots}
+    table = path.with_suffix(".txt").read_text()
+    for text in (said, table):
+        for word in ("allreduce", "p2p_bidirectional", "t = alpha + S/beta", "fsdp", "weak", "Karp-Flatt", "verdict:"):
+            assert word in text
+
+
+@pytest.mark.parametrize("name", [*comm.COLLECTIVES, *comm.TRANSFERS])
+def test_communication(full, name):
+    part = full[1]["results"]["communication"][name]
+    assert [row["size_bytes"] for row in part["rows"]] == [1024, 65536]
+    factor = {"allreduce": 1.0, "broadcast": 1.0, "p2p": 1.0, "p2p_bidirectional": 2.0}.get(name, 0.5)
+    for row in part["rows"]:
+        seconds = statistics.median(row["timing"]["samples_s"])
+        assert row["wrong_elements"] == 0
+        assert row["latency_us"] == near(seconds * 1e6)
+        assert row["algbw_gb_per_s"] == near(row["size_bytes"] / seconds / 1e9)
+        assert row["busbw_gb_per_s"] == near(factor * row["algbw_gb_per_s"])
+        assert row["algorithm"] == "unknown"
+
+
+def test_the_pair_matrix(full):
+    matrix = full[1]["results"]["communication"]["pairs"]["gb_per_s"]
+    assert [[value is None for value in row] for row in matrix] == [[True, False], [False, True]]
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp"])
+def test_training(full, engine):
+    part = full[1]["results"]["training"]
+    told = part[engine]
+    step = told["timing"]["p50_s"]
+    assert told["timing"]["count"] == 4
+    assert told["samples_per_s"] == near(2 * 8 / step)
+    assert told["tokens_per_s_per_rank"] == near(8 * 32 / step)
+    assert 0 <= told["data_wait_share"] < 1
+    assert told["loss"] == near(math.log(256), rel=0.1)  # random tokens: nothing can be learned of them
+    synced, unsynced = (told["exposed"][key]["timing"]["p50_s"] for key in ("synced", "unsynced"))
+    assert told["exposed"]["seconds"] == near(synced - unsynced)
+    assert told["mfu"]["mfu"] is None  # no peak of a CPU is known
+    assert told["mfu"]["numerator_flops_per_s"] == near(8 * models.SHAPES["tiny"].training_flops() / step)
+
+
+def test_the_gradients_all_reduce_is_predicted_and_measured(full):
+    part = full[1]["results"]
+    told, fit = part["training"]["gradient_allreduce"], part["communication"]["allreduce"]["fit"]
+    assert told["bytes"] == 4 * models.SHAPES["tiny"].parameters()
+    if fit:  # two sizes on a busy machine may take the same time, then a short sweep of its own predicts
+        assert told["fit"] == fit
+    assert told["predicted_s"] is None or told["predicted_s"] == near(training.predict(told["fit"], [told["bytes"]]))
+    assert told["measured_s"] == near(statistics.median(told["timing"]["samples_s"]))
+
+
+def test_memory(full):
+    part = full[1]["results"]["memory"]
+    parameters = 4 * models.SHAPES["tiny"].parameters()
+    whole, half = (part[engine]["worst_rank"]["counted_bytes"] for engine in ("ddp", "fsdp"))
+    assert (whole["parameters"], whole["gradients"]) == (parameters, parameters)
+    assert (half["parameters"], half["gradients"]) == (parameters // 2, parameters // 2)
+    assert whole["optimizer_state"] == near(2 * parameters, rel=0.01)
+    assert half["optimizer_state"] == near(parameters, rel=0.01)
+    assert whole["activations"] == half["activations"] > 0
+    assert set(part["ddp"]["rank_0"]["split_bytes"]) == {
+        *("parameters", "gradients", "optimizer_state", "activations", "at_rest")
+    }
+    assert "resident set" in part["ddp"]["source"]
+    assert [row["batch"] for row in part["batch_fit"]["rows"]] == [8, 16, 32]
+    best = part["largest_batch"]
+    assert best["budget_bytes"] == 32 * 2**20
+    assert best["predicted"] is None or best["tries"][0]["batch"] == best["predicted"]
+
+
+@pytest.mark.parametrize("mode", ["weak", "strong"])
+def test_scaling(full, mode):
+    rows = full[1]["results"]["scaling"][mode]["rows"]
+    assert [row["ranks"] for row in rows] == [1, 2]
+    assert [row["samples_per_step"] for row in rows] == ([8, 16] if mode == "weak" else [8, 8])
+    one, two = (statistics.median(row["timing"]["samples_s"]) for row in rows)
+    wanted = {"weak": one / two, "strong": one / (2 * two)}[mode]
+    assert rows[1]["efficiency"] == near(wanted)
+    assert rows[1]["karp_flatt"] == near((1 / (2 * wanted) - 0.5) / 0.5)
+    assert (rows[0]["efficiency"], rows[0]["karp_flatt"], rows[0]["label"]) == (1.0, None, "baseline")
+    assert rows[1]["label"] in ("suspicious", "excellent", "good", "below good")
+
+
+def test_the_verdict_gathers_that_of_every_part(full):
+    data = full[1]
+    told = sorted(r["where"] + r["code"] for part in data["results"].values() for r in part["verdict"]["reasons"])
+    assert told == sorted(r["where"] + r["code"] for r in data["verdict"]["reasons"])
+    assert "throttled" in data["verdict"]["unchecked"]  # there is no NVML on a CPU, and it is said
+
+
+def test_one_rank(stack, tmp_path):
+    process = launcher(stack)("--benchmark", "comm", *SMALL, "--output-dir", tmp_path, ranks=1)
+    assert process.end() == DONE, process.output
+    part = only_record(tmp_path)[1]["results"]["communication"]
+    for row in part["allreduce"]["rows"]:
+        assert (row["algbw_gb_per_s"], row["busbw_gb_per_s"], row["wrong_elements"]) == (None, None, 0)
+    assert part["p2p"] == {"skipped": "a transfer needs two ranks"}
+    assert part["allreduce"]["fit"] is None
+
+
+# -- the parts by themselves ---------------------------------------------------------------
+
+
+def world(size=1, rank=0, gpus=()):
+    members = [{"host": "a", "gpu": gpu, "pid": 1} for gpu in gpus]
+    return World(rank, size, rank, torch.device("cpu"), "gloo", members=members)
+
+
+@pytest.mark.parametrize("name", models.SHAPES)
+def test_parameters_and_flops_are_those_counted(name):
+    shape = models.SHAPES[name]
+    model = models.build(shape, torch.device("meta"), seed=0)
+    assert sum(p.numel() for p in model.parameters()) == shape.parameters()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(1, shape.length, dtype=torch.long, device="meta"))
+    assert counter.get_total_flops() == shape.forward_flops()
+
+
+def test_a_model_that_is_not_its_formula_is_an_error(monkeypatch):
+    monkeypatch.setattr(models.Shape, "parameters", lambda self: 1)
+    with pytest.raises(AssertionError, match="134912 parameters counted, 1 by the formula"):
+        models.build(models.SHAPES["tiny"], torch.device("cpu"), 0)
+
+
+@pytest.mark.parametrize("dtype", comm.DTYPES)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64, 200, 512])
+def test_sums_of_the_test_data_are_exact(ranks, dtype):
+    given = [comm.values(r, 32, world(ranks), comm.DTYPES[dtype]) for r in range(ranks)]
+    exact = sum(values.to(torch.int64) for values in given)
+    total = torch.zeros(32, dtype=comm.DTYPES[dtype])
+    for values in given:
+        total += values
+    assert torch.equal(total.to(torch.int64), exact)
+    assert len(given[0].unique()) > 1
+
+
+def test_wrong_elements_are_counted():
+    good = torch.arange(10.0)
+    bad = good.clone()
+    bad[3:5] = -1
+    for out, wrong in ((good, 0), (bad, 2)):
+        operation = comm.Prepared(timing.nothing, timing.nothing, lambda out=out: [(out, good)])
+        assert comm.wrong_elements(world(), operation) == wrong
+
+
+ELEMENTS = [(1024, 2, 256), (1024, 3, 255), (1, 4, 4), (2**20, 8, 2**18)]
+
+
+@pytest.mark.parametrize(("size", "ranks", "wanted"), ELEMENTS)
+def test_elements_divide_by_the_ranks(size, ranks, wanted):
+    assert comm.elements(size, ranks, torch.float32) == wanted
+
+
+def test_pairs():
+    assert comm.pairs(3) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+    assert comm.pairs(32)[-1] == (31, 0)
+    assert len(comm.pairs(32)) == 32
+
+
+def test_two_ranks_on_one_gpu_are_no_measurement():
+    assert world(2, gpus=["GPU-1", "GPU-2"]).ranks_per_gpu() == 1
+    shared = world(2, gpus=["GPU-1", "GPU-1"]).ranks_per_gpu()
+    told = verdict.judge({"ranks_per_gpu": shared}, ["shared_gpu"])
+    assert not told["valid"]
+    assert "two ranks on one GPU" in told["reasons"][0]["message"]
+
+
+def test_buckets_are_those_of_ddp():
+    mib = 2**20
+    assert training.buckets(1000) == [1000]
+    assert training.buckets(60 * mib) == [mib, 25 * mib, 25 * mib, 9 * mib]
+    fit = {"alpha_s": 1e-3, "beta_bytes_per_s": 1e9}
+    assert training.predict(fit, [10**9, 5 * 10**8]) == near(1.502)
+    assert training.predict(None, [1]) is None
+
+
+def test_batches_of_scaling():
+    plan = training.Plan("tiny", models.SHAPES["tiny"], 8, "fp32", 1, 1, 0)
+    assert scaling.batches("weak", plan, [1, 2, 4]) == {1: 8, 2: 8, 4: 8}
+    assert scaling.batches("strong", plan, [1, 2, 4]) == {1: 8, 2: 4, 4: 2}
+    assert scaling.batches("strong", plan, [1, 2, 4, 6]) == {1: 12, 2: 6, 4: 3, 6: 2}
+
+
+def test_the_readme_names_every_flag():
+    written = re.findall(r"^\| `(--[\w-]+)`", (FOLDER / "README.md").read_text(), re.M)
+    assert written == [flag for flag in suite.parser()._option_string_actions if flag.startswith("--")][1:]
+
+
+SIZES = [("512", 512), ("64K", 65536), ("1m", 2**20), ("2GiB", 2**31), ("8MB", 8 * 2**20)]
+
+
+@pytest.mark.parametrize(("text", "wanted"), SIZES)
+def test_sizes(text, wanted):
+    assert suite.parse_size(text, "--sizes") == wanted
+
+
+LOGS = {
+    "with names": ("NCCL INFO AllReduce: 1024 Bytes -> Algo RING proto SIMPLE channel{0..1}", ["Ring/Simple"]),
+    "with numbers": ("NCCL INFO 1024 Bytes -> Algo 1 proto 2 time 5.2", ["Ring/Simple"]),
+    "two, once each": (2 * "8 Bytes -> Algo 4 proto 2\n8 Bytes -> Algo 0 proto 0\n", ["NVLS/Simple", "Tree/LL"]),
+    "none": ("NCCL INFO Connected all rings", []),
+}
+
+
+@pytest.mark.parametrize(("text", "wanted"), LOGS.values(), ids=LOGS)
+def test_the_log_of_nccl(text, wanted):
+    assert algorithms.parse(text) == wanted
+
+
+def test_the_algorithm_of_each_operation(tmp_path, monkeypatch):
+    log = tmp_path / f"log.{os.getpid()}"
+    monkeypatch.setenv("NCCL_DEBUG_FILE", str(tmp_path / "log.%p"))
+    monkeypatch.delenv("NCCL_ALGO", raising=False)
+    told = algorithms.Algorithms("nccl")
+    assert told.since_last() == "unknown"
+    log.write_text(LOGS["with names"][0] + "\n")
+    assert (told.since_last(), told.since_last()) == ("Ring/Simple", "unknown")
+    assert told.all() == "Ring/Simple"
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    assert told.since_last() == "NCCL_ALGO=Tree"
+    assert algorithms.Algorithms("gloo").all() == "unknown"
+
+
+def test_the_figures_in_the_readme_are_those_of_their_records():
+    text = (FOLDER / "README.md").read_text()
+    names = re.findall(r"\(\.\./(results/[\w/]+\.json)\)", text)
+    assert names
+    for name in names:
+        data = results.load(FOLDER.parent / name)
+        for row in measured(data["results"]):
+            assert row in text
+
+
+def measured(parts):
+    """The lines of the README's tables of measured figures, from a record."""
+    for name in [*comm.COLLECTIVES, *comm.TRANSFERS]:
+        part = parts["communication"][name]
+        if fit := part.get("fit"):
+            last = part["rows"][-1]
+            yield f"| {name} | {fit['alpha_s'] * 1e6:.0f} | {last['busbw_gb_per_s']:.3g} | {last['wrong_elements']} |"
+    for engine in ("ddp", "fsdp") if "training" in parts else ():
+        part = parts["training"][engine]
+        wait, exposed = part["data_wait_share"], part["exposed"]["share_of_passes"]
+        step = part["timing"]["p50_s"] * 1e3
+        yield f"| {engine} | {part['samples_per_s']:.1f} | {step:.1f} | {wait:.1%} | {exposed:.1%} |"
+    for mode, part in ((mode, parts.get("scaling", {}).get(mode)) for mode in ("weak", "strong")):
+        for row in part["rows"][1:] if part else ():
+            yield f"| {mode} | {row['ranks']} | {row['efficiency']:.1%} | {row['label']} |"

@@ -1,0 +1,180 @@
+"""Each way a run of the distributed suite can go wrong: it says so, ends on every rank, and leaves a valid record."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import torch
+
+from benchmarks.core import results
+from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED, BadInput
+from benchmarks.distributed import suite
+from tests.launches import SMALL, launcher, only_record
+from tests.processes import alive, wait_until
+
+
+@pytest.fixture
+def launch(stack):
+    return launcher(stack)
+
+
+BAD = {
+    "an unknown size": (["--sizes", "12Q"], "--sizes 12Q: not a size; write bytes, or a number with K, M or G"),
+    "no size at all": (["--sizes", "0"], "--sizes 0: not a size"),
+    "nccl without a GPU": (["--backend", "nccl"], "--backend nccl needs a GPU and torch sees none: use --backend gloo"),
+    "an unknown part": (["--benchmark", "com"], "invalid choice: 'com'"),
+    "an unknown model": (["--model", "huge"], "invalid choice: 'huge'"),
+    "no iterations": (["--iters", "0"], "--iters 0: at least 1"),
+    "negative warm-up": (["--warmup", "-1"], "--warmup -1: at least 0"),
+    "no batch": (["--batch-size", "0"], "--batch-size 0: at least 1"),
+    "a wrong budget": (["--memory-budget", "lots"], "--memory-budget lots: not a size"),
+    "an unknown flag": (["--frobnicate"], "unrecognized arguments: --frobnicate (see --help)"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), BAD.values(), ids=BAD)
+def test_bad_input(words, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput) as error:
+        suite.settings(words)
+    assert message in str(error.value)
+
+
+def test_bad_input_is_said_once_and_ends_all_ranks(launch, tmp_path):
+    (tmp_path / "file").write_text("")
+    process = launch("--output-dir", tmp_path / "file", *SMALL)
+    assert process.end() == FAILED  # torchrun's own code; the rank's is in its message
+    assert sum("cannot write to" in line for line in process.lines) == 1, process.output
+    assert f"exitcode  : {BAD_INPUT}" in process.output
+
+
+def wait_for_results(folder):
+    """Until something was measured and more is to come."""
+
+    def found():
+        paths = list(folder.glob("*.json"))
+        return paths and json.loads(paths[0].read_text())["results"].get("communication", {}).get("allreduce")
+
+    wait_until(found, what="the first operation")
+
+
+def test_ctrl_c_leaves_what_was_measured(launch, tmp_path):
+    process = launch("--benchmark", "comm", "--sizes", "1K", "--iters", 500, "--output-dir", tmp_path)
+    wait_for_results(tmp_path)
+    process.kill(signal.SIGINT)
+    assert process.end() != DONE
+    path, data = only_record(tmp_path)
+    assert results.problems(data) == []
+    assert data["status"] == "interrupted"
+    assert "SIGINT" in data["error"]
+    assert data["results"]["communication"]["allreduce"]["rows"][0]["timing"]["count"] == 500
+    assert data["verdict"]["reasons"][0]["code"] == "interrupted"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_rank_that_is_terminated(launch, tmp_path):
+    process = launch("--benchmark", "comm", "--sizes", "1K", "--iters", 5000, "--output-dir", tmp_path, ranks=1)
+    wait_for_results(tmp_path)
+    process.kill(signal.SIGTERM)
+    assert process.end() == INTERRUPTED
+    assert only_record(tmp_path)[1]["status"] == "interrupted"
+
+
+FAULTY = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+from benchmarks.core import ranks
+from benchmarks.distributed import suite, training
+
+rank = ranks.rank()
+real_reduce, real_train = dist.all_reduce, training.train
+
+def wrong_reduce(buffer, *args, **more):
+    done = real_reduce(buffer, *args, **more)
+    if rank == 1 and buffer.numel() > 100:
+        buffer[7] += 1
+    return done
+
+def train(*args):
+    if rank == 1:
+        {action}
+    return real_train(*args)
+
+{patch}
+ranks.run(suite.main)
+"""
+
+
+def faulty(folder, action="pass", patch="training.train = train"):
+    path = folder / "faulty.py"
+    path.write_text(FAULTY.format(action=action, patch=patch))
+    return path
+
+
+def test_a_broken_collective_is_found(launch, tmp_path):
+    script = faulty(tmp_path, patch="dist.all_reduce = wrong_reduce")
+    process = launch("--benchmark", "comm", *SMALL, "--output-dir", tmp_path / "out", script=script)
+    assert process.end() == FAILED
+    data = only_record(tmp_path / "out")[1]
+    part = data["results"]["communication"]
+    assert [row["wrong_elements"] for row in part["allreduce"]["rows"]] == [1, 1]
+    assert [row["wrong_elements"] for row in part["allgather"]["rows"]] == [0, 0]
+    assert "wrong_elements" in {reason["code"] for reason in data["verdict"]["reasons"]}
+    assert "2 elements of the results of collectives are wrong" in process.output
+
+
+FAULTS = {
+    "out of memory": ('raise torch.OutOfMemoryError("CUDA out of memory. Tried")', "failed", "smaller --batch-size"),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "interrupted", "another rank was killed"),
+}
+
+
+@pytest.mark.parametrize(("action", "status", "message"), FAULTS.values(), ids=FAULTS)
+def test_one_rank_that_fails_ends_all(launch, tmp_path, action, status, message):
+    script = faulty(tmp_path, action)
+    process = launch("--benchmark", "training", *SMALL, "--output-dir", tmp_path / "out", script=script)
+    assert process.end() == FAILED, process.output
+    data = only_record(tmp_path / "out")[1]
+    assert results.problems(data) == []
+    # a killed rank says nothing: the others lose its connection or hear the launcher, whichever is first
+    lost = status == "interrupted" and "Connection" in data["error"]
+    assert lost or (data["status"], message in data["error"]) == (status, True), data["error"]
+    assert "model" in data["results"]["training"]
+
+
+def test_ranks_end_when_the_launcher_is_killed(launch, tmp_path):
+    process = launch("--benchmark", "comm", "--sizes", "1K", "--iters", 500, "--output-dir", tmp_path)
+    wait_for_results(tmp_path)
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        ranks = [int(word) for word in file.read().split()]
+    assert ranks
+    process.kill()
+    wait_until(lambda: not any(map(alive, ranks)), what="the end of all ranks")
+    assert only_record(tmp_path)[1]["status"] == "interrupted"
+
+
+IDLE = """
+import time
+from benchmarks.core import ranks
+
+def main(guard):
+    world = guard.world = ranks.start("gloo")
+    begun = time.process_time()
+    if world.first:
+        time.sleep(1.5)
+    world.gather(None)
+    print(f"rank {world.rank} used {time.process_time() - begun}")
+
+ranks.run(main)
+"""
+
+
+def test_ranks_without_work_are_blocked_and_do_not_spin(launch, tmp_path):
+    (tmp_path / "idle.py").write_text(IDLE)
+    process = launch(script=tmp_path / "idle.py")
+    assert process.end() == DONE, process.output
+    used = [float(line.split()[-1]) for line in process.lines if " used " in line]
+    assert len(used) == 2
+    assert max(used) < 0.5
