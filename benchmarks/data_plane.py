@@ -2,7 +2,7 @@
 
 Workers on this machine take the two in turns, and the lower quartile of the rounds is shown, as others may be busy on
 the machine; a ratio of 1 means that the plane adds nothing. With ``--backend nccl`` they take a GPU each, or share one
-if GT_SHARE_GPUS is set.
+if GT_NCCL_SHARED is set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Side:
         self.rank, self.size = rank, size
         self.device = "cpu"
         if backend == "nccl":
-            self.device = f"cuda:{0 if os.environ.get('GT_SHARE_GPUS') else rank}"
+            self.device = f"cuda:{0 if os.environ.get('GT_NCCL_SHARED') else rank}"
             torch.cuda.set_device(self.device)
         self.plane = ProcessPlane(device=self.device)
         pipe.send(self.plane.address)
@@ -99,6 +99,7 @@ def side(rank: int, given: argparse.Namespace, pipe: Any) -> None:
         for name, (plane, bare) in here.acts(count).items():
             seconds: tuple[list[float], list[float]] = [], []
             for turn in range(2 * rounds + 4):
+                dist.barrier()  # or one side's lateness would be billed to the other's next
                 begun = now()
                 (plane, bare)[turn % 2]()
                 seconds[turn % 2].append(now() - begun)
@@ -140,7 +141,13 @@ def main() -> None:
     for row in rows:
         figures = f"{row['plane_us']:>7.0f} us {row['bare_us']:>7.0f} us {row['ratio']:>6.2f}"
         print(f"{row['name']:28}{row['bytes']:>10} {figures}")
-    environment = {"gt": VERSION, "torch": torch.__version__, "machine": platform.machine(), "cpus": os.cpu_count()}
+    environment = {
+        "gt": VERSION,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg()[0],
+    }
     record = {"environment": environment, "workers": given.workers, "backend": given.backend, "rows": rows}
     if given.json:
         with open(given.json, "w") as file:

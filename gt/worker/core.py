@@ -354,6 +354,7 @@ class Worker:
             if self.engine.is_broken(error):
                 raise DeviceBroken(_first_line(error)) from error
             made = self._broken(value, error)
+        del space.flying[id]
         space.put(id, made)
         return True
 

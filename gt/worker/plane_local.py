@@ -30,6 +30,7 @@ class Post:
     ended: bool = False
     error: str = ""
     made: Any = None
+    taken: bool = False
 
     def done(self) -> bool:
         return self.ended
@@ -38,6 +39,8 @@ class Post:
         assert self.ended, f"{self.text}: the result of a flight that is not done"
         if self.error:
             raise Broken(f"{self.text}: {self.error}")
+        assert not self.taken, f"{self.text}: its result was taken already"
+        self.taken = True
         return self.made
 
 

@@ -123,7 +123,7 @@ class Space:
         was = self.store.get(id)
         if type(was) in ODD:
             self.odd -= 1
-            if type(was) is Flying:
+            if id in self.flying:
                 self.sent.append(self.flying.pop(id))
 
     def stopped(self) -> bool:

@@ -22,6 +22,8 @@ dist: Any = torch.distributed
 
 #: Seconds within which all members must have joined.
 JOIN_S = 30.0
+#: Seconds for the connections, once all have: all are there and at it. gloo tries five times.
+CONNECT_S = 3.0
 #: A collective may wait as long as its slowest member computes. Deaths end it, and `leave`; no clock does.
 ENDLESS = timedelta(days=30)
 #: Seconds between two looks at who has joined.
@@ -37,7 +39,7 @@ def make_gloo(m: Membership, left: Left) -> Made:
     peers = {(host, int(port)) for host, port in (word.split() for word in words)} - {(m.host, port)}
     options = dist.ProcessGroupGloo._Options()
     options._devices = [device]
-    options._timeout = timedelta(seconds=JOIN_S)
+    options._timeout = timedelta(seconds=CONNECT_S)
     pg = dist.ProcessGroupGloo(store, m.rank, len(m.members), options)
     pg._set_default_timeout(ENDLESS)
     return Made(pg, on_stream=False, links=links(port, peers), end=lambda: None)

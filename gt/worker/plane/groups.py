@@ -7,9 +7,9 @@ its place there: flights started before the group is made, and those whose array
 A member whose connection ends has died or left: GRACE_S later the group is broken, whatever it is doing. Only later,
 because what that member sent before may still be on its way through gloo.
 
-A second thread waits for gloo's collectives, in their order, without the interpreter's lock, and rings. (gloo's futures
-call back as well, but a small all-reduce heard of that way takes a quarter longer: benchmarks/data_plane.py.) NCCL's
-need no thread: a collective has ended, for this process, when it was issued, and a stream does the waiting.
+A second thread waits for gloo's collectives, in their order and without the interpreter's lock, and rings. (gloo's
+futures would call back as well, but later: tried with small all-reduces between two processes.) NCCL's need no
+thread: a collective has ended, for this process, when it was issued, and a stream does the waiting.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Departure:
 
 
 def _reason(error: BaseException) -> str:
-    """The first sentence, without the place in gloo's source."""
-    text = re.sub(r"^\[[^\]]*\]\s*", "", str(error)).split("\n")[0]
+    """The first sentence, without places in gloo's source."""
+    text = re.sub(r"\[/[^\]]*\]\s*", "", str(error)).split("\n")[0]
     return text.split(". ")[0].strip() or type(error).__name__
 
 
