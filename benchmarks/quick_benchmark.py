@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Auto-sharding on 1, 2, … 8 GPUs of this machine, or as many CPU workers of one thread each; starts and stops everything.
+"""Auto-sharding on GPUs of this machine, or as many CPU workers of one thread each; starts and stops everything.
 
 python benchmarks/quick_benchmark.py --gpus 8 --quick     3 cases, 3 iterations each
 python benchmarks/quick_benchmark.py --gpus 1 8           everything, 1 GPU against 8

@@ -32,6 +32,7 @@ from benchmarks.autoshard.system import System
 from benchmarks.core import environment, results, tables, timing, verdict
 from benchmarks.core.ranks import BAD_INPUT, BadInput
 from benchmarks.simulation import load
+from benchmarks.simulation.workloads import mlp, mlp_step
 
 
 @dataclass(frozen=True)
@@ -79,29 +80,6 @@ class Row:
         return {**asdict(self), "value": self.value, "reached": self.reached, "verdict": judged}
 
 
-# -- programs --------------------------------------------------------------------------------
-
-
-def mlp(dims: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
-    """A model, its optimizer and a batch."""
-    batch, *widths = dims
-    layers: list[Any] = []
-    for k, n in zip(widths, widths[1:], strict=False):
-        layers += [gt.nn.Linear(k, n), gt.nn.ReLU()]
-    model = gt.nn.Sequential(*layers[:-1])
-    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
-    return model, optimizer, gt.randn(batch, widths[0]), gt.randn(batch, widths[-1])
-
-
-def train(made: tuple[Any, Any, Any, Any]) -> Any:
-    model, optimizer, x, y = made
-    loss = gt.nn.functional.mse_loss(model(x), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
 # -- the dispatcher alone ----------------------------------------------------------------------
 
 
@@ -116,11 +94,15 @@ def _chain(x: Any) -> Any:
     return y
 
 
+def _small_mlp() -> Any:
+    return mlp((64, 64, 16))(1024)
+
+
 def plan(sizes: Sizes) -> Iterator[Row]:
     """Elementwise on cut tensors, and training steps with their moves."""
     for name, setup, step in (
         ("adds of cut tensors", _adds, _chain),
-        ("training steps of an MLP", lambda: mlp((1024, 64, 64, 16)), lambda m: [train(m) for _ in range(20)]),
+        ("training steps of an MLP", _small_mlp, lambda made: [mlp_step(made) for _ in range(20)]),
     ):
         loads = load.measured(load.record(setup, step, sizes.rounds + 1), 2)
         cores = [one.core / one.instructions * 1e6 for one in loads]
@@ -188,7 +170,7 @@ def _programs(sizes: Sizes) -> dict[str, tuple[Callable[[], Any], Callable[[Any]
     step = f"training step of an MLP, batch {batch}, {'-'.join(map(str, widths))}"
     return {
         product: (lambda: (gt.randn(m, k), gt.nn.Parameter(gt.randn(k, n)).detach()), lambda made: made[0] @ made[1]),
-        step: (lambda: mlp(sizes.mlp), train),
+        step: (lambda: mlp(tuple(widths))(batch), mlp_step),
     }
 
 

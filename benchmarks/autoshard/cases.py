@@ -6,7 +6,9 @@ biases and relus of an MLP are not counted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,13 +38,13 @@ class Case:
     @property
     def flops(self) -> int:
         batch, *widths = self.dims
-        return sum(2 * batch * k * n for k, n in zip(widths, widths[1:], strict=False))
+        return sum(2 * batch * k * n for k, n in pairwise(widths))
 
     @property
     def nbytes(self) -> int:
         """Of operands and results, which one worker holds when it works alone; float32."""
         batch, *widths = self.dims
-        weights = sum(k * n for k, n in zip(widths, widths[1:], strict=False))
+        weights = sum(k * n for k, n in pairwise(widths))
         return 4 * (weights + batch * sum(widths))
 
     def scaled(self, scale: float) -> Case:
@@ -51,7 +53,7 @@ class Case:
     def create(self) -> tuple[Any, ...]:
         batch, *widths = self.dims
         if self.group == "mlp":
-            return gt.randn(batch, widths[0]), _mlp(widths)
+            return gt.randn(batch, widths[0]), mlp(widths)
         return gt.randn(batch, widths[0]), gt.randn(*widths)
 
     def compute(self, operands: tuple[Any, ...]) -> Any:
@@ -72,9 +74,10 @@ class Case:
         return np.asarray(y)
 
 
-def _mlp(widths: list[int]) -> Any:
+def mlp(widths: Sequence[int]) -> Any:
+    """Linear layers with relus between them."""
     layers: list[Any] = []
-    for k, n in zip(widths, widths[1:], strict=False):
+    for k, n in pairwise(widths):
         layers += [gt.nn.Linear(k, n), gt.nn.ReLU()]
     return gt.nn.Sequential(*layers[:-1])
 

@@ -106,7 +106,9 @@ def _gains(found: Sequence[Mapping[int, float]]) -> dict[str, Any]:
 def told(summed: Mapping[str, Any], counts: Sequence[int], device: str) -> str:
     lines = ["=" * WIDTH, "SUMMARY", "=" * WIDTH]
     if len(counts) < 2:
-        return "\n".join([*lines, "", f"Only {device_word(counts[0], device)} measured: no speedup; give --gpus 1 too."])
+        return "\n".join(
+            [*lines, "", f"Only {device_word(counts[0], device)} measured: no speedup; give --gpus 1 too."]
+        )
     for n in sorted(counts)[1:]:
         lines += ["", f"{device_word(n, device)} vs {device_word(min(counts), device)}:"]
         for view, (title, _) in VIEWS.items():

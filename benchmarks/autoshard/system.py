@@ -26,13 +26,16 @@ class System:
         self.gpus = visible_gpus()
         sharing = os.environ.get("GT_SHARE_GPUS", "0") not in ("", "0")
         if self.gpus and workers > len(self.gpus) and not sharing:
-            raise BadInput(f"--gpus {workers}: there are {len(self.gpus)} GPU(s) here; GT_SHARE_GPUS=1 lets workers share")
+            raise BadInput(
+                f"--gpus {workers}: there are {len(self.gpus)} GPU(s) here; GT_SHARE_GPUS=1 lets workers share"
+            )
         self._children: list[subprocess.Popen[bytes]] = []
+        self._token = os.environ.get("GT_TOKEN")
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the system runs)
 
     def __enter__(self) -> System:
         try:
-            # the children's only: a run needs no secret file, and leaves none
+            # a secret of its own: a run needs no file with one, and leaves none
             os.environ["GT_TOKEN"] = secrets.token_hex(16)
             self._start({}, "gt.server", "-p", str(self.port))
             for i in range(self.workers):
@@ -91,3 +94,6 @@ class System:
                 child.kill()
                 child.wait()
         self._words.close()
+        del os.environ["GT_TOKEN"]
+        if self._token is not None:
+            os.environ["GT_TOKEN"] = self._token

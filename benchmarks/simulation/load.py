@@ -1,7 +1,7 @@
 """What the dispatcher itself costs: a recorded program through its core, with workers that answer at once.
 
 The program is recorded from a real client under auto-sharding, so it is the same bytes whatever the workers. Each
-frame is decoded, handled, and what comes of it encoded, once a mesh, as the shell does it; every `Execute` is confirmed.
+frame is decoded, handled, and what comes of it encoded, once a mesh, as the shell does; every `Execute` is confirmed.
 """
 
 from __future__ import annotations
@@ -106,12 +106,9 @@ class Drive:
             begun = time.perf_counter()
             message = self._decode(frame)
             self.load.codec += time.perf_counter() - begun
+            self._handle(b"c", message)
             if isinstance(message, Submit):
-                counted = len(message.stream), message.stream
-                self._handle(b"c", message)
-                self.load.instructions += instructions(self.core, counted[1])
-            else:
-                self._handle(b"c", message)
+                self.load.instructions += instructions(self.core, message.stream)
         return self.load
 
     def _handle(self, peer: bytes, message: Any) -> None:

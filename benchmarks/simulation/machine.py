@@ -88,7 +88,9 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         within = (len(members) - len(held)) * self.link.latency_us
         if len(held) == 1:
             return self.link.bandwidth, len(members) * self.link.latency_us * 1e-6
-        width = min(self.link.bandwidth, min(held.values()) * self.network.bandwidth) if within else self.network.bandwidth
+        width = (
+            min(self.link.bandwidth, min(held.values()) * self.network.bandwidth) if within else self.network.bandwidth
+        )
         return width, (within + len(held) * self.network.latency_us) * 1e-6
 
 

@@ -257,7 +257,7 @@ class Worker:
 
     def _run(self, entry: Entry, stream: list[Any], i: int) -> bool:
         flying = self._flying
-        if flying and not all([self._land(stream[i + o]) for o in entry.offsets]):
+        if flying and not all(self._land(stream[i + o]) for o in entry.offsets):
             return False
         if entry.into and not self._quiet():
             return False
@@ -282,7 +282,7 @@ class Worker:
             if not self._await(self._sent[0]):
                 return False
             self._sent.pop(0)
-        return all([self._land(id) for id in list(self._flying)])
+        return all(self._land(id) for id in list(self._flying))
 
     def _start(self, entry: MoveEntry, out: int, operand: int) -> bool:
         """Come to a collective; False if what it moves is still on its way here."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gt
+from benchmarks.autoshard import cases
 from benchmarks.training import gpt
 
 
@@ -20,20 +21,17 @@ class Workload:
     batch: int
 
 
-def _mlp(widths: tuple[int, ...]) -> Callable[[int], Any]:
+def mlp(widths: tuple[int, ...]) -> Callable[[int], Any]:
     def setup(batch: int) -> Any:
         gt.manual_seed(0)
-        layers: list[Any] = []
-        for k, n in zip(widths, widths[1:], strict=False):
-            layers += [gt.nn.Linear(k, n), gt.nn.ReLU()]
-        model = gt.nn.Sequential(*layers[:-1])
+        model = cases.mlp(widths)
         optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
         return model, optimizer, gt.randn(batch, widths[0]), gt.randn(batch, widths[-1])
 
     return setup
 
 
-def _mlp_step(made: Any) -> Any:
+def mlp_step(made: Any) -> Any:
     model, optimizer, x, y = made
     loss = gt.nn.functional.mse_loss(model(x), y)
     return _update(loss, optimizer)
@@ -69,14 +67,14 @@ def _update(loss: Any, optimizer: Any) -> Any:
 
 
 WORKLOADS = {
-    "mlp": Workload("MLP, 4096-8192-8192-4096, AdamW, float32", _mlp((4096, 8192, 8192, 4096)), _mlp_step, 4096),
+    "mlp": Workload("MLP, 4096-8192-8192-4096, AdamW, float32", mlp((4096, 8192, 8192, 4096)), mlp_step, 4096),
     "gpt": Workload(
         "GPT of 12 layers, width 768, 1024 tokens, AdamW, bfloat16",
         _gpt(12, 768, 12, 50257, 1024),
         _gpt_step(True),
         16,
     ),
-    "small-mlp": Workload("MLP, 256-1024-1024-16, AdamW, float32", _mlp((256, 1024, 1024, 16)), _mlp_step, 1024),
+    "small-mlp": Workload("MLP, 256-1024-1024-16, AdamW, float32", mlp((256, 1024, 1024, 16)), mlp_step, 1024),
     "small-gpt": Workload(
         "GPT of 2 layers, width 128, 128 tokens, AdamW, float32", _gpt(2, 128, 4, 256, 128), _gpt_step(False), 32
     ),
