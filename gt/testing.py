@@ -161,7 +161,7 @@ class Cluster:
         message = self._decode[1](frames[0])
         worker = self.workers[name]
         if type(message).__name__ == "Welcome":
-            worker.id, worker.plane = message.id, LocalPlane(self.board, message.id)
+            worker.id, worker.mover.plane = message.id, LocalPlane(self.board, message.id)
             return
         for send in worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None):
             self._post(name, b"", frames_of(send))

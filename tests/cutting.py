@@ -65,7 +65,7 @@ class Call:
     def rows(self, workers: int) -> list[Row]:
         split = self.split()
         if split is None:
-            return []
+            return [Row((R,) * len(self.ins), (R,) * len(self.outs))]
         if isinstance(split, Split):
             return rows(split, self.ins, self.outs, workers)
         return list(self._rows_apart(split, workers))
@@ -109,9 +109,7 @@ def cut(x: torch.Tensor, placement: Placement, workers: int, rng: torch.Generato
         case Shard(dim):
             return [x.narrow(dim, *bounds(x.shape[dim], workers, r)) for r in range(workers)]
         case Partial():  # random terms, never multiples of x: relu and max would pass by luck
-            noise = [
-                (torch.randint(-30, 31, x.shape, generator=rng) / 8).to(x.dtype) for _ in range(workers - 1)
-            ]
+            noise = [(torch.randint(-30, 31, x.shape, generator=rng) / 8).to(x.dtype) for _ in range(workers - 1)]
             return [*noise, x - sum(noise)]
         case _:
             return [x] * workers
@@ -223,55 +221,56 @@ def placements(t: TensorType, partial: Sequence[Placement]) -> list[Placement]:
     return [R, *(Shard(d) for d in range(t.ndim) if t.shape[d] > 1), *partial]
 
 
-def result_placements(t: TensorType) -> list[Placement]:
+def result_placements(t: TensorType, ins: Sequence[Placement]) -> list[Placement]:
+    """Of the terms of a sum come terms of a sum, or nothing that is of use."""
+    of_terms = any(isinstance(p, Partial) for p in ins)
     folds = [Partial("max"), Partial("min")] if t.dtype.kind == "b" else [Partial(how) for how in COMBINE]
-    return placements(t, folds)
+    return placements(t, [P] if of_terms and t.dtype.kind != "b" else [] if of_terms else folds)
 
 
 def found(call: Call, workers: int, limit: int) -> set[Row]:
-    """All rows that work; of very many, about so many are tried, and always the same."""
+    """All rows that work; of very many, about so many are tried, and always the same ones."""
     choices = [*itertools.product(*(placements(t, [P] if t.dtype.kind == "f" else []) for t in call.ins))]
-    results = [*itertools.product(*map(result_placements, call.outs))] if call.op.local else []
-    every = -(-len(choices) * max(1, len(results)) // limit)
     made: set[Row] = set()
-    for ins in choices:
-        if call.op.local is None:
-            if tried(f"{ins}", every):
-                made.update(_found(call, ins, workers))
-        else:
-            made.update(_found_locally(call, (Row(ins, o) for o in results if tried(f"{ins}{o}", every)), workers))
+    if call.op.local is None:
+        for ins in some(choices, limit):
+            made.update(_found(call, ins, workers))
+    else:
+        results = {ins: itertools.product(*(result_placements(t, ins) for t in call.outs)) for ins in choices}
+        guesses = some([Row(ins, outs) for ins in choices for outs in results[ins]], limit)
+        made.update(row for row in guesses if can(call, row, workers))
     return {row for row in made if not useless(row, made)}
 
 
-def tried(name: str, every: int) -> bool:
-    return zlib.crc32(name.encode()) % every == 0
+def some(choices: Sequence[Any], limit: int) -> Iterator[Any]:
+    every = -(-len(choices) // limit)
+    return (c for c in choices if zlib.crc32(str(c).encode()) % every == 0)
+
+
+def can(call: Call, row: Row, workers: int) -> bool:
+    """Does it work, whatever a kernel says to operands that do not go together?"""
+    try:
+        return works(call, (row,), (workers,))
+    except Exception:
+        return False
 
 
 def _found(call: Call, ins: tuple[Placement, ...], workers: int) -> Iterator[Row]:
     blocks = [cut(x, p, workers, call.rng) for x, p in zip(call.tensors, ins, strict=True)]
     try:
         made = [call.run([b[r] for b in blocks], call.attrs) for r in range(workers)]
-    except Exception:  # whatever a kernel says to operands that do not go together
+    except Exception:  # as above
         return
     fitting = []
     for i, whole in enumerate(call.whole):
         parts = [m[i] for m in made]
-        fitting.append([p for p in result_placements(call.outs[i]) if fits(parts, p, call.outs[i], whole)])
+        fitting.append([p for p in result_placements(call.outs[i], ins) if fits(parts, p, call.outs[i], whole)])
     yield from (Row(ins, outs) for outs in itertools.product(*fitting))
 
 
 def fits(parts: Sequence[torch.Tensor], p: Placement, t: TensorType, whole: torch.Tensor) -> bool:
     types = [block_type(t, p, len(parts), r)[0] for r in range(len(parts))]
     return all(type_of(x) is b for x, b in zip(parts, types, strict=True)) and close(join(parts, p), whole)
-
-
-def _found_locally(call: Call, guesses: Iterator[Row], workers: int) -> Iterator[Row]:
-    for row in guesses:
-        try:
-            if works(call, (row,), (workers,)):
-                yield row
-        except Exception:  # as above
-            continue
 
 
 def useless(row: Row, others: set[Row]) -> bool:

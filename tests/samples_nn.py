@@ -468,7 +468,9 @@ def _nll(reduction: str, ignore_index: int) -> Callable[..., Any]:
     def nll(x: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> Any:
         w = weight[0].detach() if weight else None
         wide = x.to(torch.promote_types(x.dtype, torch.float32)) if reduction == "sum" else x
-        y = F.nll_loss(wide, target, None if w is None else w.to(wide.dtype), ignore_index=ignore_index, reduction=reduction)
+        y = F.nll_loss(
+            wide, target, None if w is None else w.to(wide.dtype), ignore_index=ignore_index, reduction=reduction
+        )
         if reduction == "none":
             return y
         counts = torch.ones(x.shape[min(x.ndim - 1, 1)], dtype=x.dtype) if w is None else w

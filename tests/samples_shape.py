@@ -50,6 +50,18 @@ def _placing() -> list[Sample]:
     ]
 
 
+def _blocks() -> list[Sample]:
+    """What workers do alone when a tensor is cut."""
+    made = [
+        Sample("block", (x,), {"starts": (1, 0, 2), "sizes": (3, 4, 0)}, lambda x: x[1:4, :4, 2:2])
+        for x in typed((5, 4, 2), ALL)
+    ]
+    made += [Sample("block", (T(()),), {"starts": (), "sizes": ()}, lambda x: x[...])]
+    for mine in (True, False):
+        made += [Sample("term", (x,), {"mine": mine}, lambda x, m=mine: x * m) for x in typed((5, 3), ALL)]
+    return made
+
+
 def _backward(call: Any, shape: tuple[int, ...]) -> Any:
     """The oracle of an op that takes a gradient back: torch's own autograd."""
 
@@ -236,4 +248,4 @@ def _products() -> list[Sample]:
 
 
 def shapes() -> list[Sample]:
-    return [*_views(), *_placing(), *_backs(), *_pads(), *_scatters(), *_finds(), *_solves(), *_products()]
+    return [*_views(), *_blocks(), *_placing(), *_backs(), *_pads(), *_scatters(), *_finds(), *_solves(), *_products()]

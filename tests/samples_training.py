@@ -156,7 +156,12 @@ def gradients() -> list[Sample]:
         return [T(s, dtype) for s in SHAPES[:count]]
 
     return [
-        *(Sample("power_sums", tuple(xs(d, n)), {"ord": o}, _powers(o)) for d in HALVES for o in ORDERS for n in (1, 3)),
+        *(
+            Sample("power_sums", tuple(xs(d, n)), {"ord": o}, _powers(o))
+            for d in HALVES
+            for o in ORDERS
+            for n in (1, 3)
+        ),
         *(Sample("total_power", (T((), d), T((), d)), {"ord": o}, _total(o)) for d in FLOATS for o in ORDERS),
         *(Sample("scale_many", (*xs(d, n), T((), d)), {}, _scaled) for d in FLOATS for n in (1, 3)),
         *(Sample("clamp_many", (*xs(d, n), -0.5, 0.5), {}, _clamped) for d in FLOATS for n in (1, 3)),

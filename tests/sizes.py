@@ -9,7 +9,10 @@ import sys
 ROOT = pathlib.Path(__file__).parent.parent
 FILE_LINES, FUNCTION_LINES = 400, 40
 #: What may be longer, and why.
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "gt/dispatcher/forward.py:_loop": "a call would cost more than the step it named",
+    "gt/wire/messages.py": "every message that crosses a wire, and nothing else",
+}
 
 
 def main() -> int:

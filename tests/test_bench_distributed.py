@@ -144,7 +144,9 @@ def test_the_verdict_gathers_that_of_every_part(full):
 def test_one_rank(stack, tmp_path):
     process = launcher(stack)("--benchmark", "comm", *SMALL, "--output-dir", tmp_path, ranks=1)
     assert process.end() == DONE, process.output
-    part = only_record(tmp_path)[1]["results"]["communication"]
+    data = only_record(tmp_path)[1]
+    assert data["verdict"]["valid"]
+    part = data["results"]["communication"]
     for row in part["allreduce"]["rows"]:
         assert (row["algbw_gb_per_s"], row["busbw_gb_per_s"], row["wrong_elements"]) == (None, None, 0)
     assert part["p2p"] == {"skipped": "a transfer needs two ranks"}

@@ -165,12 +165,13 @@ def _module(place, part):
         return None
 
 
-def test_the_table_of_ops_is_up_to_date():
-    spec = importlib.util.spec_from_file_location("make_ops_page", ROOT / "docs" / "make_ops_page.py")
+@pytest.mark.parametrize("name", ["make_ops_page", "make_sharding_page"])
+def test_the_tables_of_ops_are_up_to_date(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
     text = maker.PAGE.read_text()
-    assert maker.page(text) == text, "run python docs/make_ops_page.py"
+    assert maker.page(text) == text, f"run python -m docs.{name}"
 
 
 def test_the_changelog_knows_this_version():

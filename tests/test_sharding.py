@@ -14,6 +14,7 @@ import pytest
 
 import gt
 from gt.client import config, scope
+from tests import programs
 from tests.test_cluster import Play, seeds, small  # noqa: F401, a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -60,6 +61,12 @@ class CutPlay(Play):
         name = self.rng.choice([*self.names, None, None])
         with gt.signal.context(name) if name else contextlib.nullcontext():
             super().act()
+
+
+@pytest.fixture(autouse=True)
+def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of floats in another order round differently, and doubles may be made of those."""
+    monkeypatch.setitem(programs.TOLERANCES, "float64", programs.TOLERANCES["float32"])
 
 
 @seeds(60)

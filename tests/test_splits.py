@@ -5,62 +5,69 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from gt.ops import OPS
+from gt.ops.gathered import GATHERED
 from gt.ops.placement import Partial
 from gt.ops.split import Apart, Row, Split, rows
 from gt.types import TensorType, float32
-from tests.cutting import Call, found, paths, show, works
+from tests.cutting import Call, can, found, paths, show, works
 from tests.samples import Sample, T, V, samples
 
 SEEDS = int(os.environ.get("GT_SEEDS", "1"))
 #: rows a sample tries in the search for missing ones
-TRIED = 150 * SEEDS
+TRIED = 100 * SEEDS
 
-#: Ops that run on whole tensors only, and why.
-GATHERED = {
-    "upload": "its bytes are one message; the dispatcher cuts what it sends",
-    "save_file": "one worker writes one file",
-    "load_file": "one worker reads one file",
-    "nonzero": "where a result stands depends on all that are before it",
-    "masked_scatter": "which element goes where depends on all of the mask before it",
-    "masked_scatter_backward": "as masked_scatter",
-    "median": "the middle of parts is not the middle",
-    "nanmedian": "the middle of parts is not the middle",
-    "unique_ranks": "a rank is among all rows",
-    "histc": "with equal bounds they are those of all elements",
-}
 
-#: Rows that work and are not claimed: (ops, the row, why).
+@dataclass(frozen=True)
+class Luck:
+    """Rows that work and are not claimed."""
+
+    ops: str
+    row: str
+    why: str
+    #: for these samples only
+    of: str = ""
+
+
 LUCK = [
-    ("exp exp2 pow", r".*-> P\(prod\)", "a power of a sum is a product of powers: nobody wants factors"),
-    ("nan_to_num hardshrink softshrink", r"P\(sum\) -> P\(sum\)", "the same as nothing at all for these values"),
-    ("clamp var std", r"P\(sum\) -> R", "a constant for these attributes"),
-    ("nextafter", ".*", "so near to its first operand that no test tells them apart"),
-    ("xlogy", r"P\(sum\) \S+ -> P\(sum\)", "linear in the first operand but where the logarithm is infinite"),
-    ("heaviside", r"\S+ P\(sum\) -> .*", "no operand is zero, and then the values do not matter"),
-    ("logcumsumexp", ".*", "infinities swallow everything"),
-    ("prod", r".*P\(prod\)|S\(\d\) -> P\(max\)", "zeros swallow everything"),
-    ("any all", r"S\(\d\) -> R", "the same truth in each block"),
-    ("vector_norm", r".*-> R|.*P\(prod\)", "all, or none, are zero"),
-    ("dropout dropout_backward", r"P\(sum\).*-> R.*", "nothing is left of it with p=1"),
-    ("cat", r"S\(0\) -> S\(0\)", "a single tensor"),
-    ("convolution convolution_backward", r".*S\([2-4]\).*", "a kernel of one element looks at no neighbours"),
-    ("put_view copy", r"(P\(sum\)|S\(\d\)|R) .*", "all of the target is written over: what was in it does not matter"),
-    ("masked_put", r"P\(sum\) R -> P\(sum\)", "a mask that chooses nothing"),
-    ("index_put", r"P\(sum\) S\(\d\) -> P\(sum\)", "a number that every worker adds for its part of the index"),
-    ("max_pool_backward", r".*-> P\(sum\)", "without windows it only adds up at places: a term for each part of them"),
-    ("nll_loss", r".*P\(max\).*", "the same total in each block"),
-    ("nll_loss_backward", r".* P\(sum\).*", "the input's values do not matter; and linear in weights, as below"),
-    ("mse_loss_backward", r"R P\(sum\) P\(sum\) -> P\(sum\)", "linear in the difference: activations and targets are no terms"),
-    (
+    Luck("nan_to_num hardshrink softshrink", r"P\(sum\) -> P\(sum\)", "the same as nothing at all for these values"),
+    Luck("clamp var std pow", r"P\(sum\) -> R", "a constant for these attributes"),
+    Luck("nextafter", ".*", "so near to its first operand that no test tells them apart"),
+    Luck("xlogy", ".*P.*", "linear in the first operand but where the logarithm is infinite"),
+    Luck("heaviside", r"\S+ P\(sum\) -> .*", "no operand is zero, and then the values do not matter"),
+    Luck("logcumsumexp", ".*", "infinities swallow everything", of="inf"),
+    Luck("any all amax amin prod", r"S\(\d\) -> (R|P\(\w+\))", "the same in each block, or truths"),
+    Luck("vector_norm", r".*-> R|.*P\(prod\)", "all, or none, are zero"),
+    Luck("dropout dropout_backward", r"P\(sum\).*-> R.*", "nothing is left of it", of="p=1.0"),
+    Luck("cat", r"S\(0\) -> S\(0\)", "a single tensor"),
+    Luck("where", r"R P\(sum\) -> P\(sum\)", "the other is the number 0"),
+    Luck("round_decimals", r"P\(sum\) -> P\(sum\)", "nothing to round"),
+    Luck("addmm", ".*", "with beta=0 the first operand does not matter", of=r", 0, 1\)$"),
+    Luck("scatter index_put", r"R S\(\d\) -> P\(max\)", "truths", of="bool"),
+    Luck("scatter_reduce", r"P\(sum\) R R -> P\(sum\)", "linear in what is multiplied, which is no term"),
+    Luck("searchsorted", r".*P\(max\)", "all that is less is in one block"),
+    Luck("attention", r"R R S\(\d\)( R)? -> S\(\d\) R", "torch's fast kernels want values as wide as keys"),
+    Luck("convolution_backward", r".*P\(sum\).*", "one of the two gradients is linear in x, the other in the weight"),
+    Luck("convolution convolution_backward", r".*S\([2-4]\).*", "a kernel of one element looks at no neighbours"),
+    Luck("put_view", ".*", "all of the target is written over: what was in it does not matter", of=r"chain=\(\)"),
+    Luck("copy", r"(P\(sum\)|S\(\d\)|R) .*", "all of the target is written over: what was in it does not matter"),
+    Luck("view_backward put_view", ".*", "chains of views are worked out for slices", of=r"\('(?!slice)"),
+    Luck("masked_put", r"P\(sum\) R -> P\(sum\)", "a mask that chooses nothing", of="False,False"),
+    Luck("max_pool_backward", r".*-> P\(sum\)", "where it only adds up at places, a term for each part of them"),
+    Luck("nll_loss", r".*P\(max\).*", "the same total in each block"),
+    Luck("nll_loss_backward", r".* P\(sum\).*", "the input's values do not matter; and linear in weights, as below"),
+    Luck("mse_loss_backward", r"R P\(sum\) P\(sum\) -> P\(sum\)", "linear in the difference, which is no term"),
+    Luck(
         "layer_norm rms_norm group_norm batch_norm batch_norm_tracked layer_norm_backward rms_norm_backward "
         "group_norm_backward batch_norm_backward batch_norm_inference nll_loss binary_cross_entropy "
         "binary_cross_entropy_backward binary_cross_entropy_with_logits",
@@ -129,13 +136,15 @@ def test_every_row_works_on_a_mesh(op: str) -> None:
 @pytest.mark.parametrize("op", SAMPLES)
 def test_no_row_is_missing(op: str) -> None:
     for alike in alike_in_rank(SAMPLES[op]):
-        calls = [(Call(s, draw), workers) for s in alike for draw, workers in ((0, 3), (1, 2), *((d, 2) for d in range(2, SEEDS + 1)))]
-        if isinstance(calls[0][0].split(), Apart):
+        call = Call(alike[0])
+        if isinstance(call.split(), Apart):
             continue
-        working = set.intersection(*(found(call, workers, TRIED) for call, workers in calls))
-        claimed = {row for call, workers in calls for row in call.rows(workers)}
-        missing = [show(row) for row in working - claimed if not lucky(op, row, calls[0][0])]
-        assert not missing, f"{alike[0]}: {missing}"
+        working = {row for row in found(call, 3, TRIED) - set(call.rows(3)) if not lucky(op, row, call)}
+        for sample, draw, workers in itertools.product(alike, range(1, 4 + SEEDS), (2, 3)):
+            if working:  # by luck, most likely: other values tell
+                call = Call(sample, draw)
+                working = {row for row in working if can(call, row, workers) and row not in call.rows(workers)}
+        assert not working, f"{alike[0]}: {sorted(map(show, working))}"
 
 
 def alike_in_rank(chosen: list[Sample]) -> list[list[Sample]]:
@@ -143,18 +152,20 @@ def alike_in_rank(chosen: list[Sample]) -> list[list[Sample]]:
     made: dict[Any, list[Sample]] = {}
     for sample in chosen:
         call = Call(sample)
-        large = all(t.numel for t in (*call.ins, *call.outs)) and any(t.numel > 1 for t in call.ins or call.outs)
+        large = all(t.numel for t in (*call.ins, *call.outs)) and (call.ins or call.outs)[0].numel > 1
         if large and "special" not in str(sample) and len(call.ins) < 6:
             ranks = tuple(tuple(n == 1 for n in x.shape) if isinstance(x, T) else str(x) for x in sample.operands)
             attrs = str({k: v for k, v in sample.attrs.items() if k != "dtype"})
             made.setdefault((ranks, attrs, dtypes(sample)), []).append(sample)
-    return [same[: SEEDS + 1] for same in made.values()]
+    groups = [same[: SEEDS + 1] for same in made.values()]
+    return groups[:: max(1, -(-len(groups) // (10 * SEEDS)))]
 
 
 def lucky(op: str, row: Row, call: Call) -> bool:
     if any(isinstance(p, Partial) for p in row.ins) and not any(t.dtype.kind == "f" for t in call.outs):
         return True  # a truth or a place that is the same in each term
-    return any(op in ops.split() and re.fullmatch(pattern, show(row)) for ops, pattern, _ in LUCK)
+    named = (luck for luck in LUCK if op in luck.ops.split() and re.search(luck.of, str(call.sample)))
+    return any(re.fullmatch(luck.row, show(row)) for luck in named)
 
 
 # -- the notation --------------------------------------------------------------------------
@@ -172,8 +183,8 @@ NOTATION = [
     (Split("ab->a", filled="b"), [(1, 1)], [(1,)], "R -> R|S(0) -> S(0)"),
     (Split("->a"), [], [(4,)], " -> R| -> S(0)"),
     (Split("k,k,->", added=(2,)), [(4,), (4,), ()], [()], "R R R -> R|S(0) S(0) P(sum) -> P(sum)"),
-    (Split("a->a,", reduce="sum,same"), [(4,)], [(4,), ()], "R -> R R|S(0) -> S(0) R"),
-    (Split("a->a,a", linear=((0,),), still=(1,)), [(4,)], [(4,), (4,)], "R -> R R|S(0) -> S(0) S(0)|P(sum) -> P(sum) R"),
+    (Split("a->a,", reduce="sum,max"), [(4,)], [(4,), ()], "R -> R R|S(0) -> S(0) P(max)"),
+    (Split("a->a,a", linear=((0,),), still=(1,)), [(4,)], [(4,)] * 2, "R -> R R|S(0) -> S(0) S(0)|P(sum) -> P(sum) R"),
     (Split("->", reduce="max", terms=True), [()], [()], "R -> P(max)"),
     (Split("a.->a"), [(4, 3)], [(12,)], "R -> R|S(0) -> S(0)"),
     (Split("a.->a"), [(5, 3)], [(15,)], "R -> R"),
@@ -183,3 +194,12 @@ NOTATION = [
 @pytest.mark.parametrize(("split", "ins", "outs", "expected"), NOTATION, ids=str)
 def test_the_notation(split: Split, ins: Any, outs: Any, expected: str) -> None:
     assert shown(split, ins, outs, 2) == expected.split("|")
+
+
+def test_dims_beyond_the_alphabet_stay_whole() -> None:
+    many = TensorType((1,) * 60 + (2, 2))
+    for name, attrs in (("add", {}), ("matmul", {}), ("sum", {"dim": (0, 61), "keepdim": False, "dtype": None})):
+        operands = (many,) if attrs else (many, many)
+        made = OPS[name].infer(*operands, **attrs)
+        split = OPS[name].split(*operands, **attrs)
+        assert len(rows(split, operands, (made,), 2)) > 1

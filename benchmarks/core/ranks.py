@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,13 @@ ORPHANED = "the launcher was killed"
 
 
 class BadInput(Exception):
-    """What the user gave cannot be run: said without a traceback, exit code 2."""
+    """What the user gave cannot be run: said without a traceback, exit code 2. Every rank must come to it alike."""
+
+
+class Problem(Exception):
+    """What one rank met by no fault of the code (a full disk, say): said without a traceback, and ends all ranks."""
+
+    code = FAILED
 
 
 @dataclass
@@ -182,7 +189,7 @@ class Guard:
             heard = set(os.read(self._read, 64)) & set(SIGNALS) if ready else set()
             failed = None if self._failing else self._failure()
             if failed:
-                self.end("failed", failed, FAILED)
+                self.end("failed", failed[1], failed[0])
             if heard:
                 self.end("interrupted", SIGNALS[min(heard)], INTERRUPTED)
             if self._orphaned():
@@ -191,13 +198,14 @@ class Guard:
     def _orphaned(self) -> bool:
         return self.world is not None and self.world.size > 1 and os.getppid() != self._launcher
 
-    def _failure(self) -> str | None:
-        """What another rank said before it ended."""
+    def _failure(self) -> tuple[int, str] | None:
+        """The exit code of another rank, and what it said before it ended."""
         store = self.world.store if self.world else None
         if store is None:
             return None
         with contextlib.suppress(RuntimeError):  # the launcher, and with it the store, is gone
-            return store.get("failed").decode() if store.check(["failed"]) else None
+            if store.check(["failed"]):
+                return _code_and_why(store.get("failed"))
         return None
 
     def end(self, status: str, why: str, code: int) -> None:
@@ -217,7 +225,7 @@ class Guard:
         sys.stderr.flush()
         os._exit(code)
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, code: int = FAILED) -> None:
         """Tell the other ranks, and end."""
         self._failing = True
         if self._orphaned():
@@ -226,8 +234,13 @@ class Guard:
         if store is not None:
             with contextlib.suppress(RuntimeError):
                 # the first to fail is the cause; that the others lose it follows from it
-                why = store.compare_set("failed", "", why).decode()
-        self.end("failed", why, FAILED)
+                code, why = _code_and_why(store.compare_set("failed", "", f"{code} {why}"))
+        self.end("failed", why, code)
+
+
+def _code_and_why(told: bytes) -> tuple[int, str]:
+    code, _, why = told.decode().partition(" ")
+    return int(code), why
 
 
 def run(main: Callable[[Guard], int | None]) -> None:
@@ -238,7 +251,11 @@ def run(main: Callable[[Guard], int | None]) -> None:
     except BadInput as error:
         if rank() == 0:
             print(f"error: {error}", file=sys.stderr, flush=True)
+        else:
+            time.sleep(GRACE.total_seconds())  # the launcher ends all with the first: let that be the one that says why
         code = BAD_INPUT
+    except Problem as error:
+        guard.fail(str(error), error.code)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else FAILED
     except BaseException as error:

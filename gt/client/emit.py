@@ -186,14 +186,16 @@ def call_into_many(op: Op, targets: tuple[Tensor, ...], rest: tuple[Any, ...], a
 
 def create(op: Op, operands: tuple[Any, ...], attrs: Attrs, session: Session) -> Tensor:
     """Emit an op without tensor operands."""
-    types = tuple(NUMBER_OF[type(x)] for x in operands)
-    return _created(op, operands, attrs, session, types)
+    found = known(session, op, attrs, tuple(NUMBER_OF[type(x)] for x in operands), False)
+    return _created(found, operands, session)
 
 
 def upload(data: memoryview, type: TensorType, session: Session) -> Tensor:
     """A tensor of these bytes; they may change as soon as this returns."""
     attrs = (("shape", type.shape), ("dtype", type.dtype.name))
-    return _created(OPS["upload"], (session.upload(data),), attrs, session, (BYTES,))
+    # its number first: to forget the others, all is sent, and the bytes must be counted with the words they stand in
+    found = known(session, OPS["upload"], attrs, (BYTES,), False)
+    return _created(found, (session.upload(data),), session)
 
 
 def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, session: Session) -> tuple[Tensor, ...]:
@@ -210,10 +212,7 @@ def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, s
     return tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
 
 
-def _created(
-    op: Op, operands: tuple[Any, ...], attrs: Attrs, session: Session, types: tuple[OperandType, ...]
-) -> Tensor:
-    found = known(session, op, attrs, types, False)
+def _created(found: Known, operands: tuple[Any, ...], session: Session) -> Tensor:
     session.free()
     id = session.next_id()
     session.extend((found[0], sites.here(), id, *operands))

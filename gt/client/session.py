@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gt.client import config, sites
+from gt.client import config
 from gt.client.codes import Codes
 from gt.client.reading import Pending
+from gt.client.troubles import Troubles
 from gt.client.uploads import Uploads
-from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError, WorkerLost
+from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.ops import Signature
 from gt.say import warn
 from gt.types import TensorType
@@ -91,12 +92,7 @@ class Session(Codes):
         self._sent = self._done = self._inline = 0
         self.uploads = Uploads(self)
         self._lanes = Lanes()
-        #: failures nobody has read yet: cause -> text
-        self.troubles: dict[int, str] = {}
-        #: the last failures, read or not; and who waits to hear of one: a worker that only knows that there is one
-        #: may be quicker than the worker where it was
-        self._causes: dict[int, str] = {}
-        self._unexplained: dict[int, list[tuple[Pending, type[GtError], str]]] = {}
+        self.troubles = Troubles()
         #: the last submissions, for `gt.debug.print_tape`
         self.recent: deque[tuple[list[Any], dict[int, tuple[Signature, str]]]] = deque(maxlen=16)
         self._decode = Decode("client")
@@ -279,24 +275,14 @@ class Session(Codes):
     def _roster(self, m: Roster, frames: object) -> None:
         if any(w not in m.workers for w in self.workers):
             self._lanes = Lanes()  # the lost worker's memory need not live on
-            for pending, kind, text in [x for waiting in self._unexplained.values() for x in waiting]:
-                pending.fail(kind(text))
-            self._unexplained.clear()
+            self.troubles.worker_gone()
         self.workers = m.workers
 
     def _credit(self, m: Credit, frames: object) -> None:
         self._done = max(self._done, m.done)
 
     def _trouble(self, m: Trouble, frames: object) -> None:
-        text = _told(m.text, m.site)
-        if len(self.troubles) < 100:
-            self.troubles[m.cause] = text
-        if len(self._causes) >= 1000:
-            del self._causes[next(iter(self._causes))]
-        self._causes[m.cause] = text
-        for pending, kind, _ in self._unexplained.pop(m.cause, ()):
-            self.troubles.pop(m.cause, None)
-            pending.fail(kind(text))
+        self.troubles.happened(m)
 
     def _advice(self, m: Advice, frames: object) -> None:
         warn(m.text)
@@ -333,17 +319,7 @@ class Session(Codes):
         return WorkerLost(f"{who} is gone, or its memory cannot be read ({error}); GT_SHM=0 does without it")
 
     def _no_value(self, m: NoValue, frames: object) -> None:
-        self.troubles.pop(m.cause, None)
-        pending = self._pending.get(m.request)
-        if pending is None:
-            return
-        kind = BY_NAME.get(m.kind, RemoteError)
-        if not m.elsewhere:
-            pending.fail(kind(_told(m.text, m.site)))
-        elif m.cause in self._causes:
-            pending.fail(kind(self._causes[m.cause]))
-        else:
-            self._unexplained.setdefault(m.cause, []).append((pending, kind, m.text))
+        self.troubles.no_value(m, self._pending.get(m.request))
 
     def _part_taken(self, m: PartTaken, frames: object) -> None:
         self.uploads.taken(m)
@@ -375,14 +351,9 @@ class Session(Codes):
                 link.send([encode(Bye())])
         link.close()
         self.uploads.close()
-        if self.troubles:
-            some = next(iter(self.troubles.values()))
-            warn(f"{len(self.troubles)} instruction(s) failed whose results were never read; the first: {some}")
-
-
-def _told(text: str, site: int) -> str:
-    place = sites.describe(site)
-    return f"{text}\n  asked for at {place}" if place else text
+        if unread := self.troubles.unread:
+            some = next(iter(unread.values()))
+            warn(f"{len(unread)} instruction(s) failed whose results were never read; the first: {some}")
 
 
 HANDLERS: dict[type, Callable[[Session, Any, Any], None]] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.dispatcher.layouts import Layout
-from gt.dispatcher.moves import ALONE, Step, alone, share
+from gt.dispatcher.moves import ALONE, Step, share
 from gt.dispatcher.planner import Choice
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Signature, sign
@@ -79,7 +79,15 @@ class Book:
         shown = ", ".join(map(str, dict.fromkeys(choice.outs)))
         outs = signature.outs
         code = self._code(
-            Told(str(signature), signature.width, signature.start, signature.offsets, sum(t.nbytes for t in outs), shown, signal)
+            Told(
+                str(signature),
+                signature.width,
+                signature.start,
+                signature.offsets,
+                sum(t.nbytes for t in outs),
+                shown,
+                signal,
+            )
         )
         for worker, cut in local.items():
             telling(worker).definitions.append(definition(code, cut))
@@ -96,9 +104,9 @@ class Book:
         self._steps[t, step] = code
         for worker in step.workers:
             news = telling(worker)
-            if step.kind in ALONE:
+            if step.alone:
                 before = step.source.local(t, worker)
-                attrs = tuple(alone(step, t, worker).items())
+                attrs = tuple(ALONE[step.kind](step, t, worker).items())
                 news.definitions.append(definition(code, sign(OPS[step.kind], attrs, (before,))))
             else:
                 news.moves.append(self._move(code, t, step, worker, telling))
@@ -161,8 +169,6 @@ def _cut(signature: Signature, choice: Choice, worker: int) -> Signature:
     return made
 
 
-def _blocks(
-    layouts: tuple[Layout, ...], types: Any, worker: int
-) -> tuple[tuple[Shape, ...], tuple[TensorType, ...]]:
+def _blocks(layouts: tuple[Layout, ...], types: Any, worker: int) -> tuple[tuple[Shape, ...], tuple[TensorType, ...]]:
     found = [(layout.block(t.shape, worker), t.dtype) for layout, t in zip(layouts, types, strict=True)]
     return tuple(at for (at, _), _ in found), tuple(TensorType(sizes, dtype) for (_, sizes), dtype in found)

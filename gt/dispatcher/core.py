@@ -19,37 +19,34 @@ and at the end of its credit it waits at home.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
 
 from gt.dispatcher import admission
-from gt.dispatcher.actions import Action, Close, Send, SendAll
-from gt.dispatcher.book import Book, News
+from gt.dispatcher.actions import Action, Close, Send
+from gt.dispatcher.book import Book
 from gt.dispatcher.forward import Violation, forward
+from gt.dispatcher.giving import Giving
 from gt.dispatcher.layouts import Layout, Mesh
 from gt.dispatcher.loss import NO_WORKERS, lose, strand
 from gt.dispatcher.plan import Ground
 from gt.dispatcher.questions import MOST, Questions
-from gt.dispatcher.segments import Forwarded, Segment, batches
+from gt.dispatcher.segments import Segment
 from gt.dispatcher.signals import Signals
 from gt.dispatcher.state import Client, Peer, Worker
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.messages import (
     WINDOW,
-    Admit,
     Ask,
     Bye,
     Configure,
     Credit,
-    Define,
-    Definition,
     Done,
     Drop,
-    Execute,
     Hello,
     Leave,
     Message,
@@ -71,22 +68,19 @@ from gt.wire.messages import (
 AHEAD, TURN = 6000.0, 2000.0
 #: Seconds a client with work waits for a first worker before its reads are told.
 PATIENCE = 2.0
-#: Moves that are told in one message.
-MOVES = 256
 
 
-class Dispatcher:
+class Dispatcher(Giving):
     def __init__(self, host: str = "localhost", port: int = 9000) -> None:
+        super().__init__()
         self.no_workers = NO_WORKERS.format(host=host, port=port)
         self.clients: dict[int, Client] = {}
-        self.workers: dict[int, Worker] = {}
         #: what is known of each of them
         self.infos: dict[int, WorkerInfo] = {}
         self.by_peer: dict[Peer, Client | Worker] = {}
         self.asked = Questions()
         self.next_client, self.next_worker = 1, 0
         self.next_group = count(1).__next__
-        self.out: list[Action] = []
         #: the size of the message that is being handled
         self.nbytes = 0
 
@@ -137,13 +131,6 @@ class Dispatcher:
     def _actions(self) -> list[Action]:
         out, self.out = self.out, []
         return out
-
-    def _send(self, to: Client | Worker, message: Message | None, rest: tuple[Any, ...] = ()) -> None:
-        self.out.append(Send(to.peer, message, rest))
-
-    def _send_all(self, to: Client | Worker, messages: Iterable[Message]) -> None:
-        for message in messages:
-            self._send(to, message)
 
     # -- coming and going ----------------------------------------------------------------
 
@@ -279,12 +266,6 @@ class Dispatcher:
             self._admit(client, chosen)
         return None if client.home is None else self.workers[client.home]
 
-    def _admit(self, client: Client, worker: Worker) -> None:
-        if client.id not in worker.admitted:
-            worker.admitted.add(client.id)
-            client.told.setdefault(worker.id, set())
-            self._send(worker, Admit(client.id, client.host))
-
     def _turn(self, client: Client) -> None:
         """Forward about one turn's worth of the client's program."""
         assert client.home is not None
@@ -308,49 +289,6 @@ class Dispatcher:
         self._send_all(client, forwarded.said)
         self._give(client, forwarded, weight)
         self._put_questions(client)
-
-    def _give(self, client: Client, forwarded: Forwarded, weight: int) -> None:
-        """Everything in order: what codes stand for, then the runs of words. The last of them owes the weight."""
-        news = forwarded.news
-        for segment in forwarded.segments:
-            for id in segment.workers:
-                self._admit(client, self.workers[id])
-        first = {w: segment for segment in reversed(forwarded.segments) for w in segment.workers}
-        for id in list(news):
-            if news[id].moves or news[id].groups or id not in first or len(first[id].workers) > 1:
-                self._tell(client, self.workers[id], news.pop(id))
-        last = len(forwarded.segments) - 1
-        for i, segment in enumerate(forwarded.segments):
-            # a worker that works alone hears what its codes stand for along with the words
-            told = news.pop(segment.workers[0], None) if len(segment.workers) == 1 else None
-            self._give_segment(client, segment, weight if i == last else 0, told.definitions if told else [])
-        if last < 0:
-            client.done += weight
-
-    def _tell(self, client: Client, worker: Worker, news: News) -> None:
-        self._admit(client, worker)
-        for batch in batches(news.definitions):
-            self._send(worker, Define(client.id, batch, [], news.groups))
-            news.groups = []
-        for at in range(0, len(news.moves), MOVES):
-            self._send(worker, Define(client.id, [], news.moves[at : at + MOVES], []))
-
-    def _give_segment(self, client: Client, segment: Segment, weight: int, definitions: list[Definition]) -> None:
-        cost = segment.cost * client.pace
-        client.used += cost
-        *ahead, definitions = batches(definitions)
-        for batch in ahead:
-            self.workers[segment.workers[0]].give(client.id, 0, 0.0)
-            self._send(self.workers[segment.workers[0]], Execute(client.id, batch, [], 0))
-        peers = [self.workers[id] for id in segment.workers]
-        for worker in peers:
-            worker.give(client.id, weight if worker is peers[0] else 0, cost, len(peers))
-        # the weight is one worker's to confirm, and all get the same bytes: the dispatcher knows whose it is
-        message = Execute(client.id, definitions, segment.words, weight)
-        if len(peers) == 1:
-            self._send(peers[0], message)
-        else:
-            self.out.append(SendAll(tuple(worker.peer for worker in peers), message))
 
     def _done(self, worker: Worker, m: Done, rest: object) -> None:
         finished = worker.finish(m.client)

@@ -141,11 +141,18 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
     if chosen.blobs and (lost := _lost_blob(client, coded, words)) is not None:
         client.tensors.update(dict.fromkeys(outs, lost))
         return
+    site = words[1]
+    ids = [words[offset] for offset in coded.offsets]
+    for offset, source, target, t in chosen.moves:
+        if offset >= chosen.targets:
+            alone = ids.count(words[offset]) == 1
+            words[offset] = _bring(client, words[offset], site, source, target, t, done, temporary, alone)
     for offset, source, target, t in chosen.moves:
         if offset < chosen.targets:
-            _relay(client, words[offset], words[1], source, target, t, done)
-        else:
-            words[offset] = _bring(client, words[offset], words[1], source, target, t, done, temporary)
+            # copies made before are still read by this instruction, and go after it
+            _move(client, words[offset], site, source, target, t, done, words[offset])
+            _leave(words[offset], source, target, done)
+            client.tensors[words[offset]] = target
     words[0] = chosen.code
     segment = done.segment(chosen.workers)
     segment.words += words
@@ -186,10 +193,15 @@ def _overwritten(client: Client, id: int, before: Where, after: Layout, done: Fo
     for target, copy in client.copies.pop(id, {}).items():
         done.segment(target.workers).words.append(-copy)
     layout = before.home if isinstance(before, Held) else before
-    if isinstance(layout, Layout) and layout.mesh is not after.mesh:
-        left = tuple(w for w in layout.workers if w not in after.mesh.places)
-        if left:
-            done.segment(left).words.append(-id)
+    if isinstance(layout, Layout):
+        _leave(id, layout, after, done)
+
+
+def _leave(id: int, before: Layout, after: Layout, done: Forwarded) -> None:
+    """Who has it no more is told so."""
+    left = tuple(w for w in before.workers if w not in after.mesh.places)
+    if left:
+        done.segment(left).words.append(-id)
 
 
 def _bring(
@@ -201,21 +213,23 @@ def _bring(
     t: TensorType,
     done: Forwarded,
     temporary: list[tuple[int, Layout]],
+    alone: bool,
 ) -> int:
-    """The tensor as a copy in another layout: the one there is, or a new one."""
-    copies = client.copies.get(id)
-    if copies is not None and target in copies:
+    """The tensor as a copy in another layout: the one there is, or a new one.
+
+    What is needed in several layouts at once (not ``alone``) stays what it is meanwhile. Terms are of no more use to
+    anybody once they are combined: they are replaced.
+    """
+    copies = client.copies.get(id, {})
+    if target in copies:
         return copies[target]
     place = client.tensors[id]
     home = place.home if isinstance(place, Held) else place
-    if home is target:  # it was moved, a moment ago, for another operand
-        return id
-    if source.terms and source is home:
+    if source.terms and source is home and alone:
         _relay(client, id, site, source, target, t, done)
         return id
-    start = id if source is home else copies[source] if copies is not None else id
-    made = _move(client, start, site, source, target, t, done, 0)
-    if id in client.loose:
+    made = _move(client, id if source is home else copies[source], site, source, target, t, done, 0)
+    if id in client.loose or not alone:
         temporary.append((made, target))
         return made
     client.copies.setdefault(id, {})[target] = made

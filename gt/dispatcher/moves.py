@@ -12,7 +12,7 @@ first, then what is cut, the first axis first; so that two axes that cut the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,8 +26,8 @@ START = 2048.0
 #: What a byte costs that is only written anew.
 LOCAL = 0.001
 
-#: kinds that a worker does alone, by an op of that name
-ALONE = ("block", "term")
+#: kinds along one axis of a mesh
+AMONG = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,14 @@ class Step:
     axis: int = 0
 
     @property
+    def alone(self) -> bool:
+        """Does each worker do it by itself, by an op of this name?"""
+        return self.kind in ALONE
+
+    @property
     def workers(self) -> tuple[int, ...]:
         """Who takes part."""
-        if self.source.mesh is self.target.mesh or self.kind in ALONE:
+        if self.source.mesh is self.target.mesh or self.alone:
             return self.target.workers
         return tuple(dict.fromkeys((*self.source.workers, *self.target.workers)))
 
@@ -52,13 +57,13 @@ def route(t: TensorType, source: Layout, target: Layout) -> tuple[Step, ...]:
         return ()
     if source.mesh is target.mesh:
         return tuple(_along(source, target))
-    whole = tuple(_along(source, _combined(source)))
-    start = whole[-1].target if whole else source
-    return (*whole, Step(_between(t, start, target), start, target))
+    start, end = _combined(source), _combined(target)
+    return (*_along(source, start), Step(_between(t, start, end), start, end), *_along(end, target))
 
 
-def _combined(source: Layout) -> Layout:
-    return Layout(source.mesh, tuple(R if isinstance(p, Partial) else p for p in source.placements))
+def _combined(layout: Layout) -> Layout:
+    """The same without terms: those do not leave their mesh."""
+    return Layout(layout.mesh, tuple(R if isinstance(p, Partial) else p for p in layout.placements))
 
 
 def _between(t: TensorType, source: Layout, target: Layout) -> str:
@@ -141,17 +146,23 @@ def cost(t: TensorType, source: Layout, target: Layout) -> float:
 
 
 def _step_cost(t: TensorType, step: Step) -> float:
-    if step.kind == "block":
-        return 0.0
     before = step.source.local(t, step.source.worker).nbytes
     after = step.target.local(t, step.target.worker).nbytes
-    if step.kind == "term":
-        return after * LOCAL
-    if step.kind in ("exchange", "broadcast"):
-        return START + after
-    n = step.source.mesh.shape[step.axis]
-    moved = {"all_reduce": 2 * before, "reduce_scatter": before, "all_gather": after, "all_to_all": after}[step.kind]
-    return START + moved * (n - 1) / n
+    n = step.source.mesh.shape[step.axis] if step.kind in AMONG else 1
+    return COSTS[step.kind](before, after, (n - 1) / n)
+
+
+#: kind -> bytes before, after, and the share of them that others have -> what it costs
+COSTS: dict[str, Callable[[int, int, float], float]] = {
+    "block": lambda before, after, share: 0.0,
+    "term": lambda before, after, share: after * LOCAL,
+    "exchange": lambda before, after, share: START + after,
+    "broadcast": lambda before, after, share: START + after,
+    "all_reduce": lambda before, after, share: START + 2 * before * share,
+    "reduce_scatter": lambda before, after, share: START + before * share,
+    "all_gather": lambda before, after, share: START + after * share,
+    "all_to_all": lambda before, after, share: START + after * share,
+}
 
 
 # -- what each worker does -----------------------------------------------------------------
@@ -160,13 +171,18 @@ def _step_cost(t: TensorType, step: Step) -> float:
 Share = tuple[tuple[int, ...], dict[str, Any]]
 
 
-def alone(step: Step, t: TensorType, worker: int) -> dict[str, Any]:
-    """The attributes of the op a worker does by itself."""
-    if step.kind == "term":
-        return {"mine": step.target.mesh.places[worker][step.axis] == 0}
+def _mine(step: Step, t: TensorType, worker: int) -> dict[str, Any]:
+    return {"mine": step.target.mesh.places[worker][step.axis] == 0}
+
+
+def _region(step: Step, t: TensorType, worker: int) -> dict[str, Any]:
     have, _ = step.source.block(t.shape, worker)
     want, sizes = step.target.block(t.shape, worker)
-    return {"starts": tuple(w - h for w, h in zip(want, have, strict=True)), "sizes": sizes}
+    return {"starts": _from(want, have), "sizes": sizes}
+
+
+#: kinds that a worker does by an op of that name -> its attributes
+ALONE: dict[str, Callable[[Step, TensorType, int], dict[str, Any]]] = {"block": _region, "term": _mine}
 
 
 def share(step: Step, t: TensorType, worker: int) -> Share:
@@ -215,7 +231,13 @@ def _exchange(t: TensorType, step: Step, me: int) -> dict[str, Any]:
         else:
             receives.append((ranks[giver], theirs, sizes))
     made = step.target.local(t, me).shape if me in step.target.mesh.places else None
-    return {"sends": tuple(sends), "receives": tuple(receives), "keeps": tuple(keeps), "shape": made, "dtype": t.dtype.name}
+    return {
+        "sends": tuple(sends),
+        "receives": tuple(receives),
+        "keeps": tuple(keeps),
+        "shape": made,
+        "dtype": t.dtype.name,
+    }
 
 
 def _from(at: Shape, origin: Shape) -> Shape:

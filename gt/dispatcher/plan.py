@@ -1,9 +1,9 @@
 """What happens on a miss: where an instruction runs, which of its operands move, and where its results lie.
 
-    an op under a signal            on the signal's workers; what it makes out of nothing lies as the signal says
-    an op that does things outside  on the client's home, once
-    any other op                    where most of its operands' bytes lie
-    made out of nothing, no signal  at home; or as auto-sharding says
+an op under a signal            on the signal's workers; what it makes out of nothing lies as the signal says
+an op that does things outside  on the client's home, once
+any other op                    where most of its operands' bytes lie
+made out of nothing, no signal  at home; or as auto-sharding says
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class Plan:
     moved: float
 
 
-def plan(client: Client, ground: Ground, coded: Coded, places: tuple[Any, ...], done: Forwarded) -> Layout | Lost | Plan:
+def plan(
+    client: Client, ground: Ground, coded: Coded, places: tuple[Any, ...], done: Forwarded
+) -> Layout | Lost | Plan:
     """The plan for operands at these places; the workers concerned are told what they need for it."""
     for place in places:
         if isinstance(place, Lost):
@@ -118,7 +120,11 @@ def _written_anew(
     chosen = _made(coded, choice, held, code, after, rule)
     op = signature.op
     if op.split is None and not op.creates and not op.places and any(route(t, a, b) for _, a, b, t in chosen.moves):
-        _advise(client, done, f"{op.name} has no rule for cut tensors: its operands are gathered, and every worker does it all")
+        _advise(
+            client,
+            done,
+            f"{op.name} has no rule for cut tensors: its operands are gathered, and every worker does it all",
+        )
     return chosen
 
 
@@ -144,7 +150,9 @@ def _wanted(signature: Signature, rule: Rule | None) -> list[Layout | None]:
     return [rule.output(t) for t in signature.outs]
 
 
-def _after(signature: Signature, rule: Rule | None, outs: tuple[Layout, ...]) -> tuple[tuple[int, Layout, TensorType], ...]:
+def _after(
+    signature: Signature, rule: Rule | None, outs: tuple[Layout, ...]
+) -> tuple[tuple[int, Layout, TensorType], ...]:
     """Results that do not come out where they are wanted."""
     if rule is None or signature.op.places or signature.op.effects:
         return ()

@@ -1,4 +1,4 @@
-"""Choosing how an op is cut: axis by axis the row of its split that moves the fewest bytes, given where its operands lie.
+"""Choosing how an op is cut: axis by axis the row of its split that moves the fewest bytes.
 
 Ties go to the row that comes first, which is to leave everything everywhere. What is written in place stays where it
 is, if any row lets it. A row that would first move operands to make terms of a sum also pays for adding those up; a
@@ -7,11 +7,13 @@ row that gets them for nothing does not, so that sums stay open until somebody n
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gt.dispatcher.layouts import Layout, Mesh
 from gt.dispatcher.moves import LOCAL, START
+from gt.errors import DimError, ShapeError
 from gt.ops import Signature
 from gt.ops.placement import Partial, Placement, R, Replicate, Shard, bounds
 from gt.ops.split import Apart, Row, Split, rows
@@ -29,17 +31,24 @@ class Choice:
     cost: float
 
 
+#: the types of one worker's blocks
+Blocks = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
+
+
 class _Cutting:
-    """One call, cut axis by axis: the types of the first worker's blocks so far, and the placements."""
+    """One call, cut axis by axis: the blocks' types so far, of the first worker and of all, and the placements."""
 
     def __init__(self, signature: Signature, held: Held, mesh: Mesh) -> None:
         self.signature, self.held, self.mesh = signature, held, mesh
         self.ins = [t for t in signature.ins if isinstance(t, TensorType)]
         self.outs = list(signature.outs)
-        self.placed: tuple[list[list[Placement]], list[list[Placement]]] = [[] for _ in self.ins], [[] for _ in self.outs]
+        self.blocks: set[Blocks] = {(tuple(self.ins), tuple(self.outs))}
+        self.placed: tuple[list[list[Placement]], list[list[Placement]]] = (
+            [[] for _ in self.ins],
+            [[] for _ in self.outs],
+        )
         self.cost = 0.0
-        op = signature.op
-        self.split = op.split(*signature.ins, **dict(signature.attrs)) if op.split is not None else None
+        self.split = _split(signature)
 
     def parts(self) -> list[tuple[tuple[int, ...], tuple[int, ...], Split | None]]:
         """What is cut independently: operands, results, and how."""
@@ -58,24 +67,35 @@ class _Cutting:
             self.cost += costs[best]
             done_ins.update(zip(ins, legal[best].ins, strict=True))
             done_outs.update(zip(outs, legal[best].outs, strict=True))
-        self._settle(self.ins, self.placed[0], done_ins, n)
-        self._settle(self.outs, self.placed[1], done_outs, n)
+        for placed, done in zip(self.placed, (done_ins, done_outs), strict=True):
+            for i, placements in enumerate(placed):
+                placements.append(done.get(i, R))
+        ranks = {0, n - 1}  # the longest blocks, and the shortest
+        self.blocks = {
+            (_cut(here[0], done_ins, n, rank), _cut(here[1], done_outs, n, rank))
+            for here in self.blocks
+            for rank in ranks
+        }
+        self.ins, self.outs = list(_cut(self.ins, done_ins, n, 0)), list(_cut(self.outs, done_outs, n, 0))
 
     def _rows(self, split: Split | None, ins: tuple[int, ...], outs: tuple[int, ...], n: int) -> list[Row]:
-        if split is None:
-            return [Row((R,) * len(ins), (R,) * len(outs))]
-        return rows(split, [self.ins[i] for i in ins], [self.outs[o] for o in outs], n)
-
-    def _settle(self, types: list[TensorType], placed: list[list[Placement]], done: dict[int, Placement], n: int) -> None:
-        for i, t in enumerate(types):
-            placement = done.get(i, R)
-            placed[i].append(placement)
-            if isinstance(placement, Shard):
-                d = placement.dim
-                types[i] = TensorType((*t.shape[:d], bounds(t.shape[d], n, 0)[1], *t.shape[d + 1 :]), t.dtype)
+        """Those that are legal whatever block is cut further."""
+        if split is not None:
+            with contextlib.suppress(*MISMATCH):
+                first, *others = (
+                    rows(split, [here[0][i] for i in ins], [here[1][o] for o in outs], n) for here in self.blocks
+                )
+                return [row for row in first if all(row in legal for legal in others)]
+        return [Row((R,) * len(ins), (R,) * len(outs))]
 
     def _cost(
-        self, row: Row, ins: tuple[int, ...], outs: tuple[int, ...], axis: int, n: int, wanted: Sequence[Placement | None]
+        self,
+        row: Row,
+        ins: tuple[int, ...],
+        outs: tuple[int, ...],
+        axis: int,
+        n: int,
+        wanted: Sequence[Placement | None],
     ) -> float:
         moved = sum(self._bring(i, p, axis, n) for i, p in zip(ins, row.ins, strict=True))
         made_of_terms = any(isinstance(p, Partial) for p in row.ins)
@@ -99,6 +119,27 @@ class _Cutting:
     def choice(self) -> Choice:
         ins, outs = ([Layout(self.mesh, tuple(p)) for p in placed] for placed in self.placed)
         return Choice(tuple(ins), tuple(outs), self.cost)
+
+
+def _cut(types: Sequence[TensorType], placed: dict[int, Placement], n: int, rank: int) -> tuple[TensorType, ...]:
+    """One worker's blocks of these."""
+    found = list(types)
+    for i, placement in placed.items():
+        if isinstance(placement, Shard):
+            t, d = types[i], placement.dim
+            found[i] = TensorType((*t.shape[:d], bounds(t.shape[d], n, rank)[1], *t.shape[d + 1 :]), t.dtype)
+    return tuple(found)
+
+
+#: What a rule raises on operands that inference takes and it was not made for.
+MISMATCH = (ShapeError, DimError, IndexError, ValueError)
+
+
+def _split(signature: Signature) -> Split | Apart | None:
+    with contextlib.suppress(*MISMATCH):
+        if signature.op.split is not None:
+            return signature.op.split(*signature.ins, **dict(signature.attrs))
+    return None
 
 
 def choose(signature: Signature, held: Held, mesh: Mesh, wanted: Sequence[Layout | None]) -> Choice:

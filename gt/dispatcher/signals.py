@@ -1,7 +1,8 @@
 """A client's signals, as it configured them, on the workers there are.
 
-A tensor that is made under a signal is laid out by its ``shard``; an op under it runs on its workers. Auto-sharding is
-the signal of whatever has none: what is long on dim 0 is data and cut there, what is small or a parameter is everywhere.
+A tensor that is made under a signal is laid out by its ``shard``; an op under it runs on its workers. Auto-sharding
+is the signal of whatever has none: what is long on dim 0 is data and cut there, what is small or a parameter is
+everywhere.
 """
 
 from __future__ import annotations
@@ -89,9 +90,8 @@ class Signals:
         chosen = tuple(spec.workers or workers)
         missing = [w for w in chosen if w not in workers]
         if missing:
-            return Lost(
-                f"signal {name!r} names worker {missing[0]}, which is not there; there are {', '.join(map(str, workers))}"
-            )
+            there = ", ".join(map(str, workers))
+            return Lost(f"signal {name!r} names worker {missing[0]}, which is not there; there are {there}")
         needed = prod(n for _, n in spec.mesh) if spec.mesh else len(chosen)
         if needed > len(chosen):
             return Lost(f"signal {name!r} needs {needed} workers, and there are {len(chosen)}")

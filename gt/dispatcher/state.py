@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.dispatcher.book import Book
-from gt.dispatcher.layouts import Held, Layout, Lost, Where
+from gt.dispatcher.layouts import Held, Layout, Where
 from gt.dispatcher.signals import Signals
 from gt.ops import Signature
 from gt.types import BYTES, TensorType

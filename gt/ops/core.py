@@ -41,7 +41,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: (needs, g, y, *operands, **attrs) -> a gradient each, for all together. See `gt.client.tape`. Without it, no
     #: gradient goes through the op.
     vjp: tuple[Callable[..., Any] | None, ...] | Callable[..., Any] | None = None
-    #: (*operand types, **attrs) -> how it may be cut across workers, None if not. Without it, workers gather, and say so.
+    #: (*operand types, **attrs) -> how it may be cut across workers; None, or none, and they gather, and say so.
     split: Callable[..., Split | Apart | None] | None = None
     #: (attrs, cut) -> the attributes for one worker's share, where they depend on it: a shape, a position.
     local: Callable[[dict[str, Any], Cut], dict[str, Any]] | None = None

@@ -63,6 +63,7 @@ op(
     ).reshape(shape),
 )
 
+
 def _making(*numbers: OperandType, shape: Shape, dtype: str) -> Split:
     return Split(f"->{letters(len(shape))}")
 

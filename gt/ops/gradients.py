@@ -66,12 +66,20 @@ def _adding(*xs: TensorType, ord: float) -> Split:
     return Split(f"{',' * (len(xs) - 1)}->", linear=() if ord in _EXTREMES else (tuple(range(len(xs))),))
 
 
+def _together_torch(torch: Any, *xs: Any, ord: float) -> Any:
+    return getattr(torch, _EXTREMES.get(ord, "sum"))(torch.stack(xs))
+
+
+def _together_numpy(np: Any, *xs: Any, ord: float) -> Any:
+    return getattr(np, _EXTREMES.get(ord, "sum"))(np.stack(xs))
+
+
 op(
     "total_power",
     infer=_put_together,
     split=_adding,
-    torch=lambda torch, *xs, ord: getattr(torch.stack(xs), {inf: "amax", -inf: "amin"}.get(ord, "sum"))(),
-    kernel=lambda np, *xs, ord: getattr(np, _EXTREMES.get(ord, "sum"))(np.stack(xs)),
+    torch=_together_torch,
+    kernel=_together_numpy,
 )
 
 # -- scaled and kept within bounds ---------------------------------------------------------

@@ -14,7 +14,17 @@ from gt.ops.core import OPS, Attrs, op
 from gt.ops.infer import assignable, broadcast_shapes, shown, sizes, wrap_dims
 from gt.ops.split import shaped
 from gt.ops.splits_index import (
-    indexing, indexing_back, masking, placing, put, put_back, putting, putting_back, selecting, sliced, slicing,
+    indexing,
+    indexing_back,
+    masking,
+    placing,
+    put,
+    put_back,
+    putting,
+    putting_back,
+    selecting,
+    sliced,
+    slicing,
 )  # fmt: skip
 from gt.types import INT, OperandType, Scalar, Shape, TensorType, bool_, int32, int64
 

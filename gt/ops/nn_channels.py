@@ -81,7 +81,15 @@ def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, groups: int, 
     return _backward("group_norm_backward", needs, g[0], y12[1:], x, given, _over(x), *affine, **how)
 
 
-op("group_norm", infer=_grouped, split=over_groups, local=grouped, vjp=_group_vjp, torch=_group_torch, kernel=_group_numpy)
+op(
+    "group_norm",
+    infer=_grouped,
+    split=over_groups,
+    local=grouped,
+    vjp=_group_vjp,
+    torch=_group_torch,
+    kernel=_group_numpy,
+)
 
 
 def _grouped_back(

@@ -30,7 +30,7 @@ def _scale(p: float) -> float:
 
 def _drop_torch(torch: Any, x: Any, seed: int, stream: int, *, p: float, block: philox.Block = None) -> Any:
     # the mask is drawn in float32 for all dtypes: it does not depend on them
-    how = {"shape": tuple(x.shape), "dtype": "float32", "block": block}
+    how: dict[str, Any] = {"shape": tuple(x.shape), "dtype": "float32", "block": block}
     drawn = philox.on_torch(philox.uniform, seed, stream, **how, device=x.device)
     mask = drawn >= p
     return torch.ops.aten.native_dropout_backward(x, mask, _scale(p)), mask

@@ -203,15 +203,14 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
         g, x, *given = wide(np, g, x, *rest)
         return (spread(g, x, reduction) if whole is None else g / whole) * slope(np, x, *given, **attrs)
 
-    def back_torch(torch: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
+    def back_torch(
+        torch: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any
+    ) -> Any:
         kernel = getattr(torch.ops.aten, f"{name}_backward")
         if whole is not None:
             g, reduction = g / whole, "sum"
-        if rest[1:]:
-            return kernel(g, x, *rest, REDUCTIONS.index(reduction))
-        if name == "binary_cross_entropy":
-            return kernel(g, x, *rest, None, REDUCTIONS.index(reduction))
-        return kernel(g, x, *rest, REDUCTIONS.index(reduction), *attrs.values())
+        none = (None,) if name == "binary_cross_entropy" and not rest[1:] else ()  # in the place of a weight
+        return kernel(g, x, *rest, *none, REDUCTIONS.index(reduction), *attrs.values())
 
     def vjp(needs: Any, g: Any, _y: Any, x: Any, t: Any, *weight: Any, **attrs: Any) -> list[Any]:
         dx = one(f"{name}_backward", g, x, t, *weight, **attrs)

@@ -92,7 +92,14 @@ def _max_vjp(g: Any, y1: Any, _x: Any, **window: Any) -> Any:
     return one("max_pool_backward", g[0], y1[1], size=tuple(_x.shape[-rank:]), window=how)
 
 
-op("max_pool", infer=_greatest, split=lambda x, **how: images(x, results=2, rank=len(how["kernel"])), vjp=(_max_vjp,), torch=_max_torch, kernel=_max_numpy)
+op(
+    "max_pool",
+    infer=_greatest,
+    split=lambda x, **how: images(x, results=2, rank=len(how["kernel"])),
+    vjp=(_max_vjp,),
+    torch=_max_torch,
+    kernel=_max_numpy,
+)
 
 
 def _placed(g: TensorType, indices: TensorType, *, size: Ints, window: tuple[Any, ...]) -> TensorType:

@@ -22,16 +22,9 @@ Columns = list[list[Any]]
 
 
 def _step(
-    name: str,
-    kinds: Callable[..., int],
-    numbers: int,
-    rule: Rule,
-    many: Callable[..., None],
-    part: Callable[..., Split] | None = None,
+    name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: Callable[..., None], elementwise: bool = True
 ) -> None:
-    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers; ``part``
-    says how a parameter with what belongs to it is cut."""
-    part = part or _together
+    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers."""
 
     def columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
         count = kinds(**flags) + 1
@@ -61,28 +54,20 @@ def _step(
         return alone(operands[: n * (len(found) - 1)])
 
     def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
-        found, _ = columns(operands, n, flags)
-        return Apart(tuple(
-            (tuple(k * n + i for k in range(len(found))), tuple(k * n + i for k in range(len(found) - 1)), part(*row))
-            for i, row in enumerate(zip(*found, strict=True))
-        ))  # fmt: skip
+        return _parameters(columns(operands, n, flags)[0], n)
 
-    op(name, infer=infer, split=split, kernel=kernel, inplace=inplace)
+    op(name, infer=infer, split=split if elementwise else None, kernel=kernel, inplace=inplace)
 
 
-def _together(*row: TensorType) -> Split:
-    """A parameter, its states and its gradient, element by element."""
-    names = letters(row[0].ndim)
-    if any(t.shape != row[0].shape for t in row):
-        names = "." * len(names)
-    own = [names if t.shape == row[0].shape else "." * t.ndim for t in row]
-    return Split(f"{','.join(own)}->{','.join(own[:-1])}")
-
-
-def _whole(*row: TensorType) -> Split:
-    """A parameter's update depends on all of it."""
-    own = ["." * t.ndim for t in row]
-    return Split(f"{','.join(own)}->{','.join(own[:-1])}")
+def _parameters(columns: Columns, n: int) -> Apart:
+    """Each parameter with its states and its gradient by itself, element by element."""
+    parts = []
+    for i, row in enumerate(zip(*columns, strict=True)):
+        alike = all(t.shape == row[0].shape for t in row)
+        names = [letters(t.ndim) if alike else "." * t.ndim for t in row]
+        at = tuple(k * n + i for k in range(len(row)))
+        parts.append((at, at[:-1], Split(f"{','.join(names)}->{','.join(names[:-1])}")))
+    return Apart(tuple(parts))
 
 
 def alone(results: tuple[Any, ...]) -> Any:
@@ -298,4 +283,4 @@ def _adafactor_many(torch: Any, params: list[Any], *rest: Any, factored: bool, m
             target.copy_(new)
 
 
-_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many, _whole)
+_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many, elementwise=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gt.errors import DTypeError
 from gt.ops.core import dtype_named, op
-from gt.ops.split import elementwise
+from gt.ops.split import Split, letters
 from gt.types import BYTES, OperandType, Scalar, TensorType
 
 # The signal says where; an instruction is emitted under it as well, and the attribute lets a view be made anew.
@@ -25,11 +25,16 @@ def _like(x: TensorType, value: OperandType, *, dtype: str) -> TensorType:
     return TensorType(x.shape, dtype_named(dtype))
 
 
+def _following(x: TensorType, value: OperandType, *, dtype: str) -> Split:
+    names = letters(x.ndim)
+    return Split(f"{names}->{names}", linear=((0,),), still=(0,))
+
+
 # `full` lies where new tensors do; this one lies where its operand does
 op(
     "full_like",
     infer=_like,
-    split=elementwise,
+    split=_following,
     torch=lambda torch, x, value, *, dtype: torch.full(x.shape, value, dtype=getattr(torch, dtype), device=x.device),
     kernel=lambda np, x, value, *, dtype: np.full(x.shape, np.asarray(value).astype(dtype)),
 )

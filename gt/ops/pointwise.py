@@ -175,6 +175,7 @@ op(
 
 # -- the same values, elsewhere or otherwise -----------------------------------------------
 
+
 def _cast(x: TensorType, *, dtype: str) -> Split:
     """Between floating dtypes a sum passes, but for rounding."""
     return elementwise(x, linear=((0,),) if summable(x, dtype_named(dtype)) else ())

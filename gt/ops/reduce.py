@@ -12,7 +12,7 @@ from typing import Any
 from gt.errors import DimError, DTypeError
 from gt.ops.core import Types, dtype_named, op
 from gt.ops.infer import without, wrap_dim, wrap_dims
-from gt.ops.split import Cut, Split, along, folding, summable
+from gt.ops.split import Cut, Split, folding, summable
 from gt.types import DType, Shape, TensorType, bool_, int64, uint8
 
 Dims = tuple[int, ...]
@@ -83,9 +83,7 @@ def averaging(x: DType, dtype: str | None) -> DType:
     return made
 
 
-def _averaged(
-    x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None
-) -> TensorType:
+def _averaged(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None) -> TensorType:
     """``whole``: so many elements are averaged, of which these are some."""
     return TensorType(folded(x, dim, keepdim), averaging(x.dtype, dtype))
 
@@ -275,7 +273,7 @@ def _value_and_place(np: Any, find: Any, x: Any, dim: int, keepdim: bool) -> Any
 def _spread(g: TensorType, index: TensorType, *, dim: int, size: int, keepdim: bool) -> TensorType:
     shape = list(g.shape)
     if keepdim and shape:
-        shape[dim] = size
+        shape[wrap_dim(dim, g.ndim)] = size
     elif size:
         shape.insert(dim, size)
     return TensorType(tuple(shape), g.dtype)

@@ -24,7 +24,6 @@ def _summing(x: TensorType, *, dim: int) -> Split:
     return along(x, dim=dim, linear=((0,),) if summable(x, total(x.dtype)) else ())
 
 
-
 op(
     "cumsum",
     infer=scanned,

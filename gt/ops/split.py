@@ -25,12 +25,10 @@ import msgspec
 
 from gt.ops.infer import broadcast_shapes
 from gt.ops.placement import P, Partial, Placement, R, Shard, aligned
-from gt.types import OperandType, Scalar, Shape, TensorType, result_dtype
+from gt.types import OperandType, Shape, TensorType, result_dtype
 
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-#: in ``reduce``, for a result that does not depend on the letters it lacks: each worker has all of it
-SAME = "same"
+#: for dims in order; capitals are for dims that have a part to play, as in "MK,KN->MN"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -88,12 +86,12 @@ def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], wo
     taken = left.split(",") if ins else []
     given = right.split(",") if outs else []
     reduces = split.reduce.split(",") * (len(given) if "," not in split.reduce else 1)
-    found = [Row((R,) * len(ins), tuple(map(_lacking, reduces)) if split.terms else (R,) * len(outs))]
+    found = [Row((R,) * len(ins), tuple(map(Partial, reduces)) if split.terms else (R,) * len(outs))]
     for letter in dict.fromkeys(c for c in left + right if c not in ",."):
         if not _cut_alike(letter, (*taken, *given), (*ins, *outs), workers, letter in split.filled):
             continue
         made = tuple(
-            Shard(dims.index(letter)) if letter in dims else _lacking(how)
+            Shard(dims.index(letter)) if letter in dims else Partial(how)
             for dims, how in zip(given, reduces, strict=True)
         )
         term = bool(made) and isinstance(made[0], Partial)
@@ -110,10 +108,6 @@ def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], wo
     return found
 
 
-def _lacking(how: str) -> Placement:
-    return R if how == SAME else Partial(how)
-
-
 def _cut_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], workers: int, filled: bool) -> bool:
     sizes = {t.shape[names.index(letter)] for names, t in zip(dims, types, strict=True) if letter in names}
     if filled and min(sizes) < workers:
@@ -126,7 +120,8 @@ def _cut_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], wo
 
 
 def letters(n: int, start: int = 0) -> str:
-    return LETTERS[start : start + n]
+    """Names for so many dims; those beyond the alphabet stay whole."""
+    return LETTERS[start : start + n].ljust(n, ".")
 
 
 def without(dims: str, whole: Sequence[int]) -> str:
@@ -159,7 +154,7 @@ def summable(x: OperandType, made: Any) -> bool:
 
 
 def elementwise(*types: OperandType, linear: Groups = (), floating: bool = False, **attrs: Any) -> Split:
-    """Operands that broadcast; ``linear`` counts all of them, with the numbers; ``floating`` results are not integers."""
+    """Operands that broadcast; ``linear`` counts all of them, with the numbers; ``floating``: the result is."""
     xs = tensors(types)
     shape = broadcast_shapes(*(x.shape for x in xs))
     names = letters(len(shape))
@@ -177,9 +172,20 @@ def linear(*groups: tuple[int, ...], floating: bool = False) -> dict[str, Any]:
 
 
 def folding(
-    x: TensorType, *, dim: Any, keepdim: bool, how: str = "", passes: bool = False, fills: bool = False, results: int = 1, **attrs: Any
+    x: TensorType,
+    *,
+    dim: Any,
+    keepdim: bool,
+    how: str = "",
+    passes: bool = False,
+    fills: bool = False,
+    results: int = 1,
+    **attrs: Any,
 ) -> Split:
-    """A reduction of dims (all of them if None), whose terms are combined like this; else those dims stay whole. ``fills``: not of nothing."""
+    """A reduction of dims (all if None), whose terms are combined like this; else those dims stay whole.
+
+    ``passes``: a sum passes through. ``fills``: there is no such thing of nothing.
+    """
     dims = tuple(range(x.ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
     dims = tuple(d % x.ndim for d in dims) if x.ndim else ()
     names = letters(x.ndim) if how else without(letters(x.ndim), dims)
@@ -198,7 +204,9 @@ def along(*types: OperandType, dim: Any, results: int = 1, linear: Groups = (), 
     return Split(f"{','.join([names] * len(xs))}->{','.join([names] * results)}", linear=linear)
 
 
-def leading(*types: OperandType, inner: Sequence[int], outer: Sequence[int], linear: Groups = (), **attrs: Any) -> Split:
+def leading(
+    *types: OperandType, inner: Sequence[int], outer: Sequence[int], linear: Groups = (), **attrs: Any
+) -> Split:
     """The first dims of each operand, but for so many at its end, broadcast and are letters; results alike."""
     xs = tensors(types)
     batches = [x.shape[: x.ndim - n] for x, n in zip(xs, inner, strict=True)]

@@ -59,17 +59,20 @@ def _only_slice(chain: Chain, shape: Shape) -> Items | None:
     return None if more or "items" not in dict(attrs) else dict(attrs)["items"]
 
 
-def putting(base: TensorType, value: OperandType, *starts: OperandType, chain: Chain) -> Split | None:
+def putting(base: TensorType, value: OperandType, *starts: OperandType, chain: Chain) -> Split:
+    """Through a slice, dims it leaves whole; through more, only what is whole."""
     items = _only_slice(chain, base.shape)
+    linear: Groups = ((0, 1),) if isinstance(value, TensorType) and summable(value, base.dtype) else ()
     if items is None:
-        return None
+        whole = "." * base.ndim
+        return Split(f"{whole}{'' if isinstance(value, Scalar) else ',' + '.' * value.ndim}->{whole}", linear=linear)
     names, view = _seen(base.shape, items)
     if isinstance(value, Scalar):
         return Split(f"{names}->{names}")
     sizes = _view_shape(base.shape, items)
     extra = max(0, value.ndim - len(sizes))  # leading sizes of 1 that torch overlooks
     own = "." * extra + stretched(view, sizes, value.shape[extra:])
-    return Split(f"{names},{own}->{names}", linear=((0, 1),) if summable(value, base.dtype) else ())
+    return Split(f"{names},{own}->{names}", linear=linear)
 
 
 def _view_shape(shape: Shape, items: Items) -> Shape:
@@ -77,18 +80,17 @@ def _view_shape(shape: Shape, items: Items) -> Shape:
 
 
 def put(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    if not attrs["chain"]:
+    whole = cut.whole_outs[0].shape
+    items = _only_slice(attrs["chain"], whole)
+    if items is None or not attrs["chain"]:
         return attrs
-    ((name, how),) = attrs["chain"]
-    items = _sliced(dict(how)["items"], cut.whole_outs[0].shape, cut.outs[0].shape)
-    return {**attrs, "chain": ((name, (("items", items),)),)}
+    ((name, _),) = attrs["chain"]
+    return {**attrs, "chain": ((name, (("items", _sliced(items, whole, cut.outs[0].shape)),)),)}
 
 
-def putting_back(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> Split | None:
+def putting_back(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> Split:
     items = _only_slice(chain, shape)
-    if items is None:
-        return None
-    names, view = _seen(shape, items)
+    names, view = _seen(shape, items) if items is not None else ("." * len(shape), "." * g.ndim)
     return Split(f"{view}->{names}", linear=FIRST)
 
 
@@ -121,18 +123,23 @@ def indexing_back(g: TensorType, *indices: TensorType, dims: Dims, shape: Shape)
 
 
 def placing(x: TensorType, value: OperandType, *indices: TensorType, dims: Dims, accumulate: bool) -> Split:
-    """Every worker has all of the index."""
+    """What is added at a place may come in terms; what is written there, each worker must have all of."""
     names, at, made = _places(x.ndim, indices, dims)
-    made = "".join(c if c in names else "." for c in made)
-    left = [names]
+    if not accumulate or x.dtype.kind == "b":
+        made = "".join(c if c in names else "." for c in made)
+        at = ["." * len(own) for own in at]
+    left, linear = [names], ((0, 1),) if isinstance(value, TensorType) and summable(value, x.dtype) else ()
     if isinstance(value, TensorType):
-        sizes = tuple(x.shape[names.index(c)] if c != "." else 1 for c in made)
+        sizes = _picked_shape(x.shape, indices, dims)
         extra = max(0, value.ndim - len(made))
-        own = stretched(made, sizes, value.shape[extra:])
-        left.append("." * extra + own)
-    whole = ["." * i.ndim for i in indices]
-    linear: Groups = ((0, 1),) if isinstance(value, TensorType) and summable(value, x.dtype) else ()
-    return Split(f"{','.join((*left, *whole))}->{names}", linear=linear)
+        left.append("." * extra + stretched(made, sizes, value.shape[extra:]))
+    return Split(f"{','.join((*left, *at))}->{names}", linear=linear, added=(0,))
+
+
+def _picked_shape(shape: Shape, indices: tuple[TensorType, ...], dims: Dims) -> Shape:
+    rest = tuple(n for d, n in enumerate(shape) if d not in dims)
+    front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    return (*rest[:front], *broadcast_shapes(*(i.shape for i in indices)), *rest[front:])
 
 
 # -- along one dim -------------------------------------------------------------------------
@@ -168,7 +175,8 @@ def scattering(x: TensorType, index: TensorType, source: OperandType, *, dim: in
         return None
     given = tensors((source,))
     names = _common(x.ndim, dim, x.shape, index.shape, *(t.shape for t in given))
-    linear = counted(((0, 2),), (x, index, source)) if how.get("reduce", "sum") == "sum" else ()
+    adds = how.get("reduce", "sum") == "sum" or (how["reduce"] == "mean" and x.dtype.kind == "f")
+    linear = counted(((0, 2),), (x, index, source)) if adds else ()
     return Split(f"{','.join([names] * (2 + len(given)))}->{names}", linear=linear)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.ops.infer import broadcast_shapes
-from gt.ops.split import SAME, Cut, Groups, Split, letters, stretched, without
+from gt.ops.split import Cut, Groups, Split, letters, stretched, without
 from gt.types import OperandType, Scalar, Shape, TensorType
 
 FIRST: Groups = ((0,),)
@@ -15,7 +15,8 @@ EACH: Groups = ((0,), (1,))
 
 
 def multiplying(a: TensorType, b: TensorType) -> Split:
-    """Rows, columns and batches; the inner dim gives a sum. A 1-d operand is a row on the left, a column on the right."""
+    """Rows, columns and batches; the inner dim gives a sum. A 1-d operand is a row on the left, and a column on the
+    right."""
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     names = letters(len(batch))
     left = stretched(names, batch, a.shape[:-2]) + ("mk" if a.ndim > 1 else "k").upper()
@@ -108,14 +109,15 @@ def over_batch(x: TensorType, *rest: OperandType, **attrs: Any) -> Split:
 
 
 def over_batch_back(g: TensorType, x: TensorType, *rest: TensorType, mask: Any, **attrs: Any) -> Split:
-    names = ".C" + "." * (x.ndim - 2)
+    # weight and bias alone get sums over all of the batch, and it need not be together for that
+    names = ".C" + "." * (x.ndim - 2) if mask[0] else f"NC{letters(x.ndim - 2)}"
     made = [dims for dims, wanted in zip((names, "C", "C"), mask, strict=True) if wanted]
-    return Split(f"{_joined(names, names, *'C' * len(rest))}->{_joined(*made)}", linear=FIRST, filled="C")
+    return Split(f"{_joined(names, names, *'C' * len(rest))}->{_joined(*made)}", linear=FIRST, filled=names)
 
 
 def by_channel(x: TensorType, *given: TensorType, **attrs: Any) -> Split:
     names = letters(x.ndim)
-    return Split(f"{_joined(names, *names[1] * len(given))}->{names}")
+    return Split(f"{_joined(names, *names[1] * len(given))}->{names}", filled=names[1])
 
 
 # -- windows -------------------------------------------------------------------------------
@@ -125,7 +127,9 @@ def _weight_names(transposed: bool, rank: int) -> str:
     return ("IO" if transposed else "OI") + "." * rank
 
 
-def convolving(x: TensorType, weight: TensorType, *bias: TensorType, transposed: bool, groups: int, **how: Any) -> Split:
+def convolving(
+    x: TensorType, weight: TensorType, *bias: TensorType, transposed: bool, groups: int, **how: Any
+) -> Split:
     """Batches; with one group, channels too: those that go in are added up."""
     rank = "." * (x.ndim - 2)
     linear: Groups = ((0, 2), (1, 2)) if bias else EACH
@@ -172,7 +176,6 @@ def attending(q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, is
     masks = _masks(mask, f"{lead}{at}.", (*q.shape[:-1], k.shape[-2]))
     return Split(
         f"{_joined(f'{lead}{at}.', f'{lead}..', f'{lead}..', *masks)}->{lead}{at}.,{lead}{at}",
-        reduce=f"sum,{SAME}",
         linear=((2,),),
         still=(1,),
     )

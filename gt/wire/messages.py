@@ -12,8 +12,8 @@
     RESET, code                        forget the signatures below this code; their numbers do not come back
     -id                                forget a tensor
 
-To workers, a stream also has the dispatcher's own signatures and moves, with codes from FIRST_LOCAL on, tensors with ids
-from FIRST_OWN on, and
+To workers, a stream also has the dispatcher's own signatures and moves, with codes from FIRST_LOCAL on, tensors with
+ids from FIRST_OWN on, and
 
     READ, request, id, worker          send the value, or your block of it if ``worker`` is -1; if it is not you, say
                                        only whether there is one
@@ -309,7 +309,7 @@ class Admit(Message, frozen=True, array_like=True, tag=True):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """What a code stands for from here on: this worker's part in moving a tensor. Its words are those of one operand."""
+    """What a code stands for from here on: this worker's part in moving a tensor, with one operand and one result."""
 
     code: int
     kind: str

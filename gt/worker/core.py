@@ -12,7 +12,6 @@ anything outside it. A space runs its stream in order, whatever it holds:
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,13 +44,14 @@ from gt.wire.messages import (
     Trouble,
     ValueInline,
     ValuePart,
-    WorkerStats,
 )
 from gt.wire.parts import Incoming, Outgoing
 from gt.wire.shared import Lanes
-from gt.worker.engines import Engine, Linked
+from gt.worker.account import account, holders
+from gt.worker.engines import Engine
+from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
-from gt.worker.space import ODD, Entry, Failure, Flying, MoveEntry, Space
+from gt.worker.space import Entry, Failure, MoveEntry, Space, first_line, raising
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,6 @@ class Send:
     data: memoryview | None = None
 
 
-#: Moves from workers that may not see the failures of those they come from: each is asked.
-ACROSS = ("exchange", "broadcast")
 #: What a word stands for that names nothing: only a client that breaks the protocol gets to see it.
 NOTHING = Failure(0, "RemoteError", "there is no such tensor", 0)
 
@@ -75,14 +73,13 @@ class DeviceBroken(Exception):
 
 class Worker:
     def __init__(self, engine: Engine, host: str = "", plane: Plane | None = None) -> None:
-        self.engine, self.host, self.plane = engine, host, plane
+        self.engine, self.host = engine, host
         self.id = -1
         self.spaces: dict[int, Space] = {}
         self.lanes = Lanes()
         self.instructions = 0
         self.causes = 0
-        #: groups that are no more, and why
-        self.left: dict[int, str] = {}
+        self.mover = Mover(engine, plane)
         self.out: list[Send] = []
 
     # -- events --------------------------------------------------------------------------
@@ -100,14 +97,14 @@ class Worker:
         space = self.spaces.pop(m.client, None)
         if space is not None:
             self.lanes.forget(space.lane)
-            for group in space.groups:
-                self._leave_group(group)
+            self.mover.leave(space)
             # each `Execute` is confirmed once, run or not: the dispatcher counts them
             self.out += [Send(Done(m.client, waiting.weight, 0)) for waiting, _ in space.waiting]
             space.close()
 
     def _query(self, m: Query, data: object) -> None:
-        self.out.append(Send(Report(m.client, m.request, self.stats(m.client))))
+        stats = account(self.id, self.engine, self.instructions, self.spaces, m.client)
+        self.out.append(Send(Report(m.client, m.request, stats)))
 
     def _part(self, m: Part, data: memoryview | None) -> None:
         space = self.spaces[m.client]
@@ -142,7 +139,6 @@ class Worker:
         self._go_on(space)
 
     def may_go_on(self) -> bool:
-        """Has something arrived that is waited for?"""
         return any(s.awaited is not None and s.awaited.landed() for s in self.spaces.values())
 
     def wake(self) -> list[Send]:
@@ -172,20 +168,13 @@ class Worker:
         for definition in m.definitions:
             space.codes[definition.code] = self._link(definition)
         for group in m.groups:
-            members = space.groups[group.id] = tuple(group.members)
-            if self.plane is not None:
-                self.plane.join(group.id, members, members.index(self.id), group.store, group.backend)
+            self.mover.join(space, group, self.id)
         for move in m.moves:
             space.codes[move.code] = MoveEntry(move, space.groups[move.group])
 
     def _leave(self, m: Leave, data: object) -> None:
-        self.left[m.group] = m.reason
-        self._leave_group(m.group)
+        self.mover.lose(m.group, m.reason)
         self._go_on(self.spaces[m.client])
-
-    def _leave_group(self, group: int) -> None:
-        if self.plane is not None:
-            self.plane.leave(group)
 
     # -- running -------------------------------------------------------------------------
 
@@ -213,7 +202,7 @@ class Worker:
         try:
             return Entry(signature, self.engine.link(signature))
         except Exception as error:
-            return Entry(signature, _raising(error))
+            return Entry(signature, raising(error))
 
     def _stream(self, space: Space, m: Execute, i: int) -> int:
         """Run a stream from word ``i``; stops early behind a fetch whose value goes out in parts, or before an
@@ -233,7 +222,7 @@ class Worker:
                 continue
             entry = codes[code]
             if space.odd or space.sent:
-                if not self._here(space, entry.signature, stream, i):
+                if not self._ready(space, entry.signature, stream, i):
                     break
                 if self._poisoned(space, entry, stream, i):
                     i += entry.width
@@ -253,9 +242,9 @@ class Worker:
         self.instructions += count
         return i
 
-    def _general(self, space: Space, entry: Entry, stream: list[Any], i: int) -> None:
-        if type(entry) is MoveEntry:
-            self._start(space, entry, stream[i + 1], stream[i + 2], stream[i + 3])
+    def _general(self, space: Space, entry: Entry | MoveEntry, stream: list[Any], i: int) -> None:
+        if isinstance(entry, MoveEntry):
+            self.mover.start(space, entry, stream[i + 1], stream[i + 2], stream[i + 3])
             return
         signature, store = entry.signature, space.store
         words = stream[i + signature.start : i + signature.width]
@@ -290,7 +279,7 @@ class Worker:
             return i + 2
         assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
         request, id = stream[i + 1], stream[i + 2]
-        if not self._land(space, id):
+        if not self._landed(space, id):
             return i
         value = space.store.get(id, NOTHING)
         if stream[i] == READ and stream[i + 3] not in (self.id, -1) and type(value) is not Failure:
@@ -299,80 +288,39 @@ class Worker:
             self._fetch(space, m.client, request, value)
         return i + (3 if stream[i] == FETCH else 4)
 
-    # -- moves ---------------------------------------------------------------------------
-
-    def _start(self, space: Space, entry: MoveEntry, site: int, out: int, operand: int) -> None:
-        """Begin this worker's part in a move; who first needs the result waits for it."""
-        value = space.store[operand] if entry.before is not None else None
-        failure = value if type(value) is Failure else None
-        if failure is not None:
-            assert entry.before is not None
-            value = self.engine.zeros(entry.before)
-        if self.plane is None or entry.group in self.left:
-            raise Broken(self.left.get(entry.group, "this worker cannot reach others"))
-        flight = self.plane.start(entry.group, entry.kind, value, entry.how)
-        cause = None
-        if entry.kind in ACROSS:
-            number = self.engine.number(failure.cause if failure is not None else 0)
-            cause = self.plane.start(entry.group, "all_reduce", number, {"op": "max", "own": True})
-        flying = Flying(str(entry), site, flight, cause, failure)
-        if entry.after is not None:
-            space.put(out, flying)
-        else:
-            space.sent.append(flying)
-
-    def _here(self, space: Space, signature: Any, stream: list[Any], i: int) -> bool:
+    def _ready(self, space: Space, signature: Any, stream: list[Any], i: int) -> bool:
         """Have all operands arrived, and left, if they are written in place?"""
-        arrived = all([self._land(space, stream[i + offset]) for offset in signature.offsets])
+        arrived = all(self._landed(space, stream[i + offset]) for offset in signature.offsets)
         return arrived and (not signature.into or self._quiet(space))
 
     def _quiet(self, space: Space) -> bool:
         """Is nothing under way? What is written in place may be the very memory others still read."""
-        while space.sent:
-            if not space.sent[0].landed():
-                space.awaited = space.sent[0]
-                return False
-            with contextlib.suppress(Broken):
-                space.sent.pop(0).flight.result()
-        return all([self._land(space, id) for id in list(space.flying)])
+        return self.mover.all_left(space) and all(self._landed(space, id) for id in list(space.flying))
 
-    def _land(self, space: Space, id: int) -> bool:
+    def _landed(self, space: Space, id: int) -> bool:
         """Has it arrived? If not, it is waited for from here on."""
-        value = space.store.get(id)
-        if type(value) is not Flying:
+        value = space.flying.get(id)
+        if value is None:
             return True
         if not value.landed():
             space.awaited = value
             return False
         try:
-            made = value.failure or value.flight.result()
-            cause = 0 if value.cause is None else self.engine.value(value.cause.result())
-            if cause and value.failure is None:
-                text = f"{value.what} failed: a value on one of them could not be made"
-                made = Failure(cause, "RemoteError", text, value.site, elsewhere=True)
+            made = self.mover.land(value)
         except Exception as error:
             if self.engine.is_broken(error):
-                raise DeviceBroken(_first_line(error)) from error
-            made = self._broken(value, error)
+                raise DeviceBroken(first_line(error)) from error
+            kind = "WorkerLost" if isinstance(error, Broken) else "RemoteError"
+            made = self._failure(kind, value.what, first_line(error), value.site)
         del space.flying[id]
         space.put(id, made)
         return True
-
-    def _broken(self, value: Flying, error: Exception) -> Failure:
-        self.causes += 1
-        kind = "WorkerLost" if isinstance(error, Broken) else "RemoteError"
-        text = f"{value.what} failed on worker {self.id} ({self.engine.device}): {_first_line(error)}"
-        return Failure(self._cause(), kind, text, value.site)
-
-    def _cause(self) -> int:
-        """A number no other worker gives."""
-        return (self.id + 1 << 32) + self.causes
 
     # -- failures ------------------------------------------------------------------------
 
     def _poisoned(self, space: Space, entry: Any, stream: list[Any], i: int) -> bool:
         """Does an operand stand for a failure? Then so do the results; but in a move everybody takes part."""
-        if type(entry) is MoveEntry:
+        if isinstance(entry, MoveEntry):
             return False
         for offset in entry.signature.offsets:
             value = space.store.get(stream[i + offset])
@@ -389,31 +337,23 @@ class Worker:
         self, space: Space, client: int, signature: Signature, stream: list[Any], i: int, error: Exception
     ) -> None:
         if self.engine.is_broken(error):
-            raise DeviceBroken(_first_line(error)) from error
-        self.causes += 1
-        where = f"worker {self.id} ({self.engine.device})"
-        problem = _first_line(error)
+            raise DeviceBroken(first_line(error)) from error
+        problem = first_line(error)
         kind = "RemoteError"
         if isinstance(error, Broken):
             kind = "WorkerLost"
         if self.engine.is_out_of_memory(error):
-            kind, problem = "OutOfMemory", f"out of memory. {self._holders(client)}"
+            kind, problem = "OutOfMemory", f"out of memory. {holders(self.engine, self.spaces, client)}"
         site = stream[i + 1] if type(stream[i + 1]) is int else 0
-        failure = Failure(self._cause(), kind, f"{signature} failed on {where}: {problem}", site)
+        failure = self._failure(kind, signature, problem, site)
         self._poison(space, signature, stream, i, failure)
         self.out.append(Send(Trouble(client, failure.cause, kind, failure.text, failure.site)))
 
-    def _holders(self, client: int) -> str:
-        """What holds the memory, as far as its reader may know: his own tensors by size, the others' as a sum."""
-        mine = [v for v in self.spaces[client].store.values() if type(v) not in ODD]
-        mine.sort(key=self.engine.nbytes, reverse=True)
-        shown = ", ".join(f"{tuple(v.shape)} {_gib(self.engine.nbytes(v))}" for v in mine[:3])
-        stats = self.stats(client)
-        rest = stats.bytes - stats.client_bytes
-        return (
-            f"This client holds {_gib(stats.client_bytes)} in {stats.client_tensors} tensors"
-            f"{f' (largest: {shown})' if shown else ''}, other clients {_gib(rest)}"
-        )
+    def _failure(self, kind: str, what: object, problem: str, site: int) -> Failure:
+        """Of a number no other worker gives."""
+        self.causes += 1
+        text = f"{what} failed on worker {self.id} ({self.engine.device}): {problem}"
+        return Failure((self.id + 1 << 32) + self.causes, kind, text, site)
 
     # -- values --------------------------------------------------------------------------
 
@@ -425,7 +365,7 @@ class Worker:
             data = self.engine.to_host(value)
         except Exception as error:
             if self.engine.is_broken(error):
-                raise DeviceBroken(_first_line(error)) from error
+                raise DeviceBroken(first_line(error)) from error
             text = f"reading a value failed on worker {self.id} ({self.engine.device}): {error}"
             self._reply(client, NoValue(request, "RemoteError", text))
             return
@@ -446,42 +386,6 @@ class Worker:
             self._reply(client, part, piece.data, last=outgoing.all_sent)
         if outgoing.all_sent:
             space.outgoing = None
-
-    def stats(self, client: int) -> WorkerStats:
-        sizes = {
-            c: [self.engine.nbytes(v) for v in s.store.values() if type(v) not in ODD]
-            for c, s in self.spaces.items()
-        }
-        mine = sizes.get(client, [])
-        return WorkerStats(
-            worker=self.id,
-            device=self.engine.device,
-            backend=self.engine.name,
-            total_instructions=self.instructions,
-            hot_instructions=0,
-            unique_sequences=0,
-            compilation_stats={},
-            memory=self.engine.memory(),
-            client_tensors=len(mine),
-            client_bytes=sum(mine),
-            tensors=sum(map(len, sizes.values())),
-            bytes=sum(map(sum, sizes.values())),
-        )
-
-
-def _raising(error: Exception) -> Linked:
-    def run(*operands: Any) -> Any:
-        raise error
-
-    return run
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
-
-
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.2f} GiB"
 
 
 HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {

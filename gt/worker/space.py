@@ -139,3 +139,14 @@ class Space:
 
 
 ODD = (Failure, Flying)
+
+
+def raising(error: Exception) -> Linked:
+    def run(*operands: Any) -> Any:
+        raise error
+
+    return run
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -1,0 +1,241 @@
+"""Result files side by side: which may be, what differs between them, and the figures of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.core import formulas, results
+from benchmarks.core.formulas import GIB
+from benchmarks.core.ranks import BadInput
+
+SUITE = "transformer"
+#: of the configuration: what must be equal for two throughputs to be of the same work
+EQUAL = [
+    *("d_model", "nhead", "num_encoder_layers", "num_decoder_layers", "dim_feedforward", "vocab_size", "seq_len"),
+    *("precision", "compile", "global_batch_size", "num_samples", "data", "page_cache"),
+]
+#: what may change a figure and is no reason to refuse
+CONFIG_WARNS = ["batch_size", "epochs", "warmup_epochs", "warmup_steps", "seed", "num_shards", "nodes"]
+VERSION_WARNS = ["torch", "cuda", "nccl", "driver", "python", "git"]
+
+
+class Unequal(BadInput):
+    """The results are not of the same work."""
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str
+    data: dict[str, Any]
+    #: $ for an hour of one GPU
+    price: float | None = None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return dict(self.data["results"]["summary"])
+
+    @property
+    def gpus(self) -> int:
+        return int(self.data["world_size"])
+
+    @property
+    def throughput(self) -> float:
+        return float(self.summary["samples_per_s"])
+
+
+# -- reading -------------------------------------------------------------------------------
+
+
+def gather(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
+    """The results of files and folders, and why others in the folders are left out. A file that is named must do."""
+    found, left = [], []
+    for path in paths:
+        if not path.exists():
+            raise BadInput(f"{path}: no such file or folder")
+        for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+            try:
+                found.append(read(file))
+            except ValueError as error:
+                if not path.is_dir():
+                    raise BadInput(str(error)) from error
+                left.append(f"left out: {error}")
+    if not found:
+        raise BadInput("\n".join([f"no finished result of benchmark.py in {', '.join(map(str, paths))}", *left]))
+    return _named(found), left
+
+
+def read(path: Path) -> Result:
+    """``ValueError`` says why the file is no result to compare."""
+    try:
+        data = results.load(path)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    if data.get("suite") != SUITE:
+        raise ValueError(f"{path}: a result of the suite {data.get('suite')!r}, not of {SUITE!r}")
+    if data.get("status") != "complete":
+        raise ValueError(f"{path}: the run is {data.get('status')}, not complete: {data.get('error')}")
+    try:
+        made = Result(path.stem, data)
+        for column in COLUMNS:
+            column.value(made, made)
+        _ = [data["config"][key] for key in EQUAL]
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{path}: not what benchmark.py writes: {type(error).__name__}: {error}") from error
+    return made
+
+
+def _named(found: list[Result]) -> list[Result]:
+    """One file given twice, or two of one name from two folders, would be the same row twice."""
+    names = [result.name for result in found]
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double:
+        raise BadInput(f"{double}.json is given twice: give each result once, under a name of its own")
+    return found
+
+
+# -- prices --------------------------------------------------------------------------------
+
+
+def priced(found: list[Result], costs: Sequence[str]) -> list[Result]:
+    """Prices by position, or as NAME=PRICE with a part of the result's name."""
+    named = ["=" in cost for cost in costs]
+    if any(named) and not all(named):
+        raise BadInput(f"--cost {' '.join(costs)}: prices by position or all as NAME=PRICE, not both")
+    prices = _by_name(found, costs) if any(named) else _by_position(found, costs)
+    return [Result(result.name, result.data, prices[result.name]) for result in found]
+
+
+def _by_position(found: list[Result], costs: Sequence[str]) -> dict[str, float | None]:
+    if len(costs) != len(found):
+        names = "\n  ".join(result.name for result in found)
+        raise BadInput(
+            f"--cost has {len(costs)} price(s) for {len(found)} result(s), which are in this order:\n  {names}"
+        )
+    return {result.name: _price(cost) for result, cost in zip(found, costs, strict=True)}
+
+
+def _by_name(found: list[Result], costs: Sequence[str]) -> dict[str, float | None]:
+    prices: dict[str, float | None] = dict.fromkeys((result.name for result in found), None)
+    for cost in costs:
+        part, _, price = cost.partition("=")
+        hits = [name for name in prices if name == part] or [name for name in prices if part and part in name]
+        if not hits:
+            raise BadInput(f"--cost {cost}: {part!r} is in none of the names: {', '.join(prices)}")
+        taken = next((name for name in hits if prices[name] is not None), None)
+        if taken:
+            raise BadInput(f"--cost {cost}: {taken} has a price already; give longer names")
+        prices |= dict.fromkeys(hits, _price(price))
+    return prices
+
+
+def _price(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise BadInput(f"--cost: {text!r} is no price; give $ for an hour of one GPU, for example 3.00")
+    return value
+
+
+# -- differences ---------------------------------------------------------------------------
+
+
+def _differing(found: list[Result], part: str, keys: Sequence[str]) -> list[str]:
+    lines = []
+    for key in keys:
+        values = [result.data[part].get(key) for result in found]
+        if any(value != values[0] for value in values):
+            told = "; ".join(f"{_shown(v)} ({r.name})" for v, r in zip(values, found, strict=True))
+            lines.append(f"{key} differs: {told}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    """A commit is shown as one."""
+    if isinstance(value, dict) and "commit" in value:
+        return f"{value['commit'][:10]}{' and changes' if value.get('dirty') else ''}"
+    return str(value)
+
+
+def check(found: list[Result], allow: bool) -> list[str]:
+    """Warnings; or `Unequal`, unless that is allowed."""
+    unequal = _differing(found, "config", EQUAL)
+    if unequal and not allow:
+        way = "run them alike, or give --allow-different to compare all the same"
+        raise Unequal("\n".join(["the results are not of the same work:", *(f"  {line}" for line in unequal), way]))
+    warned = [f"NOT THE SAME WORK: {line}" for line in unequal]
+    others = [*_differing(found, "config", CONFIG_WARNS), *_differing(found, "environment", VERSION_WARNS)]
+    return [*warned, *(f"warning: {line}" for line in others)]
+
+
+# -- figures -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    #: of a result, and the first of all
+    value: Callable[[Result, Result], Any]
+
+
+def _interval(result: Result, _: Result) -> str | None:
+    interval = result.summary["samples_per_s_interval_95"]
+    return f"{interval[0]:,.4g} – {interval[1]:,.4g}" if interval else None
+
+
+def _ratio(result: Result, first: Result) -> str:
+    """With a mark where the intervals of the two overlap: then they may as well be equal."""
+    a, b = (r.summary["samples_per_s_interval_95"] for r in (first, result))
+    same = result is not first and a and b and a[0] <= b[1] and b[0] <= a[1]
+    return f"{result.throughput / first.throughput:.3f}{' ~' if same else ''}"
+
+
+def _dollars(result: Result, _: Result) -> float | None:
+    if result.price is None:
+        return None
+    return formulas.dollars_per_million(result.price * result.gpus, result.throughput)
+
+
+def _break_even(result: Result, first: Result) -> float | None:
+    if first.price is None:
+        return None
+    return formulas.break_even_price(first.price, first.throughput, first.gpus, result.throughput, result.gpus)
+
+
+def _peak(result: Result, _: Result) -> float | None:
+    peak = result.summary["peak_memory_bytes"]
+    return None if peak is None else peak / GIB
+
+
+def _verdict(result: Result, _: Result) -> str:
+    told = result.data["verdict"]
+    return "valid" if told["valid"] else "NOT VALID: " + ", ".join(dict.fromkeys(r["code"] for r in told["reasons"]))
+
+
+COLUMNS = [
+    Column("result", lambda r, _: r.name),
+    Column("device", lambda r, _: r.data["config"]["device"]),
+    Column("GPUs", lambda r, _: r.gpus),
+    Column("engine", lambda r, _: r.data["config"]["engine"]),
+    Column("samples/s", lambda r, _: r.throughput),
+    Column("95 % interval", _interval),
+    Column("against the first", _ratio),
+    Column("samples/s a GPU", lambda r, _: r.throughput / r.gpus),
+    Column("tokens/s", lambda r, _: float(r.summary["tokens_per_s"])),
+    Column("step p50 ms", lambda r, _: r.summary["timing"]["p50_s"] * 1e3),
+    Column("MFU %", lambda r, _: None if r.summary["mfu"]["mfu"] is None else r.summary["mfu"]["mfu"] * 100),
+    Column("peak GiB", _peak),
+    Column("J a sample", lambda r, _: r.summary["joules_per_sample"]),
+    Column("$ a GPU-hour", lambda r, _: r.price),
+    Column("$ a million samples", _dollars),
+    Column("break-even $ a GPU-hour", _break_even),
+    Column("verdict", _verdict),
+]
+
+
+def table(found: list[Result]) -> list[list[Any]]:
+    return [[column.value(result, found[0]) for column in COLUMNS] for result in found]

@@ -1,0 +1,54 @@
+"""``benchmark.py`` in as many processes as there are GPUs: ``python launch.py [--single] [options of benchmark.py]``.
+
+One process is started directly; more by torchrun, whose own exit code is 1 whatever the benchmark's was: here the
+benchmark's is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+SCRIPT = Path(__file__).resolve().with_name("benchmark.py")
+
+
+def processes(single: bool) -> int:
+    """One a GPU; one on a machine without. `BENCH_PROCESSES` says another number, for runs on the CPU."""
+    said = os.environ.get("BENCH_PROCESSES", "")
+    if single or said.isdigit():
+        return 1 if single else max(1, int(said))
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def main(arguments: list[str]) -> int:
+    single = "--single" in arguments
+    rest = [argument for argument in arguments if argument != "--single"]
+    count = 1 if {"-h", "--help"} & set(rest) else processes(single)
+    if count == 1:
+        os.execv(sys.executable, [sys.executable, str(SCRIPT), *rest])
+    return _torchrun(count, rest)
+
+
+def _torchrun(count: int, arguments: list[str]) -> int:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    # torchrun sets one thread a process, and says so at length
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
+    try:
+        words = ["--standalone", f"--nproc_per_node={count}", str(SCRIPT), *arguments]
+        run(parse_args(words))  # type: ignore[no-untyped-call]
+    except ChildFailedError as error:
+        first = min(error.failures.values(), key=lambda failure: failure.timestamp)
+        return first.exitcode if first.exitcode > 0 else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+"""What failed on the workers, and who waits to hear why."""
+
+from __future__ import annotations
+
+from gt.client import sites
+from gt.client.reading import Pending
+from gt.errors import BY_NAME, GtError, RemoteError
+from gt.wire.messages import NoValue, Trouble
+
+#: The failures kept for those who ask later.
+KEPT = 1000
+
+
+class Troubles:
+    def __init__(self) -> None:
+        #: failures nobody has read yet: cause -> text
+        self.unread: dict[int, str] = {}
+        self._known: dict[int, str] = {}
+        #: a worker that only knows that something failed elsewhere may be quicker than the worker where it did
+        self._waiting: dict[int, list[tuple[Pending, type[GtError], str]]] = {}
+
+    def happened(self, m: Trouble) -> None:
+        text = told(m.text, m.site)
+        if len(self.unread) < 100:
+            self.unread[m.cause] = text
+        if len(self._known) >= KEPT:
+            del self._known[next(iter(self._known))]
+        self._known[m.cause] = text
+        for pending, kind, _ in self._waiting.pop(m.cause, ()):
+            self.unread.pop(m.cause, None)
+            pending.fail(kind(text))
+
+    def no_value(self, m: NoValue, pending: Pending | None) -> None:
+        self.unread.pop(m.cause, None)
+        if pending is None:
+            return
+        kind = BY_NAME.get(m.kind, RemoteError)
+        if not m.elsewhere:
+            pending.fail(kind(told(m.text, m.site)))
+        elif m.cause in self._known:
+            pending.fail(kind(self._known[m.cause]))
+        else:
+            self._waiting.setdefault(m.cause, []).append((pending, kind, m.text))
+
+    def worker_gone(self) -> None:
+        """It may be the one that would have said more."""
+        for pending, kind, text in [x for waiting in self._waiting.values() for x in waiting]:
+            pending.fail(kind(text))
+        self._waiting.clear()
+
+
+def told(text: str, site: int) -> str:
+    place = sites.describe(site)
+    return f"{text}\n  asked for at {place}" if place else text

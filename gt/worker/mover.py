@@ -1,0 +1,85 @@
+"""A worker's part in moves: it joins groups, begins flights, and takes what has landed.
+
+Everybody takes part in a move, also with a value that could not be made: then with zeros, so that nobody waits. Who
+moves within a mesh need not be told: all of it answer when the value is read. Who gets a value from other workers does
+(`ACROSS`): with the value goes the number of the failure, if there was one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from gt.wire.messages import Group
+from gt.worker.engines import Engine
+from gt.worker.plane import Broken, Plane
+from gt.worker.space import Failure, Flying, MoveEntry, Space
+
+#: Moves from workers whose failures those they go to may not see.
+ACROSS = ("exchange", "broadcast")
+
+
+class Mover:
+    def __init__(self, engine: Engine, plane: Plane | None) -> None:
+        self._engine, self.plane = engine, plane
+        #: groups that are no more, and why
+        self._lost: dict[int, str] = {}
+
+    def join(self, space: Space, group: Group, me: int) -> None:
+        members = space.groups[group.id] = tuple(group.members)
+        if self.plane is not None:
+            self.plane.join(group.id, members, members.index(me), group.store, group.backend)
+
+    def leave(self, space: Space) -> None:
+        """Its client is gone."""
+        for group in space.groups:
+            self._lost.pop(group, None)
+            if self.plane is not None:
+                self.plane.leave(group)
+
+    def lose(self, group: int, reason: str) -> None:
+        """A member is gone: what is under way in the group breaks."""
+        self._lost[group] = reason
+        if self.plane is not None:
+            self.plane.leave(group)
+
+    def start(self, space: Space, entry: MoveEntry, site: int, out: int, operand: int) -> None:
+        """Begin this worker's part in a move; who first needs the result waits for it."""
+        if self.plane is None or entry.group in self._lost:
+            raise Broken(self._lost.get(entry.group, "this worker cannot reach others"))
+        value = space.store[operand] if entry.before is not None else None
+        failure = value if type(value) is Failure else None
+        if failure is not None:
+            assert entry.before is not None
+            value = self._engine.zeros(entry.before)
+        flight = self.plane.start(entry.group, entry.kind, value, entry.how)
+        cause = None
+        if entry.kind in ACROSS:
+            number = self._engine.number(failure.cause if failure is not None else 0)
+            cause = self.plane.start(entry.group, "all_reduce", number, {"op": "max", "own": True})
+        flying = Flying(str(entry), site, flight, cause, failure)
+        if entry.after is not None:
+            space.put(out, flying)
+        else:
+            space.sent.append(flying)
+
+    def land(self, value: Flying) -> Any:
+        """The array, or what became of it. Raises Broken."""
+        made = value.flight.result()
+        cause = 0 if value.cause is None else self._engine.value(value.cause.result())
+        if value.failure is not None:
+            return value.failure
+        if cause:
+            text = f"{value.what} failed: a value on one of them could not be made"
+            return Failure(cause, "RemoteError", text, value.site, elsewhere=True)
+        return made
+
+    def all_left(self, space: Space) -> bool:
+        """Has all been read that others read from here? If not, that is waited for from here on."""
+        while space.sent:
+            if not space.sent[0].landed():
+                space.awaited = space.sent[0]
+                return False
+            with contextlib.suppress(Broken):
+                space.sent.pop(0).flight.result()
+        return True

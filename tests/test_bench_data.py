@@ -1,0 +1,268 @@
+"""The data of the encoder-decoder benchmark: shards against damage and full disks, batches, and what fits in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import tempfile
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.transformer import dataset, fitting, loader, measuring, model, pagecache
+from benchmarks.transformer.problems import BadInput, NoDisk, NoMemory
+
+# -- data ----------------------------------------------------------------------------------
+
+SPEC = dataset.Spec(1000, 16, 500, 0, 3)
+
+
+def test_shards_hold_what_memory_would_generate(tmp_path):
+    assert dataset.prepare(tmp_path, SPEC) == {"reused": 0, "damaged": 0, "written": 3, "shards": 3}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dataset.json", *(f"shard_000{i}.bin" for i in range(3))]
+    disk, memory = dataset.OnDisk(tmp_path, SPEC), dataset.InMemory(SPEC)
+    for start, stop in [(0, 1000), (332, 335), (5, 6), (600, 1000)]:
+        np.testing.assert_array_equal(disk.read(start, stop), memory.read(start, stop))
+    disk.close()
+    tokens = memory.read(0, 1000)
+    assert tokens.dtype == np.uint16
+    assert (tokens.min(), tokens.max()) == (1, 499)
+    assert dataset.prepare(tmp_path, SPEC)["reused"] == 3
+
+
+def test_shards_are_of_about_128_mb_and_large_vocabularies_take_int32():
+    assert dataset.spec_of(7_324_218, 256, 8192, 0, None).num_shards == 59
+    assert dataset.Spec(1, 4, 70_000).sample_bytes == 32
+    with pytest.raises(BadInput, match="--num-shards 5: 4 samples"):
+        dataset.spec_of(4, 8, 16, 0, 5)
+
+
+def _flip(path):
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "a flipped bit": _flip,
+    "a short file": lambda path: os.truncate(path, 10),
+    "a lost file": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_shard_is_made_anew(kind, tmp_path):
+    dataset.prepare(tmp_path, SPEC)
+    before = (tmp_path / "shard_0001.bin").read_bytes()
+    DAMAGE[kind](tmp_path / "shard_0001.bin")
+    assert dataset.prepare(tmp_path, SPEC) == {"reused": 2, "damaged": 1, "written": 1, "shards": 3}
+    assert (tmp_path / "shard_0001.bin").read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 99, "spec": {}, "shards": {}}'])
+def test_a_damaged_manifest_means_all_anew(text, tmp_path):
+    dataset.prepare(tmp_path, SPEC)
+    (tmp_path / "dataset.json").write_text(text)
+    assert dataset.prepare(tmp_path, SPEC)["written"] == 3
+
+
+def test_other_parameters_replace_the_data_and_what_a_killed_run_left(tmp_path):
+    dataset.prepare(tmp_path, SPEC)
+    (tmp_path / ".shard_0000.bin.1.tmp").touch()
+    (tmp_path / "notes.txt").touch()
+    dataset.prepare(tmp_path, dataset.Spec(1000, 16, 500, 1, 2))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "dataset.json",
+        "notes.txt",
+        "shard_0000.bin",
+        "shard_0001.bin",
+    ]
+
+
+def test_shards_of_someone_else_are_not_overwritten(tmp_path):
+    (tmp_path / "shard_0000.bin").write_text("mine")
+    with pytest.raises(NoDisk, match="not written by this benchmark"):
+        dataset.prepare(tmp_path, SPEC)
+    assert (tmp_path / "shard_0000.bin").read_text() == "mine"
+
+
+def test_a_shard_cut_during_the_run_is_told(tmp_path):
+    dataset.prepare(tmp_path, SPEC)
+    source = dataset.OnDisk(tmp_path, SPEC)
+    os.truncate(tmp_path / "shard_0002.bin", 64)
+    with pytest.raises(NoDisk, match=r"shard_0002.bin ends before byte"):
+        source.read(900, 1000)
+    source.close()
+
+
+# -- the disk ------------------------------------------------------------------------------
+
+
+def test_too_little_space_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 5, 5))
+    with pytest.raises(NoDisk, match=r"no space on the disk: the data set takes 0.000 GB and 0.000 GB are free"):
+        dataset.prepare(tmp_path, SPEC)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_leaves_whole_shards_alone(tmp_path):
+    """By the limit on the size of a file, which anyone may lower: the second shard is larger than it."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(NoDisk, match="no space on the disk"):
+            dataset.prepare(tmp_path, SPEC)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_file_system_leaves_whole_shards_alone(tmp_path, stack, monkeypatch):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], capture_output=True).returncode:
+        pytest.skip("a file system of its own can only be mounted by root")
+    stack.callback(subprocess.run, ["umount", str(tmp_path)], check=True)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 0, 10**9))
+    with pytest.raises(NoDisk, match="no space on the disk"):
+        dataset.prepare(tmp_path, dataset.Spec(1000, 16, 500, 0, 3))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dataset.json", "shard_0000.bin", "shard_0001.bin"]
+    assert sorted(json.loads((tmp_path / "dataset.json").read_text())["shards"]) == ["0", "1"]
+
+
+@contextlib.contextmanager
+def nobody():
+    """Root may write anywhere, so not as root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_read_only_folder_is_told_and_serves_what_is_in_it(stack):
+    folder = pathlib.Path(tempfile.mkdtemp())
+    stack.callback(shutil.rmtree, folder)
+    dataset.prepare(folder, SPEC)
+    folder.chmod(0o555)
+    with nobody():
+        assert dataset.prepare(folder, SPEC)["reused"] == 3
+        for where in (folder, folder / "inner"):
+            with pytest.raises(NoDisk, match=r"cannot be written .*give a folder of your own with --data-dir"):
+                dataset.prepare(where, dataset.Spec(1000, 16, 500, 1, 1))
+    folder.chmod(0o755)
+
+
+def test_reads_are_cold_warm_or_mixed(tmp_path):
+    spec = dataset.Spec(4096, 128, 500, 0, 4)
+    dataset.prepare(tmp_path, spec)
+    source = dataset.OnDisk(tmp_path, spec)
+
+    def labelled():
+        before = pagecache.storage_bytes()
+        source.read(0, 4096)
+        return pagecache.label(spec.bytes, pagecache.storage_bytes() - before)
+
+    if pagecache.storage_bytes() is None:
+        pytest.skip("this system has no /proc/self/io")
+    pagecache.drop(source.paths)
+    first = labelled()
+    if first == "warm":
+        pytest.skip("this file system keeps its files in memory")
+    assert (first, labelled()) == ("cold", "warm")
+    pagecache.drop(source.paths[:2])
+    assert labelled() == "mixed"
+    source.close()
+
+
+def test_labels_by_their_bounds():
+    assert [pagecache.label(100, n) for n in (0, 10, 11, 89, 90, 130)] == [
+        "warm",
+        "warm",
+        "mixed",
+        "mixed",
+        "cold",
+        "cold",
+    ]
+    assert pagecache.label(100, None) is None
+
+
+# -- batches -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("samples", "batch", "ranks"), [(34, 4, 2), (32, 4, 2), (35, 4, 2), (9, 4, 1), (8, 8, 1)])
+def test_the_ranks_go_through_the_data_once(samples, batch, ranks):
+    plans = [loader.plan(samples, batch, rank, ranks) for rank in range(ranks)]
+    seen = sorted(n for spans in plans for span in spans for n in range(span.start, span.stop))
+    assert seen == list(range(samples - samples % (batch * ranks) % ranks))
+    assert len({len(spans) for spans in plans}) == 1
+    assert [span.full for span in plans[0]] == [True] * (samples // (batch * ranks)) + [False] * (
+        samples % (batch * ranks) >= ranks
+    )
+    assert all(span.full for span in loader.plan(samples, batch, 0, ranks, tail=False))
+
+
+def test_a_short_batch_is_no_step_of_the_statistics():
+    spans = loader.plan(10, 4, 0, 1)
+    assert measuring.full_steps(spans, [1.0, 1.0, 0.1]) == [1.0, 1.0]
+
+
+def test_the_loader_waits_and_says_how_long_and_passes_errors_on(tmp_path):
+    made = loader.Loader(dataset.InMemory(SPEC), loader.plan(10, 4, 0, 1), lambda arrays: arrays)
+    batches = list(made)
+    assert [span.samples for span, _ in batches] == [4, 4, 2]
+    assert len(made.waited) == 3
+    source, seen, target = batches[0][1]
+    np.testing.assert_array_equal(seen[:, 1:], target[:, :-1])
+    assert (seen[:, 0] == model.BEGIN).all()
+    assert source.shape == (4, 16)
+    assert len(list(made.first(7))) == 7
+    next(made.first(7))  # left in the middle: nothing waits for the rest
+    broken = loader.Loader(dataset.InMemory(SPEC), made.spans, lambda arrays: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(broken)
+
+
+# -- memory --------------------------------------------------------------------------------
+
+
+def fit(budget, most=10_000, base=1000, each=10, breaks_at=10**9):
+    return fitting.Fit(lambda b: None if b >= breaks_at else base + each * b, budget, most)
+
+
+def test_the_largest_batch_is_predicted_and_tried():
+    chosen = fit(6005).choose()
+    assert (chosen["batch_size"], chosen["predicted_batch_size"], chosen["measured_peak_bytes"]) == (500, 500, 6000)
+    assert chosen["fit"]["slope"] == pytest.approx(10)
+    assert len(chosen["peaks_bytes"]) >= 4
+
+
+def test_a_batch_that_does_not_fit_after_all_is_made_smaller():
+    chosen = fit(6005, breaks_at=480).choose()
+    assert (chosen["tried_first"], chosen["batch_size"]) == (500, 475)
+    assert fit(6005, breaks_at=9).choose()["batch_size"] == 8
+
+
+def test_samples_bound_the_batch_and_a_budget_too_small_is_told():
+    assert fit(6005, most=20).choose()["limited_by_samples"]
+    assert fit(6005, each=0, most=64).choose()["batch_size"] == 64
+    with pytest.raises(NoMemory, match="a batch of one sample takes"):
+        fit(500).choose()
+    with pytest.raises(NoMemory, match="more than there is"):
+        fit(500, breaks_at=1).choose()
+
+
+def test_out_of_memory_names_the_batch_to_try():
+    with pytest.raises(NoMemory, match="out of memory with --batch-size 64: try --batch-size 32"), fitting.fitting(64):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(NoMemory, match="try a smaller model"), fitting.fitting(1):
+        raise MemoryError
+    with pytest.raises(RuntimeError, match="else"), fitting.fitting(1):
+        raise RuntimeError("something else")

@@ -1,0 +1,328 @@
+"""The encoder-decoder benchmark: its formulas against what torch counts, its data against damage, and real runs."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.core import results
+from benchmarks.core.ranks import World
+from benchmarks.transformer import benchmark, dataset, engine_gt, fitting, launch, loader, model
+from benchmarks.transformer.engines import TorchEngine
+from benchmarks.transformer.options import DEFAULTS, parser
+from benchmarks.transformer.problems import BadInput
+from tests.processes import ROOT, environment, wait_until
+
+FOLDER = ROOT / "benchmarks" / "transformer"
+TINY = [
+    *("--d-model", "16", "--nhead", "2", "--num-encoder-layers", "1", "--num-decoder-layers", "1"),
+    *("--dim-feedforward", "32", "--vocab-size", "64", "--seq-len", "8", "--batch-size", "4", "--num-samples", "34"),
+    *("--epochs", "2", "--warmup-epochs", "0", "--warmup-steps", "1"),
+]
+ALONE = World(0, 1, 0, torch.device("cpu"), "gloo", members=[{"host": "here", "gpu": None, "pid": os.getpid()}])
+
+
+def command(*flags, ranks=1):
+    return [sys.executable, str(FOLDER / "launch.py"), *flags], environment(
+        BENCH_PROCESSES=str(ranks), OMP_NUM_THREADS="1"
+    )
+
+
+def run(folder, *flags, ranks=1, code=0, **options):
+    words, env = command(*flags, ranks=ranks)
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=110, **options)
+    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def record(folder):
+    (path,) = pathlib.Path(folder).glob("results/*.json")
+    data = results.load(path)
+    assert not results.problems(data)
+    return data
+
+
+def tiny(*flags):
+    return benchmark.options([*TINY, *flags])
+
+
+# -- formulas ------------------------------------------------------------------------------
+
+#: name -> parameters, forward FLOPs of a sample
+TABLE = {
+    "3.5M": (3_486_208, 1_543_503_872),
+    "60M": (52_529_152, 27_111_981_056),
+    "220M": (211_061_760, 111_937_585_152),
+    "2.9B": (2_853_707_776, 3_058_016_714_752),
+}
+
+
+@pytest.mark.parametrize("name", model.NAMED)
+def test_parameters_and_flops_are_what_torch_counts(name):
+    sizes = model.NAMED[name]
+    with torch.device("meta"):
+        made = model.build(torch, sizes)
+        tokens = torch.zeros(1, sizes.seq_len, dtype=torch.long)
+    assert (model.check_parameters(made, sizes), model.forward_flops(sizes)) == TABLE[name]
+    with FlopCounterMode(display=False) as counted:
+        scores = made(tokens, tokens)
+        assert counted.get_total_flops() == model.forward_flops(sizes)
+        scores.sum().backward()
+    assert counted.get_total_flops() == model.training_flops(sizes)
+
+
+def test_the_body_is_that_of_the_formula():
+    sizes = model.NAMED["60M"]
+    assert model.parameters(sizes) - 2 * sizes.vocab_size * sizes.d_model == 44_140_544
+
+
+def test_a_count_that_is_not_the_formulas_is_an_error():
+    with pytest.raises(AssertionError, match="by formula"):
+        model.check_parameters(torch.nn.Linear(2, 2), model.NAMED["60M"])
+
+
+# -- options -------------------------------------------------------------------------------
+
+REFUSED = {
+    "--nhead 3": "--nhead 3 does not divide --d-model 16: try --nhead 1 or 2 or 4",
+    "--num-samples 3": "give 4 or more",
+    "--num-shards 2": "needs --data-dir",
+    "--target-vram 0.5": "leave --batch-size out",
+    "--engine gt --compile": "leave it out",
+}
+
+
+@pytest.mark.parametrize("flags", REFUSED)
+def test_what_cannot_be_run_is_refused(flags):
+    with pytest.raises(BadInput, match=REFUSED[flags]):
+        tiny(*flags.split())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--epochs 0", "--seq-len x", "--target-vram 1.5", "--target-vram 5XB", "--target-vram .", "--amp-dtype fp8"],
+)
+def test_what_is_no_value_is_refused(flags, capsys):
+    with pytest.raises(SystemExit) as ended:
+        tiny(*flags.split())
+    assert ended.value.code == 2
+    assert flags.split()[1] in capsys.readouterr().err
+
+
+def test_gt_on_several_workers_is_not_there_yet(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BadInput, match="on 2 workers: data parallel training is not there yet"):
+        tiny("--engine", "gt")
+
+
+FLAGS = [
+    *("epochs", "warmup-epochs", "warmup-steps", "batch-size", "seq-len", "vocab-size", "d-model", "nhead"),
+    *("num-encoder-layers", "num-decoder-layers", "dim-feedforward", "data-dir", "num-shards", "num-samples", "no-amp"),
+    *("amp-dtype", "compile", "engine", "results-dir", "target-vram"),
+]
+
+
+def test_help_explains_every_flag():
+    text = parser().format_help()
+    for name in FLAGS:
+        assert f"--{name}" in text
+    assert all(action.help for action in parser()._actions)
+
+
+def test_defaults_are_the_seeds_on_a_gpu_and_small_without():
+    given = parser().parse_args([])
+    gpu, cpu = (benchmark.resolve(given, cuda) for cuda in (True, False))
+    assert gpu.sizes == model.Sizes()
+    assert (gpu.precision, gpu.epochs, gpu.warmup_epochs, gpu.data_dir) == ("fp16", 3, 1, None)
+    assert (cpu.precision, cpu.num_samples) == ("fp32", DEFAULTS["num_samples"][1])
+    full = benchmark.resolve(parser().parse_args(["--num-samples", "full"]), True)
+    assert full.num_samples == 7_324_218
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0.9", 0.9), ("90%", 0.9), ("60GiB", 60 * 2**30), ("1.5 gb", 1_500_000_000)]
+)
+def test_target_vram_is_a_share_or_an_amount(text, value):
+    assert parser().parse_args(["--target-vram", text]).target_vram == value
+
+
+def test_the_script_passes_on_what_is_not_its_own():
+    script = [str(FOLDER / "run_benchmark.sh"), "--single", "--full", "--disk", "--batch-size", "64"]
+    done = subprocess.run(script, env=os.environ | {"PYTHON": "echo"}, capture_output=True, text=True, check=True)
+    words = done.stdout.split()
+    assert words[1:] == ["--single", "--num-samples", "full", "--data-dir", "data", "--batch-size", "64"]
+    helped = subprocess.run([script[0], "--help"], env=os.environ | {"PYTHON": "echo"}, capture_output=True, text=True)
+    assert "--single" in helped.stdout
+    assert helped.stdout.split()[-1] == "--help"
+
+
+def test_one_process_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    assert (launch.processes(False), launch.processes(True)) == (8, 1)
+
+
+def test_file_names_are_safe_and_a_cpu_says_so():
+    gpu = torch.device("cuda", 0)
+    assert benchmark.file_stem(gpu, "NVIDIA H200", 8) == "bench_H200_8gpu"
+    assert benchmark.file_stem(gpu, "Tesla V100/16 GB", 1) == "bench_Tesla-V100-16-GB_1gpu"
+    assert benchmark.file_stem(torch.device("cpu"), "x", 2) == "bench_CPU_2ranks"
+
+
+# -- engines -------------------------------------------------------------------------------
+
+
+def test_skipped_steps_are_counted_by_what_the_optimizer_did():
+    engine = TorchEngine(tiny("--no-amp"), ALONE)
+    engine.scaler = torch.amp.GradScaler("cpu", init_scale=float("inf"))  # no gradient survives this
+    batch = engine.stage(loader.tensors(dataset.generated(dataset.Spec(4, 8, 64), 0, 4)))
+    engine.begin()
+    for _ in range(3):
+        engine.step(batch)
+    steps = engine.finish()
+    assert (steps.skipped, len(steps.seconds), len(steps.losses)) == (3, 3, 3)
+    engine.close()
+
+
+def test_target_vram_chooses_on_a_real_engine():
+    words = [w for w in TINY if w not in ("--batch-size", "4")]
+    config = benchmark.options([*words, "--target-vram", "64GiB"])
+    chosen = fitting.choose_batch(config, ALONE, TorchEngine, benchmark._spec(config))
+    assert 1 <= chosen["batch_size"] <= 34
+    assert chosen["measured_peak_bytes"] <= chosen["budget_bytes"]
+
+
+def losses_of_torch(config, steps):
+    """The losses the run on one rank must show, from the same engine by hand."""
+    engine, spec = TorchEngine(config, ALONE), benchmark._spec(config)
+    data = loader.Loader(dataset.InMemory(spec), loader.plan(34, 4, 0, 1), engine.stage)
+    engine.begin()
+    for _, batch in data.first(1):
+        engine.step(batch)
+    for _, batch in data.first(steps):
+        engine.step(batch)
+    found = engine.finish().losses
+    engine.close()
+    return found[1:]
+
+
+# -- real runs -----------------------------------------------------------------------------
+
+
+def test_ddp_and_fsdp_on_two_ranks(tmp_path):
+    done = run(tmp_path, *TINY, "--data-dir", "data", "--num-shards", "2", ranks=2)
+    ddp = record(tmp_path)
+    assert "7,680 parameters" in done.stdout
+    assert "no GPU found" in done.stdout
+    assert (ddp["status"], ddp["world_size"], ddp["config"]["global_batch_size"]) == ("complete", 2, 8)
+    assert ddp["name"] == "bench_CPU_2ranks"
+    assert ddp["config"]["data"] == "disk"
+    for e in ddp["results"]["epochs"].values():
+        # 4 full steps and a short one, of which one sample a rank: counted, and not timed
+        assert (e["samples"], e["steps"], e["timing"]["count"], len(e["losses"])) == (34, 5, 4, 5)
+        assert e["samples_per_s"] == pytest.approx(34 / e["wall_s"])
+        assert e["io"]["logical_bytes"] == 34 * 32
+    made = ddp["results"]["summary"]
+    assert made["mfu"]["mfu"] is None
+    assert made["communication"]["step_s"] > 0
+    assert ddp["results"]["data"]["written"] == 2
+    shutil.rmtree(tmp_path / "results")
+
+    half = ["--engine", "fsdp", "--amp-dtype", "fp16", "--page-cache", "keep"]
+    run(tmp_path, *TINY, "--data-dir", "data", "--num-shards", "2", *half, ranks=2)
+    fsdp = record(tmp_path)
+    assert fsdp["results"]["data"]["reused"] == 2
+    assert fsdp["results"]["epochs"]["2"]["io"]["label"] == "warm"
+    assert "cached_io" in [reason["code"] for reason in fsdp["verdict"]["reasons"]]
+    assert fsdp["results"]["summary"]["skipped_steps"] == 0
+    for number in "12":
+        ours, theirs = (r["results"]["epochs"][number]["losses"] for r in (fsdp, ddp))
+        assert ours == pytest.approx(theirs, rel=5e-3)
+
+
+def test_gt_sees_the_losses_of_torch_and_one_table_shows_both(tmp_path):
+    run(tmp_path, *TINY, "--engine", "gt", "--results-dir", "both")
+    run(tmp_path, *TINY, "--results-dir", "both")
+    gt, ddp = (results.load(p) for p in sorted(tmp_path.glob("both/*.json")))
+    assert (gt["config"]["engine"], ddp["config"]["engine"]) == ("gt", "ddp")
+    expected = losses_of_torch(tiny(), 18)
+    for data in (gt, ddp):
+        assert data["status"] == "complete"
+        found = [loss for e in data["results"]["epochs"].values() for loss in e["losses"]]
+        assert found == pytest.approx(expected, rel=1e-4)
+    script = [sys.executable, str(FOLDER / "compare_results.py"), "both", "--html", "out.html"]
+    done = subprocess.run(script, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert " gt " in done.stdout
+    assert (tmp_path / "out.html").read_text().count("<tr>") == 3
+
+
+def test_what_one_rank_cannot_do_ends_all_with_its_code(tmp_path):
+    done = run(tmp_path, *TINY, "--data-dir", "/proc/nowhere", ranks=2, code=4)
+    assert done.stderr.count("failed: /proc/nowhere: ") == 1
+    assert "Traceback" not in done.stderr
+    assert record(tmp_path)["status"] == "failed"
+
+
+def test_bad_input_is_said_once(tmp_path):
+    done = run(tmp_path, *TINY, "--nhead", "3", code=2)
+    assert done.stderr.count("--nhead 3 does not divide --d-model 16") == 1
+
+
+def test_out_of_memory_ends_with_the_batch_to_try(tmp_path):
+    words = [*TINY, "--vocab-size", "60000", "--batch-size", "5000", "--num-samples", "5000"]  # 9.6 GB of scores
+    limit = 6 * 2**30
+    done = run(tmp_path, *words, code=3, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert "out of memory with --batch-size 5000: try --batch-size 2500" in done.stderr
+    assert record(tmp_path)["status"] == "failed"
+
+
+def interrupted(folder, until, *flags):
+    """Ctrl-C once something is there; the record that is left."""
+    words, env = command(*flags)
+    process = subprocess.Popen(words, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: until() or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    data = record(folder)
+    assert (data["status"], data["verdict"]["valid"]) == ("interrupted", False)
+    return data
+
+
+def test_ctrl_c_in_the_middle_leaves_a_valid_record(tmp_path):
+    def until():
+        return any("epochs" in results.load(path)["results"] for path in tmp_path.glob("results/*.json"))
+
+    data = interrupted(tmp_path, until, *TINY, "--epochs", "100000")
+    assert data["results"]["epochs"]["1"]["samples"] == 34
+    assert "summary" not in data["results"]
+
+
+def test_ctrl_c_while_data_are_written_leaves_whole_shards(tmp_path):
+    spec = dataset.spec_of(400_000, 64, 64, 0, 100)
+    words = ["--seq-len", "64", "--num-samples", "400000", "--num-shards", "100", "--data-dir", "data"]
+    folder = tmp_path / "data"
+    interrupted(tmp_path, lambda: (folder / "shard_0002.bin").exists(), *TINY, *words)
+    left = sorted(p.name for p in folder.iterdir())
+    shards = [name for name in left if name.startswith("shard")]
+    assert left == ["dataset.json", *shards]
+    assert len(shards) < 100
+    assert {(folder / name).stat().st_size for name in shards} == {spec.bytes // 100}
+
+
+def test_the_engines_share_one_protocol():
+    assert {name for name in dir(engine_gt.GtEngine) if not name.startswith("_")} >= {
+        "stage", "begin", "step", "finish", "reset_memory", "memory", "recover", "close",
+    }  # fmt: skip

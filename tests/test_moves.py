@@ -1,0 +1,102 @@
+"""Every way from one layout to another, tried on real blocks: what arrives is what left."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gt.dispatcher.layouts import Layout, Mesh
+from gt.dispatcher.moves import Step, cost, route, share
+from gt.dispatcher.moves import ALONE
+from gt.ops.placement import P, Partial, Placement, R, Shard
+from gt.types import TensorType
+from gt.worker.plane_local import Board, LocalPlane
+
+MESHES = [Mesh((0,)), Mesh((1,)), Mesh((0, 1)), Mesh((2, 1, 3)), Mesh((2, 3)), Mesh((0, 1, 2, 3), (2, 2))]
+SHAPES = [(5, 4), (1, 3), (0, 2)]
+Blocks = dict[int, Any]
+
+
+def placements(mesh: Mesh, terms: str) -> list[tuple[Placement, ...]]:
+    each: list[Placement] = [R, Shard(0), Shard(1), Partial(terms)]
+    return list(itertools.product(each, repeat=len(mesh.shape)))
+
+
+def cut(whole: Any, layout: Layout, rng: Any) -> Blocks:
+    """Each worker's block; terms are noise that adds up to the value."""
+    blocks = {}
+    for worker in layout.workers:
+        starts, sizes = layout.block(whole.shape, worker)
+        blocks[worker] = whole[tuple(slice(s, s + n) for s, n in zip(starts, sizes, strict=True))].copy()
+    for axis, placement in enumerate(layout.placements):
+        if placement == P:
+            lines = {layout.mesh.line(axis, worker) for worker in layout.workers}
+            for line in lines:
+                for worker in line[1:]:
+                    noise = rng.integers(-9, 9, blocks[worker].shape).astype(whole.dtype)
+                    blocks[line[0]] = blocks[line[0]] - noise
+                    blocks[worker] = noise
+    return blocks
+
+
+def joined(blocks: Blocks, layout: Layout, shape: tuple[int, ...]) -> Any:
+    """The value the blocks stand for; replicas must agree."""
+    whole = np.full(shape, -(10**6))
+    totals: dict[Any, Any] = {}
+    for worker in layout.workers:
+        at = tuple(
+            c for c, p in zip(layout.mesh.places[worker], layout.placements, strict=True) if not isinstance(p, Partial)
+        )
+        totals[at] = totals.get(at, 0) + blocks[worker]
+    for worker in layout.workers:
+        at = tuple(
+            c for c, p in zip(layout.mesh.places[worker], layout.placements, strict=True) if not isinstance(p, Partial)
+        )
+        starts, sizes = layout.block(shape, worker)
+        region = tuple(slice(s, s + n) for s, n in zip(starts, sizes, strict=True))
+        assert (whole[region] == -(10**6)).all() or (whole[region] == totals[at]).all()
+        whole[region] = totals[at]
+    return whole
+
+
+def run(step: Step, t: TensorType, blocks: Blocks) -> Blocks:
+    if step.alone:
+        return {w: alone(step, t, w, blocks[w]) for w in step.target.workers}
+    board, flights = Board(), {}
+    groups = {share(step, t, w)[0] for w in step.workers}
+    for number, members in enumerate(sorted(groups)):
+        for rank, worker in enumerate(members):
+            plane = LocalPlane(board, worker)
+            plane.join(number, members, rank, f"local:{members[0]}", "gloo")
+            flights[worker] = plane.start(number, step.kind, blocks.get(worker), share(step, t, worker)[1])
+    return {w: flights[w].result() for w in step.target.workers}
+
+
+def alone(step: Step, t: TensorType, worker: int, block: Any) -> Any:
+    how = ALONE[step.kind](step, t, worker)
+    if "mine" in how:
+        return block if how["mine"] else block * 0
+    return block[tuple(slice(s, s + n) for s, n in zip(how["starts"], how["sizes"], strict=True))]
+
+
+@pytest.mark.parametrize("target", MESHES, ids=str)
+@pytest.mark.parametrize("source", MESHES, ids=str)
+def test_what_arrives_is_what_left(source: Mesh, target: Mesh) -> None:
+    rng = np.random.default_rng(0)
+    for shape, a, b in itertools.product(SHAPES, placements(source, "sum"), placements(target, "sum")):
+        t, start, end = TensorType(shape), Layout(source, a), Layout(target, b)
+        whole = rng.integers(-9, 9, shape).astype(np.float64)
+        now, blocks = start, cut(whole, start, rng)
+        np.testing.assert_array_equal(joined(blocks, start, shape), whole)
+        steps = route(t, start, end)
+        for step in steps:
+            assert step.source is now
+            blocks, now = run(step, t, blocks), step.target
+            for worker in now.workers:
+                assert blocks[worker].shape == now.local(t, worker).shape
+        assert now is end
+        np.testing.assert_array_equal(joined(blocks, end, shape), whole, err_msg=f"{start} -> {end}")
+        assert (cost(t, start, end) > 0) >= any(not step.alone for step in steps)
