@@ -37,8 +37,8 @@ COLUMNS = (
     *("workers", "batch", "step ms", "busy", "exposed", "moving", "speedup", "efficiency", "moves"),
     *("*ms", "*instr/s", "*messages"),
 )
-LEGEND = """  step ms: predicted; busy, exposed, moving: the share of it a worker computes, waits for collectives, and has them
-  under way; moves: collectives a step; *: the dispatcher's own load a step, its time measured here
+LEGEND = """  step ms: predicted; busy, exposed, moving: the shares of it a worker computes, waits for collectives,
+  and has collectives under way; moves: collectives a step; *: the dispatcher's own load a step, its time measured here
 """
 
 

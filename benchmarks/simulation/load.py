@@ -129,13 +129,15 @@ class Drive:
             peers = action.peers if isinstance(action, SendAll) else (action.peer,)
             self.load.messages += len(peers)
             if isinstance(action.message, Execute):
-                done = Done(action.message.client, action.message.weight, 100)
+                # a microsecond a word is what small instructions take: the dispatcher's turns are as long as in earnest
+                done = Done(action.message.client, action.message.weight, len(action.message.stream))
                 return [(peer, done) for peer in peers]
         return []
 
 
 def instructions(core: Dispatcher, stream: list[Any]) -> int:
     """How many there are in a stream of the only client; frees and reads count as none."""
+    assert core.clients, "the dispatcher refused the program"
     codes = next(iter(core.clients.values())).codes
     i = count = 0
     while i < len(stream):

@@ -297,8 +297,8 @@ class Dispatcher(Giving):
         weight, cost, among = finished
         if (client := self.clients.get(m.client)) is not None:
             if cost > 0:
-                # one odd measurement must not swing the pace far
-                client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** 0.25
+                # one odd measurement must not swing the pace far, nor the same one of many workers
+                client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** (0.25 / among)
                 client.pace = min(100.0, max(0.001, client.pace))
             client.used += (m.micros - cost) / among
             client.done += weight
