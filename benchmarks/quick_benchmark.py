@@ -16,9 +16,10 @@ if __name__ == "__main__":
     # the root of the repository instead of this folder: modules have one name, wherever this is started
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+import gt
 from benchmarks.autoshard import suite
 from benchmarks.autoshard.system import System
-from benchmarks.core.ranks import BAD_INPUT, BadInput
+from benchmarks.core.ranks import BAD_INPUT, FAILED, BadInput
 from gt.launch.local import visible_gpus
 
 
@@ -36,6 +37,9 @@ def main(words: list[str] | None = None) -> int:
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except gt.GtError as error:
+        print(f"the system did not start: {error}", file=sys.stderr)
+        return FAILED
 
 
 if __name__ == "__main__":

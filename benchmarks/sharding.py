@@ -52,6 +52,9 @@ class Sizes:
 FULL = Sizes(15, (4096, 1024, 1024), (2048, 256, 1024, 1024, 16), 3, 9107)
 QUICK = Sizes(3, (512, 256, 256), (256, 64, 128, 16), 2, 9107)
 
+#: additions in a row, for the dispatcher alone
+CHAIN = 2000
+
 
 @dataclass
 class Row:
@@ -89,7 +92,7 @@ def _adds() -> Any:
 
 def _chain(x: Any) -> Any:
     y = x
-    for _ in range(2000):
+    for _ in range(CHAIN):
         y = y + x
     return y
 
@@ -134,11 +137,13 @@ class Sides:
     def __init__(self, setup: Callable[[], Any], step: Callable[[Any], Any], settings: dict[str, int | None]) -> None:
         self.step, self.settings = step, settings
         self.made: dict[str, Any] = {}
+        #: what the first and the second step gave
+        self.values: dict[str, list[float]] = {}
         for name in settings:
             self._set(name)
             gt.manual_seed(0)
             self.made[name] = setup()
-            self.values = [float(self._read(name)) for _ in range(2)]
+            self.values[name] = [self._read(name) for _ in range(2)]
 
     def _set(self, name: str) -> None:
         count = self.settings[name]

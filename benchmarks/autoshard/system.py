@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ class System:
             raise BadInput(
                 f"--gpus {workers}: there are {len(self.gpus)} GPU(s) here; GT_SHARE_GPUS=1 lets workers share"
             )
+        _check_free(port)
         self._children: list[subprocess.Popen[bytes]] = []
         self._token = os.environ.get("GT_TOKEN")
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the system runs)
@@ -97,3 +99,15 @@ class System:
         del os.environ["GT_TOKEN"]
         if self._token is not None:
             os.environ["GT_TOKEN"] = self._token
+
+
+def _check_free(port: int) -> None:
+    """Somebody else's server there would refuse us, and not say why."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise BadInput(
+                f"--port {port} cannot be used ({error.strerror}): give another, or stop what runs there"
+            ) from None
