@@ -1,12 +1,13 @@
-"""What the system is doing, for people: ``gt.debug.get_worker_stats()``, ``print_tape()``, ``memory()``."""
+"""What the system is doing, for people: workers, memory, the last instructions, where tensors lie and why."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any, TextIO
 
-from gt.client import sites
+from gt.client import located, sites
 from gt.client.connect import session
+from gt.client.tensor import Tensor
 from gt.ops import Signature
 from gt.wire.messages import FETCH, RESET
 
@@ -27,6 +28,17 @@ def memory() -> dict[str, dict[str, Any]]:
         }
         for s in session().ask()
     }
+
+
+def show_layout(x: Tensor, file: TextIO | None = None) -> None:
+    """A picture, in text, of which worker has which part of a tensor."""
+    print(located.picture(x), file=file or sys.stdout)
+
+
+def explain(x: Tensor) -> str:
+    """Why a tensor lies where it does, and what it cost to bring it there."""
+    found = located.layout(x)
+    return "\n".join([f"{x._type} lies as {found!r}" if found.workers else str(x._type), *found.story])
 
 
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:

@@ -39,6 +39,8 @@ from gt.wire.messages import (
     Checked,
     Configure,
     Credit,
+    Locate,
+    Located,
     NoValue,
     PartTaken,
     Place,
@@ -223,11 +225,20 @@ class Session(Codes):
         return pending.buffer
 
     def ask(self) -> list[WorkerStats]:
+        found: list[WorkerStats] = self._question(Ask).workers
+        return found
+
+    def locate(self, id: int, shape: tuple[int, ...]) -> Located:
+        """Where a tensor lies, and why."""
+        found: Located = self._question(Locate, id, shape)
+        return found
+
+    def _question(self, kind: Any, *what: Any) -> Any:
         self.flush()
         request = self._requests()
-        answers: list[list[WorkerStats]] = []
+        answers: list[Any] = []
         self._pending[request] = answers
-        self.send([encode(Ask(request))])
+        self.send([encode(kind(request, *what))])
         self.await_(lambda: bool(answers))
         return answers[0]
 
@@ -324,9 +335,9 @@ class Session(Codes):
     def _part_taken(self, m: PartTaken, frames: object) -> None:
         self.uploads.taken(m)
 
-    def _answer(self, m: Answer, frames: object) -> None:
+    def _answer(self, m: Answer | Located, frames: object) -> None:
         if (answers := self._pending.pop(m.request, None)) is not None:
-            answers.append(m.workers)
+            answers.append(m)
 
     # -- the end -------------------------------------------------------------------------
 
@@ -371,4 +382,5 @@ HANDLERS: dict[type, Callable[[Session, Any, Any], None]] = {
     NoValue: Session._no_value,
     PartTaken: Session._part_taken,
     Answer: Session._answer,
+    Located: Session._answer,
 }

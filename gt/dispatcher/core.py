@@ -37,6 +37,7 @@ from gt.dispatcher.questions import MOST, Questions
 from gt.dispatcher.segments import Segment
 from gt.dispatcher.signals import Signals
 from gt.dispatcher.state import Client, Peer, Worker
+from gt.dispatcher.story import locate
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.messages import (
@@ -49,6 +50,7 @@ from gt.wire.messages import (
     Drop,
     Hello,
     Leave,
+    Locate,
     Message,
     NoValue,
     Part,
@@ -354,10 +356,10 @@ class Dispatcher(Giving):
 
     # -- questions -----------------------------------------------------------------------
 
-    def _ask(self, client: Client, m: Ask, rest: object) -> None:
+    def _ask(self, client: Client, m: Ask | Locate, rest: object) -> None:
         if len(client.questions) >= MOST:
             raise Violation(f"more than {MOST} questions at once")
-        client.questions.append(m.request)
+        client.questions.append(m)
         self._put_questions(client)
 
     def _put_questions(self, client: Client) -> None:
@@ -365,10 +367,13 @@ class Dispatcher(Giving):
         if client.queue and self.workers:
             return
         questions, client.questions = client.questions, []
-        for request in questions:
-            self.asked.ask(client.id, request, set(self.workers))
+        for question in questions:
+            if isinstance(question, Locate):
+                self._send(client, locate(client, question))
+                continue
+            self.asked.ask(client.id, question.request, set(self.workers))
             for worker in self.workers.values():
-                self._send(worker, Query(client.id, request))
+                self._send(worker, Query(client.id, question.request))
         self._answer()
 
     def _report(self, worker: Worker, m: Report, rest: object) -> None:
@@ -387,6 +392,7 @@ HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] =
     (Client, Part): Dispatcher._part,
     (Client, PartTaken): Dispatcher._part_taken_by_client,
     (Client, Ask): Dispatcher._ask,
+    (Client, Locate): Dispatcher._ask,
     (Client, Bye): Dispatcher._bye,
     (Worker, Bye): Dispatcher._bye,
     (Worker, Done): Dispatcher._done,

@@ -102,7 +102,9 @@ class _Cutting:
         for o, placement in zip(outs, row.outs, strict=True):
             want = wanted[o]
             if want is not None:
-                moved += move_cost(self.outs[o].nbytes, placement, want, n)
+                # to make it there at once is better than to make it all and keep a part
+                nbytes = self.outs[o].nbytes
+                moved += move_cost(nbytes, placement, want, n) + (nbytes * LOCAL if placement != want else 0)
             elif moved >= START and isinstance(placement, Partial) and not made_of_terms:
                 moved += self.outs[o].nbytes * (n - 1) / n
         return moved

@@ -12,7 +12,7 @@ from gt.dispatcher.signals import Signals
 from gt.ops import Signature
 from gt.types import BYTES, TensorType
 from gt.wire.codec import encode
-from gt.wire.messages import Definition, Submit, WorkerInfo
+from gt.wire.messages import Ask, Definition, Locate, Submit, WorkerInfo
 
 Peer = bytes
 
@@ -87,8 +87,8 @@ class Client:
     parts_ahead: int = 0
     #: transfer -> where its parts went, until an instruction uses it
     transfers: dict[int, Where] = field(default_factory=dict)
-    #: requests of questions that wait for the end of the queue
-    questions: list[int] = field(default_factory=list)
+    #: questions that wait for the end of the queue
+    questions: list[Ask | Locate] = field(default_factory=list)
     #: the last submission received
     serial: int = 0
     #: weights: received, done, and done as far as the client was told

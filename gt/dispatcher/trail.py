@@ -1,10 +1,11 @@
 """GT_INSTRUCTION_LOG: one line an instruction, as it passes the dispatcher.
 
     12:31:07.482913 | #17 | RECV | client:1 | matmul(float32[8,4], float32[4,4]) | 128B | client:1 out=9 in=7,8
-    12:31:07.483020 | #18 | WORKER_SEND | worker:0 | matmul(…) | 128B | client:1 out=9 in=7,8
+    12:31:07.483020 | #18 | WORKER_SEND | worker:0 | matmul(…) | 128B | client:1 out=9 in=7,8 shard=S(0) on workers 0,1
 
 RECV and SEND are the client's side, WORKER_SEND and WORKER_RECV the workers'. The size is the result's. Failures say
-ERROR. A message that is no instruction has the number 0.
+ERROR. What was emitted under a signal names it, and what goes to several workers says how it is cut. A message that is
+no instruction has the number 0.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import time
 from typing import Any
 
 from gt.dispatcher.actions import Send
+from gt.dispatcher.book import Told
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.forward import NONSENSE
 from gt.dispatcher.state import Client, Peer
 from gt.wire.messages import (
     FETCH,
+    READ,
     RESET,
     Alive,
     Done,
@@ -90,6 +93,11 @@ class Trail:
         if code == FETCH:
             self._line(self._count, event, who, "fetch", 0, f"client:{client.id} id={stream[i + 2]}")
             return 3
+        if code == READ:
+            self._line(self._count, event, who, "read", 0, f"client:{client.id} id={stream[i + 2]}")
+            return 4
+        if (told := client.book.told.get(code)) is not None:
+            return self._told(event, who, client, told, stream, i)
         coded = client.codes.get(code)
         if coded is None:  # forgotten by now, or never known: where the next one begins nobody can tell
             self._line(self._count, event, who, f"code {code}", 0, f"client:{client.id}")
@@ -98,13 +106,26 @@ class Trail:
         outs = ",".join(map(str, stream[i + 2 : i + coded.start]))
         ins = ",".join(str(stream[i + o]) for o in coded.offsets)
         size = sum(t.nbytes for t in signature.outs)
-        self._line(self._count, event, who, str(signature), size, f"client:{client.id} out={outs} in={ins}")
+        details = f"client:{client.id} out={outs} in={ins}{_under(coded.definition.signal)}"
+        self._line(self._count, event, who, str(signature), size, details)
         return coded.width
+
+    def _told(self, event: str, who: str, client: Client, told: Told, stream: list[Any], i: int) -> int:
+        """What the dispatcher made of an instruction for several workers, or a move it put before."""
+        outs = ",".join(map(str, stream[i + 2 : i + told.start]))
+        ins = ",".join(str(stream[i + o]) for o in told.offsets)
+        details = f"client:{client.id} out={outs} in={ins} shard={told.layout}{_under(told.signal)}"
+        self._line(self._count, event, who, told.text, told.nbytes, details)
+        return told.width
 
     def _line(self, number: int, event: str, who: str, what: str, size: int, details: str) -> None:
         now = time.time()
         stamp = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1e6):06d}"
         self._file.write(f"{stamp} | #{number} | {event} | {who} | {what} | {size}B | {details}\n")
+
+
+def _under(signal: str) -> str:
+    return f" signal={signal}" if signal else ""
 
 
 def _details(message: Any) -> str:

@@ -1,7 +1,7 @@
 """Every message that crosses a wire, and nothing else: frozen data without behaviour.
 
-    client ──Hello, Configure, Submit, Part, Ask, Bye──▶ dispatcher
-    client ◀──Welcome, Refused, Credit, Trouble, Advice, Blocks, values, Answer── dispatcher
+    client ──Hello, Configure, Submit, Part, Ask, Locate, Bye──▶ dispatcher
+    client ◀──Welcome, Refused, Credit, Trouble, Advice, Blocks, values, Answer, Located── dispatcher
                         dispatcher ──Welcome, Admit, Define, Execute, Leave, Part, Query, Drop──▶ worker
                         dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
 
@@ -194,6 +194,26 @@ class Ask(Message, frozen=True, array_like=True, tag=True):
     """How are the workers? Answered by `Answer`."""
 
     request: int
+
+
+class Locate(Message, frozen=True, array_like=True, tag=True):
+    """Where does this tensor lie, and why? Answered by `Located`."""
+
+    request: int
+    id: int
+    shape: tuple[int, ...]
+
+
+class Located(Message, frozen=True, array_like=True, tag=True):
+    request: int
+    workers: list[int]
+    #: of the mesh
+    shape: list[int]
+    placements: list[str]
+    #: (worker, starts, sizes)
+    blocks: list[tuple[int, tuple[int, ...], tuple[int, ...]]]
+    #: how it came there, in lines
+    story: list[str]
 
 
 class Bye(Message, frozen=True, array_like=True, tag=True):
@@ -390,7 +410,7 @@ class Report(Message, frozen=True, array_like=True, tag=True):
     stats: WorkerStats
 
 
-ToDispatcher = Hello | Configure | Submit | Part | PartTaken | Ask | Bye | Done | Trouble | Reply | Report
+ToDispatcher = Hello | Configure | Submit | Part | PartTaken | Ask | Locate | Bye | Done | Trouble | Reply | Report
 ToClient = (
     Welcome
     | Refused
@@ -405,6 +425,7 @@ ToClient = (
     | NoValue
     | PartTaken
     | Answer
+    | Located
     | Roster
 )
 ToWorker = Welcome | Refused | Alive | Admit | Define | Leave | Execute | Part | PartTaken | Drop | Query
