@@ -20,8 +20,8 @@ from benchmarks.simulation import calibrate
 from benchmarks.simulation.machine import read
 from benchmarks.simulation.workloads import Workload, mlp, mlp_step
 from tests.processes import ROOT, free_port
-from tests.processes import environment as clean
 from tests.processes import System as Processes
+from tests.processes import environment as clean
 
 near = pytest.approx
 TINY = ("--quick", "--scale", "0.02", "--iters", "2")
