@@ -257,7 +257,7 @@ class Dispatcher(Giving):
     def _has_room(self, client: Client) -> bool:
         """May all the workers it has work on get more of it?"""
         home = self._home(client)
-        return home is not None and all(self.workers[w].free_for(client.id, AHEAD) for w in client.told)
+        return home is not None and client.has_room(self.workers, AHEAD)
 
     def _home(self, client: Client) -> Worker | None:
         """The worker with the fewest clients, from a client's first instruction until one of both ends."""
