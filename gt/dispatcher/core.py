@@ -259,7 +259,7 @@ class Dispatcher(Giving):
     def _has_room(self, client: Client) -> bool:
         """May all the workers it has work on get more of it?"""
         home = self._home(client)
-        return home is not None and all(self.workers[w].free_for(client.id, AHEAD) for w in client.told)
+        return home is not None and client.has_room(self.workers, AHEAD)
 
     def _home(self, client: Client) -> Worker | None:
         """The worker with the fewest clients, from a client's first instruction until one of both ends."""
@@ -301,8 +301,8 @@ class Dispatcher(Giving):
         weight, cost, among = finished
         if (client := self.clients.get(m.client)) is not None:
             if cost > 0:
-                # one odd measurement must not swing the pace far
-                client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** 0.25
+                # one odd measurement must not swing the pace far, nor the same one of many workers
+                client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** (0.25 / among)
                 client.pace = min(100.0, max(0.001, client.pace))
             client.used += (m.micros - cost) / among
             client.done += weight
