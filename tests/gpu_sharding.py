@@ -13,7 +13,7 @@ os.environ |= {"GT_SHARE_GPUS": "1", "GT_NCCL_SHARED": "1"}
 import numpy as np
 
 import gt
-from gt.nn import functional as F  # noqa: N812, torch's custom
+from gt.nn import functional as F
 
 
 def main(workers: int) -> None:

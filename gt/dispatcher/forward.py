@@ -139,10 +139,31 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
     outs = words[HEAD : coded.start]
     if coded.signature.into and outs != words[coded.start : coded.start + len(outs)]:
         raise Violation("in place, the results must be the first operands")
-    temporary: list[tuple[int, Layout]] = []
     if chosen.blobs and (lost := _lost_blob(client, coded, words, None, done)) is not None:
         client.tensors.update(dict.fromkeys(outs, lost))
         return
+    site, temporary = words[1], _bring_all(client, coded, chosen, words, done)
+    words[0] = chosen.code
+    segment = done.segment(chosen.workers)
+    segment.words += words
+    segment.cost += chosen.cost
+    tensors = client.tensors
+    for id, layout in zip(outs, chosen.outs, strict=True):
+        if id in tensors:
+            _overwritten(client, id, tensors[id], layout, done)
+        tensors[id] = layout
+    for number, target, t in chosen.after:
+        _relay(client, outs[number], site, chosen.outs[number], target, t, done)
+    _remember(client, chosen, outs)
+    for id, layout in temporary:
+        done.segment(layout.workers).words.append(-id)
+
+
+def _bring_all(
+    client: Client, coded: Coded, chosen: Plan, words: list[Any], done: Forwarded
+) -> list[tuple[int, Layout]]:
+    """Move the operands, and let the words name what they became; gives what is of no use after this instruction."""
+    temporary: list[tuple[int, Layout]] = []
     site = words[1]
     ids = [words[offset] for offset in coded.offsets]
     for offset, source, target, t in chosen.moves:
@@ -155,20 +176,7 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
             _move(client, words[offset], site, source, target, t, done, words[offset])
             _leave(words[offset], source, target, done)
             client.tensors[words[offset]] = target
-    words[0] = chosen.code
-    segment = done.segment(chosen.workers)
-    segment.words += words
-    segment.cost += chosen.cost
-    tensors = client.tensors
-    for id, layout in zip(outs, chosen.outs, strict=True):
-        if id in tensors:
-            _overwritten(client, id, tensors[id], layout, done)
-        tensors[id] = layout
-    for number, target, t in chosen.after:
-        _relay(client, outs[number], words[1], chosen.outs[number], target, t, done)
-    _remember(client, chosen, outs)
-    for id, layout in temporary:
-        done.segment(layout.workers).words.append(-id)
+    return temporary
 
 
 def _remember(client: Client, chosen: Plan, outs: list[int]) -> None:

@@ -52,7 +52,7 @@ from gt.worker.account import account, holders
 from gt.worker.engines import Engine
 from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
-from gt.worker.space import Entry, Failure, MoveEntry, Space, first_line, raising
+from gt.worker.space import NOTHING, Entry, Failure, MoveEntry, Space, first_line, raising
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,6 @@ class Send:
     message: Message
     inner: Message | None = None
     data: memoryview | None = None
-
-
-#: What a word stands for that names nothing: only a client that breaks the protocol gets to see it.
-NOTHING = Failure(0, "RemoteError", "there is no such tensor", 0)
 
 
 class DeviceBroken(Exception):
