@@ -245,7 +245,7 @@ def test_the_summary_says_which_mean():
     assert "8 GPUs vs 1 GPU:" in told
     assert "Average speedup: 5.85x (geometric mean; arithmetic 6.23x)" in told
     text = report.comparison(rows, "GPU")
-    assert re.search(r"16384x16384 +\| +11\.230s \(0\.7833 TF\) \| +1\.498s \(5\.8720 TF\)", text)
+    assert re.search(r"16384x16384 +\| +11\.230s \(0\.7833 TF\) \| +1\.498s \(5\.8719 TF\)", text)
 
 
 def test_one_number_of_workers_has_no_speedup():
