@@ -132,12 +132,13 @@ def test_calibration_gives_a_machine(running, monkeypatch):
     monkeypatch.setattr(calibrate, "ELEMENTS", 1 << 16)
     monkeypatch.setattr(calibrate, "LARGE", 1 << 14)
     monkeypatch.setattr(calibrate, "WIDTH", 128)
-    made = calibrate.calibrated(read("2cpu"), rounds=1)
+    tiny = Workload("tiny", mlp((16, 32, 8)), mlp_step, 32)
+    made, real = calibrate.in_turns(read("2cpu"), {"tiny": (tiny, 64)}, rounds=2)
     assert made.workers == 2
     assert made.name.endswith("(calibrated)")
     assert min(made.flops["float32"], made.memory_bandwidth, made.link.bandwidth, made.launch_us) > 0
-    tiny = Workload("tiny", mlp((16, 32, 8)), mlp_step, 32)
-    assert calibrate.real_step(tiny, 64, 2, rounds=1, steps=1) > 0
+    assert len(real["tiny"]) == 2
+    assert min(real["tiny"]) > 0
 
 
 # -- what can go wrong -----------------------------------------------------------------------
