@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gt.dispatcher.layouts import Layout, Mesh
-from gt.dispatcher.moves import Step, cost, route, share
-from gt.dispatcher.moves import ALONE
+from gt.dispatcher.moves import ALONE, Step, cost, route, share
 from gt.ops.placement import P, Partial, Placement, R, Shard
 from gt.types import TensorType
 from gt.worker.plane_local import Board, LocalPlane

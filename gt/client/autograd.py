@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 from weakref import ref
 
-from gt.client import config
+from gt.client import config, placing
 from gt.client.emit import current, detached, lay_out
 from gt.client.signal import pulling
 from gt.client.tape import Edge, Leaf, Node, mode
@@ -162,6 +162,8 @@ def _walk(
             sums[node] = [None] * (1 if isinstance(node, Leaf) else len(node.outs))
             heapq.heappush(young_first, (-node.number, node))
         before = sums[node][index]
+        if config.current.rules and isinstance(node, Leaf):
+            placing.follow(node.tensor(), g)
         sums[node][index] = g if before is None else before + g
 
     with _Switch(create_graph):

@@ -42,13 +42,28 @@ def place(module: Any) -> None:
         # once: a part of a model that is called by itself, as for a checkpoint, has other names for its parameters
         if parameter.__dict__.get("_named_under") is now:
             continue
-        if (signal := _matching(name, now.rules)) is not None:
-            lay_out(parameter, signal)
+        rule = _matching(name, now.rules)
+        if rule is not None:
+            lay_out(parameter, rule.name)
         parameter._named_under = now
+        parameter._cut_by = rule.name if rule is not None and _cuts(rule) else None
     _placed[module] = now
 
 
-def _matching(name: str, rules: tuple[config.Signal, ...]) -> str | None:
+def _matching(name: str, rules: tuple[config.Signal, ...]) -> config.Signal | None:
     from fnmatch import fnmatchcase
 
-    return next((rule.name for rule in rules if any(fnmatchcase(name, pattern) for pattern in rule.match)), None)
+    return next((rule for rule in rules if any(fnmatchcase(name, pattern) for pattern in rule.match)), None)
+
+
+def _cuts(rule: config.Signal) -> bool:
+    """Along every axis of its mesh? Then no worker has what another has."""
+    axes = {name for name, size in rule.mesh if size > 1}
+    return bool(rule.shard) and not rule.replicate and axes <= {name for _, name in rule.shard}
+
+
+def follow(leaf: Any, grad: Any) -> None:
+    """A new gradient lies as its parameter does, if that is cut: no worker is to have all of it, or all of them."""
+    signal = getattr(leaf, "_cut_by", None)
+    if signal is not None and leaf._named_under is config.current:
+        lay_out(grad, signal)

@@ -2,6 +2,7 @@
 
 an op under a signal            on the signal's workers; what it makes out of nothing lies as the signal says
 an op that does things outside  on the client's home, once
+an op on many tensors           for each of them where it lies (`gt.dispatcher.apart`)
 any other op                    where most of its operands' bytes lie
 made out of nothing, no signal  at home; or as auto-sharding says
 """
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gt.dispatcher.apart import Part, parts
 from gt.dispatcher.book import Misfit
 from gt.dispatcher.layouts import Held, Layout, Lost, Mesh
 from gt.dispatcher.moves import cost, route
@@ -22,6 +24,7 @@ from gt.dispatcher.signals import Rule
 from gt.dispatcher.state import Client, Coded
 from gt.ops import Signature
 from gt.types import TensorType
+from gt.wire.codec import definition
 from gt.wire.messages import INLINE, Advice
 
 
@@ -55,6 +58,8 @@ class Plan:
     signature: Signature
     #: bytes moved for it, more or less
     moved: float
+    #: the instructions it is taken apart into, each with the words it takes of it; then it is none itself
+    parts: tuple[tuple[Coded, Plan, tuple[int, ...]], ...] = ()
 
 
 def plan(
@@ -68,6 +73,8 @@ def plan(
     if isinstance(rule, Lost):
         return rule
     held = [place.layouts if isinstance(place, Held) else (place,) for place in places]
+    if (rule is None or rule.spec.auto) and (apart := parts(coded.signature, held)):
+        return _taken_apart(client, coded, apart, held, done)
     mesh = _mesh(coded.signature, rule, held, ground)
     if len(mesh.workers) == 1:
         return _passed_on(client, coded, rule, held, Layout(mesh), done)
@@ -86,6 +93,18 @@ def _mesh(signature: Signature, rule: Rule | None, held: list[tuple[Layout, ...]
     for t, layouts in zip(tensors, held, strict=True):
         weights[layouts[0].mesh] += t.nbytes + 1
     return max(weights, key=lambda m: (weights[m], len(m.workers))) if weights else ground.home.mesh
+
+
+def _taken_apart(
+    client: Client, coded: Coded, apart: list[Part], held: list[tuple[Layout, ...]], done: Forwarded
+) -> Plan:
+    made = []
+    for part in apart:
+        one = Coded(definition(0, part.signature, coded.definition.signal), part.signature)
+        chosen = _written_anew(client, one, None, [held[i] for i in part.operands], part.mesh, done)
+        made.append((one, chosen, part.words))
+    cost, moved = max(chosen.cost for _, chosen, _ in made), sum(chosen.moved for _, chosen, _ in made)
+    return Plan((), 0, (), 0, (), (), cost, False, False, coded.signature, moved, tuple(made))
 
 
 def _passed_on(

@@ -48,7 +48,7 @@ class _Cutting:
             [[] for _ in self.outs],
         )
         self.cost = 0.0
-        self.split = _split(signature)
+        self.split = split_of(signature)
 
     def parts(self) -> list[tuple[tuple[int, ...], tuple[int, ...], Split | None]]:
         """What is cut independently: operands, results, and how."""
@@ -114,7 +114,7 @@ class _Cutting:
         return min(
             move_cost(nbytes, layout.placements[axis], wanted, n)
             if layout.mesh is self.mesh
-            else START + nbytes / (n if isinstance(wanted, Shard) else 1)
+            else START + nbytes / (n if isinstance(wanted, Shard) and nbytes > START else 1)
             for layout in self.held[i]
         )
 
@@ -137,7 +137,7 @@ def _cut(types: Sequence[TensorType], placed: dict[int, Placement], n: int, rank
 MISMATCH = (ShapeError, DimError, IndexError, ValueError)
 
 
-def _split(signature: Signature) -> Split | Apart | None:
+def split_of(signature: Signature) -> Split | Apart | None:
     with contextlib.suppress(*MISMATCH):
         if signature.op.split is not None:
             return signature.op.split(*signature.ins, **dict(signature.attrs))
@@ -162,9 +162,11 @@ def move_cost(nbytes: float, now: Placement, wanted: Placement, n: int) -> float
     """Along one axis of n workers; ``nbytes`` is the size of the whole along it."""
     if now == wanted:
         return 0.0
+    if nbytes <= START and isinstance(wanted, Shard):
+        wanted = R  # joining it again would cost more than cutting saves
     share = nbytes * (n - 1) / n
     match now, wanted:
-        case Replicate(), Shard():
+        case Replicate(), Shard() | Replicate():
             return 0.0
         case Replicate(), _:
             return nbytes * LOCAL

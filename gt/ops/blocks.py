@@ -16,11 +16,13 @@ def _block(x: TensorType, *, starts: Shape, sizes: Shape) -> TensorType:
     return TensorType(sizes, x.dtype)
 
 
+# a copy, not a view: that would keep the memory of the whole, and be written with it
 op(
     "block",
     infer=_block,
-    view=True,
-    kernel=lambda xp, x, *, starts, sizes: x[tuple(slice(s, s + n) for s, n in zip(starts, sizes, strict=True))],
+    kernel=lambda xp, x, *, starts, sizes: xp.asarray(
+        x[tuple(slice(s, s + n) for s, n in zip(starts, sizes, strict=True))], copy=True
+    ),
 )
 
 # one worker keeps the value, the others have nothing to add

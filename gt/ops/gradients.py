@@ -49,7 +49,7 @@ def _powering(*xs: TensorType, ord: float) -> Apart:
     how = _EXTREMES.get(ord, "sum")
     names = [letters(x.ndim) for x in xs]
     parts = [Split(f"{n}->", reduce=how, filled="" if how == "sum" else n) for n in names]
-    return Apart(tuple(((i,), (i,), part) for i, part in enumerate(parts)))
+    return Apart(tuple(((i,), (i,), part) for i, part in enumerate(parts)), calls="")
 
 
 #: of each tensor, the sum of its elements' powers; of infinite order, the greatest or the least
@@ -92,7 +92,8 @@ def _scale_many_(torch: Any, *xs: Any) -> Any:
 
 def _scaling(*xs: TensorType) -> Apart:
     last = len(xs) - 1
-    return Apart(tuple(((i, last), (i,), elementwise(x, xs[last], linear=((0,),))) for i, x in enumerate(xs[:-1])))
+    each = (((i, last), (i,), elementwise(x, xs[last], linear=((0,),))) for i, x in enumerate(xs[:-1]))
+    return Apart(tuple(each), calls="")
 
 
 op(
@@ -114,7 +115,7 @@ def _clamp_many_(torch: Any, *operands: Any) -> Any:
 op(
     "clamp_many",
     infer=lambda *xs: _tensors(*xs[:-2]),
-    split=lambda *xs: Apart(tuple(((i,), (i,), elementwise(x)) for i, x in enumerate(xs[:-2]))),
+    split=lambda *xs: Apart(tuple(((i,), (i,), elementwise(x)) for i, x in enumerate(xs[:-2])), calls=""),
     kernel=lambda xp, *xs: alone(tuple(xp.clip(x, *xs[-2:]) for x in xs[:-2])),
     inplace=_clamp_many_,
 )

@@ -56,7 +56,7 @@ def _sizes(x: Any, groups: int) -> tuple[int, int, int, int]:
 
 
 def _group_torch(torch: Any, x: Any, *given: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
-    w, b = _pair(given, weight, bias)
+    w, b = _pair(_contiguous(*given), weight, bias)
     return _widened(torch.native_group_norm(x.contiguous(), w, b, *_sizes(x, groups), eps))
 
 
@@ -111,7 +111,7 @@ def _grouped_back(
 def _group_back_torch(
     torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *given: Any, groups: int, eps: float, weight: bool, mask: Mask
 ) -> Any:
-    w = given[0] if weight else None
+    w = given[0].contiguous() if weight else None
     dtype = x.dtype if w is None else w.dtype  # of torch's statistics here, on a GPU as well
     mean, rstd = (s.to(dtype) if x.itemsize < 4 else s for s in (mean, rstd))
     g, x, mean, rstd = _contiguous(g, x, mean, rstd)

@@ -60,6 +60,7 @@ def _widened(made: Any) -> Any:
 
 
 def _contiguous(*xs: Any) -> list[Any]:
+    """Of these operands torch's native functions read the memory as it comes."""
     return [x.contiguous() for x in xs]
 
 
@@ -186,7 +187,7 @@ def _layer_back_torch(
     mask: Mask,
 ) -> Any:
     w = given[0] if weight else None
-    mean, rstd = _stats(x, w, mean, rstd)
+    mean, rstd = _contiguous(*_stats(x, w, mean, rstd))
     made = torch.ops.aten.native_layer_norm_backward(g, x, normalized_shape, mean, rstd, w, w, mask)
     return _wanted(made, mask)
 

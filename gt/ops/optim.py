@@ -67,7 +67,7 @@ def _parameters(columns: Columns, n: int) -> Apart:
         names = [letters(t.ndim) if alike else "." * t.ndim for t in row]
         at = tuple(k * n + i for k in range(len(row)))
         parts.append((at, at[:-1], Split(f"{','.join(names)}->{','.join(names[:-1])}")))
-    return Apart(tuple(parts))
+    return Apart(tuple(parts), calls="n")
 
 
 def alone(results: tuple[Any, ...]) -> Any:

@@ -57,6 +57,8 @@ class Apart(msgspec.Struct, frozen=True):
 
     #: (its operands, its results, how they are cut together)
     parts: tuple[tuple[tuple[int, ...], tuple[int, ...], Split], ...]
+    #: the attribute that counts the parts, or "", if some of them may be done by one call and some by another
+    calls: str | None = None
 
 
 class Row(msgspec.Struct, frozen=True):

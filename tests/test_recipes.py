@@ -1,0 +1,310 @@
+"""Ways to spread a training over workers, each a few lines of YAML: the numbers of one worker, and what it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import gt
+from gt import nn
+from gt.testing import Cluster
+from tests.processes import System
+from tests.recipes import AUTO, Gpt, Mlp, Watched, configured, numbers, texts, train
+
+#: torch's, of a CPU that has no bfloat16 and computes it another way
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")
+
+DATA = """
+data: {shard: {axis: 0}}
+parameters: {match: "*", replicate: true}
+"""
+COLUMN_ROW = """
+column: {match: ["*up.*", "*.q.*", "*.k.*", "*.v.*"], shard: {0: tp}}
+row: {match: ["*down.weight", "*.out.weight"], shard: {1: tp}}
+rest: {match: "*", replicate: true}
+"""
+TENSOR = "mesh: {tp: 2}\ndata: {replicate: true}" + COLUMN_ROW + "between: {output: replicate}"
+SEQUENCE = "mesh: {tp: 2}\ndata: {replicate: true}" + COLUMN_ROW + "between: {output: {1: tp}}"
+SHARDED = """
+mesh: {dp: 2}
+data: {shard: {0: dp}}
+parameters: {match: "*", shard: {0: dp}}
+"""
+TWO_D = "mesh: {dp: 2, tp: 2}\ndata: {shard: {0: dp}}" + COLUMN_ROW + "between: {output: {0: dp}}"
+STAGES = """
+data: {workers: [0], replicate: true}
+stage0: {workers: [0]}
+stage1: {workers: [1]}
+first: {match: ["letters*", "places*", "blocks.0.*"], workers: [0], replicate: true}
+last: {match: "*", workers: [1], replicate: true}
+"""
+STAGES_OF_TWO = """
+data: {shard: {axis: 0, workers: [0, 1]}}
+stage0: {workers: [0, 1]}
+stage1: {workers: [2, 3]}
+first: {match: ["letters*", "places*", "blocks.0.*"], workers: [0, 1], replicate: true}
+last: {match: "*", workers: [2, 3], replicate: true}
+"""
+
+
+class Training(NamedTuple):
+    model: Callable[[], nn.Module]
+    batches: Callable[[], Any]
+    options: tuple[tuple[str, Any], ...] = ()
+    #: how far losses may be off: the rounding of sums in another order
+    within: float = 2e-6
+    backend: str = "torch"
+
+
+MLP, UNEVEN, LONG = Training(Mlp, numbers), Training(Mlp, lambda: numbers(13)), Training(Mlp, lambda: numbers(512))
+DROPPED = Training(lambda: Mlp(dropout=0.3), lambda: numbers(13))
+ON_NUMPY = Training(lambda: Mlp(dropout=0.3), lambda: numbers(13), backend="numpy")
+GPT, CLIPPED = Training(Gpt, texts), Training(Gpt, texts, (("clip", 0.5),))
+LONG_GPT = Training(Gpt, lambda: texts(200), (("clip", 0.5), ("steps", 5)))
+#: a sum of eight bits of mantissa in another order is another sum
+HALF = Training(Gpt, texts, (("clip", 0.5), ("bf16", True)), within=2e-3)
+
+RECIPES = {
+    "data parallel": (DATA, 2, MLP),
+    "data parallel, 13 rows over 2": (DATA, 2, UNEVEN),
+    "data parallel, 13 rows over 3": (DATA, 3, UNEVEN),
+    "data parallel, dropout": (DATA, 3, DROPPED),
+    "data parallel, numpy": (DATA, 3, ON_NUMPY),
+    "data parallel, gpt": (DATA, 2, CLIPPED),
+    "data parallel, gpt in bf16": (DATA, 2, HALF),
+    "tensor parallel": (TENSOR, 2, MLP),
+    "tensor parallel, gpt": (TENSOR, 2, CLIPPED),
+    "tensor parallel, gpt in bf16": (TENSOR, 2, HALF),
+    "sequence parallel, gpt": (SEQUENCE, 2, CLIPPED),
+    "fully sharded": (SHARDED, 2, LONG),
+    "fully sharded, 13 rows": (SHARDED, 2, DROPPED),
+    "fully sharded, gpt": (SHARDED, 2, CLIPPED),
+    "fully sharded, numpy": (SHARDED, 2, ON_NUMPY),
+    "two-d": (TWO_D, 4, UNEVEN),
+    "two-d, gpt": (TWO_D, 4, CLIPPED),
+    "stages, gpt": (STAGES, 2, CLIPPED),
+    "stages of two, gpt": (STAGES_OF_TWO, 4, CLIPPED),
+    "auto": (AUTO, 2, LONG),
+    "auto, gpt over 3": (AUTO, 3, LONG_GPT),
+}
+
+Result = tuple[list[float], dict[str, np.ndarray]]
+
+
+def trained(training: Training, **more: Any) -> Result:
+    """Losses, and the parameters in the end."""
+    gt.manual_seed(0)
+    model = training.model()
+    losses = train(model, training.batches(), **dict(training.options), **more)
+    return losses, {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+
+
+@functools.cache
+def on_one(training: Training) -> Result:
+    with Cluster(backend=training.backend).client():
+        return trained(training)
+
+
+def agree(ours: Result, training: Training) -> None:
+    losses, parameters = on_one(training)
+    assert ours[0] == pytest.approx(losses, abs=training.within)
+    for name, value in parameters.items():
+        np.testing.assert_allclose(ours[1][name], value, atol=20 * training.within, rtol=0, err_msg=name)
+
+
+@pytest.fixture
+def under(tmp_path: Any) -> Any:
+    return functools.partial(configured, tmp_path / "recipe.yaml")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_numbers_of_one_worker(name: str, under: Any) -> None:
+    text, workers, training = RECIPES[name]
+    with under(text), Cluster(workers, backend=training.backend).client():
+        ours = trained(training)
+    agree(ours, training)
+
+
+# -- what moves --------------------------------------------------------------------------------
+
+
+def in_a_step(text: str, workers: int, training: Training, under: Any) -> Watched:
+    """What happened during the fifth step, and what was left after it."""
+    cluster = Cluster(workers)
+    with under(text), cluster.client() as session:
+        watched = Watched(cluster, session)
+        trained(training, watched=watched)
+    return watched
+
+
+#: besides what is said of each: the count of targets is one number more to add up, and places come from worker 0
+COLLECTIVES = {
+    "data parallel": {"all_reduce": 6 + 1},
+    "tensor parallel": {"all_reduce": 2},
+    "auto": {"all_reduce": 6 + 1},
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collectives_in_a_step(name: str, under: Any) -> None:
+    assert in_a_step(*RECIPES[name], under).collectives == COLLECTIVES[name]
+
+
+def test_tensor_parallel_moves_twice_a_half_block_each_way(under: Any) -> None:
+    """Attention and MLP each end in a sum; so do their gradients. Nothing else moves, however large."""
+    assert in_a_step(TENSOR, 2, GPT, under).collectives == {"all_reduce": 2 * 2 * 2, "exchange": 1}
+
+
+def test_auto_shard_reduces_each_gradient_once(under: Any) -> None:
+    with Cluster().client():
+        count = len(list(Gpt().parameters()))
+    assert in_a_step(AUTO, 2, LONG_GPT._replace(options=()), under).collectives == {"all_reduce": count + 1}
+
+
+def forward(part: Callable[[Any, gt.Tensor], gt.Tensor], watched: Watched | None = None) -> gt.Tensor:
+    """A part of a model, called once, with parameters and numbers that lie where they are to."""
+    gt.manual_seed(0)
+    model = Gpt()
+    gt.signal.place(model)
+    with gt.signal.context("data"):
+        x = gt.tensor(np.random.default_rng(0).standard_normal((4, 12, 32)).astype(np.float32))
+    if watched is not None:
+        watched.begin()
+    with gt.no_grad():
+        return part(model.blocks[0], x)
+
+
+def moved_by(part: Callable[[Any, gt.Tensor], gt.Tensor], text: str, under: Any) -> tuple[str, dict[str, int]]:
+    """How the result lies, and what moved until it was read."""
+    with Cluster().client():
+        alone = forward(part).numpy()
+    cluster = Cluster(2)
+    with under(text), cluster.client() as session:
+        watched = Watched(cluster, session)
+        made = forward(part, watched)
+        layout = str(made.layout)
+        np.testing.assert_allclose(made.numpy(), alone, atol=2e-6)
+        watched.end()
+    return layout, watched.collectives
+
+
+def test_a_column_then_a_row_is_one_all_reduce(under: Any) -> None:
+    """And nobody needs the sum before it is read."""
+    found = moved_by(lambda block, x: block.down(nn.functional.gelu(block.up(x))), TENSOR, under)
+    assert found == ("P(sum) on workers 0, 1", {"all_reduce": 1})
+
+
+def test_attention_cut_by_heads_is_one_all_reduce(under: Any) -> None:
+    found = moved_by(lambda block, x: block.attention(x), TENSOR, under)
+    assert found == ("P(sum) on workers 0, 1", {"all_reduce": 1})
+
+
+def test_sequences_are_cut_between_the_tensor_parallel_parts(under: Any) -> None:
+    """The sum is made in pieces, each is normalized where it is, and gathered for the next part."""
+    found = moved_by(lambda block, x: block(x), SEQUENCE, under)
+    assert found == ("S(1) on workers 0, 1", {"all_gather": 2, "reduce_scatter": 2})
+
+
+# -- what is held ------------------------------------------------------------------------------
+
+
+class Deep(nn.Sequential):
+    """Many layers, so that one of them is little."""
+
+    def __init__(self) -> None:
+        super().__init__(*(part for _ in range(12) for part in (nn.Linear(64, 64), nn.ReLU())))
+
+
+def test_fully_sharded_is_held_by_halves(under: Any) -> None:
+    """Parameters, gradients, both states of AdamW: a half of each, also while a step is under way."""
+    training = Training(Deep, lambda: numbers(100, 64, 64), (("steps", 5),))
+    one, two = in_a_step("", 1, training, under), in_a_step(SHARDED, 2, training, under)
+    parameters = 4 * 12 * (64 * 64 + 64)
+    assert one.bytes == pytest.approx([4 * parameters], rel=0.01)
+    assert two.bytes == pytest.approx([2 * parameters] * 2, rel=0.01)
+    layer = 4 * 64 * 64
+    assert max(two.peaks) < one.peaks[0] / 2 + layer, (
+        "what is gathered for use is let go, and gradients are cut at once"
+    )
+
+
+def test_everything_of_a_parameter_lies_as_it_does(under: Any) -> None:
+    with under(SHARDED), Cluster(2).client():
+        model = Mlp()
+        optimizer = gt.optim.AdamW(model.parameters())
+        train(model, numbers(512), steps=2, make=lambda _: optimizer)
+        for p in model.parameters():
+            tensors = (p, p.grad, *(v for v in optimizer.state[p].values() if isinstance(v, gt.Tensor)))
+            assert {str(x.layout) for x in tensors} == {"S(0) on workers 0, 1"}
+
+
+# -- stages ------------------------------------------------------------------------------------
+
+
+def test_stages_hand_on_activations_and_gradients_alone(under: Any) -> None:
+    """x there, its gradient back, and the targets to where the loss is; everything else is done where it lies."""
+    watched = in_a_step(STAGES, 2, GPT, under)
+    assert watched.collectives == {"exchange": 3}
+    with under(STAGES), Cluster(2).client():
+        model = Gpt()
+        with gt.signal.context("data"):
+            ids = gt.zeros(2, 12, dtype=gt.int64)
+        model(ids).sum().backward()
+        for name, p in model.named_parameters():
+            stage = 0 if name.startswith(("letters", "places", "blocks.0.")) else 1
+            assert (str(p.layout), str(p.grad.layout)) == (f"worker {stage}", f"worker {stage}"), name
+
+
+def test_a_signal_moves_a_tensor_early(under: Any) -> None:
+    cluster = Cluster(2)
+    with under(STAGES), cluster.client() as session:
+        watched = Watched(cluster, session)
+        with gt.signal.context("stage0"):
+            x = gt.ones(4, 4) + 1
+        watched.begin()
+        early = gt.signal.tensor(x, "stage1")
+        assert (str(x.layout), str(early.layout)) == ("worker 0", "worker 1")
+        watched.end()
+        assert watched.collectives == {"exchange": 1}
+        watched.begin()
+        with gt.signal.context("stage1"):
+            assert (early * 2).sum().item() == 64
+        watched.end()
+        assert watched.collectives == {}
+
+
+# -- real processes ----------------------------------------------------------------------------
+
+REAL = ("data parallel, gpt", "tensor parallel, gpt", "fully sharded, 13 rows", "stages, gpt", "auto")
+CLIENT = """
+    import json, pathlib
+    from tests.recipes import configured
+    from tests.test_recipes import REAL, RECIPES, trained
+    go()
+    for name in REAL:
+        text, _, training = RECIPES[name]
+        with configured(pathlib.Path(sys.argv[1]), text):
+            losses, parameters = trained(training)
+            say(json.dumps([name, losses, {n: p.tolist() for n, p in parameters.items()}]))
+    say("done")
+"""
+
+
+def test_with_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
+    """Moves by gloo."""
+    system = System(stack)
+    for _ in range(2):
+        system.worker("--backend", "torch", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    client = system.client(CLIENT.replace("sys.argv[1]", repr(str(tmp_path / "recipe.yaml"))))
+    client.tell()
+    client.expect("done", 200)
+    told = [json.loads(line) for line in client.lines if line.startswith('["')]
+    assert [name for name, _, _ in told] == list(REAL)
+    for name, losses, parameters in told:
+        agree((losses, {n: np.array(p, np.float32) for n, p in parameters.items()}), RECIPES[name][2])
