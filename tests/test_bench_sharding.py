@@ -19,11 +19,21 @@ from benchmarks.core.formulas import geometric_mean
 from benchmarks.simulation import calibrate
 from benchmarks.simulation.machine import read
 from benchmarks.simulation.workloads import Workload, mlp, mlp_step
+from gt.client import random
 from tests.processes import ROOT, free_port
 from tests.processes import System as Processes
 from tests.processes import environment as clean
 
 near = pytest.approx
+
+
+@pytest.fixture(autouse=True)
+def own_seed():
+    """What is seeded here leaves other tests' random numbers alone."""
+    with random.replayed(None):
+        yield
+
+
 TINY = ("--quick", "--scale", "0.02", "--iters", "2")
 
 

@@ -16,11 +16,21 @@ from benchmarks.simulation.cluster import Cluster
 from benchmarks.simulation.predict import predict
 from benchmarks.simulation.worker import Board, MoveEntry
 from benchmarks.simulation.workloads import Workload, mlp, mlp_step
+from gt.client import random
 from gt.dispatcher.state import Client
 from gt.ops import OPS, sign
 from gt.types import DTYPES, TensorType
 
 near = pytest.approx
+
+
+@pytest.fixture(autouse=True)
+def own_seed():
+    """What is seeded here leaves other tests' random numbers alone."""
+    with random.replayed(None):
+        yield
+
+
 #: round numbers: 1 TFLOP/s, 1 GB/s of memory and links, 0.1 GB/s and 100 us between nodes
 PLAIN = {
     "name": "plain",
