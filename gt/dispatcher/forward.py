@@ -13,7 +13,7 @@ from typing import Any
 from gt.dispatcher.layouts import Held, Layout, Lost, Where
 from gt.dispatcher.moves import route
 from gt.dispatcher.plan import Ground, Plan, plan
-from gt.dispatcher.segments import Forwarded
+from gt.dispatcher.segments import NOWHERE, Forwarded
 from gt.dispatcher.state import Client, Coded
 from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD
@@ -41,8 +41,8 @@ def forward(client: Client, ground: Ground, stream: list[Any], start: int, budge
 
 
 def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: float, done: Forwarded) -> None:
-    tensors, codes, plans = client.tensors, client.codes, client.plans
-    end = len(stream)
+    tensors, codes, plans, made = client.tensors, client.codes, client.plans, client.made
+    end, last = len(stream), NOWHERE
     # words from ``begin`` on go to ``where``: they are copied when the next go elsewhere; None: they went already
     where: Where | None = ground.home
     begin, left = i, budget
@@ -65,7 +65,15 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
                 if where is not None:
                     done.add(where, stream[begin:i], left - budget)
                     where = None
-                _planned(client, coded, result, stream, i, done)
+                if result.simple:
+                    if last.workers is not result.workers or last.closed:
+                        last = done.segment(result.workers)
+                    last.words.append(result.code)
+                    last.words += stream[i + 1 : i + width]
+                    last.cost += result.cost
+                    tensors[stream[i + 2]], made[stream[i + 2]] = result.simple
+                else:
+                    _planned(client, coded, result, stream, i, done)
                 budget -= result.cost
                 i += width
                 continue
@@ -81,7 +89,13 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
                 if where is not None:
                     done.add(where, stream[begin:i], left - budget)
                     where = None
-                _free(client, -code, result, done)
+                if type(result) is Layout:
+                    if last.workers is not result.workers or last.closed:
+                        last = done.segment(result.workers)
+                    last.words.append(code)
+                    _forget(client, -code)
+                else:
+                    _free(client, -code, result, done)
                 i += 1
                 continue
         else:
@@ -283,14 +297,17 @@ def _move(
     return now
 
 
-def _free(client: Client, id: int, where: Layout | Held, done: Forwarded) -> None:
-    layout = where.home if isinstance(where, Held) else where
-    done.segment(layout.workers).words.append(-id)
-    if isinstance(where, Held):
-        for target, copy in client.copies.pop(id).items():
-            done.segment(target.workers).words.append(-copy)
-    client.loose.discard(id)
+def _free(client: Client, id: int, where: Held, done: Forwarded) -> None:
+    done.segment(where.home.workers).words.append(-id)
+    for target, copy in client.copies.pop(id).items():
+        done.segment(target.workers).words.append(-copy)
+    _forget(client, id)
+
+
+def _forget(client: Client, id: int) -> None:
     client.made.pop(id, None)
+    if client.loose:
+        client.loose.discard(id)
 
 
 # -- control words -------------------------------------------------------------------------

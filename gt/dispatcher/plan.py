@@ -21,7 +21,7 @@ from gt.dispatcher.moves import cost, route
 from gt.dispatcher.planner import Choice, choose, everywhere
 from gt.dispatcher.segments import Forwarded
 from gt.dispatcher.signals import Rule
-from gt.dispatcher.state import Client, Coded
+from gt.dispatcher.state import FLOOR, Client, Coded
 from gt.ops import Signature
 from gt.types import TensorType
 from gt.wire.codec import definition
@@ -36,7 +36,7 @@ class Ground:
     workers: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Plan:
     """An instruction that is not just passed on."""
 
@@ -60,6 +60,8 @@ class Plan:
     moved: float
     #: the instructions it is taken apart into, each with the words it takes of it; then it is none itself
     parts: tuple[tuple[Coded, Plan, tuple[int, ...]], ...] = ()
+    #: nothing moves, and there is one fresh result: its layout, and what is remembered of it
+    simple: tuple[Layout, tuple[Plan, int]] | None = None
 
 
 def plan(
@@ -198,19 +200,12 @@ def _made(
     workers = choice.outs[0].workers
     loose = rule is not None and not rule.keep and (signature.op.creates or signature.op.places)
     moved = sum(cost(t, source, wanted) for _, source, wanted, t in moves)
-    return Plan(
-        workers,
-        code,
-        tuple(moves),
-        targets,
-        choice.outs,
-        after,
-        coded.cost / _cut_by(choice),
-        bool(coded.blobs),
-        loose,
-        signature,
-        moved,
-    )
+    cost_each = FLOOR + (coded.cost - FLOOR) / _cut_by(choice)
+    blobs = bool(coded.blobs)
+    made = Plan(workers, code, tuple(moves), targets, choice.outs, after, cost_each, blobs, loose, signature, moved)
+    if len(choice.outs) == 1 and not (moves or targets or after or blobs or loose or choice.outs[0].single):
+        made.simple = choice.outs[0], (made, 0)
+    return made
 
 
 def _cut_by(choice: Choice) -> int:

@@ -23,6 +23,11 @@ class Segment:
     words: list[Any] = field(default_factory=list)
     #: estimated microseconds on each of its workers
     cost: float = 0.0
+    #: no more words come to it
+    closed: bool = False
+
+
+NOWHERE = Segment((), closed=True)
 
 
 class Forwarded:
@@ -43,7 +48,7 @@ class Forwarded:
         found = self._open.get(workers)
         if found is None:
             for other in [o for o in self._open if not set(o).isdisjoint(workers)]:
-                del self._open[other]
+                self._open.pop(other).closed = True
             found = self._open[workers] = Segment(workers)
             self.segments.append(found)
         return found
