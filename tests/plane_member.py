@@ -185,7 +185,7 @@ def possessions(state: State, rank: int) -> int:
 
 
 def share_gpus(state: State) -> None:
-    os.environ["GT_SHARE_GPUS"] = "1"
+    os.environ["GT_NCCL_SHARED"] = "1"
 
 
 def settle(state: State, rank: int) -> float:

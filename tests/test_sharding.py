@@ -14,8 +14,9 @@ import pytest
 
 import gt
 from gt.client import config, scope
+from gt.errors import ConfigError
 from tests import programs
-from tests.test_cluster import Play, seeds, small  # noqa: F401, a fixture
+from tests.test_cluster import Deaths, Play, seeds, small  # noqa: F401, a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -76,3 +77,36 @@ def test_values_do_not_depend_on_how_they_are_cut(seed: int, small: Any, signals
         play.act()
     play.end()
     assert not scope.active
+
+
+class CutDeaths(Deaths):
+    """Who has tensors on several workers may lose any of them with one."""
+
+    def _mourn(self) -> None:
+        if self.dead:
+            for program in self.play.programs:
+                program.lose()
+
+    def act(self, workers: bool = True, clients: bool | None = None) -> None:
+        with contextlib.suppress(ConfigError):  # a signal names a worker that is dead
+            super().act(workers, clients)
+
+
+@seeds(60)
+def test_workers_die_while_tensors_move(seed: int, small: Any, signals: list[str]) -> None:  # noqa: F811
+    play = CutPlay(seed, signals)
+    deaths = CutDeaths(play)
+    for _ in range(60):
+        deaths.act()
+    deaths.stop()
+    play.end()
+
+
+@seeds(40)
+def test_clients_die_while_tensors_move(seed: int, small: Any, signals: list[str]) -> None:  # noqa: F811
+    play = CutPlay(seed, signals)
+    deaths = CutDeaths(play)
+    for _ in range(60):
+        deaths.act(workers=False)
+    deaths.stop()
+    play.end()

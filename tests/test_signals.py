@@ -675,6 +675,31 @@ def test_auto_shard_marks_parameters(heard: Heard) -> None:
     assert w.grad is not None
 
 
+def test_auto_shard_on_some_workers(heard: Heard) -> None:
+    gt.auto_shard(workers=1)
+    gt.ones(3).requires_grad_()
+    gt.auto_shard(workers=[0])
+    gt.ones(3).requires_grad_()
+    gt.auto_shard(False)
+    gt.ones(3).sum().item()
+    specs = [m.signals for m in heard.of(Configure)]
+    first = SignalSpec("@parameter", [0], [("", 1)], [], True, None, True, True)
+    assert specs == [[first], [SignalSpec("@parameter", [0], [], [], True, None, True, True)], []]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, [], [0, 0], ["a"], [True], 1.5])
+def test_auto_shard_refuses(wrong: Any) -> None:
+    with pytest.raises(gt.ConfigError, match="auto_shard"):
+        gt.auto_shard(workers=wrong)
+    assert not config.current.auto
+
+
+def test_auto_shard_names_workers_that_are_not_there(session: Session) -> None:
+    with pytest.raises(gt.ConfigError, match="auto_shard: worker 7 does not exist; there are: 0"):
+        gt.auto_shard(workers=[0, 7])
+    assert not config.current.auto
+
+
 def test_auto_shard_stays_when_a_file_is_loaded(write: Any, session: Session) -> None:
     gt.auto_shard()
     gt.load_config(write(STAGES))

@@ -89,12 +89,27 @@ def from_environment() -> None:
         path = os.environ.get("GT_CONFIG", "")
         signals = _read(path) if path else {}
         _environment_read = True
-        if signals or _auto_asked():
-            _replace(signals.values(), _auto_asked())
+        auto = _auto_asked()
+        if signals or auto:
+            _replace(signals.values(), auto)
 
 
-def _auto_asked() -> bool:
-    return os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0")
+def _auto_asked() -> Signal | None:
+    return _parameters(None) if os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0") else None
+
+
+def _parameters(workers: int | Sequence[int] | None) -> Signal:
+    """What stands for auto-sharding on these workers, or the first so many, or all."""
+    if workers is None:
+        return Signal(name=PARAMETER, replicate=True)
+    counted = list(workers) if isinstance(workers, Iterable) else [workers]
+    if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in counted) or len({*counted}) < len(counted):
+        raise ConfigError(f"auto_shard(workers={workers!r}): a number, or different workers such as [0, 1], is needed")
+    if not counted or workers == 0:
+        raise ConfigError(f"auto_shard(workers={workers!r}): at least one worker is needed")
+    if isinstance(workers, int):
+        return Signal(name=PARAMETER, replicate=True, mesh=(("", workers),))
+    return Signal(name=PARAMETER, replicate=True, workers=tuple(counted))
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Signal]:
@@ -103,12 +118,12 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Signal]:
     return read(path)
 
 
-def _replace(signals: Iterable[Signal], auto: bool) -> None:
+def _replace(signals: Iterable[Signal], auto: Signal | None) -> None:
     global current
     known = {signal.name: signal for signal in signals if signal.name != PARAMETER}
-    if auto:
-        known[PARAMETER] = Signal(name=PARAMETER, replicate=True)
-    current = Configuration(known, auto, tuple(signal for signal in known.values() if signal.match))
+    if auto is not None:
+        known[PARAMETER] = auto
+    current = Configuration(known, auto is not None, tuple(signal for signal in known.values() if signal.match))
     for act in on_change:
         act()
 
@@ -120,7 +135,7 @@ def load_config(path: str | os.PathLike[str] | None) -> None:
     with _lock:
         for signal in signals.values():
             _check_connected(signal)
-        auto = current.auto if _environment_read else _auto_asked()
+        auto = current.signals.get(PARAMETER) if _environment_read else _auto_asked()
         _environment_read = True
         _replace(signals.values(), auto)
 
@@ -135,7 +150,8 @@ def _check_connected(signal: Signal) -> None:
 def check_workers(signal: Signal, there: Sequence[int]) -> None:
     if (problem := missing(signal, there)) is not None:
         shown = ", ".join(map(str, sorted(there))) or "none"
-        raise ConfigError(f"signal {signal.name!r}: worker {problem} does not exist; there are: {shown}")
+        what = "auto_shard" if signal.name == PARAMETER else f"signal {signal.name!r}"
+        raise ConfigError(f"{what}: worker {problem} does not exist; there are: {shown}")
 
 
 def missing(signal: Signal, there: Sequence[int]) -> int | None:
@@ -167,7 +183,8 @@ def register_config(name: str, config: SignalConfig) -> None:
     made = signal_from(name, _as_in_a_file(name, config))
     with _lock:
         _check_connected(made)
-        _replace([*(s for s in current.signals.values() if s.name != name), made], current.auto)
+        others = (s for s in current.signals.values() if s.name != name)
+        _replace([*others, made], current.signals.get(PARAMETER))
 
 
 def _as_in_a_file(name: str, config: SignalConfig) -> dict[str, Any]:
@@ -186,9 +203,15 @@ def _as_in_a_file(name: str, config: SignalConfig) -> dict[str, Any]:
     return said
 
 
-def auto_shard(enabled: bool = True) -> None:
-    """Spread data over all workers, and keep parameters on each of them, without a word in the program."""
+def auto_shard(enabled: bool = True, workers: int | Sequence[int] | None = None) -> None:
+    """Spread data over all workers, and keep parameters on each of them, without a word in the program.
+
+    ``workers`` are those to use: the first so many, or these.
+    """
     from_environment()
+    made = _parameters(workers) if enabled else None
     with _lock:
-        if current.auto != bool(enabled):
-            _replace(current.signals.values(), bool(enabled))
+        if made is not None:
+            _check_connected(made)
+        if current.signals.get(PARAMETER) != made:
+            _replace(current.signals.values(), made)

@@ -31,10 +31,9 @@ from gt.dispatcher.book import Book
 from gt.dispatcher.forward import Violation, forward
 from gt.dispatcher.giving import Giving
 from gt.dispatcher.layouts import Layout, Mesh
-from gt.dispatcher.loss import NO_WORKERS, lose, strand
+from gt.dispatcher.loss import NO_WORKERS, strand
 from gt.dispatcher.plan import Ground
 from gt.dispatcher.questions import MOST, Questions
-from gt.dispatcher.segments import Segment
 from gt.dispatcher.signals import Signals
 from gt.dispatcher.state import Client, Peer, Worker
 from gt.dispatcher.story import locate
@@ -49,7 +48,6 @@ from gt.wire.messages import (
     Done,
     Drop,
     Hello,
-    Leave,
     Locate,
     Message,
     NoValue,
@@ -203,6 +201,8 @@ class Dispatcher(Giving):
     def _worker_gone(self, worker: Worker) -> None:
         del self.workers[worker.id], self.infos[worker.id]
         for client in self.clients.values():
+            client.config.forget()
+            client.plans.clear()
             if client.id in worker.admitted:
                 self._lose(client, worker)
         for client_id, weight, _, _ in worker.given:
@@ -213,18 +213,6 @@ class Dispatcher(Giving):
         for client in self.clients.values():
             self._put_questions(client)
         self._announce()
-
-    def _lose(self, client: Client, worker: Worker) -> None:
-        """What a client had there is lost; the workers that worked together with it go on without it."""
-        for group, members in client.book.lose(worker.id):
-            for other in members:
-                if other in self.workers:
-                    reason = f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone"
-                    self._send(self.workers[other], Leave(client.id, group, reason))
-        messages, orphans = lose(client, worker)
-        self._send_all(client, messages)
-        for other, ids in orphans.items():
-            self._give_segment(client, Segment((other,), [-id for id in ids]), 0, [])
 
     # -- a client's program --------------------------------------------------------------
 
@@ -257,7 +245,7 @@ class Dispatcher(Giving):
     def _has_room(self, client: Client) -> bool:
         """May all the workers it has work on get more of it?"""
         home = self._home(client)
-        return home is not None and all(self.workers[w].free_for(client.id, AHEAD) for w in client.told)
+        return home is not None and client.has_room(self.workers, AHEAD)
 
     def _home(self, client: Client) -> Worker | None:
         """The worker with the fewest clients, from a client's first instruction until one of both ends."""
@@ -299,8 +287,8 @@ class Dispatcher(Giving):
         weight, cost, among = finished
         if (client := self.clients.get(m.client)) is not None:
             if cost > 0:
-                # one odd measurement must not swing the pace far
-                client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** 0.25
+                # one odd measurement must not swing the pace far, nor the same one of many workers
+                client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** (0.25 / among)
                 client.pace = min(100.0, max(0.001, client.pace))
             client.used += (m.micros - cost) / among
             client.done += weight

@@ -18,7 +18,7 @@ from gt.dispatcher.state import Client, Coded
 from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD
 from gt.types import TensorType
-from gt.wire.messages import FETCH, FIRST_CODE, READ, RESET, Blocks, Configure
+from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, READ, RESET, Blocks, Configure
 
 #: What goes wrong when a stream is read that is none.
 NONSENSE = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -103,10 +103,8 @@ def _results(client: Client, coded: Coded, stream: list[Any], i: int, result: Wh
     tensors, outs = client.tensors, stream[i + HEAD : i + coded.start]
     if coded.signature.into and outs != stream[i + coded.start : i + coded.start + len(outs)]:
         raise Violation("in place, the results must be the first operands")
-    for offset in coded.blobs:
-        if type(stream[i + offset]) is not bytes:
-            where = client.transfers.pop(stream[i + offset], result)
-            result = where if isinstance(where, Lost) else result
+    if coded.blobs:
+        result = _lost_blob(client, coded, stream[i : i + coded.width], result, done) or result
     for id in outs:
         before = tensors.get(id)
         if before is not None and before is not result and not isinstance(before, Lost):
@@ -141,10 +139,31 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
     outs = words[HEAD : coded.start]
     if coded.signature.into and outs != words[coded.start : coded.start + len(outs)]:
         raise Violation("in place, the results must be the first operands")
-    temporary: list[tuple[int, Layout]] = []
-    if chosen.blobs and (lost := _lost_blob(client, coded, words)) is not None:
+    if chosen.blobs and (lost := _lost_blob(client, coded, words, None, done)) is not None:
         client.tensors.update(dict.fromkeys(outs, lost))
         return
+    site, temporary = words[1], _bring_all(client, coded, chosen, words, done)
+    words[0] = chosen.code
+    segment = done.segment(chosen.workers)
+    segment.words += words
+    segment.cost += chosen.cost
+    tensors = client.tensors
+    for id, layout in zip(outs, chosen.outs, strict=True):
+        if id in tensors:
+            _overwritten(client, id, tensors[id], layout, done)
+        tensors[id] = layout
+    for number, target, t in chosen.after:
+        _relay(client, outs[number], site, chosen.outs[number], target, t, done)
+    _remember(client, chosen, outs)
+    for id, layout in temporary:
+        done.segment(layout.workers).words.append(-id)
+
+
+def _bring_all(
+    client: Client, coded: Coded, chosen: Plan, words: list[Any], done: Forwarded
+) -> list[tuple[int, Layout]]:
+    """Move the operands, and let the words name what they became; gives what is of no use after this instruction."""
+    temporary: list[tuple[int, Layout]] = []
     site = words[1]
     ids = [words[offset] for offset in coded.offsets]
     for offset, source, target, t in chosen.moves:
@@ -157,20 +176,7 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
             _move(client, words[offset], site, source, target, t, done, words[offset])
             _leave(words[offset], source, target, done)
             client.tensors[words[offset]] = target
-    words[0] = chosen.code
-    segment = done.segment(chosen.workers)
-    segment.words += words
-    segment.cost += chosen.cost
-    tensors = client.tensors
-    for id, layout in zip(outs, chosen.outs, strict=True):
-        if id in tensors:
-            _overwritten(client, id, tensors[id], layout, done)
-        tensors[id] = layout
-    for number, target, t in chosen.after:
-        _relay(client, outs[number], words[1], chosen.outs[number], target, t, done)
-    _remember(client, chosen, outs)
-    for id, layout in temporary:
-        done.segment(layout.workers).words.append(-id)
+    return temporary
 
 
 def _remember(client: Client, chosen: Plan, outs: list[int]) -> None:
@@ -186,10 +192,15 @@ def _remember(client: Client, chosen: Plan, outs: list[int]) -> None:
                 client.loose.add(id)
 
 
-def _lost_blob(client: Client, coded: Coded, words: list[Any]) -> Lost | None:
-    """Was one of the operands sent to a worker that is gone?"""
-    found = [client.transfers.pop(words[o], None) for o in coded.blobs if type(words[o]) is not bytes]
-    return next((where for where in found if isinstance(where, Lost)), None)
+def _lost_blob(client: Client, coded: Coded, words: list[Any], result: Where | None, done: Forwarded) -> Lost | None:
+    """Was one of the operands sent to a worker that is gone? If the instruction goes nowhere, nor do the others."""
+    sent = [words[offset] for offset in coded.blobs if type(words[offset]) is not bytes]
+    found = {transfer: client.transfers.pop(transfer, None) for transfer in sent}
+    lost = next((where for where in (result, *found.values()) if isinstance(where, Lost)), None)
+    for transfer, where in found.items():
+        if lost is not None and isinstance(where, Layout):
+            done.segment(where.workers).words += (DISCARD, transfer)
+    return lost
 
 
 def _overwritten(client: Client, id: int, before: Where, after: Layout, done: Forwarded) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 from gt.dispatcher.actions import Action, Send, SendAll
 from gt.dispatcher.book import News
+from gt.dispatcher.loss import lose
 from gt.dispatcher.segments import Forwarded, Segment, batches
 from gt.dispatcher.state import Client, Worker
-from gt.wire.messages import Admit, Define, Definition, Execute, Message
+from gt.wire.messages import Admit, Define, Definition, Execute, Leave, Message
 
 #: Moves that are told in one message.
 MOVES = 256
@@ -77,3 +78,15 @@ class Giving:
             self._send(peers[0], message)
         else:
             self.out.append(SendAll(tuple(worker.peer for worker in peers), message))
+
+    def _lose(self, client: Client, worker: Worker) -> None:
+        """What a client had there is lost; the workers that worked together with it go on without it."""
+        for group, members in client.book.lose(worker.id):
+            for other in members:
+                if other in self.workers:
+                    reason = f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone"
+                    self._send(self.workers[other], Leave(client.id, group, reason))
+        messages, orphans = lose(client, worker)
+        self._send_all(client, messages)
+        for other, ids in orphans.items():
+            self._give_segment(client, Segment((other,), [-id for id in ids]), 0, [])

@@ -34,8 +34,6 @@ def lose(client: Client, worker: Worker) -> tuple[list[Message], dict[int, list[
         client.parts.clear()
         client.parts_ahead = 0
         client.home = None
-    client.plans.clear()
-    client.config.forget()
     client.told.pop(worker.id, None)
     return told, orphans
 

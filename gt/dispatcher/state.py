@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,10 +102,24 @@ class Client:
     pace: float = 1.0
     #: since when it has had work and no worker, as the shell's clock said
     stranded: float | None = None
+    #: the workers that had no room for more of it when they were last asked
+    full: list[int] = field(default_factory=list)
 
     def enqueue(self, submit: Submit) -> None:
         self.received += submit.weight
         self.queue.append([submit, 0])
+
+    def has_room(self, workers: Mapping[int, Worker], limit: float) -> bool:
+        """May all the workers it has work on get more? Who had no room is asked first: each of many says when he is
+        done, and asking all of them every time would take their number squared."""
+        full = self.full
+        while full:
+            worker = workers.get(full[-1])
+            if worker is not None and not worker.free_for(self.id, limit):
+                return False
+            full.pop()
+        full += [w for w in self.told if not workers[w].free_for(self.id, limit)]
+        return not full
 
 
 @dataclass(slots=True, eq=False)

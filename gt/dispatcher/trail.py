@@ -19,6 +19,7 @@ from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.forward import NONSENSE
 from gt.dispatcher.state import Client, Peer
 from gt.wire.messages import (
+    DISCARD,
     FETCH,
     READ,
     RESET,
@@ -87,6 +88,9 @@ class Trail:
         if code < 0:
             self._line(self._count, event, who, "free", 0, f"client:{client.id} id={-code}")
             return 1
+        if code == DISCARD:
+            self._line(self._count, event, who, "discard", 0, f"client:{client.id}")
+            return 2
         if code == RESET:
             self._line(self._count, event, who, "reset", 0, f"client:{client.id}")
             return 2

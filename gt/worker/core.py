@@ -20,6 +20,7 @@ from gt.ops import Signature
 from gt.types import BYTES
 from gt.wire.codec import signature_of
 from gt.wire.messages import (
+    DISCARD,
     FETCH,
     FIRST_CODE,
     FIRST_LOCAL,
@@ -51,7 +52,7 @@ from gt.worker.account import account, holders
 from gt.worker.engines import Engine
 from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
-from gt.worker.space import Entry, Failure, MoveEntry, Space, first_line, raising
+from gt.worker.space import NOTHING, Entry, Failure, MoveEntry, Space, first_line, raising
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,6 @@ class Send:
     message: Message
     inner: Message | None = None
     data: memoryview | None = None
-
-
-#: What a word stands for that names nothing: only a client that breaks the protocol gets to see it.
-NOTHING = Failure(0, "RemoteError", "there is no such tensor", 0)
 
 
 class DeviceBroken(Exception):
@@ -276,6 +273,9 @@ class Worker:
             below, own = stream[i + 1], stream[i + 1] >= FIRST_LOCAL
             for old in [code for code in space.codes if code < below and (code >= FIRST_LOCAL) == own]:
                 del space.codes[old]
+            return i + 2
+        if stream[i] == DISCARD:
+            space.transfers.pop(stream[i + 1], None)
             return i + 2
         assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
         request, id = stream[i + 1], stream[i + 2]

@@ -27,6 +27,10 @@ class Failure:
     elsewhere: bool = False
 
 
+#: What a word stands for that names nothing: only a client that breaks the protocol gets to see it.
+NOTHING = Failure(0, "RemoteError", "there is no such tensor", 0)
+
+
 class Flying:
     """Stands where a tensor will be as soon as it has been moved."""
 

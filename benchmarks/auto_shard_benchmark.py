@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Auto-sharding on the first 1, 2, … 8 workers of a system that is running.
+
+python -m gt.server -p 9000
+CUDA_VISIBLE_DEVICES=0 python -m gt.worker --host localhost -p 9000      (one for each GPU)
+python benchmarks/auto_shard_benchmark.py --gpus 1 4 8
+
+The server is the one at --host and --port, or at GT_SERVER=host:port.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+if __name__ == "__main__":
+    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+import gt
+from benchmarks.autoshard import suite
+from benchmarks.core.ranks import BadInput
+
+
+def main(words: list[str] | None = None) -> int:
+    made = suite.parser("auto_shard_benchmark.py", (__doc__ or "").splitlines()[0])
+    made.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
+    made.set_defaults(port=None)
+    given = made.parse_args(words)
+    address = os.environ.get("GT_SERVER", "") if given.port is None and given.host == "localhost" else ""
+    address = address or f"{given.host}:{given.port or 9000}"
+    given.port = int(port) if (port := address.rpartition(":")[2]).isdigit() else 9000
+
+    def start() -> suite.Run:
+        try:
+            gt.connect(address)
+        except gt.ConfigError as error:
+            raise BadInput(f"GT_SERVER={address}: {error}") from None
+        given.gpus = given.gpus or [max(1, len(gt.workers()))]
+        return suite.Run(suite.checked(given, 1), "auto_shard_benchmark")
+
+    try:
+        return suite.run(start)
+    finally:
+        gt.disconnect()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""What is run: square and large-batch matrix products, and forward passes of an MLP.
+
+A case makes its operands, computes, and is read back. Its work is what the matrix products count: 2 m k n each; the
+biases and relus of an MLP are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+import gt
+
+#: sizes are multiples of this after scaling, and not less
+GRAIN = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the tables. ``dims`` are the batch and the widths of the layers, the input's first."""
+
+    group: str
+    dims: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        batch, *widths = self.dims
+        if self.group == "square":
+            return f"{batch}x{batch}"
+        if self.group == "batch":
+            return f"({batch},{widths[0]})@({widths[0]},{widths[1]})"
+        return f"batch {batch}, {'-'.join(map(str, widths))}"
+
+    @property
+    def flops(self) -> int:
+        batch, *widths = self.dims
+        return sum(2 * batch * k * n for k, n in pairwise(widths))
+
+    @property
+    def nbytes(self) -> int:
+        """Of operands and results, which one worker holds when it works alone; float32."""
+        batch, *widths = self.dims
+        weights = sum(k * n for k, n in pairwise(widths))
+        return 4 * (weights + batch * sum(widths))
+
+    def scaled(self, scale: float) -> Case:
+        return Case(self.group, tuple(max(GRAIN, round(n * scale / GRAIN) * GRAIN) for n in self.dims))
+
+    def create(self) -> tuple[Any, ...]:
+        batch, *widths = self.dims
+        if self.group == "mlp":
+            return gt.randn(batch, widths[0]), mlp(widths)
+        return gt.randn(batch, widths[0]), gt.randn(*widths)
+
+    def compute(self, operands: tuple[Any, ...]) -> Any:
+        x, f = operands
+        with gt.no_grad():
+            return f(x) if self.group == "mlp" else x @ f
+
+    def expected(self, operands: tuple[Any, ...], rows: int) -> np.ndarray[Any, Any]:
+        """The first rows of the result, by numpy in double precision."""
+        x, f = operands
+        y = x.numpy()[:rows].astype(np.float64)
+        if self.group != "mlp":
+            return np.asarray(y @ f.numpy())
+        layers = [layer for layer in f if isinstance(layer, gt.nn.Linear)]
+        for i, layer in enumerate(layers):
+            y = y @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+            y = np.maximum(y, 0) if i + 1 < len(layers) else y
+        return np.asarray(y)
+
+
+def mlp(widths: Sequence[int]) -> Any:
+    """Linear layers with relus between them."""
+    layers: list[Any] = []
+    for k, n in pairwise(widths):
+        layers += [gt.nn.Linear(k, n), gt.nn.ReLU()]
+    return gt.nn.Sequential(*layers[:-1])
+
+
+def _square(n: int) -> Case:
+    return Case("square", (n, n, n))
+
+
+#: group -> its title, the head of its first column
+GROUPS = {
+    "square": ("Square Matrix Multiplications", "Size"),
+    "batch": ("Large Batch Matrix Multiplications", "Shape"),
+    "mlp": ("MLP Forward Passes", "Batch and widths"),
+}
+CASES = [
+    _square(4096),
+    _square(8192),
+    _square(16384),
+    Case("batch", (8192, 4096, 4096)),
+    Case("batch", (16384, 4096, 4096)),
+    Case("batch", (32768, 2048, 2048)),
+    Case("mlp", (4096, 4096, 4096, 4096, 4096)),
+    Case("mlp", (8192, 2048, 4096, 4096, 2048)),
+    Case("mlp", (16384, 2048, 4096, 2048, 1024)),
+]
+#: of --quick: one of each group
+QUICK = [CASES[1], CASES[4], CASES[7]]
+
+
+def chosen(quick: bool, scale: float) -> list[Case]:
+    return [case.scaled(scale) for case in (QUICK if quick else CASES)]
+
+
+def fitting(budget: float, quick: bool) -> float:
+    """The largest power of two, 1 or less, by which the sizes are scaled so that each case needs half the budget."""
+    scale = 1.0
+    while max(case.nbytes for case in chosen(quick, scale)) > budget / 2 and scale > 1 / 256:
+        scale /= 2
+    return scale

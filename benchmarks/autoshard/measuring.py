@@ -1,0 +1,110 @@
+"""One case on the first n workers: creating, computing and retrieving timed apart, and all three together.
+
+Nothing waits in GT but a read, so each part ends with a read that all n workers take part in: the sum of a small
+tensor that is cut over them. It comes after everything they were given, costs one scalar all-reduce, and is itself
+timed (``barrier``). Together means without the reads in between: the parts may overlap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import gt
+from benchmarks.autoshard.cases import Case
+from benchmarks.core import timing, verdict
+
+#: elements of the tensor a barrier sums: enough for auto-sharding to cut it
+MARK = 16 << 10
+#: rows of a result that are compared with numpy's, and the most bytes that are read for it
+ROWS, CHECKED = 8, 256 << 20
+PARTS = ("create", "compute", "retrieve")
+
+
+class Bench:
+    """The first n workers, as auto-sharding uses them."""
+
+    def __init__(self, workers: Sequence[int]) -> None:
+        gt.auto_shard(workers=list(workers))
+        self.workers = len(workers)
+        self._mark = gt.ones(MARK)
+        self.barrier()
+
+    def barrier(self) -> None:
+        total = self._mark.sum().item()
+        assert total == MARK, f"the barrier's sum is {total}"
+
+    def measure(self, case: Case, iters: int, tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Samples of ``iters`` passes, after one that is checked and not timed."""
+        wrong = self._check(case)
+        tick()
+        apart: dict[str, list[float]] = {part: [] for part in PARTS}
+        together, barriers = [], []
+        for _ in range(iters):
+            for part, seconds in zip(PARTS, self._apart(case), strict=True):
+                apart[part].append(seconds)
+            together.append(_timed(lambda: self._together(case)))
+            barriers.append(_timed(self.barrier))
+            tick()
+        return result(case, self.workers, apart, together, barriers, wrong)
+
+    def _apart(self, case: Case) -> tuple[float, ...]:
+        kept: dict[str, Any] = {}
+
+        def create() -> None:
+            kept["operands"] = case.create()
+            self.barrier()
+
+        def compute() -> None:
+            kept["result"] = case.compute(kept["operands"])
+            self.barrier()
+
+        return _timed(create), _timed(compute), _timed(lambda: kept["result"].numpy())
+
+    def _together(self, case: Case) -> None:
+        case.compute(case.create()).numpy()
+
+    def _check(self, case: Case) -> int | None:
+        """How many elements of the first rows are wrong; None where reading the operands would take too long."""
+        operands = case.create()
+        made = case.compute(operands).numpy()
+        if case.nbytes > CHECKED:
+            return None
+        expected = case.expected(operands, ROWS)
+        bound = 1e-4 * float(np.abs(expected).max())
+        return int((np.abs(made[:ROWS] - expected) > bound).sum())
+
+
+def _timed(act: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    act()
+    return time.perf_counter() - begun
+
+
+def result(
+    case: Case,
+    workers: int,
+    apart: dict[str, list[float]],
+    together: list[float],
+    barriers: list[float],
+    wrong: int | None,
+) -> dict[str, Any]:
+    """What the record says of one case on n workers; rates are of median times."""
+    timings = {part: {"timing": timing.summary(samples)} for part, samples in apart.items()}
+    total = timing.summary(together)
+    facts = {"cv": total["cv"], "wrong_elements": wrong}
+    return {
+        "workers": workers,
+        "dims": list(case.dims),
+        "flops": case.flops,
+        **timings,
+        "together": {"timing": total},
+        "barrier": {"timing": timing.summary(barriers)},
+        "tflops": case.flops / total["p50_s"] / 1e12,
+        "compute_tflops": case.flops / timings["compute"]["timing"]["p50_s"] / 1e12,
+        "wrong_elements": wrong,
+        "verdict": verdict.judge(facts, ["cv", "wrong_elements"], f"{case.name} on {workers}"),
+    }

@@ -1,0 +1,136 @@
+"""What a person reads: a line as soon as a case is done, the comparison, and the summary."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.autoshard.cases import GROUPS, Case
+from benchmarks.core.formulas import geometric_mean
+
+WIDTH = 84
+#: one case's results: number of workers -> its record
+Results = Mapping[int, Mapping[str, Any]]
+#: what is compared: a title, where its seconds are, where its TFLOPS are
+VIEWS = {
+    "together": ("creation, compute and retrieval together", "tflops"),
+    "compute": ("compute alone", "compute_tflops"),
+}
+
+
+def device_word(count: int, device: str) -> str:
+    """``1 GPU``, ``8 GPUs``, ``2 CPUs``."""
+    return f"{count} {device}{'s' if count != 1 else ''}"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.3f}s" if value >= 0.1 else f"{value:.5f}s"
+
+
+def tflops(value: float) -> str:
+    return f"{value:.1f} TF" if value >= 10 else f"{value:.4f} TF"
+
+
+def figure(result: Mapping[str, Any], view: str = "together") -> str:
+    return f"{seconds(taken(result, view))} ({tflops(result[VIEWS[view][1]])})"
+
+
+def taken(result: Mapping[str, Any], view: str) -> float:
+    """The median, in seconds."""
+    return float(result[view]["timing"]["p50_s"])
+
+
+def speedups(results: Results, view: str = "together") -> dict[int, float]:
+    """Against the fewest workers there are figures for."""
+    first, *rest = sorted(results)
+    return {n: taken(results[first], view) / taken(results[n], view) for n in rest}
+
+
+def heading(number: int, group: str) -> str:
+    return f"\nBENCHMARK {number}: {GROUPS[group][0]}\n---"
+
+
+def live(case: Case, results: Results, device: str) -> str:
+    """The line and its speedup, as soon as a case is done."""
+    cells = [f"{device_word(n, device)}: {figure(results[n])}" for n in sorted(results)]
+    return "\n".join(_pair(case.name, cells, results, "together"))
+
+
+def _pair(name: str, cells: Sequence[str], results: Results, view: str, width: int = 0) -> list[str]:
+    gained = ["baseline", *(f"{s:.2f}x" for s in speedups(results, view).values())]
+    left = max(len(name), len("Speedup:"), width)
+    row = [f"{name:{left}} | " + " | ".join(cells)]
+    if len(cells) > 1:
+        padded = [f"{text:{len(cell)}}" for text, cell in zip(gained, cells, strict=True)]
+        row.append((f"{'Speedup:':{left}} | " + " | ".join(padded)).rstrip())
+    return row
+
+
+def comparison(rows: Sequence[tuple[Case, Results]], device: str, view: str = "together") -> str:
+    lines = ["=" * WIDTH, f"PERFORMANCE COMPARISON: {VIEWS[view][0]}", "=" * WIDTH]
+    for group, (title, head) in GROUPS.items():
+        mine = [(case, results) for case, results in rows if case.group == group]
+        if mine:
+            lines += ["", f"--- {title} ---", *_table(head, mine, device, view)]
+    return "\n".join(lines)
+
+
+def _table(head: str, rows: Sequence[tuple[Case, Results]], device: str, view: str) -> list[str]:
+    left = max(len(head), len("Speedup:"), *(len(case.name) for case, _ in rows))
+    counts = sorted(rows[0][1])
+    column = max(len(figure(results[n], view)) for _, results in rows for n in counts)
+    heads = [f"{device_word(n, device):{column}}" for n in counts]
+    lines = [f"{head:{left}} | {' | '.join(heads)}".rstrip(), "-" * (WIDTH - 4)]
+    for case, results in rows:
+        cells = [f"{figure(results[n], view):>{column}}" for n in counts]
+        lines += _pair(case.name, cells, results, view, left)
+    return lines
+
+
+def summary(rows: Sequence[tuple[Case, Results]]) -> dict[str, Any]:
+    """The speedups of each number of workers over all cases: means, least and most."""
+    return {view: _gains([speedups(results, view) for _, results in rows]) for view in VIEWS}
+
+
+def _gains(found: Sequence[Mapping[int, float]]) -> dict[str, Any]:
+    means: dict[str, Callable[[Sequence[float]], float]] = {
+        "geometric_mean": geometric_mean,
+        "arithmetic_mean": statistics.fmean,
+        "min": min,
+        "max": max,
+    }
+    return {str(n): {name: of([gains[n] for gains in found]) for name, of in means.items()} for n in found[0]}
+
+
+def told(summed: Mapping[str, Any], counts: Sequence[int], device: str) -> str:
+    lines = ["=" * WIDTH, "SUMMARY", "=" * WIDTH]
+    if len(counts) < 2:
+        return "\n".join(
+            [*lines, "", f"Only {device_word(counts[0], device)} measured: no speedup; give --gpus 1 too."]
+        )
+    for n in sorted(counts)[1:]:
+        lines += ["", f"{device_word(n, device)} vs {device_word(min(counts), device)}:"]
+        for view, (title, _) in VIEWS.items():
+            gains = summed[view][str(n)]
+            lines += [
+                f"  {title}:",
+                f"    Average speedup: {gains['geometric_mean']:.2f}x (geometric mean;"
+                f" arithmetic {gains['arithmetic_mean']:.2f}x)",
+                f"    Min speedup: {gains['min']:.2f}x",
+                f"    Max speedup: {gains['max']:.2f}x",
+            ]
+    return "\n".join(lines)
+
+
+def parts(rows: Sequence[tuple[Case, Results]]) -> list[list[Any]]:
+    """One row a case and number of workers: the median seconds of each part."""
+    keys = ("create", "compute", "retrieve", "together", "barrier")
+    return [
+        [case.name, n, *(taken(results[n], key) for key in keys), results[n]["tflops"], results[n]["compute_tflops"]]
+        for case, results in rows
+        for n in sorted(results)
+    ]
+
+
+PARTS = ("case", "workers", "create s", "compute s", "retrieve s", "together s", "barrier s", "TFLOPS", "of compute")

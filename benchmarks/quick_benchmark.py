@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Auto-sharding on GPUs of this machine, or as many CPU workers of one thread each; starts and stops everything.
+
+python benchmarks/quick_benchmark.py --gpus 8 --quick     3 cases, 3 iterations each
+python benchmarks/quick_benchmark.py --gpus 1 8           everything, 1 GPU against 8
+python benchmarks/quick_benchmark.py --gpus 1 2 --scale 0.125
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+if __name__ == "__main__":
+    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+import gt
+from benchmarks.autoshard import suite
+from benchmarks.autoshard.system import System
+from benchmarks.core.ranks import BAD_INPUT, FAILED, BadInput
+from gt.launch.local import visible_gpus
+
+
+def main(words: list[str] | None = None) -> int:
+    gpus = len(visible_gpus())
+    made = suite.parser("quick_benchmark.py", (__doc__ or "").splitlines()[0])
+    given = suite.parse(made, words, default=gpus or os.cpu_count() or 1)
+    most = max(given.gpus)
+    if not gpus and most > (os.cpu_count() or 1):
+        print(f"notice: {most} workers on {os.cpu_count()} CPU cores share them: speedups say little", flush=True)
+    try:
+        print(f"starting a server on port {given.port} and {most} worker(s)", flush=True)
+        with System(most, given.port):
+            return suite.run(lambda: suite.Run(given, "quick_benchmark", threads_a_worker=None if gpus else 1))
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except gt.GtError as error:
+        print(f"the system did not start: {error}", file=sys.stderr)
+        return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""What sharding costs and gains: ``python benchmarks/sharding.py [--quick] [--only NAME…] [--output-dir DIR]``
+
+plan       the dispatcher's core on instructions for several workers whose plans are known: us an instruction
+workers    the dispatcher for 64 workers against 1: instructions are encoded once a mesh
+scaling    2 CPU workers of one thread each against 1: a matrix product, and a training step of an MLP, data parallel
+overhead   one worker under auto-sharding against the same without
+
+Ratios are of things done in turns in one run, and medians over the rounds. Nothing here is a test: a busy machine
+changes figures, not results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+if __name__ == "__main__":
+    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+import torch
+
+import gt
+from benchmarks.autoshard.system import System
+from benchmarks.core import environment, results, tables, timing, verdict
+from benchmarks.core.ranks import BAD_INPUT, BadInput
+from benchmarks.simulation import load
+from benchmarks.simulation.workloads import mlp, mlp_step
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is run; ``--quick`` takes less of it."""
+
+    rounds: int
+    #: the matrix product: (m, k) @ (k, n)
+    product: tuple[int, int, int]
+    #: the MLP: batch and widths
+    mlp: tuple[int, ...]
+    #: acts between two looks at the clock
+    steps: int
+    port: int
+
+
+FULL = Sizes(15, (4096, 1024, 1024), (2048, 256, 1024, 1024, 16), 3, 9107)
+QUICK = Sizes(3, (512, 256, 256), (256, 64, 128, 16), 2, 9107)
+
+#: additions in a row, for the dispatcher alone
+CHAIN = 2000
+
+
+@dataclass
+class Row:
+    """One line of the table: what was measured, and the bound it is held to."""
+
+    name: str
+    samples: list[float]
+    unit: str
+    goal: str = ""
+    bound: float | None = None
+    details: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def reached(self) -> bool | None:
+        if self.bound is None:
+            return None
+        return self.value >= self.bound if self.goal == ">=" else self.value <= self.bound
+
+    def record(self) -> dict[str, Any]:
+        # a ratio's spread is what makes it doubtful, as it is for a time
+        judged = verdict.judge({"cv": timing.variation(self.samples)}, ["cv"], self.name)
+        return {**asdict(self), "value": self.value, "reached": self.reached, "verdict": judged}
+
+
+# -- the dispatcher alone ----------------------------------------------------------------------
+
+
+def _adds() -> Any:
+    return gt.ones(1024, 64)
+
+
+def _chain(x: Any) -> Any:
+    y = x
+    for _ in range(CHAIN):
+        y = y + x
+    return y
+
+
+def _small_mlp() -> Any:
+    return mlp((64, 64, 16))(1024)
+
+
+def plan(sizes: Sizes) -> Iterator[Row]:
+    """Elementwise on cut tensors, and training steps with their moves."""
+    for name, setup, step in (
+        ("adds of cut tensors", _adds, _chain),
+        ("training steps of an MLP", _small_mlp, lambda made: [mlp_step(made) for _ in range(20)]),
+    ):
+        loads = load.measured(load.record(setup, step, sizes.rounds + 1), 2)
+        cores = [one.core / one.instructions * 1e6 for one in loads]
+        all_of_it = statistics.median(one.seconds / one.instructions * 1e6 for one in loads)
+        details = {"with_codec_us": all_of_it, "instructions": loads[0].instructions}
+        yield Row(f"planning known {name}, 2 workers", cores, "us an instruction", "<=", 5.0, details)
+
+
+def workers(sizes: Sizes) -> Iterator[Row]:
+    program = load.record(_adds, _chain, sizes.rounds + 1)
+    counts = (1, 2, 64)
+    drives = {n: load.Drive(n) for n in counts}
+    for drive in drives.values():
+        drive.run(program.opening)
+        drive.run(program.rounds[0])
+    # in turns, so that all see the same machine
+    taken = [{n: drives[n].run(frames).seconds for n in counts} for frames in program.rounds[1:]]
+    details = {f"us_{n}": statistics.median(t[n] for t in taken) / drives[n].load.instructions * 1e6 for n in counts}
+    yield Row("dispatcher for 64 workers", [t[64] / t[1] for t in taken], "x for 1 worker", "<=", 1.5, details)
+    yield Row("dispatcher for 64 workers", [t[64] / t[2] for t in taken], "x for 2 workers")
+
+
+# -- two CPU workers ---------------------------------------------------------------------------
+
+
+class Sides:
+    """The same program under several settings of auto-sharding, in turns on one system."""
+
+    def __init__(self, setup: Callable[[], Any], step: Callable[[Any], Any], settings: dict[str, int | None]) -> None:
+        self.step, self.settings = step, settings
+        self.made: dict[str, Any] = {}
+        #: what the first and the second step gave
+        self.values: dict[str, list[float]] = {}
+        for name in settings:
+            self._set(name)
+            gt.manual_seed(0)
+            self.made[name] = setup()
+            self.values[name] = [self._read(name) for _ in range(2)]
+
+    def _set(self, name: str) -> None:
+        count = self.settings[name]
+        gt.auto_shard(count is not None, workers=count)
+
+    def _read(self, name: str) -> float:
+        return float(self.step(self.made[name]).sum().item())
+
+    def seconds(self, name: str, steps: int) -> float:
+        """A step's, after one that is not timed: it plans anew what the change of settings made forgotten."""
+        self._set(name)
+        self._read(name)
+        begun = time.perf_counter()
+        for _ in range(steps - 1):
+            self.step(self.made[name])
+        self._read(name)
+        return (time.perf_counter() - begun) / steps
+
+    def in_turns(self, rounds: int, steps: int) -> dict[str, list[float]]:
+        taken = [{name: self.seconds(name, steps) for name in self.settings} for _ in range(rounds)]
+        gt.auto_shard(False)
+        return {name: [t[name] for t in taken] for name in self.settings}
+
+
+def _programs(sizes: Sizes) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    m, k, n = sizes.product
+    product = f"({m}x{k})@({k}x{n})"
+    batch, *widths = sizes.mlp
+    step = f"training step of an MLP, batch {batch}, {'-'.join(map(str, widths))}"
+    return {
+        product: (lambda: (gt.randn(m, k), gt.nn.Parameter(gt.randn(k, n)).detach()), lambda made: made[0] @ made[1]),
+        step: (lambda: mlp(tuple(widths))(batch), mlp_step),
+    }
+
+
+def _against(sizes: Sizes, ours: int, count: int) -> Iterator[tuple[str, list[float], dict[str, float]]]:
+    """(name, the base's seconds over ours, medians) of each program."""
+    with System(count, sizes.port):
+        for name, (setup, step) in _programs(sizes).items():
+            taken = Sides(setup, step, {"base": None, "ours": ours}).in_turns(sizes.rounds, sizes.steps)
+            ratios = [b / o for b, o in zip(taken["base"], taken["ours"], strict=True)]
+            yield name, ratios, {f"{side}_ms": statistics.median(s) * 1e3 for side, s in taken.items()}
+
+
+def scaling(sizes: Sizes) -> Iterator[Row]:
+    for name, ratios, details in _against(sizes, 2, 2):
+        yield Row(f"2 workers: {name}", ratios, "x 1 worker", ">=", 1.7, details)
+
+
+def overhead(sizes: Sizes) -> Iterator[Row]:
+    for name, ratios, details in _against(sizes, 1, 1):
+        lost = [(1 / ratio - 1) * 100 for ratio in ratios]
+        yield Row(f"1 sharded worker: {name}", lost, "% more than unsharded", "<=", 3.0, details)
+
+
+MEASUREMENTS: dict[str, Callable[[Sizes], Iterator[Row]]] = {
+    "plan": plan,
+    "workers": workers,
+    "scaling": scaling,
+    "overhead": overhead,
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("sharding.py", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="three rounds of small sizes instead of fifteen of large")
+    parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
+    parser.add_argument("--port", type=int, default=FULL.port, help=f"of the system it starts (default {FULL.port})")
+    parser.add_argument("--output-dir", default="./results", help="where the JSON record goes (default ./results)")
+    given = parser.parse_args(words)
+    chosen = Sizes(**{**asdict(QUICK if given.quick else FULL), "port": given.port})
+    try:
+        return _run(given, chosen)
+    except (BadInput, results.Unwritable) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _run(given: argparse.Namespace, sizes: Sizes) -> int:
+    config = {"device": environment.device_name(torch.device("cpu")), "benchmark_iters": sizes.rounds, **asdict(sizes)}
+    record = results.Record(
+        given.output_dir,
+        suite="sharding",
+        name="sharding",
+        world_size=2,
+        config=config,
+        environment=environment.record({"gt": 0}),
+    )
+    rows: list[Row] = []
+    for name in given.only:
+        for i, row in enumerate(MEASUREMENTS[name](sizes)):
+            rows.append(row)
+            record.put(name, str(i), value=row.record())
+            print(f"{row.name}: {row.value:.3g} {row.unit}", file=sys.stderr, flush=True)
+    record.finish()
+    tables.show("Sharding", ("figure", "value", "unit", "goal", "reached", "details"), [_cells(row) for row in rows])
+    print(f"record: {record.path}")
+    return 0
+
+
+def _cells(row: Row) -> list[Any]:
+    goal = f"{row.goal} {row.bound:g}" if row.bound is not None else ""
+    return [row.name, row.value, row.unit, goal, row.reached, "  ".join(f"{k}={v:.3g}" for k, v in row.details.items())]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

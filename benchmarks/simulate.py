@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""PREDICTIONS for machines that are not here: a real client and dispatcher, simulated workers, a cost model in YAML.
+
+python benchmarks/simulate.py                                       8, 16 and 512 H100s
+python benchmarks/simulate.py --machine 8xh100 --workload gpt --workers 1 2 4 8
+python benchmarks/simulate.py --machine 2cpu --workload small-mlp --check     against a real run here, with its error
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import statistics
+import sys
+from typing import Any
+
+if __name__ == "__main__":
+    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
+import msgspec
+
+from benchmarks.autoshard.system import System
+from benchmarks.core import environment, results, tables
+from benchmarks.core.progress import Progress
+from benchmarks.core.ranks import BAD_INPUT, BadInput
+from benchmarks.simulation import calibrate
+from benchmarks.simulation.machine import Machine, names, read
+from benchmarks.simulation.predict import Prediction, predict
+from benchmarks.simulation.workloads import WORKLOADS, Workload
+
+H100S = ["8xh100", "2x8xh100", "64x8xh100"]
+WARNING = (
+    "PREDICTIONS: nothing below was measured on such a machine; only the dispatcher's own load was measured, here."
+)
+COLUMNS = (
+    *("workers", "batch", "step ms", "busy", "exposed", "moving", "speedup", "efficiency", "moves"),
+    *("*ms", "*instr/s", "*messages"),
+)
+LEGEND = """  step ms: predicted; busy, exposed, moving: the shares of it a worker computes, waits for collectives,
+  and has collectives under way; moves: collectives a step; *: the dispatcher's own load a step, its time measured here
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser("simulate.py", description=(__doc__ or "").splitlines()[0])
+    add = made.add_argument
+    add("--machine", nargs="+", default=H100S, help=f"of {', '.join(names())}, or a file (default: {' '.join(H100S)})")
+    add("--workload", nargs="+", choices=list(WORKLOADS), default=["mlp", "gpt"], help="training steps, data parallel")
+    add("--workers", type=int, nargs="+", help="how many of the machine's (default: 1 and all)")
+    add("--scaling", choices=["weak", "strong"], default="weak", help="weak: the batch of a worker is fixed (default)")
+    add("--batch", type=int, help="samples of a worker (weak) or of all together (strong)")
+    add("--calibrate", action="store_true", help="measure the machine's rates with 2 CPU workers here first")
+    add("--check", action="store_true", help="calibrate, and run the workload for real on 2 CPU workers here as well")
+    add("--port", type=int, default=9108, help="of the real system that is started for it (default 9108)")
+    add("--output-dir", default="./results", help="where the JSON record goes (default ./results)")
+    return made
+
+
+def rows(machine: Machine, workload: Workload, given: argparse.Namespace) -> list[Prediction]:
+    """The predictions for each number of workers, one worker first."""
+    counts = sorted({1, *(given.workers or [machine.workers])})
+    if counts[0] < 1 or counts[-1] > machine.workers:
+        raise BadInput(f"--workers {counts[0]} {counts[-1]}: {machine.name} has 1 to {machine.workers}")
+    batch = given.batch or workload.batch * (machine.workers if given.scaling == "strong" else 1)
+    found = []
+    with Progress(machine.name, len(counts)) as bar:
+        for n in counts:
+            found.append(predict(machine, workload, n, batch * n if given.scaling == "weak" else batch))
+            bar.step(f"{n} workers")
+    return found
+
+
+def speedup(base: Prediction, other: Prediction) -> float:
+    """Samples a second, over those of one worker."""
+    return (other.batch / other.step_s) / (base.batch / base.step_s)
+
+
+def cells(base: Prediction, p: Prediction) -> list[Any]:
+    gain = speedup(base, p)
+    shares = [f"{share:.1%}" for share in (p.compute_s / p.step_s, p.exposed_share, p.communication_share)]
+    control = [p.dispatcher_s * 1e3, round(p.dispatcher_rate), round(p.messages)]
+    return [p.workers, p.batch, p.step_s * 1e3, *shares, gain, gain / p.workers, round(p.collectives), *control]
+
+
+def show(machine: Machine, workload: Workload, scaling: str, found: list[Prediction]) -> None:
+    title = f"PREDICTED: {machine.name}: {workload.name} ({scaling} scaling, data parallel)"
+    tables.show(title, COLUMNS, [cells(found[0], p) for p in found])
+    print(LEGEND)
+    slow = [p for p in found if p.dispatcher_s > p.step_s]
+    if slow:
+        words = ", ".join(str(p.workers) for p in slow)
+        print(f"  the dispatcher took longer than the predicted step for {words} worker(s): it would set the pace\n")
+
+
+def check(machine: Machine, given: argparse.Namespace) -> tuple[Machine, dict[str, Any]]:
+    """The machine calibrated here; and, with --check, each workload for real, its prediction and the error."""
+    found: dict[str, Any] = {}
+    with System(calibrate.WORKERS, given.port):
+        measured = calibrate.calibrated(machine)
+        print(f"calibrated: {msgspec.json.encode(measured).decode()}\n", flush=True)
+        for name in given.workload if given.check else []:
+            workload = WORKLOADS[name]
+            batch = (given.batch or workload.batch) * calibrate.WORKERS
+            # twice: the spread of the real run stands beside the model's error
+            real = [calibrate.real_step(workload, batch, calibrate.WORKERS) for _ in range(2)]
+            found[name] = {"real_s": real, "batch": batch}
+    for name, told in found.items():
+        told["predicted_s"] = predict(measured, WORKLOADS[name], calibrate.WORKERS, told["batch"]).step_s
+        told["error"] = told["predicted_s"] / statistics.fmean(told["real_s"]) - 1
+        shown = " and ".join(f"{s * 1e3:.1f}" for s in told["real_s"])
+        print(
+            f"CHECK {name}, 2 CPU workers, batch {told['batch']}: predicted {told['predicted_s'] * 1e3:.1f} ms, "
+            f"real {shown} ms, error {told['error']:+.1%} of their mean\n",
+            flush=True,
+        )
+    return measured, found
+
+
+def run(given: argparse.Namespace) -> int:
+    machines = {name: _read(name) for name in given.machine}
+    if (given.check or given.calibrate) and any(m.workers != calibrate.WORKERS for m in machines.values()):
+        raise BadInput("--calibrate and --check measure 2 CPU workers: use them with --machine 2cpu")
+    record = results.Record(
+        given.output_dir,
+        suite="simulate",
+        name="simulate",
+        world_size=1,
+        config={
+            "device": "simulated",
+            "scaling": given.scaling,
+            "workloads": given.workload,
+            "machines": given.machine,
+        },
+        environment=environment.record({"gt": 0}),
+    )
+    print(f"{WARNING}\n", flush=True)
+    for name, machine in machines.items():
+        checked: dict[str, Any] = {}
+        if given.check or given.calibrate:
+            machine, checked = check(machine, given)
+        record.put(name, "machine", value=msgspec.to_builtins(machine))
+        for workload in given.workload:
+            found = rows(machine, WORKLOADS[workload], given)
+            show(machine, WORKLOADS[workload], given.scaling, found)
+            told = [p.record() | {"speedup": speedup(found[0], p)} for p in found]
+            record.put(name, workload, value={"predictions": told, "check": checked.get(workload)})
+    record.finish()
+    print(f"record: {record.path}")
+    return 0
+
+
+def _read(name: str) -> Machine:
+    try:
+        return read(name)
+    except ValueError as error:
+        raise BadInput(f"--machine {error}") from None
+
+
+def main(words: list[str] | None = None) -> int:
+    given = parser().parse_args(words)
+    try:
+        if given.batch is not None and given.batch < 1:
+            raise BadInput(f"--batch {given.batch}: at least 1")
+        return run(given)
+    except (BadInput, results.Unwritable) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""What the dispatcher itself costs: a recorded program through its core, with workers that answer at once.
+
+The program is recorded from a real client under auto-sharding, so it is the same bytes whatever the workers. Each
+frame is decoded, handled, and what comes of it encoded, once a mesh, as the shell does; every `Execute` is confirmed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gt
+from gt.client.connect import use
+from gt.client.session import Session
+from gt.dispatcher.actions import Send, SendAll
+from gt.dispatcher.core import Dispatcher
+from gt.version import PROTOCOL, VERSION
+from gt.wire.codec import Decode, encode
+from gt.wire.messages import Done, Execute, Hello, Submit
+
+
+class _Recorder:
+    """A link that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, frames: list[Any]) -> None:
+        self.sent.append(bytes(frames[0]))
+
+    def wait(self, ready: Any, timeout: float | None = None) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a client sends: first what is new, then the same again and again."""
+
+    opening: list[bytes]
+    rounds: list[list[bytes]]
+
+
+def record(setup: Callable[[], Any], step: Callable[[Any], Any], rounds: int) -> Program:
+    """A program under auto-sharding: ``step`` is given what ``setup`` made, and reads nothing.
+
+    Two steps belong to the opening: the second meets what the first made, such as the state of an optimizer.
+    """
+    session = Session("recorded")
+    session.link = recorder = _Recorder()
+    session._sent = -(1 << 60)  # never out of credit
+    session.welcomed = True
+    gt.auto_shard()
+    try:
+        with use(session):
+            made = setup()
+            for _ in range(2):
+                step(made)
+            session.flush()
+            opening, recorder.sent = recorder.sent, []
+            pieces = []
+            for _ in range(rounds):
+                step(made)
+                session.flush()
+                pieces.append(recorder.sent)
+                recorder.sent = []
+            del made
+    finally:
+        gt.auto_shard(False)
+    return Program(opening, pieces)
+
+
+@dataclass
+class Load:
+    """Seconds of the dispatcher, and what it did in them."""
+
+    core: float = 0.0
+    codec: float = 0.0
+    instructions: int = 0
+    messages: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.core + self.codec
+
+
+class Drive:
+    """A dispatcher, its client, and n workers that do nothing."""
+
+    def __init__(self, workers: int) -> None:
+        self.core, self._decode = Dispatcher(), Decode("dispatcher")
+        for i in range(workers):
+            name, store = b"w%d" % i, f"null:{i}"
+            self.core.handle(name, Hello("worker", PROTOCOL, VERSION, "", i, "null", "null", "", store))
+        self.core.handle(b"c", Hello("client", PROTOCOL, VERSION, "", 0))
+        self.load = Load()
+
+    def run(self, frames: list[bytes]) -> Load:
+        """The load of these frames alone."""
+        self.load = Load()
+        for frame in frames:
+            begun = time.perf_counter()
+            message = self._decode(frame)
+            self.load.codec += time.perf_counter() - begun
+            self._handle(b"c", message)
+            if isinstance(message, Submit):
+                self.load.instructions += instructions(self.core, message.stream)
+        return self.load
+
+    def _handle(self, peer: bytes, message: Any) -> None:
+        queue = [(peer, message)]
+        while queue:
+            peer, message = queue.pop()
+            begun = time.perf_counter()
+            actions = self.core.handle(peer, message)
+            self.load.core += time.perf_counter() - begun
+            for action in actions:
+                queue += self._encoded(action)
+
+    def _encoded(self, action: Any) -> list[tuple[bytes, Any]]:
+        if isinstance(action, Send | SendAll) and action.message is not None:
+            begun = time.perf_counter()
+            encode(action.message)
+            self.load.codec += time.perf_counter() - begun
+            peers = action.peers if isinstance(action, SendAll) else (action.peer,)
+            self.load.messages += len(peers)
+            if isinstance(action.message, Execute):
+                # a microsecond a word is what small instructions take: the dispatcher's turns are as long as in earnest
+                done = Done(action.message.client, action.message.weight, len(action.message.stream))
+                return [(peer, done) for peer in peers]
+        return []
+
+
+def instructions(core: Dispatcher, stream: list[Any]) -> int:
+    """How many there are in a stream of the only client; frees and reads count as none."""
+    assert core.clients, "the dispatcher refused the program"
+    codes = next(iter(core.clients.values())).codes
+    i = count = 0
+    while i < len(stream):
+        code = stream[i]
+        if code >= 16:
+            i += codes[code].width
+            count += 1
+        else:
+            i += 1 if code < 0 else 3 if code == 1 else 2
+    return count
+
+
+def measured(program: Program, workers: int) -> list[Load]:
+    """The load of each round, all plans known."""
+    drive = Drive(workers)
+    drive.run(program.opening)
+    drive.run(program.rounds[0])
+    return [drive.run(frames) for frames in program.rounds[1:]]

@@ -1,0 +1,281 @@
+"""The auto-shard benchmarks run for real on two CPU workers, and what they print follows from what they timed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import gt
+from benchmarks import sharding, simulate
+from benchmarks.autoshard import cases, measuring, report, suite
+from benchmarks.autoshard.system import System
+from benchmarks.core import results
+from benchmarks.core.formulas import geometric_mean
+from benchmarks.simulation import calibrate
+from benchmarks.simulation.machine import read
+from benchmarks.simulation.workloads import Workload, mlp, mlp_step
+from tests.processes import ROOT, free_port
+from tests.processes import System as Processes
+from tests.processes import environment as clean
+
+near = pytest.approx
+TINY = ("--quick", "--scale", "0.02", "--iters", "2")
+
+
+def run(script, *words, **environment):
+    """(exit code, output, errors) of a script, as a user starts it."""
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=clean(**environment))
+    return done.returncode, done.stdout, done.stderr
+
+
+# -- the scripts ---------------------------------------------------------------------------
+
+FIGURE = re.compile(r"([\d.]+)s \(([\d.]+) TF\)")
+ROW = re.compile(r"^(\S.*?)\s*\| +([\d.]+s.*)$")
+
+
+def tables(text):
+    """(case, [(seconds, TFLOPS)…], [speedup…]) of every row of the comparisons, in order."""
+    found = []
+    for line in text[text.index("PERFORMANCE COMPARISON") :].splitlines():
+        if (row := ROW.match(line)) and FIGURE.search(line):
+            found.append((row[1], [tuple(map(float, pair)) for pair in FIGURE.findall(row[2])], []))
+        elif line.startswith("Speedup:"):
+            found[-1][2].extend(float(x) for x in re.findall(r"([\d.]+)x", line))
+    return found
+
+
+def check_output(text, folder):
+    """TFLOPS are 2mkn over the time shown, speedups the ratio of the times shown, the summary the means of those."""
+    expected = {case.name: case.flops for case in cases.chosen(True, 0.02)}
+    rows = tables(text)
+    assert [name for name, _, _ in rows] == [*expected, *expected], "together, then compute alone"
+    for name, figures, gained in rows:
+        assert len(figures) == 2
+        for seconds, tflops in figures:
+            assert tflops == near(expected[name] / seconds / 1e12, rel=0.05, abs=6e-5)
+        (first, _), (second, _) = figures
+        assert gained == [near(first / second, rel=0.02, abs=0.011)]
+    for number, at in ((0, 0), (1, len(expected))):
+        told = re.findall(r"Average speedup: ([\d.]+)x \(geometric mean; arithmetic ([\d.]+)x\)", text)[number]
+        gains = [gained[0] for _, _, gained in rows[at : at + len(expected)]]
+        assert float(told[0]) == near(geometric_mean(gains), rel=0.02, abs=0.011)
+        assert float(told[1]) == near(sum(gains) / len(gains), rel=0.02, abs=0.011)
+    (path,) = folder.glob("*.json")
+    check_record(json.loads(path.read_text()), expected)
+
+
+def check_record(record, expected):
+    assert not results.problems(record)
+    assert record["status"] == "complete"
+    assert record["config"]["workers"] == [1, 2]
+    measured = [m for group in cases.GROUPS for m in record["results"][group].items()]
+    assert [name for name, _ in measured] == list(expected)
+    for name, found in measured:
+        for n in ("1", "2"):
+            assert found[n]["wrong_elements"] == 0
+            assert found[n]["flops"] == expected[name]
+            assert found[n]["tflops"] == near(expected[name] / found[n]["together"]["timing"]["p50_s"] / 1e12)
+            for part in (*measuring.PARTS, "together", "barrier"):
+                assert len(found[n][part]["timing"]["samples_s"]) == 2
+
+
+def test_quick_benchmark_starts_and_stops_everything(tmp_path):
+    port = free_port()
+    words = ("--gpus", 2, 1, *TINY, "--port", port, "--output-dir", tmp_path)
+    code, out, errors = run("quick_benchmark.py", *words, CUDA_VISIBLE_DEVICES="")
+    assert code == 0, errors
+    assert "BENCHMARK 1: Square Matrix Multiplications" in out
+    assert "2 CPUs vs 1 CPU:" in out
+    check_output(out, tmp_path)
+    code, _, errors = run("auto_shard_benchmark.py", "--port", port)
+    assert (code, errors[:18]) == (1, "Connection refused"), "nothing is left running"
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A system of two workers that this process is connected to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        with System(2, free_port()) as made:
+            yield made
+
+
+def test_auto_shard_benchmark_uses_the_first_workers(running, tmp_path):
+    server = {"GT_SERVER": f"localhost:{running.port}", "GT_TOKEN": os.environ["GT_TOKEN"]}
+    code, out, errors = run("auto_shard_benchmark.py", "--gpus", 1, 2, *TINY, "--output-dir", tmp_path, **server)
+    assert code == 0, errors
+    check_output(out, tmp_path)
+    given = suite.parse(suite.parser("auto_shard_benchmark.py", ""), ["--gpus", "3", "--output-dir", str(tmp_path)], 1)
+    with pytest.raises(suite.BadInput, match=r"--gpus 3: the system has 2 worker\(s\)"):
+        suite.Run(given, "auto_shard_benchmark")
+
+
+def test_one_side_after_the_other_gives_the_same_values(running):
+    sizes = sharding.Sizes(2, (96, 64, 64), (64, 16, 32, 8), 2, running.port)
+    for setup, step in sharding._programs(sizes).values():
+        sides = sharding.Sides(setup, step, {"none": None, "one": 1, "two": 2})
+        first = {name: sides.values[name] for name in ("none", "one", "two")}
+        assert first["one"] == near(first["none"], rel=1e-3)
+        assert first["two"] == near(first["none"], rel=1e-3)
+        taken = sides.in_turns(2, 2)
+        assert all(len(samples) == 2 and min(samples) > 0 for samples in taken.values())
+
+
+def test_calibration_gives_a_machine(running, monkeypatch):
+    monkeypatch.setattr(calibrate, "ELEMENTS", 1 << 16)
+    monkeypatch.setattr(calibrate, "LARGE", 1 << 14)
+    monkeypatch.setattr(calibrate, "WIDTH", 128)
+    made = calibrate.calibrated(read("2cpu"), rounds=1)
+    assert made.workers == 2
+    assert made.name.endswith("(calibrated)")
+    assert min(made.flops["float32"], made.memory_bandwidth, made.link.bandwidth, made.launch_us) > 0
+    tiny = Workload("tiny", mlp((16, 32, 8)), mlp_step, 32)
+    assert calibrate.real_step(tiny, 64, 2, rounds=1, steps=1) > 0
+
+
+# -- what can go wrong -----------------------------------------------------------------------
+
+WRONG = [
+    (("--gpus", "0"), "--gpus 0: at least 1"),
+    (("--gpus", "two"), "invalid int value: 'two'"),
+    (("--iters", "0"), "--iters 0: at least 1"),
+    (("--scale", "-1"), "--scale -1: more than 0, at most 16"),
+    (("--port", "70000"), "--port 70000: at most 65535"),
+    (("--output-dir", "/proc/nowhere"), "cannot write to /proc/nowhere"),
+    (("--what",), "unrecognized arguments: --what"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_wrong_arguments(words, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        suite.parse(suite.parser("quick_benchmark.py", ""), words, 1)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_workers(stack, tmp_path):
+    server = Processes(stack)
+    words = ("--port", server.port, "--output-dir", tmp_path)
+    code, _, errors = run("auto_shard_benchmark.py", *words)
+    assert code == 1
+    assert errors.startswith("No workers available: start one with: python -m gt.worker")
+    assert str(server.port) in errors
+    with pytest.raises(suite.BadInput, match=rf"--port {server.port} cannot be used \(Address already in use\)"):
+        System(1, server.port)
+
+
+def test_what_a_run_says_when_it_fails(capsys):
+    for error, code, said in (
+        (gt.OutOfMemory("matmul(float32[9,9], float32[9,9]): no room\nmore"), 1, "Out of memory: matmul"),
+        (gt.ConnectionLost("the server is gone"), 1, "Connection refused: the server is gone"),
+        (gt.WorkerLost("worker 1 is gone"), 1, "failed: worker 1 is gone"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ):
+
+        def act(error=error):
+            raise error
+
+        assert suite.run(act) == code
+        assert capsys.readouterr().err.startswith(said)
+
+
+def test_more_gpus_than_there_are(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(suite.BadInput, match=r"--gpus 8: there are 2 GPU\(s\) here"):
+        System(8, 9000)
+
+
+def test_the_launcher_is_the_quick_benchmark():
+    done = subprocess.run(
+        ["bash", str(ROOT / "benchmarks" / "launch_8gpu_benchmark.sh"), "--quick"],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": "echo"},
+    )
+    assert done.stdout == "benchmarks/quick_benchmark.py --gpus 1 8 --port 9000 --quick\n", done.stderr
+
+
+# -- cases and words -------------------------------------------------------------------------
+
+
+def test_the_cases_are_the_documented_ones():
+    assert [case.name for case in cases.CASES[:6]] == [
+        *("4096x4096", "8192x8192", "16384x16384"),
+        *("(8192,4096)@(4096,4096)", "(16384,4096)@(4096,4096)", "(32768,2048)@(2048,2048)"),
+    ]
+    assert [case.dims[0] for case in cases.CASES[6:]] == [4096, 8192, 16384]
+    assert all(len(case.dims) == 5 for case in cases.CASES[6:]), "3 layers each"
+    assert [case.group for case in cases.QUICK] == ["square", "batch", "mlp"]
+    assert cases.CASES[2].flops == 2 * 16384**3
+    assert cases.Case("mlp", (10, 2, 3, 4)).flops == 2 * 10 * (2 * 3 + 3 * 4)
+
+
+def test_sizes_scale_down_by_themselves():
+    assert cases.Case("batch", (8192, 4096, 4096)).scaled(0.125).dims == (1024, 512, 512)
+    assert cases.Case("batch", (100, 30, 1)).scaled(0.5).dims == (48, 16, 16)
+    assert suite.scale_for("CPU", False, None)[0] == 0.125
+    assert suite.scale_for("GPU", False, 80 << 30) == (1.0, "")
+    scale, notice = suite.scale_for("GPU", False, 4 << 30)
+    assert scale == 0.5
+    assert notice.startswith("a GPU of 4 GiB: sizes are scaled by 0.5")
+
+
+def result(case, workers, seconds):
+    samples = {part: [seconds / 4] for part in measuring.PARTS}
+    return measuring.result(case, workers, samples, [seconds], [0.001], 0)
+
+
+def test_the_summary_says_which_mean():
+    """The times of the documented example: its speedups and their arithmetic mean follow from them."""
+    times = [(0.234, 0.089), (1.567, 0.234), (11.23, 1.498), (0.789, 0.156), (1.534, 0.198), (1.123, 0.145)]
+    rows = [(c, {1: result(c, 1, a), 8: result(c, 8, b)}) for c, (a, b) in zip(cases.CASES, times, strict=False)]
+    summed = report.summary(rows)["together"]["8"]
+    assert summed["arithmetic_mean"] == near(6.23, abs=0.01)
+    assert summed["geometric_mean"] == near(geometric_mean([a / b for a, b in times]))
+    assert (summed["min"], summed["max"]) == (near(0.234 / 0.089), near(1.534 / 0.198))
+    told = report.told(report.summary(rows), [1, 8], "GPU")
+    assert "8 GPUs vs 1 GPU:" in told
+    assert "Average speedup: 5.85x (geometric mean; arithmetic 6.23x)" in told
+    text = report.comparison(rows, "GPU")
+    assert re.search(r"16384x16384 +\| +11\.230s \(0\.7833 TF\) \| +1\.498s \(5\.8720 TF\)", text)
+
+
+def test_one_number_of_workers_has_no_speedup():
+    case = cases.CASES[0]
+    rows = [(case, {8: result(case, 8, 1.0)})]
+    assert "Speedup" not in report.comparison(rows, "GPU")
+    assert "no speedup" in report.told(report.summary(rows), [8], "GPU")
+
+
+# -- the figures -----------------------------------------------------------------------------
+
+
+def test_figures_of_the_dispatcher(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sharding, "CHAIN", 100)
+    assert sharding.main(["--quick", "--only", "plan", "workers", "--output-dir", str(tmp_path)]) == 0
+    assert "dispatcher for 64 workers" in capsys.readouterr().out
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    assert not results.problems(record)
+    for row in (*record["results"]["plan"].values(), *record["results"]["workers"].values()):
+        assert row["value"] > 0
+        assert row["reached"] is None or row["reached"] == (row["value"] <= row["bound"])
+
+
+def test_simulate_refuses(tmp_path, capsys):
+    for words, said in (
+        (["--machine", "abacus"], "--machine abacus: no such machine; there are 2cpu"),
+        (["--machine", "8xh100", "--workers", "9"], "has 1 to 8"),
+        (["--machine", "8xh100", "--check"], "use them with --machine 2cpu"),
+        (["--batch", "0"], "--batch 0: at least 1"),
+    ):
+        assert simulate.main([*words, "--output-dir", str(tmp_path)]) == 2
+        assert said in capsys.readouterr().err
