@@ -261,6 +261,11 @@ def test_stages_hand_on_activations_and_gradients_alone(under: Any) -> None:
             assert (str(p.layout), str(p.grad.layout)) == (f"worker {stage}", f"worker {stage}"), name
 
 
+def test_a_norm_over_stages_is_one_number_from_each(under: Any) -> None:
+    """And the factor goes back."""
+    assert in_a_step(STAGES, 2, CLIPPED, under).collectives == {"exchange": 3 + 2}
+
+
 def test_a_signal_moves_a_tensor_early(under: Any) -> None:
     cluster = Cluster(2)
     with under(STAGES), cluster.client() as session:
