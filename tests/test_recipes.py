@@ -284,6 +284,58 @@ def test_a_signal_moves_a_tensor_early(under: Any) -> None:
         assert watched.collectives == {}
 
 
+# -- contexts alone, without the names of parameters -------------------------------------------
+
+TWO_BY_TWO = """
+pp_stage0: {shard: {axis: 0, workers: [0, 1]}}
+pp_stage0_colpar: {shard: {axis: 1, workers: [0, 1]}}
+pp_stage0_rowpar: {shard: {axis: 0, workers: [0, 1]}}
+pp_stage1: {shard: {axis: 0, workers: [2, 3]}}
+pp_stage1_colpar: {shard: {axis: 1, workers: [2, 3]}}
+pp_stage1_rowpar: {shard: {axis: 0, workers: [2, 3]}}
+"""
+
+
+class Piped(nn.Module):
+    """Two stages, each cut by columns and rows, whose parameters are made under the signals they are used under."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.ParameterList(), nn.ParameterList()
+        for stage in range(2):
+            with gt.signal.context(f"pp_stage{stage}_colpar"):
+                self.up.append(nn.Parameter(gt.randn(20, 80) / 8))
+            with gt.signal.context(f"pp_stage{stage}_rowpar"):
+                self.down.append(nn.Parameter(gt.randn(80, 20) / 8))
+
+    def forward(self, x: gt.Tensor) -> gt.Tensor:
+        for stage in range(2):
+            with gt.signal.context(f"pp_stage{stage}_colpar"):
+                y = (x @ self.up[stage]).relu()
+            with gt.signal.context(f"pp_stage{stage}_rowpar"):
+                y = y @ self.down[stage]
+            with gt.signal.context(f"pp_stage{stage}"):
+                x = x + y
+        return x
+
+
+def test_tensor_parallel_stages_by_contexts_alone(under: Any) -> None:
+    training = Training(Piped, lambda: numbers(64, 20, 20))
+    watched = in_a_step(TWO_BY_TWO, 4, training, under)
+    with under(TWO_BY_TWO), Cluster(4).client():
+        ours = trained(training)
+        gt.manual_seed(0)
+        assert [str(p.layout) for p in Piped().parameters()] == [
+            "S(1) on workers 0, 1",
+            "S(1) on workers 2, 3",
+            "S(0) on workers 0, 1",
+            "S(0) on workers 2, 3",
+        ]
+    agree(ours, training)
+    parameters = 4 * 4 * 20 * 80
+    assert watched.bytes == pytest.approx([parameters] * 4, rel=0.1), "of parameters, gradients and two states a quarter"
+
+
 # -- real processes ----------------------------------------------------------------------------
 
 REAL = ("data parallel, gpt", "tensor parallel, gpt", "fully sharded, 13 rows", "stages, gpt", "auto")
@@ -313,3 +365,28 @@ def test_with_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
     assert [name for name, _, _ in told] == list(REAL)
     for name, losses, parameters in told:
         agree((losses, {n: np.array(p, np.float32) for n, p in parameters.items()}), RECIPES[name][2])
+
+
+def test_memory_of_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
+    system = System(stack)
+    for _ in range(2):
+        system.worker("--backend", "numpy")
+    program = f"""
+        import json, pathlib
+        from tests.recipes import Mlp, configured, numbers, train
+        from tests.test_recipes import DATA, SHARDED
+        for text in (DATA, SHARDED):
+            with configured(pathlib.Path({str(tmp_path / "recipe.yaml")!r}), text):
+                model = Mlp(64, 64)
+                optimizer = gt.optim.AdamW(model.parameters())
+                train(model, numbers(512, 64), steps=2, make=lambda _: optimizer)
+                say(json.dumps([worker["client"]["bytes"] for worker in gt.debug.memory().values()]))
+                del model, optimizer
+        say("done")
+    """
+    client = system.client(program)
+    client.expect("done", 100)
+    whole, cut = (json.loads(line) for line in client.lines if line.startswith("["))
+    everything = 4 * 4 * (2 * 64 * 64 + 2 * 64 + 5 * 64 + 5)
+    assert whole == pytest.approx([everything] * 2, rel=0.05)
+    assert cut == pytest.approx([everything / 2] * 2, rel=0.05)
