@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import sys
 
 if __name__ == "__main__":
@@ -47,4 +48,5 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is closed either way
     sys.exit(main())

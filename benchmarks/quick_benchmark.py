@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import sys
 
 if __name__ == "__main__":
@@ -19,7 +20,7 @@ if __name__ == "__main__":
 import gt
 from benchmarks.autoshard import suite
 from benchmarks.autoshard.system import System
-from benchmarks.core.ranks import BAD_INPUT, FAILED, BadInput
+from benchmarks.core.ranks import BAD_INPUT, FAILED, INTERRUPTED, BadInput
 from gt.launch.local import visible_gpus
 
 
@@ -37,10 +38,13 @@ def main(words: list[str] | None = None) -> int:
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except gt.GtError as error:
         print(f"the system did not start: {error}", file=sys.stderr)
         return FAILED
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is closed, and everything ended, either way
     sys.exit(main())

@@ -21,7 +21,7 @@ if __name__ == "__main__":
 import msgspec
 
 from benchmarks.autoshard.system import System
-from benchmarks.core import environment, results, tables
+from benchmarks.core import environment, results, tables, timing
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import BAD_INPUT, BadInput
 from benchmarks.simulation import calibrate
@@ -95,23 +95,21 @@ def show(machine: Machine, workload: Workload, scaling: str, found: list[Predict
 
 def check(machine: Machine, given: argparse.Namespace) -> tuple[Machine, dict[str, Any]]:
     """The machine calibrated here; and, with --check, each workload for real, its prediction and the error."""
-    found: dict[str, Any] = {}
+    wanted = given.workload if given.check else []
+    batches = {name: (given.batch or WORKLOADS[name].batch) * calibrate.WORKERS for name in wanted}
     with System(calibrate.WORKERS, given.port):
-        measured = calibrate.calibrated(machine)
-        print(f"calibrated: {msgspec.json.encode(measured).decode()}\n", flush=True)
-        for name in given.workload if given.check else []:
-            workload = WORKLOADS[name]
-            batch = (given.batch or workload.batch) * calibrate.WORKERS
-            # twice: the spread of the real run stands beside the model's error
-            real = [calibrate.real_step(workload, batch, calibrate.WORKERS) for _ in range(2)]
-            found[name] = {"real_s": real, "batch": batch}
-    for name, told in found.items():
-        told["predicted_s"] = predict(measured, WORKLOADS[name], calibrate.WORKERS, told["batch"]).step_s
-        told["error"] = told["predicted_s"] / statistics.fmean(told["real_s"]) - 1
-        shown = " and ".join(f"{s * 1e3:.1f}" for s in told["real_s"])
+        measured, real = calibrate.in_turns(machine, {name: (WORKLOADS[name], batches[name]) for name in wanted})
+    print(f"calibrated: {msgspec.json.encode(measured).decode()}\n", flush=True)
+    found: dict[str, Any] = {}
+    for name, samples in real.items():
+        predicted = predict(measured, WORKLOADS[name], calibrate.WORKERS, batches[name]).step_s
+        median = statistics.median(samples)
+        error = predicted / median - 1
+        found[name] = {"batch": batches[name], "predicted_s": predicted, "real": {"timing": timing.summary(samples)}}
+        found[name]["error"] = error
         print(
-            f"CHECK {name}, 2 CPU workers, batch {told['batch']}: predicted {told['predicted_s'] * 1e3:.1f} ms, "
-            f"real {shown} ms, error {told['error']:+.1%} of their mean\n",
+            f"CHECK {name}, 2 CPU workers, batch {batches[name]}: predicted {predicted * 1e3:.1f} ms, real "
+            f"{median * 1e3:.1f} ms ({min(samples) * 1e3:.1f} to {max(samples) * 1e3:.1f}), error {error:+.1%}\n",
             flush=True,
         )
     return measured, found

@@ -16,10 +16,21 @@ from benchmarks.simulation.cluster import Cluster
 from benchmarks.simulation.predict import predict
 from benchmarks.simulation.worker import Board, MoveEntry
 from benchmarks.simulation.workloads import Workload, mlp, mlp_step
+from gt.client import random
+from gt.dispatcher.state import Client
 from gt.ops import OPS, sign
 from gt.types import DTYPES, TensorType
 
 near = pytest.approx
+
+
+@pytest.fixture(autouse=True)
+def own_seed():
+    """What is seeded here leaves other tests' random numbers alone."""
+    with random.replayed(None):
+        yield
+
+
 #: round numbers: 1 TFLOP/s, 1 GB/s of memory and links, 0.1 GB/s and 100 us between nodes
 PLAIN = {
     "name": "plain",
@@ -255,3 +266,45 @@ def test_the_recorded_load_counts_what_the_client_said():
     for n, found in loads.items():
         assert [one.instructions for one in found] == [10, 10]
         assert all(one.core > 0 and one.messages >= n for one in found)
+
+
+# -- what the load showed ----------------------------------------------------------------------
+
+
+def test_the_pace_of_many_workers_settles():
+    """Each of 64 workers confirms the same piece: it must not count 64 times."""
+    program = load.record(lambda: gt.ones(1024, 64), lambda x: [x + x for _ in range(200)], 4)
+    drive = load.Drive(64)
+    drive.run(program.opening)
+    (client,) = drive.core.clients.values()
+    paces = []
+    for frames in program.rounds:
+        drive.run(frames)
+        paces.append(client.pace)
+    assert max(paces) < 2 * min(paces)
+    assert 1 < paces[-1] < 20, "a microsecond a word, against the estimate"
+
+
+def test_who_had_no_room_is_asked_first():
+    """A client with work on n workers: n confirmations of one piece ask about 2n times in all."""
+    asked = []
+
+    class Busy:
+        def __init__(self, id):
+            self.id, self.free = id, False
+
+        def free_for(self, client, limit):
+            asked.append(self.id)
+            return self.free
+
+    workers = {i: Busy(i) for i in range(100)}
+    client = Client(1, b"", "", None, told={i: set() for i in workers})
+    for worker in workers.values():
+        assert not client.has_room(workers, 1.0)
+        worker.free = True
+    assert client.has_room(workers, 1.0)
+    assert len(asked) <= 4 * len(workers)
+    workers[3].free = False
+    assert not client.has_room(workers, 1.0)
+    del workers[3], client.told[3]  # it is gone
+    assert client.has_room(workers, 1.0)

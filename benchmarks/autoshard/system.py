@@ -83,7 +83,7 @@ class System:
             if child.poll() is not None:
                 self._words.seek(0)
                 lines = self._words.read().decode(errors="replace").strip().splitlines()
-                raise BadInput(f"the system did not start: {lines[-1] if lines else child.args}")
+                raise BadInput(f"the system did not start: {lines[-1] if lines else 'a part of it ended at once'}")
 
     def __exit__(self, *_: object) -> None:
         gt.disconnect()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 import gt
 from benchmarks.simulation.machine import Machine, Wire
@@ -17,7 +19,7 @@ from benchmarks.simulation.workloads import Workload
 
 WORKERS = 2
 #: rows and widths of the product; elements of the addition and of the large and the small sum
-ROWS, WIDTH, ELEMENTS, LARGE, SMALL = 1024, 1024, 4 << 20, 1 << 20, 256
+ROWS, WIDTH, ELEMENTS, LARGE, SMALL = 1024, 1024, 4 << 20, 1 << 20, 2048
 
 
 def _median(act: Callable[[], Any], rounds: int) -> float:
@@ -41,9 +43,46 @@ def _repeated(act: Callable[[], Any], times: int, rounds: int) -> float:
     return _median(run, rounds) / times
 
 
-def calibrated(machine: Machine, rounds: int = 5) -> Machine:
-    """The machine with its rates as measured here, on the current session's first two workers."""
+def in_turns(
+    machine: Machine, workloads: Mapping[str, tuple[Workload, int]], rounds: int = 5
+) -> tuple[Machine, dict[str, list[float]]]:
+    """The machine as calibrated here, and seconds of real steps of each workload with its batch.
+
+    Both are medians, or samples, of the same rounds: a machine that is now busy and now not is so for both.
+    """
     gt.auto_shard(workers=WORKERS)
+    try:
+        made = {name: workload.setup(batch) for name, (workload, batch) in workloads.items()}
+        found, taken = [], []
+        for _ in range(rounds):
+            found.append(calibrated(machine))
+            taken.append({name: real_step(workload, made[name]) for name, (workload, _) in workloads.items()})
+        del made
+    finally:
+        gt.auto_shard(False)
+    return _between(found), {name: [t[name] for t in taken] for name in workloads}
+
+
+def _between(found: Sequence[Machine]) -> Machine:
+    """Each rate's median."""
+
+    def of(rate: Callable[[Machine], float]) -> float:
+        return statistics.median(map(rate, found))
+
+    wire = Wire(of(lambda m: m.link.bandwidth), of(lambda m: m.link.latency_us))
+    return replace(
+        found[0],
+        flops={"float32": of(lambda m: m.flops["float32"])},
+        memory_bandwidth=of(lambda m: m.memory_bandwidth),
+        launch_us=of(lambda m: m.launch_us),
+        view_us=of(lambda m: m.view_us),
+        link=wire,
+        network=wire,
+    )
+
+
+def calibrated(machine: Machine, rounds: int = 3) -> Machine:
+    """The machine with its rates as measured here, on two workers that auto-sharding uses."""
     x, w = gt.randn(ROWS, WIDTH), gt.nn.Parameter(gt.randn(WIDTH, WIDTH)).detach()
     product = _repeated(lambda: x @ w, 4, rounds)
     flat = gt.randn(ELEMENTS)
@@ -52,42 +91,36 @@ def calibrated(machine: Machine, rounds: int = 5) -> Machine:
     launch = _repeated(lambda: tiny + tiny, 500, rounds)
     read = _median(lambda: tiny.sum().item(), 3 * rounds)
     sums = {n: _sum(n, rounds) for n in (SMALL, LARGE)}
-    gt.auto_shard(False)
     bandwidth = 3 * 4 * ELEMENTS / WORKERS / max(1e-9, added - launch)
     latency = max(1e-6, sums[SMALL] - read)
-    # a block is summed and relu reads and writes: 4 times its bytes go through memory
-    moved = max(1e-9, sums[LARGE] - sums[SMALL] - 4 * 4 * LARGE / bandwidth)
-    wire = Wire(4 * LARGE / moved, latency / 2 * 1e6)
-    changed = {
-        "name": f"{machine.name} (calibrated)",
-        "flops": {"float32": 2 * ROWS * WIDTH * WIDTH / WORKERS / max(1e-9, product - launch)},
-        "efficiency": 1.0,
-        "memory_bandwidth": bandwidth,
-        "launch_us": launch * 1e6,
-        "view_us": launch * 1e6 / 2,
-        "link": wire,
-        "network": wire,
-    }
-    return Machine(**{name: changed.get(name, getattr(machine, name)) for name in Machine.__struct_fields__})
+    # each row is read and written by the first sum and by relu, and read by the second
+    moved = max(1e-9, sums[LARGE] - sums[SMALL] - 5 * 4 * (LARGE - SMALL) / bandwidth)
+    wire = Wire(4 * (LARGE - SMALL) / moved, latency / 2 * 1e6)
+    return replace(
+        machine,
+        name=f"{machine.name} (calibrated)",
+        flops={"float32": 2 * ROWS * WIDTH * WIDTH / WORKERS / max(1e-9, product - launch)},
+        efficiency=1.0,
+        memory_bandwidth=bandwidth,
+        launch_us=launch * 1e6,
+        view_us=launch * 1e6 / 2,
+        link=wire,
+        network=wire,
+    )
 
 
 def _sum(elements: int, rounds: int) -> float:
     """Seconds of a sum over workers: each has one row, and relu needs all of it."""
-    rows = gt.ones(WORKERS * 16, max(elements, 512))[:, :elements]
+    rows = gt.ones(WORKERS, elements)
     return _median(lambda: gt.relu(rows.sum(0)).sum().item(), rounds)
 
 
-def real_step(workload: Workload, batch: int, workers: int, rounds: int = 5, steps: int = 3) -> float:
-    """Seconds of a step on the current session's first workers."""
-    gt.auto_shard(workers=workers)
-    try:
-        made = workload.setup(batch)
+def real_step(workload: Workload, made: Any, steps: int = 3) -> float:
+    """Seconds of a step, with what the workload set up."""
 
-        def run() -> None:
-            for _ in range(steps):
-                loss = workload.step(made)
-            loss.item()
+    def run() -> None:
+        for _ in range(steps):
+            loss = workload.step(made)
+        loss.item()
 
-        return _median(run, rounds) / steps
-    finally:
-        gt.auto_shard(False)
+    return _median(run, 1) / steps

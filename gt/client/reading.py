@@ -12,12 +12,14 @@ from gt.wire.parts import Incoming
 class Pending:
     """A value that was asked for."""
 
-    __slots__ = ("_blocks", "_missing", "_parts", "buffer", "done", "error")
+    __slots__ = ("_blocks", "_missing", "_parts", "buffer", "done", "error", "guess")
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer
         self.done = False
         self.error: GtError | None = None
+        #: what is known of its failure so far, if more should come
+        self.guess: GtError | None = None
         #: worker -> what it sends in parts, and the memory for it
         self._parts: dict[int, tuple[Incoming, Any]] = {}
         self._blocks: dict[int, tuple[Any, Any]] | None = None

@@ -20,7 +20,7 @@ from gt.client.codes import Codes
 from gt.client.reading import Pending
 from gt.client.troubles import Troubles
 from gt.client.uploads import Uploads
-from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, WorkerLost
+from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError, WorkerLost
 from gt.ops import Signature
 from gt.say import warn
 from gt.types import TensorType
@@ -61,6 +61,8 @@ if TYPE_CHECKING:  # it brings zmq with it, which is for those who connect
 
 #: Words that go out together.
 BATCH = 640
+#: Seconds until it is heard from others why a value failed, at the latest.
+EXPLAINED = 3.0
 #: The most tensors freed at once: what is emitted between two submissions fits into one (`MAX_WORDS`).
 FREED = 4096
 
@@ -212,7 +214,9 @@ class Session(Codes):
             self.extend((FETCH, request, id))
             self.flush()
             position = self._sent
-            self.await_(lambda: pending.done)
+            self.await_(lambda: pending.done or pending.guess is not None)
+            if not pending.done and not self.await_(lambda: pending.done, EXPLAINED):
+                pending.fail(pending.guess or RemoteError("nobody says why"))
         finally:
             del self._pending[request]
         if not isinstance(pending.error, ClusterError):  # a worker has come so far
@@ -284,9 +288,9 @@ class Session(Codes):
         pass
 
     def _roster(self, m: Roster, frames: object) -> None:
-        if any(w not in m.workers for w in self.workers):
+        if gone := [w for w in self.workers if w not in m.workers]:
             self._lanes = Lanes()  # the lost worker's memory need not live on
-            self.troubles.worker_gone()
+            self.troubles.workers_gone(gone)
         self.workers = m.workers
 
     def _credit(self, m: Credit, frames: object) -> None:

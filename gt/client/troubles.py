@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gt.client import sites
 from gt.client.reading import Pending
-from gt.errors import BY_NAME, GtError, RemoteError
-from gt.wire.messages import NoValue, Trouble
+from gt.errors import BY_NAME, GtError, RemoteError, WorkerLost
+from gt.wire.messages import NoValue, Trouble, WorkerInfo
 
 #: The failures kept for those who ask later.
 KEPT = 1000
@@ -17,7 +17,7 @@ class Troubles:
         self.unread: dict[int, str] = {}
         self._known: dict[int, str] = {}
         #: a worker that only knows that something failed elsewhere may be quicker than the worker where it did
-        self._waiting: dict[int, list[tuple[Pending, type[GtError], str]]] = {}
+        self._waiting: dict[int, list[tuple[Pending, type[GtError]]]] = {}
 
     def happened(self, m: Trouble) -> None:
         text = told(m.text, m.site)
@@ -26,7 +26,7 @@ class Troubles:
         if len(self._known) >= KEPT:
             del self._known[next(iter(self._known))]
         self._known[m.cause] = text
-        for pending, kind, _ in self._waiting.pop(m.cause, ()):
+        for pending, kind in self._waiting.pop(m.cause, ()):
             self.unread.pop(m.cause, None)
             pending.fail(kind(text))
 
@@ -40,12 +40,14 @@ class Troubles:
         elif m.cause in self._known:
             pending.fail(kind(self._known[m.cause]))
         else:
-            self._waiting.setdefault(m.cause, []).append((pending, kind, m.text))
+            pending.guess = kind(told(m.text, m.site))
+            self._waiting.setdefault(m.cause, []).append((pending, kind))
 
-    def worker_gone(self) -> None:
-        """It may be the one that would have said more."""
-        for pending, kind, text in [x for waiting in self._waiting.values() for x in waiting]:
-            pending.fail(kind(text))
+    def workers_gone(self, gone: list[WorkerInfo]) -> None:
+        """One of them would have said more, or is what more there is to say."""
+        who = ", ".join(f"worker {w.id} ({w.device}, pid {w.pid})" for w in gone)
+        for pending, _ in [x for waiting in self._waiting.values() for x in waiting]:
+            pending.fail(WorkerLost(f"{who} is gone: {pending.guess}"))
         self._waiting.clear()
 
 

@@ -202,8 +202,7 @@ class Worker:
             return Entry(signature, raising(error))
 
     def _stream(self, space: Space, m: Execute, i: int) -> int:
-        """Run a stream from word ``i``; stops early behind a fetch whose value goes out in parts, or before an
-        instruction whose operand is still on its way."""
+        """Run a stream from word ``i``; stops behind a value that goes out in parts, or before one still on its way."""
         stream: list[Any] = m.stream
         store, codes, end, count = space.store, space.codes, len(m.stream), 0
         while i < end:
@@ -310,8 +309,9 @@ class Worker:
         except Exception as error:
             if self.engine.is_broken(error):
                 raise DeviceBroken(first_line(error)) from error
-            kind = "WorkerLost" if isinstance(error, Broken) else "RemoteError"
-            made = self._failure(kind, value.what, first_line(error), value.site)
+            lost = isinstance(error, Broken)  # who it was, others know
+            kind = "WorkerLost" if lost else "RemoteError"
+            made = self._failure(kind, value.what, first_line(error), value.site, elsewhere=lost)
         del space.flying[id]
         space.put(id, made)
         return True
@@ -349,11 +349,11 @@ class Worker:
         self._poison(space, signature, stream, i, failure)
         self.out.append(Send(Trouble(client, failure.cause, kind, failure.text, failure.site)))
 
-    def _failure(self, kind: str, what: object, problem: str, site: int) -> Failure:
+    def _failure(self, kind: str, what: object, problem: str, site: int, elsewhere: bool = False) -> Failure:
         """Of a number no other worker gives."""
         self.causes += 1
         text = f"{what} failed on worker {self.id} ({self.engine.device}): {problem}"
-        return Failure((self.id + 1 << 32) + self.causes, kind, text, site)
+        return Failure((self.id + 1 << 32) + self.causes, kind, text, site, elsewhere)
 
     # -- values --------------------------------------------------------------------------
 
