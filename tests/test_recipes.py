@@ -161,6 +161,14 @@ def test_tensor_parallel_moves_twice_a_half_block_each_way(under: Any) -> None:
     assert in_a_step(TENSOR, 2, GPT, under).collectives == {"all_reduce": 2 * 2 * 2, "exchange": 1}
 
 
+def test_two_axes_move_what_each_alone_would(under: Any) -> None:
+    """Along tp the sums of the blocks, along dp those of the gradients."""
+    with Cluster().client():
+        count = len(list(Gpt().parameters()))
+    found = in_a_step(TWO_D, 4, GPT, under).collectives
+    assert found == {"all_reduce": 2 * 2 * 2 + count + 1, "broadcast": 1}
+
+
 def test_auto_shard_reduces_each_gradient_once(under: Any) -> None:
     with Cluster().client():
         count = len(list(Gpt().parameters()))
