@@ -2,6 +2,9 @@
 
 The text is by Lewis Carroll (examples/data/carroll.txt, in the public domain). The model is small, and so is the
 text: what it writes in the end it has mostly learnt by heart.
+
+With ``--workers 2`` it runs on two, if a file says how (``GT_CONFIG=examples/parallel/data_parallel.yaml``), or if
+``GT_AUTO_SHARD=1`` leaves it to GT. The signals in it are names that such a file gives a meaning to.
 """
 
 from __future__ import annotations
@@ -27,14 +30,22 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x):
+        with gt.signal.context("between"):
+            y = self.norm1(x)
+        y = self.attention(y)
+        with gt.signal.context("between"):
+            x = x + y
+            y = self.norm2(x)
+        y = self.mlp(y)
+        with gt.signal.context("between"):
+            return x + y
+
+    def attention(self, x):
         batch, length, width = x.shape
-        q, k, v = (
-            y.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-            for y in self.qkv(self.norm1(x)).split(width, dim=2)
-        )
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.norm2(x))
+        # head by head, so that they can be cut
+        heads = self.qkv(x).view(batch, length, self.heads, 3 * width // self.heads).transpose(1, 2)
+        y = nn.functional.scaled_dot_product_attention(*heads.split(width // self.heads, dim=3), is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(batch, length, width))
 
 
 class Gpt(nn.Module):
@@ -42,12 +53,15 @@ class Gpt(nn.Module):
         super().__init__()
         self.length = length
         self.letters, self.places = nn.Embedding(letters, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, letters, bias=False)
 
     def forward(self, ids):
         x = self.letters(ids) + self.places(gt.arange(ids.shape[1]))
-        return self.head(self.norm(self.blocks(x)))
+        for number, block in enumerate(self.blocks):
+            with gt.signal.context(f"block{number}"):
+                x = block(x)
+        return self.head(self.norm(x))
 
     @gt.no_grad()
     def write(self, ids, count: int):
@@ -63,9 +77,12 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     for name, default in (("steps", 300), ("batch", 16), ("length", 64), ("width", 96), ("layers", 2), ("heads", 4)):
         options.add_argument(f"--{name}", type=int, default=default)
+    options.add_argument("--workers", type=int, help="start so many on this machine")
     options.add_argument("--bf16", action="store_true", help="compute in bfloat16 where it does no harm")
     options.add_argument("--save", type=Path, help="write the trained model as a safetensors file")
     given = options.parse_args()
+    if given.workers:
+        gt.gpu_workers(given.workers)
     gt.manual_seed(0)
     text = TEXT.read_text()
     letters = sorted(set(text))
@@ -83,7 +100,8 @@ def train(model: Gpt, data: np.ndarray, given: argparse.Namespace) -> None:
     optimizer = gt.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     schedule = gt.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.steps, 3e-4)
     begun = time.perf_counter()
-    for step, (x, y) in enumerate(gt.to_device(batches(data, given)), 1):
+    for step, batch in enumerate(gt.to_device(batches(data, given)), 1):
+        x, y = (gt.signal.tensor(part, "data") for part in batch)
         with gt.autocast(dtype=gt.bfloat16, enabled=given.bf16):
             loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
         optimizer.zero_grad()

@@ -161,6 +161,14 @@ def test_tensor_parallel_moves_twice_a_half_block_each_way(under: Any) -> None:
     assert in_a_step(TENSOR, 2, GPT, under).collectives == {"all_reduce": 2 * 2 * 2, "exchange": 1}
 
 
+def test_two_axes_move_what_each_alone_would(under: Any) -> None:
+    """Along tp the sums of the blocks, along dp those of the gradients."""
+    with Cluster().client():
+        count = len(list(Gpt().parameters()))
+    found = in_a_step(TWO_D, 4, GPT, under).collectives
+    assert found == {"all_reduce": 2 * 2 * 2 + count + 1, "broadcast": 1}
+
+
 def test_auto_shard_reduces_each_gradient_once(under: Any) -> None:
     with Cluster().client():
         count = len(list(Gpt().parameters()))
@@ -261,6 +269,11 @@ def test_stages_hand_on_activations_and_gradients_alone(under: Any) -> None:
             assert (str(p.layout), str(p.grad.layout)) == (f"worker {stage}", f"worker {stage}"), name
 
 
+def test_a_norm_over_stages_is_one_number_from_each(under: Any) -> None:
+    """And the factor goes back."""
+    assert in_a_step(STAGES, 2, CLIPPED, under).collectives == {"exchange": 3 + 2}
+
+
 def test_a_signal_moves_a_tensor_early(under: Any) -> None:
     cluster = Cluster(2)
     with under(STAGES), cluster.client() as session:
@@ -277,6 +290,58 @@ def test_a_signal_moves_a_tensor_early(under: Any) -> None:
             assert (early * 2).sum().item() == 64
         watched.end()
         assert watched.collectives == {}
+
+
+# -- contexts alone, without the names of parameters -------------------------------------------
+
+TWO_BY_TWO = """
+pp_stage0: {shard: {axis: 0, workers: [0, 1]}}
+pp_stage0_colpar: {shard: {axis: 1, workers: [0, 1]}}
+pp_stage0_rowpar: {shard: {axis: 0, workers: [0, 1]}}
+pp_stage1: {shard: {axis: 0, workers: [2, 3]}}
+pp_stage1_colpar: {shard: {axis: 1, workers: [2, 3]}}
+pp_stage1_rowpar: {shard: {axis: 0, workers: [2, 3]}}
+"""
+
+
+class Piped(nn.Module):
+    """Two stages, each cut by columns and rows, whose parameters are made under the signals they are used under."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.ParameterList(), nn.ParameterList()
+        for stage in range(2):
+            with gt.signal.context(f"pp_stage{stage}_colpar"):
+                self.up.append(nn.Parameter(gt.randn(20, 80) / 8))
+            with gt.signal.context(f"pp_stage{stage}_rowpar"):
+                self.down.append(nn.Parameter(gt.randn(80, 20) / 8))
+
+    def forward(self, x: gt.Tensor) -> gt.Tensor:
+        for stage in range(2):
+            with gt.signal.context(f"pp_stage{stage}_colpar"):
+                y = (x @ self.up[stage]).relu()
+            with gt.signal.context(f"pp_stage{stage}_rowpar"):
+                y = y @ self.down[stage]
+            with gt.signal.context(f"pp_stage{stage}"):
+                x = x + y
+        return x
+
+
+def test_tensor_parallel_stages_by_contexts_alone(under: Any) -> None:
+    training = Training(Piped, lambda: numbers(64, 20, 20))
+    watched = in_a_step(TWO_BY_TWO, 4, training, under)
+    with under(TWO_BY_TWO), Cluster(4).client():
+        ours = trained(training)
+        gt.manual_seed(0)
+        assert [str(p.layout) for p in Piped().parameters()] == [
+            "S(1) on workers 0, 1",
+            "S(1) on workers 2, 3",
+            "S(0) on workers 0, 1",
+            "S(0) on workers 2, 3",
+        ]
+    agree(ours, training)
+    parameters = 4 * 4 * 20 * 80
+    assert watched.bytes == pytest.approx([parameters] * 4, rel=0.1), "of parameters, gradients and two states a quarter"
 
 
 # -- real processes ----------------------------------------------------------------------------
@@ -308,3 +373,28 @@ def test_with_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
     assert [name for name, _, _ in told] == list(REAL)
     for name, losses, parameters in told:
         agree((losses, {n: np.array(p, np.float32) for n, p in parameters.items()}), RECIPES[name][2])
+
+
+def test_memory_of_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
+    system = System(stack)
+    for _ in range(2):
+        system.worker("--backend", "numpy")
+    program = f"""
+        import json, pathlib
+        from tests.recipes import Mlp, configured, numbers, train
+        from tests.test_recipes import DATA, SHARDED
+        for text in (DATA, SHARDED):
+            with configured(pathlib.Path({str(tmp_path / "recipe.yaml")!r}), text):
+                model = Mlp(64, 64)
+                optimizer = gt.optim.AdamW(model.parameters())
+                train(model, numbers(512, 64), steps=2, make=lambda _: optimizer)
+                say(json.dumps([worker["client"]["bytes"] for worker in gt.debug.memory().values()]))
+                del model, optimizer
+        say("done")
+    """
+    client = system.client(program)
+    client.expect("done", 100)
+    whole, cut = (json.loads(line) for line in client.lines if line.startswith("["))
+    everything = 4 * 4 * (2 * 64 * 64 + 2 * 64 + 5 * 64 + 5)
+    assert whole == pytest.approx([everything] * 2, rel=0.05)
+    assert cut == pytest.approx([everything / 2] * 2, rel=0.05)

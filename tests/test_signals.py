@@ -249,6 +249,15 @@ def test_what_is_no_name(call: Any, name: Any, session: Session) -> None:
         call(name)
 
 
+def test_a_tensor_that_was_placed_has_views(stages: None) -> None:
+    x = gt.arange(12.0).view(3, 4)
+    for y in (x, x.T):
+        placed = gt.signal.tensor(y, "stage1")
+        assert placed.flatten().tolist() == y.flatten().tolist()
+        assert placed[1:].reshape(-1).tolist() == y[1:].reshape(-1).tolist()
+        assert placed.is_contiguous() == y.is_contiguous()
+
+
 def test_exit_leaves_no_context(stages: None, session: Session) -> None:
     with gt.signal.context("stage0"):
         with pytest.raises(gt.SignalError) as error:

@@ -53,7 +53,7 @@ def picture(x: Tensor) -> str:
     cells = [[_holders(found, row, column) for column in columns] for row in rows]
     width = max(len(text) for text in (*(c for line in cells for c in line), *map(_range, columns))) + 2
     bar = "+" + "+".join("-" * width for _ in columns) + "+"
-    lines = [head, "".join(f" {_range(c):^{width}}" for c in columns) if x._type.ndim > 1 else "", bar]
+    lines = [head, "".join(f" {_range(c):^{width}}" for c in columns).rstrip() if x._type.ndim > 1 else "", bar]
     for row, line in zip(rows, cells, strict=True):
         lines += ["|" + "|".join(f"{cell:^{width}}" for cell in line) + f"|  {_range(row)}", bar]
     lines += [f"each has a term: {p} of them is the value" for p in found.placements if p.startswith("P")]

@@ -47,6 +47,7 @@ def place(module: Any) -> None:
             lay_out(parameter, rule.name)
         parameter._named_under = now
         parameter._cut_by = rule.name if rule is not None and _cuts(rule) else None
+        parameter._lies_on = (rule.workers, rule.mesh) if rule is not None else None
     _placed[module] = now
 
 
@@ -60,6 +61,11 @@ def _cuts(rule: config.Signal) -> bool:
     """Along every axis of its mesh? Then no worker has what another has."""
     axes = {name for name, size in rule.mesh if size > 1}
     return bool(rule.shard) and not rule.replicate and axes <= {name for _, name in rule.shard}
+
+
+def workers_of(parameter: Any) -> Any:
+    """The same for parameters that were laid out on the same workers."""
+    return getattr(parameter, "_lies_on", None)
 
 
 def follow(leaf: Any, grad: Any) -> None:

@@ -15,8 +15,8 @@ from gt.client.tensor import Tensor
 from gt.ops import OPS, Attrs, Op
 from gt.types import Shape
 
-VIEW, PERMUTE, EXPAND, SLICE, DIAGONAL, UNFOLD = (
-    OPS[name] for name in ("view", "permute", "expand", "slice", "diagonal", "unfold")
+VIEW, PERMUTE, EXPAND, SLICE, DIAGONAL, UNFOLD, PLACED = (
+    OPS[name] for name in ("view", "permute", "expand", "slice", "diagonal", "unfold", "placed")
 )
 
 #: shape and strides
@@ -97,6 +97,7 @@ _STEPS: dict[Op, Callable[..., Layout]] = {
     VIEW: _viewed,
     DIAGONAL: _on_diagonal,
     UNFOLD: _unfolded,
+    PLACED: lambda shape, steps, *, signal: (shape, steps),
 }
 
 

@@ -168,7 +168,9 @@ def _wanted(signature: Signature, rule: Rule | None) -> list[Layout | None]:
         return [None] * len(signature.outs)
     if signature.op.creates:
         return [rule.layout(t) for t in signature.outs]
-    return [rule.output(t) for t in signature.outs]
+    # what else an op gives is no output: of a norm's gradient for its input, those for its weights
+    dims = signature.outs[0].ndim
+    return [rule.output(t) if t.ndim == dims else None for t in signature.outs]
 
 
 def _after(

@@ -112,11 +112,17 @@ class _Cutting:
     def _bring(self, i: int, wanted: Placement, axis: int, n: int) -> float:
         nbytes = self.ins[i].nbytes
         return min(
-            move_cost(nbytes, layout.placements[axis], wanted, n)
+            move_cost(nbytes, layout.placements[axis], wanted, n) + self._nested(layout, wanted, axis, nbytes)
             if layout.mesh is self.mesh
             else START + nbytes / (n if isinstance(wanted, Shard) and nbytes > START else 1)
             for layout in self.held[i]
         )
+
+    def _nested(self, layout: Layout, wanted: Placement, axis: int, nbytes: int) -> float:
+        """What comes on top where a later axis cuts inside of what changes: those blocks are joined, and cut anew."""
+        now = layout.placements[axis]
+        cut = {p for p in (now, wanted) if isinstance(p, Shard)} if now != wanted else set()
+        return START + nbytes if any(p in cut for p in layout.placements[axis + 1 :]) else 0.0
 
     def choice(self) -> Choice:
         ins, outs = ([Layout(self.mesh, tuple(p)) for p in placed] for placed in self.placed)

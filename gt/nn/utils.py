@@ -11,6 +11,7 @@ from gt.client.autograd import no_grad
 from gt.client.creation import tensor
 from gt.client.emit import call, call_into_many, call_many
 from gt.client.functions import cat
+from gt.client.placing import workers_of
 from gt.client.pointwise import clamp
 from gt.client.tensor import Tensor
 from gt.nn.parameter import assign
@@ -26,16 +27,18 @@ POWER_SUMS, TOTAL_POWER, SCALE_MANY, CLAMP_MANY = (
 MOST = 2048
 
 
-def _grads(parameters: Any) -> list[Tensor]:
+def _grads(parameters: Any) -> tuple[list[Tensor], list[Any]]:
+    """The gradients there are, and on which workers their parameters were laid out."""
     listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [p.grad for p in listed if p.grad is not None]
+    found = [(p.grad, workers_of(p)) for p in listed if p.grad is not None]
+    return [g for g, _ in found], [place for _, place in found]
 
 
-def _pieces(xs: list[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Those of one dtype together, and no more than fit into an instruction."""
+def _pieces(xs: list[Tensor], places: list[Any] | None = None) -> list[tuple[Tensor, ...]]:
+    """Those of one dtype, in one place, together, and no more than fit into an instruction."""
     together: dict[Any, list[Tensor]] = {}
-    for x in xs:
-        together.setdefault(x._type.dtype, []).append(x)
+    for i, x in enumerate(xs):
+        together.setdefault((x._type.dtype, places and places[i]), []).append(x)
     return [tuple(same[i : i + MOST]) for same in together.values() for i in range(0, len(same), MOST)]
 
 
@@ -44,11 +47,15 @@ def get_total_norm(
     tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
     listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    return _total_norm(listed, None, float(norm_type), error_if_nonfinite)
+
+
+def _total_norm(listed: list[Tensor], places: list[Any] | None, ord: float, error_if_nonfinite: bool) -> Tensor:
+    """Added up place by place, so that one number leaves each."""
     if not listed:
         return tensor(0.0)
-    ord = float(norm_type)
     how = (("ord", ord),)
-    parts = [call(TOTAL_POWER, call_many(POWER_SUMS, piece, how), how) for piece in _pieces(listed)]
+    parts = [call(TOTAL_POWER, call_many(POWER_SUMS, piece, how), how) for piece in _pieces(listed, places)]
     if len(parts) > 1:
         parts = [call(TOTAL_POWER, tuple(cast(p, parts[0].dtype) for p in parts), how)]
     root = parts[0] if ord in (0, 1, inf, -inf) else parts[0] ** (1 / ord)
@@ -71,8 +78,8 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """See `torch.nn.utils.clip_grad_norm_`. The norm is a tensor that nobody waited for."""
-    grads = _grads(parameters)
-    total = get_total_norm(grads, norm_type, error_if_nonfinite)
+    grads, places = _grads(parameters)
+    total = _total_norm(grads, places, float(norm_type), error_if_nonfinite)
     if grads:
         factor = clamp(float(max_norm) / (total + 1e-6), max=1.0)
         for piece in _pieces(_written(grads)):
@@ -84,7 +91,7 @@ def clip_grad_norm_(
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
     """See `torch.nn.utils.clip_grad_value_`."""
     limit = float(clip_value)
-    for piece in _pieces(_written(_grads(parameters))):
+    for piece in _pieces(_written(_grads(parameters)[0])):
         call_into_many(CLAMP_MANY, piece, (-limit, limit))
 
 
