@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench clean
+.PHONY: demo test test-gpu check bench clean
 
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
@@ -12,6 +12,10 @@ demo: .venv/demo
 
 test: .venv/test
 	$(BIN)/python -m pytest
+
+# what needs a GPU, one is enough; the interpreter is the machine's own if it has torch: make test-gpu PYTHON=python3
+test-gpu:
+	$(PYTHON) -m pytest tests/test_plane_gpu.py tests/test_sharding_gpu.py tests/test_ops.py tests/test_gradients.py tests/test_philox.py
 
 check: .venv/check
 	$(BIN)/ruff format --check .

@@ -1,0 +1,28 @@
+"""Several workers on one GPU, over NCCL: the losses of one worker. ``make test-gpu`` runs it; skipped without CUDA."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).parent.parent
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.timeout(300),
+]
+
+
+def losses(workers: int) -> list[float]:
+    command = [sys.executable, "-m", "tests.gpu_sharding", str(workers)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step ")]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_training_is_that_of_one_worker(workers: int) -> None:
+    assert losses(workers) == pytest.approx(losses(1), rel=1e-5)
