@@ -341,7 +341,9 @@ def test_tensor_parallel_stages_by_contexts_alone(under: Any) -> None:
         ]
     agree(ours, training)
     parameters = 4 * 4 * 20 * 80
-    assert watched.bytes == pytest.approx([parameters] * 4, rel=0.1), "of parameters, gradients and two states a quarter"
+    assert watched.bytes == pytest.approx([parameters] * 4, rel=0.1), (
+        "of parameters, gradients and two states a quarter"
+    )
 
 
 # -- real processes ----------------------------------------------------------------------------
