@@ -1,5 +1,6 @@
 # make demo   from nothing to a running example        make test   install what the tests need, and pass them
 # make check  format, lint, types, sizes               make bench  the control plane's figures
+# make test-gpu  what needs a GPU
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
