@@ -23,6 +23,7 @@ from gt.dispatcher.segments import Forwarded
 from gt.dispatcher.signals import Rule
 from gt.dispatcher.state import FLOOR, Client, Coded
 from gt.ops import Signature
+from gt.ops.gathered import GATHERED
 from gt.types import TensorType
 from gt.wire.codec import definition
 from gt.wire.messages import INLINE, Advice
@@ -141,11 +142,8 @@ def _written_anew(
     chosen = _made(coded, choice, held, code, after, rule)
     op = signature.op
     if op.split is None and not op.creates and not op.places and any(route(t, a, b) for _, a, b, t in chosen.moves):
-        _advise(
-            client,
-            done,
-            f"{op.name} has no rule for cut tensors: its operands are gathered, and every worker does it all",
-        )
+        why = GATHERED.get(op.name, "it has no rule")
+        _advise(client, done, f"the operands of {op.name} are gathered, and every worker does all of it: {why}")
     return chosen
 
 

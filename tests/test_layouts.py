@@ -1,0 +1,126 @@
+"""Where tensors lie, as a person sees it; copies that are made once; advice that is given once."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+
+import gt
+from gt.client.session import Session
+from gt.dispatcher.layouts import Layout, Mesh
+from gt.ops.placement import P, R, Shard, bounds
+from gt.testing import Cluster
+from tests.recipes import Watched
+
+FILE = """
+rows: {shard: {axis: 0, workers: [0, 1]}}
+columns: {shard: {axis: 1, workers: [0, 1]}}
+third: {shard: {axis: 0, workers: [2]}}
+grid: {mesh: {a: 2, b: 2}, shard: {0: a, 1: b}}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path) -> Iterator[Cluster]:
+    (tmp_path / "signals.yaml").write_text(FILE)
+    gt.load_config(tmp_path / "signals.yaml")
+    yield Cluster(workers=4)
+    gt.load_config(None)
+
+
+@pytest.fixture
+def session(cluster: Cluster) -> Iterator[Session]:
+    with cluster.client() as session:
+        yield session
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 12])
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_blocks_are_as_equal_as_can_be(size: int, workers: int) -> None:
+    found = [bounds(size, workers, rank) for rank in range(workers)]
+    assert [start for start, _ in found] == [sum(n for _, n in found[:rank]) for rank in range(workers)]
+    assert sum(n for _, n in found) == size
+    assert max(n for _, n in found) - min(n for _, n in found) <= 1
+
+
+def test_layouts_are_interned_and_printed() -> None:
+    mesh = Mesh((0, 1, 2, 3), (2, 2))
+    assert Layout(mesh, (Shard(0), R)) is Layout(Mesh((0, 1, 2, 3), (2, 2)), (Shard(0), R))
+    assert str(Layout(mesh, (Shard(0), P))) == "S(0) P(sum) on workers 0,1,2,3 as 2x2"
+    assert str(Layout(Mesh((3,)))) == "worker 3"
+    assert Mesh((0, 1), (2, 1)) is Mesh((0, 1))  # an axis of one worker is none
+
+
+def made(name: str, *shape: int) -> gt.Tensor:
+    with gt.signal.context(name):
+        return gt.ones(*shape)
+
+
+def test_a_tensor_says_where_it_lies(session: Session) -> None:
+    x, g = made("rows", 5, 4), made("grid", 5, 4)
+    assert (str(x.layout), str(gt.ones(1).layout)) == ("S(0) on workers 0, 1", "worker 0")
+    assert str(g.layout) == "S(0) S(1) on workers 0, 1, 2, 3 as 2x2"
+    assert g.layout.blocks == {
+        0: ((0, 0), (3, 2)),
+        1: ((0, 2), (3, 2)),
+        2: ((3, 0), (2, 2)),
+        3: ((3, 2), (2, 2)),
+    }
+    assert x.layout == made("rows", 2).layout != made("columns", 2, 2).layout
+    assert str(x.sum(0).layout) == "P(sum) on workers 0, 1"
+
+
+def test_a_picture_of_it(session: Session) -> None:
+    shown = io.StringIO()
+    gt.debug.show_layout(made("grid", 5, 4), file=shown)
+    assert shown.getvalue().splitlines()[1:] == [
+        "  0:2   2:4",
+        "+-----+-----+",
+        "|  0  |  1  |  0:3",
+        "+-----+-----+",
+        "|  2  |  3  |  3:5",
+        "+-----+-----+",
+    ]
+    shown = io.StringIO()
+    gt.debug.show_layout(made("rows", 5, 4).sum(0), file=shown)
+    assert shown.getvalue().splitlines()[-1] == "each has a term: P(sum) of them is the value"
+
+
+def test_why_it_lies_there(session: Session) -> None:
+    x, w = made("rows", 50, 40), made("columns", 40, 60)
+    told = gt.debug.explain(x @ w)
+    assert "made by matmul(float32[50,40], float32[40,60])" in told
+    assert "by all_gather; about " in told
+    assert "a copy is kept as R on workers 0,1" in gt.debug.explain(w) + gt.debug.explain(x)
+    assert gt.debug.explain(gt.ones(1)).startswith("float32[1] lies as worker 0\nworker 0: made there")
+
+
+def test_what_is_lost_says_so(cluster: Cluster, session: Session) -> None:
+    x = made("rows", 5, 4)
+    session.flush()
+    cluster.settle()
+    cluster.kill_worker(next(name for name, worker in cluster.workers.items() if worker.id == 1))
+    cluster.settle()
+    assert str(x.layout).startswith("lost: worker 1 (cpu, pid ")
+
+
+def test_a_copy_is_made_once_while_the_tensor_lives(cluster: Cluster, session: Session) -> None:
+    x, watched = made("rows", 100, 40), Watched(cluster, session)
+    moves = watched.moves[0]
+    for _ in range(3):
+        x.sort(0)[0].sum().item()
+    assert moves["all_gather"] + moves["all_to_all"] == 1
+    x.add_(1)  # the copy is out of date
+    assert x.sort(0)[0].sum().item() == 8000
+    assert moves["all_gather"] + moves["all_to_all"] == 2
+
+
+def test_what_has_no_rule_is_gathered_and_told_once(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    x = made("rows", 5, 4)
+    for _ in range(2):
+        assert x.median().item() == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if "median" in line]
+    assert len(said) == 1
+    assert said[0].endswith("gathered, and every worker does all of it: the middle of parts is not the middle")
