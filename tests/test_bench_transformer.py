@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.core import results
 from benchmarks.core.ranks import World
-from benchmarks.transformer import benchmark, dataset, engine_gt, fitting, launch, loader, model
+from benchmarks.transformer import benchmark, dataset, engine_gt, fitting, launch, loader, measuring, model
 from benchmarks.transformer.engines import TorchEngine
 from benchmarks.transformer.options import DEFAULTS, parser
 from benchmarks.transformer.problems import BadInput
@@ -243,6 +243,26 @@ def test_no_process_of_gt_is_a_stranger(monkeypatch):
     assert [member["pid"] for member in engine.world.members] == [-2, -3, os.getpid()]
     assert (engine.world.size, engine.world.nodes(), engine.world.gather("all")) == (2, 1, ["all"])
     engine.gt.auto_shard.assert_called_once_with()
+
+
+@pytest.mark.parametrize(("workers", "sharing"), [(1, 1), (2, 1), (4, 2)])
+def test_workers_of_gt_on_two_gpus(monkeypatch, workers, sharing):
+    monkeypatch.setenv("BENCH_PROCESSES", str(workers))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(engine_gt, "uuid", "GPU-{}".format)
+    world = engine_gt.world()
+    assert (world.size, world.ranks_per_gpu(), len(world.members)) == (workers, sharing, workers + 1)
+
+
+def test_memory_of_gt_is_that_of_its_workers():
+    engine = object.__new__(engine_gt.GtEngine)
+    engine.gt = mock.Mock()
+    engine.gt.debug.memory.return_value = {
+        f"worker {n}": {"client": {"bytes": 5}, "device": {"peak": peak, "total": 100}} for n, peak in enumerate([7, 9])
+    }
+    told = measuring.worst(engine.memory())
+    assert (told["worst_rank"], [rank["peak_bytes"] for rank in told["ranks"]]) == (1, [7, 9])
 
 
 def losses_of_torch(config, steps):

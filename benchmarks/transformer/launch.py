@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 def on_gt(arguments: list[str]) -> bool:
     found = argparse.ArgumentParser(add_help=False)
     found.add_argument("--engine", nargs="?")
-    return found.parse_known_args(arguments)[0].engine == "gt"
+    return bool(found.parse_known_args(arguments)[0].engine == "gt")
 
 
 def _torchrun(count: int, arguments: list[str]) -> int:
