@@ -209,6 +209,15 @@ def test_the_ranks_go_through_the_data_once(samples, batch, ranks):
     assert all(span.full for span in loader.plan(samples, batch, 0, ranks, tail=False))
 
 
+@pytest.mark.parametrize(("samples", "batch", "ranks"), [(34, 4, 2), (35, 4, 2), (50, 3, 4)])
+def test_who_has_all_ranks_reads_their_batches_in_their_order(samples, batch, ranks):
+    plans = [loader.plan(samples, batch, rank, ranks) for rank in range(ranks)]
+    together = loader.plan(samples, batch, 0, ranks, own=ranks)
+    for span, *each in zip(together, *plans, strict=True):
+        assert [*range(span.start, span.stop)] == [n for one in each for n in range(one.start, one.stop)]
+        assert {span.full} == {one.full for one in each}
+
+
 def test_a_short_batch_is_no_step_of_the_statistics():
     spans = loader.plan(10, 4, 0, 1)
     assert measuring.full_steps(spans, [1.0, 1.0, 0.1]) == [1.0, 1.0]

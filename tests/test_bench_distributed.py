@@ -14,6 +14,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.core import results, timing, verdict
+from benchmarks.core.formulas import GIB
 from benchmarks.core.ranks import DONE, World
 from benchmarks.distributed import algorithms, comm, models, scaling, suite, training
 from tests.launches import FOLDER, ONE_THREAD, SCRIPT, SMALL, TORCHRUN, launcher, only_record
@@ -282,12 +283,16 @@ def test_the_figures_in_the_readme_are_those_of_their_records():
     assert names
     for name in names:
         data = results.load(FOLDER.parent / name)
-        for row in measured(data["results"]):
+        for row in measured(data):
             assert row in text
 
 
-def measured(parts):
+def measured(data):
     """The lines of the README's tables of measured figures, from a record."""
+    parts = data["results"]
+    if data["config"]["device_type"] == "cuda":
+        yield from measured_on_gpus(parts)
+        return
     for name in [*comm.COLLECTIVES, *comm.TRANSFERS]:
         part = parts["communication"][name]
         if fit := part.get("fit"):
@@ -301,3 +306,20 @@ def measured(parts):
     for mode, part in ((mode, parts.get("scaling", {}).get(mode)) for mode in ("weak", "strong")):
         for row in part["rows"][1:] if part else ():
             yield f"| {mode} | {row['ranks']} | {row['efficiency']:.1%} | {row['label']} |"
+
+
+def measured_on_gpus(parts):
+    for engine in ("ddp", "fsdp"):
+        part, held = parts["training"][engine], parts["memory"][engine]["worst_rank"]["counted_bytes"]
+        step, used, peak = part["timing"]["p50_s"] * 1e3, part["mfu"]["mfu"], part["peak_memory_bytes"] / GIB
+        valid = "yes" if part["verdict"]["valid"] else "**no**"
+        rates = f"{part['samples_per_s']:.1f} | {part['tokens_per_s']:,.0f} | {step:.1f}"
+        yield f"| {engine} | {rates} | {used:.1%} | {part['joules_per_sample']:.2f} | {valid} |"
+        stages = ("parameters", "gradients", "optimizer_state", "activations")
+        yield f"| {engine} | {' | '.join(f'{held[name] / GIB:.2f}' for name in stages)} | {peak:.2f} |"
+    largest, fit = parts["memory"]["largest_batch"], parts["memory"]["batch_fit"]["fit"]
+    *_, last = largest["tries"]
+    assert (last["batch"], largest["verified"]) == (largest["ran"], False)
+    yield f"{fit['intercept_bytes'] / GIB:.2f} GiB and {fit['bytes_per_sample'] / GIB:.3f} GiB a sample"
+    most = f"{last['batch']} ran, in {last['peak_bytes'] / GIB:.1f} GiB"
+    yield f"{largest['predicted']} samples, which did not fit; {most}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.core import results
 from benchmarks.core.ranks import World
-from benchmarks.transformer import benchmark, dataset, engine_gt, fitting, launch, loader, model
+from benchmarks.transformer import benchmark, dataset, engine_gt, fitting, launch, loader, measuring, model
 from benchmarks.transformer.engines import TorchEngine
 from benchmarks.transformer.options import DEFAULTS, parser
 from benchmarks.transformer.problems import BadInput
@@ -118,10 +120,26 @@ def test_what_is_no_value_is_refused(flags, capsys):
     assert flags.split()[1] in capsys.readouterr().err
 
 
-def test_gt_on_several_workers_is_not_there_yet(monkeypatch):
+def test_gt_is_one_process(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(BadInput, match="on 2 workers: data parallel training is not there yet"):
+    with pytest.raises(BadInput, match="in 2 processes: GT is one process that has its workers itself"):
         tiny("--engine", "gt")
+
+
+def test_workers_of_gt_share_a_gpu_only_if_told(monkeypatch):
+    monkeypatch.setenv("BENCH_PROCESSES", "2")
+    monkeypatch.delenv("GT_SHARE_GPUS", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(BadInput, match="on 2 workers: there are 1 GPU"):
+        tiny("--engine", "gt")
+    monkeypatch.setenv("GT_SHARE_GPUS", "1")
+    tiny("--engine", "gt")
+
+
+def test_every_worker_of_gt_has_a_batch(monkeypatch):
+    monkeypatch.setenv("BENCH_PROCESSES", "3")
+    with pytest.raises(BadInput, match="give 12 or more"):
+        tiny("--engine", "gt", "--num-samples", "11")
 
 
 FLAGS = [
@@ -170,6 +188,21 @@ def test_one_process_a_gpu(monkeypatch):
     assert (launch.processes(False), launch.processes(True)) == (8, 1)
 
 
+STARTED = [(["--engine", "gt"], "8"), (["--engine=gt", "--single"], "1"), (["--engine", "ddp", "--engine", "gt"], "8")]
+
+
+@pytest.mark.parametrize(("flags", "workers"), STARTED)
+def test_one_process_for_gt_and_a_worker_a_gpu(monkeypatch, flags, workers):
+    started = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(os, "execv", lambda _, words: started.append(words[2:]) or sys.exit(0))
+    monkeypatch.setenv("BENCH_PROCESSES", "")
+    with pytest.raises(SystemExit):
+        launch.main(flags)
+    assert started == [[flag for flag in flags if flag != "--single"]]
+    assert os.environ["BENCH_PROCESSES"] == workers
+
+
 def test_file_names_are_safe_and_a_cpu_says_so():
     gpu = torch.device("cuda", 0)
     assert benchmark.file_stem(gpu, "NVIDIA H200", 8) == "bench_H200_8gpu"
@@ -200,6 +233,38 @@ def test_target_vram_chooses_on_a_real_engine():
     assert chosen["measured_peak_bytes"] <= chosen["budget_bytes"]
 
 
+def test_no_process_of_gt_is_a_stranger(monkeypatch):
+    monkeypatch.setenv("BENCH_PROCESSES", "2")
+    engine = object.__new__(engine_gt.GtEngine)
+    engine.world = engine_gt.world()
+    engine.gt = mock.Mock()
+    engine.gt.workers.return_value = [mock.Mock(pid=-2), mock.Mock(pid=-3)]
+    engine._start()
+    assert [member["pid"] for member in engine.world.members] == [-2, -3, os.getpid()]
+    assert (engine.world.size, engine.world.nodes(), engine.world.gather("all")) == (2, 1, ["all"])
+    engine.gt.auto_shard.assert_called_once_with()
+
+
+@pytest.mark.parametrize(("workers", "sharing"), [(1, 1), (2, 1), (4, 2)])
+def test_workers_of_gt_on_two_gpus(monkeypatch, workers, sharing):
+    monkeypatch.setenv("BENCH_PROCESSES", str(workers))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(engine_gt, "uuid", "GPU-{}".format)
+    world = engine_gt.world()
+    assert (world.size, world.ranks_per_gpu(), len(world.members)) == (workers, sharing, workers + 1)
+
+
+def test_memory_of_gt_is_that_of_its_workers():
+    engine = object.__new__(engine_gt.GtEngine)
+    engine.gt = mock.Mock()
+    engine.gt.debug.memory.return_value = {
+        f"worker {n}": {"client": {"bytes": 5}, "device": {"peak": peak, "total": 100}} for n, peak in enumerate([7, 9])
+    }
+    told = measuring.worst(engine.memory())
+    assert (told["worst_rank"], [rank["peak_bytes"] for rank in told["ranks"]]) == (1, [7, 9])
+
+
 def losses_of_torch(config, steps):
     """The losses the run on one rank must show, from the same engine by hand."""
     engine, spec = TorchEngine(config, ALONE), benchmark._spec(config)
@@ -217,9 +282,19 @@ def losses_of_torch(config, steps):
 # -- real runs -----------------------------------------------------------------------------
 
 
-def test_ddp_and_fsdp_on_two_ranks(tmp_path):
-    done = run(tmp_path, *TINY, "--data-dir", "data", "--num-shards", "2", ranks=2)
-    ddp = record(tmp_path)
+ON_DISK = ["--data-dir", "data", "--num-shards", "2"]
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """The folder of a run of ddp on two ranks, what it said, and its record."""
+    folder = tmp_path_factory.mktemp("ddp")
+    done = run(folder, *TINY, *ON_DISK, ranks=2)
+    return folder, done, record(folder)
+
+
+def test_ddp_and_fsdp_on_two_ranks(tmp_path, two_ranks):
+    folder, done, ddp = two_ranks
     assert "7,680 parameters" in done.stdout
     assert "no GPU found" in done.stdout
     assert (ddp["status"], ddp["world_size"], ddp["config"]["global_batch_size"]) == ("complete", 2, 8)
@@ -234,10 +309,10 @@ def test_ddp_and_fsdp_on_two_ranks(tmp_path):
     assert made["mfu"]["mfu"] is None
     assert made["communication"]["step_s"] > 0
     assert ddp["results"]["data"]["written"] == 2
-    shutil.rmtree(tmp_path / "results")
+    shutil.copytree(folder / "data", tmp_path / "data")
 
     half = ["--engine", "fsdp", "--amp-dtype", "fp16", "--page-cache", "keep"]
-    run(tmp_path, *TINY, "--data-dir", "data", "--num-shards", "2", *half, ranks=2)
+    run(tmp_path, *TINY, *ON_DISK, *half, ranks=2)
     fsdp = record(tmp_path)
     assert fsdp["results"]["data"]["reused"] == 2
     assert fsdp["results"]["epochs"]["2"]["io"]["label"] == "warm"
@@ -246,6 +321,24 @@ def test_ddp_and_fsdp_on_two_ranks(tmp_path):
     for number in "12":
         ours, theirs = (r["results"]["epochs"][number]["losses"] for r in (fsdp, ddp))
         assert ours == pytest.approx(theirs, rel=5e-3)
+
+
+def test_gt_on_two_workers_sees_the_losses_of_ddp_on_two_ranks(tmp_path, two_ranks):
+    folder, _, ddp = two_ranks
+    shutil.copytree(folder / "data", tmp_path / "data")
+    run(tmp_path, *TINY, *ON_DISK, "--engine", "gt", ranks=2)
+    gt = record(tmp_path)
+    assert (gt["status"], gt["world_size"], gt["name"]) == ("complete", 2, "bench_CPU_2ranks")
+    assert (gt["config"]["engine"], gt["config"]["global_batch_size"], gt["config"]["nodes"]) == ("gt", 8, 1)
+    assert len(gt["results"]["memory"]["ranks"]) == 2
+    made = gt["results"]["summary"]
+    assert made["samples_per_s_per_rank"] == pytest.approx(made["samples_per_s"] / 2)
+    for number in "12":
+        ours, theirs = (r["results"]["epochs"][number] for r in (gt, ddp))
+        assert (ours["samples"], ours["steps"], ours["timing"]["count"]) == (34, 5, 4)
+        assert ours["samples_per_s_per_rank"] == pytest.approx(34 / ours["wall_s"] / 2)
+        assert ours["io"]["logical_bytes"] == theirs["io"]["logical_bytes"]
+        assert ours["losses"] == pytest.approx(theirs["losses"], abs=1e-4)
 
 
 def test_gt_sees_the_losses_of_torch_and_one_table_shows_both(tmp_path):
@@ -326,3 +419,26 @@ def test_the_engines_share_one_protocol():
     assert {name for name in dir(engine_gt.GtEngine) if not name.startswith("_")} >= {
         "stage", "begin", "step", "finish", "reset_memory", "memory", "recover", "close",
     }  # fmt: skip
+
+
+def test_the_figures_in_the_readme_are_those_of_their_records():
+    text = (FOLDER / "README.md").read_text()
+    names = re.findall(r"\(\.\./(results/[\w/]+\.json)\)", text)
+    assert len(names) == 4
+    for name in names:
+        data = results.load(FOLDER.parent / name)
+        made, file = data["results"]["summary"], pathlib.Path(name).name
+        sizes = model.Sizes(**{field: data["config"][field] for field in model.Sizes.__dataclass_fields__})
+        (of,) = (known for known, each in model.NAMED.items() if each == sizes)
+        card = f"{data['world_size']} × {data['config']['device'].removeprefix('NVIDIA ')}"
+        shown = [
+            f"{made['samples_per_s']:,.1f}", f"{made['timing']['p50_s'] * 1e3:.1f} ms", f"{made['mfu']['mfu']:.1%}",
+            f"{made['joules_per_sample']:.3f}", "yes" if data["verdict"]["valid"] else "**no**",
+            f"[`{file}`](../{name})",
+        ]  # fmt: skip
+        (line,) = (line for line in text.splitlines() if f"(../{name})" in line)
+        assert line.startswith(f"| {card} | ~{of} | {data['config']['engine']} | ")
+        assert line.endswith(f" | {' | '.join(shown)} |")
+        command = line.split("`")[1].removesuffix(" …").split()
+        assert command[:2] == ["run_benchmark.sh", "--single"]
+        assert {*command[2:]} <= {*data["environment"]["argv"]}

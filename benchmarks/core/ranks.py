@@ -68,10 +68,17 @@ class World:
     control: Any = None
     #: one entry a rank: host, GPU and process
     members: list[dict[str, Any]] = field(default_factory=list)
+    #: how many ranks this process speaks for: all of them, where one process leads the others
+    own: int = 1
 
     @property
     def first(self) -> bool:
         return self.rank == 0
+
+    @property
+    def alone(self) -> bool:
+        """Is there no other process to agree with?"""
+        return self.own == self.size
 
     def say(self, *words: object) -> None:
         """On the first rank alone."""
@@ -79,8 +86,8 @@ class World:
             print(*words, flush=True)
 
     def gather(self, value: Any) -> list[Any]:
-        """One value from each rank, on every rank, by rank. Who is early is blocked, and does not spin."""
-        if self.size == 1:
+        """One value from each process, on every one, by rank. Who is early is blocked, and does not spin."""
+        if self.alone:
             return [value]
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value, group=self.control)
@@ -88,7 +95,7 @@ class World:
 
     def barrier(self) -> None:
         """On the device's own way: what stands before a timed operation."""
-        if self.size > 1:
+        if not self.alone:
             dist.barrier()
 
     def slowest(self, samples: Sequence[float] | None) -> list[float]:
@@ -196,7 +203,7 @@ class Guard:
                 self.end("interrupted", ORPHANED, INTERRUPTED)
 
     def _orphaned(self) -> bool:
-        return self.world is not None and self.world.size > 1 and os.getppid() != self._launcher
+        return self.world is not None and not self.world.alone and os.getppid() != self._launcher
 
     def _failure(self) -> tuple[int, str] | None:
         """The exit code of another rank, and what it said before it ended."""

@@ -1,7 +1,8 @@
 """How fast this machine trains an encoder-decoder Transformer: ``python benchmark.py --help``.
 
 Alone it uses one GPU, or the CPU; ``torchrun --nproc_per_node=8 benchmark.py`` uses eight. `run_benchmark.sh` finds
-them. The result is ``results/bench_{GPU}_{N}gpu_{time}.json``, written step by step.
+them; GT is one process that has its workers itself, ``BENCH_PROCESSES`` of them. The result is
+``results/bench_{GPU}_{N}gpu_{time}.json``, written step by step.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def options(arguments: list[str] | None = None) -> Config:
     config, size = resolve(given, torch.cuda.is_available()), int(os.environ.get("WORLD_SIZE", 1))
     if config.engine == "gt":
         engine_gt.check(config, size)
+        size = engine_gt.workers()
     least = size * (1 if config.target_vram is not None else config.batch_size)
     if config.num_samples < least:
         raise BadInput(
@@ -143,7 +145,8 @@ def _closing(record: results.Record | None) -> Any:
 def _run(config: Config, world: ranks.World, name: str, record: results.Record | None, spec: dataset.Spec) -> Any:
     source = _source(config, world, record, spec)
     engine: Engine = ENGINES[config.engine](config, world)
-    spans = plan(config.num_samples, config.batch_size, world.rank, world.size, tail=not config.compile)
+    samples, batch, tail = config.num_samples, config.batch_size, not config.compile
+    spans = plan(samples, batch, world.rank, world.size, tail, world.own)
     run = Run(config, world, name, engine, Loader(source, spans, engine.stage), record)
     flops = model.forward_flops(config.sizes), model.training_flops(config.sizes)
     keys = ("parameters", "forward_flops_per_sample", "training_flops_per_sample")

@@ -1,7 +1,11 @@
-"""One training step on GT: the same model, weights, data and optimizer as torch's, on one worker."""
+"""One training step on GT: the same model, weights, data and optimizer as torch's, on one worker or on many.
+
+On many, each has all parameters and its share of the batch, as under DDP: worker r that of rank r.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -22,24 +26,39 @@ from benchmarks.transformer.problems import BadInput
 LAG = 2
 
 
-def check(config: Config, workers: int) -> None:
-    """What GT cannot do yet, all of it here."""
-    if workers > 1:
+#: the signal of batches: cut over the workers, however small they are
+DATA = "data"
+
+
+def workers() -> int:
+    """As many as the launcher says, or `BENCH_PROCESSES`; one if nobody does."""
+    said = os.environ.get("BENCH_PROCESSES", "")
+    return max(1, int(said)) if said.isdigit() else 1
+
+
+def check(config: Config, processes: int) -> None:
+    """What GT cannot do, all of it here."""
+    if processes > 1:
         raise BadInput(
-            f"--engine gt on {workers} workers: data parallel training is not there yet; "
-            f"use one (--single with run_benchmark.sh), or --engine ddp or fsdp"
+            f"--engine gt in {processes} processes: GT is one process that has its workers itself; start it with "
+            f"run_benchmark.sh, or with BENCH_PROCESSES={processes} and without torchrun"
         )
     if config.compile:
         raise BadInput("--compile is torch's: leave it out with --engine gt")
+    gpus, sharing = torch.cuda.device_count(), os.environ.get("GT_SHARE_GPUS", "0") not in ("", "0")
+    if 0 < gpus < workers() and not sharing:
+        raise BadInput(
+            f"--engine gt on {workers()} workers: there are {gpus} GPU(s) here; GT_SHARE_GPUS=1 lets workers share"
+        )
 
 
 def world() -> World:
-    """One client, and no group of torch's."""
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    made = World(0, 1, 0, device, "gt")
-    gpu, host = uuid(0) if device.type == "cuda" else None, socket.gethostname()
-    # the worker, once it is there, and the client, which makes the first weights on the same GPU: neither is a stranger
-    made.members = [{"host": host, "gpu": gpu, "pid": os.getpid()} for _ in range(2)]
+    """One client that speaks for all its workers, and no group of torch's."""
+    cuda, count = torch.cuda.is_available(), workers()
+    made = World(0, count, 0, torch.device("cuda", 0) if cuda else torch.device("cpu"), "gt", own=count)
+    cards = [uuid(n % torch.cuda.device_count()) if cuda else None for n in range(count)]
+    # the workers, once they are there, and the client, which makes the first weights on a GPU: none is a stranger
+    made.members = [{"host": socket.gethostname(), "gpu": gpu, "pid": os.getpid()} for gpu in [*cards, None]]
     return made
 
 
@@ -53,8 +72,7 @@ class GtEngine:
     def recover(self) -> None:
         """A new system with the weights of the beginning."""
         gt, config, world = self.gt, self.config, self.world
-        gt.gpu_workers(1)
-        world.members[0]["pid"] = gt.workers()[0].pid
+        self._start()
         start = build_torch(config.sizes, world.device, config.seed)
         self.parameters = sum(p.numel() for p in start.parameters())
         self.model = build(gt, config.sizes)
@@ -67,18 +85,28 @@ class GtEngine:
         self.criterion = gt.nn.CrossEntropyLoss()
         self.begin()
 
+    def _start(self) -> None:
+        gt, world = self.gt, self.world
+        if world.size > 1:
+            gt.auto_shard()
+            gt.register_config(DATA, gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+        gt.gpu_workers(world.size)
+        for member, worker in zip(world.members, gt.workers(), strict=False):
+            member["pid"] = worker.pid
+
     def stage(self, arrays: tuple[np.ndarray, ...]) -> Any:
         return arrays
 
     def begin(self) -> None:
-        self.gt.zeros(1).item()
+        self._wait()
         self._pending: deque[Any] = deque()
         self._steps = Steps()
         self._begun = self._mark = time.perf_counter()
 
     def step(self, batch: Any, sync: bool = True) -> None:
         gt = self.gt
-        source, seen, target = map(gt.from_numpy, batch)
+        with gt.signal.context(DATA) if self.world.size > 1 else contextlib.nullcontext():
+            source, seen, target = map(gt.from_numpy, batch)
         precision = self.config.precision
         lower = getattr(gt, DTYPES["bf16" if precision == "fp32" else precision])
         with gt.autocast(dtype=lower, enabled=precision != "fp32"):
@@ -100,26 +128,35 @@ class GtEngine:
         self._steps.seconds.append(now - self._mark)
         self._mark = now
 
+    def _wait(self) -> None:
+        """For a number that all workers have a part in: each has done all it had to do before."""
+        with self.gt.signal.context(DATA) if self.world.size > 1 else contextlib.nullcontext():
+            parts = self.gt.zeros(self.world.size)
+        parts.sum().item()
+
     def finish(self) -> Steps:
         while self._pending:
             self._read()
-        self.gt.zeros(1).item()
+        self._wait()
         self._steps.wall = time.perf_counter() - self._begun
         return self._steps
 
     def reset_memory(self) -> None:
         self.gt.debug.memory()
 
-    def memory(self) -> dict[str, Any]:
-        """The worker's, since the last time it was asked."""
-        found = next(iter(self.gt.debug.memory().values()))
-        device = found["device"] or {}
-        return {
-            "peak_bytes": device.get("peak"),
-            "kind": "allocated by the worker's tensors",
-            "capacity_bytes": device.get("total"),
-            "client_bytes": found["client"]["bytes"],
-        }
+    def memory(self) -> list[dict[str, Any]]:
+        """The workers', since the last time they were asked."""
+        return [_told(worker) for worker in self.gt.debug.memory().values()]
 
     def close(self) -> None:
         self.gt.disconnect()
+
+
+def _told(worker: dict[str, Any]) -> dict[str, Any]:
+    device = worker["device"] or {}
+    return {
+        "peak_bytes": device.get("peak"),
+        "kind": "allocated by the worker's tensors",
+        "capacity_bytes": device.get("total"),
+        "client_bytes": worker["client"]["bytes"],
+    }

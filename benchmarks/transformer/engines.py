@@ -44,7 +44,7 @@ class Engine(Protocol):
     def step(self, batch: Any, sync: bool = True) -> None: ...
     def finish(self) -> Steps: ...
     def reset_memory(self) -> None: ...
-    def memory(self) -> dict[str, Any]: ...
+    def memory(self) -> list[dict[str, Any]]: ...
     def recover(self) -> None: ...
     def close(self) -> None: ...
 
@@ -143,12 +143,13 @@ class TorchEngine:
         else:
             reset_process_peak()
 
-    def memory(self) -> dict[str, Any]:
-        """Peaks since `reset_memory`."""
+    def memory(self) -> list[dict[str, Any]]:
+        """Peaks since `reset_memory`, one entry for each rank of this process."""
         if not self.cuda:
-            return {"peak_bytes": process_peak(), "kind": "process (resident)", "capacity_bytes": memory_of_machine()}
+            kind, peak = "process (resident)", process_peak()
+            return [{"peak_bytes": peak, "kind": kind, "capacity_bytes": memory_of_machine()}]
         now, before = torch.cuda.memory_stats(self.device), self._retries
-        return {
+        found = {
             "peak_bytes": torch.cuda.max_memory_allocated(self.device),
             "kind": "allocated by tensors",
             "reserved_bytes": torch.cuda.max_memory_reserved(self.device),
@@ -157,6 +158,7 @@ class TorchEngine:
             "ooms": now["num_ooms"] - before["num_ooms"],
             "phases_bytes": dict(self.phases),
         }
+        return [found]
 
     def recover(self) -> None:
         """From a step that ran out of memory."""

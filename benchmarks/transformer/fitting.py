@@ -115,14 +115,14 @@ def choose_batch(config: Config, world: World, make: Callable[[Config, World], E
     source = InMemory(spec)
     with fitting(1):
         engine = make(config, world)
-    wanted, capacity = config.target_vram, engine.memory()["capacity_bytes"]
+    wanted, capacity = config.target_vram, engine.memory()[0]["capacity_bytes"]
     assert wanted is not None
     if capacity is None:
         raise NoMemory("--target-vram: this engine does not tell the memory of its device; give --batch-size instead")
 
     def probe(batch: int) -> int | None:
-        staged = engine.stage(tensors(source.read(0, batch)))
-        peaks = world.gather(_peak(engine, staged, alone=config.engine == "ddp" or world.size == 1))
+        staged = engine.stage(tensors(source.read(0, batch * world.own)))
+        peaks = world.gather(_peak(engine, staged, alone=config.engine == "ddp" or world.alone))
         return None if None in peaks else max(peaks)
 
     try:
@@ -155,5 +155,4 @@ def _peak(engine: Engine, batch: Any, alone: bool) -> int | None:
             raise
         engine.recover()
         return None
-    told = engine.memory()
-    return int(told.get("reserved_bytes") or told["peak_bytes"])
+    return max(int(told.get("reserved_bytes") or told["peak_bytes"]) for told in engine.memory())

@@ -1,11 +1,12 @@
 """``benchmark.py`` in as many processes as there are GPUs: ``python launch.py [--single] [options of benchmark.py]``.
 
 One process is started directly; more by torchrun, whose own exit code is 1 whatever the benchmark's was: here the
-benchmark's is kept.
+benchmark's is kept. GT is always one process, which starts a worker for each GPU itself.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -30,9 +31,17 @@ def main(arguments: list[str]) -> int:
     single = "--single" in arguments
     rest = [argument for argument in arguments if argument != "--single"]
     count = 1 if {"-h", "--help"} & set(rest) else processes(single)
-    if count == 1:
+    if on_gt(rest):
+        os.environ["BENCH_PROCESSES"] = str(count)
+    if count == 1 or on_gt(rest):
         os.execv(sys.executable, [sys.executable, str(SCRIPT), *rest])
     return _torchrun(count, rest)
+
+
+def on_gt(arguments: list[str]) -> bool:
+    found = argparse.ArgumentParser(add_help=False)
+    found.add_argument("--engine", nargs="?")
+    return bool(found.parse_known_args(arguments)[0].engine == "gt")
 
 
 def _torchrun(count: int, arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Batches of one rank, read ahead in a thread, and how long the loop waited for them.
+"""Batches of one process, read ahead in a thread, and how long the loop waited for them.
 
 The batches of all ranks together go through the data once, in order. What is left at the end is one short batch, the
 same on every rank; it is trained on and counted for what it is.
@@ -43,15 +43,18 @@ class Span:
         return self.stop - self.start
 
 
-def plan(samples: int, batch: int, rank: int, ranks: int, tail: bool = True) -> list[Span]:
-    """This rank's batches of an epoch; fewer samples than ranks at the end are left out."""
+def plan(samples: int, batch: int, rank: int, ranks: int, tail: bool = True, own: int = 1) -> list[Span]:
+    """This rank's batches of an epoch; fewer samples than ranks at the end are left out.
+
+    A process that has ``own`` ranks, from this one on, reads their batches as one, in their order.
+    """
     whole, rest = divmod(samples, batch * ranks)
     starts = [(k * ranks + rank) * batch for k in range(whole)]
-    spans = [Span(start, start + batch, True) for start in starts]
+    spans = [Span(start, start + own * batch, True) for start in starts]
     short = rest // ranks
     if tail and short:
         start = whole * batch * ranks + rank * short
-        spans.append(Span(start, start + short, False))
+        spans.append(Span(start, start + own * short, False))
     return spans
 
 

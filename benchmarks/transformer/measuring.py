@@ -55,7 +55,7 @@ class Run:
         self.engine.reset_memory()
         with Watch(self.world) as watch:
             epochs = [self._epoch(number) for number in range(1, self.config.epochs + 1)]
-        memory = worst(self.world.gather(self.engine.memory()))
+        memory = worst([rank for told in self.world.gather(self.engine.memory()) for rank in told])
         self.put("memory", value=memory)
         extra = {"communication": self._communication(), "doubling": self._doubling()}
         made = summary(self, epochs, watch, memory, extra)
@@ -90,6 +90,7 @@ class Run:
         now = pagecache.storage_bytes()
         mine = {
             "wall_s": steps.wall,
+            "ranks": self.world.own,
             "samples": sum(span.samples for span in spans),
             "waited_s": sum(self.loader.waited),
             "storage_bytes": None if read is None or now is None else now - read,
@@ -104,7 +105,7 @@ class Run:
     # -- after the measured epochs -----------------------------------------------------------
 
     def _series(self, samples: int, sync: bool) -> float:
-        batch = self.engine.stage(tensors(self.loader.source.read(0, samples)))
+        batch = self.engine.stage(tensors(self.loader.source.read(0, samples * self.world.own)))
         self.engine.begin()
         for _ in range(STEPS):
             self.engine.step(batch, sync=sync)
@@ -120,9 +121,9 @@ class Run:
 
     def _doubling(self) -> float | None:
         """How much longer a step of twice the batch takes; None where that does not fit or is not known."""
-        twice, free = 2 * self.config.batch_size, self.world.size == 1 or self.config.engine == "ddp"
+        twice, free = 2 * self.config.batch_size, self.world.alone or self.config.engine == "ddp"
         known = self.world.device.type == "cuda" and not self.config.compile
-        if not known or not free or twice > self.config.num_samples:
+        if not known or not free or twice * self.world.own > self.config.num_samples:
             return None
         try:
             mine = self._series(twice, False) / self._series(self.config.batch_size, False)
@@ -143,7 +144,7 @@ def full_steps(spans: list[Span], seconds: list[float]) -> list[float]:
 
 
 def epoch(config: Config, ranks: list[dict[str, Any]], on_disk: bool, sample_bytes: int) -> dict[str, Any]:
-    """One epoch out of what each rank saw of it."""
+    """One epoch out of what each rank, or the process that leads several, saw of it."""
     wall, samples = max(r["wall_s"] for r in ranks), sum(r["samples"] for r in ranks)
     known = [r["storage_bytes"] for r in ranks]
     physical, logical = (None if None in known else sum(known)), samples * sample_bytes
@@ -151,7 +152,7 @@ def epoch(config: Config, ranks: list[dict[str, Any]], on_disk: bool, sample_byt
         "wall_s": wall,
         "samples": samples,
         "steps": len(ranks[0]["losses"]),
-        **rates(config, samples, wall, len(ranks)),
+        **rates(config, samples, wall, sum(r["ranks"] for r in ranks)),
         "data_wait_share": max(r["waited_s"] / r["wall_s"] for r in ranks),
         "skipped_steps": max(r["skipped"] for r in ranks),
         "timing": timing.summary([max(at) for at in zip(*(r["seconds"] for r in ranks), strict=True)]),

@@ -90,7 +90,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="benchmark.py",
         description="Trains an encoder-decoder Transformer on synthetic tokens, and records how fast. "
-        "One process here; `torchrun --nproc_per_node=N benchmark.py …` or run_benchmark.sh for N GPUs.",
+        "One process here; `torchrun --nproc_per_node=N benchmark.py …` or run_benchmark.sh for N GPUs "
+        "(with --engine gt: run_benchmark.sh).",
         epilog="Exit codes: 0 done, 1 failed, 2 bad input, 3 out of memory, 4 disk, 130 interrupted. Under plain "
         "torchrun a failure is always 1.",
     )
