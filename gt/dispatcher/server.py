@@ -78,28 +78,29 @@ class Server:
         self._act(self.core.gone(peer))
 
     def _act(self, actions: Iterable[Action]) -> None:
+        """All of them, in order; only then what becomes of peers that turn out to be gone."""
+        gone: list[Peer] = []
         for action in actions:
             if isinstance(action, Close):
                 self.listener.drop(action.peer)
                 if action.reason:
                     warn(f"a connection was ended: {action.reason}")
-                continue
-            if isinstance(action, SendAll):
-                self._send_all(action)
-                continue
-            if self.trail is not None:
-                self.trail.sent(action)
-            frames = [*action.rest] if action.message is None else [encode(action.message), *action.rest]
-            if not self.listener.send(action.peer, frames):
-                self._gone(action.peer)
+            elif isinstance(action, SendAll):
+                self._send(action.peers, [encode(action.message)], action.message, gone)
+            else:
+                head = [] if action.message is None else [encode(action.message)]
+                self._send((action.peer,), [*head, *action.rest], action.message, gone, action.rest)
+        for peer in dict.fromkeys(gone):
+            self._gone(peer)
 
-    def _send_all(self, action: SendAll) -> None:
-        frames: list[Any] = [encode(action.message)]
-        for peer in action.peers:
+    def _send(
+        self, peers: tuple[Peer, ...], frames: list[Any], message: Any, gone: list[Peer], rest: tuple[Any, ...] = ()
+    ) -> None:
+        for peer in peers:
             if self.trail is not None:
-                self.trail.sent(Send(peer, action.message))
+                self.trail.sent(Send(peer, message, rest))
             if not self.listener.send(peer, frames):
-                self._gone(peer)
+                gone.append(peer)
 
     def close(self) -> None:
         self.listener.close()
