@@ -104,7 +104,7 @@ __all__ += _views.__all__
 
 
 #: modules that are loaded when they are first asked for, and names out of such modules
-_LAZY = ("amp", "nn", "optim")
+_LAZY = ("amp", "cuda", "nn", "optim")
 _FUNCTIONAL = (
     "adaptive_avg_pool1d avg_pool1d bilinear channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
     "conv_transpose3d cosine_similarity group_norm layer_norm max_pool1d max_pool2d max_pool3d pairwise_distance "

@@ -125,8 +125,8 @@ def _written_here(file: BinaryIO, tensors: dict[str, Tensor], places: list[int])
 # -- loading -------------------------------------------------------------------------------
 
 
-def load(path: str | os.PathLike[str]) -> Any:
-    """What was saved; of a file of another's making, its tensors by name."""
+def load(path: str | os.PathLike[str], map_location: object = None) -> Any:
+    """What was saved; of a file of another's making, its tensors by name. ``map_location`` is heard, and overlooked."""
     path = os.path.abspath(os.fspath(path))
     with open(path, "rb") as file:
         head, entries = _read_header(file, path)

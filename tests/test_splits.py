@@ -40,6 +40,8 @@ class Luck:
 
 
 LUCK = [
+    Luck("mul div", r".*P\(sum\).* -> P\(sum\)", "linear but where the factor is infinite, or the divisor zero"),
+    Luck("to copy", r".*P\(sum\).* -> P\(sum\)", "linear but where a term overflows, or rounds"),
     Luck("nan_to_num hardshrink softshrink", r"P\(sum\) -> P\(sum\)", "the same as nothing at all for these values"),
     Luck("clamp var std pow", r"P\(sum\) -> R", "a constant for these attributes"),
     Luck("nextafter", ".*", "so near to its first operand that no test tells them apart"),

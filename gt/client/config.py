@@ -151,7 +151,9 @@ def check_workers(signal: Signal, there: Sequence[int]) -> None:
     if (problem := missing(signal, there)) is not None:
         shown = ", ".join(map(str, sorted(there))) or "none"
         what = "auto_shard" if signal.name == PARAMETER else f"signal {signal.name!r}"
-        raise ConfigError(f"{what}: worker {problem} does not exist; there are: {shown}")
+        raise ConfigError(
+            f"{what}: worker {problem} does not exist; there are: {shown} (gt.gpu_workers(n) starts a system of n)"
+        )
 
 
 def missing(signal: Signal, there: Sequence[int]) -> int | None:

@@ -74,9 +74,9 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
         session.free()
     id = session.next_id()
     session.extend((found[0], sites.here(), id, *words))
+    made = Tensor(Cell(id, session), found[1])  # before the flush: an interrupt there must not leave it to nobody
     if len(session.words) >= BATCH:
         session.flush()
-    made = Tensor(Cell(id, session), found[1])
     if tracked:
         tape.record(op, attrs, operands, (made,))
     return made
@@ -113,9 +113,9 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
         session.free()
     id = session.next_id()
     session.extend((found[0], sites.here(), id, cell.id, word_b))
+    made = Tensor(Cell(id, session), found[1])  # before the flush: an interrupt there must not leave it to nobody
     if len(session.words) >= BATCH:
         session.flush()
-    made = Tensor(Cell(id, session), found[1])
     if tracked:
         tape.record(op, attrs, (a, b), (made,))
     return made
@@ -216,9 +216,10 @@ def _created(found: Known, operands: tuple[Any, ...], session: Session) -> Tenso
     session.free()
     id = session.next_id()
     session.extend((found[0], sites.here(), id, *operands))
+    made = Tensor(Cell(id, session), found[1])
     if len(session.words) >= BATCH:
         session.flush()
-    return Tensor(Cell(id, session), found[1])
+    return made
 
 
 def known(session: Session, op: Op, attrs: Attrs, types: tuple[OperandType, ...], into: bool) -> Known:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from gt.client import config
 from gt.client.emit import lay_out
+from gt.say import warn
 
 #: module -> the configuration it was laid out by
 _placed: WeakKeyDictionary[Any, config.Configuration] = WeakKeyDictionary()
@@ -38,6 +39,7 @@ def place(module: Any) -> None:
     now = config.current
     if not now.rules or _placed.get(module) is now:
         return
+    _tell_idle_rules(module, now.rules)
     for name, parameter in module.named_parameters():
         # once: a part of a model that is called by itself, as for a checkpoint, has other names for its parameters
         if parameter.__dict__.get("_named_under") is now:
@@ -49,6 +51,23 @@ def place(module: Any) -> None:
         parameter._cut_by = rule.name if rule is not None and _cuts(rule) else None
         parameter._lies_on = (rule.workers, rule.mesh) if rule is not None else None
     _placed[module] = now
+
+
+#: rules that were told to match nothing
+_told: set[tuple[str, ...]] = set()
+
+
+def _tell_idle_rules(module: Any, rules: tuple[config.Signal, ...]) -> None:
+    """A pattern with a slip of the pen in it would be overlooked."""
+    from fnmatch import fnmatchcase
+
+    names = [name for name, _ in module.named_parameters()]
+    for rule in rules:
+        if rule.match in _told or any(fnmatchcase(name, p) for name in names for p in rule.match):
+            continue
+        _told.add(rule.match)
+        patterns, some = ", ".join(rule.match), ", ".join(names[:3])
+        warn(f"signal {rule.name!r}: {patterns} matches no parameter of {type(module).__name__} ({some}, …)")
 
 
 def _matching(name: str, rules: tuple[config.Signal, ...]) -> config.Signal | None:

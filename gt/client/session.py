@@ -169,7 +169,8 @@ class Session(Codes):
             if not count:
                 return
             stream, definitions = words[:count], self._definitions[:]
-            weight = count + self._inline
+            # counted here, of what is sent: whoever emits may be between two steps of its own just now
+            weight = count + sum([len(word) >> 3 for word in stream if type(word) is bytes])
             frames = [encode(Submit(self._serial + 1, definitions, stream, weight))]
             defined = len(definitions)
             # no call from here to the deletion: an interrupt, or another thread, comes before all of it or after

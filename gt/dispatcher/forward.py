@@ -8,6 +8,7 @@ is cut after about ``budget`` microseconds of estimated work, so that no client 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from gt.dispatcher.layouts import Held, Layout, Lost, Where
@@ -18,7 +19,7 @@ from gt.dispatcher.state import Client, Coded
 from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD
 from gt.types import TensorType
-from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, READ, RESET, Blocks, Configure
+from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, READ, RESET, Blocks
 
 #: What goes wrong when a stream is read that is none.
 NONSENSE = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -150,6 +151,8 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
     words = stream[i : i + coded.width]
     if len(words) < coded.width:
         raise Violation("a stream that ends inside an instruction")
+    if chosen.otherwise is not None and not all(0 < abs(words[at]) < inf for at in chosen.numbers):
+        chosen = chosen.otherwise
     outs = words[HEAD : coded.start]
     if coded.signature.into and outs != words[coded.start : coded.start + len(outs)]:
         raise Violation("in place, the results must be the first operands")
@@ -317,7 +320,7 @@ def _control(client: Client, stream: list[Any], i: int, done: Forwarded) -> int:
     """How many words there are to it."""
     code = stream[i]
     if code == FETCH:
-        _fetch(client, _request(stream[i + 1]), stream[i + 2], done)
+        _fetch(client, request_of(stream[i + 1]), stream[i + 2], done)
         return 3
     if code == RESET:
         _reset(client, stream[i + 1], done)
@@ -368,32 +371,7 @@ def _read(client: Client, request: int, id: int, place: Layout | Held, done: For
     client.reads[request] = set(layout.workers)
 
 
-def fetches(client: Client) -> list[int]:
-    """The requests that wait in the queue. Raises Violation if it holds what is no stream."""
-    found: list[int] = []
-    try:
-        for submit, position in client.queue:
-            if isinstance(submit, Configure):
-                continue
-            _find_fetches(client, submit.stream, position, found)
-    except NONSENSE as error:
-        raise Violation(f"a stream that names what is not there: {type(error).__name__} {error}") from None
-    return found
-
-
-def _find_fetches(client: Client, stream: list[Any], i: int, found: list[int]) -> None:
-    while i < len(stream):
-        code = stream[i]
-        if code == FETCH:
-            found.append(_request(stream[i + 1]))
-            i += 3
-        elif code == RESET:
-            i += 2
-        else:
-            i += 1 if code < 0 else client.codes[code].width
-
-
-def _request(word: Any) -> int:
+def request_of(word: Any) -> int:
     if type(word) is not int:  # a worker will repeat it to us
         raise Violation(f"a request cannot be called {word!r}")
     return word

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from gt.dispatcher.forward import fetches
+from gt.dispatcher.forward import NONSENSE, Violation, request_of
 from gt.dispatcher.layouts import Held, Layout, Lost
 from gt.dispatcher.state import Client, Worker
-from gt.wire.messages import Message, NoValue, PartTaken
+from gt.wire.messages import FETCH, RESET, Configure, Message, NoValue, PartTaken
 
 NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
+#: the same for a system that a client started for itself
+NO_WORKERS_LEFT = "the local system has no worker any more; gt.gpu_workers(1) starts a new one"
 
 
 def lose(client: Client, worker: Worker) -> tuple[list[Message], dict[int, list[int]]]:
@@ -73,7 +76,36 @@ def _lose_tensors(client: Client, worker: Worker, lost: Lost) -> dict[int, list[
 
 def strand(client: Client, text: str) -> Iterator[Message]:
     """Its reads have waited long enough for a first worker."""
-    for request in fetches(client):
+    for request, id in fetches(client):
         if request not in client.given_up:
             client.given_up.add(request)
-            yield NoValue(request, "NoWorkers", text)
+            lost = client.tensors.get(id)
+            if isinstance(lost, Lost):
+                yield NoValue(request, "WorkerLost", f"{lost.text}; {text}")
+            else:
+                yield NoValue(request, "NoWorkers", text)
+
+
+def fetches(client: Client) -> list[tuple[int, Any]]:
+    """The requests that wait in the queue, and of what. Raises Violation if it holds what is no stream."""
+    found: list[tuple[int, Any]] = []
+    try:
+        for submit, position in client.queue:
+            if isinstance(submit, Configure):
+                continue
+            _find_fetches(client, submit.stream, position, found)
+    except NONSENSE as error:
+        raise Violation(f"a stream that names what is not there: {type(error).__name__} {error}") from None
+    return found
+
+
+def _find_fetches(client: Client, stream: list[Any], i: int, found: list[tuple[int, Any]]) -> None:
+    while i < len(stream):
+        code = stream[i]
+        if code == FETCH:
+            found.append((request_of(stream[i + 1]), stream[i + 2]))
+            i += 3
+        elif code == RESET:
+            i += 2
+        else:
+            i += 1 if code < 0 else client.codes[code].width

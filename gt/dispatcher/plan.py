@@ -24,7 +24,7 @@ from gt.dispatcher.signals import Rule
 from gt.dispatcher.state import FLOOR, Client, Coded
 from gt.ops import Signature
 from gt.ops.gathered import GATHERED
-from gt.types import TensorType
+from gt.types import Scalar, TensorType
 from gt.wire.codec import definition
 from gt.wire.messages import INLINE, Advice
 
@@ -61,6 +61,9 @@ class Plan:
     moved: float
     #: the instructions it is taken apart into, each with the words it takes of it; then it is none itself
     parts: tuple[tuple[Coded, Plan, tuple[int, ...]], ...] = ()
+    #: where numbers are that a sum passes by: they must be finite and not zero, or else the sum is made first
+    numbers: tuple[int, ...] = ()
+    otherwise: Plan | None = None
     #: nothing moves, and there is one fresh result: its layout, and what is remembered of it
     simple: tuple[Layout, tuple[Plan, int]] | None = None
 
@@ -140,6 +143,13 @@ def _written_anew(
         after = _after(signature, rule, choice.outs)
         code = client.book.op(signature, choice, coded.definition.signal, done.tell)
     chosen = _made(coded, choice, held, code, after, rule)
+    if any(layout.terms for layout in choice.ins):
+        chosen.numbers = tuple(at for at, t in enumerate(signature.ins, signature.start) if isinstance(t, Scalar))
+    if chosen.numbers:
+        chosen.simple = None
+        whole = everywhere(signature, mesh)
+        code = client.book.op(signature, whole, coded.definition.signal, done.tell)
+        chosen.otherwise = _made(coded, whole, held, code, _after(signature, rule, whole.outs), rule)
     op = signature.op
     if op.split is None and not op.creates and not op.places and any(route(t, a, b) for _, a, b, t in chosen.moves):
         why = GATHERED.get(op.name, "it has no rule")

@@ -10,6 +10,7 @@ from typing import Any
 
 from gt.dispatcher.actions import Action, Close, Send, SendAll
 from gt.dispatcher.core import Dispatcher
+from gt.dispatcher.loss import NO_WORKERS_LEFT
 from gt.dispatcher.state import Peer
 from gt.dispatcher.trail import Trail
 from gt.errors import ConfigError
@@ -29,6 +30,8 @@ class Server:
         except OSError as error:
             raise ConfigError(_why_not(address, error)) from None
         self.core = Dispatcher(host, port)
+        if address.startswith("unix:"):  # nobody can join a private system
+            self.core.no_workers = NO_WORKERS_LEFT
         self.decode = Decode("dispatcher")
         self.debug = topic("GT_DEBUG_DISPATCHER")
         self.verbose = topic("GT_VERBOSE")

@@ -10,7 +10,7 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
 from gt.ops.infer import common, common_floating, pointwise, pointwise_floating, refusing, refusing_bool
 from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, as_tensors, on_tensors, zero
-from gt.ops.split import elementwise, linear
+from gt.ops.split import elementwise, linear, scaling
 from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
 op(
@@ -33,7 +33,7 @@ op(
 
 op(
     "mul",
-    **MEETING | linear((0,), (1,)),
+    **MEETING | {"split": scaling},
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
     kernel=lambda xp, a, b: a * b,
     inplace=lambda torch, a, b: a.mul_(b),
@@ -85,7 +85,7 @@ op(
     "div",
     infer=_divided,
     common=lambda *types, rounding_mode: result_dtype(*types) if rounding_mode else common_floating(*types),
-    split=lambda *types, rounding_mode: elementwise(*types, linear=() if rounding_mode else ((0,),), floating=True),
+    split=lambda *types, rounding_mode: elementwise(*types) if rounding_mode else scaling(*types, divides=True),
     vjp=(
         lambda g, _y, _a, b, *, rounding_mode: zero(g) if rounding_mode else g / b,
         lambda g, _y, a, b, *, rounding_mode: zero(g) if rounding_mode else -g * ((a / b) / b),

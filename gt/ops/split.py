@@ -25,7 +25,7 @@ import msgspec
 
 from gt.ops.infer import broadcast_shapes
 from gt.ops.placement import P, Partial, Placement, R, Shard, aligned
-from gt.types import OperandType, Shape, TensorType, result_dtype
+from gt.types import OperandType, Scalar, Shape, TensorType, result_dtype
 
 #: for dims in order; capitals are for dims that have a part to play, as in "MK,KN->MN"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -148,8 +148,13 @@ def counted(groups: Groups, types: Sequence[OperandType]) -> Groups:
 
 
 def summable(x: OperandType, made: Any) -> bool:
-    """Is a sum of terms of this type a sum still, once it is brought to that dtype? What is bool, or wraps, is not."""
-    return (x.dtype.kind == "f" == made.kind) or (x.dtype is made and made.kind in "iu")
+    """Is a sum of terms of this type a sum still, once it is brought to that dtype?
+
+    What is bool is not, what wraps around is not, and in a narrower dtype terms overflow, or round, where their
+    sum would not.
+    """
+    wider = x.dtype.kind == "f" == made.kind and made.itemsize > x.dtype.itemsize
+    return wider or (x.dtype is made and made.kind in "iuf")
 
 
 # -- families of ops -----------------------------------------------------------------------
@@ -166,6 +171,15 @@ def elementwise(*types: OperandType, linear: Groups = (), floating: bool = False
     )
     left = ",".join(stretched(names, shape, x.shape) for x in xs)
     return Split(f"{left}->{names}", linear=counted(passing, types))
+
+
+def scaling(*types: OperandType, divides: bool = False, **attrs: Any) -> Split:
+    """A product with a number, or a quotient by one, lets a sum pass; by a tensor it does not: there may be infinities
+    or zeros in it, and what is done to each term is then not what is done to the sum. (Of numbers the dispatcher looks
+    at the value.)"""
+    factors = [i for i, t in enumerate(types) if isinstance(t, Scalar)]
+    passing = tuple((i,) for i in range(len(types)) if i not in factors and len(factors) == len(types) - 1)
+    return elementwise(*types, linear=passing[:1] if not divides or factors == [1] else (), floating=divides)
 
 
 def linear(*groups: tuple[int, ...], floating: bool = False) -> dict[str, Any]:

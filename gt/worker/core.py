@@ -52,7 +52,7 @@ from gt.worker.account import account, holders
 from gt.worker.engines import Engine
 from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
-from gt.worker.space import NOTHING, Entry, Failure, MoveEntry, Space, first_line, raising
+from gt.worker.space import NOTHING, DeviceBroken, Entry, Failure, MoveEntry, Space, first_line, raising
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,6 @@ class Send:
     message: Message
     inner: Message | None = None
     data: memoryview | None = None
-
-
-class DeviceBroken(Exception):
-    """The device can do no more in this process: the worker ends, and says why."""
 
 
 class Worker:
@@ -83,7 +79,10 @@ class Worker:
 
     def handle(self, message: Message, data: memoryview | None = None) -> list[Send]:
         """Everything the dispatcher says; ``data`` is the frame behind a `Part`."""
-        HANDLERS[type(message)](self, message, data)
+        if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop):
+            HANDLERS[type(message)](self, message, data)
+        elif isinstance(message, Execute):  # its client is gone; each is confirmed, run or not
+            self.out.append(Send(Done(message.client, message.weight, 0)))
         out, self.out = self.out, []
         return out
 
@@ -100,8 +99,8 @@ class Worker:
             space.close()
 
     def _query(self, m: Query, data: object) -> None:
-        stats = account(self.id, self.engine, self.instructions, self.spaces, m.client)
-        self.out.append(Send(Report(m.client, m.request, stats)))
+        told = account(self.id, self.engine, self.instructions, self.spaces, m.client)
+        self.out.append(Send(Report(m.client, m.request, told)))
 
     def _part(self, m: Part, data: memoryview | None) -> None:
         space = self.spaces[m.client]

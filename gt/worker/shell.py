@@ -18,9 +18,10 @@ from gt.wire.messages import Alive, Bye, Done, Execute, Hello, Reply, Welcome
 from gt.wire.messages import Refused as RefusedMessage
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
-from gt.worker.core import DeviceBroken, Send, Worker
+from gt.worker.core import Send, Worker
 from gt.worker.engines import Engine
 from gt.worker.plane.processes import ProcessPlane
+from gt.worker.space import DeviceBroken
 
 
 class Shell:

@@ -15,6 +15,10 @@ from gt.worker.engines import Linked
 from gt.worker.plane import Flight
 
 
+class DeviceBroken(Exception):
+    """The device can do no more in this process: the worker ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Stands where a tensor would be whose instruction, or one it depends on, failed."""
