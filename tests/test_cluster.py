@@ -27,7 +27,9 @@ from gt.ops import OPS
 from gt.testing import Cluster
 from gt.types import DTYPES, TensorType
 from gt.wire import parts
-from gt.wire.messages import FETCH
+from gt.wire.messages import FETCH, Define, Done, Execute, Leave, PartTaken
+from gt.worker.core import Worker
+from gt.worker.engines import make_engine
 from tests.invariants import always, settled
 from tests.programs import SAMPLES, Program
 
@@ -545,3 +547,60 @@ def test_a_call_no_frame_could_hold_is_refused_at_the_users_line() -> None:
     with pytest.raises(ShapeError, match="65 dims are more than 64"):
         call(OPS["view"], (x,), (("shape", (20_000, *(1,) * 64)),))
     assert x.numpy()[-1] == 19_999
+
+
+def test_what_is_sent_by_itself_in_the_middle_of_an_upload_is_weighed_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The background thread may submit between the bytes of a tensor and the instruction that takes them."""
+    send = Session.upload
+
+    def upload(session: Session, data: memoryview) -> Any:
+        sent = send(session, data)
+        session.flush_by_itself()
+        return sent
+
+    monkeypatch.setattr(Session, "upload", upload)
+    cluster = Cluster()
+    with cluster.client() as session:
+        x = create(OPS["full"], (1.5,), (("shape", (2,)), ("dtype", "float32")), session)
+        values = np.arange(480)
+        made = upload_array(values, session)
+        assert call(OPS["add"], (x, x)).numpy().tolist() == [3, 3]
+        assert made.numpy().tolist() == values.tolist()
+
+
+def upload_array(values: Any, session: Session) -> Any:
+    return upload(memoryview(values).cast("B"), TensorType(values.shape, DTYPES["int64"]), session)
+
+
+def test_an_interrupt_while_waiting_for_room_leaves_no_tensor_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emit, "BATCH", 1)
+    cluster = Cluster()
+    with cluster.client() as session:
+        x = create(OPS["full"], (1.5,), (("shape", (2,)), ("dtype", "float32")), session)
+        flush = session.flush
+        interrupts = iter([True, True, True])
+
+        def interrupted() -> None:
+            flush()
+            if next(interrupts, False):
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(session, "flush", interrupted)
+        for act in (lambda: call(OPS["neg"], (x,)), lambda: call_many(OPS["sort"], (x,), SORTED), lambda: x + x):
+            with pytest.raises(KeyboardInterrupt):
+                act()
+        gc.collect()
+        session.flush()
+        cluster.settle()
+        (worker,) = cluster.workers.values()
+        assert set(worker.spaces[session.id].store) == {x._cell.id}
+
+
+SORTED = (("dim", 0), ("descending", False), ("stable", False))
+
+
+def test_a_worker_overlooks_what_is_for_a_client_that_is_gone() -> None:
+    worker = Worker(make_engine("numpy"))
+    for message in (Execute(7, [], [], 5), Define(7, [], [], []), Leave(7, 1, "gone"), PartTaken(1, 2, 7)):
+        sent = [send.message for send in worker.handle(message)]
+        assert sent == ([Done(7, 5, 0)] if isinstance(message, Execute) else [])

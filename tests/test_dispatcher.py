@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gt.client.emit import call, create
-from gt.dispatcher.actions import Close, Send
+from gt.dispatcher.actions import Close, Send, SendAll
 from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Dispatcher
+from gt.dispatcher.server import Server
 from gt.dispatcher.state import FLOOR, estimate
 from gt.ops import OPS, sign
 from gt.testing import Cluster
@@ -718,3 +719,26 @@ def test_a_question_without_workers_is_answered_at_once() -> None:
     desk = Desk(CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 1.0)
     assert sent(desk.say(CLIENT, Ask(3)), CLIENT, Answer) == [Answer(3, [])]
+
+
+def test_a_peer_that_turns_out_to_be_gone_is_dealt_with_after_what_was_to_be_sent(tmp_path, monkeypatch) -> None:
+    """Else a worker would hear of a client's end before instructions of that client."""
+    server = Server(f"unix:{tmp_path}/s", None)
+    sent: list[tuple[bytes, bytes]] = []
+
+    def send(peer: bytes, frames: list[bytes]) -> bool:
+        sent.append((peer, frames[0]))
+        return peer != CLIENT
+
+    monkeypatch.setattr(server.listener, "send", send)
+    monkeypatch.setattr(server.core, "gone", lambda peer: [Send(WORKER, Drop(1))])
+    credit, execute = Credit(3), Execute(1, [], [], 0)
+    server._act([Send(CLIENT, credit), Send(CLIENT, credit), SendAll((WORKER, OTHER), execute)])
+    server.close()
+    assert sent == [
+        (CLIENT, encode(credit)),
+        (CLIENT, encode(credit)),
+        (WORKER, encode(execute)),
+        (OTHER, encode(execute)),
+        (WORKER, encode(Drop(1))),
+    ]

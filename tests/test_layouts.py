@@ -124,3 +124,25 @@ def test_what_has_no_rule_is_gathered_and_told_once(session: Session, capsys: py
     said = [line for line in capsys.readouterr().err.splitlines() if "median" in line]
     assert len(said) == 1
     assert said[0].endswith("gathered, and every worker does all of it: the middle of parts is not the middle")
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "act", "expected"),
+    [
+        ((5.0, -2.0), gt.float32, lambda x: x * float("inf"), float("inf")),
+        ((0.0, 5.0), gt.float32, lambda x: x / 0, float("inf")),
+        ((2.0, -5.0), gt.float32, lambda x: x / gt.zeros(()), -float("inf")),
+        ((2.0, -5.0), gt.float32, lambda x: x * gt.tensor(float("inf")), -float("inf")),
+        ((70000.0, -69000.0), gt.float32, lambda x: x.half(), 1000.0),
+        ((1e10 + 1, -1e10), gt.float64, lambda x: x.float(), 1.0),
+        ((1000001.0, -1000000.0), gt.float32, lambda x: x.bfloat16(), 1.0),
+        ((3.0, 4.0), gt.float32, lambda x: x * 2, 14.0),
+        ((3.0, 4.0), gt.float32, lambda x: x * 0, 0.0),
+    ],
+)
+def test_terms_are_not_treated_where_only_their_sum_can_be(session: Session, values, dtype, act, expected) -> None:
+    with gt.signal.context("rows"):
+        x = gt.tensor(values, dtype=dtype)
+    total = x.sum()
+    assert str(total.layout) == "P(sum) on workers 0, 1"
+    assert act(total).item() == expected

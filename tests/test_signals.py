@@ -705,3 +705,14 @@ def test_auto_shard_stays_when_a_file_is_loaded(write: Any, session: Session) ->
     gt.load_config(write(STAGES))
     assert config.current.auto
     assert set(config.current.signals) == {"stage0", "stage1", "stage1_back", "hot", "@parameter"}
+
+
+def test_a_pattern_that_matches_nothing_is_told_once(tmp_path: Any, capsys: Any) -> None:
+    (tmp_path / "c.yaml").write_text("cols: {match: '*.wieght', shard: {axis: 0, workers: [0]}}")
+    gt.load_config(tmp_path / "c.yaml")
+    with Cluster(workers=1).client():
+        model = gt.nn.Linear(2, 2)
+        for _ in range(2):
+            model(gt.ones(1, 2))
+    said = [line for line in capsys.readouterr().err.splitlines() if "matches" in line]
+    assert said == ["[gt] signal 'cols': *.wieght matches no parameter of Linear (weight, bias, …)"]

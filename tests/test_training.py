@@ -172,6 +172,26 @@ def test_an_item_is_one_round_trip():
             waits = 0
 
 
+def test_to_device_can_be_gone_through_again():
+    with Cluster().client():
+        loader = gt.to_device([np.ones((4, 2), "f")] * 3)
+        assert len(loader) == 3
+        assert [sum(1 for _ in loader) for _ in range(2)] == [3, 3]
+        assert next(loader).tolist() == [[1, 1]] * 4
+
+
+def test_what_scripts_ask_of_cuda():
+    assert not gt.cuda.is_available()
+    assert gt.cuda.device_count() == 0
+    with Cluster().client():
+        gt.cuda.manual_seed_all(3)
+        first = gt.rand(2).tolist()
+        gt.cuda.manual_seed(3)
+        assert gt.rand(2).tolist() == first
+        gt.cuda.synchronize()
+        gt.cuda.empty_cache()
+
+
 def test_to_device():
     with Cluster().client():
         rng = np.random.default_rng(0)

@@ -131,9 +131,9 @@ def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Ten
     session.free()
     ids = [session.next_id() for _ in found[2].outs]
     session.extend((found[0], sites.here(), *ids, *words))
+    made = tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
     if len(session.words) >= BATCH:
         session.flush()
-    made = tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
     if tape.tracked(operands):
         tape.record(op, attrs, operands, made)
     return made
@@ -207,9 +207,10 @@ def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, s
     session.free()
     ids = [session.next_id() for _ in found[2].outs]
     session.extend((found[0], sites.here(), *ids, sent, *words))
+    made = tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
     if len(session.words) >= BATCH:
         session.flush()
-    return tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
+    return made
 
 
 def _created(found: Known, operands: tuple[Any, ...], session: Session) -> Tensor:
