@@ -30,7 +30,7 @@ def leaf(*values: float) -> gt.Tensor:
 
 
 def same(ours: Any, theirs: Any) -> None:
-    np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
 # -- backward ----------------------------------------------------------------------------

@@ -277,14 +277,20 @@ FAR = "far: {shard: {axis: 0, workers: [0, 7]}}"
 def test_a_worker_that_does_not_exist_when_loading(write: Any) -> None:
     with Cluster(workers=2).client(), pytest.raises(gt.ConfigError) as error:
         gt.load_config(write(FAR))
-    assert str(error.value) == "signal 'far': worker 7 does not exist; there are: 0, 1"
+    assert (
+        str(error.value)
+        == "signal 'far': worker 7 does not exist; there are: 0, 1 (gt.gpu_workers(n) starts a system of n)"
+    )
     assert config.current.signals == {}
 
 
 def test_a_worker_that_does_not_exist_when_registering() -> None:
     with Cluster(workers=1).client(), pytest.raises(gt.ConfigError) as error:
         gt.register_config("far", gt.SignalConfig(gt.ShardConfig(0, [1])))
-    assert str(error.value) == "signal 'far': worker 1 does not exist; there are: 0"
+    assert (
+        str(error.value)
+        == "signal 'far': worker 1 does not exist; there are: 0 (gt.gpu_workers(n) starts a system of n)"
+    )
 
 
 def test_a_worker_that_does_not_exist_at_first_use(write: Any) -> None:
@@ -297,10 +303,16 @@ def test_a_worker_that_does_not_exist_at_first_use(write: Any) -> None:
         for _ in range(2):
             with pytest.raises(gt.ConfigError) as error, gt.signal.context("far"):
                 x + 1
-            assert str(error.value) == "signal 'far': worker 7 does not exist; there are: 0, 1"
+            assert (
+                str(error.value)
+                == "signal 'far': worker 7 does not exist; there are: 0, 1 (gt.gpu_workers(n) starts a system of n)"
+            )
         with pytest.raises(gt.ConfigError) as error:
             gt.signal.tensor(x, "meshed")
-        assert str(error.value) == "signal 'meshed': worker 2 does not exist; there are: 0, 1"
+        assert (
+            str(error.value)
+            == "signal 'meshed': worker 2 does not exist; there are: 0, 1 (gt.gpu_workers(n) starts a system of n)"
+        )
         for _ in range(2):
             cluster.add_worker()
         cluster.settle()

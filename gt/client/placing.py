@@ -59,11 +59,9 @@ _told: set[tuple[str, ...]] = set()
 
 def _tell_idle_rules(module: Any, rules: tuple[config.Signal, ...]) -> None:
     """A pattern with a slip of the pen in it would be overlooked."""
-    from fnmatch import fnmatchcase
-
     names = [name for name, _ in module.named_parameters()]
     for rule in rules:
-        if rule.match in _told or any(fnmatchcase(name, p) for name in names for p in rule.match):
+        if rule.match in _told or any(_fits(name, p) for name in names for p in rule.match):
             continue
         _told.add(rule.match)
         patterns, some = ", ".join(rule.match), ", ".join(names[:3])
@@ -71,9 +69,14 @@ def _tell_idle_rules(module: Any, rules: tuple[config.Signal, ...]) -> None:
 
 
 def _matching(name: str, rules: tuple[config.Signal, ...]) -> config.Signal | None:
+    return next((rule for rule in rules if any(_fits(name, pattern) for pattern in rule.match)), None)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """``*.up.weight`` is any ``up.weight``, also the model's own."""
     from fnmatch import fnmatchcase
 
-    return next((rule for rule in rules if any(fnmatchcase(name, pattern) for pattern in rule.match)), None)
+    return fnmatchcase(name, pattern) or fnmatchcase(f".{name}", pattern)
 
 
 def _cuts(rule: config.Signal) -> bool:
