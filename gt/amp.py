@@ -13,8 +13,8 @@ from gt.client.creation import tensor
 from gt.client.emit import call_into_many
 from gt.client.tape import Leaf
 from gt.client.tensor import Tensor
-from gt.ops import OPS, Op
-from gt.ops.autocast import FLOAT32, LOWER, WIDEST
+from gt.ops import OPS, Attrs, Op
+from gt.ops.autocast import FLOAT32, FLOAT32_RESULT, LOWER, WIDEST
 from gt.optim.optimizer import Optimizer
 from gt.types import DType, bfloat16, float16, float32, float64, promote
 
@@ -82,17 +82,19 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
     return _mode.dtype is not None
 
 
-def _casted(op: Op, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+def _casted(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs]:
     lower, name = _mode.dtype, op.name
     if lower is None:
-        return operands
+        return operands, attrs
     if name in LOWER:
-        return tuple(_lowered(x, lower) if _eligible(x, lower) else x for x in operands)
-    if name in FLOAT32:
-        return tuple(cast(x, float32) if _eligible(x, float32) else x for x in operands)
-    if name in WIDEST:
-        return _widest(operands)
-    return operands
+        operands = tuple(_lowered(x, lower) if _eligible(x, lower) else x for x in operands)
+    elif name in FLOAT32:
+        operands = tuple(cast(x, float32) if _eligible(x, float32) else x for x in operands)
+    elif name in FLOAT32_RESULT and _eligible(operands[0], float32) and ("dtype", None) in attrs:
+        attrs = tuple(("dtype", "float32") if pair == ("dtype", None) else pair for pair in attrs)
+    elif name in WIDEST:
+        operands = _widest(operands)
+    return operands, attrs
 
 
 def _eligible(x: Any, target: DType) -> bool:

@@ -290,10 +290,26 @@ def _backwards(zeros: V) -> list[Sample]:
             s
             for d in FLOATS
             for s in rows(
-                "softmax_backward", T((5, 3), d), T((5, 3), d), dim=1, like=_soft(torch._softmax_backward_data)
+                "softmax_backward",
+                T((5, 3), d),
+                T((5, 3), d),
+                dim=1,
+                dtype=None,
+                like=_soft(torch._softmax_backward_data),
             )
         ),
-        *rows("log_softmax_backward", g, y, dim=1, like=_soft(torch._log_softmax_backward_data)),
+        *rows("log_softmax_backward", g, y, dim=1, dtype=None, like=_soft(torch._log_softmax_backward_data)),
+        *rows(
+            "softmax_backward", g, y, dim=1, dtype="float16", like=_soft(torch._softmax_backward_data, torch.float16)
+        ),
+        *rows(
+            "log_softmax_backward",
+            g,
+            y,
+            dim=1,
+            dtype="float16",
+            like=_soft(torch._log_softmax_backward_data, torch.float16),
+        ),
         *rows("cumprod_backward", T((3, 3)), V(products, "float32"), zeros, dim=1, like=lambda g, y, x: _pulled(g, x)),
         *rows("prod_others", [zeros, T((5, 3))], dim=(1,), like=lambda x: others(x, 1)),
         *rows("prod_others", [zeros, T((5, 3))], dim=(0, 1), like=lambda x: others(x.reshape(-1), 0).reshape(x.shape)),
@@ -318,8 +334,8 @@ def _backwards(zeros: V) -> list[Sample]:
     ]
 
 
-def _soft(call: Any) -> Any:
-    return lambda g, y: call(g.to(y.dtype), y, 1, y.dtype)
+def _soft(call: Any, dtype: Any = None) -> Any:
+    return lambda g, y: call(g.to(y.dtype), y, 1, y.dtype).to(dtype or y.dtype)
 
 
 def _pulled(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 import gt
 from gt.client import emit
 from gt.ops import OPS
-from gt.ops.autocast import FLOAT32, LOWER, WIDEST
+from gt.ops.autocast import FLOAT32, FLOAT32_RESULT, LOWER, WIDEST
 from gt.testing import Cluster
 
 
@@ -71,7 +71,7 @@ def test_what_needs_precision_has_it(name):
 
 def test_the_table_names_ops():
     known = {"addmm", "baddbmm", "cosine_similarity"}  # made of others for now
-    assert known | set(OPS) >= LOWER | FLOAT32 | WIDEST
+    assert known | set(OPS) >= LOWER | FLOAT32 | FLOAT32_RESULT | WIDEST
     assert not LOWER & FLOAT32
 
 

@@ -29,8 +29,8 @@ Step = tuple[Op, Attrs, tuple[int, ...]]
 #: a code, the type of its (first) result, and its signature
 Known = tuple[int, TensorType, Signature]
 
-#: brings operands to the dtypes of `gt.autocast`; None as long as nobody is in one
-casting: Callable[[Op, tuple[Any, ...]], tuple[Any, ...]] | None = None
+#: brings operands, or the result, to the dtypes of `gt.autocast`; None as long as nobody is in one
+casting: Callable[[Op, tuple[Any, ...], Attrs], tuple[tuple[Any, ...], Attrs]] | None = None
 
 
 class View:
@@ -45,7 +45,7 @@ class View:
 def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     """Emit one instruction with one result. The hot path: every step here is counted in nanoseconds."""
     if casting is not None:
-        operands = casting(op, operands)
+        operands, attrs = casting(op, operands, attrs)
     session = _session_of(op, operands)
     key: list[Any] = [op, attrs, False]
     words: list[Any] = []
@@ -85,7 +85,7 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
 def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
     """`call` for two operands, of which the first is a tensor. A KeyError says that the second is no operand."""
     if casting is not None:
-        a, b = casting(op, (a, b))
+        (a, b), attrs = casting(op, (a, b), attrs)
     if a._view is not None:
         current(a)
     cell = a._cell
@@ -124,7 +124,7 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
 def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Tensor, ...]:
     """`call` for an op with several results."""
     if casting is not None:
-        operands = casting(op, operands)
+        operands, attrs = casting(op, operands, attrs)
     session = _session_of(op, operands)
     types, words = _operands(op, session, operands)
     found = known(session, op, attrs, types, False)

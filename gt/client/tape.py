@@ -155,7 +155,8 @@ def fitted(g: Tensor, x: Any) -> Tensor:
     if g._type.shape != shape:
         extra = g._type.ndim - len(shape)
         stretched = [d + extra for d, n in enumerate(shape) if n == 1 and g._type.shape[d + extra] != 1]
-        g = g.sum([*range(extra), *stretched], keepdim=True).reshape(shape)
+        added = [*range(extra), *stretched]
+        g = g.sum(added, keepdim=True).reshape(shape) if stretched else g.sum(added)
     return g if g._type.dtype is x._type.dtype else g.to(x._type.dtype)
 
 

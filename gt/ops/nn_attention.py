@@ -6,6 +6,7 @@ of the matrix again. The plain form, in float64 on a GPU, for odd shapes and in 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
@@ -120,8 +121,18 @@ def _way(torch: Any, q: Any, k: Any, v: Any, mask: tuple[Any, ...], is_causal: b
     aligned = q.shape[-1] % (8 if half else 4) == 0 == v.shape[-1] % (8 if half else 4)
     square = not is_causal or q.shape[-2] == k.shape[-2]
     if half and not mask and square and q.shape[-1] == v.shape[-1] <= 256 and aligned:
-        return "flash"
+        return _half(torch, q.shape, k.shape, q.dtype, q.device, is_causal)
     return "efficient" if aligned and square and q.dtype is not torch.float64 else "plain"
+
+
+@lru_cache(4096)
+def _half(torch: Any, q: Any, k: Any, dtype: Any, device: Any, is_causal: bool) -> str:
+    """cuDNN where torch itself would take it, and its kernels are known to go both ways."""
+    if len(q) != 4 or q[-1] > 128 or min(q[-2], k[-2]) < 64:
+        return "flash"
+    like, other = torch.empty(q, dtype=dtype, device=device), torch.empty(k, dtype=dtype, device=device)
+    # 3: SDPBackend.CUDNN_ATTENTION
+    return "cudnn" if torch._fused_sdp_choice(like, other, other, None, 0.0, is_causal) == 3 else "flash"
 
 
 def _aligned(torch: Any, mask: Any) -> Any:
@@ -144,6 +155,8 @@ def _attend_torch(torch: Any, q: Any, k: Any, v: Any, *mask: Any, is_causal: boo
         )
     elif way == "flash":
         out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)
+    elif way == "cudnn":
+        out, lse, *_ = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, is_causal, False, scale=scale)
     else:
         out, lse, *_ = aten._scaled_dot_product_efficient_attention(
             q, k, v, _aligned(torch, added), True, 0.0, is_causal, scale=scale
@@ -184,6 +197,15 @@ def _back_flash(
     )
 
 
+def _back_cudnn(
+    torch: Any, g: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, added: Any, causal: bool, s: float
+) -> Any:
+    none = torch.empty((), dtype=torch.int64, device=q.device)
+    return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        g, q, k, v, out, lse.unsqueeze(-1), none, none, None, None, None, q.shape[2], k.shape[2], 0.0, causal, scale=s
+    )
+
+
 def _back_efficient(
     torch: Any, g: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, added: Any, causal: bool, s: float
 ) -> Any:
@@ -195,7 +217,7 @@ def _back_efficient(
     )
 
 
-_KERNELS = {"cpu": _back_cpu, "flash": _back_flash, "efficient": _back_efficient}
+_KERNELS = {"cpu": _back_cpu, "flash": _back_flash, "cudnn": _back_cudnn, "efficient": _back_efficient}
 
 # -- the ops -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from gt.ops.core import Types, op
 from gt.ops.infer import common, floating, pointwise, without, wrap_dim
 from gt.ops.reduce import Dims, averaging, axes, cast, folded, in_, restored, total
 from gt.ops.split import Split, along, folding, summable
-from gt.types import TensorType, int64
+from gt.types import DTYPES, TensorType, int64
 
 
 def scanned(x: TensorType, *, dim: int) -> TensorType:
@@ -163,31 +163,60 @@ def _log_softmax_numpy(np: Any, x: Any, *, dim: int, dtype: str | None) -> Any:
     return x - np.log(np.sum(np.exp(x), axis=along, keepdims=True))
 
 
+def _back_in(x: Any, y: Any) -> str | None:
+    """The dtype of the gradient, if it is another: kernels write it so at once."""
+    return None if x.dtype is y.dtype else str(x.dtype.name)
+
+
+def _pulled_back(g: TensorType, y: TensorType, *, dim: int, dtype: str | None) -> TensorType:
+    made = pointwise(g, y)
+    return made if dtype is None else TensorType(made.shape, DTYPES[dtype])
+
+
+def _along_linear(*types: TensorType, dtype: str | None, **attrs: Any) -> Split:
+    # terms that are written in a narrower dtype would be rounded one by one
+    return along(*types, linear=((0,),) if dtype is None else (), dtype=dtype, **attrs)
+
+
+def _pulled_torch(pull: str) -> Any:
+    def run(torch: Any, g: Any, y: Any, *, dim: int, dtype: str | None) -> Any:
+        into = in_(torch, dtype) or y.dtype
+        if g.is_cuda and g.dtype is y.dtype is torch.float32 and into.itemsize == 2:
+            return getattr(torch, pull)(g, y, dim, into)
+        return getattr(torch, pull)(g, y, dim, y.dtype).to(into)
+
+    return run
+
+
 op(
     "softmax",
     infer=_normalised,
     split=along,
-    vjp=(lambda g, y, _x, *, dim, dtype: g._op("softmax_backward", y, dim=dim),),
+    vjp=(lambda g, y, _x, *, dim, dtype: g._op("softmax_backward", y, dim=dim, dtype=_back_in(_x, y)),),
     torch=lambda torch, x, *, dim, dtype: torch.softmax(x, dim, dtype=in_(torch, dtype)),
     kernel=_softmax_numpy,
 )
 
 
-def _softmax_second(c: Any, _z: Any, g: Any, y: Any, *, dim: int) -> Any:
+def _softmax_second(c: Any, _z: Any, g: Any, y: Any, *, dim: int, dtype: str | None) -> Any:
     return c * (g - (g * y).sum(dim, keepdim=True)) - g * (c * y).sum(dim, keepdim=True)
 
 
-def _softmax_back_numpy(np: Any, g: Any, y: Any, *, dim: int) -> Any:
-    return y * (g - np.sum(g * y, axis=axes(g, (dim,)), keepdims=True))
+def _softmax_back_numpy(np: Any, g: Any, y: Any, *, dim: int, dtype: str | None) -> Any:
+    return cast(y * (g - np.sum(g * y, axis=axes(g, (dim,)), keepdims=True)), dtype)
+
+
+def _log_softmax_back_numpy(np: Any, g: Any, y: Any, *, dim: int, dtype: str | None) -> Any:
+    return cast(g - np.exp(y) * np.sum(g, axis=axes(g, (dim,)), keepdims=True), dtype)
 
 
 op(
     "softmax_backward",
-    infer=pointwise,
+    infer=_pulled_back,
     common=common,
-    split=partial(along, linear=((0,),)),
-    vjp=(lambda c, _z, _g, y, *, dim: c._op("softmax_backward", y, dim=dim), _softmax_second),
-    torch=lambda torch, g, y, *, dim: torch._softmax_backward_data(g, y, dim, y.dtype),
+    split=_along_linear,
+    vjp=(lambda c, _z, _g, y, *, dim, dtype: c._op("softmax_backward", y, dim=dim, dtype=None), _softmax_second),
+    torch=_pulled_torch("_softmax_backward_data"),
     kernel=_softmax_back_numpy,
 )
 
@@ -195,22 +224,22 @@ op(
     "log_softmax",
     infer=_normalised,
     split=along,
-    vjp=(lambda g, y, _x, *, dim, dtype: g._op("log_softmax_backward", y, dim=dim),),
+    vjp=(lambda g, y, _x, *, dim, dtype: g._op("log_softmax_backward", y, dim=dim, dtype=_back_in(_x, y)),),
     torch=lambda torch, x, *, dim, dtype: torch.log_softmax(x, dim, dtype=in_(torch, dtype)),
     kernel=_log_softmax_numpy,
 )
 
 op(
     "log_softmax_backward",
-    infer=pointwise,
+    infer=_pulled_back,
     common=common,
-    split=partial(along, linear=((0,),)),
+    split=_along_linear,
     vjp=(
-        lambda c, _z, _g, y, *, dim: c - (c * y.exp()).sum(dim, keepdim=True),
-        lambda c, _z, g, y, *, dim: -c * y.exp() * g.sum(dim, keepdim=True),
+        lambda c, _z, _g, y, *, dim, dtype: c - (c * y.exp()).sum(dim, keepdim=True),
+        lambda c, _z, g, y, *, dim, dtype: -c * y.exp() * g.sum(dim, keepdim=True),
     ),
-    torch=lambda torch, g, y, *, dim: torch._log_softmax_backward_data(g, y, dim, y.dtype),
-    kernel=lambda np, g, y, *, dim: g - np.exp(y) * np.sum(g, axis=axes(g, (dim,)), keepdims=True),
+    torch=_pulled_torch("_log_softmax_backward_data"),
+    kernel=_log_softmax_back_numpy,
 )
 
 
