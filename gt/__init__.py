@@ -18,6 +18,7 @@ from gt.client import drawing as _drawing
 from gt.client import einsum as _einsum
 from gt.client import finding as _finding
 from gt.client import functions as _functions
+from gt.client import hot as _hot
 from gt.client import joining as _joining
 from gt.client import methods as _methods
 from gt.client import picking as _picking
@@ -41,6 +42,7 @@ from gt.client.drawing import *
 from gt.client.einsum import *
 from gt.client.finding import *
 from gt.client.functions import *
+from gt.client.hot import *
 from gt.client.joining import *
 from gt.client.picking import *
 from gt.client.pointwise import *
@@ -88,6 +90,7 @@ __all__ += _creation.__all__
 __all__ += _drawing.__all__
 __all__ += _errors.__all__
 __all__ += _functions.__all__
+__all__ += _hot.__all__
 __all__ += _solving.__all__
 __all__ += _products.__all__
 __all__ += _picking.__all__

@@ -18,7 +18,8 @@ from gt.ops import OPS, Attrs, Signature, sign
 from gt.ops.split import Cut
 from gt.types import Scalar, Shape, TensorType
 from gt.wire.codec import definition, to_wire
-from gt.wire.messages import FIRST_LOCAL, FIRST_OWN, Definition, Group, Move, WorkerInfo
+from gt.wire.fragments import Form
+from gt.wire.messages import FIRST_LOCAL, FIRST_OWN, Definition, Fragment, Group, Move, WorkerInfo
 
 
 @dataclass(slots=True)
@@ -28,6 +29,13 @@ class News:
     definitions: list[Definition] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
+    fragments: list[Fragment] = field(default_factory=list)
+
+    def add(self, more: News) -> None:
+        self.definitions += more.definitions
+        self.moves += more.moves
+        self.groups += more.groups
+        self.fragments += more.fragments
 
 
 #: worker -> its news
@@ -54,15 +62,26 @@ class Told:
 class Book:
     def __init__(self, roster: dict[int, WorkerInfo], next_group: Callable[[], int]) -> None:
         self._roster, self._next_group = roster, next_group
-        self.next_code, self._next_id = FIRST_LOCAL, FIRST_OWN
+        self.next_code, self.next_id, self._next_fragment = FIRST_LOCAL, FIRST_OWN, FIRST_LOCAL
+        #: number -> a fragment of the dispatcher's own
+        self.fragments: dict[int, Form] = {}
         self.told: dict[int, Told] = {}
         self._steps: dict[tuple[TensorType, Step], int] = {}
         #: members in the order of their ranks -> the group's number
         self.groups: dict[tuple[int, ...], int] = {}
 
     def id(self) -> int:
-        self._next_id += 1
-        return self._next_id
+        self.next_id += 1
+        return self.next_id
+
+    def ids(self, count: int) -> int:
+        """The first of so many."""
+        self.next_id += count
+        return self.next_id + 1 - count
+
+    def fragment(self) -> int:
+        self._next_fragment += 1
+        return self._next_fragment
 
     def _code(self, told: Told) -> int:
         code = self.next_code

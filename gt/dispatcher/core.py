@@ -202,7 +202,7 @@ class Dispatcher(Giving):
         del self.workers[worker.id], self.infos[worker.id]
         for client in self.clients.values():
             client.config.forget()
-            client.plans.clear()
+            client.forget_plans()
             if client.id in worker.admitted:
                 self._lose(client, worker)
         for client_id, weight, _, _ in worker.given:
@@ -265,7 +265,7 @@ class Dispatcher(Giving):
         if isinstance(submit, Configure):
             client.queue.popleft()
             client.config = Signals(submit.signals, submit.auto)
-            client.plans.clear()
+            client.forget_plans()
             return
         ground = Ground(home.layout, list(self.workers))
         forwarded = forward(client, ground, submit.stream, position, TURN / client.pace)

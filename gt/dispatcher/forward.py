@@ -14,12 +14,13 @@ from typing import Any
 from gt.dispatcher.layouts import Held, Layout, Lost, Where
 from gt.dispatcher.moves import route
 from gt.dispatcher.plan import Ground, Plan, plan
+from gt.dispatcher.replay import find, forget, learn, passed_on, repeat
 from gt.dispatcher.segments import NOWHERE, Forwarded
 from gt.dispatcher.state import Client, Coded
 from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD
 from gt.types import TensorType
-from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, READ, RESET, Blocks
+from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FORGET, READ, RESET, RUN, Blocks
 
 #: What goes wrong when a stream is read that is none.
 NONSENSE = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -100,11 +101,24 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
                 i += 1
                 continue
         else:
-            if where is not None:
-                done.add(where, stream[begin:i], left - budget)
-                where = None
-            i += _control(client, stream, i, done)
-            continue
+            course, width = None, 0
+            if code == RUN:
+                known = client.fragments[stream[i + 1]]
+                course, width = find(client, known, stream, i), known.form.width
+            if course is None or course.passed is None:
+                if where is not None:
+                    done.add(where, stream[begin:i], left - budget)
+                    where = None
+                if course is not None:
+                    repeat(client, known, course, stream, i, done)
+                    budget -= course.cost
+                elif width:
+                    budget -= learn(client, ground, known, stream, i, done, _loop)
+                i += width or _control(client, stream, i, done)
+                continue
+            passed_on(client, known, course, stream, i)
+            result = course.passed
+            budget -= course.cost
         if result is not where:
             done.add(where, stream[begin:i], left - budget)
             where, begin, left = result, i, budget
@@ -151,8 +165,10 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
     words = stream[i : i + coded.width]
     if len(words) < coded.width:
         raise Violation("a stream that ends inside an instruction")
-    if chosen.otherwise is not None and not all(0 < abs(words[at]) < inf for at in chosen.numbers):
-        chosen = chosen.otherwise
+    if chosen.otherwise is not None:
+        done.asked = True
+        if not all(0 < abs(words[at]) < inf for at in chosen.numbers):
+            chosen = chosen.otherwise
     outs = words[HEAD : coded.start]
     if coded.signature.into and outs != words[coded.start : coded.start + len(outs)]:
         raise Violation("in place, the results must be the first operands")
@@ -325,13 +341,18 @@ def _control(client: Client, stream: list[Any], i: int, done: Forwarded) -> int:
     if code == RESET:
         _reset(client, stream[i + 1], done)
         return 2
+    if code == FORGET:
+        forget(client, stream[i + 1], done)
+        return 2
     raise Violation(f"unknown control word {code!r}")
 
 
 def _reset(client: Client, first: int, done: Forwarded) -> None:
     for old in [known for known in client.codes if known < first]:
         del client.codes[old]
-    client.plans.clear()
+    client.forget_plans()
+    for number in [n for n, known in client.fragments.items() if not known.known_codes(client.codes)]:
+        del client.fragments[number]
     own = client.book.reset()
     for worker, told in client.told.items():
         told.difference_update([known for known in told if known < first])

@@ -44,7 +44,7 @@ class Giving:
                 self._admit(client, self.workers[id])
         first = {w: segment for segment in reversed(forwarded.segments) for w in segment.workers}
         for id in list(news):
-            if news[id].moves or news[id].groups or id not in first or len(first[id].workers) > 1:
+            if news[id].moves or news[id].groups or news[id].fragments or id not in first or len(first[id].workers) > 1:
                 self._tell(client, self.workers[id], news.pop(id))
         last = len(forwarded.segments) - 1
         for i, segment in enumerate(forwarded.segments):
@@ -61,6 +61,8 @@ class Giving:
             news.groups = []
         for at in range(0, len(news.moves), MOVES):
             self._send(worker, Define(client.id, [], news.moves[at : at + MOVES], []))
+        for fragment in news.fragments:
+            self._send(worker, Define(client.id, [], [], [], [fragment]))
 
     def _give_segment(self, client: Client, segment: Segment, weight: int, definitions: list[Definition]) -> None:
         cost = segment.cost * client.pace

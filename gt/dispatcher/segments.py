@@ -42,6 +42,8 @@ class Forwarded:
         self.said: list[Any] = []
         #: tensors that are lost for the client while workers still have them
         self.orphans: list[tuple[Workers, int]] = []
+        #: were numbers asked whether they are zero?
+        self.asked = False
         self._open: dict[Workers, Segment] = {}
 
     def segment(self, workers: Workers) -> Segment:

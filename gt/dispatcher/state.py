@@ -61,6 +61,8 @@ class Client:
     tensors: dict[int, Where] = field(default_factory=dict)
     #: (code, *places of the operands) -> where it runs, and its results lie; or a `gt.dispatcher.forward.Plan`
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    #: number -> `gt.dispatcher.replay.Known`
+    fragments: dict[int, Any] = field(default_factory=dict)
     #: tensor -> its copies in other layouts
     copies: dict[int, dict[Layout, int]] = field(default_factory=dict)
     #: (layout, those of the copies) -> what stands for it
@@ -104,6 +106,12 @@ class Client:
     stranded: float | None = None
     #: the workers that had no room for more of it when they were last asked
     full: list[int] = field(default_factory=list)
+
+    def forget_plans(self) -> None:
+        """Workers, signals or codes are others now."""
+        self.plans.clear()
+        for known in self.fragments.values():
+            known.courses.clear()
 
     def enqueue(self, submit: Submit) -> None:
         self.received += submit.weight

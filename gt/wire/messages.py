@@ -9,7 +9,11 @@
 
     code, site, outputs…, operands…    run a signature (see `gt.ops.signature`); code >= FIRST_CODE
     FETCH, request, id                 send the tensor's value back
-    RESET, code                        forget the signatures below this code; their numbers do not come back
+    RESET, code                        forget the signatures below this code, and all fragments; their numbers do not
+                                       come back
+    RUN, fragment, 0, base, 0, inputs…, numbers…
+                                       run a fragment (see `gt.wire.fragments`)
+    FORGET, fragment                   it will not be run again
     -id                                forget a tensor
 
 To workers, a stream also has the dispatcher's own signatures and moves, with codes from FIRST_LOCAL on, tensors with
@@ -19,6 +23,8 @@ ids from FIRST_OWN on, and
                                        only whether there is one
 
     DISCARD, transfer                  nobody will use what came in these parts
+    RUN, fragment, part, base, own, inputs…, numbers…
+                                       from this part of it on, with the dispatcher's own ids counted from ``own``
 
 An operand of type bytes is the bytes themselves, or the number of a transfer whose parts were sent before.
 
@@ -32,7 +38,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-FETCH, RESET, READ, DISCARD = 1, 2, 3, 4
+FETCH, RESET, READ, DISCARD, RUN, FORGET = 1, 2, 3, 4, 5, 6
 FIRST_CODE = 16
 #: Above these, codes and tensor ids are the dispatcher's own: what it makes of a client's program for several workers.
 FIRST_LOCAL, FIRST_OWN = 1 << 31, 1 << 40
@@ -47,6 +53,8 @@ MARGIN = 2 << 20
 #: The words of one instruction, and as many attributes; the signatures a client may have, and their size each.
 MAX_WIDTH = 1 << 14
 MAX_SIGNATURES, MAX_DEFINITION = 1 << 16, 256 << 10
+#: The words of a fragment, and the fragments a client may have.
+MAX_FRAGMENT, MAX_FRAGMENTS = 1 << 14, 256
 #: Values up to here ride in a control message; larger ones go in parts.
 INLINE = 64 << 10
 #: A part in a frame is small, so that no control message waits behind it for long; one in shared memory may be larger.
@@ -123,6 +131,19 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
     signal: SignalName = ""
 
 
+class Fragment(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of a program that comes again, in canonical form (see `gt.wire.fragments`)."""
+
+    number: int
+    #: how many tensors it is given, it makes, and the dispatcher makes for it
+    inputs: int
+    made: int
+    own: int
+    words: list[int]
+    #: its instructions are to be compiled
+    compile: bool = False
+
+
 class SignalSpec(msgspec.Struct, frozen=True, array_like=True):
     """Where one signal puts things."""
 
@@ -158,6 +179,7 @@ class Submit(Message, frozen=True, array_like=True, tag=True):
     definitions: list[Definition]
     stream: list[Word]
     weight: int
+    fragments: list[Fragment] = []
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -358,6 +380,7 @@ class Define(Message, frozen=True, array_like=True, tag=True):
     definitions: list[Definition]
     moves: list[Move]
     groups: list[Group]
+    fragments: list[Fragment] = []
 
 
 class Leave(Message, frozen=True, array_like=True, tag=True):

@@ -24,9 +24,11 @@ from gt.wire.messages import (
     FETCH,
     FIRST_CODE,
     FIRST_LOCAL,
+    FORGET,
     INLINE,
     READ,
     RESET,
+    RUN,
     Admit,
     Checked,
     Define,
@@ -50,8 +52,10 @@ from gt.wire.parts import Incoming, Outgoing
 from gt.wire.shared import Lanes
 from gt.worker.account import account, holders
 from gt.worker.engines import Engine
+from gt.worker.fragments import Program
 from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
+from gt.worker.replay import Replaying
 from gt.worker.space import NOTHING, DeviceBroken, Entry, Failure, MoveEntry, Space, first_line, raising
 
 
@@ -64,13 +68,13 @@ class Send:
     data: memoryview | None = None
 
 
-class Worker:
+class Worker(Replaying):
     def __init__(self, engine: Engine, host: str = "", plane: Plane | None = None) -> None:
+        super().__init__()
         self.engine, self.host = engine, host
         self.id = -1
         self.spaces: dict[int, Space] = {}
         self.lanes = Lanes()
-        self.instructions = 0
         self.causes = 0
         self.mover = Mover(engine, plane)
         self.out: list[Send] = []
@@ -167,6 +171,8 @@ class Worker:
             self.mover.join(space, group, self.id)
         for move in m.moves:
             space.codes[move.code] = MoveEntry(move, space.groups[move.group])
+        for fragment in m.fragments:
+            space.fragments[fragment.number] = Program(fragment, space.codes)
 
     def _leave(self, m: Leave, data: object) -> None:
         self.mover.lose(m.group, m.reason)
@@ -271,6 +277,13 @@ class Worker:
             below, own = stream[i + 1], stream[i + 1] >= FIRST_LOCAL
             for old in [code for code in space.codes if code < below and (code >= FIRST_LOCAL) == own]:
                 del space.codes[old]
+            for old in [n for n, program in space.fragments.items() if not program.codes <= space.codes.keys()]:
+                del space.fragments[old]
+            return i + 2
+        if stream[i] == RUN:
+            return self._fragment(space, m, i)
+        if stream[i] == FORGET:
+            space.fragments.pop(stream[i + 1], None)
             return i + 2
         if stream[i] == DISCARD:
             space.transfers.pop(stream[i + 1], None)

@@ -94,6 +94,8 @@ class Space:
     def __init__(self, shares_memory: bool) -> None:
         self.store: dict[int, Any] = {}
         self.codes: dict[int, Any] = {}
+        #: number -> a fragment, linked
+        self.fragments: dict[int, Any] = {}
         #: how many of the values in the store are none: failures, or still flying; without any, nobody looks for them
         self.odd = 0
         #: what is on its way here, and what is on its way from here alone
