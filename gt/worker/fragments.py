@@ -86,9 +86,20 @@ class Program:
     __slots__ = ("codes", "form", "parts")
 
     def __init__(self, fragment: Fragment, codes: Mapping[int, Any]) -> None:
-        self.form = Form(fragment, {code: entry.signature for code, entry in codes.items()})
+        used = {code: codes[code] for code in fragment.words if code in codes}
+        self.form = Form(fragment, {code: _shape(entry) for code, entry in used.items()})
         self.codes = {one.code for one in self.form.instructions if one.code >= 0}
         self.parts = [_part(self.form, codes, first, last) for first, last in _bounds(self.form, codes)]
+
+
+class _MoveShape:
+    """A move's operand is a tensor for all, though not all have it."""
+
+    width, start, offsets = 4, 3, (3,)
+
+
+def _shape(entry: Entry | MoveEntry) -> Any:
+    return _MoveShape if isinstance(entry, MoveEntry) else entry.signature
 
 
 def _bounds(form: Form, codes: Mapping[int, Any]) -> list[tuple[int, int]]:
