@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from gt.testing import Cluster
 from gt.types import BYTES, Scalar
 from gt.wire.messages import FIRST_CODE, Execute

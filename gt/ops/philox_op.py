@@ -15,7 +15,7 @@ def _drawn(key: list[torch.Tensor], draw: str, start: int, count: int, dtype: st
     seed, stream, *limits = (int(k) for k in key)
     if limits:
         low, size = limits
-        return torch.from_numpy(philox.integers(seed, stream, low, low + size, start, count))
+        return torch.from_numpy(philox.integers(seed, stream, low, low + (size & philox.MASK), start, count))
     return torch.from_numpy(getattr(philox, draw)(seed, stream, start, count, dtype))
 
 

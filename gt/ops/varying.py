@@ -230,9 +230,10 @@ def _drawing(signature: Signature, device: Any) -> Any:
 
 
 def _key(numbers: Numbers) -> Numbers:
+    """In 64 bits; of limits, the lower one and how many values there are."""
     seed, stream, *limits = numbers
-    signed = tuple((n & philox.MASK) - ((n & philox.MASK) >> 63 << 64) for n in (seed, stream))
-    return (*signed, limits[0], philox.span(*limits)) if limits else signed
+    taken = (seed, stream, limits[0], philox.span(*limits)) if limits else (seed, stream)
+    return tuple((n & philox.MASK) - ((n & philox.MASK) >> 63 << 64) for n in taken)
 
 
 _RULES: dict[str, Rule] = {

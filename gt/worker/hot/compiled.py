@@ -52,11 +52,22 @@ class Compiled:
 
 def compile(program: Program, inputs: list[Any]) -> Compiled:
     """``inputs`` are looked at, never read: any tensors that lie as the real ones do."""
+    began = time.monotonic()
+    with torch.no_grad(), _quiet():
+        call, expected = _compile(program, inputs)
+    return Compiled(program, call, expected, time.monotonic() - began)
+
+
+def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
+    import torch._inductor.config as inductor
+    from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    began = time.monotonic()
+    if program.device.type == "cpu":
+        inductor.compile_threads = 1  # one compiler is enough, and no processes that live on
     expected: list[set[int]] = []
 
     def run(*operands: Any) -> list[Any]:
@@ -64,13 +75,14 @@ def compile(program: Program, inputs: list[Any]) -> Compiled:
         expected[:] = sharing(list(operands[:-2]), made)
         return made
 
-    with torch.no_grad(), _quiet(), FakeTensorMode():
+    # the compiler keeps on disk what it makes for those who come with shapes of their own
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with mode:
         floats, ints = number_tensors(program, [], [])
         fakes = [_fake(x) for x in inputs] + [floats, ints]
         graph = make_fx(run)(*fakes)
-    with torch.no_grad(), _quiet():
-        call: Any = compile_fx(graph, fakes)
-    return Compiled(program, call, expected, time.monotonic() - began)
+    with tracing(TracingContext(mode)):
+        return compile_fx(graph, fakes), expected
 
 
 def _fake(x: Any) -> Any:

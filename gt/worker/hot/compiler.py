@@ -22,14 +22,10 @@ QUEUE = 4
 
 
 def prepare(engine: Engine) -> None:
-    """Before anything is compiled in this process."""
-    import torch._inductor.config as inductor
-
+    """Before anything is compiled in this process, and before the compiler is imported: that settles its folder too."""
     on_gpu = torch.device(engine.device).type == "cuda"
     device = torch.cuda.get_device_name(engine.device) if on_gpu else "cpu"
     settle(device, torch.__version__, _triton())
-    if not on_gpu:
-        inductor.compile_threads = 1  # one compiler is enough, and no processes that live on
 
 
 def _triton() -> str:
