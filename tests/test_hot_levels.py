@@ -255,7 +255,7 @@ def test_a_number_that_shapes_cannot_depend_on() -> None:
             y = x * 2
             shadow.cut()
             del y
-    assert not shadow.cut if False else "changes" in shadow.levels.stats()[0]["reasons"][0]
+    assert "changes" in shadow.levels.stats()[0]["reasons"][0]
 
 
 # -- failures ------------------------------------------------------------------------------
@@ -272,9 +272,8 @@ def test_what_depends_on_values_runs_by_steps(capfd) -> None:
     for _ in range(3):
         assert levels.run(made, [torch.tensor([0.0, 1, 0, 2])], [1], {}) is None
     said = capfd.readouterr().err.strip().splitlines()
-    assert said == [
-        "[gt] a piece of 2 instructions (mul, nonzero) is not compiled: what nonzero gives depends on values"
-    ]
+    assert len(said) == 1
+    assert said[0].endswith("2 instructions (mul, nonzero) is not compiled: what nonzero gives depends on values")
 
 
 def test_a_compiler_that_fails_is_told_once(capfd, monkeypatch) -> None:

@@ -14,6 +14,7 @@ from gt.say import topic
 from gt.worker.engines import Engine
 from gt.worker.hot.compiled import Compiled, compile, trial
 from gt.worker.hot.folder import settle
+from gt.worker.hot.graph import CudaGraphs
 from gt.worker.hot.piece import Piece
 from gt.worker.hot.program import Program, Unfit, title
 
@@ -57,9 +58,10 @@ class Work:
 
 
 class Shared:
-    """What the pieces of a worker share: the compiler's thread, and who may capture."""
-
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine, graphs: Any = None) -> None:
+        """``graphs``: what captures, if not the device itself."""
+        device = torch.device(engine.device)
+        self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
         self.debug = topic("GT_DEBUG_COMPILE")
         #: held by whoever captures a graph, or tries what was compiled
         self.capturing = threading.Lock()

@@ -30,18 +30,35 @@ MOVES = 2
 Function = Callable[[list[Any], Any, Any], list[Any]]
 
 
+class CudaGraphs:
+    """The device's own: what is run in a capture is not computed then, but in each replay."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def capture(self, run: Callable[[], list[Any]], operands: list[Any]) -> tuple[list[Any], Callable[[], None]]:
+        """The results, and what computes them anew, reading the ``operands``."""
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        self._side.wait_stream(current)
+        # another thread may compile meanwhile: its calls are none of this capture's business
+        with torch.no_grad(), torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
+            made = run()
+        current.wait_stream(self._side)
+        return made, graph.replay
+
+
 class Graph:
     def __init__(
-        self, program: Program, call: Function, level: str, inputs: list[Any], copied: frozenset[int], say: Any = None
+        self, program: Program, call: Function, level: str, inputs: list[Any], copied: frozenset[int], graphs: Any
     ) -> None:
         """``copied``: the inputs that are other tensors in each run."""
         self.level, self.program = level, program
-        self._call, self.fixed, self._say = call, Fixed(program), say
+        self._call, self.fixed, self._graphs = call, Fixed(program), graphs
         self._numbers = Numbers(program)
         self._copied = set(copied)
         self._moves: dict[int, int] = {}
         self._outputs: Outputs | None = None
-        self._side = torch.cuda.Stream(program.device)  # type: ignore[no-untyped-call]
         self._capture(inputs)
 
     # -- capturing -----------------------------------------------------------------------
@@ -54,12 +71,10 @@ class Graph:
         self._at = sorted(self._copied)
         buffers = {i: _buffer(inputs[i]) for i in self._at}
         operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.here]
-        self._graph = torch.cuda.CUDAGraph()
-        current = torch.cuda.current_stream(self.program.device)
-        self._side.wait_stream(current)
-        with torch.cuda.graph(self._graph, stream=self._side, capture_error_mode="thread_local"), torch.no_grad():
-            made = self._call(operands[:-1], self._numbers.floats, self._numbers.ints)
-        current.wait_stream(self._side)
+        kept = self._numbers
+        made, self._replay = self._graphs.capture(
+            lambda: self._call(operands[:-1], kept.floats, kept.ints), [*operands[:-1], kept.here]
+        )
         self._buffers = [spread(buffers[i]) for i in self._at]
         self._back = [k for k, i in enumerate(self._at) if i in self.program.mutated]
         sticky = self._outputs.copied if self._outputs is not None else set()
@@ -76,8 +91,6 @@ class Graph:
             self._moves[i] = self._moves.get(i, 0) + 1
             if self._moves[i] >= MOVES:
                 self._copied.add(i)
-        if self._say is not None and self._copied.intersection(moved):
-            self._say(f"{len(moved)} inputs lie elsewhere in each run: they are copied")
         return bool(moved)
 
     # -- running -------------------------------------------------------------------------
@@ -101,14 +114,13 @@ class Graph:
         if self._at:
             given = [spread(inputs[i]) for i in self._at]
             torch._foreach_copy_(self._buffers, given)
-        self._graph.replay()
+        self._replay()
         for k in self._back:
             inputs[self._at[k]].copy_(self._buffers[k])
         return outputs.take(inputs)
 
     def close(self) -> None:
-        self._outputs = None
-        self._graph.reset()
+        self._outputs, self._replay = None, lambda: None
 
 
 def _buffer(x: Any) -> Any:
@@ -130,11 +142,12 @@ class Numbers:
         self._last: Any = None
         self._row = 0
         if self.count:
-            self._rows = torch.empty((ROWS, self.count), dtype=torch.float64, pin_memory=True)
+            self._on_gpu = program.device.type == "cuda"
+            self._rows = torch.empty((ROWS, self.count), dtype=torch.float64, pin_memory=self._on_gpu)
             rows = self._rows.numpy()
             self._hosts = [(row[:floats], row[floats:].view("int64")) for row in rows]
             # one for each half: a half is written to again once all copies from it are done
-            self._marks = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
+            self._marks = [torch.cuda.Event() for _ in range(2 * self._on_gpu)]  # type: ignore[no-untyped-call]
 
     def write(self, numbers: list[Any]) -> None:
         if not self.count:
@@ -148,7 +161,7 @@ class Numbers:
         host[0][:], host[1][:] = made
         self.here.copy_(self._rows[row], non_blocking=True)
         self._row = row = (row + 1) % ROWS
-        if row % (ROWS // 2) == 0:
+        if self._on_gpu and row % (ROWS // 2) == 0:
             half = row // (ROWS // 2)
             self._marks[1 - half].record()
             self._marks[half].synchronize()

@@ -47,7 +47,7 @@ class Levels:
 
         if self._shared is None:
             prepare(self._engine)
-            self._shared = Shared()
+            self._shared = Shared(self._engine)
         return Track(piece, self._engine, self._all or piece.compile, self._shared)
 
     def forget(self, piece: Piece) -> None:

@@ -60,7 +60,7 @@ class Track:
     def __init__(self, piece: Piece, engine: Engine, at_once: bool, shared: Shared) -> None:
         self.piece, self.engine, self.at_once, self.shared = piece, engine, at_once, shared
         self.device = torch.device(engine.device)
-        self.on_gpu = self.device.type == "cuda"
+        self.on_gpu = shared.graphs is not None
         self.watch = Watch(piece)
         self.runs = self.fast = self.remakes = self.errors = self.odd = 0
         self.active: Graph | Runner | None = None
@@ -130,7 +130,7 @@ class Track:
         return made
 
     def _settle(self) -> None:
-        if self.on_gpu:
+        if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
     # -- what did not hold ---------------------------------------------------------------
@@ -183,7 +183,7 @@ class Track:
         try:
             self.graphed = True
             program = Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled=False)
-            self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.debug)
+            self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.graphs)
         except Exception as error:
             if self.engine.is_broken(error):
                 raise
@@ -240,7 +240,8 @@ class Track:
             compiled.warm = True
         elif self.shared.capturing.acquire(blocking=self.at_once):
             try:
-                self._activate(Graph(compiled.program, compiled, "compiled", inputs, self._copied(), self.shared.debug))
+                graphs = self.shared.graphs
+                self._activate(Graph(compiled.program, compiled, "compiled", inputs, self._copied(), graphs))
             except Exception as error:
                 if self.engine.is_broken(error):
                     raise
