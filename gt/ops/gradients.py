@@ -139,7 +139,10 @@ def _unscale_(torch: Any, *operands: Any) -> Any:
     by_dtype: dict[Any, list[Any]] = {}
     for x in xs:
         by_dtype.setdefault(x.dtype, []).append(x)
-    number = torch.full((1,), factor, dtype=torch.float32, device=found.device)
+    if isinstance(factor, torch.Tensor):  # as it is in compiled code
+        number = factor.to(torch.float32).view(1)
+    else:
+        number = torch.full((1,), factor, dtype=torch.float32, device=found.device)
     for some in by_dtype.values():
         torch._amp_foreach_non_finite_check_and_unscale_(some, found.view(1), number)
     return (*xs, found)

@@ -87,7 +87,18 @@ def _decayed(torch: Any, params: list[Any], grads: list[Any], weight_decay: floa
     """The gradients an optimizer goes by; fresh memory unless they are the given ones."""
     if maximize:
         grads = torch._foreach_neg(grads)
+    if isinstance(weight_decay, torch.Tensor):
+        decayed: list[Any] = torch._foreach_add(grads, torch._foreach_mul(params, weight_decay))
+        return decayed
     return torch._foreach_add(grads, params, alpha=weight_decay) if weight_decay else grads
+
+
+def _add_scaled_(torch: Any, xs: list[Any], ys: list[Any], factor: Any) -> None:
+    """xs += ys * factor; in compiled code a factor that changes from run to run is a 0-d tensor."""
+    if isinstance(factor, torch.Tensor):
+        torch._foreach_add_(xs, torch._foreach_mul(ys, factor))
+    else:
+        torch._foreach_add_(xs, ys, alpha=factor)
 
 
 def _one_decayed(p: Any, g: Any, weight_decay: float, maximize: bool) -> Any:
@@ -112,9 +123,9 @@ def _sgd_many(torch: Any, params: list[Any], *rest: Any, momentum: bool, nestero
     grads = _decayed(torch, params, grads, decay, maximize)
     if momentum:
         torch._foreach_mul_(states[0], factor)
-        torch._foreach_add_(states[0], grads, alpha=1 - dampening)
-        grads = torch._foreach_add(grads, states[0], alpha=factor) if nesterov else states[0]
-    torch._foreach_add_(params, grads, alpha=-lr)
+        _add_scaled_(torch, states[0], grads, 1 - dampening)
+        grads = _decayed(torch, states[0], grads, factor, False) if nesterov else states[0]
+    _add_scaled_(torch, params, grads, -lr)
 
 
 _step("sgd_step", lambda momentum, **_: 1 + momentum, 4, _sgd, _sgd_many)
@@ -141,7 +152,8 @@ def _adam_many(torch: Any, params: list[Any], *rest: Any, amsgrad: bool, maximiz
     *states, grads, lr, beta1, beta2, eps, decay, step = rest
     (grads,) = _same_strides(torch, params, grads)
     laid = _same_strides(torch, params, *states)
-    counted = torch.full((), step, dtype=torch.float32, device=params[0].device)
+    counted = step if isinstance(step, torch.Tensor) else torch.full((), step, device=params[0].device)
+    counted = counted.to(torch.float32)
     fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
     fused(
         params, grads, laid[0], laid[1], laid[2] if amsgrad else [], [counted] * len(params),
@@ -212,7 +224,9 @@ def _rmsprop_many(
     if momentum:
         torch._foreach_mul_(states[-1], factor)
         torch._foreach_addcdiv_(states[-1], grads, deviations)
-        torch._foreach_add_(params, states[-1], alpha=-lr)
+        _add_scaled_(torch, params, states[-1], -lr)
+    elif isinstance(lr, torch.Tensor):
+        _add_scaled_(torch, params, torch._foreach_div(grads, deviations), -lr)
     else:
         torch._foreach_addcdiv_(params, grads, deviations, value=-lr)
 
@@ -236,7 +250,7 @@ def _lion_many(
     ways = torch._foreach_mul(means, beta1)
     torch._foreach_add_(ways, grads, alpha=1 - beta1)
     torch._foreach_sign_(ways)
-    torch._foreach_add_(params, ways, alpha=-lr)
+    _add_scaled_(torch, params, ways, -lr)
     torch._foreach_mul_(means, beta2)
     torch._foreach_add_(means, grads, alpha=1 - beta2)
 

@@ -10,7 +10,9 @@ range of a tensor can be made alone, on any worker, and is the same as that rang
 - integers: low + word i modulo (high - low).
 
 On a CPU numpy does it all, for both engines. On a GPU a Triton kernel makes the same words (`philox_gpu`); without
-Triton they are made on the CPU and sent.
+Triton they are made on the CPU and sent. In compiled code the key is no constant: there it is 0-d tensors of int64, and
+(for `integers`) so are the least value and how many there are; `philox_op` and `philox_gpu.words` read them when they
+run.
 """
 
 from __future__ import annotations
@@ -96,12 +98,16 @@ def on_numpy(draw: Any, *key: int, shape: Shape, dtype: str, block: Block = None
     return made.reshape(rows)[part].astype(dtype, copy=False)
 
 
-def on_torch(draw: Any, *key: int, shape: Shape, dtype: str, device: Any, block: Block = None) -> Any:
+def on_torch(draw: Any, *key: Any, shape: Shape, dtype: str, device: Any, block: Block = None) -> Any:
     import torch
 
     start, rows, part = _range(shape, block)
     if device.type == "cuda" and (gpu := _gpu()) is not None:
         made = getattr(gpu, draw.__name__)(*key, start, prod(rows), *_precision(draw, dtype), device)
+    elif isinstance(key[0], torch.Tensor):
+        from gt.ops.philox_op import drawn
+
+        made = drawn(list(key), draw.__name__, start, prod(rows), dtype)
     else:
         made = torch.from_numpy(draw(*key, start, prod(rows), *_precision(draw, dtype)))
     return made.view(rows)[part].contiguous().to(device=device, dtype=getattr(torch, dtype))

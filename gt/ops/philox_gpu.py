@@ -19,6 +19,20 @@ BLOCK = 1024
 
 @triton.jit(do_not_specialize=["seed", "stream", "start", "span", "count"])
 def _words(out, seed, stream, start, span, count, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+    _make(out, seed, stream, start, span, count, lanes)
+
+
+@triton.jit(do_not_specialize=["start", "count"])
+def _keyed(out, seed, stream, span, start, count, ranged: tl.constexpr, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The same, with a key that lies on the device."""
+    if ranged:
+        _make(out, tl.load(seed), tl.load(stream), start, tl.load(span), count, lanes)
+    else:
+        _make(out, tl.load(seed), tl.load(stream), start, 0, count, lanes)
+
+
+@triton.jit
+def _make(out, seed, stream, start, span, count, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
     """One lane makes the four words of one counter; a span other than 0 takes them modulo it."""
     lane = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     block = start // 4 + lane
@@ -48,8 +62,33 @@ def _words(out, seed, stream, start, span, count, lanes: tl.constexpr):  # type:
     tl.store(out + at + 3, c3.to(tl.int64, bitcast=True), mask=(at + 3 >= 0) & (at + 3 < count))
 
 
-def words(seed: int, stream: int, start: int, count: int, device: Any, span: int = 0) -> torch.Tensor:
+def _words_keyed(seed: Any, stream: Any, span: Any, ranged: bool, start: int, count: int) -> torch.Tensor:
+    out = torch.empty(count, dtype=torch.int64, device=seed.device)
+    if count:
+        programs = triton.cdiv(start % 4 + count, BLOCK)
+        with torch.cuda.device(seed.device):
+            _keyed[(programs,)](out, seed, stream, span, start, count, ranged=ranged, lanes=BLOCK // 4)
+    return out
+
+
+#: opaque to a compiler, which sees a function of the key
+words_keyed = torch.library.custom_op(
+    "gt::philox_words",
+    _words_keyed,
+    mutates_args=(),
+    schema="(Tensor seed, Tensor stream, Tensor span, bool ranged, int start, int count) -> Tensor",
+)
+words_keyed.register_fake(
+    lambda seed, stream, span, ranged, start, count: torch.empty(count, dtype=torch.int64, device=seed.device)
+)
+
+
+def words(seed: Any, stream: Any, start: int, count: int, device: Any, span: Any = 0) -> torch.Tensor:
     """The words' bits as int64: torch has next to no uint64."""
+    if isinstance(seed, torch.Tensor):
+        ranged = isinstance(span, torch.Tensor)
+        made: torch.Tensor = words_keyed(seed, stream, span if ranged else seed, ranged, start, count)
+        return made
     out = torch.empty(count, dtype=torch.int64, device=device)
     if count:
         programs = triton.cdiv(start % 4 + count, BLOCK)
@@ -58,7 +97,7 @@ def words(seed: int, stream: int, start: int, count: int, device: Any, span: int
     return out
 
 
-def uniform(seed: int, stream: int, start: int, count: int, dtype: str, device: Any) -> torch.Tensor:
+def uniform(seed: Any, stream: Any, start: int, count: int, dtype: str, device: Any) -> torch.Tensor:
     if dtype == "float64":
         return _fraction(words(seed, stream, start, count, device), 64, 53, torch.float64)
     first, skip = divmod(start, 2)
@@ -72,7 +111,7 @@ def _fraction(raw: torch.Tensor, width: int, bits: int, dtype: torch.dtype) -> t
     return made
 
 
-def normal(seed: int, stream: int, start: int, count: int, dtype: str, device: Any) -> torch.Tensor:
+def normal(seed: Any, stream: Any, start: int, count: int, dtype: str, device: Any) -> torch.Tensor:
     skip = start % 2
     precise = "float64" if dtype == "float64" else "float32"
     pairs = uniform(seed, stream, start - skip, (skip + count + 1) // 2 * 2, precise, device).view(-1, 2)
@@ -82,8 +121,11 @@ def normal(seed: int, stream: int, start: int, count: int, dtype: str, device: A
     return made.view(-1)[skip : skip + count]
 
 
-def integers(seed: int, stream: int, low: int, high: int, start: int, count: int, device: Any) -> torch.Tensor:
-    return words(seed, stream, start, count, device, philox.span(low, high)) + low
+def integers(seed: Any, stream: Any, low: Any, high: Any, start: int, count: int, device: Any) -> torch.Tensor:
+    # of numbers in memory, how many there are stands in the place of the upper limit
+    size = high if isinstance(seed, torch.Tensor) else philox.span(low, high)
+    made: torch.Tensor = words(seed, stream, start, count, device, size) + low
+    return made
 
 
 #: (seed, stream, start, count): small and huge, aligned and not

@@ -1,0 +1,118 @@
+"""What the pieces of a worker share: the thread that compiles, and who may capture a graph."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gt.say import topic
+from gt.worker.engines import Engine
+from gt.worker.hot.compiled import Compiled, compile, trial
+from gt.worker.hot.folder import settle
+from gt.worker.hot.graph import CudaGraphs
+from gt.worker.hot.piece import Piece
+from gt.worker.hot.program import Program, Unfit, title
+
+#: pieces that wait for the compiler; each holds a copy of its inputs
+QUEUE = 4
+
+
+def prepare(engine: Engine) -> None:
+    """Before anything is compiled in this process, and before the compiler is imported: that settles its folder too."""
+    on_gpu = torch.device(engine.device).type == "cuda"
+    device = torch.cuda.get_device_name(engine.device) if on_gpu else "cpu"
+    settle(device, torch.__version__, _triton())
+
+
+def _triton() -> str:
+    try:
+        import triton
+    except ImportError:
+        return "none"
+    return str(triton.__version__)
+
+
+@dataclass(slots=True)
+class Work:
+    """What the compiler is given."""
+
+    piece: Piece
+    program: Program
+    inputs: list[Any]
+    numbers: list[Any]
+    #: are the inputs copies, that it may try its work on?
+    tried: bool
+
+    def do(self, capturing: threading.Lock) -> Compiled:
+        made = compile(self.program, self.inputs)
+        if self.tried:
+            with capturing:
+                trial(self.piece, made, self.inputs, self.numbers, timed=True)
+        self.inputs = []
+        return made
+
+
+class Shared:
+    def __init__(self, engine: Engine, graphs: Any = None) -> None:
+        """``graphs``: what captures, if not the device itself."""
+        device = torch.device(engine.device)
+        self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
+        self.debug = topic("GT_DEBUG_COMPILE")
+        #: held by whoever captures a graph, or tries what was compiled
+        self.capturing = threading.Lock()
+        self._waiting: list[tuple[Work, Future[Compiled]]] = []
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def submit(self, work: Work, wait: bool) -> Future[Compiled]:
+        future: Future[Compiled] = Future()
+        if wait:
+            self._do(work, future)
+            return future
+        with self._wake:
+            self._waiting.append((work, future))
+            self._wake.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="gt-compile", daemon=True)
+            self._thread.start()
+        return future
+
+    def busy(self) -> bool:
+        return len(self._waiting) >= QUEUE
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                work, future = self._waiting.pop(0)
+            self._do(work, future)
+
+    def _do(self, work: Work, future: Future[Compiled]) -> None:
+        try:
+            future.set_result(work.do(self.capturing))
+        except BaseException as error:
+            future.set_exception(error)
+
+    def detail(self, piece: Piece, error: BaseException) -> None:
+        if self.debug and not isinstance(error, Unfit):
+            self.debug(f"{title(piece)}:\n" + "".join(traceback.format_exception(error)))
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._waiting.clear()
+            self._wake.notify()
+
+
+def line(error: BaseException) -> str:
+    """The first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,22 @@
+"""Where compiled code is kept, so that the next process need not compile it: GT_CACHE_DIR, else ~/.cache/gt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+
+
+def settle(device: str, torch_version: str, triton_version: str) -> str:
+    """The folder for this device and these versions, for torch and Triton to keep their files in; empty if none."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = os.environ.get("GT_CACHE_DIR") or os.path.join(home, "gt")
+    name = re.sub(r"[^A-Za-z0-9.+-]+", "_", f"torch-{torch_version}-triton-{triton_version}-{device}")
+    folder = os.path.join(base, "compile", name)
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)
+            os.environ.setdefault("TRITON_CACHE_DIR", os.path.join(folder, "triton"))
+            return folder
+    return ""

@@ -1,0 +1,66 @@
+"""How a worker runs pieces of a program that come again: by steps, as a CUDA graph, or compiled.
+
+`Levels.run` is called for each run of a piece, in order, by the worker's one thread. It gives the piece's results, or
+None: then the caller runs the steps. A piece's way from one level to the next is a `Track`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gt.worker.engines import Engine
+from gt.worker.hot.piece import Piece
+
+if TYPE_CHECKING:
+    from gt.worker.hot.compiler import Shared
+    from gt.worker.hot.track import Track
+
+MODES = ("off", "auto", "all")
+
+
+class Levels:
+    def __init__(self, engine: Engine, mode: str) -> None:
+        """``mode``: "off", "auto" (what is hot, in the background) or "all" (everything, at first sight)."""
+        assert mode in MODES, mode
+        self._engine, self._all = engine, mode == "all"
+        #: nothing is ever compiled but what asks for it; without torch not even that
+        self._off, self._never = mode == "off", engine.name != "torch"
+        self._tracks: dict[Piece, Track] = {}
+        self._shared: Shared | None = None
+
+    def run(self, piece: Piece, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | None:
+        """The values of ``piece.results``, with what it writes in place written; None: run it step by step.
+
+        ``store`` is where the client's tensors are kept: what it still holds of a graph's earlier results is replaced
+        there by copies.
+        """
+        if self._never or (self._off and not piece.compile):
+            return None
+        track = self._tracks.get(piece)
+        if track is None:
+            track = self._tracks[piece] = self._begin(piece)
+        return track.run(inputs, numbers, store)
+
+    def _begin(self, piece: Piece) -> Track:
+        from gt.worker.hot.compiler import Shared, prepare
+        from gt.worker.hot.track import Track
+
+        if self._shared is None:
+            prepare(self._engine)
+            self._shared = Shared(self._engine)
+        return Track(piece, self._engine, self._all or piece.compile, self._shared)
+
+    def forget(self, piece: Piece) -> None:
+        track = self._tracks.pop(piece, None)
+        if track is not None:
+            track.close()
+
+    def stats(self) -> list[dict[str, Any]]:
+        """One entry a piece, in the order they came."""
+        return [track.stats() for track in self._tracks.values()]
+
+    def close(self) -> None:
+        for piece in list(self._tracks):
+            self.forget(piece)
+        if self._shared is not None:
+            self._shared.close()

@@ -1,0 +1,168 @@
+"""A piece as one function: of its inputs, and of the numbers that change from run to run.
+
+Numbers that do not change are constants of it, and `constants` says which they are: whoever runs it compares. The
+others come in two tensors, one of float64 and one of int64; `numbers` makes their contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gt.ops.varying import always, unfit, vary
+from gt.types import Scalar
+from gt.worker.hot.piece import Piece, Step
+
+
+class Unfit(Exception):
+    """Why a piece goes on being run step by step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    run: Callable[..., Any]
+    #: slots, in the order of the operands
+    slots: tuple[int, ...]
+    #: (is it a float, its place): the numbers behind them
+    numbers: tuple[tuple[bool, int], ...]
+    results: tuple[int, ...]
+    #: slots nobody needs from here on
+    done: tuple[int, ...]
+    into: bool
+
+
+class Program:
+    def __init__(self, piece: Piece, numbers: list[Any], varying: frozenset[int], device: Any, compiled: bool) -> None:
+        self.piece, self.device = piece, device
+        self.mutated = mutated(piece)
+        #: (their places among the numbers of a run, what makes of them the ones that are kept in memory)
+        self._derived: list[tuple[tuple[int, ...], Any]] = []
+        self._floats = self._ints = 0
+        self._kinds: list[bool] = []
+        fixed: dict[int, Any] = {}
+        ends = _last_uses(piece)
+        self.calls = [
+            self._call(step, numbers, varying, compiled, fixed, ends[at]) for at, step in enumerate(piece.steps)
+        ]
+        self.fixed_at, self.fixed = tuple(fixed), list(fixed.values())
+
+    def _call(
+        self, step: Step, given: list[Any], varying: frozenset[int], compiled: bool, fixed: dict[int, Any], done: Any
+    ) -> Call:
+        signature = step.signature
+        if reason := unfit(signature, self.device.type == "cuda"):
+            raise Unfit(reason)
+        at = tuple(~k for k in step.operands if k < 0)
+        values = tuple(given[k] for k in at)
+        changing = always(signature, compiled) | {i for i, k in enumerate(at) if k in varying}
+        slots = tuple(k for k in step.operands if k >= 0)
+        if not changing:
+            fixed.update(zip(at, values, strict=True))
+            return Call(_bound(step, values), slots, (), step.results, done, signature.into)
+        made = vary(signature, values, frozenset(changing), self.device, compiled)
+        if made is None:
+            raise Unfit(f"a number {signature.op.name} is called with changes, and its result's shape or code with it")
+        # what the call makes of its other numbers is a constant of it, unless it asks for them all
+        taken = made.derive(values)
+        if len(changing) < len(at):
+            fixed.update((k, given[k]) for i, k in enumerate(at) if i not in changing)
+        self._derived.append((at, made.derive))
+        return Call(made.run, slots, tuple(map(self._place, taken)), step.results, done, signature.into)
+
+    def _place(self, value: Any) -> tuple[bool, int]:
+        is_float = isinstance(value, float)
+        self._kinds.append(is_float)
+        if is_float:
+            self._floats += 1
+            return True, self._floats - 1
+        self._ints += 1
+        return False, self._ints - 1
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many floats and ints are kept in memory."""
+        return self._floats, self._ints
+
+    def numbers(self, given: list[Any]) -> tuple[list[float], list[int]]:
+        """What is to be in memory for this run; raises what an op raises that cannot take them."""
+        made = [n for at, derive in self._derived for n in derive(tuple([given[k] for k in at]))]
+        kinds = self._kinds
+        return [n for n, f in zip(made, kinds, strict=True) if f], [
+            n for n, f in zip(made, kinds, strict=True) if not f
+        ]
+
+    def __call__(self, inputs: list[Any], floats: Any, ints: Any) -> list[Any]:
+        values: list[Any] = [*inputs, *[None] * (self.piece.slots - self.piece.inputs)]
+        for call in self.calls:
+            operands = [values[k] for k in call.slots]
+            made = call.run(*operands, *[(floats if f else ints)[k] for f, k in call.numbers])
+            _keep(values, call.into, call.results, made)
+            for k in call.done:
+                values[k] = None
+        return [values[k] for k in self.piece.results]
+
+
+def by_steps(piece: Piece, inputs: list[Any], numbers: list[Any]) -> list[Any]:
+    """As the worker runs it: what every other way of running it is measured by."""
+    values: list[Any] = [*inputs, *[None] * (piece.slots - piece.inputs)]
+    for step, done in zip(piece.steps, _last_uses(piece), strict=True):
+        made = step.run(*[values[k] if k >= 0 else numbers[~k] for k in step.operands])
+        _keep(values, step.signature.into, step.results, made)
+        for k in done:
+            values[k] = None
+    return [values[k] for k in piece.results]
+
+
+def _keep(values: list[Any], into: bool, results: tuple[int, ...], made: Any) -> None:
+    if into:
+        return
+    for k, value in zip(results, made if len(results) > 1 else (made,), strict=True):
+        values[k] = value
+
+
+def _bound(step: Step, numbers: tuple[Any, ...]) -> Callable[..., Any]:
+    """The step's own kernel with its numbers where they belong."""
+    if not numbers:
+        return step.run
+    is_number = [isinstance(t, Scalar) for t in step.signature.ins]
+
+    def run(*tensors: Any) -> Any:
+        rest, given = iter(tensors), iter(numbers)
+        return step.run(*(next(given) if n else next(rest) for n in is_number))
+
+    return run
+
+
+def _last_uses(piece: Piece) -> list[tuple[int, ...]]:
+    """For each step the slots made by the piece that nobody needs after it."""
+    seen, found = set(piece.results), []
+    for step in reversed(piece.steps):
+        mine = {k for k in (*step.operands, *step.results) if k >= piece.inputs} - seen
+        seen |= mine
+        found.append(tuple(mine))
+    return found[::-1]
+
+
+def roots(piece: Piece) -> dict[int, int]:
+    """For each slot the one whose memory it shows: itself, but for views."""
+    found = {k: k for k in range(piece.inputs)}
+    for step in piece.steps:
+        if not step.signature.into:
+            base = step.operands[0] if step.signature.op.view else None
+            found.update((k, k if base is None else found[base]) for k in step.results)
+    return found
+
+
+def mutated(piece: Piece) -> frozenset[int]:
+    """The inputs it writes to."""
+    shown = roots(piece)
+    written = {shown[k] for step in piece.steps if step.signature.into for k in step.results}
+    return frozenset(k for k in written if k < piece.inputs)
+
+
+def title(piece: Piece) -> str:
+    """How messages call it."""
+    names = [step.signature.op.name for step in piece.steps]
+    shown = ", ".join(names if len(names) <= 4 else [*names[:2], "…", names[-1]])
+    return f"{len(names)} instructions ({shown})"

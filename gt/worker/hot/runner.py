@@ -1,0 +1,51 @@
+"""Compiled code as the worker calls it where there are no CUDA graphs: guards, numbers, call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.worker.hot.compiled import Compiled, number_tensors
+from gt.worker.hot.guard import Guard
+from gt.worker.hot.program import Program
+
+#: why a run did not take place: what is constant in it was another number; it lies otherwise; somebody holds a result
+NUMBERS, LAYOUT, HELD = "numbers", "layout", "held"
+
+
+class Fixed:
+    """The numbers a program has as constants."""
+
+    def __init__(self, program: Program) -> None:
+        self._at, self._values = program.fixed_at, program.fixed
+
+    def hold(self, numbers: list[Any]) -> bool:
+        return not self._at or [numbers[k] for k in self._at] == self._values
+
+    def others(self, numbers: list[Any]) -> set[int]:
+        """Those that are not what they were."""
+        return {k for k, value in zip(self._at, self._values, strict=True) if numbers[k] != value}
+
+
+class Runner:
+    level = "compiled"
+
+    def __init__(self, compiled: Compiled, inputs: list[Any]) -> None:
+        self._compiled, self.fixed = compiled, Fixed(compiled.program)
+        self._guard = Guard(inputs, compiled.program.mutated)
+        self._kept = number_tensors(compiled.program, [], [])
+        self._changing = sum(compiled.program.counts) > 0
+
+    def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | str:
+        if not self.fixed.hold(numbers):
+            return NUMBERS
+        changed = self._guard.changed(inputs)
+        if changed:
+            if not self._guard.fits(inputs, changed):
+                return LAYOUT
+            self._guard.remember(inputs, changed)
+        if self._changing:
+            self._kept = number_tensors(self._compiled.program, *self._compiled.program.numbers(numbers))
+        return self._compiled(inputs, *self._kept)
+
+    def close(self) -> None:
+        pass

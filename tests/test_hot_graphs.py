@@ -1,0 +1,242 @@
+"""What surrounds a CUDA graph, on a CPU: buffers, guards, and results that somebody still holds.
+
+`Graphs` stands in for the device: a capture computes nothing, and a replay reads and writes where the capture did.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import gt
+from gt.testing import Cluster
+from gt.worker.engines import make_engine
+from gt.worker.hot.compiled import Compiled, number_tensors, sharing
+from gt.worker.hot.compiler import Shared
+from gt.worker.hot.graph import ROWS
+from gt.worker.hot.track import HOT
+from tests.shadow import Shadow, wait_for_compiler
+from tests.test_hot_levels import drawn, scaled, train
+
+
+class Graphs:
+    def __init__(self) -> None:
+        self.captures = 0
+
+    def capture(self, run, operands):
+        self.captures += 1
+        before = [x.clone() for x in operands]
+        made = run()
+        for x, old in zip(operands, before, strict=True):
+            x.copy_(old)
+        own = [x if not shown else None for x, shown in zip(made, sharing(operands, made), strict=True)]
+        for i, x in enumerate(own):  # results that show one another are written once
+            if x is None and not any(k >= 0 for k in sharing(operands, made)[i]):
+                own[i] = made[i]
+
+        def replay() -> None:
+            for x, new in zip(own, run(), strict=True):
+                if x is not None:
+                    x.copy_(new)
+
+        return made, replay
+
+
+@pytest.fixture(autouse=True)
+def eager_compiler(monkeypatch):
+    """A compiler that changes nothing: inductor is not what is tested here."""
+
+    def compile(program, inputs):
+        made = [x.clone() for x in inputs]
+        expected = sharing(made, program(made, *(x.zero_() for x in number_tensors(program, [], []))))
+        return Compiled(program, lambda *given: program(list(given[:-2]), *given[-2:]), expected, 0.1)
+
+    monkeypatch.setattr("gt.worker.hot.compiler.compile", compile)
+    with torch.no_grad():
+        yield
+
+
+def shadowed(mode: str = "auto"):
+    cluster = Cluster()
+    shadow = Shadow(cluster, mode)
+    graphs = Graphs()
+    shadow.levels._shared = Shared(shadow.engine, graphs)
+    return cluster, shadow, graphs
+
+
+def test_a_training_step_as_a_graph() -> None:
+    cluster, shadow, graphs = shadowed()
+    with cluster.client():
+        quick = train(shadow, HOT + 20)
+    assert all(quick[HOT + 1 :])
+    assert shadow.level() == ["template", "compiled"]
+    assert graphs.captures == 2, "one of the steps, one of what was compiled"
+
+
+def test_nothing_is_computed_twice_when_it_is_captured() -> None:
+    cluster, shadow, _ = shadowed()
+    with cluster.client():
+        w = gt.zeros(3)
+        shadow.begin()
+        for _ in range(HOT + 5):
+            w += 1
+            y = w * 2
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+            del y
+    assert "compiled" in shadow.level()
+
+
+def test_results_that_are_kept() -> None:
+    """They move to a copy when the graph would write over them, and from then on it is copied."""
+    cluster, shadow, _ = shadowed()
+    with cluster.client():
+        x, kept = gt.randn(4, 3), []
+        shadow.begin()
+        for i in range(HOT + 8):
+            kept.append((x * float(i)).tanh())
+            if i % 3 == 0:
+                kept.append(kept[-1].T)
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+    assert shadow.quick
+
+
+def test_a_view_of_a_result_is_kept() -> None:
+    cluster, shadow, _ = shadowed()
+    with cluster.client():
+        x, kept = gt.randn(4, 3), []
+        shadow.begin()
+        for i in range(HOT + 8):
+            y = (x * float(i)).tanh()
+            shadow.cut()
+            if i > HOT + 2:
+                kept.append(y[1:3])  # made by another piece, of memory the graph writes to
+            shadow.cut()
+            del y
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+    assert shadow.quick
+
+
+def test_a_result_that_is_the_next_run_s_input() -> None:
+    cluster, shadow, _ = shadowed()
+    with cluster.client():
+        h, w = gt.randn(4, 4), gt.randn(4, 4)
+        shadow.begin()
+        for _ in range(HOT + 10):
+            h = (h @ w).tanh()
+            h = h + h.T
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+    assert shadow.quick > 3
+
+
+def test_somebody_else_holds_a_result() -> None:
+    cluster, shadow, _ = shadowed()
+    with cluster.client():
+        x = gt.randn(4, 3)
+        shadow.begin()
+        for i in range(HOT + 8):
+            y = (x * float(i)).tanh()
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+            if i == HOT + 4:
+                held = shadow.store[max(shadow.store)]
+                before = held.clone()
+            del y
+            shadow.cut()
+        assert torch.equal(held, before)
+        del held
+
+
+def test_inputs_that_move() -> None:
+    """Two models take turns in the same piece: their parameters are copied in and out in the end."""
+    cluster, shadow, graphs = shadowed()
+    with cluster.client():
+        x = gt.randn(4, 4)
+        ws = [gt.randn(4, 4), gt.randn(4, 4)]
+        shadow.begin()
+        for _ in range(HOT + 2):
+            ws[0] -= 0.01 * (x @ ws[0])
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+        for i in range(20):
+            ws[i % 2] -= 0.01 * (x @ ws[i % 2])
+            assert shadow.cut()
+    assert graphs.captures <= 5
+
+
+def test_two_graphs_in_turns_pass_results_where_they_lie() -> None:
+    cluster, shadow, graphs = shadowed()
+    with cluster.client():
+        w = gt.randn(4, 4)
+        shadow.begin()
+        for _ in range(HOT + 12):
+            h = (w @ w).relu()
+            g = h * 2
+            shadow.cut()
+            y = h.T @ g + 1
+            v = h.T
+            shadow.cut()
+            del h, g, y, v
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+    assert shadow.level()[:2] == ["compiled"] * 2
+    assert graphs.captures == 4
+
+
+def test_many_numbers_on_their_way() -> None:
+    cluster, shadow, _ = shadowed()
+    with cluster.client():
+        x = gt.ones(3)
+        shadow.begin()
+        for i in range(2 * ROWS + HOT):
+            y = x * float(i) + i
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+            del y
+            shadow.cut()
+    assert shadow.quick > ROWS
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_programs(seed: int) -> None:
+    rng = random.Random(seed)
+    program = [rng.random() for _ in range(14)]
+    cluster, shadow, _ = shadowed()
+    kept = []
+    with cluster.client():
+        inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
+        shadow.begin()
+        for turn in range(HOT + 10):
+            known = list(inputs)
+            for part in program:
+                drawn(random.Random(part), known, [0.5, turn * 0.25, 1.5, -turn])
+            known[3:-4] = []
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+            if rng.random() < 0.3:
+                kept.append(rng.choice(known))
+            del known
+            shadow.cut()
+            if kept and rng.random() < 0.2:
+                kept.pop(rng.randrange(len(kept)))
+                shadow.cut()
+    assert shadow.quick, shadow.levels.stats()
+
+
+def test_an_input_that_shows_another_is_not_written_through_a_graph() -> None:
+    from gt.worker.hot.levels import Levels
+
+    engine = make_engine("torch", "cpu")
+    levels = Levels(engine, "auto")
+    levels._shared = Shared(engine, Graphs())
+    made, x, y = scaled(), torch.randn(3, 4), torch.randn(3, 4)
+    for _ in range(HOT + 3):
+        levels.run(made, [x, y], [1, 2], {})
+    assert levels.run(made, [x, y], [1, 2], {}) is not None
+    assert levels.run(made, [y.view(3, 4), y], [1, 2], {}) is None
+    assert levels.run(made, [x, y], [1, 2], {}) is not None

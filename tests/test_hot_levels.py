@@ -1,0 +1,429 @@
+"""Pieces of programs, compiled: the same values as step by step, whatever changes from run to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+import pytest
+import torch
+
+import gt
+from gt.nn import functional as F
+from gt.ops import OPS, sign
+from gt.testing import Cluster
+from gt.types import INT, TensorType, float32, int64
+from gt.worker.engines import make_engine
+from gt.worker.hot.levels import Levels
+from gt.worker.hot.piece import Piece, Step
+from gt.worker.hot.program import by_steps, mutated
+from gt.worker.hot.track import HOT, REMAKES
+from tests.shadow import Shadow, wait_for_compiler
+
+ENGINE = make_engine("torch", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch):
+    """What was compiled by an earlier run of the tests need not be compiled again."""
+    monkeypatch.setenv("GT_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"gt-tests-{os.getuid()}"))
+    with torch.no_grad():
+        yield
+
+
+def shadowed(mode: str):
+    cluster = Cluster()
+    return cluster, Shadow(cluster, mode)
+
+
+def piece(*calls, inputs: int, results: tuple[int, ...], compile: bool = False) -> Piece:
+    """From (op, types, operands, results, into, attrs)."""
+    steps = []
+    for name, types, operands, made, into, attrs in calls:
+        signature = sign(OPS[name], tuple(attrs.items()), types, into)
+        steps.append(Step(signature, ENGINE.link(signature), operands, made))
+    slots = max(k for step in steps for k in (*step.results, inputs - 1)) + 1
+    numbers = sum(k < 0 for step in steps for k in step.operands)
+    return Piece(tuple(steps), inputs, slots, numbers, results, (), compile)
+
+
+def scaled(compile: bool = False) -> Piece:
+    """(x + n) * m, and y += x."""
+    t = TensorType((3, 4), float32)
+    return piece(
+        ("add", (t, INT), (0, ~0), (2,), False, {}),
+        ("mul", (t, INT), (2, ~1), (3,), False, {}),
+        ("add", (t, t), (1, 0), (1,), True, {}),
+        inputs=2, results=(3,), compile=compile,
+    )  # fmt: skip
+
+
+# -- training ------------------------------------------------------------------------------
+
+
+def train(shadow: Shadow, steps: int, **optimizer) -> list[bool]:
+    gt.manual_seed(0)
+    model = gt.nn.Sequential(gt.nn.Linear(20, 16), gt.nn.ReLU(), gt.nn.Dropout(0.3), gt.nn.Linear(16, 4))
+    kind = optimizer.pop("kind", gt.optim.AdamW)
+    opt = kind(model.parameters(), lr=1e-2, **optimizer)
+    x, y = gt.randn(64, 20), gt.randint(0, 4, (64,))
+    shadow.begin()
+    quick = []
+    for i in range(steps):
+        loss = F.cross_entropy(model(x[i : i + 8]), y[i : i + 8])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        opt.param_groups[0]["lr"] *= 0.9
+        quick.append(shadow.cut())
+        if i >= HOT:
+            wait_for_compiler(shadow.levels)
+    return quick
+
+
+def test_a_training_step() -> None:
+    """A learning rate, a step and a batch's place that change, and dropout's numbers anew each time."""
+    cluster, shadow = shadowed("all")
+    with cluster.client():
+        quick = train(shadow, 8)
+    assert all(quick[-4:]), shadow.levels.stats()
+    entry = shadow.levels.stats()[-1]
+    assert entry["level"] == "compiled"
+    assert entry["compile_seconds"] > 0
+
+
+@pytest.mark.parametrize("kind", [gt.optim.SGD, gt.optim.RMSprop, gt.optim.Lion])
+def test_other_optimizers(kind) -> None:
+    cluster, shadow = shadowed("all")
+    with cluster.client():
+        quick = train(shadow, 7, kind=kind, **({"momentum": 0.9} if kind is gt.optim.SGD else {}))
+    assert all(quick[-3:]), shadow.levels.stats()
+
+
+def test_in_the_background_and_only_what_is_hot(monkeypatch) -> None:
+    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
+    cluster, shadow = shadowed("auto")
+    with cluster.client():
+        quick = train(shadow, HOT + 6)
+    assert not any(quick[:HOT])
+    assert all(quick[-3:])
+    assert shadow.level() == ["template", "compiled"]  # the first step made the optimizer's state
+
+
+def test_what_is_no_quicker_is_left_alone(monkeypatch, capfd) -> None:
+    monkeypatch.setattr("gt.worker.hot.track.WORTH", 0.0)
+    cluster, shadow = shadowed("auto")
+    with cluster.client():
+        quick = train(shadow, HOT + 6)
+    assert not any(quick)
+    assert "no quicker" in shadow.levels.stats()[1]["reasons"][0]
+    assert capfd.readouterr().err == ""
+
+
+def test_parameters_keep_their_storage() -> None:
+    cluster, shadow = shadowed("all")
+    with cluster.client():
+        w, x = gt.ones(4, 4), gt.ones(4, 4)
+        shadow.begin()
+        before = [t.data_ptr() for t in shadow.store.values()]
+        for _ in range(3):
+            w -= 0.1 * (x @ w)
+            assert shadow.cut()
+        assert [t.data_ptr() for t in shadow.store.values()][:2] == before
+
+
+# -- memory --------------------------------------------------------------------------------
+
+
+def test_equal_results_are_two_tensors() -> None:
+    """A compiler computes what is asked for twice once: but written to, one is not the other."""
+    cluster, shadow = shadowed("all")
+    with cluster.client():
+        x = gt.randn(5, 3)
+        shadow.begin()
+        for _ in range(2):
+            a, b, c = x * 2 + 1, x * 2 + 1, x.clone()
+            assert shadow.cut()
+            a += 1
+            c += 1
+            shadow.levels, levels = Levels(shadow.engine, "off"), shadow.levels
+            shadow.cut()  # compares b and x as well
+            shadow.levels = levels
+            del a, b, c
+            shadow.cut()
+
+
+def test_views_of_inputs_and_of_results() -> None:
+    cluster, shadow = shadowed("all")
+    with cluster.client():
+        x = gt.randn(6, 4)
+        shadow.begin()
+        kept = []
+        for _ in range(3):
+            y = (x * 2).relu()
+            kept.append((y, y.T, x.T, x[1:3], (y + 1).reshape(-1)))
+            shadow.cut()
+            x *= 0.5
+            shadow.cut()
+        for group in kept:
+            for t in group:
+                t.sum()
+        shadow.cut()
+
+
+def test_a_result_never_changes_afterwards() -> None:
+    cluster, shadow = shadowed("all")
+    with cluster.client():
+        x, kept = gt.randn(6, 4), []
+        shadow.begin()
+        for i in range(5):
+            kept.append((x * float(i)).exp())
+            shadow.cut()  # compares all there is
+        assert shadow.quick >= 2
+
+
+def test_an_input_that_shows_what_is_written() -> None:
+    made, store = scaled(compile=True), {}
+    levels = Levels(ENGINE, "off")
+    x = torch.ones(3, 4)
+    assert levels.run(made, [x, x.view(3, 4)], [1, 2], store) is None
+    assert "shows memory" in levels.stats()[0]["reasons"][0]
+
+
+def test_an_input_that_lies_otherwise() -> None:
+    made, levels = scaled(compile=True), Levels(ENGINE, "off")
+    for turn in range(12):
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        if turn % 4 == 3:
+            x = torch.randn(4, 3).T
+        wanted, other = (x + 5) * 2, y + x
+        found = levels.run(made, [x, y], [5, 2], {})
+        if found is None:
+            assert turn % 4 == 3
+            found = by_steps(made, [x, y], [5, 2])
+        assert torch.equal(found[0], wanted)
+        assert torch.equal(y, other)
+
+
+# -- numbers -------------------------------------------------------------------------------
+
+
+def test_a_constant_that_changes_after_all(capfd) -> None:
+    made, levels = scaled(compile=True), Levels(ENGINE, "off")
+    quick = []
+    for n in (3, 3, 3, 3, 4, 5, 6, 3):
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        wanted = (x + n) * 2
+        found = levels.run(made, [x, y], [n, 2], {})
+        quick.append(found is not None)
+        found = by_steps(made, [x, y], [n, 2]) if found is None else found
+        assert torch.allclose(found[0], wanted)
+    assert quick == [True] * 4 + [False] + [True] * 3
+    assert capfd.readouterr().err == ""
+
+
+def test_numbers_that_change_one_after_the_other_are_said(capfd, monkeypatch) -> None:
+    """Each is a constant, until it is not; a piece with ever new ones is given up, in one line."""
+    count = REMAKES + 2
+    t = TensorType((3,), float32)
+    calls = [("add", (t, INT), (k, ~k), (k + 1,), False, {}) for k in range(count)]
+    made = piece(*calls, inputs=1, results=(count,), compile=True)
+    levels, numbers = Levels(ENGINE, "off"), [1] * count
+    for turn in range(3 * count):
+        if turn % 2:
+            numbers[turn // 2 % count] += 1
+        x = torch.zeros(3)
+        found = levels.run(made, [x], numbers, {}) or by_steps(made, [x], numbers)
+        assert found[0].tolist() == [sum(numbers)] * 3
+    said = capfd.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert "changed again" in said[0]
+    assert levels.stats()[0]["level"] == "template"
+
+
+def test_a_number_that_shapes_cannot_depend_on() -> None:
+    cluster, shadow = shadowed("all")
+    with cluster.client():
+        x = gt.zeros(10)
+        shadow.begin()
+        for i in range(4):
+            x[i : i + 2] += 1.0
+            y = x * 2
+            shadow.cut()
+            del y
+    assert "changes" in shadow.levels.stats()[0]["reasons"][0]
+
+
+# -- failures ------------------------------------------------------------------------------
+
+
+def test_what_depends_on_values_runs_by_steps(capfd) -> None:
+    t = TensorType((4,), float32)
+    made = piece(
+        ("mul", (t, INT), (0, ~0), (1,), False, {}),
+        ("nonzero", (t,), (1,), (2,), False, {"n": 2}),
+        inputs=1, results=(2,), compile=True,
+    )  # fmt: skip
+    levels = Levels(ENGINE, "off")
+    for _ in range(3):
+        assert levels.run(made, [torch.tensor([0.0, 1, 0, 2])], [1], {}) is None
+    said = capfd.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert said[0].endswith("2 instructions (mul, nonzero) is not compiled: what nonzero gives depends on values")
+
+
+def test_a_compiler_that_fails_is_told_once(capfd, monkeypatch) -> None:
+    def broken(*_):
+        raise RuntimeError("no compiler here\nand much more")
+
+    monkeypatch.setattr("gt.worker.hot.compiler.compile", broken)
+    levels, made = Levels(ENGINE, "all"), scaled()
+    for _ in range(3):
+        assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
+    said = capfd.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert said[0].endswith("is not compiled: no compiler here")
+
+
+def test_compiled_code_that_is_wrong_is_not_used(capfd, monkeypatch) -> None:
+    from gt.worker.hot import compiler
+
+    def wrong(program, inputs):
+        made = real(program, inputs)
+        call, made.call = made.call, lambda *operands: [x + 1 for x in call(*operands)]
+        return made
+
+    real = compiler.compile
+    monkeypatch.setattr(compiler, "compile", wrong)
+    levels, made = Levels(ENGINE, "all"), scaled()
+    assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
+    assert "other values than the steps do (a result of mul)" in capfd.readouterr().err
+
+
+def test_an_index_out_of_range_fails_by_steps() -> None:
+    t, at = TensorType((5, 3), float32), TensorType((2,), int64)
+    made = piece(
+        ("mul", (t, INT), (0, ~0), (2,), False, {}),
+        ("index", (t, at), (2, 1), (3,), False, {"dims": (0,)}),
+        inputs=2, results=(3,), compile=True,
+    )  # fmt: skip
+    levels, x = Levels(ENGINE, "off"), torch.randn(5, 3)
+    assert levels.run(made, [x, torch.tensor([1, 4])], [2], {}) is not None
+    assert levels.run(made, [x, torch.tensor([1, 5])], [2], {}) is None
+    found = levels.run(made, [x, torch.tensor([0, 2])], [2], {})
+    assert found is not None
+    assert torch.equal(found[0], (x * 2)[[0, 2]])
+
+
+# -- random programs -----------------------------------------------------------------------
+
+UNARY = ["relu", "exp", "tanh", "sigmoid", "abs", "neg", "sin", "square"]
+
+
+def drawn(rng: random.Random, known: list, numbers: list[float]) -> None:
+    """One more call on what there is."""
+    x = rng.choice(known)
+    match rng.randrange(9):
+        case 0 | 1:
+            known.append(getattr(gt, rng.choice(UNARY))(x.clamp(-3, 3)))
+        case 2:
+            known.append(x * numbers[rng.randrange(4)] + rng.choice(known).mean())
+        case 3 if x.ndim == 2:
+            known.append(x @ rng.choice([t for t in known if t.ndim == 2 and t.shape == x.shape]).T)
+        case 4:
+            known.append(x.sum(0, keepdim=True) if x.ndim else x * 1)
+        case 5:
+            known.append(gt.where(x > 0, x, numbers[0]))
+        case 6:
+            known.append(F.dropout(x, 0.4, True))
+        case 7:
+            x += numbers[1]
+        case _:
+            known.append(x.T if x.ndim == 2 else x + 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs(seed: int) -> None:
+    rng = random.Random(seed)
+    program = [rng.random() for _ in range(14)]
+    cluster, shadow = shadowed("all")
+    with cluster.client():
+        inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
+        shadow.begin()
+        for turn in range(4):
+            known = list(inputs)
+            for part in program:
+                drawn(random.Random(part), known, [0.5, turn * 0.25, 1.5, -turn])
+            known[3:-4] = []
+            shadow.cut()
+            del known
+            shadow.cut()
+    assert shadow.quick, shadow.levels.stats()
+
+
+# -- what it costs -------------------------------------------------------------------------
+
+
+def test_off_is_off() -> None:
+    levels = Levels(ENGINE, "off")
+    assert levels.run(scaled(), [torch.ones(3, 4)] * 2, [1, 2], {}) is None
+    assert levels.stats() == []
+    numpy = Levels(make_engine("numpy"), "all")
+    assert numpy.run(scaled(compile=True), [], [], {}) is None
+    levels.close()
+    told = subprocess.run(
+        [sys.executable, "-c", "import gt.worker.hot.levels, sys; print('torch' in sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert told.stdout.strip() == "False"
+
+
+def test_what_is_forgotten_is_gone() -> None:
+    levels, made = Levels(ENGINE, "auto"), scaled()
+    levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {})
+    assert len(levels.stats()) == 1
+    levels.forget(made)
+    levels.forget(made)
+    assert levels.stats() == []
+
+
+def test_which_inputs_are_written() -> None:
+    t = TensorType((3, 4), float32)
+    assert mutated(scaled()) == {1}
+    through_a_view = piece(
+        ("view", (t,), (0,), (1,), False, {"shape": (12,)}),
+        ("add", (TensorType((12,), float32), INT), (1, ~0), (1,), True, {}),
+        inputs=1, results=(),
+    )  # fmt: skip
+    assert mutated(through_a_view) == {0}
+
+
+SECOND = """
+import json, torch
+from tests.test_hot_levels import *
+from gt.worker.hot.compiled import compile
+t = TensorType((3, 4), float32)
+calls = [("add", (t, INT), (k, ~k), (k + 1,), False, {}) for k in range(6)]
+made = piece(*calls, inputs=1, results=(6,), compile=True)
+levels = Levels(ENGINE, "off")
+with torch.no_grad():
+    assert levels.run(made, [torch.ones(3, 4)], list(range(6)), {}) is not None
+from torch._dynamo.utils import counters
+print(json.dumps([levels.stats()[0]["compile_seconds"], counters["inductor"]["fxgraph_cache_hit"]]))
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path) -> None:
+    env = {**os.environ, "GT_CACHE_DIR": str(tmp_path)}
+    env.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    told = []
+    for _ in range(2):
+        ran = subprocess.run([sys.executable, "-c", SECOND], env=env, capture_output=True, text=True, check=True)
+        told.append(json.loads(ran.stdout))
+    assert [hits for _, hits in told] == [0, 1]
+    assert told[1][0] < told[0][0]
+    assert os.listdir(tmp_path) == ["compile"]

@@ -1,0 +1,85 @@
+"""Numbers in memory: what an op gives with 0-d tensors in the place of its numbers is what it gives with those."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gt.ops import OPS, sign
+from gt.ops.varying import always, unfit, vary
+from gt.types import BYTES, Scalar
+from gt.worker.engines import make_engine
+from tests.samples import Sample, samples, type_of
+
+ENGINE = make_engine("torch", "cpu")
+CPU = torch.device("cpu")
+WITH_NUMBERS = [s for s in samples() if any(isinstance(x, int | float) for x in s.operands) and not OPS[s.op].effects]
+TOLERANCES = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
+#: ops that have numbers which can never change in a graph, and why
+CONSTANT = {
+    "put_view": "where it writes is a matter of addresses",
+    "view_backward": "as put_view",
+}
+
+
+def signed(sample: Sample, into: bool = False):
+    operands = sample.make()
+    return sign(OPS[sample.op], tuple(sample.attrs.items()), tuple(map(type_of, operands)), into), operands
+
+
+def in_memory(numbers):
+    return [torch.tensor(n, dtype=torch.float64 if isinstance(n, float) else torch.int64) for n in numbers]
+
+
+def agree(a: torch.Tensor, b: torch.Tensor) -> bool:
+    tolerance = TOLERANCES.get(str(a.dtype).removeprefix("torch."), 0)
+    return a.dtype == b.dtype and torch.allclose(a, b, tolerance, tolerance, equal_nan=True)
+
+
+def tuples(made):
+    return made if isinstance(made, tuple) else (made,)
+
+
+def check(sample: Sample, into: bool, compiled: bool) -> bool:
+    signature, operands = signed(sample, into)
+    numbers = tuple(x for x, t in zip(operands, signature.ins, strict=True) if isinstance(t, Scalar))
+    changing = always(signature, compiled) or frozenset(range(len(numbers)))
+    made = vary(signature, numbers, changing, CPU, compiled)
+    if made is None:
+        return False
+    tensors = [x for x in operands if isinstance(x, torch.Tensor)]
+    expected = tuples(ENGINE.link(signature)(*(x.clone() if isinstance(x, torch.Tensor) else x for x in operands)))
+    found = tuples(made.run(*(x.clone() for x in tensors), *in_memory(made.derive(numbers))))
+    assert len(expected) == len(found)
+    for a, b in zip(expected, found, strict=True):
+        assert agree(a, b), f"{a} is not {b}"
+    return True
+
+
+@pytest.mark.parametrize("name", sorted({s.op for s in WITH_NUMBERS}))
+def test_a_number_in_memory_is_the_same_number(name: str) -> None:
+    tried = 0
+    for sample in (s for s in WITH_NUMBERS if s.op == name):
+        if BYTES not in signed(sample)[0].ins:
+            tried += check(sample, into=False, compiled=False)
+    assert tried or name in CONSTANT or not OPS[name].common
+
+
+STEPS = [s for s in samples() if s.op.endswith("_step")]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("sample", STEPS, ids=str)
+def test_a_step_in_place(sample: Sample, compiled: bool) -> None:
+    if sample.op == "adafactor_step":
+        pytest.skip("its numbers meet in Python")
+    assert check(sample, into=True, compiled=compiled)
+
+
+def test_what_a_graph_must_not_hold() -> None:
+    by_name = {s.op: s for s in samples()}
+    assert "depends on values" in unfit(signed(by_name["nonzero"])[0], on_gpu=True)
+    whole = sign(OPS["floor_divide"], (), (type_of(torch.ones(3, dtype=torch.int64)), type_of(2)))
+    assert "stops at a zero" in unfit(whole, on_gpu=False)
+    assert not unfit(whole, on_gpu=True)
+    assert not unfit(signed(by_name["matmul"])[0], on_gpu=False)
