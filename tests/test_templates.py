@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client import fragments, sending
+from gt.client import sending
 from gt.client.connect import use
 from gt.client.session import Session
 from gt.errors import GtError
 from gt.testing import Cluster
-from gt.wire.fragments import Form, NoFragment, canonical, run_words, sort
-from gt.wire.messages import FETCH, FORGET, RUN, Fragment, Submit
 
 # -- random programs with loops ------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class Template:
             return None
         if self._freed(inputs) != tuple([-id for id in self._freed_at(words)]):
             return None
-        if any([base <= id < base + MAX_FRAGMENT for id in inputs]):
+        if any(base <= id < base + MAX_FRAGMENT for id in inputs):
             return None
         return run_words(self.number, 0, base, 0, inputs, self._numbers_at(words))
 

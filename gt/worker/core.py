@@ -13,7 +13,7 @@ anything outside it. A space runs its stream in order, whatever it holds:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gt.ops import Signature
@@ -25,7 +25,6 @@ from gt.wire.messages import (
     FIRST_CODE,
     FIRST_LOCAL,
     FORGET,
-    INLINE,
     READ,
     RESET,
     RUN,
@@ -38,39 +37,29 @@ from gt.wire.messages import (
     Execute,
     Leave,
     Message,
-    NoValue,
     Part,
     PartTaken,
     Query,
     Reply,
     Report,
     Trouble,
-    ValueInline,
-    ValuePart,
 )
-from gt.wire.parts import Incoming, Outgoing
+from gt.wire.parts import Incoming
 from gt.wire.shared import Lanes
 from gt.worker.account import account, holders
+from gt.worker.answering import Answering, Send
 from gt.worker.engines import Engine
 from gt.worker.fragments import Program
+from gt.worker.hot.levels import Levels
 from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
 from gt.worker.replay import Replaying
 from gt.worker.space import NOTHING, DeviceBroken, Entry, Failure, MoveEntry, Space, first_line, raising
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """One message to the dispatcher; for a `Reply`, ``inner`` is what the client gets, ``data`` the bytes behind it."""
-
-    message: Message
-    inner: Message | None = None
-    data: memoryview | None = None
-
-
-class Worker(Replaying):
-    def __init__(self, engine: Engine, host: str = "", plane: Plane | None = None) -> None:
-        super().__init__()
+class Worker(Answering, Replaying):
+    def __init__(self, engine: Engine, host: str = "", plane: Plane | None = None, levels: str = "off") -> None:
+        super().__init__(Levels(engine, levels))
         self.engine, self.host = engine, host
         self.id = -1
         self.spaces: dict[int, Space] = {}
@@ -98,12 +87,14 @@ class Worker(Replaying):
         if space is not None:
             self.lanes.forget(space.lane)
             self.mover.leave(space)
+            for number in list(space.fragments):
+                self.forget(space, number)
             # each `Execute` is confirmed once, run or not: the dispatcher counts them
             self.out += [Send(Done(m.client, waiting.weight, 0)) for waiting, _ in space.waiting]
             space.close()
 
     def _query(self, m: Query, data: object) -> None:
-        told = account(self.id, self.engine, self.instructions, self.spaces, m.client)
+        told = account(self, self.id, self.engine, self.spaces, m.client)
         self.out.append(Send(Report(m.client, m.request, told)))
 
     def _part(self, m: Part, data: memoryview | None) -> None:
@@ -172,6 +163,7 @@ class Worker(Replaying):
         for move in m.moves:
             space.codes[move.code] = MoveEntry(move, space.groups[move.group])
         for fragment in m.fragments:
+            self.forget(space, fragment.number)
             space.fragments[fragment.number] = Program(fragment, space.codes)
 
     def _leave(self, m: Leave, data: object) -> None:
@@ -278,12 +270,12 @@ class Worker(Replaying):
             for old in [code for code in space.codes if code < below and (code >= FIRST_LOCAL) == own]:
                 del space.codes[old]
             for old in [n for n, program in space.fragments.items() if not program.codes <= space.codes.keys()]:
-                del space.fragments[old]
+                self.forget(space, old)
             return i + 2
         if stream[i] == RUN:
             return self._fragment(space, m, i)
         if stream[i] == FORGET:
-            space.fragments.pop(stream[i + 1], None)
+            self.forget(space, stream[i + 1])
             return i + 2
         if stream[i] == DISCARD:
             space.transfers.pop(stream[i + 1], None)
@@ -366,38 +358,6 @@ class Worker(Replaying):
         self.causes += 1
         text = f"{what} failed on worker {self.id} ({self.engine.device}): {problem}"
         return Failure((self.id + 1 << 32) + self.causes, kind, text, site, elsewhere)
-
-    # -- values --------------------------------------------------------------------------
-
-    def _fetch(self, space: Space, client: int, request: int, value: Any) -> None:
-        if type(value) is Failure:
-            self._reply(client, NoValue(request, value.kind, value.text, value.cause, value.site, value.elsewhere))
-            return
-        try:
-            data = self.engine.to_host(value)
-        except Exception as error:
-            if self.engine.is_broken(error):
-                raise DeviceBroken(first_line(error)) from error
-            text = f"reading a value failed on worker {self.id} ({self.engine.device}): {error}"
-            self._reply(client, NoValue(request, "RemoteError", text))
-            return
-        if data.nbytes <= INLINE:
-            self._reply(client, ValueInline(request, bytes(data), self.id))
-            return
-        space.outgoing = Outgoing(request, data, space.road, space.shares_memory)
-        self._send_parts(client, space)
-
-    def _reply(self, client: int, value: Any, data: memoryview | None = None, last: bool = True) -> None:
-        self.out.append(Send(Reply(client, value.request, last), value, data))
-
-    def _send_parts(self, client: int, space: Space) -> None:
-        outgoing = space.outgoing
-        assert outgoing is not None
-        for piece in outgoing.ready():
-            part = ValuePart(outgoing.value, piece.offset, piece.nbytes, outgoing.total, piece.place, self.id)
-            self._reply(client, part, piece.data, last=outgoing.all_sent)
-        if outgoing.all_sent:
-            space.outgoing = None
 
 
 HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {

@@ -34,7 +34,7 @@ class Part:
 
     __slots__ = (
         "ahead", "calls", "first", "freed", "inputs", "last", "numbers", "piece", "places", "results",
-        "slots", "writes",
+        "runs", "slots", "writes",
     )  # fmt: skip
 
     def __init__(self, first: int, last: int) -> None:
@@ -51,6 +51,7 @@ class Part:
         #: which of the fragment's numbers are its
         self.numbers: tuple[int, ...] = ()
         self.writes = False
+        self.runs = 0
         #: (kind, kernel, result, operand, operand) with registers, and the instruction's number among the fragment's
         self.calls: list[tuple[int, Any, Any, Any, Any]] = []
         self.places: list[int] = []

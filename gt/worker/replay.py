@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.ops import Signature
 from gt.wire.messages import Execute
 from gt.worker.fragments import Part, Program, Stopped
+from gt.worker.hot.levels import Levels
 from gt.worker.space import ODD, Space
-
-if TYPE_CHECKING:
-    from gt.worker.hot.levels import Levels
 
 
 class Replaying:
     """The part of a worker that runs fragments."""
 
-    def __init__(self) -> None:
+    def __init__(self, levels: Levels) -> None:
         self.instructions = 0
         #: of those, how many were run as parts of fragments
         self.hot = 0
-        self.levels: Levels | None = None
+        self.levels = levels
 
     @abstractmethod
     def _stream(self, space: Space, m: Execute, i: int) -> int: ...
@@ -36,6 +34,12 @@ class Replaying:
     def _failed(
         self, space: Space, client: int, signature: Signature, stream: list[Any], i: int, error: Exception
     ) -> None: ...
+
+    def forget(self, space: Space, number: int) -> None:
+        program = space.fragments.pop(number, None)
+        for part in program.parts if program is not None else ():
+            if part.piece is not None:
+                self.levels.forget(part.piece)
 
     def _fragment(self, space: Space, m: Execute, i: int) -> int:
         """Run the fragment at word ``i``, from the part named there on; ``i`` again if it has to wait."""
@@ -82,7 +86,8 @@ class Replaying:
         except KeyError:  # it names what is not there: let that be told as it always is
             return self._by_word(space, m, program, names, numbers, part.first, part.last)
         taken = [numbers[k] for k in part.numbers]
-        made = None if self.levels is None else self.levels.run(part.piece, registers, taken, store)
+        part.runs += 1
+        made = self.levels.run(part.piece, registers, taken, store)
         if made is not None:
             for register in part.freed:
                 space.drop(ids[register])

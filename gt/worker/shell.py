@@ -18,7 +18,8 @@ from gt.wire.messages import Alive, Bye, Done, Execute, Hello, Reply, Welcome
 from gt.wire.messages import Refused as RefusedMessage
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
-from gt.worker.core import Send, Worker
+from gt.worker.answering import Send
+from gt.worker.core import Worker
 from gt.worker.engines import Engine
 from gt.worker.plane.processes import ProcessPlane
 from gt.worker.space import DeviceBroken
@@ -30,7 +31,7 @@ class Shell:
         engine.alone()
         self.plane = ProcessPlane(_own_address(address), engine.name, engine.device)
         self.connection.also_wake_on(self.plane.wake_fd())
-        self.worker = Worker(engine, host_identity(), self.plane)
+        self.worker = Worker(engine, host_identity(), self.plane, _levels())
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")
         self._greet(engine, address, patience)
@@ -107,6 +108,14 @@ class Shell:
     def close(self) -> None:
         self.connection.close()
         self.plane.close()
+
+
+def _levels() -> str:
+    """What is to be compiled, as the environment says."""
+    for name, mode in (("GT_COMPILE", "all"), ("GT_AUTO_COMPILE", "auto")):
+        if os.environ.get(name, "0") not in ("", "0"):
+            return mode
+    return "off"
 
 
 def _own_address(server: str) -> str:
