@@ -1,11 +1,13 @@
 """Samples of a repeated act, and what may be said of them.
 
-The device is synchronised at both ends of every sample, or events in its stream are read once all is done. What makes
-ranks start together (``before``) stands outside the timed part. Warm-up is counted in steps and thrown away.
+The device is synchronised at both ends of every sample, or of a series of them, within which events in its stream are
+read once all is done. What makes ranks start together (``before``) stands outside the timed part. Warm-up is counted in
+steps and thrown away.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -73,6 +75,29 @@ def _by_events(act: Act, iters: int, device: torch.device, before: Act, after: A
         after()
     synchronize(device)
     return [begun.elapsed_time(ended) / 1e3 for begun, ended in pairs]
+
+
+def laps(act: Act, *, iters: int, device: torch.device) -> list[float]:
+    """Seconds from the end of one act to the end of the next, as they follow each other without anyone waiting.
+
+    The device is idle before the first and after the last; where each ends in between, its own events say.
+    """
+    synchronize(device)
+    marks = [_mark(device)]
+    for _ in range(iters):
+        act()
+        marks.append(_mark(device))
+    synchronize(device)
+    pairs = itertools.pairwise(marks)
+    return [a.elapsed_time(b) / 1e3 if device.type == "cuda" else b - a for a, b in pairs]
+
+
+def _mark(device: torch.device) -> Any:
+    if device.type != "cuda":
+        return time.perf_counter()
+    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
