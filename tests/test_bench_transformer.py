@@ -221,7 +221,7 @@ def test_skipped_steps_are_counted_by_what_the_optimizer_did():
     for _ in range(3):
         engine.step(batch)
     steps = engine.finish()
-    assert (steps.skipped, len(steps.seconds), len(steps.losses)) == (3, 3, 3)
+    assert (steps.skipped, len(steps.laps), len(steps.losses)) == (3, 3, 3)
     engine.close()
 
 

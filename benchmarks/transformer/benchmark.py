@@ -202,10 +202,15 @@ def show(record: results.Record, made: dict[str, Any]) -> None:
     tables.show(record.data["name"], columns, [_row(number, e) for number, e in epochs.items()])
     for line in [*_lines(made), *tables.verdict_lines(record.data["verdict"])]:
         print(line)
-    steps = {f"epoch {n}": (range(e["steps"]), e["timing"]["samples_s"]) for n, e in epochs.items()}
-    short = {name: (list(xs)[: len(ys)], [y * 1e3 for y in ys]) for name, (xs, ys) in steps.items()}
-    plots.lines(record.path.with_suffix(".png"), record.path.stem, "step", "step time (ms)", short)
+    lines = {f"epoch {n}": _line(e["timing"]) for n, e in epochs.items()}
+    plots.lines(record.path.with_suffix(".png"), record.path.stem, "step", "step time (ms)", lines)
     print(f"result: {record.path}", flush=True)
+
+
+def _line(taken: dict[str, Any]) -> tuple[list[int], list[float]]:
+    """Step times over the number of the step they end with."""
+    samples, per = taken["samples_s"], taken["steps_per_sample"]
+    return [per * (n + 1) for n in range(len(samples))], [seconds * 1e3 for seconds in samples]
 
 
 def _row(number: str, e: dict[str, Any]) -> list[Any]:
