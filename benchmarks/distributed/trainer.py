@@ -13,8 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,6 +31,10 @@ def with_ddp(model: nn.Module, world: World, dtype: torch.dtype, group: Any) -> 
 
 def with_fsdp(model: nn.Module, world: World, dtype: torch.dtype, group: Any) -> nn.Module:
     """Each block a unit of its own, the rest another; computed in the given type, reduced in fp32."""
+    # a second of imports, which runs of other parts do without
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     mesh = DeviceMesh.from_group(group or dist.group.WORLD, world.device.type)
     low = None if dtype == torch.float32 else dtype
     policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32 if low else None)
