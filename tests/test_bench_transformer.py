@@ -307,6 +307,8 @@ def test_ddp_and_fsdp_on_two_ranks(tmp_path, two_ranks):
     assert made["mfu"]["mfu"] is None
     assert made["communication"]["step_s"] > 0
     assert ddp["results"]["data"]["written"] == 2
+    (table,) = folder.glob("results/bench_CPU_2ranks_*.txt")
+    assert "verdict:" in table.read_text()
     shutil.copytree(folder / "data", tmp_path / "data")
 
     half = ["--engine", "fsdp", "--amp-dtype", "fp16", "--page-cache", "keep"]
@@ -419,6 +421,12 @@ def test_ctrl_c_while_data_are_written_leaves_whole_shards(tmp_path):
     assert left == ["dataset.json", *shards]
     assert len(shards) < 100
     assert {(folder / name).stat().st_size for name in shards} == {spec.bytes // 100}
+
+
+def test_an_interpreter_without_torch_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    assert launch.main([]) == 2
+    assert f"{sys.executable} has no torch" in capsys.readouterr().err
 
 
 def test_the_engines_share_one_protocol():

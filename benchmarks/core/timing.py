@@ -113,13 +113,22 @@ def variation(samples: Sequence[float]) -> float | None:
     return statistics.stdev(samples) / mean if mean else None
 
 
-def median_interval(samples: Sequence[float], seed: int = 0, rounds: int = 1000) -> tuple[float, float] | None:
+def median_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
     """The 95 % bootstrap interval of the median; the seed makes it the same each time."""
+    return _interval(samples, np.median, seed)
+
+
+def mean_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
+    """The same of the mean: that of a throughput, into which every step goes, the slow ones too."""
+    return _interval(samples, np.mean, seed)
+
+
+def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) -> tuple[float, float] | None:
     if len(samples) < 3:
         return None
     values = np.asarray(samples)
     drawn = np.random.default_rng(seed).integers(0, len(values), (rounds, len(values)))
-    low, high = np.percentile(np.median(values[drawn], axis=1), [2.5, 97.5])
+    low, high = np.percentile(of(values[drawn], axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 

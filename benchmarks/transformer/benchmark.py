@@ -199,9 +199,12 @@ def _bar(shards: list[int], label: str) -> Any:
 def show(record: results.Record, made: dict[str, Any]) -> None:
     epochs = record.data["results"]["epochs"]
     columns = ["epoch", "wall s", "samples/s", "tokens/s", "step p50 ms", "p95 ms", "waiting for data", "loss", "I/O"]
-    tables.show(record.data["name"], columns, [_row(number, e) for number, e in epochs.items()])
-    for line in [*_lines(made), *tables.verdict_lines(record.data["verdict"])]:
-        print(line)
+    rows = [_row(number, e) for number, e in epochs.items()]
+    words = [*_lines(made), *tables.verdict_lines(record.data["verdict"])]
+    tables.show(record.data["name"], columns, rows)
+    print("\n".join(words))
+    table = tables.render(record.data["name"], columns, rows)
+    record.path.with_suffix(".txt").write_text("\n".join([table, *words, ""]))
     lines = {f"epoch {n}": _line(e["timing"]) for n, e in epochs.items()}
     plots.lines(record.path.with_suffix(".png"), record.path.stem, "step", "step time (ms)", lines)
     print(f"result: {record.path}", flush=True)

@@ -209,7 +209,7 @@ def summary(
         "wall_s": wall,
         "samples": samples,
         **rates(config, samples, wall, size),
-        "samples_per_s_interval_95": _throughput_interval(config.batch_size * size, taken),
+        "samples_per_s_interval_95": throughput_interval(samples / wall, taken),
         "timing": taken,
         "data_wait_share": max(e["data_wait_share"] for e in epochs),
         "skipped_steps": sum(e["skipped_steps"] for e in epochs),
@@ -229,10 +229,10 @@ def _mean(values: list[float | None]) -> float | None:
     return None if not values or None in values else statistics.fmean(v for v in values if v is not None)
 
 
-def _throughput_interval(batch: int, taken: dict[str, Any]) -> list[float] | None:
-    """Of full steps, from the interval of their median."""
-    interval = taken["median_interval_95_s"]
-    return [batch / interval[1], batch / interval[0]] if interval else None
+def throughput_interval(rate: float, taken: dict[str, Any]) -> list[float] | None:
+    """95 %, around the rate: it is uncertain as the mean of the step times is."""
+    interval = timing.mean_interval(taken["samples_s"])
+    return [rate * taken["mean_s"] / bound for bound in reversed(interval)] if interval else None
 
 
 def _verdict(
