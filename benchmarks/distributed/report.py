@@ -177,5 +177,5 @@ def write(record: results.Record) -> None:
     lines = tables.verdict_lines(record.data["verdict"])
     wrong = results.problems(record.data)
     lines += [f"the record breaks its schema: {problem}" for problem in wrong or []]
-    record.path.with_suffix(".txt").write_text("\n".join([*texts, *lines, ""]))
+    results.beside(record.path.with_suffix(".txt"), lambda to: to.write_text("\n".join([*texts, *lines, ""])))
     print("\n".join([*lines, f"written: {record.path}"]), flush=True)

@@ -36,6 +36,13 @@ SUITE = "transformer"
 
 
 def main(guard: ranks.Guard) -> int:
+    try:
+        return _main(guard)
+    except results.Unwritable as error:
+        raise NoDisk(str(error).replace("--output-dir", "--results-dir")) from error
+
+
+def _main(guard: ranks.Guard) -> int:
     config = options()
     world = engine_gt.world() if config.engine == "gt" else ranks.start()
     guard.world = world
@@ -104,17 +111,14 @@ def file_stem(device: torch.device, name: str, size: int) -> str:
 
 
 def _record(config: Config, world: ranks.World, name: str) -> results.Record:
-    try:
-        return results.Record(
-            config.results_dir,
-            suite=SUITE,
-            name=file_stem(world.device, name, world.size),
-            world_size=world.size,
-            config=described(config, world, name),
-            environment=environment.record({"weights": config.seed, "tokens": config.seed}),
-        )
-    except results.Unwritable as error:
-        raise NoDisk(str(error).replace("--output-dir", "--results-dir")) from error
+    return results.Record(
+        config.results_dir,
+        suite=SUITE,
+        name=file_stem(world.device, name, world.size),
+        world_size=world.size,
+        config=described(config, world, name),
+        environment=environment.record({"weights": config.seed, "tokens": config.seed}),
+    )
 
 
 def described(config: Config, world: ranks.World, name: str) -> dict[str, Any]:
@@ -204,7 +208,7 @@ def show(record: results.Record, made: dict[str, Any]) -> None:
     tables.show(record.data["name"], columns, rows)
     print("\n".join(words))
     table = tables.render(record.data["name"], columns, rows)
-    record.path.with_suffix(".txt").write_text("\n".join([table, *words, ""]))
+    results.beside(record.path.with_suffix(".txt"), lambda to: to.write_text("\n".join([table, *words, ""])))
     lines = {f"epoch {n}": _line(e["timing"]) for n, e in epochs.items()}
     plots.lines(record.path.with_suffix(".png"), record.path.stem, "step", "step time (ms)", lines)
     print(f"result: {record.path}", flush=True)
