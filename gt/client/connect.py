@@ -22,6 +22,8 @@ __all__ = ["connect", "disconnect", "gpu_workers", "workers"]
 
 #: Seconds until a server that does not answer is given up.
 CONNECT = 3.0
+#: Seconds the last instructions have to fail in a way that is told.
+LAST = 2.0
 
 _lock = threading.RLock()
 _current: Session | None = None
@@ -73,6 +75,8 @@ def disconnect() -> None:
     with _lock:
         ending, _current = _current, None
         if ending is not None:
+            with contextlib.suppress(GtError):
+                ending.finish(LAST)
             ending.close()
         local, _local = _local, None
         if local is not None:
