@@ -13,12 +13,14 @@ from gt.client.creation import tensor
 from gt.client.emit import call_into_many
 from gt.client.tape import Leaf
 from gt.client.tensor import Tensor
+from gt.missing import absent
 from gt.ops import OPS, Op
 from gt.ops.autocast import FLOAT32, LOWER, WIDEST
 from gt.optim.optimizer import Optimizer
 from gt.types import DType, bfloat16, float16, float32, float64, promote
 
 __all__ = ["GradScaler", "autocast", "is_autocast_enabled"]
+__getattr__ = absent("amp")
 
 UNSCALE = OPS["amp_unscale"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any
 
-from gt.client import connect
+from gt.client import connect, foreign
 from gt.client.emit import upload
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, GtError, ShapeError
@@ -47,6 +47,8 @@ def operand(x: Any) -> Any:
         return operand(x.item())
     if numpy is not None and isinstance(x, numpy.ndarray):
         return uploaded(x)
+    if foreign.of_torch(x):
+        raise DTypeError(foreign.no_tensor(x, ""))
     return NotImplemented
 
 
@@ -63,9 +65,10 @@ def operands(name: str, *given: Any) -> tuple[Any, ...]:
 
 def a_tensor(name: str, x: Any) -> Tensor:
     """An argument that must be a tensor; an array becomes one."""
-    made = x if isinstance(x, Tensor) else operand(x)
+    made = x if isinstance(x, Tensor) or foreign.of_torch(x) else operand(x)
     if not isinstance(made, Tensor):
-        raise DTypeError(f"{name}: a tensor is needed here, not {type(x).__name__}")
+        otherwise = f"a tensor is needed here, not {type(x).__name__}"
+        raise DTypeError(f"{name}: {foreign.no_tensor(x, otherwise)}")
     return made
 
 
@@ -107,11 +110,13 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
 
 
 def dtype_of(dtype: Any) -> DType:
-    """A dtype, or Python's own name for one."""
+    """A dtype, or Python's, torch's or numpy's name for one."""
     if isinstance(dtype, DType):
         return dtype
-    if dtype in _PYTHON_DTYPES:
-        return _PYTHON_DTYPES[dtype]
+    found = _PYTHON_DTYPES.get(dtype) if isinstance(dtype, type) else None
+    found = found or foreign.dtype_called(dtype)
+    if found is not None:
+        return found
     raise DTypeError(f"{dtype!r} is no dtype of GT; there are {', '.join(f'gt.{name}' for name in DTYPES)}")
 
 

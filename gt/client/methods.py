@@ -24,11 +24,13 @@ from gt.client import (
     solving,
     views,
 )
-from gt.client.arguments import Device, cast, device_of, dtype_of, operand, sizes
+from gt.client.arguments import Device, a_tensor, cast, device_of, dtype_of, operand, sizes
 from gt.client.emit import binary, call, call_into, call_many, detached, view_of
+from gt.client.foreign import of_torch
 from gt.client.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
 from gt.client.tensor import Tensor
 from gt.errors import GradError
+from gt.missing import Missing, torch_names
 from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 
@@ -171,9 +173,17 @@ def _to(
         elif isinstance(what, bool):  # non_blocking and copy may stand there too
             copy = copy or (what is given[-1] and len([b for b in given if isinstance(b, bool)]) == 2)
         elif what is not None:
-            wanted = dtype_of(what)
+            wanted = dtype_of(what.dtype if of_torch(what) else what)
     wanted = wanted or x._type.dtype
     return pointwise.clone(x) if copy and wanted is x._type.dtype else cast(x, wanted)
+
+
+def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """``x.type(dtype)``; without one, torch's name of what it is."""
+    if dtype is not None:
+        return cast(x, dtype_of(dtype))
+    by_dtype = {wanted: name for name, wanted in CASTS.items()}
+    return f"gt.{by_dtype[x._type.dtype].title().replace('Bfl', 'BFl')}Tensor"
 
 
 def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
@@ -241,7 +251,10 @@ OTHERS: dict[str, Any] = {
     "__abs__": pointwise.abs,
     "__invert__": _invert,
     "to": _to,
-    "type_as": lambda x, other: cast(x, other._type.dtype),
+    "type": _typed,
+    "is_complex": lambda x: False,
+    "is_nonzero": bool,
+    "type_as": lambda x, other: cast(x, a_tensor("type_as", other)._type.dtype),
     "cpu": _moved,
     "cuda": _moved,
     "device": property(lambda x: Device("gt")),
@@ -277,3 +290,6 @@ def _rows() -> dict[str, Any]:
 
 for _name, _method in _rows().items():
     setattr(Tensor, _name, _method)
+for _name in torch_names("Tensor"):
+    if not hasattr(Tensor, _name):
+        setattr(Tensor, _name, Missing("Tensor", _name))

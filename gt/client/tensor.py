@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gt.client.foreign import torch_function
 from gt.client.session import Session
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.types import DType, Size, TensorType
@@ -46,6 +47,8 @@ class Tensor(Declared):
     __slots__ = ("__dict__", "__weakref__", "_cell", "_node", "_type", "_view")
     #: numpy must leave ``array + tensor`` to the tensor
     __array_ufunc__ = None
+    #: and torch must say what to do with one
+    __torch_function__: Any = classmethod(torch_function)
 
     # what few tensors have is a class's default and an instance's exception
     #: which of its node's results it is

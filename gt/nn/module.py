@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from gt.client import config, placing
+from gt.client.arguments import dtype_of
 from gt.client.autograd import requires_grad_
 from gt.client.creation import zeros_like
 from gt.client.emit import detached
+from gt.client.foreign import dtype_called
 from gt.client.tensor import Tensor
 from gt.nn import hooks, state
 from gt.nn.parameter import Parameter, assign
@@ -256,9 +258,13 @@ class Module:
     def to(self, *args: Any, dtype: Any = None, device: Any = None, **rest: Any) -> Self:
         """Only a dtype has an effect, on what is floating: where tensors live is not for the program to say."""
         for given in args:
-            dtype = given._type.dtype if isinstance(given, Tensor) else given if isinstance(given, DType) else dtype
+            if isinstance(given, Tensor):
+                dtype = given._type.dtype
+            elif isinstance(given, DType | type) or dtype_called(given) is not None:
+                dtype = given
         if dtype is None:
             return self
+        dtype = dtype_of(dtype)
         if dtype.kind != "f":
             raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={dtype}")
         return self._cast(dtype)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gt.client.arguments import cast
 from gt.client.autograd import no_grad
 from gt.client.creation import as_tensor
 from gt.client.tensor import Tensor
 from gt.nn.parameter import Parameter
-from gt.types import bfloat16
 
 if TYPE_CHECKING:
     from gt.nn.module import Module
@@ -71,11 +69,4 @@ def _put(key: str, x: Tensor, value: Any, into: tuple[Module, str] | None) -> st
 
 def value_of(x: Any) -> Tensor:
     """A tensor of GT's, torch's or numpy's, or a number, as one of GT's."""
-    if isinstance(x, Tensor):
-        return x
-    if type(x).__module__.split(".")[0] == "torch":
-        x = x.detach().cpu()
-        if str(x.dtype) == "torch.bfloat16":
-            return cast(as_tensor(x.float().numpy()), bfloat16)
-        x = x.numpy()
     return as_tensor(x)
