@@ -53,7 +53,7 @@ class Tensor(Declared):
     # what few tensors have is a class's default and an instance's exception
     #: which of its node's results it is
     _index = 0
-    grad: Tensor | None = None
+    _grad: Tensor | None = None
 
     def __init__(self, cell: Cell, type: TensorType) -> None:
         self._cell, self._type = cell, type
@@ -95,6 +95,19 @@ class Tensor(Declared):
         if not -self._type.ndim <= dim < self._type.ndim:
             raise DimError(f"size({self._type}, {dim}): there are {self._type.ndim} dims")
         return self._type.shape[dim]
+
+    @property
+    def grad(self) -> Tensor | None:
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
+            if value._type is not self._type:
+                raise ShapeError(f"a gradient of {self._type} is no {value._type}")
+        self._grad = value
 
     # -- its value -----------------------------------------------------------------------
 
