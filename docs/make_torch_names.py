@@ -15,7 +15,7 @@ FILE = pathlib.Path(__file__).parent.parent / "gt" / "torch_names.py"
 #: where GT has names of torch's; the first is torch itself
 PLACES = (
     "", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "linalg", "autograd",
-    "cuda", "amp", "utils",
+    "cuda", "amp", "utils", "special", "nn.utils.rnn",
 )  # fmt: skip
 VERSION = torch.__version__.split("+")[0]
 HEAD = f'''"""Torch's public names, place by place. Made by docs/make_torch_names.py from torch {VERSION}."""

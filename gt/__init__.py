@@ -11,6 +11,7 @@ from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
 from gt.client import activations as _activations
+from gt.client import composed as _composed
 from gt.client import config as _config
 from gt.client import connect as _connect
 from gt.client import creation as _creation
@@ -35,6 +36,7 @@ from gt.client.activations import *
 from gt.client.arguments import Device as _Device
 from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.checkpoint import checkpoint
+from gt.client.composed import *
 from gt.client.config import *
 from gt.client.connect import *
 from gt.client.creation import *
@@ -87,6 +89,7 @@ __all__ = [
 ]
 __all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
 __all__ += _activations.__all__
+__all__ += _composed.__all__
 __all__ += _config.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__
@@ -114,7 +117,7 @@ for _name in [name for module in (_views, _joining, _creation, _functions, _draw
         globals()[_name] = _told(_function)
 
 #: modules that are loaded when they are first asked for, and names out of such modules
-_LAZY = ("amp", "cuda", "nn", "optim", "utils")
+_LAZY = ("amp", "cuda", "nn", "optim", "special", "utils")
 _FUNCTIONAL = (
     "adaptive_avg_pool1d avg_pool1d bilinear channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
     "conv_transpose3d cosine_similarity group_norm layer_norm max_pool1d max_pool2d max_pool3d pairwise_distance "

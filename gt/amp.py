@@ -219,6 +219,15 @@ class GradScaler:
     def get_growth_factor(self) -> float:
         return self._growth_factor
 
+    def set_growth_factor(self, new_factor: float) -> None:
+        self._growth_factor = new_factor
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        self._backoff_factor = new_factor
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        self._growth_interval = new_interval
+
     def get_backoff_factor(self) -> float:
         return self._backoff_factor
 

@@ -215,3 +215,151 @@ def test_what_is_told_of_workers_and_places(session, capsys):
     assert gt.debug.explain(x).startswith("float32[2,3,4] lies whole on worker 0\nit was made there")
     gt.debug.show_layout(x)
     assert capsys.readouterr().out.endswith("downwards dim 0, across dim 1; each part has all of the other dims\n")
+
+
+# -- the same in torch: T is one of the two ------------------------------------------------
+
+SAME = """
+T.sum(T.ones(2, 3), axis=0)
+T.ones(2, 3).mean(axis=1, keepdims=True)
+T.cat([T.ones(2), T.zeros(1)], axis=0)
+T.tensor([3.0, 1.0]).sort(axis=0).values
+T.pow(T.arange(3.0), exponent=2)
+T.heaviside(T.tensor([-1.0, 0.0]), values=T.tensor([0.5, 0.5]))
+T.swapaxes(T.ones(2, 3), axis0=0, axis1=1)
+T.hsplit(T.arange(4), sections=2)[1]
+T.tensor_split(T.arange(4), indices=(1,))[1]
+T.gather(T.arange(3), 0, T.tensor([2]), sparse_grad=False)
+T.vander(T.tensor([1.0, 2.0, 3.0]), 2, increasing=True)
+T.vander(T.tensor([1, 2, 3]))
+T.hann_window(5)
+T.hamming_window(5, periodic=False)
+T.hamming_window(5, True, 0.6)
+T.blackman_window(6)
+T.bartlett_window(5)
+T.hann_window(1)
+T.detach(T.ones(2))
+T.from_dlpack(np.arange(3.0))
+T.frombuffer(bytearray(b"\\x01\\x02\\x03"), dtype=T.uint8, offset=1)
+T.nn.utils.rnn.pad_sequence([T.ones(2, 2), T.ones(3, 2)])
+T.nn.utils.rnn.pad_sequence([T.ones(2), T.ones(3)], batch_first=True, padding_value=7.0, padding_side="left")
+T.nn.utils.rnn.unpad_sequence(T.arange(6).reshape(3, 2), T.tensor([3, 1]))[1]
+T.special.expit(T.zeros(2))
+T.ones(2).ndimension() + T.ones(2, 3).nelement()
+T.ones(2).is_signed() and not T.tensor([1], dtype=T.uint8).is_signed()
+T.is_same_size(T.ones(2), T.ones(2))
+T.ones(4, 2).sum_to_size(1, 2)
+""".strip().splitlines()
+
+MODULES = """
+T.nn.Unfold(2, stride=2)|1,2,4,4
+T.nn.Fold((4, 4), 2, stride=2)|1,8,4
+T.nn.ChannelShuffle(2)|1,4,2,2
+T.nn.LocalResponseNorm(2)|1,4,2,2
+T.nn.AdaptiveAvgPool3d(2)|1,2,4,4,4
+T.nn.AdaptiveMaxPool3d((1, 2, 2))|1,2,4,4,4
+T.nn.CircularPad1d((1, 2))|1,2,4
+T.nn.CircularPad2d(1)|1,2,4,4
+T.nn.CircularPad3d(1)|1,2,3,3,3
+T.nn.UpsamplingNearest2d(scale_factor=2)|1,2,4,4
+T.nn.UpsamplingBilinear2d((3, 5))|1,2,4,4
+T.nn.FeatureAlphaDropout().eval()|1,2,4
+T.nn.MultiMarginLoss(p=2, margin=0.5)|3,4|T.tensor([0, 3, 1])
+T.nn.MultiLabelMarginLoss()|2,4|T.tensor([[0, 3, -1, 1], [1, -1, 0, 0]])
+T.nn.MultiLabelSoftMarginLoss(reduction="sum")|2,4|T.ones(2, 4)
+T.nn.TripletMarginWithDistanceLoss(margin=0.5, swap=True)|2,4|T.ones(2, 4), T.zeros(2, 4)
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("expression", SAME)
+def test_the_same_as_torch(session, expression):
+    ours, theirs = (eval(expression, {"T": library, "np": np}) for library in (gt, torch))
+    if isinstance(theirs, torch.Tensor):
+        assert str(ours.dtype) == str(theirs.dtype).replace("torch", "gt")
+        assert np.allclose(ours.numpy(), theirs.numpy(), atol=1e-6)
+        assert tuple(ours.shape) == tuple(theirs.shape)
+    else:
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("row", MODULES)
+def test_modules_that_are_a_function(session, row):
+    made, shape, *more = row.split("|")
+    results = []
+    for library in (gt, torch):
+        sizes = tuple(map(int, shape.split(",")))
+        x = library.arange(float(np.prod(sizes))).cos().reshape(sizes)
+        module = eval(made, {"T": library})
+        results.append((module(x, *(eval(f"({more[0]},)", {"T": library}) if more else ())), repr(module)))
+    (ours, shown), (theirs, wanted) = results
+    assert np.allclose(ours.numpy(), theirs.numpy(), atol=1e-5)
+    assert shown == wanted
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean"),
+    [
+        ("exponential_(2.0)", 0.5),
+        ("geometric_(0.25)", 4.0),
+        ("log_normal_(0.0, 0.5)", 1.1331),
+        ("cauchy_(3.0, 0.001)", None),
+        ("random_(10)", 4.5),
+        ("random_(2, 4)", 2.5),
+    ],
+)
+def test_draws(session, draw, mean):
+    gt.manual_seed(1)
+    x = eval(f"gt.zeros(20000).{draw}", {"gt": gt})
+    if mean is None:
+        assert abs(x.median().item() - 3.0) < 0.01
+    else:
+        assert abs(x.mean().item() - mean) < 0.05 * mean
+    with pytest.raises(RuntimeError):
+        gt.zeros(2).exponential_(-1.0)
+
+
+def test_gradients_are_shown_where_they_go(session):
+    x = gt.ones(2, requires_grad=True)
+    assert repr(x) == "tensor([1., 1.], requires_grad=True)"
+    assert repr(x * 2) == "tensor([2., 2.], grad_fn=<MulBackward0>)"
+    assert repr((x * 2).detach()) == "tensor([2., 2.])"
+    assert repr(gt.nn.Parameter(x.detach())) == "Parameter containing:\ntensor([1., 1.], requires_grad=True)"
+    assert repr(gt.zeros(0, requires_grad=True)) == repr(torch.zeros(0, requires_grad=True))
+
+
+def test_data_and_grad_may_be_given(session):
+    x = gt.ones(2, requires_grad=True)
+    x.data = gt.zeros(3)
+    (x * 2).sum().backward()
+    assert (x.tolist(), x.grad.tolist()) == ([0, 0, 0], [2, 2, 2])
+    x.grad = gt.ones(3)
+    for wrong in (gt.ones(2), gt.ones(3, dtype=gt.float64)):
+        with pytest.raises(RuntimeError, match="a gradient of float32"):
+            x.grad = wrong
+    with pytest.raises(TypeError):
+        x.grad = 1
+    with pytest.raises(TypeError):
+        x.data = 1
+    with pytest.raises(RuntimeError, match="a view has no data"):
+        x.detach()[1:].data = gt.ones(2)
+
+
+def hooked(T):  # noqa: N803
+    """What torch's hooks do to gradients and states, step by step."""
+    said = []
+    m = T.nn.Sequential(T.nn.Linear(2, 2), T.nn.Linear(2, 1))
+    for p in m.parameters():
+        T.nn.init.constant_(p, 0.5)
+    m[1].register_full_backward_pre_hook(lambda module, g: (g[0] * 2,))
+    m.register_state_dict_pre_hook(lambda module, prefix, keep: said.append(("before", prefix)))
+    handle = m.register_state_dict_post_hook(lambda module, made, prefix, meta: made.update(more=T.ones(1)))
+    m.register_load_state_dict_pre_hook(lambda module, given, *rest: given.pop("more", None))
+    m.register_load_state_dict_post_hook(lambda module, keys: said.append(list(keys.missing_keys)))
+    m(T.ones(1, 2)).sum().backward()
+    m.load_state_dict(m.state_dict())
+    handle.remove()
+    return [p.grad.tolist() for p in m.parameters()], said, list(m.state_dict())
+
+
+def test_hooks(session):
+    assert hooked(gt) == hooked(torch)

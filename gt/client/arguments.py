@@ -7,15 +7,18 @@ the op's own inference refuses it with a text that names the whole call.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 from gt.client import connect, foreign
 from gt.client.emit import upload
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, GtError, ShapeError
 from gt.types import DTYPES, DType, Shape, TensorType, bool_, float64, int64
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PLAIN = frozenset((int, float, bool, Tensor))
 _PYTHON_DTYPES: dict[Any, DType] = {float: float64, int: int64, bool: bool_}
@@ -104,6 +107,23 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
     from gt.client.pointwise import TO
 
     return x if x._type.dtype is dtype else call(TO, (x,), (("dtype", dtype.name),))
+
+
+def also_called(function: F, **names: str) -> F:
+    """The function, with other names for some of its arguments."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            kwargs = {names.get(name, name): value for name, value in kwargs.items()}
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def by_numpy_names(function: F) -> F:
+    """The function, with numpy's names for its dims, which torch takes too."""
+    return also_called(function, axis="dim", keepdims="keepdim")
 
 
 # -- attributes ----------------------------------------------------------------------------

@@ -378,17 +378,6 @@ def _set_requires_grad(x: Tensor, value: bool) -> None:
     requires_grad_(x, value)
 
 
-def _set_data(x: Tensor, value: Tensor) -> None:
-    """``x.data = value``: x looks at another value from here on, past the tape."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
-    if x._view is not None:
-        raise GradError("a view has no data of its own; x.data.copy_(value) writes into it")
-    current(value)
-    value = detached(value).clone() if value._view is not None else value
-    x._cell, x._type = value._cell, value._type
-
-
 #: attached to `Tensor` by `gt.client.methods`
 METHODS: dict[str, Any] = {
     "requires_grad": property(_requires_grad, _set_requires_grad),
@@ -399,6 +388,5 @@ METHODS: dict[str, Any] = {
     "register_hook": register_hook,
     "backward": tensor_backward,
     "detach": detached,
-    "data": property(detached, _set_data),
     "_pulled": pulled,
 }

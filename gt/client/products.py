@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from gt.client import creation, pointwise, reductions, views
-from gt.client.arguments import a_tensor, cast, one_dim, operands, refuse, tensor_list
+from gt.client.arguments import a_tensor, also_called, cast, one_dim, operands, refuse, tensor_list
 from gt.client.emit import binary, call
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -54,7 +54,7 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     return _product("bmm", a, b, (3, 3))
 
 
-vdot = dot
+vdot = also_called(dot, other="tensor")
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from gt.client import pointwise
-from gt.client.arguments import a_tensor, cast, dtype_name, dtype_of, many_dims, one_dim, refuse
+from gt.client.arguments import a_tensor, by_numpy_names, cast, dtype_name, dtype_of, many_dims, one_dim, refuse
 from gt.client.emit import call, call_many
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -341,3 +341,7 @@ def norm(
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     return vector_norm(pointwise.sub(input, other), p)
+
+
+for _name in set(__all__) - {"allclose", "dist", "equal"}:
+    globals()[_name] = by_numpy_names(globals()[_name])

@@ -11,6 +11,7 @@ from typing import Any
 from gt.client import pointwise, random, reductions, views
 from gt.client.arguments import a_tensor, cast, refuse, whole
 from gt.client.autograd import no_grad
+from gt.client.composed import pdist
 from gt.client.emit import call, call_into, call_many
 from gt.client.foreign import told
 from gt.client.functions import pad
@@ -29,7 +30,7 @@ from gt.types import bool_
 __all__ = [
     "alpha_dropout", "batch_norm", "bilinear", "dropout", "dropout1d", "dropout2d", "dropout3d", "embedding",
     "feature_alpha_dropout", "group_norm", "instance_norm", "layer_norm", "linear", "local_response_norm", "normalize",
-    "one_hot", "pad", "rms_norm", "scaled_dot_product_attention",
+    "one_hot", "pad", "pdist", "rms_norm", "scaled_dot_product_attention",
 ]  # fmt: skip
 __all__ += _activations.__all__
 __all__ += _distances.__all__

@@ -16,9 +16,12 @@ from gt.client.pointwise import clamp
 from gt.client.tensor import Tensor
 from gt.missing import absent
 from gt.nn.parameter import assign
+from gt.nn.utils import rnn
 from gt.ops import OPS
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "vector_to_parameters"]
+__all__ = [
+    "clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "rnn", "vector_to_parameters",
+]  # fmt: skip
 __getattr__ = absent("nn.utils")
 
 POWER_SUMS, TOTAL_POWER, SCALE_MANY, CLAMP_MANY = (
