@@ -102,6 +102,15 @@ def test_torchs_functions_say_what_they_were_given(session, expression):
     assert torch.tensor(gt.ones(2)).tolist() == [1, 1]
 
 
+def test_values_go_out_to_torch_and_numpy(session):
+    ours, theirs = gt.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    theirs.load_state_dict(ours.state_dict())
+    assert theirs.weight.tolist() == ours.weight.tolist()
+    assert np.mean(gt.arange(4.0)).item() == 1.5
+    assert np.sum(gt.ones(2, 3), axis=0).tolist() == [2, 2, 2]
+    assert np.max(gt.arange(3)).item() == 2
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])
 def test_a_tensor_of_torchs_becomes_one_of_ours(session, dtype):
     if dtype == "bfloat16" and session.workers[0].backend == "numpy":

@@ -115,7 +115,8 @@ def also_called(function: F, **names: str) -> F:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            kwargs = {names.get(name, name): value for name, value in kwargs.items()}
+            # numpy's own functions say out=None
+            kwargs = {names.get(k, k): value for k, value in kwargs.items() if k != "out" or value is not None}
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any
 
 from gt.errors import DTypeError
 from gt.types import DTYPES, DType
@@ -59,9 +59,11 @@ def array_of(x: Any) -> tuple[Any, DType | None]:
     return x.numpy(), None
 
 
-def torch_function(cls: type, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-    """What torch calls if one of its functions is given a tensor of GT's."""
+def torch_function(cls: type, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """What torch calls if one of its functions is given a tensor of GT's: values may be copied out, and no more."""
     name = getattr(function, "__name__", str(function))
+    if name == "copy_" and of_torch(args[0]):
+        return args[0].copy_(sys.modules["torch"].from_numpy(args[1]._readable()))
     raise DTypeError(
         f"torch's {name} was given a tensor of GT's; use GT's own, or torch.tensor(x), which reads x from its worker"
     )
