@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 # -- names that are not there --------------------------------------------------------------
 
 NAMES = [
-    ("gt.nn.LPPool3d", "gt.nn.LPPool3d is not there yet (torch.nn.LPPool3d)"),
+    ("gt.nn.CTCLoss", "gt.nn.CTCLoss is not there yet (torch.nn.CTCLoss)"),
     ("gt.nn.Liner", "did you mean gt.nn.Linear?"),
     ("gt.nn.functional.grid_sample", "is not there yet (torch.nn.functional.grid_sample)"),
     ("gt.nn.functional.gelux", "did you mean gt.nn.functional.gelu?"),
@@ -268,6 +268,9 @@ T.nn.LocalResponseNorm(2)|1,4,2,2
 T.nn.AdaptiveAvgPool3d(2)|1,2,4,4,4
 T.nn.AdaptiveMaxPool3d((1, 2, 2))|1,2,4,4,4
 T.nn.CircularPad1d((1, 2))|1,2,4
+T.nn.LPPool1d(2, 2)|1,2,4
+T.nn.LPPool2d(2, (2, 1), stride=1)|1,2,4,4
+T.nn.LPPool3d(2, 2, ceil_mode=True)|1,2,3,3,3
 T.nn.CircularPad2d(1)|1,2,4,4
 T.nn.CircularPad3d(1)|1,2,3,3,3
 T.nn.UpsamplingNearest2d(scale_factor=2)|1,2,4,4

@@ -26,7 +26,7 @@ __all__ = [
     "ConstantPad3d",
     "CosineSimilarity",
     "Fold",
-    "LocalResponseNorm",
+    "LPPool1d", "LPPool2d", "LPPool3d", "LocalResponseNorm",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
@@ -108,6 +108,8 @@ AdaptiveMaxPool1d = _adaptive("AdaptiveMaxPool1d", "adaptive_max_pool1d")
 AdaptiveMaxPool2d = _adaptive("AdaptiveMaxPool2d", "adaptive_max_pool2d")
 AdaptiveAvgPool3d = _adaptive("AdaptiveAvgPool3d", "adaptive_avg_pool3d")
 AdaptiveMaxPool3d = _adaptive("AdaptiveMaxPool3d", "adaptive_max_pool3d")
+POWER = {"norm_type": REQUIRED, "kernel_size": REQUIRED, "stride": None, "ceil_mode": False}
+LPPool1d, LPPool2d, LPPool3d = (layer(f"LPPool{n}d", f"lp_pool{n}d", POWER, showing(*POWER)) for n in (1, 2, 3))
 WINDOWS = {"kernel_size": REQUIRED, "dilation": 1, "padding": 0, "stride": 1}
 Unfold = layer("Unfold", "unfold", WINDOWS, showing(*WINDOWS))
 Fold = layer("Fold", "fold", {"output_size": REQUIRED, **WINDOWS}, showing("output_size", *WINDOWS))
