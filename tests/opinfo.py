@@ -22,6 +22,7 @@ from tests.worlds import to_torch
 FAMILIES = {
     "float32": (torch.float32, False),
     "int64": (torch.int64, False),
+    "uint8": (torch.uint8, False),
     "bool": (torch.bool, False),
     "mixed": (torch.float32, False),
     "gradients": (torch.float64, True),

@@ -121,7 +121,7 @@ def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
     x = a_tensor("unravel_index", indices)
     if x._type.dtype.kind not in "iu":
         raise refuse(DTypeError, "places are integers", "unravel_index", x)
-    made, step = [], 1
+    x, made, step = cast(x, int64), [], 1
     for size in reversed((shape,) if isinstance(shape, int) else tuple(shape)):
         made.append(x // step % size)
         step *= size

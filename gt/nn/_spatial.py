@@ -12,7 +12,7 @@ from gt.client.emit import call, call_many
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, Attrs
-from gt.types import float64, int64
+from gt.types import float32, float64, int64, uint8
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
@@ -270,6 +270,8 @@ def interpolate(
     if mode == "area":
         return call(OPS["adaptive_avg_pool"], (x,), (("size", sizes),))
     attrs = (("size", sizes), ("mode", mode), ("align_corners", bool(align_corners)), ("scales", scales))
+    if x._type.dtype is uint8 and not smooth:  # an image: each value is one that was there
+        return cast(call(OPS["interpolate"], (cast(x, float32),), attrs), uint8)
     return call(OPS["interpolate"], (x,), attrs)
 
 
