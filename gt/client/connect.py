@@ -74,13 +74,14 @@ def disconnect() -> None:
     global _current, _local
     with _lock:
         ending, _current = _current, None
-        if ending is not None:
-            with contextlib.suppress(GtError):
-                ending.finish(LAST)
-            ending.close()
         local, _local = _local, None
-        if local is not None:
-            local.stop()
+        with contextlib.ExitStack() as acts:  # all of them, also if the wait is interrupted
+            if local is not None:
+                acts.callback(local.stop)
+            if ending is not None:
+                acts.callback(ending.close)
+                with contextlib.suppress(GtError):
+                    ending.finish(LAST)
 
 
 def gpu_workers(n: int) -> None:
