@@ -41,7 +41,7 @@ def show_layout(x: Tensor, file: TextIO | None = None) -> None:
 def explain(x: Tensor) -> str:
     """Why a tensor lies where it does, and what it cost to bring it there."""
     found = located.layout(x)
-    return "\n".join([f"{x._type} lies as {found!r}" if found.workers else str(x._type), *found.story])
+    return "\n".join([f"{x._type} lies {found.sentence}" if found.workers else str(x._type), *found.story])
 
 
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:

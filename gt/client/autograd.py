@@ -393,6 +393,5 @@ METHODS: dict[str, Any] = {
     "register_hook": register_hook,
     "backward": tensor_backward,
     "detach": detached,
-    "data": property(detached),
     "_pulled": pulled,
 }

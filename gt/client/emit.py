@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import scope, sites, tape
+from gt.client import foreign, scope, sites, tape
 from gt.client.session import Session
 from gt.client.tensor import Cell, Tensor
 from gt.errors import ClusterError, DTypeError
@@ -258,7 +258,8 @@ def _session_of(op: Op, operands: tuple[Any, ...]) -> Session:
 def _no_operand(op: Op, x: Any) -> DTypeError:
     if isinstance(x, int):
         return DTypeError(f"{op.name}(…, {x}): an int has at most 64 bits; use a float")
-    return DTypeError(f"{op.name}: an operand is a tensor or a number, not {type(x).__name__}")
+    otherwise = f"an operand is a tensor or a number, not {type(x).__name__}"
+    return DTypeError(f"{op.name}: {foreign.no_tensor(x, otherwise)}")
 
 
 def _strangers(one: Session, other: Session) -> ClusterError:

@@ -160,14 +160,20 @@ class Session(Sending):
         found: Located = self._question(Locate, id, shape)
         return found
 
-    def _question(self, kind: Any, *what: Any) -> Any:
+    def finish(self, seconds: float) -> None:
+        """Send all there is, and wait until the workers have done it, if that is soon."""
+        while self.await_(lambda: self._sent - self._done <= WINDOW // 2, seconds) and self.words:
+            self._submit()
+        if self._sent and self.workers and not self.words:
+            self._question(Ask, within=seconds)
+
+    def _question(self, kind: Any, *what: Any, within: float | None = None) -> Any:
         self.flush()
         request = self._requests()
         answers: list[Any] = []
         self._pending[request] = answers
         self.send([encode(kind(request, *what))])
-        self.await_(lambda: bool(answers))
-        return answers[0]
+        return answers[0] if self.await_(lambda: bool(answers), within) else None
 
     # -- large values to the workers -----------------------------------------------------
 
@@ -290,7 +296,7 @@ class Session(Sending):
         link.close()
         self.uploads.close()
         if unread := self.troubles.unread:
-            some = next(iter(unread.values()))
+            some = next(iter(unread.values())).replace("\n  asked", ", asked")
             warn(f"{len(unread)} instruction(s) failed whose results were never read; the first: {some}")
 
 

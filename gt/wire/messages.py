@@ -101,6 +101,11 @@ class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
     gpu: str = ""
     store: str = ""
 
+    def __repr__(self) -> str:
+        """For people: the rest is how workers find each other."""
+        gpu = f", gpu={self.gpu!r}" if self.gpu else ""
+        return f"Worker(id={self.id}, device={self.device!r}{gpu}, backend={self.backend!r}, pid={self.pid})"
+
 
 class Welcome(Message, frozen=True, array_like=True, tag=True):
     #: the client's or the worker's number
