@@ -126,6 +126,7 @@ class Lost:
     """Where a tensor was: what a read of it, or of anything made from it, is told."""
 
     __slots__ = ("text",)
+    workers: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, text: str) -> None:
         self.text = text
