@@ -7,7 +7,7 @@ from collections import Counter
 from gt.dispatcher.layouts import Held, Layout, Lost
 from gt.dispatcher.state import Client, Worker
 from gt.testing import Cluster
-from gt.wire.messages import FIRST_LOCAL
+from gt.wire.messages import FIRST_LOCAL, WINDOW
 from gt.worker.space import ODD
 
 
@@ -37,7 +37,9 @@ def _worker(worker: Worker) -> None:
 def _client(client: Client, workers: dict[int, Worker]) -> None:
     waiting = sum(submit.weight for submit, _ in client.queue)
     given = sum(weight for w in workers.values() for owner, weight, _, _ in w.given if owner == client.id)
-    assert client.received - client.done == waiting + given
+    unasked = sum(crew.weight for crew in client.crews.values())
+    assert client.unasked == unasked <= WINDOW // 8
+    assert client.received - client.done == waiting + given + unasked
     assert 0 <= client.told_done <= client.done <= client.received
     assert client.home is None or client.id in workers[client.home].admitted
     assert set(client.told) == {w.id for w in workers.values() if client.id in w.admitted}
@@ -96,6 +98,6 @@ def settled(cluster: Cluster) -> None:
 def _settled_client(client: Client, workers: dict[int, Worker]) -> None:
     if workers:
         assert not client.queue
-        assert client.received == client.done
+        assert client.received == client.done + client.unasked
     assert not client.reads
     assert not client.parts

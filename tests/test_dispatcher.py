@@ -177,10 +177,10 @@ def test_a_program_is_forwarded_with_the_definitions_it_uses() -> None:
     stream = [FULL, 0, 1, 2.5, ADD, 0, 2, 1, 1, -1]
     assert sent(desk.submit(CLIENT, *stream), WORKER) == [
         Admit(1, "here"),
-        Execute(1, DEFINITIONS[:2], stream, len(stream)),
+        Execute(1, DEFINITIONS[:2], stream, 1),
     ]
     again = [ADD, 0, 3, 2, 2, FETCH, 1, 3]
-    assert sent(desk.submit(CLIENT, *again), WORKER) == [Execute(1, [], again, len(again))]
+    assert sent(desk.submit(CLIENT, *again), WORKER) == [Execute(1, [], again, 1)]
     assert set(desk.client(CLIENT).tensors) == {2, 3}
     assert desk.client(CLIENT).reads == {1: {0}}
 
@@ -254,7 +254,7 @@ def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
     assert [len(e.stream) for e in executes] == [0, len(stream)]
     for execute in executes:
         assert len(encode(execute)) < MAX_FRAME
-        desk.say(WORKER, Done(1, execute.weight, 10))
+        desk.say(WORKER, Done(1, execute.crew, 10))
     assert desk.client(CLIENT).done == 4 + len(stream)
 
 
@@ -467,7 +467,7 @@ class Floor:
         micros = sum(self.truth[code] for code in _codes(m.stream))
         self.now += micros
         self.used[m.client] = self.used.get(m.client, 0.0) + micros
-        self._collect(self.desk.say(WORKER, Done(m.client, m.weight, int(micros))))
+        self._collect(self.desk.say(WORKER, Done(m.client, m.crew, int(micros))))
         return m.client
 
     def run(self, micros: float) -> None:

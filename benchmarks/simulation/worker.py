@@ -7,7 +7,7 @@ and their earlier ones are over. What is read back is zeros.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -155,6 +155,8 @@ class Worker:
         self._counts: dict[int, int] = {}
         #: (what it was given, where it stopped in it, when it came)
         self._queue: deque[tuple[Execute, int, float]] = deque()
+        #: crew -> seconds nobody asked for yet
+        self._unsaid: defaultdict[int, float] = defaultdict(float)
         #: what the rest of its program waits for
         self._awaited: Meeting | None = None
         board.workers[id] = self
@@ -220,9 +222,11 @@ class Worker:
             stop = self._stream(message, start)
             if stop < len(message.stream):
                 self._queue.appendleft((message, stop, at))
-            else:
-                micros = int((self.clock - begun) * 1e6)
-                self._post(self.clock, Done(message.client, message.weight, micros), ())
+                continue
+            self._unsaid[message.crew] += self.clock - begun
+            if message.confirm:
+                micros = int(self._unsaid.pop(message.crew) * 1e6)
+                self._post(self.clock, Done(message.client, message.crew, micros), ())
 
     def _stream(self, m: Execute, i: int) -> int:
         stream: list[Any] = m.stream

@@ -61,10 +61,9 @@ class Server:
             return
         if self.debug:
             self.debug(f"{type(message).__name__} from {self.core.name_of(peer)}")
-        came = message if self.trail is None else self.decode(frames[0])  # the core writes to streams
         actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
         if self.trail is not None:
-            self.trail.received(peer, came)
+            self.trail.received(peer, message)
         self._act(actions)
 
     def _tick(self, now: float) -> None:

@@ -52,6 +52,18 @@ def estimate(signature: Signature) -> float:
 
 
 @dataclass(slots=True, eq=False)
+class Crew:
+    """Workers that get the same words of one client."""
+
+    number: int
+    workers: tuple[Worker, ...]
+    peers: tuple[Peer, ...]
+    #: what they were given and not asked to confirm yet: estimated microseconds on each of them, and its weight
+    cost: float = 0.0
+    weight: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Client:
     id: int
     peer: Peer
@@ -76,6 +88,11 @@ class Client:
     queue: deque[list[Any]] = field(default_factory=deque)
     #: the worker new tensors are made on
     home: int | None = None
+    #: the sets of workers it has given work to; and how many there were, also with those that are gone
+    crews: dict[tuple[int, ...], Crew] = field(default_factory=dict)
+    crewed: int = 0
+    #: the weights its crews were not asked for yet, all together
+    unasked: int = 0
     #: which of its codes each worker was told; the workers it has work on
     told: dict[int, set[int]] = field(default_factory=dict)
     #: request -> the workers that will answer it
@@ -107,7 +124,8 @@ class Client:
 
     def enqueue(self, submit: Submit) -> None:
         self.received += submit.weight
-        self.queue.append([submit, 0])
+        # its stream is a copy: codes in it will be replaced
+        self.queue.append([Submit(submit.serial, [], submit.stream[:], submit.weight), 0])
 
     def has_room(self, workers: Mapping[int, Worker], limit: float) -> bool:
         """May all the workers it has work on get more? Who had no room is asked first: each of many says when he is
@@ -132,7 +150,7 @@ class Worker:
     last_words: str = ""
     #: estimated microseconds of what it was given and has not done
     ahead: float = 0.0
-    #: (client, weight, estimate, among how many workers) of each `Execute` it has not confirmed, oldest first
+    #: (client, weight, estimate, among how many workers) of what it was asked to confirm and has not, oldest first
     given: deque[tuple[int, int, float, int]] = field(default_factory=deque)
     #: client -> the part of ``ahead`` that waits until the client has taken more of a large value
     parked: dict[int, float] = field(default_factory=dict)

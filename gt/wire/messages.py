@@ -369,12 +369,15 @@ class Leave(Message, frozen=True, array_like=True, tag=True):
 
 
 class Execute(Message, frozen=True, array_like=True, tag=True):
-    """A piece of one client's program for one worker, planned."""
+    """A piece of one client's program for a worker, planned."""
 
     client: int
     definitions: list[Definition]
     stream: list[Word]
-    weight: int
+    #: the client's number for the workers that get it
+    crew: int
+    #: is its `Done` wanted? It stands for those before it, too, that this crew was not asked for
+    confirm: bool = True
 
 
 class Drop(Message, frozen=True, array_like=True, tag=True):
@@ -389,10 +392,10 @@ class Query(Message, frozen=True, array_like=True, tag=True):
 
 
 class Done(Message, frozen=True, array_like=True, tag=True):
-    """One `Execute` is done, and took so long."""
+    """An `Execute` is done; it, and those of its crew that were not to be confirmed, took so long."""
 
     client: int
-    weight: int
+    crew: int
     micros: int
 
 

@@ -81,8 +81,8 @@ class Worker:
         """Everything the dispatcher says; ``data`` is the frame behind a `Part`."""
         if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop):
             HANDLERS[type(message)](self, message, data)
-        elif isinstance(message, Execute):  # its client is gone; each is confirmed, run or not
-            self.out.append(Send(Done(message.client, message.weight, 0)))
+        elif isinstance(message, Execute) and message.confirm:  # its client is gone; run or not, it is confirmed
+            self.out.append(Send(Done(message.client, message.crew, 0)))
         out, self.out = self.out, []
         return out
 
@@ -94,8 +94,8 @@ class Worker:
         if space is not None:
             self.lanes.forget(space.lane)
             self.mover.leave(space)
-            # each `Execute` is confirmed once, run or not: the dispatcher counts them
-            self.out += [Send(Done(m.client, waiting.weight, 0)) for waiting, _ in space.waiting]
+            # what is to be confirmed is, run or not: the dispatcher counts them
+            self.out += [Send(Done(m.client, waiting.crew, 0)) for waiting, _ in space.waiting if waiting.confirm]
             space.close()
 
     def _query(self, m: Query, data: object) -> None:
@@ -181,12 +181,12 @@ class Worker:
         stop = self._stream(space, m, start)
         if stop < len(m.stream):
             space.waiting.appendleft((m, stop))
-        else:
+        elif m.confirm:
             self._done(m)
 
     def _done(self, m: Execute) -> None:
         """Said along with the last value, if there is one."""
-        done, last = Done(m.client, m.weight, 0), self.out[-1] if self.out else None
+        done, last = Done(m.client, m.crew, 0), self.out[-1] if self.out else None
         reply = last.message if last is not None else None
         if last is not None and isinstance(reply, Reply) and reply.client == m.client and reply.done is None:
             self.out[-1] = replace(last, message=Reply(m.client, reply.request, reply.last, done))
