@@ -73,9 +73,8 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
                     budget -= result.cost
                     i += width
                     continue
-                stream[i] = result.code
                 out = stream[i + 2]
-                tensors[out], made[out] = result.simple
+                stream[i], tensors[out], made[out] = result.simple
                 cost = result.cost
             else:
                 if plain >= 0:
@@ -230,6 +229,8 @@ def _overwritten(client: Client, id: int, before: Where, after: Layout, done: Fo
 
 def _leave(id: int, before: Layout, after: Layout, done: Forwarded) -> None:
     """Who has it no more is told so."""
+    if before.mesh is after.mesh:
+        return
     left = tuple(w for w in before.workers if w not in after.mesh.places)
     if left:
         done.segment(left).words.append(-id)

@@ -136,7 +136,8 @@ class Client:
             if worker is not None and not worker.free_for(self.id, limit):
                 return False
             full.pop()
-        full += [w for w in self.told if not workers[w].free_for(self.id, limit)]
+        busy = [w for w in map(workers.__getitem__, self.told) if w.ahead >= limit or w.parked]
+        full += [w.id for w in busy if not w.free_for(self.id, limit)]
         return not full
 
 
@@ -165,13 +166,13 @@ class Worker:
     def finish(self, client: int) -> tuple[int, float, int] | None:
         """The client's oldest, which need not be the oldest of all: (weight, estimate, among); None if it has none."""
         given = self.given
-        for at in range(len(given)):
-            if given[at][0] == client:
-                _, weight, cost, among = given[at]
-                del given[at]
-                break
-        else:
-            return None
+        at = 0
+        if not given or given[0][0] != client:  # rare
+            at = next((i for i, (owner, *_) in enumerate(given) if owner == client), -1)
+            if at < 0:
+                return None
+        _, weight, cost, among = given[at]
+        del given[at]
         self.ahead = self.ahead - cost if given else 0.0
         if client in self.parked:
             self.parked[client] -= cost
