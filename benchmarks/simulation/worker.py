@@ -20,6 +20,7 @@ from gt.wire.messages import (
     FETCH,
     FIRST_CODE,
     FIRST_LOCAL,
+    LEAVE,
     READ,
     RESET,
     Checked,
@@ -314,6 +315,8 @@ class Worker:
             for old in [code for code in self._codes if code < below and (code >= FIRST_LOCAL) == own]:
                 del self._codes[old]
             return 2
+        if stream[i] == LEAVE:
+            return 2 if self._quiet() else 0
         assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
         request, id = stream[i + 1], stream[i + 2]
         if not self._land(id):

@@ -6,6 +6,7 @@ worker (a block may be longer, a group another), and that each of them is told o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,12 @@ class News:
 
 #: worker -> its news
 Telling = Callable[[int], News]
+#: the members of a group, in the order of their ranks
+Members = tuple[int, ...]
+
+#: A worker has no more than so many groups of a client if they take more than so many descriptors: each about as many
+#: as it has members, and these. Who needs another group leaves the one that was not used for the longest time.
+GROUPS, DESCRIPTORS, EACH = 8, 256, 8
 
 
 class Misfit(Exception):
@@ -51,14 +58,30 @@ class Told:
     signal: str = ""
 
 
+@dataclass(slots=True)
+class Known:
+    """A step that has a code."""
+
+    code: int
+    #: when it was last taken, by the book's own clock
+    used: int
+    #: the groups it takes place in
+    groups: list[Members] = field(default_factory=list)
+
+
 class Book:
     def __init__(self, roster: dict[int, WorkerInfo], next_group: Callable[[], int]) -> None:
         self._roster, self._next_group = roster, next_group
         self.next_code, self._next_id = FIRST_LOCAL, FIRST_OWN
         self.told: dict[int, Told] = {}
-        self._steps: dict[tuple[TensorType, Step], int] = {}
-        #: members in the order of their ranks -> the group's number
-        self.groups: dict[tuple[int, ...], int] = {}
+        self._steps: dict[tuple[TensorType, Step], Known] = {}
+        self._clock = 0
+        self.groups: dict[Members, int] = {}
+        #: worker -> the groups it is in
+        self._of: dict[int, set[Members]] = {}
+        #: groups that are not needed any more; and those whose members may still be on their way out
+        self._unneeded: list[tuple[int, Members]] = []
+        self._parting: deque[tuple[int, Members]] = deque(maxlen=64)
 
     def id(self) -> int:
         self._next_id += 1
@@ -98,10 +121,12 @@ class Book:
     def step(self, t: TensorType, step: Step, telling: Telling) -> int:
         """A code for this step of a tensor of this type."""
         known = self._steps.get((t, step))
+        self._clock += 1
         if known is not None:
-            return known
+            known.used = self._clock
+            return known.code
         code = self._code(Told(f"{step.kind}({t})", 4, 3, (3,), t.nbytes, str(step.target)))
-        self._steps[t, step] = code
+        known = self._steps[t, step] = Known(code, self._clock)
         for worker in step.workers:
             news = telling(worker)
             if step.alone:
@@ -109,17 +134,24 @@ class Book:
                 attrs = tuple(ALONE[step.kind](step, t, worker).items())
                 news.definitions.append(definition(code, sign(OPS[step.kind], attrs, (before,))))
             else:
-                news.moves.append(self._move(code, t, step, worker, telling))
+                news.moves.append(self._move(known, t, step, worker, telling))
         return code
 
-    def _move(self, code: int, t: TensorType, step: Step, worker: int, telling: Telling) -> Move:
+    def _move(self, known: Known, t: TensorType, step: Step, worker: int, telling: Telling) -> Move:
         members, how = share(step, t, worker)
         before, after = (_block(t, layout, worker) for layout in (step.source, step.target))
-        return Move(code, step.kind, self._group(members, telling), list(how.items()), before, after)
+        if members not in known.groups:
+            known.groups.append(members)
+        return Move(known.code, step.kind, self._group(members, telling), list(how.items()), before, after)
 
-    def _group(self, members: tuple[int, ...], telling: Telling) -> int:
+    # -- groups ----------------------------------------------------------------------------
+
+    def _group(self, members: Members, telling: Telling) -> int:
         known = self.groups.get(members)
         if known is None:
+            for worker in members:
+                self._make_room(self._of.setdefault(worker, set()))
+                self._of[worker].add(members)
             known = self.groups[members] = self._next_group()
             infos = [self._roster[w] for w in members]
             gpus = {info.gpu for info in infos}
@@ -128,13 +160,38 @@ class Book:
                 telling(worker).groups.append(Group(known, list(members), infos[0].store, backend))
         return known
 
-    def lose(self, worker: int) -> list[tuple[int, tuple[int, ...]]]:
+    def _make_room(self, groups: set[Members]) -> None:
+        """For one more of a worker's groups."""
+        while len(groups) >= GROUPS and sum(map(len, groups)) + EACH * len(groups) > DESCRIPTORS:
+            used = dict.fromkeys(groups, 0)
+            for known in self._steps.values():
+                for members in known.groups:
+                    if members in used:
+                        used[members] = max(used[members], known.used)
+            oldest = min(used, key=used.__getitem__)
+            self._unneeded.append((self._remove(oldest), oldest))
+            self._steps = {key: known for key, known in self._steps.items() if oldest not in known.groups}
+
+    def _remove(self, members: Members) -> int:
+        for worker in members:
+            self._of[worker].discard(members)
+        return self.groups.pop(members)
+
+    def unneeded(self) -> list[tuple[int, Members]]:
+        """The groups to leave, each told once: nothing made for them is used again."""
+        found, self._unneeded = self._unneeded, []
+        self._parting.extend(found)
+        return found
+
+    def lose(self, worker: int) -> list[tuple[int, Members]]:
         """The groups that cannot work any more, with their members; nothing made for them is used again."""
-        gone = [(number, members) for members, number in self.groups.items() if worker in members]
+        gone = [(self.groups[members], members) for members in self._of.pop(worker, ())]
         for _, members in gone:
             del self.groups[members]
-        self._steps = {key: code for key, code in self._steps.items() if worker not in key[1].workers}
-        return gone
+            for other in members:
+                self._of.get(other, set()).discard(members)
+        self._steps = {key: known for key, known in self._steps.items() if worker not in key[1].workers}
+        return gone + [(number, members) for number, members in self._parting if worker in members]
 
     def reset(self) -> int:
         """Forget all codes; the next one."""

@@ -113,6 +113,8 @@ class Dispatcher(Giving):
         """Called about once a second, with a clock that only runs forward."""
         for client in list(self.clients.values()):
             self._credit(client, at_least=1)
+            if client.unasked:
+                self._ask_all(client)
             if self.workers or not client.queue:
                 client.stranded = None
             elif client.stranded is None:
@@ -267,7 +269,7 @@ class Dispatcher(Giving):
         if isinstance(submit, Configure):
             client.queue.popleft()
             client.config = Signals(submit.signals, submit.auto)
-            client.plans.clear()
+            client.replan()
             return
         ground = Ground(home.layout, list(self.workers))
         forwarded = forward(client, ground, submit.stream, position, TURN / client.pace)

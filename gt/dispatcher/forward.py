@@ -20,7 +20,7 @@ from gt.dispatcher.state import Client, Coded
 from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD
 from gt.types import TensorType
-from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, READ, RESET, Blocks
+from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, LEAVE, READ, RESET, Blocks
 
 #: What goes wrong when a stream is read that is none.
 NONSENSE = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -293,6 +293,8 @@ def _move(
     for step in steps:
         made = into if into and step is steps[-1] else client.book.id()
         code = client.book.step(t, step, done.tell)
+        for group, members in client.book.unneeded():
+            done.segment(members).words += (LEAVE, group)
         done.segment(step.workers).words += (code, site, made, now)
         if now != id:
             done.segment(now_on).words.append(-now)
@@ -331,7 +333,7 @@ def _control(client: Client, stream: list[Any], i: int, done: Forwarded) -> int:
 def _reset(client: Client, first: int, done: Forwarded) -> None:
     for old in [known for known in client.codes if known < first]:
         del client.codes[old]
-    client.plans.clear()
+    client.replan()
     own = client.book.reset()
     for worker, told in client.told.items():
         told.difference_update([known for known in told if known < first])

@@ -17,6 +17,8 @@ MOVES = 256
 #: Microseconds of work for each other worker of a crew before it is asked to confirm, so that the dispatcher spends
 #: little of its time on confirmations, however many they are; and the most.
 EACH, LATEST = 50.0, 3000.0
+#: The most crews of a client.
+CREWS = 256
 
 
 class Giving:
@@ -80,12 +82,21 @@ class Giving:
         self.out.append(Send(crew.peers[0], message) if len(crew.peers) == 1 else SendAll(crew.peers, message))
 
     def _crew(self, client: Client, ids: Workers) -> Crew:
+        if len(client.crews) >= CREWS:  # most will be of no more use; those that are come again
+            self._ask_all(client)
+            client.crews.clear()
         workers = tuple(self.workers[id] for id in ids)
         for worker in workers:
             self._admit(client, worker)
         client.crewed += 1
         crew = client.crews[ids] = Crew(client.crewed, workers, tuple(worker.peer for worker in workers))
         return crew
+
+    def _ask_all(self, client: Client) -> None:
+        for crew in client.crews.values():
+            if crew.cost or crew.weight:
+                self._await(client, crew)
+                self.out.append(SendAll(crew.peers, Execute(client.id, [], [], crew.number)))
 
     def _await(self, client: Client, crew: Crew) -> None:
         """All of a crew will confirm what they were given; the weight is the first one's."""

@@ -127,6 +127,11 @@ class Client:
         # its stream is a copy: codes in it will be replaced
         self.queue.append([Submit(submit.serial, [], submit.stream[:], submit.weight), 0])
 
+    def replan(self) -> None:
+        """What was planned holds no longer."""
+        self.plans.clear()
+        self.held = {place.layouts: place for place in self.tensors.values() if isinstance(place, Held)}
+
     def has_room(self, workers: Mapping[int, Worker], limit: float) -> bool:
         """May all the workers it has work on get more? Who had no room is asked first: each of many says when he is
         done, and asking all of them every time would take their number squared."""

@@ -21,6 +21,7 @@ from gt.dispatcher.state import Client, Peer
 from gt.wire.messages import (
     DISCARD,
     FETCH,
+    LEAVE,
     READ,
     RESET,
     Alive,
@@ -31,6 +32,10 @@ from gt.wire.messages import (
     Submit,
     Trouble,
 )
+
+
+#: control words with one word behind them
+SHORT = {DISCARD: "discard", RESET: "reset", LEAVE: "leave"}
 
 
 class Trail:
@@ -88,11 +93,8 @@ class Trail:
         if code < 0:
             self._line(self._count, event, who, "free", 0, f"client:{client.id} id={-code}")
             return 1
-        if code == DISCARD:
-            self._line(self._count, event, who, "discard", 0, f"client:{client.id}")
-            return 2
-        if code == RESET:
-            self._line(self._count, event, who, "reset", 0, f"client:{client.id}")
+        if code in SHORT:
+            self._line(self._count, event, who, SHORT[code], 0, f"client:{client.id}")
             return 2
         if code == FETCH:
             self._line(self._count, event, who, "fetch", 0, f"client:{client.id} id={stream[i + 2]}")

@@ -17,8 +17,8 @@ ids from FIRST_OWN on, and
 
     READ, request, id, worker          send the value, or your block of it if ``worker`` is -1; if it is not you, say
                                        only whether there is one
-
     DISCARD, transfer                  nobody will use what came in these parts
+    LEAVE, group                       nobody will move anything in this group
 
 An operand of type bytes is the bytes themselves, or the number of a transfer whose parts were sent before.
 
@@ -32,7 +32,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-FETCH, RESET, READ, DISCARD = 1, 2, 3, 4
+FETCH, RESET, READ, DISCARD, LEAVE = 1, 2, 3, 4, 5
 FIRST_CODE = 16
 #: Above these, codes and tensor ids are the dispatcher's own: what it makes of a client's program for several workers.
 FIRST_LOCAL, FIRST_OWN = 1 << 31, 1 << 40

@@ -25,6 +25,7 @@ from gt.wire.messages import (
     FIRST_CODE,
     FIRST_LOCAL,
     INLINE,
+    LEAVE,
     READ,
     RESET,
     Admit,
@@ -169,8 +170,9 @@ class Worker:
             space.codes[move.code] = MoveEntry(move, space.groups[move.group])
 
     def _leave(self, m: Leave, data: object) -> None:
-        self.mover.lose(m.group, m.reason)
-        self._go_on(self.spaces[m.client])
+        space = self.spaces[m.client]
+        self.mover.lose(space, m.group, m.reason)
+        self._go_on(space)
 
     # -- running -------------------------------------------------------------------------
 
@@ -246,7 +248,7 @@ class Worker:
         for offset in signature.offsets:
             words[offset - signature.start] = store[stream[i + offset]]
         if BYTES in signature.ins:
-            words = [self._received(space, w) if t is BYTES else w for w, t in zip(words, signature.ins, strict=True)]
+            words = [space.received(w) if t is BYTES else w for w, t in zip(words, signature.ins, strict=True)]
         made = entry.run(*words)
         if signature.into:
             return
@@ -254,16 +256,6 @@ class Worker:
             made = (made,)
         for id, value in zip(stream[i + 2 : i + signature.start], made, strict=True):
             space.put(id, value)
-
-    def _received(self, space: Space, word: int | bytes) -> memoryview:
-        if isinstance(word, bytes):
-            return memoryview(word)
-        transfer = space.transfers.pop(word, None)
-        if isinstance(transfer, Exception):
-            raise transfer
-        if transfer is None or not transfer[0].complete:
-            raise ValueError("the value did not arrive in full")
-        return transfer[1]
 
     def _control(self, space: Space, m: Execute, i: int) -> int:
         stream: list[Any] = m.stream
@@ -275,6 +267,8 @@ class Worker:
         if stream[i] == DISCARD:
             space.transfers.pop(stream[i + 1], None)
             return i + 2
+        if stream[i] == LEAVE:
+            return i + 2 if self._quiet(space) and self.mover.parted(space, stream[i + 1]) else i
         assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
         request, id = stream[i + 1], stream[i + 2]
         if not self._landed(space, id):
