@@ -30,6 +30,10 @@ class News:
     moves: list[Move] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
 
+    def key(self) -> Any:
+        """Equal for the same objects in the same order."""
+        return tuple(tuple(map(id, told)) for told in (self.definitions, self.moves, self.groups))
+
 
 #: worker -> its news
 Telling = Callable[[int], News]
@@ -97,8 +101,7 @@ class Book:
 
     def op(self, signature: Signature, choice: Choice, signal: str, telling: Telling) -> int:
         """A code for this call cut this way. Raises Misfit, and tells nobody, if the blocks do not fit together."""
-        workers = choice.outs[0].workers
-        local = {w: _cut(signature, choice, w) for w in workers}
+        shares = _shares(signature, choice)
         shown = ", ".join(map(str, dict.fromkeys(choice.outs)))
         outs = signature.outs
         code = self._code(
@@ -112,8 +115,10 @@ class Book:
                 signal,
             )
         )
-        for worker, cut in local.items():
-            telling(worker).definitions.append(definition(code, cut))
+        for cut, workers in shares:
+            told = definition(code, cut)
+            for worker in workers:
+                telling(worker).definitions.append(told)
         return code
 
     # -- moves -----------------------------------------------------------------------------
@@ -127,22 +132,28 @@ class Book:
             return known.code
         code = self._code(Told(f"{step.kind}({t})", 4, 3, (3,), t.nbytes, str(step.target)))
         known = self._steps[t, step] = Known(code, self._clock)
-        for worker in step.workers:
-            news = telling(worker)
-            if step.alone:
-                before = step.source.local(t, worker)
+        if step.alone:
+            for worker in step.workers:
                 attrs = tuple(ALONE[step.kind](step, t, worker).items())
-                news.definitions.append(definition(code, sign(OPS[step.kind], attrs, (before,))))
-            else:
-                news.moves.append(self._move(known, t, step, worker, telling))
+                alone = sign(OPS[step.kind], attrs, (step.source.local(t, worker),))
+                telling(worker).definitions.append(definition(code, alone))
+        else:
+            self._move(known, t, step, telling)
         return code
 
-    def _move(self, known: Known, t: TensorType, step: Step, worker: int, telling: Telling) -> Move:
-        members, how = share(step, t, worker)
-        before, after = (_block(t, layout, worker) for layout in (step.source, step.target))
-        if members not in known.groups:
-            known.groups.append(members)
-        return Move(known.code, step.kind, self._group(members, telling), list(how.items()), before, after)
+    def _move(self, known: Known, t: TensorType, step: Step, telling: Telling) -> None:
+        """Who does the same is told the same: it is encoded once."""
+        made: dict[Any, Move] = {}
+        for worker in step.workers:
+            members, how = share(step, t, worker)
+            before, after = (_block(t, layout, worker) for layout in (step.source, step.target))
+            key = members, *how.values(), before, after
+            if key not in made:
+                if members not in known.groups:
+                    known.groups.append(members)
+                group = self._group(members, telling)
+                made[key] = Move(known.code, step.kind, group, list(how.items()), before, after)
+            telling(worker).moves.append(made[key])
 
     # -- groups ----------------------------------------------------------------------------
 
@@ -156,8 +167,9 @@ class Book:
             infos = [self._roster[w] for w in members]
             gpus = {info.gpu for info in infos}
             backend = "nccl" if len(gpus) == len(members) and "" not in gpus else "gloo"
+            told = Group(known, list(members), infos[0].store, backend)
             for worker in members:
-                telling(worker).groups.append(Group(known, list(members), infos[0].store, backend))
+                telling(worker).groups.append(told)
         return known
 
     def _make_room(self, groups: set[Members]) -> None:
@@ -204,17 +216,30 @@ def _block(t: TensorType, layout: Layout, worker: int) -> Any:
     return to_wire(layout.local(t, worker)) if worker in layout.mesh.places else None
 
 
-def _cut(signature: Signature, choice: Choice, worker: int) -> Signature:
-    """One worker's share of a call."""
+def _shares(signature: Signature, choice: Choice) -> list[tuple[Signature, list[int]]]:
+    """The workers' shares of a call, each with those who have it."""
+    workers = choice.outs[0].workers
     if all(layout.whole for layout in (*choice.ins, *choice.outs)):
-        return signature
+        return [(signature, list(workers))]
     tensors = [t for t in signature.ins if isinstance(t, TensorType)]
-    ins_at, ins = _blocks(choice.ins, tensors, worker)
-    outs_at, outs = _blocks(choice.outs, signature.outs, worker)
+    cuts: dict[Any, tuple[Cut, list[int]]] = {}
+    for worker in workers:
+        ins_at, ins = _blocks(choice.ins, tensors, worker)
+        outs_at, outs = _blocks(choice.outs, signature.outs, worker)
+        # where a block begins matters to few
+        key = (ins, outs) if signature.op.local is None else (ins, outs, ins_at, outs_at)
+        if key not in cuts:
+            cuts[key] = Cut(ins, outs, ins_at, outs_at, tuple(tensors), signature.outs), []
+        cuts[key][1].append(worker)
+    return [(_cut(signature, cut, who[0]), who) for cut, who in cuts.values()]
+
+
+def _cut(signature: Signature, cut: Cut, worker: int) -> Signature:
+    """One worker's share of a call."""
+    ins, outs = cut.ins, cut.outs
     attrs: Attrs = signature.attrs
     if signature.op.local is not None:
-        whole = tuple(tensors), signature.outs
-        attrs = tuple(signature.op.local(dict(attrs), Cut(ins, outs, ins_at, outs_at, *whole)).items())
+        attrs = tuple(signature.op.local(dict(attrs), cut).items())
     blocks = iter(ins)
     operands = tuple(t if isinstance(t, Scalar) else next(blocks) for t in signature.ins)
     try:

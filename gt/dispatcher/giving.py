@@ -46,9 +46,12 @@ class Giving:
         news = forwarded.news
         if news:
             first = {w: segment for segment in reversed(forwarded.segments) for w in segment.workers}
-            for id in list(news):
-                if news[id].moves or news[id].groups or id not in first or len(first[id].workers) > 1:
-                    self._tell(client, self.workers[id], news.pop(id))
+            ahead = [
+                (self.workers[id], news.pop(id))
+                for id in list(news)
+                if news[id].moves or news[id].groups or id not in first or len(first[id].workers) > 1
+            ]
+            self._tell(client, ahead)
         last = len(forwarded.segments) - 1
         for i, segment in enumerate(forwarded.segments):
             # a worker that works alone hears what its codes stand for along with the words
@@ -57,13 +60,19 @@ class Giving:
         if last < 0:
             client.done += weight
 
-    def _tell(self, client: Client, worker: Worker, news: News) -> None:
-        self._admit(client, worker)
-        for batch in batches(news.definitions):
-            self._send(worker, Define(client.id, batch, [], news.groups))
-            news.groups = []
-        for at in range(0, len(news.moves), MOVES):
-            self._send(worker, Define(client.id, [], news.moves[at : at + MOVES], []))
+    def _tell(self, client: Client, ahead: list[tuple[Worker, News]]) -> None:
+        """Who has the same news gets the same bytes."""
+        told: dict[Any, tuple[News, list[Worker]]] = {}
+        for worker, news in ahead:
+            self._admit(client, worker)
+            told.setdefault(news.key(), (news, []))[1].append(worker)
+        for news, workers in told.values():
+            peers, groups = tuple(worker.peer for worker in workers), news.groups
+            for batch in batches(news.definitions):
+                self.out.append(SendAll(peers, Define(client.id, batch, [], groups)))
+                groups = []
+            for at in range(0, len(news.moves), MOVES):
+                self.out.append(SendAll(peers, Define(client.id, [], news.moves[at : at + MOVES], [])))
 
     def _give_segment(self, client: Client, segment: Segment, weight: int, definitions: list[Definition]) -> None:
         crew = client.crews.get(segment.workers) or self._crew(client, segment.workers)
