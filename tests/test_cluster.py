@@ -20,8 +20,7 @@ from gt.client import codes, emit, uploads
 from gt.client import session as session_module
 from gt.client.emit import call, call_into, call_many, create, upload
 from gt.client.session import Pending, Session
-from gt.dispatcher import admission
-from gt.dispatcher import book, giving
+from gt.dispatcher import admission, book, giving
 from gt.dispatcher import core as dispatcher_core
 from gt.errors import ClusterError, ConnectionLost, NoWorkers, RemoteError, ShapeError, WorkerLost
 from gt.ops import OPS

@@ -1,8 +1,8 @@
 """What the dispatcher itself costs: a recorded program through its core, with workers that answer at once.
 
 The program is recorded from a real client under auto-sharding, so it is the same bytes whatever the workers. Each
-frame is decoded, handled, and what comes of it encoded, once a mesh, as the shell does; every worker confirms what it is
-asked to.
+frame is decoded, handled, and what comes of it encoded, once a mesh, as the shell does; workers confirm what they are
+asked to, and that is decoded and handled as well.
 """
 
 from __future__ import annotations

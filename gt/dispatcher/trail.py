@@ -33,7 +33,6 @@ from gt.wire.messages import (
     Trouble,
 )
 
-
 #: control words with one word behind them
 SHORT = {DISCARD: "discard", RESET: "reset", LEAVE: "leave"}
 
