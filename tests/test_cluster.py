@@ -20,7 +20,7 @@ from gt.client import codes, sending, uploads
 from gt.client import session as session_module
 from gt.client.emit import call, call_into, call_many, create, upload
 from gt.client.session import Pending, Session
-from gt.dispatcher import admission
+from gt.dispatcher import admission, book, giving
 from gt.dispatcher import core as dispatcher_core
 from gt.errors import ClusterError, ConnectionLost, NoWorkers, RemoteError, ShapeError, WorkerLost
 from gt.ops import OPS
@@ -110,6 +110,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         if rng.random() < 0.5:  # frames instead of shared memory
             monkeypatch.setattr(testing, "host_identity", lambda: "")
             monkeypatch.setattr(uploads, "host_identity", lambda: "")
+        monkeypatch.setattr(giving, "EACH", rng.choice((0.0, 50.0, 5000.0)))
+        monkeypatch.setattr(giving, "CREWS", rng.choice((1, 256)))
+        monkeypatch.setattr(book, "DESCRIPTORS", rng.choice((0, 256)))
+        monkeypatch.setattr(book, "GROUPS", rng.choice((1, 2)))
 
     return shrink
 

@@ -38,6 +38,11 @@ def lose(client: Client, worker: Worker) -> tuple[list[Message], dict[int, list[
         client.parts_ahead = 0
         client.home = None
     client.told.pop(worker.id, None)
+    for workers in [known for known in client.crews if worker.id in known]:
+        # nobody will be asked for it any more
+        weight = client.crews.pop(workers).weight
+        client.unasked -= weight
+        client.done += weight
     return told, orphans
 
 

@@ -22,6 +22,7 @@ from gt.wire.messages import (
     DISCARD,
     FETCH,
     FORGET,
+    LEAVE,
     READ,
     RESET,
     RUN,
@@ -33,6 +34,9 @@ from gt.wire.messages import (
     Submit,
     Trouble,
 )
+
+#: control words with one word behind them
+SHORT = {DISCARD: "discard", RESET: "reset", LEAVE: "leave"}
 
 
 class Trail:
@@ -92,11 +96,8 @@ class Trail:
             return 1
         if code in (RUN, FORGET):
             return self._fragment(event, who, client, stream, i)
-        if code == DISCARD:
-            self._line(self._count, event, who, "discard", 0, f"client:{client.id}")
-            return 2
-        if code == RESET:
-            self._line(self._count, event, who, "reset", 0, f"client:{client.id}")
+        if code in SHORT:
+            self._line(self._count, event, who, SHORT[code], 0, f"client:{client.id}")
             return 2
         if code == FETCH:
             self._line(self._count, event, who, "fetch", 0, f"client:{client.id} id={stream[i + 2]}")

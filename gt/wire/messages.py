@@ -21,8 +21,8 @@ ids from FIRST_OWN on, and
 
     READ, request, id, worker          send the value, or your block of it if ``worker`` is -1; if it is not you, say
                                        only whether there is one
-
     DISCARD, transfer                  nobody will use what came in these parts
+    LEAVE, group                       nobody will move anything in this group
     RUN, fragment, part, base, own, inputs…, numbers…
                                        from this part of it on, with the dispatcher's own ids counted from ``own``
 
@@ -38,7 +38,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-FETCH, RESET, READ, DISCARD, RUN, FORGET = 1, 2, 3, 4, 5, 6
+FETCH, RESET, READ, DISCARD, LEAVE, RUN, FORGET = 1, 2, 3, 4, 5, 6, 7
 FIRST_CODE = 16
 #: Above these, codes and tensor ids are the dispatcher's own: what it makes of a client's program for several workers.
 FIRST_LOCAL, FIRST_OWN = 1 << 31, 1 << 40
@@ -398,12 +398,15 @@ class Leave(Message, frozen=True, array_like=True, tag=True):
 
 
 class Execute(Message, frozen=True, array_like=True, tag=True):
-    """A piece of one client's program for one worker, planned."""
+    """A piece of one client's program for a worker, planned."""
 
     client: int
     definitions: list[Definition]
     stream: list[Word]
-    weight: int
+    #: the client's number for the workers that get it
+    crew: int
+    #: is its `Done` wanted? It stands for those before it, too, that this crew was not asked for
+    confirm: bool = True
 
 
 class Drop(Message, frozen=True, array_like=True, tag=True):
@@ -418,10 +421,10 @@ class Query(Message, frozen=True, array_like=True, tag=True):
 
 
 class Done(Message, frozen=True, array_like=True, tag=True):
-    """One `Execute` is done, and took so long."""
+    """An `Execute` is done; it, and those of its crew that were not to be confirmed, took so long."""
 
     client: int
-    weight: int
+    crew: int
     micros: int
 
 

@@ -25,6 +25,7 @@ from gt.wire.messages import (
     FIRST_CODE,
     FIRST_LOCAL,
     FORGET,
+    LEAVE,
     READ,
     RESET,
     RUN,
@@ -74,8 +75,8 @@ class Worker(Answering, Replaying):
         """Everything the dispatcher says; ``data`` is the frame behind a `Part`."""
         if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop):
             HANDLERS[type(message)](self, message, data)
-        elif isinstance(message, Execute):  # its client is gone; each is confirmed, run or not
-            self.out.append(Send(Done(message.client, message.weight, 0)))
+        elif isinstance(message, Execute) and message.confirm:  # its client is gone; run or not, it is confirmed
+            self.out.append(Send(Done(message.client, message.crew, 0)))
         out, self.out = self.out, []
         return out
 
@@ -89,8 +90,8 @@ class Worker(Answering, Replaying):
             self.mover.leave(space)
             for number in list(space.fragments):
                 self.forget(space, number)
-            # each `Execute` is confirmed once, run or not: the dispatcher counts them
-            self.out += [Send(Done(m.client, waiting.weight, 0)) for waiting, _ in space.waiting]
+            # what is to be confirmed is, run or not: the dispatcher counts them
+            self.out += [Send(Done(m.client, waiting.crew, 0)) for waiting, _ in space.waiting if waiting.confirm]
             space.close()
 
     def _query(self, m: Query, data: object) -> None:
@@ -167,8 +168,9 @@ class Worker(Answering, Replaying):
             space.fragments[fragment.number] = Program(fragment, space.codes)
 
     def _leave(self, m: Leave, data: object) -> None:
-        self.mover.lose(m.group, m.reason)
-        self._go_on(self.spaces[m.client])
+        space = self.spaces[m.client]
+        self.mover.lose(space, m.group, m.reason)
+        self._go_on(space)
 
     # -- running -------------------------------------------------------------------------
 
@@ -179,12 +181,12 @@ class Worker(Answering, Replaying):
         stop = self._stream(space, m, start)
         if stop < len(m.stream):
             space.waiting.appendleft((m, stop))
-        else:
+        elif m.confirm:
             self._done(m)
 
     def _done(self, m: Execute) -> None:
         """Said along with the last value, if there is one."""
-        done, last = Done(m.client, m.weight, 0), self.out[-1] if self.out else None
+        done, last = Done(m.client, m.crew, 0), self.out[-1] if self.out else None
         reply = last.message if last is not None else None
         if last is not None and isinstance(reply, Reply) and reply.client == m.client and reply.done is None:
             self.out[-1] = replace(last, message=Reply(m.client, reply.request, reply.last, done))
@@ -244,7 +246,7 @@ class Worker(Answering, Replaying):
         for offset in signature.offsets:
             words[offset - signature.start] = store[stream[i + offset]]
         if BYTES in signature.ins:
-            words = [self._received(space, w) if t is BYTES else w for w, t in zip(words, signature.ins, strict=True)]
+            words = [space.received(w) if t is BYTES else w for w, t in zip(words, signature.ins, strict=True)]
         made = entry.run(*words)
         if signature.into:
             return
@@ -252,16 +254,6 @@ class Worker(Answering, Replaying):
             made = (made,)
         for id, value in zip(stream[i + 2 : i + signature.start], made, strict=True):
             space.put(id, value)
-
-    def _received(self, space: Space, word: int | bytes) -> memoryview:
-        if isinstance(word, bytes):
-            return memoryview(word)
-        transfer = space.transfers.pop(word, None)
-        if isinstance(transfer, Exception):
-            raise transfer
-        if transfer is None or not transfer[0].complete:
-            raise ValueError("the value did not arrive in full")
-        return transfer[1]
 
     def _control(self, space: Space, m: Execute, i: int) -> int:
         stream: list[Any] = m.stream
@@ -280,6 +272,8 @@ class Worker(Answering, Replaying):
         if stream[i] == DISCARD:
             space.transfers.pop(stream[i + 1], None)
             return i + 2
+        if stream[i] == LEAVE:
+            return i + 2 if self._quiet(space) and self.mover.parted(space, stream[i + 1]) else i
         assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
         request, id = stream[i + 1], stream[i + 2]
         if not self._landed(space, id):
