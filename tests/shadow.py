@@ -75,7 +75,9 @@ class Shadow:
         """Was the piece run otherwise than by steps?"""
         self._deliver()
         words, self._words = self._words, []
-        key, ids, numbers, results, freed = canonical(words)
+        key, ids, numbers, results, freed, ahead = canonical(words)
+        for id in ahead:
+            del self.store[id]
         piece = self.pieces.get((key, compile))
         if piece is None:
             piece = self.pieces[key, compile] = made(key, self.engine, compile)
@@ -110,8 +112,8 @@ class Shadow:
         return [entry["level"] for entry in self.levels.stats()]
 
 
-def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], list[int]]:
-    """(key, ids of inputs, numbers, ids of results, ids freed that the store has): the same key, the same piece."""
+def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], list[int], list[int]]:
+    """(key, ids of inputs, numbers, ids of results, of inputs freed, of others freed): the same key, the same piece."""
     slot: dict[int, int] = {}
     made_here = {id for word in words if not isinstance(word, int) and not word[0].into for id in word[1]}
     inputs: list[int] = []
@@ -153,7 +155,7 @@ def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], l
     # what is freed without having been used is no part of the piece
     others = [id for id in gone if id not in slot]
     _SIGNATURES[key] = [s for s, _, _ in steps]
-    return key, inputs, numbers, results, freed + others
+    return key, inputs, numbers, results, freed, others
 
 
 _SIGNATURES: dict[Any, Any] = {}

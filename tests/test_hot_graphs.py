@@ -13,7 +13,7 @@ import torch
 import gt
 from gt.testing import Cluster
 from gt.worker.engines import make_engine
-from gt.worker.hot.compiled import Compiled, number_tensors, sharing
+from gt.worker.hot.compiled import Compiled, sharing
 from gt.worker.hot.compiler import Shared
 from gt.worker.hot.graph import ROWS
 from gt.worker.hot.track import HOT
@@ -50,7 +50,9 @@ def eager_compiler(monkeypatch):
 
     def compile(program, inputs):
         made = [x.clone() for x in inputs]
-        expected = sharing(made, program(made, *(x.zero_() for x in number_tensors(program, [], []))))
+        expected = sharing(
+            made, program(made, torch.zeros(program.count), torch.zeros(program.count, dtype=torch.int64))
+        )
         return Compiled(program, lambda *given: program(list(given[:-2]), *given[-2:]), expected, 0.1)
 
     monkeypatch.setattr("gt.worker.hot.compiler.compile", compile)

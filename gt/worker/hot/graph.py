@@ -70,12 +70,12 @@ class Graph:
         self._places = [(x.data_ptr(), x.stride()) for x in inputs]
         self._at = sorted(self._copied)
         buffers = {i: _buffer(inputs[i]) for i in self._at}
-        operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.here]
+        operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.floats]
         kept = self._numbers
-        made, self._replay = self._graphs.capture(
-            lambda: self._call(operands[:-1], kept.floats, kept.ints), [*operands[:-1], kept.here]
-        )
+        made, self._replay = self._graphs.capture(lambda: self._call(operands[:-1], kept.floats, kept.ints), operands)
         self._buffers = [spread(buffers[i]) for i in self._at]
+        # those that show elements again and again; a buffer holds each once
+        self._repeated = any(buffers[i].shape != x.shape for i, x in zip(self._at, self._buffers, strict=True))
         self._back = [k for k, i in enumerate(self._at) if i in self.program.mutated]
         sticky = self._outputs.copied if self._outputs is not None else set()
         self._outputs = Outputs(made, operands, {*self._at, len(inputs)}, sticky)
@@ -112,8 +112,8 @@ class Graph:
             return HELD
         self._numbers.write(numbers)
         if self._at:
-            given = [spread(inputs[i]) for i in self._at]
-            torch._foreach_copy_(self._buffers, given)
+            given = [inputs[i] for i in self._at]
+            torch._foreach_copy_(self._buffers, [spread(x) for x in given] if self._repeated else given)
         self._replay()
         for k in self._back:
             inputs[self._at[k]].copy_(self._buffers[k])
@@ -134,18 +134,15 @@ class Numbers:
     """The numbers that change: written by the host into pinned rows, and copied from there into the graph's own."""
 
     def __init__(self, program: Program) -> None:
-        self._program = program
-        floats, ints = program.counts
-        self.count = floats + ints
-        here = torch.empty(self.count, dtype=torch.float64, device=program.device)
-        self.here, self.floats, self.ints = here, here[:floats], here[floats:].view(torch.int64)
+        self._program, self.count = program, program.count
+        self.floats = torch.zeros(self.count, dtype=torch.float64, device=program.device)
+        self.ints = self.floats.view(torch.int64)
         self._last: Any = None
         self._row = 0
         if self.count:
             self._on_gpu = program.device.type == "cuda"
             self._rows = torch.empty((ROWS, self.count), dtype=torch.float64, pin_memory=self._on_gpu)
-            rows = self._rows.numpy()
-            self._hosts = [(row[:floats], row[floats:].view("int64")) for row in rows]
+            self._memory, self._each = self._rows.numpy().data, list(self._rows)
             # one for each half: a half is written to again once all copies from it are done
             self._marks = [torch.cuda.Event() for _ in range(2 * self._on_gpu)]  # type: ignore[no-untyped-call]
 
@@ -157,9 +154,8 @@ class Numbers:
             return
         self._last = made
         row = self._row
-        host = self._hosts[row]
-        host[0][:], host[1][:] = made
-        self.here.copy_(self._rows[row], non_blocking=True)
+        self._program.cells.pack_into(self._memory, row * self.count * 8, *made)
+        self.floats.copy_(self._each[row], non_blocking=True)
         self._row = row = (row + 1) % ROWS
         if self._on_gpu and row % (ROWS // 2) == 0:
             half = row // (ROWS // 2)

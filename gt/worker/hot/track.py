@@ -23,6 +23,7 @@ from gt.worker.hot.guard import shares_written
 from gt.worker.hot.piece import Piece
 from gt.worker.hot.program import Program, mutated, title
 from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Runner
+from gt.worker.space import DeviceBroken
 
 #: runs before a piece is hot
 HOT = 8
@@ -108,8 +109,7 @@ class Track:
         try:
             made = active.run(inputs, numbers, store) if self.fast != 2 else self._timed(active, inputs, numbers, store)
         except Exception as error:
-            if self.engine.is_broken(error):
-                raise
+            self._alive(error)
             self._wrong(error)
             return None
         if type(made) is list:
@@ -152,6 +152,10 @@ class Track:
         elif not self.at_once:
             self.runs = max(0, HOT - 2)
 
+    def _alive(self, error: Exception) -> None:
+        if self.engine.is_broken(error):
+            raise DeviceBroken(line(error)) from error
+
     def _wrong(self, error: Exception) -> None:
         self.errors += 1
         self.shared.detail(self.piece, error)
@@ -185,8 +189,7 @@ class Track:
             program = Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled=False)
             self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.graphs)
         except Exception as error:
-            if self.engine.is_broken(error):
-                raise
+            self._alive(error)
             self.reasons.append(f"no graph: {line(error)}")
             self.shared.detail(self.piece, error)
         finally:
@@ -243,8 +246,7 @@ class Track:
                 graphs = self.shared.graphs
                 self._activate(Graph(compiled.program, compiled, "compiled", inputs, self._copied(), graphs))
             except Exception as error:
-                if self.engine.is_broken(error):
-                    raise
+                self._alive(error)
                 self.shared.detail(self.piece, error)
                 self.reasons.append(f"no graph of what was compiled: {line(error)}")
                 self._activate(Runner(compiled, inputs))
