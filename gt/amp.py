@@ -13,12 +13,14 @@ from gt.client.creation import tensor
 from gt.client.emit import call_into_many
 from gt.client.tape import Leaf
 from gt.client.tensor import Tensor
+from gt.missing import absent
 from gt.ops import OPS, Attrs, Op
 from gt.ops.autocast import FLOAT32, FLOAT32_RESULT, LOWER, WIDEST
 from gt.optim.optimizer import Optimizer
 from gt.types import DType, bfloat16, float16, float32, float64, promote
 
 __all__ = ["GradScaler", "autocast", "is_autocast_enabled"]
+__getattr__ = absent("amp")
 
 UNSCALE = OPS["amp_unscale"]
 
@@ -218,6 +220,15 @@ class GradScaler:
 
     def get_growth_factor(self) -> float:
         return self._growth_factor
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        self._growth_factor = new_factor
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        self._backoff_factor = new_factor
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        self._growth_interval = new_interval
 
     def get_backoff_factor(self) -> float:
         return self._backoff_factor

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from gt.missing import absent as _absent
+
 __all__ = ["device_count", "empty_cache", "is_available", "manual_seed", "manual_seed_all", "synchronize"]
+__getattr__ = _absent("cuda")
 
 
 def is_available() -> bool:

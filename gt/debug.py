@@ -9,7 +9,10 @@ from gt.client import located, sites
 from gt.client.connect import session
 from gt.client.tensor import Tensor
 from gt.ops import Signature
-from gt.wire.messages import FETCH, RESET
+from gt.wire.fragments import Form
+from gt.wire.messages import FETCH, FORGET, RESET, RUN, Fragment
+
+CONTROL = {FETCH: "read", RESET: "forget signatures", FORGET: "forget a fragment"}
 
 
 def get_worker_stats() -> dict[str, dict[str, Any]]:
@@ -38,27 +41,32 @@ def show_layout(x: Tensor, file: TextIO | None = None) -> None:
 def explain(x: Tensor) -> str:
     """Why a tensor lies where it does, and what it cost to bring it there."""
     found = located.layout(x)
-    return "\n".join([f"{x._type} lies as {found!r}" if found.workers else str(x._type), *found.story])
+    return "\n".join([f"{x._type} lies {found.sentence}" if found.workers else str(x._type), *found.story])
 
 
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:
     """The last instructions this client emitted, with the source lines that asked for them."""
     now = session()
     now.flush()
-    lines = [line for stream, signatures in list(now.recent) for line in _told(stream, signatures)]
+    lines = [line for sent in list(now.recent) for line in _told(*sent)]
     print("\n".join(lines[-last:]), file=file or sys.stdout)
 
 
-def _told(stream: list[Any], signatures: dict[int, tuple[Signature, str]]) -> list[str]:
-    lines = []
+def _told(stream: list[Any], signatures: dict[int, tuple[Signature, str]], fragments: dict[int, Fragment]) -> list[str]:
+    lines: list[str] = []
     i = 0
     while i < len(stream):
         code = stream[i]
         if code < 0:
             lines.append(f"free %{-code}")
             i += 1
-        elif code in (FETCH, RESET):
-            lines.append(f"read %{stream[i + 2]}" if code == FETCH else "forget signatures")
+        elif code == RUN:
+            form = Form(fragments[stream[i + 1]], {code: found for code, (found, _) in signatures.items()})
+            base, own, inputs, numbers = form.run(stream, i)
+            lines += _told(form.expand(form.names(base, own, inputs), numbers), signatures, fragments)
+            i += form.width
+        elif code in CONTROL:
+            lines.append(f"read %{stream[i + 2]}" if code == FETCH else CONTROL[code])
             i += 3 if code == FETCH else 2
         else:
             lines.append(_line(stream, i, *signatures[code]))

@@ -15,6 +15,7 @@ from gt.client.function import Function, FunctionCtx
 from gt.client.products import matmul, matrix_power, multi_dot
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
+from gt.missing import absent
 from gt.ops import OPS, Op
 from gt.types import int32, int64
 
@@ -23,6 +24,7 @@ __all__ = [
     "matmul", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve",
     "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
+__getattr__ = absent("linalg")
 
 INV, DET, SLOGDET, SOLVE = (OPS[n] for n in ("inv", "det", "slogdet", "solve"))
 CHOLESKY, QR, EIGH, SVD, TRIANGULAR = (OPS[n] for n in ("cholesky", "qr", "eigh", "svd", "solve_triangular"))

@@ -24,6 +24,7 @@ from gt.errors import RemoteError
 from gt.nn.state import value_of
 from gt.ops import OPS
 from gt.ops.files import MARK, TAIL, proof
+from gt.say import warn
 from gt.types import DTYPES, DType, TensorType
 
 __all__ = ["load", "save"]
@@ -45,12 +46,17 @@ MAX_HEADER = 100 << 20
 #: the metadata's key for the structure of what was saved
 STRUCTURE = "gt"
 
+#: what torch's own files are called
+PICKLES = (".pt", ".pth", ".bin")
+
 Place = tuple[TensorType, int]
 
 
 def save(obj: Any, path: str | os.PathLike[str]) -> None:
     """Save tensors, or dicts, lists and tuples of tensors and plain values, as a safetensors file."""
     path = os.path.abspath(os.fspath(path))
+    if path.endswith(PICKLES):
+        warn(f"{path} becomes a safetensors file, which torch.load does not read; safetensors.torch.load_file does")
     tensors, structure = _taken_apart(obj)
     metadata = {"format": "pt"} if structure is None else {STRUCTURE: json.dumps(structure)}
     head, places = _header(tensors, metadata)
@@ -147,15 +153,25 @@ def _read_header(file: BinaryIO, path: str) -> tuple[bytes, dict[str, Any]]:
     first = file.read(8)
     length = int.from_bytes(first, "little")
     if len(first) < 8 or length > MAX_HEADER:
-        raise ValueError(f"{path} is no safetensors file")
+        raise _no_safetensors(path, first)
     text = file.read(length)
     try:
         entries = json.loads(text)
     except ValueError:
         entries = None
     if len(text) < length or not isinstance(entries, dict):
-        raise ValueError(f"{path} is no safetensors file")
+        raise _no_safetensors(path, first)
     return first + text, entries
+
+
+def _no_safetensors(path: str, first: bytes) -> ValueError:
+    if not first.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
+        return ValueError(f"{path} is no safetensors file")
+    new = f"{os.path.splitext(path)[0]}.safetensors"
+    return ValueError(
+        f"{path} is no safetensors file but a pickle, as torch.save makes them; to make one of it, where torch is: "
+        f"safetensors.torch.save_file(torch.load({path!r}), {new!r})"
+    )
 
 
 def _place(path: str, name: str, entry: Any, start: int) -> Place:

@@ -26,7 +26,8 @@ from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
-from gt.worker.core import Send, Worker
+from gt.worker.answering import Send
+from gt.worker.core import Worker
 from gt.worker.engines import Engine, make_engine
 from gt.worker.plane_local import Board, LocalPlane
 

@@ -7,7 +7,7 @@ from collections import Counter
 from gt.dispatcher.layouts import Held, Layout, Lost
 from gt.dispatcher.state import Client, Worker
 from gt.testing import Cluster
-from gt.wire.messages import FIRST_LOCAL
+from gt.wire.messages import FIRST_LOCAL, WINDOW, Submit
 from gt.worker.space import ODD
 
 
@@ -35,9 +35,11 @@ def _worker(worker: Worker) -> None:
 
 
 def _client(client: Client, workers: dict[int, Worker]) -> None:
-    waiting = sum(submit.weight for submit, _ in client.queue)
+    waiting = sum(submit.weight for submit, _ in client.queue if isinstance(submit, Submit))
     given = sum(weight for w in workers.values() for owner, weight, _, _ in w.given if owner == client.id)
-    assert client.received - client.done == waiting + given
+    unasked = sum(crew.weight for crew in client.crews.values())
+    assert client.unasked == unasked <= WINDOW // 8
+    assert client.received - client.done == waiting + given + unasked
     assert 0 <= client.told_done <= client.done <= client.received
     assert client.home is None or client.id in workers[client.home].admitted
     assert set(client.told) == {w.id for w in workers.values() if client.id in w.admitted}
@@ -90,12 +92,15 @@ def settled(cluster: Cluster) -> None:
             assert space.outgoing is None
             assert set(space.transfers) <= {t for t, where in client.transfers.items() if where is known.layout}
             told = {code for code in space.codes if code < FIRST_LOCAL}
+            groups = set(space.groups) - set(by_id[known.id].mover._lost)
+            assert groups == {n for members, n in client.book.groups.items() if known.id in members}
+            assert not space.farewells
             assert told == {code for code in client.told[known.id] if code in client.codes}
 
 
 def _settled_client(client: Client, workers: dict[int, Worker]) -> None:
     if workers:
         assert not client.queue
-        assert client.received == client.done
+        assert client.received == client.done + client.unasked
     assert not client.reads
     assert not client.parts

@@ -22,6 +22,7 @@ from tests.worlds import to_torch
 FAMILIES = {
     "float32": (torch.float32, False),
     "int64": (torch.int64, False),
+    "uint8": (torch.uint8, False),
     "bool": (torch.bool, False),
     "mixed": (torch.float32, False),
     "gradients": (torch.float64, True),
@@ -69,7 +70,8 @@ def _tensors(x: Any) -> Iterator[torch.Tensor]:
 
 #: Random values, or what memory held: torch's are not ours, and only their types are compared.
 RANDOM = frozenset((
-    "bernoulli", "empty", "empty_like", "multinomial", "new_empty", "nn.functional.alpha_dropout",
+    "bernoulli", "cauchy", "empty", "empty_like", "exponential", "geometric", "log_normal", "multinomial", "new_empty",
+    "nn.functional.alpha_dropout",
     "nn.functional.dropout", "nn.functional.dropout1d", "nn.functional.dropout2d", "nn.functional.dropout3d",
     "nn.functional.feature_alpha_dropout", "nn.functional.rrelu", "normal", "rand", "rand_like", "randint",
     "randint_like", "randn", "randn_like", "randperm", "uniform",
@@ -86,6 +88,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "where": lambda x, condition, other: gt.where(condition, x, other),
     "zero_": lambda x: x.clone().zero_(),
     **{f"polygamma_polygamma_n_{i}": lambda x, n: gt.polygamma(n, x) for i in range(5)},
+    "special_polygamma_special_polygamma_n_0": lambda x, n, **how: gt.special.polygamma(n, x),
 }
 
 

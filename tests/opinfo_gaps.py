@@ -49,7 +49,11 @@ _DROPPED = "what is dropped is drawn, and torch's draws are not ours"
 GAPS = [
     *(
         Gap("addbmm", family, _WIDER, lambda case: case.input.ndim < 2, "Tensor.addbmm_")
-        for family in ("float32", "int64", "gradients")
+        for family in ("float32", "int64", "uint8", "gradients")
+    ),
+    *(
+        Gap(f"nn_functional_interpolate_{mode}", "uint8", "rounded on a CPU alone; a GPU's torch refuses it too")
+        for mode in ("bilinear", "bicubic")
     ),
     Gap("bernoulli", "gradients", "a draw has no gradient; torch's has one that is zero"),
     Gap("cov", "errors", _VALUES, _negative),

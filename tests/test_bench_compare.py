@@ -23,7 +23,6 @@ def record(device="NVIDIA H200", gpus=8, rate=1000.0, engine="ddp", joules=0.5, 
     made = {
         "wall_s": 10.0,
         "samples_per_s": rate,
-        "samples_per_s_interval_95": [rate * 0.98, rate * 1.02],
         "tokens_per_s": rate * 512,
         "timing": steps,
         "mfu": {"mfu": 0.4},
@@ -99,6 +98,14 @@ def test_throughput_in_all_and_a_gpu(folder, capsys):
 def test_intervals_that_overlap_are_marked(folder, capsys):
     save(folder, "bench_C_8gpu", record(rate=1010.0))
     assert "1.010 ~" in compare(capsys, folder)
+
+
+def test_the_interval_is_around_the_throughput_it_is_of():
+    data = record(rate=1000.0)
+    # every tenth step takes twice as long: it counts, and the median would not know of it
+    data["results"]["summary"]["timing"] = timing.summary(([0.25] * 9 + [0.5]) * 10)
+    low, high = comparing.Result("a", data).interval
+    assert 900 < low < 1000 < high < 1100
 
 
 @pytest.mark.parametrize("costs", [["3.00", "5.50"], ["B=5.50", "A_8gpu=3"]])

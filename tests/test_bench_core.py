@@ -165,6 +165,21 @@ def test_the_bootstrap_interval_holds_the_median_and_repeats():
     assert timing.median_interval([1.0, 2.0]) is None
 
 
+def test_the_interval_of_the_mean_knows_of_slow_samples():
+    samples = ([1.0] * 9 + [2.0]) * 10
+    low, high = timing.mean_interval(samples)
+    assert low < 1.1 < high
+    assert timing.median_interval(samples) == (1.0, 1.0)
+
+
+def test_laps_follow_each_other_without_a_wait(monkeypatch):
+    now = iter([1.0, 1.5, 3.5, 4.0])
+    monkeypatch.setattr(timing, "_mark", lambda device: next(now))
+    did = []
+    assert timing.laps(lambda: did.append(0), iters=3, device=torch.device("cpu")) == [0.5, 2.0, 0.5]
+    assert len(did) == 3
+
+
 def test_measure_counts_warm_up_in_steps_and_times_only_the_act():
     calls = []
     samples = timing.measure(

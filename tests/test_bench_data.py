@@ -220,7 +220,18 @@ def test_who_has_all_ranks_reads_their_batches_in_their_order(samples, batch, ra
 
 def test_a_short_batch_is_no_step_of_the_statistics():
     spans = loader.plan(10, 4, 0, 1)
-    assert measuring.full_steps(spans, [1.0, 1.0, 0.1]) == [1.0, 1.0]
+    assert measuring.full_laps(spans, [(1, 1.0), (1, 1.2), (1, 0.1)]) == [(1, 1.0), (1, 1.2)]
+
+
+def test_samples_are_of_as_many_steps_each_as_they_say():
+    spans = loader.plan(38, 4, 0, 1)  # nine full and a short one
+    laps = measuring.full_laps(spans, [(4, 4.0), (4, 6.0), (1, 9.0), (1, 0.1)])
+    assert laps == [(4, 4.0), (4, 6.0)]
+    taken = measuring.step_times(laps)
+    assert (taken["samples_s"], taken["steps_per_sample"], taken["p50_s"]) == ([1.0, 1.5], 4, 1.25)
+    # means of four steps vary half as much as the steps, which are what is judged
+    assert measuring.step_variation(taken) == pytest.approx(2 * taken["cv"])
+    assert measuring.slowest([laps, [(4, 5.0), (4, 5.0)]]) == [(4, 5.0), (4, 6.0)]
 
 
 def test_the_loader_waits_and_says_how_long_and_passes_errors_on(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -48,6 +49,16 @@ def test_a_record_is_valid_at_every_step(tmp_path):
     assert results.load(run.path) == states[2]
 
 
+def test_what_lies_beside_a_record_may_be_missing(tmp_path, capsys):
+    def half(path):
+        path.write_text("half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert results.beside(tmp_path / "a.png", half) is None
+    assert "not written: " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_record_never_writes_over_another(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "utc_now", lambda: "2026-01-01T00:00:00Z")
     first, second = record(tmp_path), record(tmp_path)
@@ -66,15 +77,16 @@ def test_only_the_first_end_counts(tmp_path):
     assert (data["status"], data["error"], data["verdict"]["valid"]) == ("interrupted", "SIGINT", False)
 
 
-def test_a_write_that_fails_leaves_the_last_state(tmp_path, monkeypatch):
+@pytest.mark.parametrize("act", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_last_state(act, tmp_path, monkeypatch):
     run = record(tmp_path)
     run.put("a", "b", value=1)
 
     def full(*_):
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(results.os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr(results.os, act, full)
+    with pytest.raises(results.Unwritable, match=r"No space left .* holds what was measured before"):
         run.put("a", "c", value=2)
     assert json.loads(run.path.read_text())["results"] == {"a": {"b": 1}}
     assert [path.name for path in tmp_path.iterdir()] == [run.path.name]

@@ -221,7 +221,7 @@ def test_skipped_steps_are_counted_by_what_the_optimizer_did():
     for _ in range(3):
         engine.step(batch)
     steps = engine.finish()
-    assert (steps.skipped, len(steps.seconds), len(steps.losses)) == (3, 3, 3)
+    assert (steps.skipped, len(steps.laps), len(steps.losses)) == (3, 3, 3)
     engine.close()
 
 
@@ -266,17 +266,15 @@ def test_memory_of_gt_is_that_of_its_workers():
 
 
 def losses_of_torch(config, steps):
-    """The losses the run on one rank must show, from the same engine by hand."""
+    """The losses of a run on one rank, from the same engine by hand."""
     engine, spec = TorchEngine(config, ALONE), benchmark._spec(config)
-    data = loader.Loader(dataset.InMemory(spec), loader.plan(34, 4, 0, 1), engine.stage)
-    engine.begin()
-    for _, batch in data.first(1):
-        engine.step(batch)
+    data = loader.Loader(dataset.InMemory(spec), loader.plan(config.num_samples, 4, 0, 1), engine.stage)
+    engine.begin(steps)
     for _, batch in data.first(steps):
         engine.step(batch)
     found = engine.finish().losses
     engine.close()
-    return found[1:]
+    return found
 
 
 # -- real runs -----------------------------------------------------------------------------
@@ -309,6 +307,8 @@ def test_ddp_and_fsdp_on_two_ranks(tmp_path, two_ranks):
     assert made["mfu"]["mfu"] is None
     assert made["communication"]["step_s"] > 0
     assert ddp["results"]["data"]["written"] == 2
+    (table,) = folder.glob("results/bench_CPU_2ranks_*.txt")
+    assert "verdict:" in table.read_text()
     shutil.copytree(folder / "data", tmp_path / "data")
 
     half = ["--engine", "fsdp", "--amp-dtype", "fp16", "--page-cache", "keep"]
@@ -339,23 +339,31 @@ def test_gt_on_two_workers_sees_the_losses_of_ddp_on_two_ranks(tmp_path, two_ran
         assert ours["samples_per_s_per_rank"] == pytest.approx(34 / ours["wall_s"] / 2)
         assert ours["io"]["logical_bytes"] == theirs["io"]["logical_bytes"]
         assert ours["losses"] == pytest.approx(theirs["losses"], abs=1e-4)
+    one_table_shows_both(tmp_path, folder / "results", tmp_path / "results")
 
 
-def test_gt_sees_the_losses_of_torch_and_one_table_shows_both(tmp_path):
-    run(tmp_path, *TINY, "--engine", "gt", "--results-dir", "both")
-    run(tmp_path, *TINY, "--results-dir", "both")
-    gt, ddp = (results.load(p) for p in sorted(tmp_path.glob("both/*.json")))
-    assert (gt["config"]["engine"], ddp["config"]["engine"]) == ("gt", "ddp")
-    expected = losses_of_torch(tiny(), 18)
-    for data in (gt, ddp):
-        assert data["status"] == "complete"
-        found = [loss for e in data["results"]["epochs"].values() for loss in e["losses"]]
-        assert found == pytest.approx(expected, rel=1e-4)
-    script = [sys.executable, str(FOLDER / "compare_results.py"), "both", "--html", "out.html"]
+def one_table_shows_both(tmp_path, *folders):
+    script = [sys.executable, str(FOLDER / "compare_results.py"), *map(str, folders), "--html", "out.html"]
     done = subprocess.run(script, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert " gt " in done.stdout
+    assert " ddp " in done.stdout
     assert (tmp_path / "out.html").read_text().count("<tr>") == 3
+
+
+def test_gt_sees_the_losses_of_torch(tmp_path):
+    config = tiny("--num-samples", "90", "--epochs", "1")  # 22 full steps and a short one
+    engine, data = engine_gt.GtEngine(config, engine_gt.world()), benchmark._spec(config)
+    batches = loader.Loader(dataset.InMemory(data), loader.plan(90, 4, 0, 1), engine.stage)
+    engine.begin(23)
+    for _, batch in batches:
+        engine.step(batch)
+    steps = engine.finish()
+    engine.close()
+    # blocks of a tenth of the steps, and the short batch in one of its own
+    assert [count for count, _ in steps.laps] == [2] * 11 + [1]
+    assert sum(seconds for _, seconds in steps.laps) <= steps.wall
+    assert steps.losses == pytest.approx(losses_of_torch(config, 23), rel=1e-4)
 
 
 def test_what_one_rank_cannot_do_ends_all_with_its_code(tmp_path):
@@ -413,6 +421,12 @@ def test_ctrl_c_while_data_are_written_leaves_whole_shards(tmp_path):
     assert left == ["dataset.json", *shards]
     assert len(shards) < 100
     assert {(folder / name).stat().st_size for name in shards} == {spec.bytes // 100}
+
+
+def test_an_interpreter_without_torch_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    assert launch.main([]) == 2
+    assert f"{sys.executable} has no torch" in capsys.readouterr().err
 
 
 def test_the_engines_share_one_protocol():

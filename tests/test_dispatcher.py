@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import gt
 from gt.client.emit import call, create
 from gt.dispatcher.actions import Close, Send, SendAll
 from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Dispatcher
@@ -52,6 +53,7 @@ from gt.wire.messages import (
     WorkerInfo,
     WorkerStats,
 )
+from tests.invariants import always
 
 WORKER, OTHER, CLIENT, SECOND = b"worker", b"other worker", b"client", b"second client"
 SMALL, LARGE = TensorType((2,), DTYPES["float32"]), TensorType((1_000_000,), DTYPES["float32"])
@@ -177,10 +179,10 @@ def test_a_program_is_forwarded_with_the_definitions_it_uses() -> None:
     stream = [FULL, 0, 1, 2.5, ADD, 0, 2, 1, 1, -1]
     assert sent(desk.submit(CLIENT, *stream), WORKER) == [
         Admit(1, "here"),
-        Execute(1, DEFINITIONS[:2], stream, len(stream)),
+        Execute(1, DEFINITIONS[:2], stream, 1),
     ]
     again = [ADD, 0, 3, 2, 2, FETCH, 1, 3]
-    assert sent(desk.submit(CLIENT, *again), WORKER) == [Execute(1, [], again, len(again))]
+    assert sent(desk.submit(CLIENT, *again), WORKER) == [Execute(1, [], again, 1)]
     assert set(desk.client(CLIENT).tensors) == {2, 3}
     assert desk.client(CLIENT).reads == {1: {0}}
 
@@ -254,7 +256,8 @@ def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
     assert [len(e.stream) for e in executes] == [0, len(stream)]
     for execute in executes:
         assert len(encode(execute)) < MAX_FRAME
-        desk.say(WORKER, Done(1, execute.weight, 10))
+    assert [execute.confirm for execute in executes] == [False, True]
+    desk.say(WORKER, Done(1, executes[1].crew, 10))
     assert desk.client(CLIENT).done == 4 + len(stream)
 
 
@@ -467,7 +470,7 @@ class Floor:
         micros = sum(self.truth[code] for code in _codes(m.stream))
         self.now += micros
         self.used[m.client] = self.used.get(m.client, 0.0) + micros
-        self._collect(self.desk.say(WORKER, Done(m.client, m.weight, int(micros))))
+        self._collect(self.desk.say(WORKER, Done(m.client, m.crew, int(micros))))
         return m.client
 
     def run(self, micros: float) -> None:
@@ -629,6 +632,54 @@ def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> No
         run_ahead()
     assert WINDOW < session._sent - session._done <= WINDOW + 2000
     assert len(session.words) < 2000
+
+
+def test_many_workers_are_asked_to_confirm_now_and_then() -> None:
+    """Not each time: and still nobody ever waits for credit that only the clock brings."""
+    cluster = Cluster(16, backend="numpy")
+    asked: list[Execute] = []
+    act = cluster._act
+
+    def listen(actions: list[Any]) -> None:
+        asked.extend(a.message for a in actions if isinstance(a, SendAll) and isinstance(a.message, Execute))
+        act(actions)
+
+    cluster._act = listen  # type: ignore[method-assign]
+    gt.auto_shard()
+    try:
+        with cluster.client() as session:
+            x = y = gt.ones(64, 2)
+            for _ in range(15000):
+                y = y + x
+            session.flush()
+            assert session._sent > 1.1 * WINDOW
+            assert y.sum().item() == 128 * 15001
+    finally:
+        gt.auto_shard(False)
+    assert cluster.now == 0.0
+    assert len(asked) > 50
+    assert sum(m.confirm for m in asked) < 0.6 * len(asked)
+
+
+def test_what_nobody_was_asked_for_is_no_burden_when_a_worker_is_gone() -> None:
+    cluster = Cluster(16, backend="numpy")
+    cluster.after_step = always
+    gt.auto_shard()
+    try:
+        with cluster.client() as session:
+            x = gt.ones(64, 2)
+            session.flush()
+            cluster.settle()
+            client = cluster.dispatcher.clients[session.id]
+            assert client.unasked
+            cluster.kill_worker(next(iter(cluster.workers)))
+            cluster.settle()
+            assert client.received == client.done
+            with pytest.raises(gt.WorkerLost):
+                x.sum().item()
+            assert gt.ones(64, 2).sum().item() == 128
+    finally:
+        gt.auto_shard(False)
 
 
 def test_who_ignores_its_credit_is_refused() -> None:

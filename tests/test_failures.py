@@ -403,6 +403,18 @@ def test_a_failure_nobody_reads_is_told_at_the_end(system):
     assert "1 instruction(s) failed whose results were never read" in client.output
 
 
+def test_the_last_instruction_that_fails_is_told_in_one_line(stack):
+    """Its program ends before a worker has seen it."""
+    client = script("import gt; table = gt.nn.Embedding(4, 2); y = table(gt.tensor([9])) * 2", stack=stack)
+    assert client.end() == 0
+    (line,) = client.lines
+    assert line.startswith(
+        "[gt] 1 instruction(s) failed whose results were never read; the first: embedding(float32[4,2]"
+    )
+    assert "index out of range" in line
+    assert ", asked for at <string>:1" in line
+
+
 def test_ctrl_c_during_a_read_leaves_a_usable_session(system):
     client = system.client(
         """

@@ -449,7 +449,15 @@ def test_bad_calls_say_why(call: Any, error: Any, text: str) -> None:
 def test_the_table_has_every_function() -> None:
     tried = {c.name for c in CASES}
     others = {"gumbel_softmax", "upsample", "triplet_margin_with_distance_loss", "feature_alpha_dropout"}
-    others |= {"channel_shuffle", "multi_margin_loss", "multilabel_margin_loss"}  # by `tests.test_opinfo`
+    others |= {
+        "channel_shuffle",
+        "multi_margin_loss",
+        "multilabel_margin_loss",
+        "pdist",
+        "lp_pool1d",
+        "lp_pool2d",
+        "lp_pool3d",
+    }  # by `tests.test_opinfo`
     drawn = {"dropout1d", "dropout2d", "dropout3d"}
     forms = {n for n in F.__all__ if n.endswith(("_", "_with_indices"))} | {"adaptive_max_pool3d"}
     assert set(F.__all__) == tried | others | drawn | forms

@@ -94,7 +94,7 @@ def test_why_it_lies_there(session: Session) -> None:
     assert "made by matmul(float32[50,40], float32[40,60])" in told
     assert "by all_gather; about " in told
     assert "a copy is kept as R on workers 0,1" in gt.debug.explain(w) + gt.debug.explain(x)
-    assert gt.debug.explain(gt.ones(1)).startswith("float32[1] lies as worker 0\nworker 0: made there")
+    assert gt.debug.explain(gt.ones(1)).startswith("float32[1] lies whole on worker 0\nit was made there")
 
 
 def test_what_is_lost_says_so(cluster: Cluster, session: Session) -> None:

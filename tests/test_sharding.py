@@ -72,6 +72,7 @@ def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @seeds(60)
 def test_values_do_not_depend_on_how_they_are_cut(seed: int, small: Any, signals: list[str]) -> None:  # noqa: F811
+    small(seed)
     play = CutPlay(seed, signals)
     for _ in range(60):
         play.act()
@@ -94,6 +95,7 @@ class CutDeaths(Deaths):
 
 @seeds(60)
 def test_workers_die_while_tensors_move(seed: int, small: Any, signals: list[str]) -> None:  # noqa: F811
+    small(seed)
     play = CutPlay(seed, signals)
     deaths = CutDeaths(play)
     for _ in range(60):
@@ -104,6 +106,7 @@ def test_workers_die_while_tensors_move(seed: int, small: Any, signals: list[str
 
 @seeds(40)
 def test_clients_die_while_tensors_move(seed: int, small: Any, signals: list[str]) -> None:  # noqa: F811
+    small(seed)
     play = CutPlay(seed, signals)
     deaths = CutDeaths(play)
     for _ in range(60):

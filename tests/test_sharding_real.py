@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -96,3 +97,35 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
         z = gt.ones(100, 10)
     assert z.sum().item() == 1000
     assert (z.T @ z)[0, 0].item() == 100
+
+
+def test_groups_that_are_used_no_more_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty meshes of four workers, and some of them again: sockets and threads stay as many as a few groups need."""
+    monkeypatch.setenv("GT_BACKEND", "numpy")
+    gt.gpu_workers(4)
+    try:
+        meshes = [m for n in (2, 3, 4) for m in itertools.permutations(range(4), n)]
+        pids = [w.pid for w in connect.session().workers]
+        x = gt.arange(60).float()
+        counted = []
+        for number, mesh in enumerate([*meshes, *meshes[:20]]):
+            gt.register_config("some", gt.SignalConfig(shard=gt.ShardConfig(0, list(mesh))))
+            with gt.signal.context("some"):
+                y = gt.signal.tensor(x, "some") * 2
+            assert y.sum().item() == 3540
+            if number % 20 == 19:
+                counted.append(_settled(pids))
+        assert max(map(max, counted)) < 450
+        assert max(counted[-1]) < max(counted[1]) + 40
+    finally:
+        gt.load_config(None)
+        gt.disconnect()
+
+
+def _settled(pids: list[int]) -> list[int]:
+    """Descriptors and threads of each: groups are let go of in the background."""
+    before: list[int] = []
+    while before != (now := [len(os.listdir(f"/proc/{pid}/{what}")) for pid in pids for what in ("fd", "task")]):
+        before = now
+        time.sleep(0.2)
+    return now

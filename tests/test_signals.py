@@ -98,7 +98,7 @@ def emitted(session: Session) -> list[tuple[str, str]]:
     """(op, signal) of every instruction, in order."""
     session.flush()
     made = []
-    for stream, known in session.recent:
+    for stream, known, _ in session.recent:
         i = 0
         while i < len(stream):
             if stream[i] < 16:
@@ -583,7 +583,7 @@ def test_parameters_are_laid_out_by_name_once(write: Any, heard: Heard) -> None:
     model(x)
     laid_out = []
     session.flush()
-    for stream, known in session.recent:
+    for stream, known, _ in session.recent:
         for i, word in enumerate(stream):
             if word in known and known[word][0].op.name == "placed" and stream[i + 2] in ids:
                 assert known[word][0].into

@@ -551,7 +551,9 @@ REFUSED = [
     ("gt.randint(5, 3, (2,))", gt.ShapeError, "randint(5, 3, (2,)): there is no integer from 5 to below 3"),
     ("x.to('nowhere')", gt.DTypeError, "'nowhere' is no device; leave it out, or say 'cpu' or 'cuda'"),
     ("gt.zeros(2, 3).item()", gt.ShapeError, None),
-    ("gt.foo", AttributeError, "gt.foo is not there yet, if torch has it (torch.foo); see docs/ops.md"),
+    ("gt.vmap", AttributeError, "gt.vmap is not there yet (torch.vmap); see the op page, docs/ops.md"),
+    ("gt.relux", AttributeError, "gt.relux does not exist, nor does torch.relux; did you mean gt.relu?"),
+    ("gt.Linear", AttributeError, "gt.Linear does not exist, nor does torch.Linear; did you mean gt.nn.Linear?"),
 ]
 
 

@@ -7,6 +7,8 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.core import results
+
 Series = Mapping[str, tuple[Sequence[float], Sequence[float | None]]]
 
 
@@ -25,7 +27,7 @@ def _axes(path: pathlib.Path, title: str, xlabel: str, ylabel: str) -> Iterator[
     axes = figure.add_subplot()
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     yield axes
-    figure.savefig(path, dpi=120)
+    results.beside(path, lambda to: figure.savefig(to, dpi=120))
 
 
 def lines(

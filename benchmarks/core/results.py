@@ -12,21 +12,23 @@ import math
 import os
 import pathlib
 import re
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.core import verdict
 from benchmarks.core.environment import utc_now
+from benchmarks.core.ranks import Problem
 
 VERSION = "1.0"
 SCHEMA = pathlib.Path(__file__).with_name("result.schema.json")
 STATUSES = ("running", "complete", "interrupted", "failed")
 
 
-class Unwritable(Exception):
-    """The folder for results cannot be written to."""
+class Unwritable(Problem):
+    """The folder for results cannot be written to, or no longer."""
 
 
 class Record:
@@ -95,8 +97,12 @@ class Record:
         return json.dumps(finite(self.data), indent=1, allow_nan=False) + "\n"
 
     def _write(self) -> None:
-        with _Temporary(self.path.parent, self._text()) as temporary:
-            os.replace(temporary, self.path)
+        try:
+            with _Temporary(self.path.parent, self._text()) as temporary:
+                os.replace(temporary, self.path)
+        except OSError as error:
+            why = f"{self.path}: {error.strerror}; it holds what was measured before"
+            raise Unwritable(f"{why}; give another folder with --output-dir") from error
 
 
 class _Temporary:
@@ -104,17 +110,32 @@ class _Temporary:
 
     def __init__(self, folder: pathlib.Path, text: str) -> None:
         handle, self.name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o644)
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), 0o644)
+        except OSError:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> str:
         return self.name
 
     def __exit__(self, *_: object) -> None:
         pathlib.Path(self.name).unlink(missing_ok=True)
+
+
+def beside(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> pathlib.Path | None:
+    """A file beside a record, for people: where it cannot be written that is said, and the record is none the worse."""
+    try:
+        write(path)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        print(f"not written: {path}: {error.strerror}", file=sys.stderr, flush=True)
+        return None
+    return path
 
 
 def writable(folder: str | os.PathLike[str]) -> pathlib.Path:

@@ -1,11 +1,13 @@
 """Samples of a repeated act, and what may be said of them.
 
-The device is synchronised at both ends of every sample, or events in its stream are read once all is done. What makes
-ranks start together (``before``) stands outside the timed part. Warm-up is counted in steps and thrown away.
+The device is synchronised at both ends of every sample, or of a series of them, within which events in its stream are
+read once all is done. What makes ranks start together (``before``) stands outside the timed part. Warm-up is counted in
+steps and thrown away.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -75,6 +77,29 @@ def _by_events(act: Act, iters: int, device: torch.device, before: Act, after: A
     return [begun.elapsed_time(ended) / 1e3 for begun, ended in pairs]
 
 
+def laps(act: Act, *, iters: int, device: torch.device) -> list[float]:
+    """Seconds from the end of one act to the end of the next, as they follow each other without anyone waiting.
+
+    The device is idle before the first and after the last; where each ends in between, its own events say.
+    """
+    synchronize(device)
+    marks = [_mark(device)]
+    for _ in range(iters):
+        act()
+        marks.append(_mark(device))
+    synchronize(device)
+    pairs = itertools.pairwise(marks)
+    return [a.elapsed_time(b) / 1e3 if device.type == "cuda" else b - a for a, b in pairs]
+
+
+def _mark(device: torch.device) -> Any:
+    if device.type != "cuda":
+        return time.perf_counter()
+    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
 def percentile(samples: Sequence[float], percent: float) -> float:
     """With linear interpolation between the two nearest samples."""
     return float(np.percentile(np.asarray(samples), percent))
@@ -88,13 +113,22 @@ def variation(samples: Sequence[float]) -> float | None:
     return statistics.stdev(samples) / mean if mean else None
 
 
-def median_interval(samples: Sequence[float], seed: int = 0, rounds: int = 1000) -> tuple[float, float] | None:
+def median_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
     """The 95 % bootstrap interval of the median; the seed makes it the same each time."""
+    return _interval(samples, np.median, seed)
+
+
+def mean_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
+    """The same of the mean: that of a throughput, into which every step goes, the slow ones too."""
+    return _interval(samples, np.mean, seed)
+
+
+def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) -> tuple[float, float] | None:
     if len(samples) < 3:
         return None
     values = np.asarray(samples)
     drawn = np.random.default_rng(seed).integers(0, len(values), (rounds, len(values)))
-    low, high = np.percentile(np.median(values[drawn], axis=1), [2.5, 97.5])
+    low, high = np.percentile(of(values[drawn], axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 

@@ -1,6 +1,7 @@
 """Which algorithm NCCL took, as far as it says: by the variable that forces one, or by its log of tuning decisions.
 
-The log costs a line of text a call, so it is on only if asked for (``--nccl-log``) or set by the user.
+The log costs a line of text a call, so it is on only if asked for (``--nccl-log``) or set by the user. All-to-all and
+transfers are sends and receives, of which it says nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import tempfile
 #: NCCL's numbers, in releases that print numbers
 NAMES = ["Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"]
 PROTOCOLS = ["LL", "LL128", "Simple"]
-LINE = re.compile(r"(\w+): \d+ Bytes -> Algo (\w+) proto (\w+)|\d+ Bytes -> Algo (\w+) proto (\w+)", re.I)
+LINE = re.compile(r"(\d+) Bytes -> Algo (\w+) proto (\w+)", re.I)
+#: what makes the ranks start together is an all-reduce of one number, and no choice for what is measured
+BARRIER = 8
 
 
 def switch_on() -> None:
@@ -26,7 +29,7 @@ def switch_on() -> None:
 
 def parse(text: str) -> list[str]:
     """The choices in a piece of the log, without repetition: ``Ring/Simple``."""
-    found = [(match[2] or match[4], match[3] or match[5]) for match in LINE.finditer(text)]
+    found = [(algorithm, way) for count, algorithm, way in LINE.findall(text) if int(count) > BARRIER]
     return list(dict.fromkeys(f"{_name(a, NAMES)}/{_name(p, PROTOCOLS)}" for a, p in found))
 
 

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import pathlib
+import time
 
 import torch
+import torch.distributed as dist
 
-NOTICE = "resident set of the process: what malloc keeps after freeing is in it; the counted split is exact"
+from benchmarks.core.ranks import World
+
+#: seconds until NCCL's watchdog has looked at what is done
+WATCHDOG = 0.5
+NOTICE = "resident set of the process, in which freed memory stays: no split is read from it; the counted one is exact"
 
 
 class Gauge:
@@ -46,6 +53,10 @@ class Gauge:
             return torch.cuda.max_memory_allocated(self.device)
         return max(self._floor, kernel("/proc/self/status", "VmHWM"))
 
+    def needed(self) -> int:
+        """The most that had to be there since ``reset``: on a GPU with the gaps between tensors."""
+        return torch.cuda.max_memory_reserved(self.device) if self.cuda else self.peak()
+
     def capacity(self) -> int:
         if self.cuda:
             return torch.cuda.get_device_properties(self.device).total_memory
@@ -66,6 +77,21 @@ class Gauge:
             "allocation_retries": stats.get("num_alloc_retries", 0),
             "ooms": stats.get("num_ooms", 0),
         }
+
+
+def settle(world: World) -> None:
+    """What earlier work held is given back before something is read: all ranks together.
+
+    NCCL's group keeps the tensors of a collective nobody waited for, as DDP's are, until its watchdog has seen the end
+    and then another collective is called.
+    """
+    gc.collect()
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
+        time.sleep(WATCHDOG)
+        dist.barrier()
+        torch.cuda.synchronize(world.device)
+        torch.cuda.empty_cache()
 
 
 def trim() -> None:

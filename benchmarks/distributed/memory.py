@@ -17,10 +17,11 @@ import torch
 from benchmarks.core import formulas, verdict
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import World
-from benchmarks.distributed.gauge import Gauge
+from benchmarks.distributed.gauge import Gauge, settle
 from benchmarks.distributed.trainer import Trainer
 from benchmarks.distributed.training import Plan
 
+PARTS = ["parameters", "activations", "gradients", "optimizer_state", "at_rest"]
 #: multiples of the batch that the line goes through
 MULTIPLES = [1, 2, 4]
 RULES = ["shared_gpu", "allocation_retries"]
@@ -50,7 +51,10 @@ class Stages:
     rest: int
     peak: int
 
-    def split(self) -> dict[str, int]:
+    def split(self, exact: bool) -> dict[str, int | None]:
+        """Nothing is known of it by a resident set, in which freed memory stays for what comes next."""
+        if not exact:
+            return dict.fromkeys(PARTS)
         parameters = min(self.load, self.engine)
         return {
             "parameters": parameters,
@@ -64,7 +68,7 @@ class Stages:
 def stages(world: World, plan: Plan, engine: str) -> tuple[Stages, dict[str, int]]:
     """One step of a new model, read at every stage."""
     gauge = Gauge(world.device)
-    gc.collect()
+    settle(world)
     base = gauge.now()
     gauge.reset()
     read: list[int] = []
@@ -137,8 +141,8 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 def split(world: World, plan: Plan, engine: str) -> dict[str, Any]:
     """This rank's and the worst rank's."""
     read, counted = stages(world, plan, engine)
-    everyone = world.gather((asdict(read), read.split(), counted))
-    worst = [{key: max(other[place][key] for other in everyone) for key in everyone[0][place]} for place in range(3)]
+    everyone = world.gather((asdict(read), read.split(exact=world.device.type == "cuda"), counted))
+    worst = [{key: most(other[place][key] for other in everyone) for key in everyone[0][place]} for place in range(3)]
     return {
         "source": Gauge(world.device).source,
         "rank_0": {"stages_bytes": everyone[0][0], "split_bytes": everyone[0][1], "counted_bytes": everyone[0][2]},
@@ -146,26 +150,42 @@ def split(world: World, plan: Plan, engine: str) -> dict[str, Any]:
     }
 
 
+def most(values: Iterable[int | None]) -> int | None:
+    """Over the ranks, where they know."""
+    return max((value for value in values if value is not None), default=None)
+
+
 # -- the largest batch ---------------------------------------------------------------------
 
 
-def peak_of(world: World, plan: Plan, batch: int) -> int | None:
-    """The worst rank's peak in a step of a warm model, over what was held before it; None if one is out of memory."""
+@dataclass(frozen=True)
+class Peak:
+    """Of the worst rank in a step of a warm model, over what was held before it; null if one was out of memory."""
+
+    batch: int
+    #: by tensors
+    peak_bytes: int | None
+    #: what had to be there for them
+    needed_bytes: int | None
+
+
+def peak_of(world: World, plan: Plan, batch: int) -> Peak:
     gauge = Gauge(world.device)
-    gc.collect()
-    base = gauge.now()
+    settle(world)
+    gauge.reset()
+    base = gauge.now(), gauge.needed()
     try:
-        mine: int | None = _steady_peak(world, plan, batch, gauge) - base
+        mine: Any = [most - held for most, held in zip(_steady_peak(world, plan, batch, gauge), base, strict=True)]
     except (torch.cuda.OutOfMemoryError, MemoryError):
         mine = None
     gc.collect()
     if gauge.cuda:
         torch.cuda.empty_cache()
     found = world.gather(mine)
-    return None if None in found else max(found)
+    return Peak(batch, *([None, None] if None in found else map(max, zip(*found, strict=True))))
 
 
-def _steady_peak(world: World, plan: Plan, batch: int, gauge: Gauge) -> int:
+def _steady_peak(world: World, plan: Plan, batch: int, gauge: Gauge) -> tuple[int, int]:
     """The second step's: the first has no optimizer state while it computes."""
     trainer = Trainer(world, plan.shape, engine="ddp", batch=batch, dtype=plan.dtype, seed=plan.seed)
     try:
@@ -173,22 +193,22 @@ def _steady_peak(world: World, plan: Plan, batch: int, gauge: Gauge) -> int:
             gauge.reset()
             trainer.passes(trainer.batches.next(), synced=False)
             trainer.update()
-        return gauge.peak()
+        return gauge.peak(), gauge.needed()
     finally:
         trainer.close()
 
 
 def batch_fit(world: World, plan: Plan, bar: Progress) -> tuple[dict[str, Any], formulas.Line | None]:
-    """peak(b) = a + c b."""
+    """peak(b) = a + c b, of what had to be there: tensors alone promise a batch that the gaps have no room for."""
     batches = [plan.batch * multiple for multiple in MULTIPLES]
     # the first is thrown away: libraries load and workspaces are made with it
     measured = [peak_of(world, plan, batch) for batch in [batches[0], *batches]][1:]
     bar.step("fit", len(batches))
-    rows = [{"batch": b, "peak_bytes": p} for b, p in zip(batches, measured, strict=True)]
-    if None in measured:
-        why = f"out of memory at a batch of {batches[measured.index(None)]}; give a smaller --batch-size"
-        return {"rows": rows, "skipped": why}, None
-    fit = formulas.memory_fit(batches, [float(p or 0) for p in measured])
+    rows = [asdict(peak) for peak in measured]
+    failed = next((peak.batch for peak in measured if peak.needed_bytes is None), None)
+    if failed is not None:
+        return {"rows": rows, "skipped": f"out of memory at a batch of {failed}; give a smaller --batch-size"}, None
+    fit = formulas.memory_fit(batches, [float(peak.needed_bytes or 0) for peak in measured])
     named = {"intercept_bytes": fit.intercept, "bytes_per_sample": fit.slope, "r2": fit.r2}
     return {"rows": rows, "fit": named}, fit
 
@@ -203,17 +223,22 @@ def largest(world: World, plan: Plan, fit: formulas.Line, budget: int | None) ->
     if not predicted:
         why = "memory does not grow with the batch here" if predicted is None else "not even one sample fits the budget"
         return {**result, "verified": None, "skipped": why}
-    batch, tries = predicted, []
+    tries: list[Peak] = []
+    batch = predicted
     for _ in range(TRIES):
-        peak = peak_of(world, plan, batch)
-        tries.append({"batch": batch, "peak_bytes": peak})
+        tries.append(peak_of(world, plan, batch))
+        peak = tries[-1].peak_bytes
         if peak is not None and peak <= allowed * TOLERANCE[world.device.type]:
             break
         batch = max(1, int(batch * LOWER))
-    ran = tries[-1]["peak_bytes"] is not None
-    over = tries[0]["peak_bytes"] / (fit.intercept + fit.slope * predicted) if tries[0]["peak_bytes"] else None
-    return {**result, "verified": len(tries) == 1 and ran, "ran": batch if ran else None,
-            "measured_over_predicted": over, "tries": tries}  # fmt: skip
+    ran, first = tries[-1].peak_bytes is not None, tries[0].needed_bytes
+    return {
+        **result,
+        "verified": len(tries) == 1 and ran,
+        "ran": tries[-1].batch if ran else None,
+        "measured_over_predicted": first / (fit.intercept + fit.slope * predicted) if first else None,
+        "tries": [asdict(each) for each in tries],
+    }
 
 
 def allocator(world: World, since: dict[str, int]) -> dict[str, Any]:

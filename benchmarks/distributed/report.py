@@ -91,8 +91,9 @@ def memory(part: Part) -> Iterator[Table]:
         columns,
         [[key, *(text for e in engines for text in pair(e, key))] for key in keys],
     )
-    rows = [[row["batch"], size(row["peak_bytes"])] for row in part.get("batch_fit", {}).get("rows", [])]
-    yield "Peak by batch", ["batch", "peak"], rows
+    peaks = part.get("batch_fit", {}).get("rows", [])
+    rows = [[row["batch"], size(row["peak_bytes"]), size(row["needed_bytes"])] for row in peaks]
+    yield "Peak by batch", ["batch", "held by tensors", "needed, gaps included"], rows
     best = part.get("largest_batch", {})
     if "predicted" in best:
         words = ["budget", "predicted", "ran", "as predicted"]
@@ -176,5 +177,5 @@ def write(record: results.Record) -> None:
     lines = tables.verdict_lines(record.data["verdict"])
     wrong = results.problems(record.data)
     lines += [f"the record breaks its schema: {problem}" for problem in wrong or []]
-    record.path.with_suffix(".txt").write_text("\n".join([*texts, *lines, ""]))
+    results.beside(record.path.with_suffix(".txt"), lambda to: to.write_text("\n".join([*texts, *lines, ""])))
     print("\n".join([*lines, f"written: {record.path}"]), flush=True)

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,6 +31,10 @@ def with_ddp(model: nn.Module, world: World, dtype: torch.dtype, group: Any) -> 
 
 def with_fsdp(model: nn.Module, world: World, dtype: torch.dtype, group: Any) -> nn.Module:
     """Each block a unit of its own, the rest another; computed in the given type, reduced in fp32."""
+    # a second of imports, which runs of other parts do without
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     mesh = DeviceMesh.from_group(group or dist.group.WORLD, world.device.type)
     low = None if dtype == torch.float32 else dtype
     policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32 if low else None)
@@ -110,6 +112,8 @@ class Trainer:
         wrap, self._unsynced = ENGINES[engine]
         # under FSDP the parameters themselves are computed in the low type; autocast would cast again
         self._autocast = engine != "fsdp" and dtype != "fp32"
+        #: does it keep gradients that it was not let exchange, and add them to its next exchange?
+        self.keeps = engine == "fsdp"
         self.model: nn.Module = build(shape, world.device, seed)
         built()  # the model is there and the engine has not touched it
         self.model = wrap(self.model, world, self.dtype, group)
@@ -140,16 +144,29 @@ class Trainer:
         self.update()
 
     def steps(self, warmup: int, iters: int) -> list[float]:
-        """Seconds of each step, the wait for its data included; the waits of the timed ones are kept."""
-        timing.measure(self.step, warmup=warmup, iters=0, device=self.world.device)
+        """Seconds of each step, the wait for its data included; the waits of the timed ones are kept.
+
+        As in a training, nobody waits for the device between two steps: a pause of the host that the device does not
+        notice is none.
+        """
+        for _ in range(warmup):
+            self.step()
         self.batches.waits.clear()
-        scale = [self.scaler.get_scale()]
+        before = self._optimized()
+        samples = timing.laps(self.step, iters=iters, device=self.world.device)
+        self.skipped += iters - (self._optimized() - before)
+        return samples
 
-        def count_skipped() -> None:
-            scale.append(self.scaler.get_scale())
-            self.skipped += scale[-1] < scale[-2]
+    def _optimized(self) -> int:
+        """The optimizer's own count of its steps, which does not go on where fp16 skips one."""
+        state = next(iter(self.optimizer.state.values()), None)
+        return int(state["step"].item()) if state else 0
 
-        return timing.measure(self.step, warmup=0, iters=iters, device=self.world.device, after=count_skipped)
+    def forget(self, ids: torch.Tensor, *, synced: bool) -> None:
+        """The gradients of passes, exchanged or not."""
+        if self.keeps and not synced:
+            self.passes(ids)
+        self.optimizer.zero_grad(set_to_none=True)
 
     def close(self) -> None:
         """Frees what the model and its optimizer hold."""

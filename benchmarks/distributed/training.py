@@ -21,7 +21,7 @@ from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import World
 from benchmarks.core.sampler import Watch
 from benchmarks.distributed import comm
-from benchmarks.distributed.gauge import Gauge
+from benchmarks.distributed.gauge import Gauge, settle
 from benchmarks.distributed.models import Shape
 from benchmarks.distributed.trainer import Trainer
 
@@ -67,6 +67,7 @@ def throughput(world: World, plan: Plan, time: dict[str, Any]) -> dict[str, Any]
 
 def train(world: World, plan: Plan, engine: str, doubling: float | None) -> dict[str, Any]:
     """One engine: steps, then passes with and without synchronisation in turns."""
+    settle(world)
     if world.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(world.device)
     trainer = Trainer(world, plan.shape, engine=engine, batch=plan.batch, dtype=plan.dtype, seed=plan.seed)
@@ -127,11 +128,11 @@ def exposed(world: World, trainer: Trainer, plan: Plan) -> dict[str, Any]:
     """Forward and backward with and without gradients being exchanged, in turns, so that both see the same machine."""
     ids = trainer.batches.next()
     series: dict[bool, list[float]] = {True: [], False: []}
-    clear = lambda: trainer.optimizer.zero_grad(set_to_none=True)
     for turn in range(2 + plan.iters):
         for synced, samples in series.items():
             act = lambda synced=synced: trainer.passes(ids, synced=synced)
-            one = timing.measure(act, warmup=0, iters=1, device=world.device, before=world.barrier, after=clear)
+            one = timing.measure(act, warmup=0, iters=1, device=world.device, before=world.barrier)
+            trainer.forget(ids, synced=synced)
             samples += one if turn >= 2 else []  # the first turns warm up
     with_, without = (timing.summary(world.slowest(series[key]), plan.seed) for key in (True, False))
     seconds = with_["p50_s"] - without["p50_s"]

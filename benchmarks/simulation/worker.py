@@ -7,7 +7,7 @@ and their earlier ones are over. What is read back is zeros.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -20,6 +20,7 @@ from gt.wire.messages import (
     FETCH,
     FIRST_CODE,
     FIRST_LOCAL,
+    LEAVE,
     READ,
     RESET,
     Checked,
@@ -155,6 +156,8 @@ class Worker:
         self._counts: dict[int, int] = {}
         #: (what it was given, where it stopped in it, when it came)
         self._queue: deque[tuple[Execute, int, float]] = deque()
+        #: crew -> seconds nobody asked for yet
+        self._unsaid: defaultdict[int, float] = defaultdict(float)
         #: what the rest of its program waits for
         self._awaited: Meeting | None = None
         board.workers[id] = self
@@ -220,9 +223,11 @@ class Worker:
             stop = self._stream(message, start)
             if stop < len(message.stream):
                 self._queue.appendleft((message, stop, at))
-            else:
-                micros = int((self.clock - begun) * 1e6)
-                self._post(self.clock, Done(message.client, message.weight, micros), ())
+                continue
+            self._unsaid[message.crew] += self.clock - begun
+            if message.confirm:
+                micros = int(self._unsaid.pop(message.crew) * 1e6)
+                self._post(self.clock, Done(message.client, message.crew, micros), ())
 
     def _stream(self, m: Execute, i: int) -> int:
         stream: list[Any] = m.stream
@@ -310,6 +315,8 @@ class Worker:
             for old in [code for code in self._codes if code < below and (code >= FIRST_LOCAL) == own]:
                 del self._codes[old]
             return 2
+        if stream[i] == LEAVE:
+            return 2 if self._quiet() else 0
         assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
         request, id = stream[i + 1], stream[i + 2]
         if not self._land(id):

@@ -36,6 +36,13 @@ SUITE = "transformer"
 
 
 def main(guard: ranks.Guard) -> int:
+    try:
+        return _main(guard)
+    except results.Unwritable as error:
+        raise NoDisk(str(error).replace("--output-dir", "--results-dir")) from error
+
+
+def _main(guard: ranks.Guard) -> int:
     config = options()
     world = engine_gt.world() if config.engine == "gt" else ranks.start()
     guard.world = world
@@ -104,17 +111,14 @@ def file_stem(device: torch.device, name: str, size: int) -> str:
 
 
 def _record(config: Config, world: ranks.World, name: str) -> results.Record:
-    try:
-        return results.Record(
-            config.results_dir,
-            suite=SUITE,
-            name=file_stem(world.device, name, world.size),
-            world_size=world.size,
-            config=described(config, world, name),
-            environment=environment.record({"weights": config.seed, "tokens": config.seed}),
-        )
-    except results.Unwritable as error:
-        raise NoDisk(str(error).replace("--output-dir", "--results-dir")) from error
+    return results.Record(
+        config.results_dir,
+        suite=SUITE,
+        name=file_stem(world.device, name, world.size),
+        world_size=world.size,
+        config=described(config, world, name),
+        environment=environment.record({"weights": config.seed, "tokens": config.seed}),
+    )
 
 
 def described(config: Config, world: ranks.World, name: str) -> dict[str, Any]:
@@ -199,13 +203,21 @@ def _bar(shards: list[int], label: str) -> Any:
 def show(record: results.Record, made: dict[str, Any]) -> None:
     epochs = record.data["results"]["epochs"]
     columns = ["epoch", "wall s", "samples/s", "tokens/s", "step p50 ms", "p95 ms", "waiting for data", "loss", "I/O"]
-    tables.show(record.data["name"], columns, [_row(number, e) for number, e in epochs.items()])
-    for line in [*_lines(made), *tables.verdict_lines(record.data["verdict"])]:
-        print(line)
-    steps = {f"epoch {n}": (range(e["steps"]), e["timing"]["samples_s"]) for n, e in epochs.items()}
-    short = {name: (list(xs)[: len(ys)], [y * 1e3 for y in ys]) for name, (xs, ys) in steps.items()}
-    plots.lines(record.path.with_suffix(".png"), record.path.stem, "step", "step time (ms)", short)
+    rows = [_row(number, e) for number, e in epochs.items()]
+    words = [*_lines(made), *tables.verdict_lines(record.data["verdict"])]
+    tables.show(record.data["name"], columns, rows)
+    print("\n".join(words))
+    table = tables.render(record.data["name"], columns, rows)
+    results.beside(record.path.with_suffix(".txt"), lambda to: to.write_text("\n".join([table, *words, ""])))
+    lines = {f"epoch {n}": _line(e["timing"]) for n, e in epochs.items()}
+    plots.lines(record.path.with_suffix(".png"), record.path.stem, "step", "step time (ms)", lines)
     print(f"result: {record.path}", flush=True)
+
+
+def _line(taken: dict[str, Any]) -> tuple[list[int], list[float]]:
+    """Step times over the number of the step they end with."""
+    samples, per = taken["samples_s"], taken["steps_per_sample"]
+    return [per * (n + 1) for n in range(len(samples))], [seconds * 1e3 for seconds in samples]
 
 
 def _row(number: str, e: dict[str, Any]) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.core import formulas, results
 from benchmarks.core.formulas import GIB
 from benchmarks.core.ranks import BadInput
+from benchmarks.transformer.measuring import throughput_interval
 
 SUITE = "transformer"
 #: of the configuration: what must be equal for two throughputs to be of the same work
@@ -44,6 +45,11 @@ class Result:
     @property
     def throughput(self) -> float:
         return float(self.summary["samples_per_s"])
+
+    @property
+    def interval(self) -> list[float] | None:
+        """From the raw samples, so that records of every age are treated alike."""
+        return throughput_interval(self.throughput, self.summary["timing"])
 
 
 # -- reading -------------------------------------------------------------------------------
@@ -183,13 +189,13 @@ class Column:
 
 
 def _interval(result: Result, _: Result) -> str | None:
-    interval = result.summary["samples_per_s_interval_95"]
+    interval = result.interval
     return f"{interval[0]:,.4g} – {interval[1]:,.4g}" if interval else None
 
 
 def _ratio(result: Result, first: Result) -> str:
     """With a mark where the intervals of the two overlap: then they may as well be equal."""
-    a, b = (r.summary["samples_per_s_interval_95"] for r in (first, result))
+    a, b = first.interval, result.interval
     same = result is not first and a and b and a[0] <= b[1] and b[0] <= a[1]
     return f"{result.throughput / first.throughput:.3f}{' ~' if same else ''}"
 

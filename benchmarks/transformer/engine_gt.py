@@ -1,6 +1,10 @@
 """One training step on GT: the same model, weights, data and optimizer as torch's, on one worker or on many.
 
 On many, each has all parameters and its share of the batch, as under DDP: worker r that of rank r.
+
+Only a value that is read says when a step is over, and reading one waits for all that was asked for before it: the
+client is then ahead of nobody, and its own pauses (a garbage collection is one) stop the workers. So steps are timed in
+blocks that end with a read, and within a block the client runs ahead, as it does in a training.
 """
 
 from __future__ import annotations
@@ -9,7 +13,6 @@ import contextlib
 import os
 import socket
 import time
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -22,10 +25,8 @@ from benchmarks.transformer.model import build, build_torch
 from benchmarks.transformer.options import DTYPES, Config
 from benchmarks.transformer.problems import BadInput
 
-#: how many steps after its own a loss is read: GT runs ahead, and reading at once would stop it
-LAG = 2
-
-
+#: an epoch is cut into so many blocks, unless they would be longer than this
+BLOCKS, LONGEST = 10, 10
 #: the signal of batches: cut over the workers, however small they are
 DATA = "data"
 
@@ -97,14 +98,20 @@ class GtEngine:
     def stage(self, arrays: tuple[np.ndarray, ...]) -> Any:
         return arrays
 
-    def begin(self) -> None:
+    def begin(self, steps: int = 1) -> None:
         self._wait()
-        self._pending: deque[Any] = deque()
+        self._block = min(LONGEST, max(1, steps // BLOCKS))
+        #: losses of the block so far, and the samples of its batches
+        self._pending: list[Any] = []
+        self._samples = 0
         self._steps = Steps()
         self._begun = self._mark = time.perf_counter()
 
     def step(self, batch: Any, sync: bool = True) -> None:
         gt = self.gt
+        if len(batch[0]) != self._samples:  # a shorter batch is a block of its own
+            self._read()
+            self._samples = len(batch[0])
         with gt.signal.context(DATA) if self.world.size > 1 else contextlib.nullcontext():
             source, seen, target = map(gt.from_numpy, batch)
         precision = self.config.precision
@@ -118,15 +125,17 @@ class GtEngine:
         self.scaler.update()
         self._steps.skipped += self.scaler.get_scale() < before
         self._pending.append(loss.detach())
-        if len(self._pending) > LAG:
+        if len(self._pending) == self._block:
             self._read()
 
     def _read(self) -> None:
-        """A loss that is there says that its step is done."""
-        self._steps.losses.append(self._pending.popleft().item())
+        """The losses of the block; that they are there says that its steps are done."""
+        if not self._pending:
+            return
+        self._steps.losses += self.gt.stack(self._pending).tolist()
         now = time.perf_counter()
-        self._steps.seconds.append(now - self._mark)
-        self._mark = now
+        self._steps.laps.append((len(self._pending), now - self._mark))
+        self._pending, self._mark = [], now
 
     def _wait(self) -> None:
         """For a number that all workers have a part in: each has done all it had to do before."""
@@ -135,8 +144,7 @@ class GtEngine:
         parts.sum().item()
 
     def finish(self) -> Steps:
-        while self._pending:
-            self._read()
+        self._read()
         self._wait()
         self._steps.wall = time.perf_counter() - self._begun
         return self._steps

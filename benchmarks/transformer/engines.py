@@ -1,7 +1,7 @@
 """One training step on torch: alone, under DDP, or under FSDP2. `engine_gt.GtEngine` is the same on GT.
 
-An engine runs ahead of the device. It keeps a mark after each step; `finish` waits for the device and says how long
-each step took and what it lost.
+An engine runs ahead of the device. It keeps a mark after each step, or after several; `finish` waits for the device and
+says how long they took and what was lost.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Steps:
 
     #: seconds from the idle device before the first to the idle device after the last
     wall: float = 0.0
-    #: seconds, one a step, between the ends of two steps
-    seconds: list[float] = field(default_factory=list)
+    #: steps, and the seconds from the end of those before to the end of these: as few as the engine can tell apart
+    laps: list[tuple[int, float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     #: steps whose optimizer was skipped, as the loss scale of fp16 has it
     skipped: int = 0
@@ -40,7 +40,7 @@ class Engine(Protocol):
     parameters: int
 
     def stage(self, arrays: tuple[np.ndarray, ...]) -> Any: ...
-    def begin(self) -> None: ...
+    def begin(self, steps: int = 1) -> None: ...
     def step(self, batch: Any, sync: bool = True) -> None: ...
     def finish(self) -> Steps: ...
     def reset_memory(self) -> None: ...
@@ -74,8 +74,8 @@ class TorchEngine:
         torch.cuda.set_device(self.device)
         return [tensor.pin_memory() for tensor in made]
 
-    def begin(self) -> None:
-        """A new series of steps, from an idle device."""
+    def begin(self, steps: int = 1) -> None:
+        """A new series of so many steps, from an idle device."""
         self._wait()
         self._losses: list[torch.Tensor] = []
         self._before, self._tried = self._optimized(), self._taken
@@ -105,10 +105,10 @@ class TorchEngine:
         self._wait()
         wall = time.perf_counter() - self._begun
         pairs = zip(self._marks, self._marks[1:], strict=False)
-        seconds = [a.elapsed_time(b) / 1e3 if self.cuda else b - a for a, b in pairs]
+        laps = [(1, a.elapsed_time(b) / 1e3 if self.cuda else b - a) for a, b in pairs]
         skipped = (self._taken - self._tried) - (self._optimized() - self._before)
         losses = torch.stack(self._losses).tolist() if self._losses else []
-        return Steps(wall, seconds, losses, skipped)
+        return Steps(wall, laps, losses, skipped)
 
     def _autocast(self) -> Any:
         precision = self.config.precision

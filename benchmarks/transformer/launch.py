@@ -7,6 +7,7 @@ benchmark's is kept. GT is always one process, which starts a worker for each GP
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -28,6 +29,9 @@ def processes(single: bool) -> int:
 
 
 def main(arguments: list[str]) -> int:
+    if importlib.util.find_spec("torch") is None:
+        print(f"error: {sys.executable} has no torch: name one that has with PYTHON=…", file=sys.stderr)
+        return 2
     single = "--single" in arguments
     rest = [argument for argument in arguments if argument != "--single"]
     count = 1 if {"-h", "--help"} & set(rest) else processes(single)

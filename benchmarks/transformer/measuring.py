@@ -5,6 +5,7 @@ Warm-up is epochs and then steps that do not count. What the ranks saw is put to
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -72,7 +73,7 @@ class Run:
     def _pass(self, steps: int, label: str) -> Steps:
         """So many steps, from an idle device to an idle device."""
         every = max(1, steps // 100)
-        self.engine.begin()
+        self.engine.begin(steps)
         with Progress(label, steps, rank=self.world.rank) as bar:
             for number, (_, batch) in enumerate(self.loader.first(steps), 1):
                 self.engine.step(batch)
@@ -95,7 +96,7 @@ class Run:
             "waited_s": sum(self.loader.waited),
             "storage_bytes": None if read is None or now is None else now - read,
             "skipped": steps.skipped,
-            "seconds": full_steps(spans, steps.seconds),
+            "laps": full_laps(spans, steps.laps),
             "losses": steps.losses,
         }
         made = epoch(self.config, self.world.gather(mine), isinstance(source, OnDisk), source.spec.sample_bytes)
@@ -106,10 +107,10 @@ class Run:
 
     def _series(self, samples: int, sync: bool) -> float:
         batch = self.engine.stage(tensors(self.loader.source.read(0, samples * self.world.own)))
-        self.engine.begin()
+        self.engine.begin(STEPS)
         for _ in range(STEPS):
             self.engine.step(batch, sync=sync)
-        return statistics.median(self.engine.finish().seconds[1:])
+        return statistics.median(seconds / steps for steps, seconds in self.engine.finish().laps[1:])
 
     def _communication(self) -> dict[str, Any] | None:
         """What of a step is communication that computing does not hide: step(sync) - step(no_sync)."""
@@ -138,9 +139,24 @@ class Run:
 # -- what the ranks saw, put together ----------------------------------------------------------
 
 
-def full_steps(spans: list[Span], seconds: list[float]) -> list[float]:
-    """The last, short batch is a step of its own kind."""
-    return [taken for span, taken in zip(spans, seconds, strict=True) if span.full]
+def full_laps(spans: list[Span], laps: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Those that are alike: the last, short batch is a step of its own kind, and so is a lap of fewer steps."""
+    found, ends = [], itertools.accumulate(steps for steps, _ in laps)
+    for (steps, seconds), end in zip(laps, ends, strict=True):
+        if all(span.full for span in spans[end - steps : end]):
+            found.append((steps, seconds))
+    most = max((steps for steps, _ in found), default=1)
+    return [lap for lap in found if lap[0] == most]
+
+
+def step_times(laps: list[tuple[int, float]]) -> dict[str, Any]:
+    """Of steps, a sample each lap; ``steps_per_sample`` says of how many steps a sample is the mean."""
+    return {**timing.summary([seconds / steps for steps, seconds in laps]), "steps_per_sample": laps[0][0]}
+
+
+def slowest(ranks: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
+    """The maximum over the ranks, lap by lap."""
+    return [(at[0][0], max(seconds for _, seconds in at)) for at in zip(*ranks, strict=True)]
 
 
 def epoch(config: Config, ranks: list[dict[str, Any]], on_disk: bool, sample_bytes: int) -> dict[str, Any]:
@@ -155,7 +171,7 @@ def epoch(config: Config, ranks: list[dict[str, Any]], on_disk: bool, sample_byt
         **rates(config, samples, wall, sum(r["ranks"] for r in ranks)),
         "data_wait_share": max(r["waited_s"] / r["wall_s"] for r in ranks),
         "skipped_steps": max(r["skipped"] for r in ranks),
-        "timing": timing.summary([max(at) for at in zip(*(r["seconds"] for r in ranks), strict=True)]),
+        "timing": step_times(slowest([r["laps"] for r in ranks])),
         "losses": [statistics.fmean(at) for at in zip(*(r["losses"] for r in ranks), strict=True)],
         "io": _io(logical, physical) if on_disk else None,
     }
@@ -185,14 +201,15 @@ def summary(
 ) -> dict[str, Any]:
     config, size = run.config, run.world.size
     wall, samples = sum(e["wall_s"] for e in epochs), sum(e["samples"] for e in epochs)
-    taken = timing.summary([s for e in epochs for s in e["timing"]["samples_s"]])
+    per = epochs[0]["timing"]["steps_per_sample"]
+    taken = step_times([(per, per * s) for e in epochs for s in e["timing"]["samples_s"]])
     used = peaks.mfu(training_flops(config.sizes) * samples, wall, run.device_name, config.precision, size)
     cards, joules = watch.cards, watch.joules()
     made = {
         "wall_s": wall,
         "samples": samples,
         **rates(config, samples, wall, size),
-        "samples_per_s_interval_95": _throughput_interval(config.batch_size * size, taken),
+        "samples_per_s_interval_95": throughput_interval(samples / wall, taken),
         "timing": taken,
         "data_wait_share": max(e["data_wait_share"] for e in epochs),
         "skipped_steps": sum(e["skipped_steps"] for e in epochs),
@@ -212,10 +229,10 @@ def _mean(values: list[float | None]) -> float | None:
     return None if not values or None in values else statistics.fmean(v for v in values if v is not None)
 
 
-def _throughput_interval(batch: int, taken: dict[str, Any]) -> list[float] | None:
-    """Of full steps, from the interval of their median."""
-    interval = taken["median_interval_95_s"]
-    return [batch / interval[1], batch / interval[0]] if interval else None
+def throughput_interval(rate: float, taken: dict[str, Any]) -> list[float] | None:
+    """95 %, around the rate: it is uncertain as the mean of the step times is."""
+    interval = timing.mean_interval(taken["samples_s"])
+    return [rate * taken["mean_s"] / bound for bound in reversed(interval)] if interval else None
 
 
 def _verdict(
@@ -226,7 +243,7 @@ def _verdict(
     facts = {
         **watch.facts(),
         "ranks_per_gpu": run.world.ranks_per_gpu() if run.world.size > 1 else 1,
-        "cv": made["timing"]["cv"],
+        "cv": step_variation(made["timing"]),
         "allocation_retries": _largest(memory, "allocation_retries"),
         "ooms": _largest(memory, "ooms"),
         "skipped_steps": made["skipped_steps"],
@@ -236,6 +253,11 @@ def _verdict(
         "doubling": made["doubling"],
     }
     return verdict.judge(facts, [*RULES, "cached_io"] if labels else RULES, "results.summary")
+
+
+def step_variation(taken: dict[str, Any]) -> float | None:
+    """Of single steps: a mean of n of them varies by the root of n less."""
+    return None if taken["cv"] is None else taken["cv"] * math.sqrt(taken["steps_per_sample"])
 
 
 def _largest(memory: dict[str, Any], key: str) -> int | None:

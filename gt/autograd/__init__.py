@@ -12,8 +12,10 @@ from gt.client.autograd import (
 )
 from gt.client.function import Function
 from gt.client.gradcheck import gradcheck, gradgradcheck
+from gt.missing import absent as _absent
 
 __all__ = [
     "Function", "backward", "enable_grad", "function", "grad", "gradcheck", "gradgradcheck", "inference_mode",
     "is_grad_enabled", "no_grad", "set_grad_enabled",
 ]  # fmt: skip
+__getattr__ = _absent("autograd")

@@ -7,15 +7,18 @@ the op's own inference refuses it with a text that names the whole call.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
-from gt.client import connect
+from gt.client import connect, foreign
 from gt.client.emit import upload
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, GtError, ShapeError
 from gt.types import DTYPES, DType, Shape, TensorType, bool_, float64, int64
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _PLAIN = frozenset((int, float, bool, Tensor))
 _PYTHON_DTYPES: dict[Any, DType] = {float: float64, int: int64, bool: bool_}
@@ -47,6 +50,8 @@ def operand(x: Any) -> Any:
         return operand(x.item())
     if numpy is not None and isinstance(x, numpy.ndarray):
         return uploaded(x)
+    if foreign.of_torch(x):
+        raise DTypeError(foreign.no_tensor(x, ""))
     return NotImplemented
 
 
@@ -63,9 +68,10 @@ def operands(name: str, *given: Any) -> tuple[Any, ...]:
 
 def a_tensor(name: str, x: Any) -> Tensor:
     """An argument that must be a tensor; an array becomes one."""
-    made = x if isinstance(x, Tensor) else operand(x)
+    made = x if isinstance(x, Tensor) or foreign.of_torch(x) else operand(x)
     if not isinstance(made, Tensor):
-        raise DTypeError(f"{name}: a tensor is needed here, not {type(x).__name__}")
+        otherwise = f"a tensor is needed here, not {type(x).__name__}"
+        raise DTypeError(f"{name}: {foreign.no_tensor(x, otherwise)}")
     return made
 
 
@@ -103,15 +109,35 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
     return x if x._type.dtype is dtype else call(TO, (x,), (("dtype", dtype.name),))
 
 
+def also_called(function: F, **names: str) -> F:
+    """The function, with other names for some of its arguments."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            # numpy's own functions say out=None
+            kwargs = {names.get(k, k): value for k, value in kwargs.items() if k != "out" or value is not None}
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def by_numpy_names(function: F) -> F:
+    """The function, with numpy's names for its dims, which torch takes too."""
+    return also_called(function, axis="dim", keepdims="keepdim")
+
+
 # -- attributes ----------------------------------------------------------------------------
 
 
 def dtype_of(dtype: Any) -> DType:
-    """A dtype, or Python's own name for one."""
+    """A dtype, or Python's, torch's or numpy's name for one."""
     if isinstance(dtype, DType):
         return dtype
-    if dtype in _PYTHON_DTYPES:
-        return _PYTHON_DTYPES[dtype]
+    found = _PYTHON_DTYPES.get(dtype) if isinstance(dtype, type) else None
+    found = found or foreign.dtype_called(dtype)
+    if found is not None:
+        return found
     raise DTypeError(f"{dtype!r} is no dtype of GT; there are {', '.join(f'gt.{name}' for name in DTYPES)}")
 
 

@@ -113,11 +113,16 @@ def backward(
     roots = _roots(_listed(tensors), _listed(grad_tensors))
     keep = create_graph if retain_graph is None else retain_graph
     wanted = None if inputs is None else {_edge_of(x): x for x in _listed(inputs)}
+    session = next((x._cell.session for x in _listed(tensors)), None)
+    if session is not None:
+        session.cut_if_long()
     with contextlib.closing(_walk(roots, keep, create_graph, set(wanted) if wanted is not None else None)) as found:
         for edge, g in found:
             leaf = edge[0].tensor() if isinstance(edge[0], Leaf) else (wanted or {}).get(edge)
             if leaf is not None:
                 accumulate(leaf, g, create_graph)
+    if session is not None:
+        session.cut()
 
 
 def grad(
@@ -388,6 +393,5 @@ METHODS: dict[str, Any] = {
     "register_hook": register_hook,
     "backward": tensor_backward,
     "detach": detached,
-    "data": property(detached),
     "_pulled": pulled,
 }

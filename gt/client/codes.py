@@ -47,6 +47,7 @@ class Codes:
         self._oldest_code = FIRST_CODE
         #: code -> what it stands for, and the signal, for `gt.debug.print_tape`
         self._by_code: dict[int, tuple[Signature, str]] = {}
+        self.shapes: dict[int, Signature] = {}
         self._debug = topic("GT_DEBUG_CLIENT")
         config.from_environment()
         with _listing:
@@ -54,6 +55,9 @@ class Codes:
 
     @abstractmethod
     def flush(self) -> None: ...
+
+    @abstractmethod
+    def forget_fragments(self) -> None: ...
 
     @abstractmethod
     def configure(self) -> None:
@@ -91,6 +95,7 @@ class Codes:
         code = self._next_code()
         self._definitions.append(definition(code, signature, signal))
         self._by_code[code] = signature, signal
+        self.shapes[code] = signature
         found = table[(op, attrs, into, *types)] = code, signature.outs[0], signature
         if self._debug:
             self._debug(f"{code} = {signature}" + (f" under {signal}" if signal else ""))
@@ -106,6 +111,8 @@ class Codes:
         self.forget_tables()
         self.flush()
         self._by_code = {}
+        self.shapes.clear()
+        self.forget_fragments()
         self.extend((RESET, self._oldest_code))
         self._oldest_code = self._next_code()
 

@@ -22,6 +22,8 @@ __all__ = ["connect", "disconnect", "gpu_workers", "workers"]
 
 #: Seconds until a server that does not answer is given up.
 CONNECT = 3.0
+#: Seconds the last instructions have to fail in a way that is told.
+LAST = 2.0
 
 _lock = threading.RLock()
 _current: Session | None = None
@@ -72,11 +74,14 @@ def disconnect() -> None:
     global _current, _local
     with _lock:
         ending, _current = _current, None
-        if ending is not None:
-            ending.close()
         local, _local = _local, None
-        if local is not None:
-            local.stop()
+        with contextlib.ExitStack() as acts:  # all of them, also if the wait is interrupted
+            if local is not None:
+                acts.callback(local.stop)
+            if ending is not None:
+                acts.callback(ending.close)
+                with contextlib.suppress(GtError):
+                    ending.finish(LAST)
 
 
 def gpu_workers(n: int) -> None:

@@ -7,7 +7,7 @@ from functools import wraps
 from math import ceil
 from typing import Any
 
-from gt.client import autograd, connect
+from gt.client import autograd, connect, foreign
 from gt.client.arguments import cast, device_of, dtype_of, operand, refuse, sizes, uploaded, whole
 from gt.client.emit import call, create, detached
 from gt.client.tensor import Tensor
@@ -71,6 +71,9 @@ def tensor(data: Any, dtype: Any = None) -> Tensor:
         return cast(call(CLONE, (detached(data),)), wanted or data._type.dtype)
     if type(data) in NUMBER_OF:
         return _filled("tensor", (), data, wanted)
+    if foreign.of_torch(data):
+        array, odd = foreign.array_of(data)
+        return uploaded(array, wanted or odd)
     if hasattr(data, "__array__"):
         import numpy as np
 

@@ -66,8 +66,9 @@ def randn_like(input: Tensor, *, dtype: Any = None) -> Tensor:
 
 
 @with_options
-def randint_like(input: Tensor, *limits: int, dtype: Any = None) -> Tensor:
-    return randint(*limits, input._type.shape, dtype=dtype_like(input, dtype))
+def randint_like(input: Tensor, *limits: int, low: int = 0, high: int | None = None, dtype: Any = None) -> Tensor:
+    given = limits if high is None else (*(limits or (low,)), high)
+    return randint(*given, input._type.shape, dtype=dtype_like(input, dtype))
 
 
 @with_options

@@ -130,7 +130,8 @@ def _without_repeats(operand: Named) -> Named:
 
 
 def _contracted(named: list[Named], result: tuple[int, ...], sizes: dict[int, int]) -> Tensor:
-    made = _summed(named[0], {*result, *(n for o in named[1:] for n in o.names)})
+    # alone, it is a sum, with a sum's dtype
+    made = _summed(named[0], {*result, *(n for o in named[1:] for n in o.names)}, as_it_is=len(named) > 1)
     for k, operand in enumerate(named[1:], 2):
         later = {*result, *(n for o in named[k:] for n in o.names)}
         made = _multiplied(_summed(made, later | {*operand.names}), _summed(operand, later | {*made.names}), later)
@@ -138,12 +139,12 @@ def _contracted(named: list[Named], result: tuple[int, ...], sizes: dict[int, in
     return views.permute(made.x, [made.names.index(n) for n in result])
 
 
-def _summed(operand: Named, needed: set[int]) -> Named:
+def _summed(operand: Named, needed: set[int], as_it_is: bool = True) -> Named:
     """Names nobody else needs are added up."""
     gone = [d for d, n in enumerate(operand.names) if n not in needed]
     if not gone:
         return operand
-    dtype = operand.x._type.dtype
+    dtype = operand.x._type.dtype if as_it_is else None
     return Named(reductions.sum(operand.x, gone, dtype=dtype), tuple(n for n in operand.names if n in needed))
 
 
@@ -171,7 +172,8 @@ def _multiplied(a: Named, b: Named, later: set[int]) -> Named:
 
 def _summed_where(operand: Named, names: list[int]) -> Named:
     dims = [operand.names.index(n) for n in names]
-    return Named(reductions.sum(operand.x, dims, keepdim=True), operand.names) if dims else operand
+    x = operand.x
+    return Named(reductions.sum(x, dims, keepdim=True, dtype=x._type.dtype), operand.names) if dims else operand
 
 
 def _grouped(operand: Named, order: list[int], shape: Shape) -> Tensor:

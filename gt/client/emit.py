@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import scope, sites, tape
-from gt.client.session import BATCH, Session
+from gt.client import foreign, scope, sites, tape
+from gt.client.session import Session
 from gt.client.tensor import Cell, Tensor
 from gt.errors import ClusterError, DTypeError
 from gt.ops import OPS, Attrs, Op, Signature
@@ -75,8 +75,8 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     id = session.next_id()
     session.extend((found[0], sites.here(), id, *words))
     made = Tensor(Cell(id, session), found[1])  # before the flush: an interrupt there must not leave it to nobody
-    if len(session.words) >= BATCH:
-        session.flush()
+    if len(session.words) >= session.limit:
+        session.full()
     if tracked:
         tape.record(op, attrs, operands, (made,))
     return made
@@ -114,8 +114,8 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
     id = session.next_id()
     session.extend((found[0], sites.here(), id, cell.id, word_b))
     made = Tensor(Cell(id, session), found[1])  # before the flush: an interrupt there must not leave it to nobody
-    if len(session.words) >= BATCH:
-        session.flush()
+    if len(session.words) >= session.limit:
+        session.full()
     if tracked:
         tape.record(op, attrs, (a, b), (made,))
     return made
@@ -132,8 +132,8 @@ def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Ten
     ids = [session.next_id() for _ in found[2].outs]
     session.extend((found[0], sites.here(), *ids, *words))
     made = tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
-    if len(session.words) >= BATCH:
-        session.flush()
+    if len(session.words) >= session.limit:
+        session.full()
     if tape.tracked(operands):
         tape.record(op, attrs, operands, made)
     return made
@@ -158,8 +158,8 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
     if tracked:
         tape.record_into(op, attrs, operands, target)
     target._cell.version += 1
-    if len(session.words) >= BATCH:
-        session.flush()
+    if len(session.words) >= session.limit:
+        session.full()
     return target
 
 
@@ -180,8 +180,8 @@ def call_into_many(op: Op, targets: tuple[Tensor, ...], rest: tuple[Any, ...], a
     for target in targets:
         assert target._view is None, "a view is written through its base"
         target._cell.version += 1
-    if len(session.words) >= BATCH:
-        session.flush()
+    if len(session.words) >= session.limit:
+        session.full()
 
 
 def create(op: Op, operands: tuple[Any, ...], attrs: Attrs, session: Session) -> Tensor:
@@ -208,8 +208,8 @@ def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, s
     ids = [session.next_id() for _ in found[2].outs]
     session.extend((found[0], sites.here(), *ids, sent, *words))
     made = tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
-    if len(session.words) >= BATCH:
-        session.flush()
+    if len(session.words) >= session.limit:
+        session.full()
     return made
 
 
@@ -218,8 +218,8 @@ def _created(found: Known, operands: tuple[Any, ...], session: Session) -> Tenso
     id = session.next_id()
     session.extend((found[0], sites.here(), id, *operands))
     made = Tensor(Cell(id, session), found[1])
-    if len(session.words) >= BATCH:
-        session.flush()
+    if len(session.words) >= session.limit:
+        session.full()
     return made
 
 
@@ -258,7 +258,8 @@ def _session_of(op: Op, operands: tuple[Any, ...]) -> Session:
 def _no_operand(op: Op, x: Any) -> DTypeError:
     if isinstance(x, int):
         return DTypeError(f"{op.name}(…, {x}): an int has at most 64 bits; use a float")
-    return DTypeError(f"{op.name}: an operand is a tensor or a number, not {type(x).__name__}")
+    otherwise = f"an operand is a tensor or a number, not {type(x).__name__}"
+    return DTypeError(f"{op.name}: {foreign.no_tensor(x, otherwise)}")
 
 
 def _strangers(one: Session, other: Session) -> ClusterError:
@@ -315,8 +316,8 @@ def lay_out(x: Tensor, signal: str) -> None:
         found = known(session, PLACED, (("signal", signal),), (x._type,), True)
     session.free()
     session.extend((found[0], sites.here(), x._cell.id, x._cell.id))
-    if len(session.words) >= BATCH:
-        session.flush()
+    if len(session.words) >= session.limit:
+        session.full()
 
 
 def detached(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client import creation, pointwise, reductions, views
-from gt.client.arguments import a_tensor, one_dim, operands, refuse, sizes, tensor_list, whole
+from gt.client.arguments import a_tensor, by_numpy_names, one_dim, operands, refuse, sizes, tensor_list, whole
 from gt.client.emit import call, call_many
 from gt.client.reductions import ValuesAndIndices
 from gt.client.tensor import Tensor
@@ -176,7 +176,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 # -- picking -------------------------------------------------------------------------------
 
 
-def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     x = a_tensor("gather", input)
     return call(GATHER, (x, a_tensor("gather", index)), (("dim", one_dim(dim, x._type.ndim)),))
 
@@ -227,3 +227,7 @@ def argwhere(input: Tensor) -> Any:
 def count(x: Tensor) -> int:
     """How many elements are not zero, which is waited for: a shape depends on it."""
     return int(reductions.count_nonzero(x).item())
+
+
+cat, concat, concatenate, stack = map(by_numpy_names, (cat, concat, concatenate, stack))
+sort, argsort = by_numpy_names(sort), by_numpy_names(argsort)

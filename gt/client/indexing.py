@@ -15,6 +15,7 @@ from functools import lru_cache
 from operator import index as as_int
 from typing import Any, NamedTuple
 
+from gt.client import foreign
 from gt.client.arguments import cast, operand, uploaded
 from gt.client.creation import zeros
 from gt.client.emit import Step, call, call_into, put, view_of
@@ -211,6 +212,8 @@ def _part(x: Tensor, index: Any, part: Any) -> Any:
         return bool(part) if isinstance(part, numpy.bool_) else _known(x, index, part)
     if isinstance(part, list | tuple | range):
         return _listed(x, index, part)
+    if foreign.of_torch(part):
+        raise DTypeError(f"{_shown(x, index)}: {foreign.no_tensor(part, '')}")
     try:
         return as_int(part)
     except TypeError:

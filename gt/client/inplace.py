@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log1p, pi
 from typing import Any
 
 from gt.client import creation, drawing, picking, pointwise, products, views
@@ -11,7 +12,7 @@ from gt.client.pointwise import ADD, CLAMP, DIV, SUB, Function
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Op
-from gt.types import NUMBER_OF
+from gt.types import NUMBER_OF, float64
 
 #: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.
 INPLACE_UNARY = (
@@ -143,6 +144,44 @@ def _normal_(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     return call_into(OPS["copy"], x, (drawn if (mean, std) == (0, 1) else drawn * std + mean,))
 
 
+def _uniform_above_zero(x: Tensor) -> Tensor:
+    """In float64, as the logarithm of 0 would be infinite."""
+    return 1 - drawing.rand(x._type.shape, dtype=float64)
+
+
+def _exponential_(x: Tensor, lambd: float = 1.0) -> Tensor:
+    if lambd <= 0:
+        raise refuse(ShapeError, "lambd is greater than 0", "exponential_", x, lambd)
+    return call_into(OPS["copy"], x, (pointwise.log(_uniform_above_zero(x)) / -lambd,))
+
+
+def _geometric_(x: Tensor, p: float) -> Tensor:
+    if not 0 < p < 1:
+        raise refuse(ShapeError, "p is between 0 and 1", "geometric_", x, p)
+    return call_into(OPS["copy"], x, (pointwise.ceil(pointwise.log(_uniform_above_zero(x)) / log1p(-p)),))
+
+
+def _log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    if std <= 0:
+        raise refuse(ShapeError, "std is greater than 0", "log_normal_", x, mean, std)
+    return call_into(OPS["copy"], x, (pointwise.exp(drawing.randn_like(x) * std + mean),))
+
+
+def _cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    if sigma <= 0:
+        raise refuse(ShapeError, "sigma is greater than 0", "cauchy_", x, median, sigma)
+    return call_into(OPS["copy"], x, (pointwise.tan(drawing.rand_like(x) * pi - pi / 2) * sigma + median,))
+
+
+def _random_(x: Tensor, *limits: int) -> Tensor:
+    """``random_()``, ``random_(to)``, ``random_(from, to)``: integers, up to what the dtype counts exactly."""
+    bits = {"float64": 53, "float32": 24, "bfloat16": 8, "float16": 11, "bool": 1}
+    dtype = x._type.dtype
+    most = 2 ** min(62, bits.get(dtype.name, 8 * dtype.itemsize - (dtype.kind == "i")))
+    low, high = limits if len(limits) == 2 else (0, *(limits or (most,)))
+    return call_into(OPS["copy"], x, (drawing.randint(low, high, x._type.shape),))
+
+
 def _bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
     return call_into(OPS["copy"], x, (drawing.rand(x._type.shape) < p,))
 
@@ -215,5 +254,10 @@ INPLACE: dict[str, Function] = {
     "uniform_": _uniform_,
     "normal_": _normal_,
     "bernoulli_": _bernoulli_,
+    "exponential_": _exponential_,
+    "geometric_": _geometric_,
+    "log_normal_": _log_normal_,
+    "cauchy_": _cauchy_,
+    "random_": _random_,
 }
 INPLACE |= {alias: INPLACE[name] for alias, name in ALIASES.items()}

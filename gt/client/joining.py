@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from gt.client import creation, pointwise, reductions, views
-from gt.client.arguments import a_tensor, one_dim, refuse, sizes, tensor_list, whole
+from gt.client.arguments import a_tensor, also_called, one_dim, refuse, sizes, tensor_list, whole
 from gt.client.emit import call
 from gt.client.functions import cat, flip, index_select, stack
 from gt.client.tensor import Tensor
@@ -186,7 +186,10 @@ def _splitter(name: str, least: int, dim: int) -> Any:
     return split
 
 
-hsplit, vsplit, dsplit = _splitter("hsplit", 1, 1), _splitter("vsplit", 2, 0), _splitter("dsplit", 3, 2)
+hsplit, vsplit, dsplit, tensor_split = (
+    also_called(split, sections="indices_or_sections", indices="indices_or_sections")
+    for split in (_splitter("hsplit", 1, 1), _splitter("vsplit", 2, 0), _splitter("dsplit", 3, 2), tensor_split)
+)
 
 # -- turning -------------------------------------------------------------------------------
 

@@ -27,6 +27,10 @@ class Layout:
         mesh = f" as {'x'.join(map(str, self.mesh))}" if len(self.mesh) > 1 else ""
         return f"{' '.join(self.placements)} on workers {workers}{mesh}"
 
+    @property
+    def sentence(self) -> str:
+        return f"whole on {self!r}" if len(self.workers) == 1 else f"as {self!r}"
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout):
             return NotImplemented
@@ -57,6 +61,8 @@ def picture(x: Tensor) -> str:
     for row, line in zip(rows, cells, strict=True):
         lines += ["|" + "|".join(f"{cell:^{width}}" for cell in line) + f"|  {_range(row)}", bar]
     lines += [f"each has a term: {p} of them is the value" for p in found.placements if p.startswith("P")]
+    if x._type.ndim > 2:
+        lines.append(f"downwards dim 0, across dim 1; {_rest(found, x._type.ndim)}")
     return "\n".join(line for line in lines if line)
 
 
@@ -73,6 +79,14 @@ def _holders(found: Layout, row: tuple[int, int], column: tuple[int, int]) -> st
         if all(have == want for have, want in zip(at, (row, column), strict=False)):
             holders.append(str(worker))
     return ",".join(holders)
+
+
+def _rest(found: Layout, ndim: int) -> str:
+    """What the picture does not show."""
+    cut = [str(d) for d in range(2, ndim) if len(_cuts(found, d)) > 1]
+    if cut:
+        return f"also cut along dim {', '.join(cut)}, which is not shown"
+    return "each part has all of the other dims"
 
 
 def _range(cut: tuple[int, int]) -> str:

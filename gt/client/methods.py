@@ -8,6 +8,7 @@ from typing import Any
 from gt.client import (
     activations,
     autograd,
+    composed,
     creation,
     drawing,
     finding,
@@ -24,11 +25,13 @@ from gt.client import (
     solving,
     views,
 )
-from gt.client.arguments import Device, cast, device_of, dtype_of, operand, sizes
-from gt.client.emit import binary, call, call_into, call_many, detached, view_of
+from gt.client.arguments import Device, a_tensor, cast, device_of, dtype_of, operand, sizes
+from gt.client.emit import binary, call, call_into, call_many, current, detached, view_of
+from gt.client.foreign import of_torch
 from gt.client.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
 from gt.client.tensor import Tensor
-from gt.errors import GradError
+from gt.errors import DTypeError, GradError
+from gt.missing import Missing, torch_names
 from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 
@@ -73,6 +76,9 @@ METHODS = {
         "scatter_reduce select_scatter slice_scatter take take_along_dim"
     ),
     finding: "bincount histc kthvalue msort multinomial unique unique_consecutive",
+    composed: (
+        "angle conj conj_physical is_same_size is_signed isreal mvlgamma renorm resolve_conj resolve_neg sum_to_size"
+    ),
     solving: "cholesky cholesky_inverse cholesky_solve corrcoef cov det inverse logdet pinverse qr slogdet svd",
 }
 
@@ -171,9 +177,28 @@ def _to(
         elif isinstance(what, bool):  # non_blocking and copy may stand there too
             copy = copy or (what is given[-1] and len([b for b in given if isinstance(b, bool)]) == 2)
         elif what is not None:
-            wanted = dtype_of(what)
+            wanted = dtype_of(what.dtype if of_torch(what) else what)
     wanted = wanted or x._type.dtype
     return pointwise.clone(x) if copy and wanted is x._type.dtype else cast(x, wanted)
+
+
+def _set_data(x: Tensor, value: Tensor) -> None:
+    """``x.data = value``: x looks at another value from here on, past the tape."""
+    if not isinstance(value, Tensor):
+        raise DTypeError(f"x.data is a tensor, not a {type(value).__name__}")
+    if x._view is not None:
+        raise GradError("a view has no data of its own; x.data.copy_(value) writes into it")
+    current(value)
+    value = pointwise.clone(detached(value)) if value._view is not None else value
+    x._cell, x._type = value._cell, value._type
+
+
+def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """``x.type(dtype)``; without one, torch's name of what it is."""
+    if dtype is not None:
+        return cast(x, dtype_of(dtype))
+    by_dtype = {wanted: name for name, wanted in CASTS.items()}
+    return f"gt.{by_dtype[x._type.dtype].title().replace('Bfl', 'BFl')}Tensor"
 
 
 def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
@@ -241,7 +266,22 @@ OTHERS: dict[str, Any] = {
     "__abs__": pointwise.abs,
     "__invert__": _invert,
     "to": _to,
-    "type_as": lambda x, other: cast(x, other._type.dtype),
+    "type": _typed,
+    "data": property(detached, _set_data),
+    "is_complex": lambda x: False,
+    "is_nonzero": bool,
+    "real": property(composed.real),
+    "ndimension": Tensor.dim,
+    "nelement": pointwise.numel,
+    "get_device": lambda x: -1,
+    "pin_memory": _moved,
+    "is_pinned": lambda x: False,
+    "is_cpu": property(lambda x: False),
+    "is_inference": lambda x: False,
+    "is_sparse": property(lambda x: False),
+    "is_quantized": property(lambda x: False),
+    "is_meta": property(lambda x: False),
+    "type_as": lambda x, other: cast(x, a_tensor("type_as", other)._type.dtype),
     "cpu": _moved,
     "cuda": _moved,
     "device": property(lambda x: Device("gt")),
@@ -277,3 +317,6 @@ def _rows() -> dict[str, Any]:
 
 for _name, _method in _rows().items():
     setattr(Tensor, _name, _method)
+for _name in torch_names("Tensor"):
+    if not hasattr(Tensor, _name):
+        setattr(Tensor, _name, Missing("Tensor", _name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.arguments import a_tensor, cast, operand, operands, refuse
+from gt.client.arguments import a_tensor, also_called, cast, operand, operands, refuse
 from gt.client.emit import binary, call
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -145,7 +145,7 @@ mul = _binary("mul")
 floor_divide = _binary("floor_divide")
 remainder = _binary("remainder")
 fmod = _of_a_tensor("fmod")
-pow = _binary("pow")
+pow = also_called(_binary("pow"), exponent="other")
 maximum = _of_tensors("maximum")
 minimum = _of_tensors("minimum")
 atan2 = _of_tensors("atan2")
@@ -172,7 +172,7 @@ xlogy = _binary("xlogy")
 logaddexp = _of_tensors("logaddexp")
 logaddexp2 = _of_tensors("logaddexp2")
 copysign = _of_a_tensor("copysign")
-heaviside = _of_tensors("heaviside")
+heaviside = also_called(_of_tensors("heaviside"), values="other")
 nextafter = _of_tensors("nextafter")
 
 absolute, negative, multiply, sgn, fix = abs, neg, mul, sign, trunc

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
+from gt.client.emit import current
 from gt.client.functions import cat
+from gt.client.tape import Node
 from gt.client.tensor import Tensor
 from gt.client.views import narrow
 from gt.errors import ConfigError
@@ -49,11 +51,21 @@ def shown(x: Tensor) -> str:
     prefix, shape, dtype = "tensor(", x._type.shape, x._type.dtype
     if not x._type.numel:
         notes = [f"size={tuple(shape)}"] if len(shape) != 1 else []
-        return _with_notes(prefix + "[]", [*notes, *([] if dtype is float32 else [f"dtype={dtype}"])], len(prefix))
+        notes += [] if dtype is float32 else [f"dtype={dtype}"]
+        return _with_notes(prefix + "[]", [*notes, *_grad_note(x)], len(prefix))
     large = x._type.numel > _options.threshold
     values = (_corners(x) if large else x)._readable()
     text = prefix + _nested(values.tolist(), shape, len(prefix), large, _formatter(values))
-    return _with_notes(text, [] if dtype in (float32, int64, bool_) else [f"dtype={dtype}"], len(prefix))
+    notes = [] if dtype in (float32, int64, bool_) else [f"dtype={dtype}"]
+    return _with_notes(text, [*notes, *_grad_note(x)], len(prefix))
+
+
+def _grad_note(x: Tensor) -> list[str]:
+    """Where it comes from, or that gradients end here."""
+    current(x)
+    if x._node is None:
+        return []
+    return [f"grad_fn={x._node!r}" if isinstance(x._node, Node) else "requires_grad=True"]
 
 
 def _with_notes(text: str, notes: list[str], indent: int) -> str:

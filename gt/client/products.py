@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from gt.client import creation, pointwise, reductions, views
-from gt.client.arguments import a_tensor, cast, one_dim, operands, refuse, tensor_list
+from gt.client.arguments import a_tensor, also_called, cast, one_dim, operands, refuse, tensor_list
 from gt.client.emit import binary, call
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -54,7 +54,7 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     return _product("bmm", a, b, (3, 3))
 
 
-vdot = dot
+vdot = also_called(dot, other="tensor")
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
@@ -94,7 +94,8 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    product = reductions.sum(bmm(batch1, batch2), 0)
+    products = bmm(batch1, batch2)
+    product = reductions.sum(products, 0, dtype=products._type.dtype)
     _alike("addbmm", input, product)
     return _with(input, product, beta, alpha)
 
@@ -146,9 +147,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     for d, e in zip(left, right, strict=True):
         n, m = a._type.shape[d], b._type.shape[e]
         if n != m and n == 1:
-            b = reductions.sum(b, e, keepdim=True)
+            b = reductions.sum(b, e, keepdim=True, dtype=b._type.dtype)
         elif n != m and m == 1:
-            a = reductions.sum(a, d, keepdim=True)
+            a = reductions.sum(a, d, keepdim=True, dtype=a._type.dtype)
         elif n != m:
             raise refuse(ShapeError, f"contracted sizes differ: {n} and {m}", "tensordot", a, b, dims=dims)
     inner_size = prod(a._type.shape[d] for d in left)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import struct
 from collections.abc import Iterator
 from operator import index
+from typing import Any
 
-from gt.errors import DTypeError
+from gt.errors import DTypeError, ShapeError
+from gt.types import uint8
 
-__all__ = ["initial_seed", "manual_seed", "seed"]
+__all__ = ["get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]
 
 
 def _signed(seed: int) -> int:
@@ -57,6 +60,23 @@ def initial_seed() -> int:
 def state() -> tuple[int, int]:
     """Where the random numbers are: what `replayed` starts from again."""
     return _seed, int(repr(_streams)[len("count(") : -1])  # the only way to look without taking one
+
+
+def get_rng_state() -> Any:
+    """A tensor of 16 bytes, to keep with a model's state."""
+    from gt.client.creation import tensor
+
+    return tensor(list(struct.pack("<qq", *state())), dtype=uint8)
+
+
+def set_rng_state(new_state: Any) -> None:
+    """Go on from there; reads the tensor."""
+    global _seed, _streams
+    given = bytes(new_state.tolist())
+    if len(given) != 16:
+        raise ShapeError(f"set_rng_state(): a state of GT's has 16 bytes, not {len(given)}")
+    _seed, start = struct.unpack("<qq", given)
+    _streams = itertools.count(start)
 
 
 @contextlib.contextmanager

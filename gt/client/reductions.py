@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from gt.client import pointwise
-from gt.client.arguments import a_tensor, cast, dtype_name, dtype_of, many_dims, one_dim, refuse
+from gt.client.arguments import a_tensor, by_numpy_names, cast, dtype_name, dtype_of, many_dims, one_dim, refuse
 from gt.client.emit import call, call_many
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, Op
+from gt.types import bool_, uint8
 
 __all__ = [
     "all", "allclose", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "cummax", "cummin",
@@ -127,13 +128,15 @@ def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: An
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     x = input if dtype is None else cast(input, dtype_of(dtype))
-    return call(CUMSUM, (x,), (("dim", one_dim(dim, x._type.ndim)),))
+    made = call(CUMSUM, (x,), (("dim", one_dim(dim, x._type.ndim)),))
+    return made if dtype is None else cast(made, x._type.dtype)
 
 
 def _scan(name: str) -> Callable[..., Tensor]:
     def scan(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
         x = a_tensor(name, input) if dtype is None else cast(input, dtype_of(dtype))
-        return call(OPS[name], (x,), (("dim", one_dim(dim, x._type.ndim)),))
+        made = call(OPS[name], (x,), (("dim", one_dim(dim, x._type.ndim)),))
+        return made if dtype is None else cast(made, x._type.dtype)
 
     return scan
 
@@ -189,7 +192,7 @@ def _judge(op: Op, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     if not isinstance(x, Tensor):
         x = a_tensor(op.name, x)
     if isinstance(dim, list | tuple) and not dim:  # here, unlike elsewhere, no dims means none
-        return call(NE, (x, 0))
+        return cast(call(NE, (x, 0)), x._type.dtype if x._type.dtype is uint8 else bool_)
     return call(op, (x,), (("dim", many_dims(dim, x._type.ndim)), ("keepdim", keepdim)))
 
 
@@ -341,3 +344,7 @@ def norm(
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     return vector_norm(pointwise.sub(input, other), p)
+
+
+for _name in set(__all__) - {"allclose", "dist", "equal"}:
+    globals()[_name] = by_numpy_names(globals()[_name])

@@ -21,6 +21,8 @@ class Entered(NamedTuple):
     pulling: str
     #: the context that entered it, if one did
     by: object = None
+    #: is what is emitted under it to be compiled?
+    compile: bool = False
 
 
 NOTHING = Entered("", "", "")
@@ -50,7 +52,7 @@ def replace(stack: tuple[Entered, ...]) -> None:
     with _counting:
         active += len(stack) - len(here.stack)
     here.stack = stack
-    _, here.placing, here.pulling, _ = innermost()
+    here.placing, here.pulling = innermost()[1:3]
 
 
 @contextlib.contextmanager
@@ -66,4 +68,4 @@ def restored(stack: tuple[Entered, ...]) -> Iterator[None]:
 
 def under(signal: str, pulling: str = "") -> contextlib.AbstractContextManager[None]:
     """Emit under this signal, whatever is around it, for a while."""
-    return restored((*here.stack, Entered(signal, signal, pulling or signal)))
+    return restored((*here.stack, Entered(signal, signal, pulling or signal, compile=innermost().compile)))

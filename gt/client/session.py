@@ -1,34 +1,29 @@
 """A session: one client's stream of instructions, and the values it reads.
 
-Emitting appends words to a list and returns; the list goes out when it is long enough, when a value is read, or a
-moment later by itself. Nothing on that way takes a lock: ``extend`` of a list is one step for every other thread.
-Each submission uses up credit, which comes back as work is done. A client that is far ahead waits here, and nowhere
-does a queue grow without bound.
+How instructions go out is `gt.client.sending`'s; here is what comes in, and every wait for it. Each submission uses up
+credit, which comes back as work is done. A client that is far ahead waits here, and nowhere does a queue grow without
+bound.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.client import config
-from gt.client.codes import Codes
 from gt.client.reading import Pending
+from gt.client.sending import Sending
 from gt.client.troubles import Troubles
 from gt.client.uploads import Uploads
 from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError, WorkerLost
-from gt.ops import Signature
 from gt.say import warn
 from gt.types import TensorType
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import (
     FETCH,
     INLINE,
-    MAX_WORDS,
     WINDOW,
     Advice,
     Alive,
@@ -46,7 +41,6 @@ from gt.wire.messages import (
     Place,
     Refused,
     Roster,
-    Submit,
     Trouble,
     ValueInline,
     ValuePart,
@@ -59,15 +53,11 @@ from gt.wire.shared import Lanes
 if TYPE_CHECKING:  # it brings zmq with it, which is for those who connect
     from gt.client.link import Link
 
-#: Words that go out together.
-BATCH = 640
 #: Seconds until it is heard from others why a value failed, at the latest.
 EXPLAINED = 3.0
-#: The most tensors freed at once: what is emitted between two submissions fits into one (`MAX_WORDS`).
-FREED = 4096
 
 
-class Session(Codes):
+class Session(Sending):
     def __init__(self, name: str = "") -> None:
         super().__init__()
         #: the last configuration sent
@@ -81,24 +71,11 @@ class Session(Codes):
         self.ended: GtError | None = None
         self.on_end: list[Callable[[], None]] = []
         self.welcomed = False
-        self.words: list[Any] = []
-        self.extend = self.words.extend
-        #: ids of tensors that Python let go, not yet told
-        self.dropped: deque[int] = deque()
-        self.next_id = itertools.count(1).__next__
         self._requests = itertools.count(1).__next__
         self._pending: dict[int, Any] = {}
-        self._flushing = threading.RLock()
-        self._serial = 0
-        #: a submission that is perhaps not sent yet
-        self._staged: list[Any] | None = None
-        #: weights: sent, and known to be done; and of the bytes among the words
-        self._sent = self._done = self._inline = 0
         self.uploads = Uploads(self)
         self._lanes = Lanes()
         self.troubles = Troubles()
-        #: the last submissions, for `gt.debug.print_tape`
-        self.recent: deque[tuple[list[Any], dict[int, tuple[Signature, str]]]] = deque(maxlen=16)
         self._decode = Decode("client")
 
     # -- emitting ------------------------------------------------------------------------
@@ -129,60 +106,6 @@ class Session(Codes):
     def _ids(self) -> list[int]:
         return [w.id for w in self.workers]
 
-    def free(self) -> None:
-        """Tell the workers which tensors Python let go since the last time; many at once, not all of a million."""
-        dropped, append, count = self.dropped, self.words.append, FREED
-        while dropped and count:
-            try:
-                append(-dropped.popleft())
-            except IndexError:  # another thread was quicker
-                return
-            count -= 1
-
-    def flush(self) -> None:
-        """Send what was emitted so far; before, wait if too much of what was sent is not done yet."""
-        if self._sent - self._done > WINDOW:
-            while not self.await_(lambda: self._sent - self._done <= WINDOW // 2, 3.0):
-                self._need_worker()
-        self._submit()
-
-    def flush_by_itself(self) -> bool:
-        """For the background thread, which must neither wait nor raise. Was there anything to send?"""
-        if not (self.words or self.dropped) or self.ended is not None or self._sent - self._done > WINDOW:
-            return False
-        try:
-            self._submit()
-        except GtError:
-            return False
-        return True
-
-    def _submit(self) -> None:
-        if self.ended is not None:
-            raise self.ended.with_traceback(None)
-        with self._flushing:
-            if self._staged is not None:  # an interrupt came before we knew that it was sent
-                self.send(self._staged)
-            if self.dropped:
-                self.free()
-            words = self.words
-            count = min(len(words), MAX_WORDS)
-            if not count:
-                return
-            stream, definitions = words[:count], self._definitions[:]
-            # counted here, of what is sent: whoever emits may be between two steps of its own just now
-            weight = count + sum([len(word) >> 3 for word in stream if type(word) is bytes])
-            frames = [encode(Submit(self._serial + 1, definitions, stream, weight))]
-            defined = len(definitions)
-            # no call from here to the deletion: an interrupt, or another thread, comes before all of it or after
-            self._staged = frames
-            self._serial += 1
-            self._sent += weight
-            self._inline = 0
-            del words[:count], self._definitions[:defined]
-            self.send(frames)
-            self._staged = None
-            self.recent.append((stream, self._by_code))
-
     def send(self, frames: list[Any]) -> None:
         link = self.link
         if link is None:
@@ -212,8 +135,7 @@ class Session(Codes):
         request = self._requests()
         pending = self._pending[request] = Pending(type.nbytes)
         try:
-            self.extend((FETCH, request, id))
-            self.flush()
+            self.cut((FETCH, request, id))
             position = self._sent
             self.await_(lambda: pending.done or pending.guess is not None)
             if not pending.done and not self.await_(lambda: pending.done, EXPLAINED):
@@ -238,14 +160,20 @@ class Session(Codes):
         found: Located = self._question(Locate, id, shape)
         return found
 
-    def _question(self, kind: Any, *what: Any) -> Any:
+    def finish(self, seconds: float) -> None:
+        """Send all there is, and wait until the workers have done it, if that is soon."""
+        while self.await_(lambda: self._sent - self._done <= WINDOW // 2, seconds) and self.words:
+            self._submit()
+        if self._sent and self.workers and not self.words:
+            self._question(Ask, within=seconds)
+
+    def _question(self, kind: Any, *what: Any, within: float | None = None) -> Any:
         self.flush()
         request = self._requests()
         answers: list[Any] = []
         self._pending[request] = answers
         self.send([encode(kind(request, *what))])
-        self.await_(lambda: bool(answers))
-        return answers[0]
+        return answers[0] if self.await_(lambda: bool(answers), within) else None
 
     # -- large values to the workers -----------------------------------------------------
 
@@ -368,7 +296,7 @@ class Session(Codes):
         link.close()
         self.uploads.close()
         if unread := self.troubles.unread:
-            some = next(iter(unread.values()))
+            some = next(iter(unread.values())).replace("\n  asked", ", asked")
             warn(f"{len(unread)} instruction(s) failed whose results were never read; the first: {some}")
 
 

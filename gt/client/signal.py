@@ -12,6 +12,7 @@ import contextlib
 from typing import Any
 
 from gt.client import config, placing, scope
+from gt.client.connect import connected
 from gt.client.emit import PLACED, view_of
 from gt.client.scope import Entered
 from gt.client.tensor import Tensor
@@ -39,7 +40,7 @@ class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decor
     def __exit__(self, *_: object) -> None:
         stack = scope.here.stack
         last = max(i for i, entered in enumerate(stack) if entered.by is self)
-        scope.replace(stack[:last])  # with all that was entered inside, and not left
+        _leave(stack[:last])  # with all that was entered inside, and not left
 
     def _recreate_cm(self) -> context:
         return context(self.name, self.backward)  # a decorated function may run in many threads at once
@@ -58,8 +59,24 @@ def _enter(name: str, backward: str | None, by: context | None) -> None:
     if signal is not None and not pulling and signal.backward:
         pulling = _places(signal.backward)
     placing = name if signal is not None and signal.places else ""
-    made = Entered(name, placing or around.placing, pulling or placing or around.pulling, by)
+    compile = around.compile or (signal is not None and signal.compile)
+    if compile and not around.compile:
+        _cut()
+    made = Entered(name, placing or around.placing, pulling or placing or around.pulling, by, compile)
     scope.replace((*scope.here.stack, made))
+
+
+def _leave(outer: tuple[Entered, ...]) -> None:
+    """What is to be compiled is one piece of its own."""
+    if scope.innermost().compile and not (outer and outer[-1].compile):
+        _cut()
+    scope.replace(outer)
+
+
+def _cut() -> None:
+    session = connected()
+    if session is not None and session.ended is None:
+        session.cut()
 
 
 def exit(name: str | None = None) -> None:
@@ -71,7 +88,7 @@ def exit(name: str | None = None) -> None:
         raise SignalError(f"gt.signal.exit({name!r}): the innermost signal is {stack[-1].name!r}; leave that first")
     if stack[-1].by is not None:
         raise SignalError(f"gt.signal.exit({_shown(name)}): {stack[-1].name!r} is a context, which ends by itself")
-    scope.replace(stack[:-1])
+    _leave(stack[:-1])
 
 
 def current() -> str | None:

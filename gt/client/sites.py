@@ -13,6 +13,8 @@ from types import CodeType, FrameType
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: (id of the code, offset) -> its number, or 0 for places inside GT, which are passed over
 _known: dict[tuple[int, int], int] = {}
+#: (id of the code, line) -> its number
+_lines: dict[tuple[int, int], int] = {}
 #: number -> code and line; holds the code, so that its id is not given to another
 _places: list[tuple[CodeType | None, int]] = [(None, 0)]
 #: the codes inside GT, held for the same reason
@@ -39,8 +41,12 @@ def _number(key: tuple[int, int], frame: FrameType) -> int:
         _inside.append(code)
         _known[key] = 0
         return 0
-    _places.append((code, frame.f_lineno))
-    _known[key] = len(_places) - 1
+    # the offset of one and the same call may change as Python learns how it is used; the line does not
+    line = id(code), frame.f_lineno
+    if line not in _lines:
+        _places.append((code, frame.f_lineno))
+        _lines[line] = len(_places) - 1
+    _known[key] = _lines[line]
     return _known[key]
 
 

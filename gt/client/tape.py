@@ -124,6 +124,10 @@ class Node:
     def name(self) -> str:
         return self.op.name
 
+    def __repr__(self) -> str:
+        """``<MulBackward0>``, as torch shows it."""
+        return f"<{''.join(map(str.title, self.name.split('_')))}Backward0>"
+
     def pull(self, grads: list[Tensor | None], keep: bool) -> list[Tensor | None]:
         """The gradients of the operands, from those of the results."""
         if self.saved is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gt.client.foreign import torch_function
 from gt.client.session import Session
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.types import DType, Size, TensorType
@@ -46,11 +47,13 @@ class Tensor(Declared):
     __slots__ = ("__dict__", "__weakref__", "_cell", "_node", "_type", "_view")
     #: numpy must leave ``array + tensor`` to the tensor
     __array_ufunc__ = None
+    #: and torch must say what to do with one
+    __torch_function__: Any = classmethod(torch_function)
 
     # what few tensors have is a class's default and an instance's exception
     #: which of its node's results it is
     _index = 0
-    grad: Tensor | None = None
+    _grad: Tensor | None = None
 
     def __init__(self, cell: Cell, type: TensorType) -> None:
         self._cell, self._type = cell, type
@@ -92,6 +95,19 @@ class Tensor(Declared):
         if not -self._type.ndim <= dim < self._type.ndim:
             raise DimError(f"size({self._type}, {dim}): there are {self._type.ndim} dims")
         return self._type.shape[dim]
+
+    @property
+    def grad(self) -> Tensor | None:
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
+            if value._type is not self._type:
+                raise ShapeError(f"a gradient of {self._type} is no {value._type}")
+        self._grad = value
 
     # -- its value -----------------------------------------------------------------------
 

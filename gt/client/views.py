@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
-from gt.client.arguments import one_dim, refuse, sizes, whole
+from gt.client.arguments import also_called, one_dim, refuse, sizes, whole
 from gt.client.emit import call, call_many, look_at, view_of
 from gt.client.strides import DIAGONAL, EXPAND, PERMUTE, SLICE, UNFOLD, VIEW, contiguous_strides, strides, view_strides
 from gt.client.tensor import Tensor
@@ -190,7 +190,8 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return view_of(input, PERMUTE, (("dims", tuple(order)),))
 
 
-swapaxes = swapdims = transpose
+swapdims = transpose
+swapaxes = also_called(transpose, axis0="dim0", axis1="dim1")
 
 
 def t(input: Tensor) -> Tensor:

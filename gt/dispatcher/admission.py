@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.dispatcher.forward import Violation
+from gt.dispatcher.forward import NONSENSE, Violation
 from gt.dispatcher.layouts import Layout, Lost
+from gt.dispatcher.replay import Known
 from gt.dispatcher.state import Client, Coded
-from gt.wire.codec import signature_of
+from gt.wire.codec import encode, signature_of
 from gt.wire.messages import (
     FIRST_LOCAL,
     MARGIN,
+    MAX_FRAGMENT,
+    MAX_FRAGMENTS,
     MAX_FRAME,
     MAX_SIGNATURES,
     MAX_WORDS,
@@ -34,7 +37,7 @@ def submission(client: Client, m: Submit, nbytes: int) -> bool:
         raise Violation(f"a submission of {len(m.stream)} words and weight {m.weight}")
     if client.received + m.weight - client.done > 2 * WINDOW + 4 * MAX_WORDS:
         raise Violation("more work than its credit allows")
-    words = nbytes - _define(client, m)
+    words = nbytes - _define(client, m) - _learn(client, m)
     # a word takes 9 bytes at most, bytes among them 5 more than they are, and 8 of those have a weight of 1
     if words > 24 * m.weight + 64 or nbytes > MAX_FRAME - MARGIN:
         raise Violation(f"a submission of {nbytes} bytes and weight {m.weight}")
@@ -52,6 +55,22 @@ def _define(client: Client, m: Submit) -> int:
     if len(client.codes) > MAX_SIGNATURES:
         raise Violation(f"more than {MAX_SIGNATURES} signatures")
     return nbytes
+
+
+def _learn(client: Client, m: Submit) -> int:
+    """The bytes all the fragments take up in the message."""
+    for fragment in m.fragments:
+        if fragment.number in client.fragments or not 0 < fragment.number < FIRST_LOCAL or fragment.own:
+            raise Violation(f"fragment {fragment.number} is none of a client's, or told twice")
+        if len(fragment.words) > MAX_FRAGMENT or max(fragment.inputs, fragment.made) > MAX_FRAGMENT:
+            raise Violation(f"a fragment of {len(fragment.words)} words")
+        try:
+            client.fragments[fragment.number] = Known(fragment, client)
+        except NONSENSE as error:
+            raise Violation(f"a fragment that is none: {error}") from None
+    if len(client.fragments) > MAX_FRAGMENTS:
+        raise Violation(f"more than {MAX_FRAGMENTS} fragments")
+    return sum(len(encode(fragment)) for fragment in m.fragments)
 
 
 def part(client: Client, home: Layout | None, m: Part, rest: tuple[Any, ...]) -> bool:

@@ -113,6 +113,8 @@ class Dispatcher(Giving):
         """Called about once a second, with a clock that only runs forward."""
         for client in list(self.clients.values()):
             self._credit(client, at_least=1)
+            if client.unasked:
+                self._ask_all(client)
             if self.workers or not client.queue:
                 client.stranded = None
             elif client.stranded is None:
@@ -202,7 +204,7 @@ class Dispatcher(Giving):
         del self.workers[worker.id], self.infos[worker.id]
         for client in self.clients.values():
             client.config.forget()
-            client.plans.clear()
+            client.forget_plans()
             if client.id in worker.admitted:
                 self._lose(client, worker)
         for client_id, weight, _, _ in worker.given:
@@ -233,10 +235,12 @@ class Dispatcher(Giving):
     def _schedule(self) -> None:
         """Give the workers what they have room for, the least served client first."""
         while True:
-            ready = [c for c in self.clients.values() if c.queue and self._has_room(c)]
-            if not ready:
+            client = None
+            for other in self.clients.values():
+                if other.queue and self._has_room(other) and (client is None or other.used < client.used):
+                    client = other
+            if client is None:
                 return
-            client = min(ready, key=lambda c: c.used)
             try:
                 self._turn(client)
             except Violation as violation:
@@ -265,7 +269,7 @@ class Dispatcher(Giving):
         if isinstance(submit, Configure):
             client.queue.popleft()
             client.config = Signals(submit.signals, submit.auto)
-            client.plans.clear()
+            client.replan()
             return
         ground = Ground(home.layout, list(self.workers))
         forwarded = forward(client, ground, submit.stream, position, TURN / client.pace)
@@ -288,11 +292,13 @@ class Dispatcher(Giving):
         if (client := self.clients.get(m.client)) is not None:
             if cost > 0:
                 # one odd measurement must not swing the pace far, nor the same one of many workers
-                client.pace *= min(2.0, max(0.5, (m.micros + 1) / (cost + 1))) ** (0.25 / among)
-                client.pace = min(100.0, max(0.001, client.pace))
+                swing = (m.micros + 1) / (cost + 1)
+                pace = client.pace * (2.0 if swing > 2.0 else swing if swing > 0.5 else 0.5) ** (0.25 / among)
+                client.pace = 100.0 if pace > 100.0 else pace if pace > 0.001 else 0.001
             client.used += (m.micros - cost) / among
-            client.done += weight
-            self._credit(client, at_least=WINDOW // 8)
+            if weight:
+                client.done += weight
+                self._credit(client, at_least=WINDOW // 8)
         self._schedule()
 
     def _credit(self, client: Client, at_least: int) -> None:

@@ -2,8 +2,9 @@
 
 For each instruction the operands' places are looked up and, with the code, make the key of a cached plan: where it
 runs, and its results will lie. Only a miss does any thinking (`gt.dispatcher.plan`). What runs on one worker, where
-its operands are, is passed on as it came; anything else is written anew, with the moves it needs before it. A stream
-is cut after about ``budget`` microseconds of estimated work, so that no client holds a worker for long.
+its operands are, is passed on as it came; so is what several workers do with what they have, but for its code, which is
+the dispatcher's own. Anything else is written anew, with the moves it needs before it. A stream is cut after about
+``budget`` microseconds of estimated work, so that no client holds a worker for long.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Any
 from gt.dispatcher.layouts import Held, Layout, Lost, Where
 from gt.dispatcher.moves import route
 from gt.dispatcher.plan import Ground, Plan, plan
-from gt.dispatcher.segments import NOWHERE, Forwarded
+from gt.dispatcher.replay import find, forget, learn, passed_on, repeat
+from gt.dispatcher.segments import Forwarded, Workers
 from gt.dispatcher.state import Client, Coded
 from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD
 from gt.types import TensorType
-from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, READ, RESET, Blocks
+from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FORGET, LEAVE, READ, RESET, RUN, Blocks
 
 #: What goes wrong when a stream is read that is none.
 NONSENSE = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -30,7 +32,7 @@ class Violation(Exception):
 
 
 def forward(client: Client, ground: Ground, stream: list[Any], start: int, budget: float) -> Forwarded:
-    """Raises Violation for what no honest client sends."""
+    """Codes in the stream are replaced by the dispatcher's own. Raises Violation for what no honest client sends."""
     done = Forwarded()
     try:
         _loop(client, ground, stream, start, budget, done)
@@ -42,13 +44,14 @@ def forward(client: Client, ground: Ground, stream: list[Any], start: int, budge
 
 
 def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: float, done: Forwarded) -> None:
-    tensors, codes, plans, made = client.tensors, client.codes, client.plans, client.made
-    end, last = len(stream), NOWHERE
+    tensors, codes, plans, made, loose = client.tensors, client.codes, client.plans, client.made, client.loose
+    end = len(stream)
     # words from ``begin`` on go to ``where``: they are copied when the next go elsewhere; None: they went already
-    where: Where | None = ground.home
+    where: Workers | None = ground.home.workers
     begin, left = i, budget
     while i < end and budget > 0:
         code = stream[i]
+        result: Any
         if code >= FIRST_CODE:
             coded = codes[code]
             plain = coded.plain
@@ -58,58 +61,66 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
                 key = (code, tensors[stream[i + 3]])
             else:
                 key = (code, *[tensors[stream[i + o]] for o in coded.offsets])
-            result: Any = plans.get(key)
+            result = plans.get(key)
             if result is None:
                 result = plans[key] = plan(client, ground, coded, key[1:], done)
             width = coded.width
             if type(result) is Plan:
-                if where is not None:
-                    done.add(where, stream[begin:i], left - budget)
-                    where = None
-                if result.simple:
-                    if last.workers is not result.workers or last.closed:
-                        last = done.segment(result.workers)
-                    last.words.append(result.code)
-                    last.words += stream[i + 1 : i + width]
-                    last.cost += result.cost
-                    tensors[stream[i + 2]], made[stream[i + 2]] = result.simple
-                else:
+                if result.simple is None:
+                    if where is not None:
+                        done.add(where, stream[begin:i], left - budget)
+                        where = None
                     _planned(client, coded, result, stream, i, done)
-                budget -= result.cost
-                i += width
-                continue
-            if plain >= 0:
-                tensors[stream[i + 2]] = result
+                    budget -= result.cost
+                    i += width
+                    continue
+                out = stream[i + 2]
+                stream[i], tensors[out], made[out] = result.simple
+                cost = result.cost
             else:
-                result = _results(client, coded, stream, i, result, done)
-            budget -= coded.cost
+                if plain >= 0:
+                    tensors[stream[i + 2]] = result
+                else:
+                    result = _results(client, coded, stream, i, result, done)
+                cost = coded.cost
         elif code < 0:
             result = tensors.pop(-code)
-            width = 1
-            if type(result) is not Lost and (type(result) is Held or not result.single):
+            width, cost = 1, 0.0
+            if type(result) is Held:
                 if where is not None:
                     done.add(where, stream[begin:i], left - budget)
                     where = None
-                if type(result) is Layout:
-                    if last.workers is not result.workers or last.closed:
-                        last = done.segment(result.workers)
-                    last.words.append(code)
-                    _forget(client, -code)
-                else:
-                    _free(client, -code, result, done)
+                _free(client, -code, result, done)
                 i += 1
                 continue
+            if made:
+                made.pop(-code, None)
+                if loose:
+                    loose.discard(-code)
         else:
-            if where is not None:
-                done.add(where, stream[begin:i], left - budget)
-                where = None
-            i += _control(client, stream, i, done)
-            continue
-        if result is not where:
-            done.add(where, stream[begin:i], left - budget)
-            where, begin, left = result, i, budget
+            course, width = None, 0
+            if code == RUN:
+                known = client.fragments[stream[i + 1]]
+                course, width = find(client, known, stream, i), known.form.width
+            if course is None or course.passed is None:
+                if where is not None:
+                    done.add(where, stream[begin:i], left - budget)
+                    where = None
+                if course is not None:
+                    repeat(client, known, course, stream, i, done)
+                    budget -= course.cost
+                elif width:
+                    budget -= learn(client, ground, known, stream, i, done, _loop)
+                i += width or _control(client, stream, i, done)
+                continue
+            passed_on(client, known, course, stream, i)
+            result, cost = course.passed, course.cost
+        if result.workers is not where:
+            done.add(where or (), stream[begin:i], left - budget)
+            where, begin, left = result.workers, i, budget
+        budget -= cost
         i += width
-    done.add(where, stream[begin:i], left - budget)
+    done.add(where or (), stream[begin:i], left - budget)
     done.stop = i
 
 
@@ -151,8 +162,10 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
     words = stream[i : i + coded.width]
     if len(words) < coded.width:
         raise Violation("a stream that ends inside an instruction")
-    if chosen.otherwise is not None and not all(0 < abs(words[at]) < inf for at in chosen.numbers):
-        chosen = chosen.otherwise
+    if chosen.otherwise is not None:
+        done.asked = True
+        if not all(0 < abs(words[at]) < inf for at in chosen.numbers):
+            chosen = chosen.otherwise
     outs = words[HEAD : coded.start]
     if coded.signature.into and outs != words[coded.start : coded.start + len(outs)]:
         raise Violation("in place, the results must be the first operands")
@@ -231,6 +244,8 @@ def _overwritten(client: Client, id: int, before: Where, after: Layout, done: Fo
 
 def _leave(id: int, before: Layout, after: Layout, done: Forwarded) -> None:
     """Who has it no more is told so."""
+    if before.mesh is after.mesh:
+        return
     left = tuple(w for w in before.workers if w not in after.mesh.places)
     if left:
         done.segment(left).words.append(-id)
@@ -293,6 +308,9 @@ def _move(
     for step in steps:
         made = into if into and step is steps[-1] else client.book.id()
         code = client.book.step(t, step, done.tell)
+        for group, members in client.book.unneeded():
+            done.segment(members).words += (LEAVE, group)
+            client.forget_courses()  # some may lead through it
         done.segment(step.workers).words += (code, site, made, now)
         if now != id:
             done.segment(now_on).words.append(-now)
@@ -325,13 +343,18 @@ def _control(client: Client, stream: list[Any], i: int, done: Forwarded) -> int:
     if code == RESET:
         _reset(client, stream[i + 1], done)
         return 2
+    if code == FORGET:
+        forget(client, stream[i + 1], done)
+        return 2
     raise Violation(f"unknown control word {code!r}")
 
 
 def _reset(client: Client, first: int, done: Forwarded) -> None:
     for old in [known for known in client.codes if known < first]:
         del client.codes[old]
-    client.plans.clear()
+    client.replan()
+    for number in [n for n, known in client.fragments.items() if not known.known_codes(client.codes)]:
+        del client.fragments[number]
     own = client.book.reset()
     for worker, told in client.told.items():
         told.difference_update([known for known in told if known < first])

@@ -8,12 +8,17 @@ from typing import Any
 from gt.dispatcher.actions import Action, Send, SendAll
 from gt.dispatcher.book import News
 from gt.dispatcher.loss import lose
-from gt.dispatcher.segments import Forwarded, Segment, batches
-from gt.dispatcher.state import Client, Worker
-from gt.wire.messages import Admit, Define, Definition, Execute, Leave, Message
+from gt.dispatcher.segments import Forwarded, Segment, Workers, batches
+from gt.dispatcher.state import Client, Crew, Worker
+from gt.wire.messages import WINDOW, Admit, Define, Definition, Execute, Leave, Message
 
 #: Moves that are told in one message.
 MOVES = 256
+#: Microseconds of work for each other worker of a crew before it is asked to confirm, so that the dispatcher spends
+#: little of its time on confirmations, however many they are; and the most.
+EACH, LATEST = 50.0, 3000.0
+#: The most crews of a client.
+CREWS = 256
 
 
 class Giving:
@@ -39,13 +44,14 @@ class Giving:
     def _give(self, client: Client, forwarded: Forwarded, weight: int) -> None:
         """Everything in order: what codes stand for, then the runs of words. The last of them owes the weight."""
         news = forwarded.news
-        for segment in forwarded.segments:
-            for id in segment.workers:
-                self._admit(client, self.workers[id])
-        first = {w: segment for segment in reversed(forwarded.segments) for w in segment.workers}
-        for id in list(news):
-            if news[id].moves or news[id].groups or id not in first or len(first[id].workers) > 1:
-                self._tell(client, self.workers[id], news.pop(id))
+        if news:
+            first = {w: segment for segment in reversed(forwarded.segments) for w in segment.workers}
+            ahead = [
+                (self.workers[id], news.pop(id))
+                for id in list(news)
+                if not news[id].only_definitions or id not in first or len(first[id].workers) > 1
+            ]
+            self._tell(client, ahead)
         last = len(forwarded.segments) - 1
         for i, segment in enumerate(forwarded.segments):
             # a worker that works alone hears what its codes stand for along with the words
@@ -54,30 +60,62 @@ class Giving:
         if last < 0:
             client.done += weight
 
-    def _tell(self, client: Client, worker: Worker, news: News) -> None:
-        self._admit(client, worker)
-        for batch in batches(news.definitions):
-            self._send(worker, Define(client.id, batch, [], news.groups))
-            news.groups = []
-        for at in range(0, len(news.moves), MOVES):
-            self._send(worker, Define(client.id, [], news.moves[at : at + MOVES], []))
+    def _tell(self, client: Client, ahead: list[tuple[Worker, News]]) -> None:
+        """Who has the same news gets the same bytes."""
+        told: dict[Any, tuple[News, list[Worker]]] = {}
+        for worker, news in ahead:
+            self._admit(client, worker)
+            told.setdefault(news.key(), (news, []))[1].append(worker)
+        for news, workers in told.values():
+            peers, groups = tuple(worker.peer for worker in workers), news.groups
+            for batch in batches(news.definitions):
+                self.out.append(SendAll(peers, Define(client.id, batch, [], groups)))
+                groups = []
+            for at in range(0, len(news.moves), MOVES):
+                self.out.append(SendAll(peers, Define(client.id, [], news.moves[at : at + MOVES], [])))
+            for fragment in news.fragments:
+                self.out.append(SendAll(peers, Define(client.id, [], [], [], [fragment])))
 
     def _give_segment(self, client: Client, segment: Segment, weight: int, definitions: list[Definition]) -> None:
+        crew = client.crews.get(segment.workers) or self._crew(client, segment.workers)
         cost = segment.cost * client.pace
         client.used += cost
         *ahead, definitions = batches(definitions)
         for batch in ahead:
-            self.workers[segment.workers[0]].give(client.id, 0, 0.0)
-            self._send(self.workers[segment.workers[0]], Execute(client.id, batch, [], 0))
-        peers = [self.workers[id] for id in segment.workers]
-        for worker in peers:
-            worker.give(client.id, weight if worker is peers[0] else 0, cost, len(peers))
-        # the weight is one worker's to confirm, and all get the same bytes: the dispatcher knows whose it is
-        message = Execute(client.id, definitions, segment.words, weight)
-        if len(peers) == 1:
-            self._send(peers[0], message)
-        else:
-            self.out.append(SendAll(tuple(worker.peer for worker in peers), message))
+            self._send(crew.workers[0], Execute(client.id, batch, [], crew.number, False))
+        crew.cost += cost
+        crew.weight += weight
+        client.unasked += weight
+        confirm = crew.cost >= min(EACH * (len(crew.peers) - 1), LATEST) or client.unasked >= WINDOW // 8
+        if confirm:
+            self._await(client, crew)
+        message = Execute(client.id, definitions, segment.words, crew.number, confirm)
+        self.out.append(Send(crew.peers[0], message) if len(crew.peers) == 1 else SendAll(crew.peers, message))
+
+    def _crew(self, client: Client, ids: Workers) -> Crew:
+        if len(client.crews) >= CREWS:  # most will be of no more use; those that are come again
+            self._ask_all(client)
+            client.crews.clear()
+        workers = tuple(self.workers[id] for id in ids)
+        for worker in workers:
+            self._admit(client, worker)
+        client.crewed += 1
+        crew = client.crews[ids] = Crew(client.crewed, workers, tuple(worker.peer for worker in workers))
+        return crew
+
+    def _ask_all(self, client: Client) -> None:
+        for crew in client.crews.values():
+            if crew.cost or crew.weight:
+                self._await(client, crew)
+                self.out.append(SendAll(crew.peers, Execute(client.id, [], [], crew.number)))
+
+    def _await(self, client: Client, crew: Crew) -> None:
+        """All of a crew will confirm what they were given; the weight is the first one's."""
+        client.unasked -= crew.weight
+        for worker in crew.workers:
+            worker.give(client.id, crew.weight, crew.cost, len(crew.workers))
+            crew.weight = 0
+        crew.cost = 0.0
 
     def _lose(self, client: Client, worker: Worker) -> None:
         """What a client had there is lost; the workers that worked together with it go on without it."""

@@ -17,13 +17,15 @@ from gt.types import Shape, TensorType
 class Mesh:
     """Workers in rows and columns: the last axis runs fastest."""
 
-    __slots__ = ("__weakref__", "places", "shape", "workers")
+    __slots__ = ("__weakref__", "_lines", "places", "shape", "workers")
     _known: ClassVar[WeakValueDictionary[tuple[Shape, Shape], Mesh]] = WeakValueDictionary()
 
     workers: tuple[int, ...]
     shape: Shape
     #: worker -> its coordinates
     places: dict[int, Shape]
+    #: axis -> the other coordinates -> who has them
+    _lines: dict[int, dict[Shape, tuple[int, ...]]]
 
     def __new__(cls, workers: tuple[int, ...], shape: Shape | None = None) -> Mesh:
         shape = tuple(n for n in ((len(workers),) if shape is None else shape) if n > 1)
@@ -33,13 +35,19 @@ class Mesh:
             found = super().__new__(cls)
             found.workers, found.shape = workers, shape
             found.places = {w: _coordinates(i, shape) for i, w in enumerate(workers)}
+            found._lines = {}
             cls._known[workers, shape] = found
         return found
 
     def line(self, axis: int, worker: int) -> tuple[int, ...]:
         """The workers along an axis through this one, in order."""
+        if axis not in self._lines:
+            lines: dict[Shape, list[int]] = {}
+            for w, at in self.places.items():
+                lines.setdefault(at[:axis] + at[axis + 1 :], []).append(w)
+            self._lines[axis] = {others: tuple(line) for others, line in lines.items()}
         here = self.places[worker]
-        return tuple(w for w, at in self.places.items() if at[:axis] + at[axis + 1 :] == here[:axis] + here[axis + 1 :])
+        return self._lines[axis][here[:axis] + here[axis + 1 :]]
 
     def __str__(self) -> str:
         told = ",".join(map(str, self.workers))
@@ -126,6 +134,7 @@ class Lost:
     """Where a tensor was: what a read of it, or of anything made from it, is told."""
 
     __slots__ = ("text",)
+    workers: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -8,7 +8,7 @@ from typing import Any
 from gt.dispatcher.forward import NONSENSE, Violation, request_of
 from gt.dispatcher.layouts import Held, Layout, Lost
 from gt.dispatcher.state import Client, Worker
-from gt.wire.messages import FETCH, RESET, Configure, Message, NoValue, PartTaken
+from gt.wire.messages import FETCH, FORGET, RESET, RUN, Configure, Message, NoValue, PartTaken
 
 NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
 #: the same for a system that a client started for itself
@@ -38,6 +38,11 @@ def lose(client: Client, worker: Worker) -> tuple[list[Message], dict[int, list[
         client.parts_ahead = 0
         client.home = None
     client.told.pop(worker.id, None)
+    for workers in [known for known in client.crews if worker.id in known]:
+        # nobody will be asked for it any more
+        weight = client.crews.pop(workers).weight
+        client.unasked -= weight
+        client.done += weight
     return told, orphans
 
 
@@ -105,7 +110,9 @@ def _find_fetches(client: Client, stream: list[Any], i: int, found: list[tuple[i
         if code == FETCH:
             found.append((request_of(stream[i + 1]), stream[i + 2]))
             i += 3
-        elif code == RESET:
+        elif code in (RESET, FORGET):
             i += 2
+        elif code == RUN:
+            i += client.fragments[stream[i + 1]].form.width
         else:
             i += 1 if code < 0 else client.codes[code].width

@@ -213,7 +213,12 @@ def share(step: Step, t: TensorType, worker: int) -> Share:
 
 
 def _sizes(shape: Shape, dim: int, n: int) -> tuple[int, ...]:
-    return tuple(bounds(shape[dim], n, rank)[1] for rank in range(n))
+    return _lengths(shape[dim], n)
+
+
+@lru_cache(1 << 12)
+def _lengths(length: int, n: int) -> tuple[int, ...]:
+    return tuple(bounds(length, n, rank)[1] for rank in range(n))
 
 
 def _exchange(t: TensorType, step: Step, me: int) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class Plan:
     #: where numbers are that a sum passes by: they must be finite and not zero, or else the sum is made first
     numbers: tuple[int, ...] = ()
     otherwise: Plan | None = None
-    #: nothing moves, and there is one fresh result: its layout, and what is remembered of it
-    simple: tuple[Layout, tuple[Plan, int]] | None = None
+    #: nothing moves, and there is one fresh result: the code, its layout, and what is remembered of it
+    simple: tuple[int, Layout, tuple[Plan, int]] | None = None
 
 
 def plan(
@@ -214,7 +214,7 @@ def _made(
     blobs = bool(coded.blobs)
     made = Plan(workers, code, tuple(moves), targets, choice.outs, after, cost_each, blobs, loose, signature, moved)
     if len(choice.outs) == 1 and not (moves or targets or after or blobs or loose or choice.outs[0].single):
-        made.simple = choice.outs[0], (made, 0)
+        made.simple = code, choice.outs[0], (made, 0)
     return made
 
 

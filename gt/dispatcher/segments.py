@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.dispatcher.book import News
-from gt.dispatcher.layouts import Layout, Where
 from gt.wire.codec import encode
 from gt.wire.messages import MARGIN, Definition
 
@@ -23,11 +22,6 @@ class Segment:
     words: list[Any] = field(default_factory=list)
     #: estimated microseconds on each of its workers
     cost: float = 0.0
-    #: no more words come to it
-    closed: bool = False
-
-
-NOWHERE = Segment((), closed=True)
 
 
 class Forwarded:
@@ -42,13 +36,15 @@ class Forwarded:
         self.said: list[Any] = []
         #: tensors that are lost for the client while workers still have them
         self.orphans: list[tuple[Workers, int]] = []
+        #: were numbers asked whether they are zero?
+        self.asked = False
         self._open: dict[Workers, Segment] = {}
 
     def segment(self, workers: Workers) -> Segment:
         found = self._open.get(workers)
         if found is None:
             for other in [o for o in self._open if not set(o).isdisjoint(workers)]:
-                self._open.pop(other).closed = True
+                del self._open[other]
             found = self._open[workers] = Segment(workers)
             self.segments.append(found)
         return found
@@ -59,10 +55,10 @@ class Forwarded:
             news = self.news[worker] = News()
         return news
 
-    def add(self, where: Where | None, words: list[Any], cost: float) -> None:
+    def add(self, workers: Workers, words: list[Any], cost: float) -> None:
         """Words for who holds their operands; what needs a lost tensor goes nowhere."""
-        if words and isinstance(where, Layout):
-            segment = self.segment(where.workers)
+        if words and workers:
+            segment = self.segment(workers)
             segment.words += words
             segment.cost += cost
         if self.orphans:

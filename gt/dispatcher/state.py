@@ -52,6 +52,18 @@ def estimate(signature: Signature) -> float:
 
 
 @dataclass(slots=True, eq=False)
+class Crew:
+    """Workers that get the same words of one client."""
+
+    number: int
+    workers: tuple[Worker, ...]
+    peers: tuple[Peer, ...]
+    #: what they were given and not asked to confirm yet: estimated microseconds on each of them, and its weight
+    cost: float = 0.0
+    weight: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Client:
     id: int
     peer: Peer
@@ -61,6 +73,8 @@ class Client:
     tensors: dict[int, Where] = field(default_factory=dict)
     #: (code, *places of the operands) -> where it runs, and its results lie; or a `gt.dispatcher.forward.Plan`
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    #: number -> `gt.dispatcher.replay.Known`
+    fragments: dict[int, Any] = field(default_factory=dict)
     #: tensor -> its copies in other layouts
     copies: dict[int, dict[Layout, int]] = field(default_factory=dict)
     #: (layout, those of the copies) -> what stands for it
@@ -76,6 +90,11 @@ class Client:
     queue: deque[list[Any]] = field(default_factory=deque)
     #: the worker new tensors are made on
     home: int | None = None
+    #: the sets of workers it has given work to; and how many there were, also with those that are gone
+    crews: dict[tuple[int, ...], Crew] = field(default_factory=dict)
+    crewed: int = 0
+    #: the weights its crews were not asked for yet, all together
+    unasked: int = 0
     #: which of its codes each worker was told; the workers it has work on
     told: dict[int, set[int]] = field(default_factory=dict)
     #: request -> the workers that will answer it
@@ -105,9 +124,24 @@ class Client:
     #: the workers that had no room for more of it when they were last asked
     full: list[int] = field(default_factory=list)
 
+    def forget_plans(self) -> None:
+        """Workers are others now."""
+        self.plans.clear()
+        self.forget_courses()
+
+    def forget_courses(self) -> None:
+        for known in self.fragments.values():
+            known.courses.clear()
+
     def enqueue(self, submit: Submit) -> None:
         self.received += submit.weight
-        self.queue.append([submit, 0])
+        # its stream is a copy: codes in it will be replaced
+        self.queue.append([Submit(submit.serial, [], submit.stream[:], submit.weight), 0])
+
+    def replan(self) -> None:
+        """What was planned holds no longer."""
+        self.forget_plans()
+        self.held = {place.layouts: place for place in self.tensors.values() if isinstance(place, Held)}
 
     def has_room(self, workers: Mapping[int, Worker], limit: float) -> bool:
         """May all the workers it has work on get more? Who had no room is asked first: each of many says when he is
@@ -118,7 +152,8 @@ class Client:
             if worker is not None and not worker.free_for(self.id, limit):
                 return False
             full.pop()
-        full += [w for w in self.told if not workers[w].free_for(self.id, limit)]
+        busy = [w for w in map(workers.__getitem__, self.told) if w.ahead >= limit or w.parked]
+        full += [w.id for w in busy if not w.free_for(self.id, limit)]
         return not full
 
 
@@ -132,7 +167,7 @@ class Worker:
     last_words: str = ""
     #: estimated microseconds of what it was given and has not done
     ahead: float = 0.0
-    #: (client, weight, estimate, among how many workers) of each `Execute` it has not confirmed, oldest first
+    #: (client, weight, estimate, among how many workers) of what it was asked to confirm and has not, oldest first
     given: deque[tuple[int, int, float, int]] = field(default_factory=deque)
     #: client -> the part of ``ahead`` that waits until the client has taken more of a large value
     parked: dict[int, float] = field(default_factory=dict)
@@ -147,13 +182,13 @@ class Worker:
     def finish(self, client: int) -> tuple[int, float, int] | None:
         """The client's oldest, which need not be the oldest of all: (weight, estimate, among); None if it has none."""
         given = self.given
-        for at in range(len(given)):
-            if given[at][0] == client:
-                _, weight, cost, among = given[at]
-                del given[at]
-                break
-        else:
-            return None
+        at = 0
+        if not given or given[0][0] != client:  # rare
+            at = next((i for i, (owner, *_) in enumerate(given) if owner == client), -1)
+            if at < 0:
+                return None
+        _, weight, cost, among = given[at]
+        del given[at]
         self.ahead = self.ahead - cost if given else 0.0
         if client in self.parked:
             self.parked[client] -= cost

@@ -43,7 +43,7 @@ def _story(client: Client, id: int, home: Layout, where: Layout | Held) -> Itera
         if chosen.outs[number] is not home and all(i != number for i, _, _ in chosen.after):
             yield f"later it was moved to {home} for good, since somebody needed the sum"
     else:
-        yield f"{home}: made there, or where its operands were"
+        yield "it was made there, where its operands were or where new tensors of this program go"
     if isinstance(where, Held):
         for layout in where.copies:
             yield f"a copy is kept as {layout}, until the tensor is written or freed"

@@ -21,8 +21,11 @@ from gt.dispatcher.state import Client, Peer
 from gt.wire.messages import (
     DISCARD,
     FETCH,
+    FORGET,
+    LEAVE,
     READ,
     RESET,
+    RUN,
     Alive,
     Done,
     Execute,
@@ -31,6 +34,9 @@ from gt.wire.messages import (
     Submit,
     Trouble,
 )
+
+#: control words with one word behind them
+SHORT = {DISCARD: "discard", RESET: "reset", LEAVE: "leave"}
 
 
 class Trail:
@@ -88,11 +94,10 @@ class Trail:
         if code < 0:
             self._line(self._count, event, who, "free", 0, f"client:{client.id} id={-code}")
             return 1
-        if code == DISCARD:
-            self._line(self._count, event, who, "discard", 0, f"client:{client.id}")
-            return 2
-        if code == RESET:
-            self._line(self._count, event, who, "reset", 0, f"client:{client.id}")
+        if code in (RUN, FORGET):
+            return self._fragment(event, who, client, stream, i)
+        if code in SHORT:
+            self._line(self._count, event, who, SHORT[code], 0, f"client:{client.id}")
             return 2
         if code == FETCH:
             self._line(self._count, event, who, "fetch", 0, f"client:{client.id} id={stream[i + 2]}")
@@ -113,6 +118,17 @@ class Trail:
         details = f"client:{client.id} out={outs} in={ins}{_under(coded.definition.signal)}"
         self._line(self._count, event, who, str(signature), size, details)
         return coded.width
+
+    def _fragment(self, event: str, who: str, client: Client, stream: list[Any], i: int) -> int:
+        """A fragment is told instruction by instruction."""
+        known = client.fragments.get(stream[i + 1])
+        form = client.book.fragments.get(stream[i + 1]) if known is None else known.form
+        if stream[i] == FORGET or form is None:
+            self._line(self._count, event, who, "forget a fragment", 0, f"client:{client.id}")
+            return 2 if stream[i] == FORGET else len(stream)
+        base, own, inputs, numbers = form.run(stream, i)
+        self._stream(event, who, client, form.expand(form.names(base, own, inputs), numbers))
+        return int(form.width)
 
     def _told(self, event: str, who: str, client: Client, told: Told, stream: list[Any], i: int) -> int:
         """What the dispatcher made of an instruction for several workers, or a move it put before."""

@@ -3,6 +3,7 @@
 Each module says in its own ``__all__`` what of it is public; here it is only gathered.
 """
 
+from gt.missing import absent as _absent
 from gt.nn import activation as _activation
 from gt.nn import attention as _attention
 from gt.nn import containers as _containers
@@ -49,6 +50,4 @@ __all__ += _pooling.__all__
 __all__ += _recurrent.__all__
 __all__ += _transformer.__all__
 
-
-def __getattr__(name: str) -> object:
-    raise AttributeError(f"gt.nn.{name} is not there yet, if torch has it (torch.nn.{name})")
+__getattr__ = _absent("nn")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import floor
+from math import floor, prod
 from typing import Any
 
 from gt.client import functions, pointwise, views
@@ -12,12 +12,13 @@ from gt.client.emit import call, call_many
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, Attrs
-from gt.types import float64, int64
+from gt.types import float32, float64, int64, uint8
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
     "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "channel_shuffle", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold", "interpolate", "max_pool1d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold", "interpolate", "lp_pool1d", "lp_pool2d",
+    "lp_pool3d", "max_pool1d",
     "max_pool1d_with_indices", "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices",
     "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample",
 ]  # fmt: skip
@@ -269,6 +270,8 @@ def interpolate(
     if mode == "area":
         return call(OPS["adaptive_avg_pool"], (x,), (("size", sizes),))
     attrs = (("size", sizes), ("mode", mode), ("align_corners", bool(align_corners)), ("scales", scales))
+    if x._type.dtype is uint8 and not smooth:  # an image: each value is one that was there
+        return cast(call(OPS["interpolate"], (cast(x, float32),), attrs), uint8)
     return call(OPS["interpolate"], (x,), attrs)
 
 
@@ -349,3 +352,19 @@ def fold(
 ) -> Tensor:
     given = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
     return _columns("col2im", a_tensor("fold", input), 3, _each("output_size", output_size, 2), given)
+
+
+def _power_pool(dims: int) -> Callable[..., Tensor]:
+    def pool(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
+        """The p-norm of each window."""
+        sizes = (kernel_size,) * dims if isinstance(kernel_size, int) else tuple(kernel_size)
+        mean = average(a_tensor(pool.__name__, input) ** norm_type, sizes, stride, 0, ceil_mode)
+        made: Tensor = (pointwise.sign(mean) * pointwise.relu(pointwise.abs(mean)) * prod(sizes)) ** (1.0 / norm_type)
+        return made
+
+    average = (avg_pool1d, avg_pool2d, avg_pool3d)[dims - 1]
+    pool.__name__ = pool.__qualname__ = f"lp_pool{dims}d"
+    return pool
+
+
+lp_pool1d, lp_pool2d, lp_pool3d = map(_power_pool, (1, 2, 3))

@@ -7,7 +7,7 @@ from typing import Any
 from gt.nn import functional as F
 from gt.nn.module import Module
 
-__all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"]
+__all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout"]
 
 
 class _Dropout(Module):
@@ -54,3 +54,9 @@ class AlphaDropout(_Dropout):
     """See `torch.nn.AlphaDropout`."""
 
     function = "alpha_dropout"
+
+
+class FeatureAlphaDropout(_Dropout):
+    """See `torch.nn.FeatureAlphaDropout`."""
+
+    function = "feature_alpha_dropout"

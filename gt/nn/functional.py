@@ -11,10 +11,13 @@ from typing import Any
 from gt.client import pointwise, random, reductions, views
 from gt.client.arguments import a_tensor, cast, refuse, whole
 from gt.client.autograd import no_grad
+from gt.client.composed import pdist
 from gt.client.emit import call, call_into, call_many
+from gt.client.foreign import told
 from gt.client.functions import pad
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
+from gt.missing import absent
 from gt.nn import _activations, _distances, _losses, _spatial
 from gt.nn._activations import *
 from gt.nn._distances import *
@@ -27,12 +30,13 @@ from gt.types import bool_
 __all__ = [
     "alpha_dropout", "batch_norm", "bilinear", "dropout", "dropout1d", "dropout2d", "dropout3d", "embedding",
     "feature_alpha_dropout", "group_norm", "instance_norm", "layer_norm", "linear", "local_response_norm", "normalize",
-    "one_hot", "pad", "rms_norm", "scaled_dot_product_attention",
+    "one_hot", "pad", "pdist", "rms_norm", "scaled_dot_product_attention",
 ]  # fmt: skip
 __all__ += _activations.__all__
 __all__ += _distances.__all__
 __all__ += _losses.__all__
 __all__ += _spatial.__all__
+__getattr__ = absent("nn.functional")
 
 #: what rms_norm adds where nothing is said
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-23, "float16": 2.0**-23}
@@ -345,3 +349,7 @@ def _plain_attention(
     elif mask is not None:
         scores = scores + mask
     return dropout(reductions.softmax(scores, -1), dropout_p) @ v
+
+
+for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, "dropout", "softmax", "log_softmax"):
+    globals()[_name] = told(globals()[_name])

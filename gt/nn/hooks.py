@@ -44,6 +44,11 @@ def add(hooks: Hooks, hook: Callable[..., Any], prepend: bool, with_kwargs: bool
     return Handle(hooks, number)
 
 
+def each(hooks: Hooks, *given: Any) -> None:
+    for hook, _ in list(hooks.values()):
+        hook(*given)
+
+
 def call(module: Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A module's forward with all that is hooked to it."""
     for hook, with_kwargs in list(module._forward_pre_hooks.values()):
@@ -54,7 +59,30 @@ def call(module: Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         result = result if changed is None else changed
     if module._backward_hooks:
         _hook_gradients(module, inputs, result)
+    if module._backward_pre_hooks:
+        _hook_results(module, result)
     return result
+
+
+def _hook_results(module: Module, result: Any) -> None:
+    """Before all else on the way back: what comes in as the gradients of the results may be changed."""
+    outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
+    known: list[Any] = [None] * len(outputs)
+
+    def ask(i: int) -> Callable[[Tensor], Any]:
+        def changed(g: Tensor) -> Any:
+            known[i] = g
+            for hook, _ in list(module._backward_pre_hooks.values()):
+                given = hook(module, tuple(known))
+                if given is not None:
+                    known[:] = given if isinstance(given, tuple) else (given,)
+            return known[i]
+
+        return changed
+
+    for i, y in enumerate(outputs):
+        if y._node is not None:
+            register_hook(y, ask(i))
 
 
 def _before(hook: Any, with_kwargs: bool, module: Module, inputs: Any, kwargs: Any) -> tuple[Any, Any]:

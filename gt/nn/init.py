@@ -11,12 +11,14 @@ from gt.client.drawing import rand, randn
 from gt.client.functions import argsort
 from gt.client.pointwise import where
 from gt.client.tensor import Tensor
+from gt.missing import absent
 from gt.say import warn
 
 __all__ = [
     "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
     "orthogonal_", "sparse_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
 ]  # fmt: skip
+__getattr__ = absent("nn.init")
 
 LINEAR = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "sigmoid")
 

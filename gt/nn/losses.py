@@ -7,11 +7,29 @@ from typing import Any
 from gt.client.tensor import Tensor
 from gt.nn import functional as F
 from gt.nn.module import Module
+from gt.nn.pooling import PairwiseDistance
 
 __all__ = [
-    "BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
-    "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss", "NLLLoss",
-    "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "CosineEmbeddingLoss",
+    "CrossEntropyLoss",
+    "GaussianNLLLoss",
+    "HingeEmbeddingLoss",
+    "HuberLoss",
+    "KLDivLoss",
+    "L1Loss",
+    "MSELoss",
+    "MarginRankingLoss",
+    "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss",
+    "NLLLoss",
+    "PoissonNLLLoss",
+    "SmoothL1Loss",
+    "SoftMarginLoss",
+    "TripletMarginLoss",
+    "TripletMarginWithDistanceLoss",
 ]  # fmt: skip
 
 
@@ -143,3 +161,30 @@ class PoissonNLLLoss(_Loss):
 class GaussianNLLLoss(_Loss):
     function = "gaussian_nll_loss"
     options = (("full", False), ("eps", 1e-6), ("reduction", "mean"))
+
+
+class MultiMarginLoss(_Loss):
+    function = "multi_margin_loss"
+    options = (("p", 1), ("margin", 1.0), ("weight", None), *PLAIN)
+
+
+class MultiLabelMarginLoss(_Loss):
+    function = "multilabel_margin_loss"
+
+
+class MultiLabelSoftMarginLoss(_Loss):
+    function = "multilabel_soft_margin_loss"
+    options = _with(("weight", None), first=True)
+
+
+class TripletMarginWithDistanceLoss(_Loss):
+    function = "triplet_margin_with_distance_loss"
+    options = ()
+
+    def __init__(
+        self, *, distance_function: Any = None, margin: float = 1.0, swap: bool = False, reduction: str = "mean"
+    ) -> None:
+        Module.__init__(self)
+        self.distance_function = PairwiseDistance() if distance_function is None else distance_function
+        self.margin, self.swap, self.reduction = margin, swap, reduction
+        self.__dict__["_given"] = ("distance_function", "margin", "swap", "reduction")

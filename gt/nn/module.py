@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from gt.client import config, placing
+from gt.client.arguments import dtype_of
 from gt.client.autograd import requires_grad_
 from gt.client.creation import zeros_like
 from gt.client.emit import detached
+from gt.client.foreign import dtype_called
 from gt.client.tensor import Tensor
 from gt.nn import hooks, state
 from gt.nn.parameter import Parameter, assign
@@ -34,7 +36,8 @@ class Module:
         # past __setattr__, which needs them
         own = self.__dict__
         own.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
-        own.update(_forward_pre_hooks={}, _forward_hooks={}, _backward_hooks={})
+        own.update(_forward_pre_hooks={}, _forward_hooks={}, _backward_hooks={}, _backward_pre_hooks={})
+        own.update(_state_dict_hooks={}, _state_dict_pre_hooks={}, _load_hooks={}, _load_pre_hooks={})
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
@@ -43,7 +46,7 @@ class Module:
         if config.current.rules and not placing.here.inside:
             return placing.call(self, inputs, kwargs)
         own = self.__dict__
-        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"]:
+        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
             return hooks.call(self, inputs, kwargs)
         return self.forward(*inputs, **kwargs)
 
@@ -256,9 +259,13 @@ class Module:
     def to(self, *args: Any, dtype: Any = None, device: Any = None, **rest: Any) -> Self:
         """Only a dtype has an effect, on what is floating: where tensors live is not for the program to say."""
         for given in args:
-            dtype = given._type.dtype if isinstance(given, Tensor) else given if isinstance(given, DType) else dtype
+            if isinstance(given, Tensor):
+                dtype = given._type.dtype
+            elif isinstance(given, DType | type) or dtype_called(given) is not None:
+                dtype = given
         if dtype is None:
             return self
+        dtype = dtype_of(dtype)
         if dtype.kind != "f":
             raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={dtype}")
         return self._cast(dtype)
@@ -295,11 +302,13 @@ class Module:
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
         made: dict[str, Any] = OrderedDict() if destination is None else destination
+        hooks.each(self._state_dict_pre_hooks, self, prefix, keep_vars)
         for name, x in self._own_state():
             made[prefix + name] = x if keep_vars else detached(x)
         for name, module in self._modules.items():
             if module is not None:
                 module.state_dict(destination=made, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        hooks.each(self._state_dict_hooks, self, made, prefix, {})
         return made
 
     def _own_state(self) -> Iterator[tuple[str, Tensor]]:
@@ -326,6 +335,21 @@ class Module:
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
         return hooks.add(self._backward_hooks, hook, prepend, False)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
+        return hooks.add(self._backward_pre_hooks, hook, prepend, False)
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+        return hooks.add(self._state_dict_pre_hooks, hook, False, False)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+        return hooks.add(self._state_dict_hooks, hook, False, False)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+        return hooks.add(self._load_pre_hooks, hook, False, False)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+        return hooks.add(self._load_hooks, hook, False, False)
 
     # -- repr ------------------------------------------------------------------------------
 

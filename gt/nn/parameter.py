@@ -25,14 +25,6 @@ class Parameter(Tensor):
         if requires_grad:
             requires_grad_(self)
 
-    @property
-    def data(self) -> Tensor:
-        return detached(self)
-
-    @data.setter
-    def data(self, value: Tensor) -> None:
-        assign(self, value)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         made = memo[id(self)] = Parameter(clone(detached(self)), self._node is not None)
         return made

@@ -8,11 +8,44 @@ from gt.nn.module import Module
 from gt.nn.simple import REQUIRED, Show, layer, showing
 
 __all__ = [
-    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d",
-    "AvgPool3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "CosineSimilarity", "MaxPool1d", "MaxPool2d",
-    "MaxPool3d", "PairwiseDistance", "PixelShuffle", "PixelUnshuffle", "ReflectionPad1d", "ReflectionPad2d",
-    "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "Upsample", "ZeroPad1d",
-    "ZeroPad2d", "ZeroPad3d",
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
+    "ChannelShuffle",
+    "CircularPad1d",
+    "CircularPad2d",
+    "CircularPad3d",
+    "ConstantPad1d",
+    "ConstantPad2d",
+    "ConstantPad3d",
+    "CosineSimilarity",
+    "Fold",
+    "LPPool1d", "LPPool2d", "LPPool3d", "LocalResponseNorm",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
+    "PairwiseDistance",
+    "PixelShuffle",
+    "PixelUnshuffle",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReflectionPad3d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "ReplicationPad3d",
+    "Unfold",
+    "Upsample",
+    "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
+    "ZeroPad1d",
+    "ZeroPad2d",
+    "ZeroPad3d",
 ]  # fmt: skip
 
 
@@ -73,6 +106,20 @@ AdaptiveAvgPool1d = _adaptive("AdaptiveAvgPool1d", "adaptive_avg_pool1d")
 AdaptiveAvgPool2d = _adaptive("AdaptiveAvgPool2d", "adaptive_avg_pool2d")
 AdaptiveMaxPool1d = _adaptive("AdaptiveMaxPool1d", "adaptive_max_pool1d")
 AdaptiveMaxPool2d = _adaptive("AdaptiveMaxPool2d", "adaptive_max_pool2d")
+AdaptiveAvgPool3d = _adaptive("AdaptiveAvgPool3d", "adaptive_avg_pool3d")
+AdaptiveMaxPool3d = _adaptive("AdaptiveMaxPool3d", "adaptive_max_pool3d")
+POWER = {"norm_type": REQUIRED, "kernel_size": REQUIRED, "stride": None, "ceil_mode": False}
+LPPool1d, LPPool2d, LPPool3d = (layer(f"LPPool{n}d", f"lp_pool{n}d", POWER, showing(*POWER)) for n in (1, 2, 3))
+WINDOWS = {"kernel_size": REQUIRED, "dilation": 1, "padding": 0, "stride": 1}
+Unfold = layer("Unfold", "unfold", WINDOWS, showing(*WINDOWS))
+Fold = layer("Fold", "fold", {"output_size": REQUIRED, **WINDOWS}, showing("output_size", *WINDOWS))
+ChannelShuffle = layer("ChannelShuffle", "channel_shuffle", {"groups": REQUIRED}, showing("groups"))
+LocalResponseNorm = layer(
+    "LocalResponseNorm",
+    "local_response_norm",
+    {"size": REQUIRED, "alpha": 1e-4, "beta": 0.75, "k": 1.0},
+    lambda self: f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}",
+)
 
 
 def _upsample(self: Any) -> str:
@@ -94,6 +141,20 @@ class Upsample(_PlainUpsample):  # type: ignore[valid-type, misc]
         factor: Any = self.__dict__["scale_factor"]
         if factor is not None:
             self.scale_factor = tuple(map(float, factor)) if isinstance(factor, tuple) else float(factor)
+
+
+class UpsamplingNearest2d(Upsample):
+    """See `torch.nn.UpsamplingNearest2d`."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(size, scale_factor, mode="nearest")
+
+
+class UpsamplingBilinear2d(Upsample):
+    """See `torch.nn.UpsamplingBilinear2d`."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(size, scale_factor, mode="bilinear", align_corners=True)
 
 
 PixelShuffle = layer("PixelShuffle", "pixel_shuffle", {"upscale_factor": REQUIRED}, showing("upscale_factor"))
@@ -130,3 +191,4 @@ ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = (_padding(f"ReflectionPad{n}
 ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = (
     _padding(f"ReplicationPad{n}d", "replicate", n) for n in (1, 2, 3)
 )
+CircularPad1d, CircularPad2d, CircularPad3d = (_padding(f"CircularPad{n}d", "circular", n) for n in (1, 2, 3))

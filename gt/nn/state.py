@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gt.client.arguments import cast
 from gt.client.autograd import no_grad
 from gt.client.creation import as_tensor
 from gt.client.tensor import Tensor
+from gt.nn.hooks import each
 from gt.nn.parameter import Parameter
-from gt.types import bfloat16
 
 if TYPE_CHECKING:
     from gt.nn.module import Module
@@ -31,21 +30,28 @@ def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -
     if not isinstance(given, Mapping):
         raise TypeError(f"Expected state_dict to be dict-like, got {type(given)}.")
     expected: dict[str, tuple[Module, str, Tensor]] = {}
+    given = dict(given)
+    for path, owner in module.named_modules(remove_duplicate=False):
+        each(owner._load_pre_hooks, owner, given, f"{path}." if path else "", {}, strict, [], [], [])
     for path, owner in module.named_modules(remove_duplicate=False):
         for name, x in owner._own_state():
             expected[f"{path}.{name}" if path else name] = owner, name, x
     missing = [key for key in expected if key not in given]
     unexpected = [key for key in given if key not in expected]
-    problems = _quoted(unexpected, missing) if strict else []
+    problems: list[str] = []
     with no_grad():
         for key, (owner, name, x) in expected.items():
             if key in given:
                 problem = _put(key, x, given[key], (owner, name) if assign else None)
                 problems += [problem] if problem else []
+    keys = IncompatibleKeys(missing, unexpected)
+    for owner in module.modules():
+        each(owner._load_hooks, owner, keys)
+    problems = [*(_quoted(unexpected, missing) if strict else []), *problems]
     if problems:
         text = "\n\t".join(problems)
         raise RuntimeError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t{text}")
-    return IncompatibleKeys(missing, unexpected)
+    return keys
 
 
 def _quoted(unexpected: list[str], missing: list[str]) -> list[str]:
@@ -71,11 +77,4 @@ def _put(key: str, x: Tensor, value: Any, into: tuple[Module, str] | None) -> st
 
 def value_of(x: Any) -> Tensor:
     """A tensor of GT's, torch's or numpy's, or a number, as one of GT's."""
-    if isinstance(x, Tensor):
-        return x
-    if type(x).__module__.split(".")[0] == "torch":
-        x = x.detach().cpu()
-        if str(x.dtype) == "torch.bfloat16":
-            return cast(as_tensor(x.float().numpy()), bfloat16)
-        x = x.numpy()
     return as_tensor(x)

@@ -69,7 +69,7 @@ op(
 
 
 def _weight(g: TensorType, x: TensorType) -> TensorType:
-    if not g.ndim or g.shape[:-1] != x.shape[:-1] or g.dtype is not x.dtype:
+    if not g.ndim or not x.ndim or g.shape[:-1] != x.shape[:-1] or g.dtype is not x.dtype:
         raise ShapeError("rows and dtypes must be the same")
     return TensorType((g.shape[-1], x.shape[-1]), x.dtype)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import cos, floor, pi
 from typing import Any
 
+from gt.missing import absent
 from gt.optim.one_cycle import OneCycleLR
 from gt.optim.optimizer import Group, Optimizer
 from gt.optim.plateau import ReduceLROnPlateau
@@ -22,6 +23,7 @@ __all__ = [
     "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR",
     "ReduceLROnPlateau", "SequentialLR", "StepLR",
 ]  # fmt: skip
+__getattr__ = absent("optim.lr_scheduler")
 
 
 Lambda = Callable[[int], float]

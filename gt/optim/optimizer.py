@@ -104,6 +104,8 @@ class Optimizer:
                     self.update(group, params)
         for hook in self._step_hooks[1]:
             hook(self, (closure,), {})
+        for p in self.param_groups[0]["params"][:1] if self.param_groups else ():
+            p._cell.session.cut()
         return loss
 
     def update(self, group: Group, params: list[Tensor]) -> None:

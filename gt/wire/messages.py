@@ -9,7 +9,11 @@
 
     code, site, outputs…, operands…    run a signature (see `gt.ops.signature`); code >= FIRST_CODE
     FETCH, request, id                 send the tensor's value back
-    RESET, code                        forget the signatures below this code; their numbers do not come back
+    RESET, code                        forget the signatures below this code, and all fragments; their numbers do not
+                                       come back
+    RUN, fragment, 0, base, 0, inputs…, numbers…
+                                       run a fragment (see `gt.wire.fragments`)
+    FORGET, fragment                   it will not be run again
     -id                                forget a tensor
 
 To workers, a stream also has the dispatcher's own signatures and moves, with codes from FIRST_LOCAL on, tensors with
@@ -17,8 +21,10 @@ ids from FIRST_OWN on, and
 
     READ, request, id, worker          send the value, or your block of it if ``worker`` is -1; if it is not you, say
                                        only whether there is one
-
     DISCARD, transfer                  nobody will use what came in these parts
+    LEAVE, group                       nobody will move anything in this group
+    RUN, fragment, part, base, own, inputs…, numbers…
+                                       from this part of it on, with the dispatcher's own ids counted from ``own``
 
 An operand of type bytes is the bytes themselves, or the number of a transfer whose parts were sent before.
 
@@ -32,7 +38,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-FETCH, RESET, READ, DISCARD = 1, 2, 3, 4
+FETCH, RESET, READ, DISCARD, LEAVE, RUN, FORGET = 1, 2, 3, 4, 5, 6, 7
 FIRST_CODE = 16
 #: Above these, codes and tensor ids are the dispatcher's own: what it makes of a client's program for several workers.
 FIRST_LOCAL, FIRST_OWN = 1 << 31, 1 << 40
@@ -47,6 +53,8 @@ MARGIN = 2 << 20
 #: The words of one instruction, and as many attributes; the signatures a client may have, and their size each.
 MAX_WIDTH = 1 << 14
 MAX_SIGNATURES, MAX_DEFINITION = 1 << 16, 256 << 10
+#: The words of a fragment, and the fragments a client may have.
+MAX_FRAGMENT, MAX_FRAGMENTS = 1 << 14, 256
 #: Values up to here ride in a control message; larger ones go in parts.
 INLINE = 64 << 10
 #: A part in a frame is small, so that no control message waits behind it for long; one in shared memory may be larger.
@@ -93,6 +101,11 @@ class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
     gpu: str = ""
     store: str = ""
 
+    def __repr__(self) -> str:
+        """For people: the rest is how workers find each other."""
+        gpu = f", gpu={self.gpu!r}" if self.gpu else ""
+        return f"Worker(id={self.id}, device={self.device!r}{gpu}, backend={self.backend!r}, pid={self.pid})"
+
 
 class Welcome(Message, frozen=True, array_like=True, tag=True):
     #: the client's or the worker's number
@@ -121,6 +134,19 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
     into: bool = False
     #: what it was emitted under, as the last `Configure` before it describes it
     signal: SignalName = ""
+
+
+class Fragment(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of a program that comes again, in canonical form (see `gt.wire.fragments`)."""
+
+    number: int
+    #: how many tensors it is given, it makes, and the dispatcher makes for it
+    inputs: int
+    made: int
+    own: int
+    words: list[int]
+    #: its instructions are to be compiled
+    compile: bool = False
 
 
 class SignalSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -158,6 +184,7 @@ class Submit(Message, frozen=True, array_like=True, tag=True):
     definitions: list[Definition]
     stream: list[Word]
     weight: int
+    fragments: list[Fragment] = []
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -301,7 +328,8 @@ class WorkerStats(msgspec.Struct, frozen=True):
     total_instructions: int
     hot_instructions: int
     unique_sequences: int
-    compilation_stats: dict[str, int]
+    #: a piece in words -> length, runs, level, compile_seconds, saved_seconds, reasons
+    compilation_stats: dict[str, dict[str, Any]]
     #: what the device says (GPU: used, total, allocated)
     memory: dict[str, int]
     #: of the client that asks
@@ -358,6 +386,7 @@ class Define(Message, frozen=True, array_like=True, tag=True):
     definitions: list[Definition]
     moves: list[Move]
     groups: list[Group]
+    fragments: list[Fragment] = []
 
 
 class Leave(Message, frozen=True, array_like=True, tag=True):
@@ -369,12 +398,15 @@ class Leave(Message, frozen=True, array_like=True, tag=True):
 
 
 class Execute(Message, frozen=True, array_like=True, tag=True):
-    """A piece of one client's program for one worker, planned."""
+    """A piece of one client's program for a worker, planned."""
 
     client: int
     definitions: list[Definition]
     stream: list[Word]
-    weight: int
+    #: the client's number for the workers that get it
+    crew: int
+    #: is its `Done` wanted? It stands for those before it, too, that this crew was not asked for
+    confirm: bool = True
 
 
 class Drop(Message, frozen=True, array_like=True, tag=True):
@@ -389,10 +421,10 @@ class Query(Message, frozen=True, array_like=True, tag=True):
 
 
 class Done(Message, frozen=True, array_like=True, tag=True):
-    """One `Execute` is done, and took so long."""
+    """An `Execute` is done; it, and those of its crew that were not to be confirmed, took so long."""
 
     client: int
-    weight: int
+    crew: int
     micros: int
 
 

@@ -13,7 +13,7 @@ anything outside it. A space runs its stream in order, whatever it holds:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gt.ops import Signature
@@ -24,9 +24,11 @@ from gt.wire.messages import (
     FETCH,
     FIRST_CODE,
     FIRST_LOCAL,
-    INLINE,
+    FORGET,
+    LEAVE,
     READ,
     RESET,
+    RUN,
     Admit,
     Checked,
     Define,
@@ -36,41 +38,33 @@ from gt.wire.messages import (
     Execute,
     Leave,
     Message,
-    NoValue,
     Part,
     PartTaken,
     Query,
     Reply,
     Report,
     Trouble,
-    ValueInline,
-    ValuePart,
 )
-from gt.wire.parts import Incoming, Outgoing
+from gt.wire.parts import Incoming
 from gt.wire.shared import Lanes
 from gt.worker.account import account, holders
+from gt.worker.answering import Answering, Send
 from gt.worker.engines import Engine
+from gt.worker.fragments import Program
+from gt.worker.hot.levels import Levels
 from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
+from gt.worker.replay import Replaying
 from gt.worker.space import NOTHING, DeviceBroken, Entry, Failure, MoveEntry, Space, first_line, raising
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """One message to the dispatcher; for a `Reply`, ``inner`` is what the client gets, ``data`` the bytes behind it."""
-
-    message: Message
-    inner: Message | None = None
-    data: memoryview | None = None
-
-
-class Worker:
-    def __init__(self, engine: Engine, host: str = "", plane: Plane | None = None) -> None:
+class Worker(Answering, Replaying):
+    def __init__(self, engine: Engine, host: str = "", plane: Plane | None = None, levels: str = "off") -> None:
+        super().__init__(Levels(engine, levels))
         self.engine, self.host = engine, host
         self.id = -1
         self.spaces: dict[int, Space] = {}
         self.lanes = Lanes()
-        self.instructions = 0
         self.causes = 0
         self.mover = Mover(engine, plane)
         self.out: list[Send] = []
@@ -81,8 +75,8 @@ class Worker:
         """Everything the dispatcher says; ``data`` is the frame behind a `Part`."""
         if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop):
             HANDLERS[type(message)](self, message, data)
-        elif isinstance(message, Execute):  # its client is gone; each is confirmed, run or not
-            self.out.append(Send(Done(message.client, message.weight, 0)))
+        elif isinstance(message, Execute) and message.confirm:  # its client is gone; run or not, it is confirmed
+            self.out.append(Send(Done(message.client, message.crew, 0)))
         out, self.out = self.out, []
         return out
 
@@ -94,12 +88,14 @@ class Worker:
         if space is not None:
             self.lanes.forget(space.lane)
             self.mover.leave(space)
-            # each `Execute` is confirmed once, run or not: the dispatcher counts them
-            self.out += [Send(Done(m.client, waiting.weight, 0)) for waiting, _ in space.waiting]
+            for number in list(space.fragments):
+                self.forget(space, number)
+            # what is to be confirmed is, run or not: the dispatcher counts them
+            self.out += [Send(Done(m.client, waiting.crew, 0)) for waiting, _ in space.waiting if waiting.confirm]
             space.close()
 
     def _query(self, m: Query, data: object) -> None:
-        told = account(self.id, self.engine, self.instructions, self.spaces, m.client)
+        told = account(self, self.id, self.engine, self.spaces, m.client)
         self.out.append(Send(Report(m.client, m.request, told)))
 
     def _part(self, m: Part, data: memoryview | None) -> None:
@@ -167,10 +163,14 @@ class Worker:
             self.mover.join(space, group, self.id)
         for move in m.moves:
             space.codes[move.code] = MoveEntry(move, space.groups[move.group])
+        for fragment in m.fragments:
+            self.forget(space, fragment.number)
+            space.fragments[fragment.number] = Program(fragment, space.codes)
 
     def _leave(self, m: Leave, data: object) -> None:
-        self.mover.lose(m.group, m.reason)
-        self._go_on(self.spaces[m.client])
+        space = self.spaces[m.client]
+        self.mover.lose(space, m.group, m.reason)
+        self._go_on(space)
 
     # -- running -------------------------------------------------------------------------
 
@@ -181,12 +181,12 @@ class Worker:
         stop = self._stream(space, m, start)
         if stop < len(m.stream):
             space.waiting.appendleft((m, stop))
-        else:
+        elif m.confirm:
             self._done(m)
 
     def _done(self, m: Execute) -> None:
         """Said along with the last value, if there is one."""
-        done, last = Done(m.client, m.weight, 0), self.out[-1] if self.out else None
+        done, last = Done(m.client, m.crew, 0), self.out[-1] if self.out else None
         reply = last.message if last is not None else None
         if last is not None and isinstance(reply, Reply) and reply.client == m.client and reply.done is None:
             self.out[-1] = replace(last, message=Reply(m.client, reply.request, reply.last, done))
@@ -246,7 +246,7 @@ class Worker:
         for offset in signature.offsets:
             words[offset - signature.start] = store[stream[i + offset]]
         if BYTES in signature.ins:
-            words = [self._received(space, w) if t is BYTES else w for w, t in zip(words, signature.ins, strict=True)]
+            words = [space.received(w) if t is BYTES else w for w, t in zip(words, signature.ins, strict=True)]
         made = entry.run(*words)
         if signature.into:
             return
@@ -255,26 +255,25 @@ class Worker:
         for id, value in zip(stream[i + 2 : i + signature.start], made, strict=True):
             space.put(id, value)
 
-    def _received(self, space: Space, word: int | bytes) -> memoryview:
-        if isinstance(word, bytes):
-            return memoryview(word)
-        transfer = space.transfers.pop(word, None)
-        if isinstance(transfer, Exception):
-            raise transfer
-        if transfer is None or not transfer[0].complete:
-            raise ValueError("the value did not arrive in full")
-        return transfer[1]
-
     def _control(self, space: Space, m: Execute, i: int) -> int:
         stream: list[Any] = m.stream
         if stream[i] == RESET:
             below, own = stream[i + 1], stream[i + 1] >= FIRST_LOCAL
             for old in [code for code in space.codes if code < below and (code >= FIRST_LOCAL) == own]:
                 del space.codes[old]
+            for old in [n for n, program in space.fragments.items() if not program.codes <= space.codes.keys()]:
+                self.forget(space, old)
+            return i + 2
+        if stream[i] == RUN:
+            return self._fragment(space, m, i)
+        if stream[i] == FORGET:
+            self.forget(space, stream[i + 1])
             return i + 2
         if stream[i] == DISCARD:
             space.transfers.pop(stream[i + 1], None)
             return i + 2
+        if stream[i] == LEAVE:
+            return i + 2 if self._quiet(space) and self.mover.parted(space, stream[i + 1]) else i
         assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
         request, id = stream[i + 1], stream[i + 2]
         if not self._landed(space, id):
@@ -353,38 +352,6 @@ class Worker:
         self.causes += 1
         text = f"{what} failed on worker {self.id} ({self.engine.device}): {problem}"
         return Failure((self.id + 1 << 32) + self.causes, kind, text, site, elsewhere)
-
-    # -- values --------------------------------------------------------------------------
-
-    def _fetch(self, space: Space, client: int, request: int, value: Any) -> None:
-        if type(value) is Failure:
-            self._reply(client, NoValue(request, value.kind, value.text, value.cause, value.site, value.elsewhere))
-            return
-        try:
-            data = self.engine.to_host(value)
-        except Exception as error:
-            if self.engine.is_broken(error):
-                raise DeviceBroken(first_line(error)) from error
-            text = f"reading a value failed on worker {self.id} ({self.engine.device}): {error}"
-            self._reply(client, NoValue(request, "RemoteError", text))
-            return
-        if data.nbytes <= INLINE:
-            self._reply(client, ValueInline(request, bytes(data), self.id))
-            return
-        space.outgoing = Outgoing(request, data, space.road, space.shares_memory)
-        self._send_parts(client, space)
-
-    def _reply(self, client: int, value: Any, data: memoryview | None = None, last: bool = True) -> None:
-        self.out.append(Send(Reply(client, value.request, last), value, data))
-
-    def _send_parts(self, client: int, space: Space) -> None:
-        outgoing = space.outgoing
-        assert outgoing is not None
-        for piece in outgoing.ready():
-            part = ValuePart(outgoing.value, piece.offset, piece.nbytes, outgoing.total, piece.place, self.id)
-            self._reply(client, part, piece.data, last=outgoing.all_sent)
-        if outgoing.all_sent:
-            space.outgoing = None
 
 
 HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {

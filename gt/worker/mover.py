@@ -37,11 +37,35 @@ class Mover:
             if self.plane is not None:
                 self.plane.leave(group)
 
-    def lose(self, group: int, reason: str) -> None:
+    def lose(self, space: Space, group: int, reason: str) -> None:
         """A member is gone: what is under way in the group breaks."""
+        if group not in space.groups:
+            return
         self._lost[group] = reason
         if self.plane is not None:
             self.plane.leave(group)
+
+    def parted(self, space: Space, group: int) -> bool:
+        """Leave a group that is needed no more. Who leaves ends the group for the others, too: so all of them say
+        farewell to each other, and whoever heard from all knows that everything before has arrived. Until then the
+        rest of the program waits."""
+        if self.plane is not None and group not in self._lost:
+            last = space.farewells.get(group)
+            if last is None:
+                flight = self.plane.start(group, "all_reduce", self._engine.number(0), {"op": "max", "own": True})
+                last = space.farewells[group] = Flying("a farewell", 0, flight, None, None)
+            if not last.landed():
+                space.awaited = last
+                return False
+            with contextlib.suppress(Broken):
+                self._engine.value(last.flight.result())
+            self.plane.leave(group)
+        self._lost.pop(group, None)
+        space.farewells.pop(group, None)
+        space.groups.pop(group, None)
+        for code in [code for code, entry in space.codes.items() if type(entry) is MoveEntry and entry.group == group]:
+            del space.codes[code]
+        return True
 
     def start(self, space: Space, entry: MoveEntry, site: int, out: int, operand: int) -> None:
         """Begin this worker's part in a move; who first needs the result waits for it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,11 +15,12 @@ from gt.say import topic
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import Keys
 from gt.wire.codec import Decode, encode
-from gt.wire.messages import Alive, Bye, Done, Execute, Hello, Reply, Welcome
+from gt.wire.messages import Alive, Bye, Done, Drop, Execute, Hello, Reply, Welcome
 from gt.wire.messages import Refused as RefusedMessage
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
-from gt.worker.core import Send, Worker
+from gt.worker.answering import Send
+from gt.worker.core import Worker
 from gt.worker.engines import Engine
 from gt.worker.plane.processes import ProcessPlane
 from gt.worker.space import DeviceBroken
@@ -30,9 +32,11 @@ class Shell:
         engine.alone()
         self.plane = ProcessPlane(_own_address(address), engine.name, engine.device)
         self.connection.also_wake_on(self.plane.wake_fd())
-        self.worker = Worker(engine, host_identity(), self.plane)
+        self.worker = Worker(engine, host_identity(), self.plane, _levels())
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")
+        #: (client, crew) -> what it took and nobody asked for yet, in microseconds
+        self._unsaid: Counter[tuple[int, int]] = Counter()
         self._greet(engine, address, patience)
 
     def _greet(self, engine: Engine, address: str, patience: float) -> None:
@@ -88,15 +92,19 @@ class Shell:
         micros = int((time.perf_counter() - begun) * 1e6)
         if self.debug:
             self.debug(f"{type(message).__name__} in {micros} us")
+        if isinstance(message, Execute) and not message.confirm:
+            self._unsaid[message.client, message.crew] += micros
+        elif isinstance(message, Drop):
+            self._unsaid = Counter({of: n for of, n in self._unsaid.items() if of[0] != message.client})
         for send in sends:
             self._send(send, micros)
 
     def _send(self, send: Send, micros: int) -> None:
         message = send.message
         if isinstance(message, Done):
-            message = Done(message.client, message.weight, micros)
+            message = self._timed(message, micros)
         elif isinstance(message, Reply) and message.done is not None:
-            message = replace(message, done=replace(message.done, micros=micros))
+            message = replace(message, done=self._timed(message.done, micros))
         frames: list[Any] = [encode(message)]
         if send.inner is not None:
             frames.append(encode(send.inner))
@@ -104,9 +112,20 @@ class Shell:
             frames.append(send.data)
         self.connection.send(frames)
 
+    def _timed(self, done: Done, micros: int) -> Done:
+        return Done(done.client, done.crew, micros + self._unsaid.pop((done.client, done.crew), 0))
+
     def close(self) -> None:
         self.connection.close()
         self.plane.close()
+
+
+def _levels() -> str:
+    """What is to be compiled, as the environment says."""
+    for name, mode in (("GT_COMPILE", "all"), ("GT_AUTO_COMPILE", "auto")):
+        if os.environ.get(name, "0") not in ("", "0"):
+            return mode
+    return "off"
 
 
 def _own_address(server: str) -> str:

@@ -94,6 +94,8 @@ class Space:
     def __init__(self, shares_memory: bool) -> None:
         self.store: dict[int, Any] = {}
         self.codes: dict[int, Any] = {}
+        #: number -> a fragment, linked
+        self.fragments: dict[int, Any] = {}
         #: how many of the values in the store are none: failures, or still flying; without any, nobody looks for them
         self.odd = 0
         #: what is on its way here, and what is on its way from here alone
@@ -102,6 +104,8 @@ class Space:
         self.transfers: dict[int, tuple[Incoming, memoryview] | Exception] = {}
         #: the groups it moves tensors in -> their members
         self.groups: dict[int, tuple[int, ...]] = {}
+        #: the last flights in groups it is leaving
+        self.farewells: dict[int, Flying] = {}
         self.shares_memory = shares_memory
         #: the name of the client's lane
         self.lane = ""
@@ -133,6 +137,17 @@ class Space:
             self.odd -= 1
             if id in self.flying:
                 self.sent.append(self.flying.pop(id))
+
+    def received(self, word: int | bytes) -> memoryview:
+        """An operand that came in the stream, or in parts before it."""
+        if isinstance(word, bytes):
+            return memoryview(word)
+        transfer = self.transfers.pop(word, None)
+        if isinstance(transfer, Exception):
+            raise transfer
+        if transfer is None or not transfer[0].complete:
+            raise ValueError("the value did not arrive in full")
+        return transfer[1]
 
     def stopped(self) -> bool:
         """Must the rest of its program wait?"""

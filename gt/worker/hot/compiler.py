@@ -15,8 +15,8 @@ from gt.worker.engines import Engine
 from gt.worker.hot.compiled import Compiled, compile, trial
 from gt.worker.hot.folder import settle
 from gt.worker.hot.graph import CudaGraphs
-from gt.worker.hot.piece import Piece
-from gt.worker.hot.program import Program, Unfit, title
+from gt.worker.hot.piece import Piece, title
+from gt.worker.hot.program import Program, Unfit
 
 #: pieces that wait for the compiler; each holds a copy of its inputs
 QUEUE = 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gt.worker.engines import Engine
-from gt.worker.hot.piece import Piece
+from gt.worker.hot.piece import Piece, title
 
 if TYPE_CHECKING:
     from gt.worker.hot.compiler import Shared
@@ -54,6 +54,14 @@ class Levels:
         track = self._tracks.pop(piece, None)
         if track is not None:
             track.close()
+
+    def told(self, piece: Piece, runs: int) -> dict[str, Any]:
+        """How a piece is run, by steps or better; ``runs`` is the caller's count."""
+        track = self._tracks.get(piece)
+        if track is not None:
+            return track.stats()
+        nothing = {"compile_seconds": 0.0, "saved_seconds": 0.0, "reasons": []}
+        return {"length": len(piece.steps), "title": title(piece), "runs": runs, "level": "template"} | nothing
 
     def stats(self) -> list[dict[str, Any]]:
         """One entry a piece, in the order they came."""

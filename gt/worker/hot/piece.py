@@ -35,3 +35,10 @@ class Piece:
     freed: tuple[int, ...]
     #: does its signal ask for it to be compiled?
     compile: bool = False
+
+
+def title(piece: Piece) -> str:
+    """How messages call it."""
+    names = [step.signature.op.name for step in piece.steps]
+    shown = ", ".join(names if len(names) <= 4 else [*names[:2], "…", names[-1]])
+    return f"{len(names)} instructions ({shown})"

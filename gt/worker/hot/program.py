@@ -149,10 +149,3 @@ def mutated(piece: Piece) -> frozenset[int]:
     shown = roots(piece)
     written = {shown[k] for step in piece.steps if step.signature.into for k in step.results}
     return frozenset(k for k in written if k < piece.inputs)
-
-
-def title(piece: Piece) -> str:
-    """How messages call it."""
-    names = [step.signature.op.name for step in piece.steps]
-    shown = ", ".join(names if len(names) <= 4 else [*names[:2], "…", names[-1]])
-    return f"{len(names)} instructions ({shown})"

@@ -20,8 +20,8 @@ from gt.worker.hot.compiled import Compiled, snapshot
 from gt.worker.hot.compiler import Shared, Work, line
 from gt.worker.hot.graph import Graph
 from gt.worker.hot.guard import shares_written
-from gt.worker.hot.piece import Piece
-from gt.worker.hot.program import Program, mutated, title
+from gt.worker.hot.piece import Piece, title
+from gt.worker.hot.program import Program, mutated
 from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Runner
 from gt.worker.space import DeviceBroken
 

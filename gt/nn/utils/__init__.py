@@ -14,10 +14,15 @@ from gt.client.functions import cat
 from gt.client.placing import workers_of
 from gt.client.pointwise import clamp
 from gt.client.tensor import Tensor
+from gt.missing import absent
 from gt.nn.parameter import assign
+from gt.nn.utils import rnn
 from gt.ops import OPS
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "vector_to_parameters"]
+__all__ = [
+    "clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "rnn", "vector_to_parameters",
+]  # fmt: skip
+__getattr__ = absent("nn.utils")
 
 POWER_SUMS, TOTAL_POWER, SCALE_MANY, CLAMP_MANY = (
     OPS[name] for name in ("power_sums", "total_power", "scale_many", "clamp_many")

@@ -1,0 +1,289 @@
+"""What a client emits again is sent as one instruction: "run fragment 17 with these inputs".
+
+The stream is cut where a program's own rhythm is: at reads, after `backward` and optimizer steps, around what is to be
+compiled, at `gt.step()`. What lies between two cuts is compared with what was seen before, all but the ids of tensors
+and the numbers. The words are emitted all the same: whatever differs is simply sent as it is, so a repetition is never
+taken for granted. A loop without any cut is found by its period.
+
+Comparing costs a fraction of a microsecond an instruction: a `Template` has the places of each kind of word, and takes
+them out in one step each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from gt.ops import Signature
+from gt.wire.fragments import NoFragment, Sorted, canonical, run_words, sort
+from gt.wire.messages import FORGET, MAX_FRAGMENT, Fragment
+
+#: Words that go out together, if they are nothing known.
+BATCH = 640
+#: Less than this is sent as it is.
+SHORTEST = 12
+#: From here on, what is before a `backward` is worth being sent before it.
+LONG = 1024
+#: Templates, and pieces seen once, that are kept; and words of all the latter.
+TEMPLATES, ONCE, ONCE_WORDS = 128, 64, 1 << 17
+#: How often the background thread waits for the rest of what may be known before it sends the words as they are.
+PATIENCE = 25
+#: Instructions looked at for a period; repetitions, and instructions in all of them, it takes to believe in one.
+WINDOW, REPEATS, CERTAIN = 1024, 3, 24
+
+
+def _taking(places: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda words: (words[places[0]],)) if places else (lambda words: ())
+
+
+class Template:
+    """A fragment, and how to recognise it."""
+
+    def __init__(self, number: int, words: list[Any], found: Sorted, compile: bool) -> None:
+        self.fragment: Fragment = canonical(number, words, found, compile)
+        self.number, self.length, self.compile = number, len(words), compile
+        self._fixed_at = _taking(found.fixed)
+        self._fixed = self._fixed_at(words)
+        self._made_at, self._made = _taking([p for p, _ in found.made]), [k for _, k in found.made]
+        self._gone_at, self._gone = _taking([p for p, _ in found.made_freed]), [k for _, k in found.made_freed]
+        first = {k: p for p, k in reversed(found.given + found.given_freed)}
+        firsts = [first[k] for k in range(len(found.inputs))]
+        self._inputs_at = _taking(firsts)
+        self._given_at, self._given = _taking([p for p, _ in found.given]), _taking([k for _, k in found.given])
+        self._freed_at, self._freed = (
+            _taking([p for p, _ in found.given_freed]),
+            _taking([k for _, k in found.given_freed]),
+        )
+        self._numbers_at = _taking(found.numbers)
+
+    def match(self, words: list[Any], base: int) -> list[Any] | None:
+        """The words that run it, if these are what it stands for."""
+        if self._fixed_at(words) != self._fixed:
+            return None
+        if [id - base for id in self._made_at(words)] != self._made:
+            return None
+        if [-id - base for id in self._gone_at(words)] != self._gone:
+            return None
+        inputs = [abs(id) for id in self._inputs_at(words)]
+        if self._given(inputs) != self._given_at(words):
+            return None
+        if self._freed(inputs) != tuple([-id for id in self._freed_at(words)]):
+            return None
+        if any(base <= id < base + MAX_FRAGMENT for id in inputs):
+            return None
+        return run_words(self.number, 0, base, 0, inputs, self._numbers_at(words))
+
+
+class Fragments:
+    """One session's; used under its lock."""
+
+    def __init__(self, shapes: dict[int, Signature]) -> None:
+        self.enabled = os.environ.get("GT_TEMPLATES", "1") not in ("", "0")
+        self._shapes = shapes
+        self._next = 1
+        #: (length, first code) -> those there are
+        self._known: dict[tuple[int, int], list[Template]] = {}
+        self._recent: OrderedDict[int, Template] = OrderedDict()
+        #: (length, first code) -> words, base: seen once
+        self._once: OrderedDict[tuple[int, int], tuple[list[Any], int]] = OrderedDict()
+        self._once_words = 0
+        #: first code -> the longest of what begins with it
+        self._longest: dict[int, int] = {}
+        #: what was sent already of the piece that is being emitted; None if that is too long to be one
+        self.parts: list[list[Any]] | None = []
+        self._sent = 0
+        #: the first id of the piece
+        self.base = 1
+        #: templates to be told
+        self.news: list[Fragment] = []
+        self._forgotten: list[int] = []
+        #: all that were told, for whoever shows what was sent
+        self.told: dict[int, Fragment] = {}
+        #: words after which a loop without cuts comes round, if it is known
+        self.rhythm = 0
+        self._next_look = 2 * BATCH
+
+    # -- while a piece is emitted ----------------------------------------------------------
+
+    def expected(self, words: list[Any]) -> int:
+        """How many words these may yet become, if they begin as something known; else 0."""
+        if self._sent or not self.enabled:
+            return 0
+        return self._longest.get(_first(words), 0)
+
+    @property
+    def empty(self) -> bool:
+        """Is nothing of the piece sent yet?"""
+        return not self._sent
+
+    def matches(self, words: list[Any]) -> bool:
+        """Are these words something known, to the last of them?"""
+        known = self._known.get((len(words), _first(words)), ())
+        return any(template.match(words, self.base) is not None for template in known)
+
+    def sent(self, stream: list[Any]) -> None:
+        """These words were sent as they are, before the piece was at its end."""
+        self._sent += len(stream)
+        if self.parts is not None and self.enabled:
+            self.parts.append(stream)
+            if self._sent > MAX_FRAGMENT:
+                self.parts = None
+
+    # -- at its end ------------------------------------------------------------------------
+
+    def cut(self, words: list[Any], compile: bool) -> tuple[list[Any], int] | None:
+        """What to send instead of these words, and what they weigh."""
+        length = len(words)
+        if self._sent or length < SHORTEST or length > MAX_FRAGMENT:
+            self._learn(words, compile)
+            return None
+        key = length, _first(words)
+        for template in self._known.get(key, ()):
+            if template.compile == compile and (found := template.match(words, self.base)) is not None:
+                self._recent.move_to_end(template.number)
+                return found, length
+        learned = self._learn(words, compile)
+        if learned is None or (found := learned.match(words, self.base)) is None:
+            return None
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten + found, length
+
+    def begin(self, base: int) -> None:
+        """A new piece begins; its first id is none before ``base``."""
+        self.base = base
+        self.parts, self._sent = [], 0
+        self._next_look = 2 * BATCH
+
+    def _learn(self, words: list[Any], compile: bool) -> Template | None:
+        """Seen for the first time it is kept; for the second, it becomes a template."""
+        if self.parts is None or self._sent + len(words) > MAX_FRAGMENT:
+            return None
+        whole = [*(word for part in self.parts for word in part), *words] if self.parts else words[:]
+        key = len(whole), _first(whole)
+        if len(whole) < SHORTEST or (self._sent and any(t.compile == compile for t in self._known.get(key, ()))):
+            return None
+        before = self._once.pop(key, None)
+        if before is not None:
+            self._once_words -= len(whole)
+            made = self._template(whole, before, compile)
+            if made is not None:
+                return made
+        self._once[key] = whole, self.base
+        self._once_words += len(whole)
+        self._longest[key[1]] = max(key[0], self._longest.get(key[1], 0))
+        while len(self._once) > ONCE or self._once_words > ONCE_WORDS:
+            old, _ = self._once.popitem(last=False)
+            self._once_words -= old[0]
+            self._shorten(old[1])
+        return None
+
+    def _template(self, words: list[Any], before: tuple[list[Any], int], compile: bool) -> Template | None:
+        try:
+            found, old = sort(words, self._shapes, self.base), sort(before[0], self._shapes, before[1])
+        except (NoFragment, IndexError, TypeError):
+            return None
+        if canonical(0, words, found) != canonical(0, before[0], old):
+            return None
+        template = Template(self._next, words, found, compile)
+        if template.match(words, self.base) is None:
+            return None
+        self._next += 1
+        key = len(words), _first(words)
+        self._known.setdefault(key, []).insert(0, template)
+        self._recent[template.number] = template
+        self._longest[key[1]] = max(key[0], self._longest.get(key[1], 0))
+        self.news.append(template.fragment)
+        self.told[template.number] = template.fragment
+        if len(self._recent) > TEMPLATES:
+            self._forget(self._recent.popitem(last=False)[1])
+        return template
+
+    def _forget(self, template: Template) -> None:
+        key = next(k for k, found in self._known.items() if template in found)
+        self._known[key].remove(template)
+        if not self._known[key]:
+            del self._known[key]
+        self._forgotten += (FORGET, template.number)
+        if len(self.told) > 4 * TEMPLATES:
+            self.told = {number: t.fragment for number, t in self._recent.items()}
+        self._shorten(key[1])
+
+    def _shorten(self, first: int) -> None:
+        lengths = [n for n, code in (*self._known, *self._once) if code == first]
+        if lengths:
+            self._longest[first] = max(lengths)
+        else:
+            self._longest.pop(first, None)
+
+    def clear(self) -> None:
+        """The codes they are made of mean nothing any more."""
+        self._known.clear()
+        self._recent.clear()
+        self._once.clear()
+        self._longest.clear()
+        self.news.clear()
+        self._forgotten.clear()
+        self.told = {}
+        self._once_words, self.rhythm, self.parts = 0, 0, None
+
+    # -- loops without cuts ----------------------------------------------------------------
+
+    def look_for_rhythm(self) -> int:
+        """The words after which what was sent comes round, if it does."""
+        if self.parts is None or self._sent < self._next_look:
+            return 0
+        self._next_look = 2 * self._sent
+        words = [word for part in self.parts[-8:] for word in part]
+        starts = self._instructions(words)
+        if starts is None:
+            return 0
+        starts = starts[-WINDOW:]
+        names = [words[s] if words[s] >= 0 else -1 for s in starts]
+        period = _period(names)
+        if not period:
+            return 0
+        once = starts[-1] - starts[-1 - period]
+        times = max(1, BATCH // once)
+        return once * times if once * times >= SHORTEST else 0
+
+    def _instructions(self, words: list[Any]) -> list[int] | None:
+        """Where they begin, from the first submission that is whole on."""
+        starts, i, end = [], 0, len(words)
+        while i < end:
+            starts.append(i)
+            shape = self._shapes.get(words[i])
+            if words[i] < 0:
+                i += 1
+            elif shape is None:
+                return None
+            else:
+                i += shape.width
+        return starts if i == end and len(starts) > 2 * REPEATS else None
+
+
+def _first(words: list[Any]) -> int:
+    """The first code; frees before it come and go."""
+    for word in words:
+        if word >= 0:
+            return int(word)
+    return 0
+
+
+def _period(names: list[int]) -> int:
+    """After how many names the sequence, read backwards, comes round, if it does so `REPEATS` times; else 0."""
+    names = names[::-1]
+    border, k, best = [0] * len(names), 0, 0
+    for i in range(1, len(names)):
+        while k and names[i] != names[k]:
+            k = border[k - 1]
+        if names[i] == names[k]:
+            k += 1
+        border[i] = k
+        if i + 1 >= max(REPEATS * (i + 1 - k), CERTAIN):
+            best = i + 1 - k
+    return best

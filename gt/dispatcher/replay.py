@@ -1,0 +1,367 @@
+"""Fragments in the dispatcher: what was planned once is planned for every repetition.
+
+What becomes of a fragment depends on where its inputs lie and on nothing else, so that is the key of its *course*. The
+first time its words are written out and forwarded as any others, while it is watched what the workers get and where
+everything lies afterwards. From then on a repetition costs a look at the inputs, a short instruction for each set of
+workers, and a note of what lies where.
+
+    all of it on one worker     the client's own words are passed on as they are
+    on several                  each run of words is a fragment of its own for its workers, with the moves in it
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, OrderedDict
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from gt.dispatcher.layouts import Held, Layout, Lost, Where
+from gt.dispatcher.plan import Ground
+from gt.dispatcher.segments import Forwarded, Segment, Workers
+from gt.dispatcher.state import Client
+from gt.types import BYTES
+from gt.wire.fragments import RUN_HEAD, Form, NoFragment, canonical, run_words, sort
+from gt.wire.messages import FORGET, Fragment
+
+#: Ways a fragment's inputs may lie that are remembered.
+COURSES = 8
+
+#: where an id comes from: the k-th input; its copy in a layout; the k-th the dispatcher makes
+Source = tuple[int, Layout | None] | int
+
+
+class Hole:
+    """Stands for a number while a fragment's words are written out, so that it is found again."""
+
+    __slots__ = ("index", "value")
+
+    def __init__(self, index: int, value: Any) -> None:
+        self.index, self.value = index, value
+
+    def __abs__(self) -> Any:
+        return abs(self.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == other)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a set of workers gets."""
+
+    workers: Workers
+    form: Form
+    #: where its inputs come from, and which of the numbers it takes
+    inputs: tuple[Source, ...]
+    numbers: tuple[int, ...]
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of a tensor."""
+
+    place: Where
+    copies: tuple[tuple[Layout, Source], ...]
+    made: Any
+    loose: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    #: everything is there, and the client's own words will do
+    passed: Layout | None
+    cost: float
+    #: inputs that are no more; what was made and lives on (if all is at one place: without more to say of it)
+    freed: tuple[int, ...]
+    live: tuple[int, ...]
+    runs: tuple[Run, ...] = ()
+    own: int = 0
+    #: inputs that lie otherwise than before, and what was made, with what is known of them
+    changed: tuple[tuple[int, State], ...] = ()
+    states: tuple[tuple[int, State], ...] = ()
+    #: which numbers were finite and not zero, if that was asked
+    numbers: tuple[bool, ...] | None = None
+    #: where what comes in parts must be
+    arrived: Where | None = None
+
+
+class Known:
+    """A client's fragment."""
+
+    __slots__ = ("blobs", "courses", "form", "told")
+
+    def __init__(self, fragment: Fragment, client: Client) -> None:
+        """Raises what `Form` raises."""
+        self.form = form = Form(fragment, client.codes)
+        self.courses: OrderedDict[tuple[Any, ...], Course] = OrderedDict()
+        #: the workers that know it, or a part of it: (workers, number)
+        self.told: set[tuple[Workers, int]] = set()
+        #: numbers that may stand for a transfer
+        self.blobs = tuple(
+            ~operand
+            for one in form.instructions
+            if one.code >= 0
+            for operand, t in zip(one.operands, client.codes[one.code].signature.ins, strict=True)
+            if t is BYTES
+        )
+
+    def known_codes(self, codes: Container[int]) -> bool:
+        return all(one.code < 0 or one.code in codes for one in self.form.instructions)
+
+
+#: goes through words that are written out: `gt.dispatcher.forward._loop`
+Loop = Callable[[Client, Ground, list[Any], int, float, Forwarded], None]
+
+
+def find(client: Client, known: Known, stream: list[Any], i: int) -> Course | None:
+    """The course of the repetition at ``i``, if there is one for it."""
+    form = known.form
+    at = i + RUN_HEAD
+    tensors = client.tensors
+    inputs = stream[at : at + form.inputs]
+    course = known.courses.get(_key(client, inputs, [tensors[id] for id in inputs]))
+    if course is None:
+        return None
+    at += form.inputs
+    if course.numbers is not None and _classes(stream[at : at + form.numbers]) != course.numbers:
+        return None
+    for blob in known.blobs:
+        sent = stream[at + blob]
+        if type(sent) is int and client.transfers.get(sent) is not course.arrived:
+            return None
+    return course
+
+
+def _key(client: Client, inputs: list[int], places: list[Where]) -> tuple[Any, ...]:
+    """Where they lie; and of which no copies are kept, if there are such."""
+    return (*places, *[id in client.loose for id in inputs]) if client.loose else tuple(places)
+
+
+def passed_on(client: Client, known: Known, course: Course, stream: list[Any], i: int) -> None:
+    """All of it is at one place, which gets the words as they are."""
+    tensors, base = client.tensors, stream[i + 3]
+    at = i + RUN_HEAD
+    for k in course.freed:
+        del tensors[stream[at + k]]
+    for k in course.live:
+        tensors[base + k] = course.passed  # type: ignore[assignment]
+    _arrived(client, known, stream[at + known.form.inputs : i + known.form.width])
+
+
+def _arrived(client: Client, known: Known, numbers: list[Any]) -> None:
+    """What was sent in parts is used up."""
+    for blob in known.blobs:
+        if type(numbers[blob]) is int:
+            del client.transfers[numbers[blob]]
+
+
+def repeat(client: Client, known: Known, course: Course, stream: list[Any], i: int, done: Forwarded) -> None:
+    """On several workers: their own fragments, and what lies where after them."""
+    base, _, inputs, numbers = known.form.run(stream, i)
+    _arrived(client, known, numbers)
+    first = client.book.ids(course.own)
+
+    def id_of(source: Source) -> int:
+        if isinstance(source, int):
+            return first + source
+        k, layout = source
+        return inputs[k] if layout is None else client.copies[inputs[k]][layout]
+
+    for run in course.runs:
+        segment = done.segment(run.workers)
+        given, taken = map(id_of, run.inputs), [numbers[k] for k in run.numbers]
+        segment.words += run_words(run.form.fragment.number, 0, base, first, given, taken)
+        segment.cost += run.cost
+    states = [(inputs[k], state) for k, state in course.changed] + [(base + k, state) for k, state in course.states]
+    noted = [(id, state, {layout: id_of(source) for layout, source in state.copies}) for id, state in states]
+    for k in course.freed:
+        _forget(client, inputs[k])
+    for id, state, copies in noted:
+        _note(client, id, state, copies)
+
+
+def _forget(client: Client, id: int) -> None:
+    client.tensors.pop(id, None)
+    client.copies.pop(id, None)
+    client.made.pop(id, None)
+    client.loose.discard(id)
+
+
+def _note(client: Client, id: int, state: State, copies: dict[Layout, int]) -> None:
+    client.tensors[id] = state.place
+    if copies:
+        client.copies[id] = copies
+    else:
+        client.copies.pop(id, None)
+    if state.made is not None:
+        client.made[id] = state.made
+    else:
+        client.made.pop(id, None)
+    if state.loose:
+        client.loose.add(id)
+
+
+def _classes(numbers: list[Any]) -> tuple[bool, ...]:
+    return tuple([type(n) is not bytes and 0 < abs(n) < inf for n in numbers])
+
+
+# -- the first time ------------------------------------------------------------------------
+
+
+def learn(
+    client: Client, ground: Ground, known: Known, stream: list[Any], i: int, done: Forwarded, loop: Loop
+) -> float:
+    """Forward it written out; remember what became of it. Gives what it costs."""
+    base, _, inputs, numbers = known.form.run(stream, i)
+    words = known.form.expand(known.form.names(base, 0, inputs), [Hole(k, n) for k, n in enumerate(numbers)])
+    watch = _Watch(client, known, base, inputs, numbers)
+    made = Forwarded()
+    loop(client, ground, words, 0, inf, made)
+    if made.stop != len(words):
+        raise ValueError("a fragment that ends inside an instruction")
+    done.unreadable += made.unreadable
+    done.said += made.said
+    for worker, news in made.news.items():
+        done.tell(worker).add(news)
+    course = watch.course(made, words, numbers)
+    for segment in made.segments:
+        if course is not None and course.passed is not None:
+            _pass_on(known, segment, stream[i : i + known.form.width], done)
+        elif course is None:
+            onward = done.segment(segment.workers)
+            onward.words += [word.value if type(word) is Hole else word for word in segment.words]
+            onward.cost += segment.cost
+    if course is not None and course.passed is None:
+        _first_run(client, known, course, watch, numbers, done)
+    if course is not None:
+        before = known.courses.pop(watch.key, None)
+        known.courses[watch.key] = course
+        if before is None and len(known.courses) > COURSES:
+            before = known.courses.popitem(last=False)[1]
+        if before is not None:
+            _let_go(client, known, before, done)
+    return sum(segment.cost for segment in made.segments)
+
+
+def _pass_on(known: Known, segment: Segment, words: list[Any], done: Forwarded) -> None:
+    told = segment.workers, known.form.fragment.number
+    if told not in known.told:
+        known.told.add(told)
+        done.tell(segment.workers[0]).fragments.append(known.form.fragment)
+    onward = done.segment(segment.workers)
+    onward.words += words
+    onward.cost += segment.cost
+
+
+def _first_run(
+    client: Client, known: Known, course: Course, watch: _Watch, numbers: list[Any], done: Forwarded
+) -> None:
+    for run in course.runs:
+        number = run.form.fragment.number
+        known.told.add((run.workers, number))
+        for worker in run.workers:
+            done.tell(worker).fragments.append(run.form.fragment)
+        given = [watch.id_of(source) for source in run.inputs]
+        segment = done.segment(run.workers)
+        segment.words += run_words(number, 0, watch.base, watch.own, given, [numbers[k] for k in run.numbers])
+        segment.cost += run.cost
+
+
+def _let_go(client: Client, known: Known, course: Course, done: Forwarded) -> None:
+    for run in course.runs:
+        known.told.discard((run.workers, run.form.fragment.number))
+        client.book.fragments.pop(run.form.fragment.number, None)
+        done.segment(run.workers).words += (FORGET, run.form.fragment.number)
+
+
+def forget(client: Client, number: int, done: Forwarded) -> None:
+    """It will not be run again: nobody needs to know it any more."""
+    for workers, told in client.fragments.pop(number).told:
+        client.book.fragments.pop(told, None)
+        if all(worker in client.told for worker in workers):
+            done.segment(workers).words += (FORGET, told)
+
+
+class _Watch:
+    """Remembers how things were before a fragment was forwarded for the first time, to tell what became of them."""
+
+    def __init__(self, client: Client, known: Known, base: int, inputs: list[int], numbers: list[Any]) -> None:
+        self.client, self.known, self.base, self.inputs = client, known, base, inputs
+        self.places = [client.tensors[id] for id in inputs]
+        self.key = _key(client, inputs, self.places)
+        self.copies = [dict(client.copies.get(id, {})) for id in inputs]
+        sent = [numbers[blob] for blob in known.blobs if type(numbers[blob]) is int]
+        #: where what was sent in parts is; one place, or it is odd
+        self.arrived = {client.transfers.get(transfer) for transfer in sent}
+        self.own = client.book.next_id + 1
+        self._sources: dict[int, Source] = {id: (k, None) for k, id in enumerate(inputs)}
+        for k, copies in enumerate(self.copies):
+            self._sources.update({id: (k, layout) for layout, id in copies.items()})
+
+    def id_of(self, source: Source) -> int:
+        if isinstance(source, int):
+            return self.own + source
+        k, layout = source
+        return self.inputs[k] if layout is None else self.copies[k][layout]
+
+    def _source(self, id: int) -> Source:
+        return id - self.own if id >= self.own else self._sources[id]
+
+    def course(self, made: Forwarded, words: list[Any], numbers: list[Any]) -> Course | None:
+        """What is to be done the next time; None if it cannot be said."""
+        client, tensors = self.client, self.client.tensors
+        odd = made.unreadable or made.said or made.orphans or len(self.arrived) > 1
+        if odd or not made.segments or any(isinstance(place, Lost) for place in (*self.places, *self.arrived)):
+            return None
+        arrived = next(iter(self.arrived), None)
+        form = self.known.form
+        freed = tuple(k for k, id in enumerate(self.inputs) if id not in tensors)
+        live = tuple(k for k in range(form.made) if self.base + k in tensors)
+        cost = sum(segment.cost for segment in made.segments)
+        only = made.segments[0]
+        if len(made.segments) == 1 and len(only.workers) == 1 and only.words == words:
+            where = {tensors[self.base + k] for k in live} | set(self.places)
+            if len(where) == 1 and isinstance(passed := where.pop(), Layout):
+                return Course(passed, cost, freed, live, arrived=arrived or passed)
+        try:
+            runs = tuple(map(self._run, made.segments))
+            changed = tuple((k, self._state(self.inputs[k])) for k in range(form.inputs) if self._changed(k, freed))
+            states = tuple((k, self._state(self.base + k)) for k in live)
+        except (NoFragment, KeyError):
+            return None
+        if any(isinstance(state.place, Lost) for _, state in (*changed, *states)):
+            return None
+        own = client.book.next_id + 1 - self.own
+        asked = _classes(numbers) if made.asked else None
+        return Course(None, cost, freed, (), runs, own, changed, states, asked, arrived)
+
+    def _run(self, segment: Segment) -> Run:
+        client = self.client
+        codes: ChainMap[int, Any] = ChainMap(client.book.told, client.codes)
+        found = sort(segment.words, codes, self.base, self.own)
+        number = client.book.fragment()
+        compile = self.known.form.compile
+        form = Form(canonical(number, segment.words, found, compile), codes)
+        taken = tuple(segment.words[place].index for place in found.numbers)
+        client.book.fragments[number] = form
+        return Run(segment.workers, form, tuple(map(self._source, found.inputs)), taken, segment.cost)
+
+    def _changed(self, k: int, freed: tuple[int, ...]) -> bool:
+        id, client = self.inputs[k], self.client
+        if k in freed:
+            return False
+        # what is written in place has another plan to be told of: see `gt.dispatcher.story`
+        return client.tensors[id] is not self.places[k] or client.copies.get(id, {}) != self.copies[k]
+
+    def _state(self, id: int) -> State:
+        client = self.client
+        copies = tuple((layout, self._source(copy)) for layout, copy in client.copies.get(id, {}).items())
+        place = client.tensors[id]
+        assert not isinstance(place, Held) or copies
+        return State(place, copies, client.made.get(id), id in client.loose)

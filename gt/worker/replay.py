@@ -1,0 +1,129 @@
+"""How a worker runs fragments: part by part, and word by word where anything is odd."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from gt.ops import Signature
+from gt.wire.messages import Execute
+from gt.worker.fragments import Part, Program, Stopped
+from gt.worker.hot.levels import Levels
+from gt.worker.space import ODD, Space
+
+
+class Replaying:
+    """The part of a worker that runs fragments."""
+
+    def __init__(self, levels: Levels) -> None:
+        self.instructions = 0
+        #: of those, how many were run as parts of fragments
+        self.hot = 0
+        self.levels = levels
+
+    @abstractmethod
+    def _stream(self, space: Space, m: Execute, i: int) -> int: ...
+
+    @abstractmethod
+    def _landed(self, space: Space, id: int) -> bool: ...
+
+    @abstractmethod
+    def _quiet(self, space: Space) -> bool: ...
+
+    @abstractmethod
+    def _failed(
+        self, space: Space, client: int, signature: Signature, stream: list[Any], i: int, error: Exception
+    ) -> None: ...
+
+    def forget(self, space: Space, number: int) -> None:
+        program = space.fragments.pop(number, None)
+        for part in program.parts if program is not None else ():
+            if part.piece is not None:
+                self.levels.forget(part.piece)
+
+    def _fragment(self, space: Space, m: Execute, i: int) -> int:
+        """Run the fragment at word ``i``, from the part named there on; ``i`` again if it has to wait."""
+        stream: list[Any] = m.stream
+        program = space.fragments[stream[i + 1]]
+        form = program.form
+        base, own, inputs, numbers = form.run(stream, i)
+        names = form.names(base, own, inputs)
+        for at in range(stream[i + 2], len(program.parts)):
+            part = program.parts[at]
+            if part.piece is None:
+                waits = self._by_word(space, m, program, names, numbers, part.first, part.last)
+            else:
+                waits = self._run_part(space, m, program, part, names, numbers)
+            if waits:
+                stream[i + 2] = at  # from there on, later
+                return i
+        return i + int(form.width)
+
+    def _by_word(
+        self, space: Space, m: Execute, program: Program, names: list[int], numbers: list[Any], first: int, last: int
+    ) -> bool:
+        """Run instructions as if they had come as words. Must it wait for an operand?"""
+        words = program.form.expand(names, numbers, first, last)
+        return self._stream(space, Execute(m.client, [], words, 0), 0) < len(words)
+
+    def _run_part(
+        self, space: Space, m: Execute, program: Program, part: Part, names: list[int], numbers: list[Any]
+    ) -> bool:
+        """Run a piece. Must it wait for an operand?"""
+        store = space.store
+        ids = [names[slot] for slot in part.inputs]
+        if space.odd or space.sent:
+            if not all(self._landed(space, id) for id in ids) or (part.writes and not self._quiet(space)):
+                return True
+            if any(type(store.get(id)) in ODD for id in ids):
+                return self._by_word(space, m, program, names, numbers, part.first, part.last)
+        for slot in part.ahead:
+            space.drop(names[slot])
+        assert part.piece is not None
+        count = len(part.piece.steps)
+        try:
+            registers = [store[id] for id in ids]
+        except KeyError:  # it names what is not there: let that be told as it always is
+            return self._by_word(space, m, program, names, numbers, part.first, part.last)
+        taken = [numbers[k] for k in part.numbers]
+        part.runs += 1
+        made = self.levels.run(part.piece, registers, taken, store)
+        if made is not None:
+            for register in part.freed:
+                space.drop(ids[register])
+        else:
+            registers += [None] * (part.piece.slots - part.piece.inputs)
+            try:
+                part.run(registers, taken, ids, store)
+            except Stopped as stopped:
+                self._stopped(space, m, program, part, names, numbers, registers, stopped)
+                return False
+            made = [registers[register] for register in part.piece.results]
+        for slot, value in zip(part.results, made, strict=True):
+            space.put(names[slot], value)
+        self.instructions += count
+        self.hot += count
+        return False
+
+    def _stopped(
+        self,
+        space: Space,
+        m: Execute,
+        program: Program,
+        part: Part,
+        names: list[int],
+        numbers: list[Any],
+        registers: list[Any],
+        stopped: Stopped,
+    ) -> None:
+        """An instruction failed: what was made so far is kept, it is told, and the rest runs word by word."""
+        assert part.piece is not None
+        self.instructions += 1 + sum(step < stopped.at for step in part.places)
+        for register in range(part.piece.inputs, part.piece.slots):
+            if registers[register] is not None:
+                space.put(names[part.slots[register]], registers[register])
+        registers.clear()
+        words = program.form.expand(names, numbers, stopped.at, stopped.at + 1)
+        signature = space.codes[words[0]].signature
+        self._failed(space, m.client, signature, words, 0, stopped.error)
+        self._by_word(space, m, program, names, numbers, stopped.at + 1, part.last)

@@ -1,0 +1,169 @@
+"""What comes again is sent, planned and run as one: the same values, bit by bit, as without."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gt
+from gt.client import sending
+from gt.client.connect import use
+from gt.client.session import Session
+from gt.errors import GtError
+from gt.testing import Cluster
+
+# -- random programs with loops ------------------------------------------------------------
+
+#: what a step of a loop may do: (state, number of the round, drawn numbers) -> None
+Action = Callable[[dict[str, Any], int, random.Random], None]
+
+
+def _pointwise(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    s["x"] = (s["x"] * 0.5 + s["w"]).tanh()
+
+
+def _matmul(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    s["x"] = gt.relu(s["x"] @ s["m"]) + 1
+
+
+def _rate(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    s["w"] = s["w"] - 0.1 / (k + 1) * s["x"].mean(0)
+
+
+def _in_place(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    s["w"] += k
+    s["w"].mul_(0.25)
+
+
+def _view(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    row = s["x"][k % 3]
+    row += 1
+    s["x"][:, 1] = s["w"][0]
+
+
+def _several(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    values, places = s["x"].max(1)
+    s["w"] = s["w"] + values.sum() * 0.01 + places.sum() * 0.001
+
+
+def _branch(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    s["x"] = s["x"].sin() if k % 3 == 2 else s["x"].cos()
+
+
+def _random(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    s["x"] = gt.nn.functional.dropout(s["x"], 0.3) + gt.rand(4)
+
+
+def _data(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    s["x"] = s["x"] + gt.from_numpy(np.random.default_rng(k).random((6, 4), np.float32))
+
+
+def _keep(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    s["kept"].append(s["x"].sum())
+
+
+def _train(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    loss = ((s["model"](s["x"].detach()) - 1) ** 2).mean()
+    s["optimizer"].zero_grad()
+    loss.backward()
+    s["optimizer"].step()
+    s["kept"].append(loss.detach())
+
+
+def _fail(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    """Now and then an index is out of range: that value fails, and nothing else."""
+    index = gt.full((2,), 99 if k % 4 == 3 else 1, dtype=gt.int64)
+    s["failing"].append(gt.nn.functional.embedding(index, s["m"]).sum())
+
+
+def _read(s: dict[str, Any], k: int, rng: random.Random) -> None:
+    s["log"].append(s["x"].numpy().tobytes())
+
+
+ACTIONS: list[Action] = [
+    _pointwise, _matmul, _rate, _in_place, _view, _several, _branch, _random, _data, _keep, _train, _fail, _read,
+]  # fmt: skip
+
+
+def begin(seed: int) -> dict[str, Any]:
+    gt.manual_seed(seed)
+    model = gt.nn.Sequential(gt.nn.Linear(4, 5), gt.nn.ReLU(), gt.nn.Linear(5, 1))
+    optimizer = gt.optim.AdamW(model.parameters(), lr=0.01)
+    state: dict[str, Any] = {"x": gt.rand(6, 4), "w": gt.rand(4), "m": gt.rand(4, 4), "model": model}
+    return state | {"optimizer": optimizer, "kept": [], "failing": [], "log": []}
+
+
+def loop(seed: int, rounds: int = 14) -> Iterator[dict[str, Any]]:
+    """The same body again and again; midway the shapes change."""
+    rng = random.Random(seed)
+    body = rng.sample(ACTIONS, rng.randint(2, 6))
+    state = begin(seed)
+    for k in range(rounds):
+        if k == rounds // 2 and rng.random() < 0.4:
+            state["x"] = gt.rand(9, 4) if _data not in body else state["x"]
+        for action in body:
+            action(state, k, rng)
+        if seed % 3 and k % 7:
+            gt.step()
+        yield state
+
+
+def told(x: Any) -> bytes:
+    try:
+        return bytes(x.numpy().tobytes())
+    except GtError as error:
+        return type(error).__name__.encode()
+
+
+def outcome(state: dict[str, Any]) -> list[bytes]:
+    parameters = list(state["model"].parameters())
+    return [*state["log"], *map(told, (state["x"], state["w"], *state["kept"], *state["failing"], *parameters))]
+
+
+def played(seed: int, workers: int, clients: int, monkeypatch: pytest.MonkeyPatch, on: bool) -> list[list[bytes]]:
+    monkeypatch.setenv("GT_TEMPLATES", "1" if on else "0")
+    cluster, rng = Cluster(workers=workers, seed=seed), random.Random(seed)
+    sessions = [cluster.add_client() for _ in range(clients)]
+    programs: list[tuple[Session, Iterator[dict[str, Any]]]] = []
+    try:
+        if workers > 1:
+            gt.auto_shard()
+        for k, session in enumerate(sessions):
+            programs.append((session, loop(seed + 1000 * k)))
+        states: dict[int, dict[str, Any]] = {}
+        running = list(range(clients))
+        while running:
+            k = rng.choice(running) if clients > 1 else 0
+            with use(programs[k][0]):
+                found = next(programs[k][1], None)
+            if found is None:
+                running.remove(k)
+            else:
+                states[k] = found
+        results = []
+        for k, session in enumerate(sessions):
+            with use(session):
+                results.append(outcome(states[k]))
+        if on and seed % 3 and seed != 19:  # that one's body is too short to be worth it
+            assert any(session.fragments.told for session in sessions)
+        return results
+    finally:
+        gt.auto_shard(False)
+        for session in sessions:
+            session.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_same_bits_on_or_off(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "BATCH", random.Random(seed).choice((40, 640)))
+    assert played(seed, 1, 1, monkeypatch, True) == played(seed, 1, 1, monkeypatch, False)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_same_bits_on_several_workers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = 2 + seed % 3
+    assert played(seed, workers, 1, monkeypatch, True) == played(seed, workers, 1, monkeypatch, False)
