@@ -2,7 +2,7 @@
 
     cluster = Cluster()
     shadow = Shadow(cluster, mode="all")
-    with cluster.client() as session:
+    with client(cluster):
         ...
         for _ in range(10):
             train_step()
@@ -14,8 +14,12 @@ tensor with the real worker's.
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any
 
+from gt.client.session import Session
 from gt.testing import Cluster
 from gt.types import BYTES, Scalar
 from gt.wire.messages import FIRST_CODE, Execute
@@ -24,6 +28,18 @@ from gt.worker.hot.compiled import alike
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
 from gt.worker.hot.program import by_steps
+
+
+@contextlib.contextmanager
+def client(cluster: Cluster) -> Iterator[Session]:
+    """One that sends its words as they are, for `Shadow` to cut."""
+    before = os.environ.get("GT_TEMPLATES", "1")
+    os.environ["GT_TEMPLATES"] = "0"
+    try:
+        with cluster.client() as session:
+            yield session
+    finally:
+        os.environ["GT_TEMPLATES"] = before
 
 
 class Shadow:

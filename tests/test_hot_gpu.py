@@ -18,7 +18,7 @@ from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
 from gt.worker.hot.program import by_steps
 from gt.worker.hot.track import HOT
-from tests.shadow import Shadow, wait_for_compiler
+from tests.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, train
 
 pytestmark = [
@@ -43,7 +43,7 @@ def shadowed(mode: str):
 
 def test_a_training_step_goes_up_level_by_level() -> None:
     cluster, shadow = shadowed("auto")
-    with cluster.client():
+    with client(cluster):
         quick = train(shadow, HOT + 20)
     assert all(quick[HOT + 1 :]), shadow.levels.stats()
     assert shadow.level() == ["template", "compiled"]
@@ -59,7 +59,7 @@ def test_optimizers_as_graphs_of_their_steps(kind, monkeypatch) -> None:
 
     monkeypatch.setattr("gt.worker.hot.compiler.compile", broken)
     cluster, shadow = shadowed("auto")
-    with cluster.client():
+    with client(cluster):
         quick = train(shadow, HOT + 8, kind=kind)
     assert all(quick[HOT + 1 :]), shadow.levels.stats()
     assert "graph" in shadow.level()
@@ -67,7 +67,7 @@ def test_optimizers_as_graphs_of_their_steps(kind, monkeypatch) -> None:
 
 def test_compiled_at_first_sight() -> None:
     cluster, shadow = shadowed("all")
-    with cluster.client():
+    with client(cluster):
         quick = train(shadow, 8)
     assert all(quick[-4:]), shadow.levels.stats()
     assert shadow.level()[-1] == "compiled"
@@ -75,7 +75,7 @@ def test_compiled_at_first_sight() -> None:
 
 def test_results_that_are_kept() -> None:
     cluster, shadow = shadowed("auto")
-    with cluster.client():
+    with client(cluster):
         x, kept = gt.randn(4, 3), []
         shadow.begin()
         for i in range(HOT + 12):
@@ -88,7 +88,7 @@ def test_results_that_are_kept() -> None:
 
 def test_a_result_that_is_the_next_run_s_input() -> None:
     cluster, shadow = shadowed("auto")
-    with cluster.client():
+    with client(cluster):
         h, w = gt.randn(4, 4), gt.randn(4, 4)
         shadow.begin()
         for _ in range(HOT + 12):
@@ -101,7 +101,7 @@ def test_a_result_that_is_the_next_run_s_input() -> None:
 
 def test_inputs_that_move() -> None:
     cluster, shadow = shadowed("auto")
-    with cluster.client():
+    with client(cluster):
         x = gt.randn(4, 4)
         ws = [gt.randn(4, 4), gt.randn(4, 4)]
         shadow.begin()
@@ -134,7 +134,7 @@ def test_random_programs(seed: int) -> None:
     program = [rng.random() for _ in range(14)]
     cluster, shadow = shadowed("auto")
     kept = []
-    with cluster.client():
+    with client(cluster):
         inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
         shadow.begin()
         for turn in range(HOT + 8):

@@ -17,7 +17,7 @@ from gt.worker.hot.compiled import Compiled, sharing
 from gt.worker.hot.compiler import Shared
 from gt.worker.hot.graph import ROWS
 from gt.worker.hot.track import HOT
-from tests.shadow import Shadow, wait_for_compiler
+from tests.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, scaled, train
 
 
@@ -70,7 +70,7 @@ def shadowed(mode: str = "auto"):
 
 def test_a_training_step_as_a_graph() -> None:
     cluster, shadow, graphs = shadowed()
-    with cluster.client():
+    with client(cluster):
         quick = train(shadow, HOT + 20)
     assert all(quick[HOT + 1 :])
     assert shadow.level() == ["template", "compiled"]
@@ -79,7 +79,7 @@ def test_a_training_step_as_a_graph() -> None:
 
 def test_nothing_is_computed_twice_when_it_is_captured() -> None:
     cluster, shadow, _ = shadowed()
-    with cluster.client():
+    with client(cluster):
         w = gt.zeros(3)
         shadow.begin()
         for _ in range(HOT + 5):
@@ -94,7 +94,7 @@ def test_nothing_is_computed_twice_when_it_is_captured() -> None:
 def test_results_that_are_kept() -> None:
     """They move to a copy when the graph would write over them, and from then on it is copied."""
     cluster, shadow, _ = shadowed()
-    with cluster.client():
+    with client(cluster):
         x, kept = gt.randn(4, 3), []
         shadow.begin()
         for i in range(HOT + 8):
@@ -108,7 +108,7 @@ def test_results_that_are_kept() -> None:
 
 def test_a_view_of_a_result_is_kept() -> None:
     cluster, shadow, _ = shadowed()
-    with cluster.client():
+    with client(cluster):
         x, kept = gt.randn(4, 3), []
         shadow.begin()
         for i in range(HOT + 8):
@@ -125,7 +125,7 @@ def test_a_view_of_a_result_is_kept() -> None:
 
 def test_a_result_that_is_the_next_run_s_input() -> None:
     cluster, shadow, _ = shadowed()
-    with cluster.client():
+    with client(cluster):
         h, w = gt.randn(4, 4), gt.randn(4, 4)
         shadow.begin()
         for _ in range(HOT + 10):
@@ -138,7 +138,7 @@ def test_a_result_that_is_the_next_run_s_input() -> None:
 
 def test_somebody_else_holds_a_result() -> None:
     cluster, shadow, _ = shadowed()
-    with cluster.client():
+    with client(cluster):
         x = gt.randn(4, 3)
         shadow.begin()
         for i in range(HOT + 8):
@@ -157,7 +157,7 @@ def test_somebody_else_holds_a_result() -> None:
 def test_inputs_that_move() -> None:
     """Two models take turns in the same piece: their parameters are copied in and out in the end."""
     cluster, shadow, graphs = shadowed()
-    with cluster.client():
+    with client(cluster):
         x = gt.randn(4, 4)
         ws = [gt.randn(4, 4), gt.randn(4, 4)]
         shadow.begin()
@@ -173,7 +173,7 @@ def test_inputs_that_move() -> None:
 
 def test_two_graphs_in_turns_pass_results_where_they_lie() -> None:
     cluster, shadow, graphs = shadowed()
-    with cluster.client():
+    with client(cluster):
         w = gt.randn(4, 4)
         shadow.begin()
         for _ in range(HOT + 12):
@@ -192,7 +192,7 @@ def test_two_graphs_in_turns_pass_results_where_they_lie() -> None:
 
 def test_many_numbers_on_their_way() -> None:
     cluster, shadow, _ = shadowed()
-    with cluster.client():
+    with client(cluster):
         x = gt.ones(3)
         shadow.begin()
         for i in range(2 * ROWS + HOT):
@@ -210,7 +210,7 @@ def test_random_programs(seed: int) -> None:
     program = [rng.random() for _ in range(14)]
     cluster, shadow, _ = shadowed()
     kept = []
-    with cluster.client():
+    with client(cluster):
         inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
         shadow.begin()
         for turn in range(HOT + 10):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
 from concurrent.futures import Future
@@ -20,6 +21,8 @@ from gt.worker.hot.program import Program, Unfit
 
 #: pieces that wait for the compiler; each holds a copy of its inputs
 QUEUE = 4
+#: seconds the worker's thread waits for the compiler's, at most, each time it comes back from a kernel
+SHARE = 1e-4
 
 
 def prepare(engine: Engine) -> None:
@@ -92,8 +95,13 @@ class Shared:
                 self._wake.wait_for(lambda: self._waiting or self._closed)
                 if self._closed:
                     return
-                work, future = self._waiting.pop(0)
+                # the longest first: most of the time is there
+                longest = max(range(len(self._waiting)), key=lambda k: len(self._waiting[k][0].piece.steps))
+                work, future = self._waiting.pop(longest)
+            before = sys.getswitchinterval()
+            sys.setswitchinterval(SHARE)
             self._do(work, future)
+            sys.setswitchinterval(before)
 
     def _do(self, work: Work, future: Future[Compiled]) -> None:
         try:

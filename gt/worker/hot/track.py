@@ -16,7 +16,7 @@ import torch
 
 from gt.say import warn
 from gt.worker.engines import Engine
-from gt.worker.hot.compiled import Compiled, snapshot
+from gt.worker.hot.compiled import Compiled, cells, snapshot
 from gt.worker.hot.compiler import Shared, Work, line
 from gt.worker.hot.graph import Graph
 from gt.worker.hot.guard import shares_written
@@ -25,8 +25,8 @@ from gt.worker.hot.program import Program, mutated
 from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Runner
 from gt.worker.space import DeviceBroken
 
-#: runs before a piece is hot
-HOT = 8
+#: runs before a piece is hot, and the operands of a single instruction that is worth it: an optimizer's step
+HOT, WORK = 8, 8
 #: how often it is made anew, and how often in a row its inputs may lie otherwise before it is
 REMAKES, ODD_LAYOUTS = 4, 4
 #: errors of compiled code before it is given up: an index out of range is one, and its piece then fails by steps
@@ -68,8 +68,11 @@ class Track:
         self.job: Future[Compiled] | None = None
         #: compiled, but not yet the way it is run
         self.ready: Compiled | None = None
-        self.ended = len(piece.steps) < 2 and not at_once
+        small = len(piece.steps) < 2 and sum(len(step.operands) for step in piece.steps) < WORK
+        self.ended = not piece.steps or (small and not at_once)
         self.graphed = False
+        #: for the compiler, which had too much to do
+        self.waits = False
         self.reasons: list[str] = []
         self.seconds = self.by_steps = self.quick = 0.0
 
@@ -86,6 +89,8 @@ class Track:
         if self.ready is not None:
             self._swap(inputs)
         if self.active is not None:
+            if self.waits:
+                self._begin(inputs, numbers, wait=False)
             return self._fast(self.active, inputs, numbers, store)
         if self.ended:
             return None
@@ -99,7 +104,7 @@ class Track:
         elif self.runs >= HOT:
             if self.on_gpu and not self.graphed:
                 self._graph(inputs, numbers)
-            if self.job is None and not self.shared.busy():
+            if self.job is None:
                 self._begin(inputs, numbers, wait=False)
         return None
 
@@ -187,7 +192,10 @@ class Track:
         try:
             self.graphed = True
             program = Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled=False)
+            if (copies := snapshot(inputs)) is not None:
+                program(copies, *cells(program, numbers))  # kernels are loaded in their first run, before a capture
             self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.graphs)
+            self._tell("a graph of")
         except Exception as error:
             self._alive(error)
             self.reasons.append(f"no graph: {line(error)}")
@@ -200,6 +208,9 @@ class Track:
         return self.watch.fresh - mutated(self.piece)
 
     def _begin(self, inputs: list[Any], numbers: list[Any], wait: bool) -> None:
+        self.waits = not wait and self.shared.busy()
+        if self.waits:
+            return
         if shares_written(inputs, mutated(self.piece)):
             self.end("an input shows memory that the piece writes to")
             return
@@ -231,6 +242,11 @@ class Track:
             self.end(f"no quicker: {made.took[1] * 1e6:.0f} us, by steps {made.took[0] * 1e6:.0f} us", quiet=True)
             return
         self.ready = made
+        self._tell(f"compiled in {made.seconds:.1f} s:")
+
+    def _tell(self, what: str) -> None:
+        if self.shared.debug:
+            self.shared.debug(f"{what} {title(self.piece)}")
 
     def _swap(self, inputs: list[Any]) -> None:
         """From the next call on: that is, from this one."""
