@@ -57,7 +57,7 @@ def test_optimizers_as_graphs_of_their_steps(kind, monkeypatch) -> None:
     def broken(*_):
         raise RuntimeError("not now")
 
-    monkeypatch.setattr("gt.worker.hot.compiler.compile", broken)
+    monkeypatch.setattr("gt.worker.hot.compiler.build", broken)
     cluster, shadow = shadowed("auto")
     with client(cluster):
         quick = train(shadow, HOT + 8, kind=kind)

@@ -55,7 +55,7 @@ def eager_compiler(monkeypatch):
         )
         return Compiled(program, lambda *given: program(list(given[:-2]), *given[-2:]), expected, 0.1)
 
-    monkeypatch.setattr("gt.worker.hot.compiler.compile", compile)
+    monkeypatch.setattr("gt.worker.hot.compiler.build", compile)
     with torch.no_grad():
         yield
 

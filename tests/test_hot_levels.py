@@ -280,7 +280,7 @@ def test_a_compiler_that_fails_is_told_once(capfd, monkeypatch) -> None:
     def broken(*_):
         raise RuntimeError("no compiler here\nand much more")
 
-    monkeypatch.setattr("gt.worker.hot.compiler.compile", broken)
+    monkeypatch.setattr("gt.worker.hot.compiler.build", broken)
     levels, made = Levels(ENGINE, "all"), scaled()
     for _ in range(3):
         assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
@@ -297,8 +297,8 @@ def test_compiled_code_that_is_wrong_is_not_used(capfd, monkeypatch) -> None:
         call, made.call = made.call, lambda *operands: [x + 1 for x in call(*operands)]
         return made
 
-    real = compiler.compile
-    monkeypatch.setattr(compiler, "compile", wrong)
+    real = compiler.build
+    monkeypatch.setattr(compiler, "build", wrong)
     levels, made = Levels(ENGINE, "all"), scaled()
     assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
     assert "other values than the steps do (a result of mul)" in capfd.readouterr().err
@@ -405,7 +405,7 @@ def test_which_inputs_are_written() -> None:
 SECOND = """
 import json, torch
 from tests.test_hot_levels import *
-from gt.worker.hot.compiled import compile
+
 t = TensorType((3, 4), float32)
 calls = [("add", (t, INT), (k, ~k), (k + 1,), False, {}) for k in range(6)]
 made = piece(*calls, inputs=1, results=(6,), compile=True)

@@ -50,7 +50,7 @@ class Compiled:
         return made
 
 
-def compile(program: Program, inputs: list[Any]) -> Compiled:
+def build(program: Program, inputs: list[Any]) -> Compiled:
     """``inputs`` are looked at, never read: any tensors that lie as the real ones do."""
     began = time.monotonic()
     with torch.no_grad(), _quiet():

@@ -13,7 +13,7 @@ import torch
 
 from gt.say import topic
 from gt.worker.engines import Engine
-from gt.worker.hot.compiled import Compiled, compile, trial
+from gt.worker.hot.compiled import Compiled, build, trial
 from gt.worker.hot.folder import settle
 from gt.worker.hot.graph import CudaGraphs
 from gt.worker.hot.piece import Piece, title
@@ -52,7 +52,7 @@ class Work:
     tried: bool
 
     def do(self, capturing: threading.Lock) -> Compiled:
-        made = compile(self.program, self.inputs)
+        made = build(self.program, self.inputs)
         if self.tried:
             with capturing:
                 trial(self.piece, made, self.inputs, self.numbers, timed=True)
