@@ -187,7 +187,7 @@ def test_two_graphs_in_turns_pass_results_where_they_lie() -> None:
             shadow.cut()
             wait_for_compiler(shadow.levels)
     assert shadow.level()[:2] == ["compiled"] * 2
-    assert graphs.captures == 4
+    assert 2 <= graphs.captures <= 4, "while the compiler tries one piece, no other is captured"
 
 
 def test_many_numbers_on_their_way() -> None:
