@@ -182,7 +182,7 @@ def _time(run: Callable[[], Any], inputs: list[Any], times: int = 3) -> float:
         began = time.perf_counter()
         run()
         if inputs and inputs[0].is_cuda:
-            torch.cuda.synchronize(inputs[0].device)
+            torch.cuda.current_stream(inputs[0].device).synchronize()
         return time.perf_counter() - began
 
     return min(once() for _ in range(times))

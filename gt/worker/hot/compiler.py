@@ -51,7 +51,7 @@ class Work:
     #: are the inputs copies, that it may try its work on?
     tried: bool
 
-    def do(self, capturing: threading.Lock) -> Compiled:
+    def do(self, capturing: Any) -> Compiled:
         made = build(self.program, self.inputs)
         if self.tried:
             with capturing:
@@ -67,11 +67,15 @@ class Shared:
         self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
         self.debug = topic("GT_DEBUG_COMPILE")
         #: held by whoever captures a graph, or tries what was compiled
-        self.capturing = threading.Lock()
+        self.capturing = threading.RLock()
         self._waiting: list[tuple[Work, Future[Compiled]]] = []
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+
+    def capture(self, run: Any, operands: list[Any]) -> Any:
+        with self.capturing:
+            return self.graphs.capture(run, operands)
 
     def submit(self, work: Work, wait: bool) -> Future[Compiled]:
         future: Future[Compiled] = Future()

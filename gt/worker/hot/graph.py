@@ -13,7 +13,7 @@ A graph reads and writes where it did when it was captured. So
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -24,10 +24,12 @@ from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Fixed
 
 #: rows of numbers on their way to the device; the host is never that many runs ahead without waiting
 ROWS = 64
-#: how often an input may be another tensor before it is copied
-MOVES = 2
+#: how often an input may be another tensor before it is copied; runs after which one that is the same is no longer
+MOVES, REVIEW = 2, 32
 
 Function = Callable[[list[Any], Any, Any], list[Any]]
+#: (what is captured, its operands) -> the results, and what computes them anew
+Capture = Callable[[Callable[[], list[Any]], list[Any]], tuple[list[Any], Callable[[], None]]]
 
 
 class CudaGraphs:
@@ -50,13 +52,17 @@ class CudaGraphs:
 
 class Graph:
     def __init__(
-        self, program: Program, call: Function, level: str, inputs: list[Any], copied: frozenset[int], graphs: Any
+        self, program: Program, call: Function, level: str, inputs: list[Any], copied: frozenset[int], capture: Capture
     ) -> None:
         """``copied``: the inputs that are other tensors in each run."""
         self.level, self.program = level, program
-        self._call, self.fixed, self._graphs = call, Fixed(program), graphs
+        self._call, self.fixed, self._captured = call, Fixed(program), capture
         self._numbers = Numbers(program)
         self._copied = set(copied)
+        #: inputs that were other tensors in the last run than in the one before; and in any since the last review
+        self.fresh: Collection[int] = copied
+        self._moving: set[int] = set()
+        self._runs = 0
         self._moves: dict[int, int] = {}
         self._outputs: Outputs | None = None
         self._capture(inputs)
@@ -64,6 +70,7 @@ class Graph:
     # -- capturing -----------------------------------------------------------------------
 
     def _capture(self, inputs: list[Any]) -> None:
+        self._whole = False
         self._guard = Guard(inputs, self.program.mutated)
         if not self._guard.fits(inputs, list(range(len(inputs)))):
             raise Unfit("an input shows memory that the piece writes to")
@@ -72,13 +79,14 @@ class Graph:
         buffers = {i: _buffer(inputs[i]) for i in self._at}
         operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.floats]
         kept = self._numbers
-        made, self._replay = self._graphs.capture(lambda: self._call(operands[:-1], kept.floats, kept.ints), operands)
+        made, self._replay = self._captured(lambda: self._call(operands[:-1], kept.floats, kept.ints), operands)
         self._buffers = [spread(buffers[i]) for i in self._at]
         # those that show elements again and again; a buffer holds each once
         self._repeated = any(buffers[i].shape != x.shape for i, x in zip(self._at, self._buffers, strict=True))
         self._back = [k for k, i in enumerate(self._at) if i in self.program.mutated]
         sticky = self._outputs.copied if self._outputs is not None else set()
         self._outputs = Outputs(made, operands, {*self._at, len(inputs)}, sticky)
+        self._whole = True
 
     def _moved(self, inputs: list[Any], changed: list[int]) -> bool:
         """Is one that was captured where it lies elsewhere now?"""
@@ -93,19 +101,32 @@ class Graph:
                 self._copied.add(i)
         return bool(moved)
 
+    def _review(self, inputs: list[Any]) -> None:
+        """What is no other tensor from run to run need not be copied."""
+        calm = {i for i in self._copied - self._moving if self._moves.get(i, 0) < MOVES}
+        if calm:
+            self._copied -= calm
+            self._capture(inputs)
+        self._moving = set()
+
     # -- running -------------------------------------------------------------------------
 
     def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | str:
         if not self.fixed.hold(numbers):
             return NUMBERS
-        changed = self._guard.changed(inputs)
+        if not self._whole:
+            raise Unfit("it could not be captured anew")
+        changed = self.fresh = self._guard.changed(inputs)
         if changed:
             if not self._guard.fits(inputs, changed):
                 return LAYOUT
-            if not self._copied.issuperset(changed):
-                if self._moved(inputs, changed):
-                    self._capture(inputs)
-                self._guard.remember(inputs, [i for i in changed if i not in self._copied])
+            if not self._copied.issuperset(changed) and self._moved(inputs, changed):
+                self._capture(inputs)
+            self._guard.remember(inputs, changed)
+            self._moving.update(changed)
+        self._runs += 1
+        if self._runs % REVIEW == 0 and self._copied:
+            self._review(inputs)
         outputs = self._outputs
         assert outputs is not None
         if not outputs.free() and not outputs.freed(store):

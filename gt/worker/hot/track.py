@@ -169,9 +169,8 @@ class Track:
             self.end(line(error))
 
     def _drop(self) -> None:
-        if self.active is not None:
-            self.active.close()
-        self.active, self.ready, self.job, self.graphed, self.fast, self.odd = None, None, None, False, 0, 0
+        self._rest()
+        self.ready, self.job, self.graphed, self.fast, self.odd = None, None, False, 0, 0
 
     def end(self, reason: str, quiet: bool = False) -> None:
         """It stays at the level it has."""
@@ -194,7 +193,7 @@ class Track:
             program = Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled=False)
             if (copies := snapshot(inputs)) is not None:
                 program(copies, *cells(program, numbers))  # kernels are loaded in their first run, before a capture
-            self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.graphs)
+            self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.capture)
             self._tell("a graph of")
         except Exception as error:
             self._alive(error)
@@ -205,7 +204,8 @@ class Track:
 
     def _copied(self) -> frozenset[int]:
         """Inputs to be copied into a graph's own buffers."""
-        return self.watch.fresh - mutated(self.piece)
+        fresh = self.active.fresh if isinstance(self.active, Graph) else self.watch.fresh
+        return frozenset(fresh) - mutated(self.piece)
 
     def _begin(self, inputs: list[Any], numbers: list[Any], wait: bool) -> None:
         self.waits = not wait and self.shared.busy()
@@ -258,9 +258,11 @@ class Track:
             self._activate(Runner(compiled, inputs), stays=False)
             compiled.warm = True
         elif self.shared.capturing.acquire(blocking=self.at_once):
+            copied = self._copied()
+            self._rest()  # its memory may be needed
             try:
-                graphs = self.shared.graphs
-                self._activate(Graph(compiled.program, compiled, "compiled", inputs, self._copied(), graphs))
+                graph = Graph(compiled.program, compiled, "compiled", inputs, copied, self.shared.capture)
+                self._activate(graph)
             except Exception as error:
                 self._alive(error)
                 self.shared.detail(self.piece, error)
@@ -269,9 +271,13 @@ class Track:
             finally:
                 self.shared.capturing.release()
 
-    def _activate(self, runner: Graph | Runner, stays: bool = True) -> None:
+    def _rest(self) -> None:
         if self.active is not None:
             self.active.close()
+            self.active = None
+
+    def _activate(self, runner: Graph | Runner, stays: bool = True) -> None:
+        self._rest()
         self.active, self.fast = runner, 0
         if stays:
             self.ready = None
