@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ class Graphs:
     def capture(self, run, operands):
         self.captures += 1
         before = [x.clone() for x in operands]
-        made = run()
+        made, seen = run(operands), [weakref.ref(x) for x in operands]
         for x, old in zip(operands, before, strict=True):
             x.copy_(old)
         own = [x if not shown else None for x, shown in zip(made, sharing(operands, made), strict=True)]
@@ -37,7 +38,7 @@ class Graphs:
                 own[i] = made[i]
 
         def replay() -> None:
-            for x, new in zip(own, run(), strict=True):
+            for x, new in zip(own, run([ref() for ref in seen]), strict=True):
                 if x is not None:
                     x.copy_(new)
 

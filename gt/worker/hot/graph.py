@@ -29,7 +29,7 @@ MOVES, REVIEW = 2, 32
 
 Function = Callable[[list[Any], Any, Any], list[Any]]
 #: (what is captured, its operands) -> the results, and what computes them anew
-Capture = Callable[[Callable[[], list[Any]], list[Any]], tuple[list[Any], Callable[[], None]]]
+Capture = Callable[[Callable[..., list[Any]], list[Any]], tuple[list[Any], Callable[[], None]]]
 
 
 class CudaGraphs:
@@ -39,13 +39,13 @@ class CudaGraphs:
         self._device = device
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def capture(self, run: Callable[[], list[Any]], operands: list[Any]) -> tuple[list[Any], Callable[[], None]]:
-        """The results, and what computes them anew, reading the ``operands``."""
+    def capture(self, run: Callable[..., list[Any]], operands: list[Any]) -> tuple[list[Any], Callable[[], None]]:
+        """The results, and what computes them anew where the ``operands`` lie: it does not hold them."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         self._side.wait_stream(current)
         # another thread may compile meanwhile: its calls are none of this capture's business
         with torch.no_grad(), torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
-            made = run()
+            made = run(operands)
         current.wait_stream(self._side)
         return made, graph.replay
 
@@ -78,8 +78,8 @@ class Graph:
         self._at = sorted(self._copied)
         buffers = {i: _buffer(inputs[i]) for i in self._at}
         operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.floats]
-        kept = self._numbers
-        made, self._replay = self._captured(lambda: self._call(operands[:-1], kept.floats, kept.ints), operands)
+        call, ints = self._call, self._numbers.ints
+        made, self._replay = self._captured(lambda given: call(given[:-1], given[-1], ints), operands)
         self._buffers = [spread(buffers[i]) for i in self._at]
         # those that show elements again and again; a buffer holds each once
         self._repeated = any(buffers[i].shape != x.shape for i, x in zip(self._at, self._buffers, strict=True))
@@ -146,8 +146,10 @@ class Graph:
 
 def _buffer(x: Any) -> Any:
     made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    if spread(made) is None:
+    once = spread(made)
+    if once is None:
         raise Unfit("an input shows elements twice")
+    once.zero_()
     return made
 
 
@@ -192,10 +194,10 @@ class Outputs:
         shown = {address(x): i for i, x in enumerate(operands) if x.numel()}
         places = [shown.get(address(x), -1) for x in made]
         #: results that are copied after each run
-        self.copied = sticky | {
+        self.copied = {
             i
             for i, (x, k) in enumerate(zip(made, places, strict=True))
-            if k in own or (k >= 0 and x.dtype != operands[k].dtype)
+            if k in own or (k < 0 and i in sticky) or (k >= 0 and x.dtype != operands[k].dtype)
         }
         #: views of inputs, by (result, input, shape, strides, offset): made anew, so as to hold nobody's memory
         self.views = [
