@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
+import gt
+from gt.client.connect import use
 from gt.client.emit import call, upload
 from gt.dispatcher.trail import Trail
 from gt.ops import OPS, sign
@@ -409,6 +411,13 @@ def recorded(seed: int) -> list[list[Any]]:
         if i % 20 == 10:
             program.send_large(80_000)
             program.read(program.slots[-1])
+    with use(session):
+        x = gt.arange(4)
+        for i in range(3 + seed % 3):  # what comes again goes out as a fragment
+            y = gt.tensor([i, 2, 3, 4]) * 2 + x
+            x = x + y
+            x += i
+            x.numpy()
     return frames
 
 
@@ -443,13 +452,21 @@ class Mutations:
         return bytes(made)
 
     def _submission(self, message: list[Any]) -> list[Any]:
-        _, _, definitions, stream, _ = message
-        if definitions and self.rng.random() < 0.3:
+        _, _, definitions, stream, _, fragments = message
+        if fragments and self.rng.random() < 0.5:
+            self._fragment(self.rng.choice(fragments))
+        elif definitions and self.rng.random() < 0.3:
             self._definition(self.rng.choice(definitions))
         elif stream:
             self._stream(stream)
         message[4] = max(message[4], len(stream))
         return message
+
+    def _fragment(self, made: list[Any]) -> None:
+        if self.rng.random() < 0.4:
+            made[self.rng.randrange(5)] = self.rng.choice((0, 1, made[1] + 1, 2**31, 2**40, -1, "x", [1]))
+        else:
+            self._stream(made[4])
 
     def _definition(self, made: list[Any]) -> None:
         attrs, ins = made[2], made[3]

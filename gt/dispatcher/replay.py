@@ -23,8 +23,10 @@ from gt.dispatcher.segments import Forwarded, Segment, Workers
 from gt.dispatcher.state import Client
 from gt.types import BYTES
 from gt.wire.fragments import RUN_HEAD, Form, NoFragment, canonical, run_words, sort
-from gt.wire.messages import FORGET, Fragment
+from gt.wire.messages import FIRST_OWN, FORGET, MAX_FRAGMENT, Fragment
 
+#: More microseconds than any fragment takes, and few enough to count single ones.
+ENDLESS = 1e12
 #: Ways a fragment's inputs may lie that are remembered.
 COURSES = 8
 
@@ -124,7 +126,9 @@ def find(client: Client, known: Known, stream: list[Any], i: int) -> Course | No
     form = known.form
     at = i + RUN_HEAD
     tensors = client.tensors
-    inputs = stream[at : at + form.inputs]
+    inputs, base = stream[at : at + form.inputs], stream[i + 3]
+    if type(base) is not int or not 0 < base <= FIRST_OWN - MAX_FRAGMENT or stream[i + 2] != 0 or stream[i + 4] != 0:
+        raise ValueError("a fragment that is run from where no client may")
     course = known.courses.get(_key(client, inputs, [tensors[id] for id in inputs]))
     if course is None:
         return None
@@ -222,7 +226,7 @@ def learn(
     words = known.form.expand(known.form.names(base, 0, inputs), [Hole(k, n) for k, n in enumerate(numbers)])
     watch = _Watch(client, known, base, inputs, numbers)
     made = Forwarded()
-    loop(client, ground, words, 0, inf, made)
+    loop(client, ground, words, 0, ENDLESS, made)
     if made.stop != len(words):
         raise ValueError("a fragment that ends inside an instruction")
     done.unreadable += made.unreadable

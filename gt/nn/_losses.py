@@ -6,7 +6,7 @@ import warnings
 from math import log, pi
 from typing import Any
 
-from gt.client import pointwise, reductions, views
+from gt.client import emit, pointwise, reductions, views
 from gt.client.arguments import a_tensor, cast, refuse
 from gt.client.emit import call, call_many
 from gt.client.tensor import Tensor
@@ -218,6 +218,8 @@ def nll_loss(
 ) -> Tensor:
     reduction = chosen(reduction, size_average, reduce)
     given = (a_tensor("nll_loss", input), a_tensor("nll_loss", target), *([] if weight is None else [weight]))
+    if emit.casting is not None:  # here, so that the result has the dtype it is computed in
+        given, _ = emit.casting(OPS["nll_loss"], given, ())
     if reduction == "none":
         return call_many(OPS["nll_loss"], given, (("reduction", "none"), ("ignore_index", ignore_index)))[0]
     # the sum and its divisor apart: a batch may be cut across workers, and only then is there one of each
@@ -244,11 +246,11 @@ def cross_entropy(
     if not x._type.ndim:
         raise refuse(ShapeError, "needs a dim of classes", "cross_entropy", x, t)
     dim = 1 if x._type.ndim > 1 else 0
+    logs = reductions.log_softmax(x, dim, x._type.dtype)  # a dtype that is asked for: autocast leaves it alone
     if x._type.shape == t._type.shape:
         if t._type.dtype.kind != "f":
             raise refuse(DTypeError, "probabilities as a target are floating", "cross_entropy", x, t)
-        return _of_probabilities(reductions.log_softmax(x, dim), t, weight, reduction, label_smoothing, dim)
-    logs = reductions.log_softmax(x, dim)
+        return _of_probabilities(logs, t, weight, reduction, label_smoothing, dim)
     made = nll_loss(logs, t, weight, ignore_index=ignore_index, reduction=reduction)
     if not label_smoothing:
         return made

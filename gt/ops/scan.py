@@ -181,7 +181,7 @@ def _along_linear(*types: TensorType, dtype: str | None, **attrs: Any) -> Split:
 def _pulled_torch(pull: str) -> Any:
     def run(torch: Any, g: Any, y: Any, *, dim: int, dtype: str | None) -> Any:
         into = in_(torch, dtype) or y.dtype
-        if g.is_cuda and g.dtype is y.dtype is torch.float32 and into.itemsize == 2:
+        if g.is_cuda and g.dtype is y.dtype is torch.float32 and into is torch.float16:
             return getattr(torch, pull)(g, y, dim, into)
         return getattr(torch, pull)(g, y, dim, y.dtype).to(into)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gt.wire.messages import WorkerStats
 from gt.worker.engines import Engine
+from gt.worker.fragments import Program
 from gt.worker.hot.levels import Levels
 from gt.worker.replay import Replaying
 from gt.worker.space import ODD, Space
@@ -35,7 +36,7 @@ def _pieces(levels: Levels, space: Space) -> dict[str, dict[str, Any]]:
     """What comes again of a client's program, with how it is run; its own alone."""
     found: dict[str, dict[str, Any]] = {}
     for number, program in space.fragments.items():
-        for at, part in enumerate(program.parts):
+        for at, part in enumerate(program.parts if isinstance(program, Program) else ()):
             if part.piece is not None:
                 told = levels.told(part.piece, part.runs)
                 found[f"fragment {number}.{at}: {told.pop('title')}"] = told

@@ -164,8 +164,7 @@ class Worker(Answering, Replaying):
         for move in m.moves:
             space.codes[move.code] = MoveEntry(move, space.groups[move.group])
         for fragment in m.fragments:
-            self.forget(space, fragment.number)
-            space.fragments[fragment.number] = Program(fragment, space.codes)
+            space.fragments[fragment.number] = fragment  # linked when first run: what it needs may still wait its turn
 
     def _leave(self, m: Leave, data: object) -> None:
         space = self.spaces[m.client]
@@ -261,8 +260,9 @@ class Worker(Answering, Replaying):
             below, own = stream[i + 1], stream[i + 1] >= FIRST_LOCAL
             for old in [code for code in space.codes if code < below and (code >= FIRST_LOCAL) == own]:
                 del space.codes[old]
-            for old in [n for n, program in space.fragments.items() if not program.codes <= space.codes.keys()]:
-                self.forget(space, old)
+            for number, program in list(space.fragments.items()):
+                if isinstance(program, Program) and not program.codes <= space.codes.keys():
+                    self.forget(space, number)
             return i + 2
         if stream[i] == RUN:
             return self._fragment(space, m, i)

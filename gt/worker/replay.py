@@ -37,7 +37,7 @@ class Replaying:
 
     def forget(self, space: Space, number: int) -> None:
         program = space.fragments.pop(number, None)
-        for part in program.parts if program is not None else ():
+        for part in program.parts if isinstance(program, Program) else ():
             if part.piece is not None:
                 self.levels.forget(part.piece)
 
@@ -45,6 +45,8 @@ class Replaying:
         """Run the fragment at word ``i``, from the part named there on; ``i`` again if it has to wait."""
         stream: list[Any] = m.stream
         program = space.fragments[stream[i + 1]]
+        if not isinstance(program, Program):
+            program = space.fragments[stream[i + 1]] = Program(program, space.codes)
         form = program.form
         base, own, inputs, numbers = form.run(stream, i)
         names = form.names(base, own, inputs)

@@ -94,7 +94,7 @@ class Space:
     def __init__(self, shares_memory: bool) -> None:
         self.store: dict[int, Any] = {}
         self.codes: dict[int, Any] = {}
-        #: number -> a fragment, linked
+        #: number -> a fragment; a `gt.worker.fragments.Program` once it was run
         self.fragments: dict[int, Any] = {}
         #: how many of the values in the store are none: failures, or still flying; without any, nobody looks for them
         self.odd = 0
