@@ -2,7 +2,7 @@
 
     cluster = Cluster()
     shadow = Shadow(cluster, mode="all")
-    with cluster.client() as session:
+    with client(cluster):
         ...
         for _ in range(10):
             train_step()
@@ -14,8 +14,12 @@ tensor with the real worker's.
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any
 
+from gt.client.session import Session
 from gt.testing import Cluster
 from gt.types import BYTES, Scalar
 from gt.wire.messages import FIRST_CODE, Execute
@@ -24,6 +28,18 @@ from gt.worker.hot.compiled import alike
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
 from gt.worker.hot.program import by_steps
+
+
+@contextlib.contextmanager
+def client(cluster: Cluster) -> Iterator[Session]:
+    """One that sends its words as they are, for `Shadow` to cut."""
+    before = os.environ.get("GT_TEMPLATES", "1")
+    os.environ["GT_TEMPLATES"] = "0"
+    try:
+        with cluster.client() as session:
+            yield session
+    finally:
+        os.environ["GT_TEMPLATES"] = before
 
 
 class Shadow:
@@ -75,7 +91,9 @@ class Shadow:
         """Was the piece run otherwise than by steps?"""
         self._deliver()
         words, self._words = self._words, []
-        key, ids, numbers, results, freed = canonical(words)
+        key, ids, numbers, results, freed, ahead = canonical(words)
+        for id in ahead:
+            del self.store[id]
         piece = self.pieces.get((key, compile))
         if piece is None:
             piece = self.pieces[key, compile] = made(key, self.engine, compile)
@@ -110,8 +128,8 @@ class Shadow:
         return [entry["level"] for entry in self.levels.stats()]
 
 
-def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], list[int]]:
-    """(key, ids of inputs, numbers, ids of results, ids freed that the store has): the same key, the same piece."""
+def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], list[int], list[int]]:
+    """(key, ids of inputs, numbers, ids of results, of inputs freed, of others freed): the same key, the same piece."""
     slot: dict[int, int] = {}
     made_here = {id for word in words if not isinstance(word, int) and not word[0].into for id in word[1]}
     inputs: list[int] = []
@@ -153,7 +171,7 @@ def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], l
     # what is freed without having been used is no part of the piece
     others = [id for id in gone if id not in slot]
     _SIGNATURES[key] = [s for s, _, _ in steps]
-    return key, inputs, numbers, results, freed + others
+    return key, inputs, numbers, results, freed, others
 
 
 _SIGNATURES: dict[Any, Any] = {}

@@ -22,7 +22,7 @@ from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
 from gt.worker.hot.program import by_steps, mutated
 from gt.worker.hot.track import HOT, REMAKES
-from tests.shadow import Shadow, wait_for_compiler
+from tests.shadow import Shadow, client, wait_for_compiler
 
 ENGINE = make_engine("torch", "cpu")
 
@@ -89,7 +89,7 @@ def train(shadow: Shadow, steps: int, **optimizer) -> list[bool]:
 def test_a_training_step() -> None:
     """A learning rate, a step and a batch's place that change, and dropout's numbers anew each time."""
     cluster, shadow = shadowed("all")
-    with cluster.client():
+    with client(cluster):
         quick = train(shadow, 8)
     assert all(quick[-4:]), shadow.levels.stats()
     entry = shadow.levels.stats()[-1]
@@ -100,7 +100,7 @@ def test_a_training_step() -> None:
 @pytest.mark.parametrize("kind", [gt.optim.SGD, gt.optim.RMSprop, gt.optim.Lion])
 def test_other_optimizers(kind) -> None:
     cluster, shadow = shadowed("all")
-    with cluster.client():
+    with client(cluster):
         quick = train(shadow, 7, kind=kind, **({"momentum": 0.9} if kind is gt.optim.SGD else {}))
     assert all(quick[-3:]), shadow.levels.stats()
 
@@ -108,7 +108,7 @@ def test_other_optimizers(kind) -> None:
 def test_in_the_background_and_only_what_is_hot(monkeypatch) -> None:
     monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
     cluster, shadow = shadowed("auto")
-    with cluster.client():
+    with client(cluster):
         quick = train(shadow, HOT + 6)
     assert not any(quick[:HOT])
     assert all(quick[-3:])
@@ -118,7 +118,7 @@ def test_in_the_background_and_only_what_is_hot(monkeypatch) -> None:
 def test_what_is_no_quicker_is_left_alone(monkeypatch, capfd) -> None:
     monkeypatch.setattr("gt.worker.hot.track.WORTH", 0.0)
     cluster, shadow = shadowed("auto")
-    with cluster.client():
+    with client(cluster):
         quick = train(shadow, HOT + 6)
     assert not any(quick)
     assert "no quicker" in shadow.levels.stats()[1]["reasons"][0]
@@ -127,7 +127,7 @@ def test_what_is_no_quicker_is_left_alone(monkeypatch, capfd) -> None:
 
 def test_parameters_keep_their_storage() -> None:
     cluster, shadow = shadowed("all")
-    with cluster.client():
+    with client(cluster):
         w, x = gt.ones(4, 4), gt.ones(4, 4)
         shadow.begin()
         before = [t.data_ptr() for t in shadow.store.values()]
@@ -143,7 +143,7 @@ def test_parameters_keep_their_storage() -> None:
 def test_equal_results_are_two_tensors() -> None:
     """A compiler computes what is asked for twice once: but written to, one is not the other."""
     cluster, shadow = shadowed("all")
-    with cluster.client():
+    with client(cluster):
         x = gt.randn(5, 3)
         shadow.begin()
         for _ in range(2):
@@ -160,7 +160,7 @@ def test_equal_results_are_two_tensors() -> None:
 
 def test_views_of_inputs_and_of_results() -> None:
     cluster, shadow = shadowed("all")
-    with cluster.client():
+    with client(cluster):
         x = gt.randn(6, 4)
         shadow.begin()
         kept = []
@@ -178,7 +178,7 @@ def test_views_of_inputs_and_of_results() -> None:
 
 def test_a_result_never_changes_afterwards() -> None:
     cluster, shadow = shadowed("all")
-    with cluster.client():
+    with client(cluster):
         x, kept = gt.randn(6, 4), []
         shadow.begin()
         for i in range(5):
@@ -248,7 +248,7 @@ def test_numbers_that_change_one_after_the_other_are_said(capfd, monkeypatch) ->
 
 def test_a_number_that_shapes_cannot_depend_on() -> None:
     cluster, shadow = shadowed("all")
-    with cluster.client():
+    with client(cluster):
         x = gt.zeros(10)
         shadow.begin()
         for i in range(4):
@@ -281,7 +281,7 @@ def test_a_compiler_that_fails_is_told_once(capfd, monkeypatch) -> None:
     def broken(*_):
         raise RuntimeError("no compiler here\nand much more")
 
-    monkeypatch.setattr("gt.worker.hot.compiler.compile", broken)
+    monkeypatch.setattr("gt.worker.hot.compiler.build", broken)
     levels, made = Levels(ENGINE, "all"), scaled()
     for _ in range(3):
         assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
@@ -298,8 +298,8 @@ def test_compiled_code_that_is_wrong_is_not_used(capfd, monkeypatch) -> None:
         call, made.call = made.call, lambda *operands: [x + 1 for x in call(*operands)]
         return made
 
-    real = compiler.compile
-    monkeypatch.setattr(compiler, "compile", wrong)
+    real = compiler.build
+    monkeypatch.setattr(compiler, "build", wrong)
     levels, made = Levels(ENGINE, "all"), scaled()
     assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
     assert "other values than the steps do (a result of mul)" in capfd.readouterr().err
@@ -352,7 +352,7 @@ def test_random_programs(seed: int) -> None:
     rng = random.Random(seed)
     program = [rng.random() for _ in range(14)]
     cluster, shadow = shadowed("all")
-    with cluster.client():
+    with client(cluster):
         inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
         shadow.begin()
         for turn in range(4):
@@ -406,7 +406,7 @@ def test_which_inputs_are_written() -> None:
 SECOND = """
 import json, torch
 from tests.test_hot_levels import *
-from gt.worker.hot.compiled import compile
+
 t = TensorType((3, 4), float32)
 calls = [("add", (t, INT), (k, ~k), (k + 1,), False, {}) for k in range(6)]
 made = piece(*calls, inputs=1, results=(6,), compile=True)

@@ -43,7 +43,7 @@ def vary(
     if signature.op.name in _RANDOM:
         return Varying(_key, partial(_placed, rule(signature, device), where, numbers, range(len(where))))
     made = rule(signature, device)
-    if changing - _able(signature):
+    if changing - _able(signature) or (not compiled and _fused_in_double(signature)):
         return None
     return Varying(partial(_picked, tuple(sorted(changing))), partial(_placed, made, where, numbers, sorted(changing)))
 
@@ -91,6 +91,11 @@ def _able(signature: Signature) -> frozenset[int]:
     """Which numbers can change at all."""
     count = sum(isinstance(t, Scalar) for t in signature.ins)
     return frozenset(_ABLE.get(signature.op.name, range(count)))
+
+
+def _fused_in_double(signature: Signature) -> bool:
+    """torch's fused kernels take a learning rate that is in memory in single precision only."""
+    return signature.op.name in _FORMULAS and signature.ins[0].dtype.name == "float64"
 
 
 #: others are factors that torch's kernels take as constants

@@ -50,7 +50,7 @@ class Compiled:
         return made
 
 
-def compile(program: Program, inputs: list[Any]) -> Compiled:
+def build(program: Program, inputs: list[Any]) -> Compiled:
     """``inputs`` are looked at, never read: any tensors that lie as the real ones do."""
     began = time.monotonic()
     with torch.no_grad(), _quiet():
@@ -78,8 +78,8 @@ def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
     # the compiler keeps on disk what it makes for those who come with shapes of their own
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
-        floats, ints = number_tensors(program, [], [])
-        fakes = [_fake(x) for x in inputs] + [floats, ints]
+        kept = [torch.empty(program.count, dtype=t, device=program.device) for t in (torch.float64, torch.int64)]
+        fakes = [_fake(x) for x in inputs] + kept
         graph = make_fx(run)(*fakes)
     with tracing(TracingContext(mode)):
         return compile_fx(graph, fakes), expected
@@ -89,18 +89,12 @@ def _fake(x: Any) -> Any:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
 
 
-def number_tensors(program: Program, floats: list[float], ints: list[int]) -> tuple[Any, Any]:
-    """Without values: room for them."""
-    if not floats and not ints:
-        made = program.counts
-        return (
-            torch.empty(made[0], dtype=torch.float64, device=program.device),
-            torch.empty(made[1], dtype=torch.int64, device=program.device),
-        )
-    return (
-        torch.tensor(floats, dtype=torch.float64, device=program.device),
-        torch.tensor(ints, dtype=torch.int64, device=program.device),
-    )
+def cells(program: Program, numbers: list[Any]) -> tuple[Any, Any]:
+    """The numbers of a run in memory, as float64 and as int64."""
+    made = torch.zeros(program.count, dtype=torch.float64)
+    program.cells.pack_into(made.numpy().data, 0, *program.numbers(numbers))
+    made = made.to(program.device)
+    return made, made.view(torch.int64)
 
 
 class _quiet:  # noqa: N801, a context manager
@@ -160,7 +154,7 @@ def _free(inputs: list[Any]) -> float:
 def trial(piece: Piece, compiled: Compiled, inputs: list[Any], numbers: list[Any], timed: bool) -> None:
     """Raises Unfit if the compiled piece gives anything but what its steps give; writes into ``inputs``."""
     others = [_copy(x) for x in inputs]
-    kept = number_tensors(compiled.program, *compiled.program.numbers(numbers))
+    kept = cells(compiled.program, numbers)
     with torch.no_grad(), _quiet():
         expected = by_steps(piece, inputs, numbers)
         made = compiled(others, *kept)
@@ -188,7 +182,7 @@ def _time(run: Callable[[], Any], inputs: list[Any], times: int = 3) -> float:
         began = time.perf_counter()
         run()
         if inputs and inputs[0].is_cuda:
-            torch.cuda.synchronize(inputs[0].device)
+            torch.cuda.current_stream(inputs[0].device).synchronize()
         return time.perf_counter() - began
 
     return min(once() for _ in range(times))

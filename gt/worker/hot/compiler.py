@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ import torch
 
 from gt.say import topic
 from gt.worker.engines import Engine
-from gt.worker.hot.compiled import Compiled, compile, trial
+from gt.worker.hot.compiled import Compiled, build, trial
 from gt.worker.hot.folder import settle
 from gt.worker.hot.graph import CudaGraphs
 from gt.worker.hot.piece import Piece, title
@@ -20,6 +21,8 @@ from gt.worker.hot.program import Program, Unfit
 
 #: pieces that wait for the compiler; each holds a copy of its inputs
 QUEUE = 4
+#: seconds the worker's thread waits for the compiler's, at most, each time it comes back from a kernel
+SHARE = 1e-4
 
 
 def prepare(engine: Engine) -> None:
@@ -48,8 +51,8 @@ class Work:
     #: are the inputs copies, that it may try its work on?
     tried: bool
 
-    def do(self, capturing: threading.Lock) -> Compiled:
-        made = compile(self.program, self.inputs)
+    def do(self, capturing: Any) -> Compiled:
+        made = build(self.program, self.inputs)
         if self.tried:
             with capturing:
                 trial(self.piece, made, self.inputs, self.numbers, timed=True)
@@ -64,11 +67,15 @@ class Shared:
         self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
         self.debug = topic("GT_DEBUG_COMPILE")
         #: held by whoever captures a graph, or tries what was compiled
-        self.capturing = threading.Lock()
+        self.capturing = threading.RLock()
         self._waiting: list[tuple[Work, Future[Compiled]]] = []
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+
+    def capture(self, run: Any, operands: list[Any]) -> Any:
+        with self.capturing:
+            return self.graphs.capture(run, operands)
 
     def submit(self, work: Work, wait: bool) -> Future[Compiled]:
         future: Future[Compiled] = Future()
@@ -92,8 +99,13 @@ class Shared:
                 self._wake.wait_for(lambda: self._waiting or self._closed)
                 if self._closed:
                     return
-                work, future = self._waiting.pop(0)
+                # the longest first: most of the time is there
+                longest = max(range(len(self._waiting)), key=lambda k: len(self._waiting[k][0].piece.steps))
+                work, future = self._waiting.pop(longest)
+            before = sys.getswitchinterval()
+            sys.setswitchinterval(SHARE)
             self._do(work, future)
+            sys.setswitchinterval(before)
 
     def _do(self, work: Work, future: Future[Compiled]) -> None:
         try:

@@ -13,7 +13,7 @@ A graph reads and writes where it did when it was captured. So
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -24,10 +24,12 @@ from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Fixed
 
 #: rows of numbers on their way to the device; the host is never that many runs ahead without waiting
 ROWS = 64
-#: how often an input may be another tensor before it is copied
-MOVES = 2
+#: how often an input may be another tensor before it is copied; runs after which one that is the same is no longer
+MOVES, REVIEW = 2, 32
 
 Function = Callable[[list[Any], Any, Any], list[Any]]
+#: (what is captured, its operands) -> the results, and what computes them anew
+Capture = Callable[[Callable[..., list[Any]], list[Any]], tuple[list[Any], Callable[[], None]]]
 
 
 class CudaGraphs:
@@ -37,26 +39,30 @@ class CudaGraphs:
         self._device = device
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def capture(self, run: Callable[[], list[Any]], operands: list[Any]) -> tuple[list[Any], Callable[[], None]]:
-        """The results, and what computes them anew, reading the ``operands``."""
+    def capture(self, run: Callable[..., list[Any]], operands: list[Any]) -> tuple[list[Any], Callable[[], None]]:
+        """The results, and what computes them anew where the ``operands`` lie: it does not hold them."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         self._side.wait_stream(current)
         # another thread may compile meanwhile: its calls are none of this capture's business
         with torch.no_grad(), torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
-            made = run()
+            made = run(operands)
         current.wait_stream(self._side)
         return made, graph.replay
 
 
 class Graph:
     def __init__(
-        self, program: Program, call: Function, level: str, inputs: list[Any], copied: frozenset[int], graphs: Any
+        self, program: Program, call: Function, level: str, inputs: list[Any], copied: frozenset[int], capture: Capture
     ) -> None:
         """``copied``: the inputs that are other tensors in each run."""
         self.level, self.program = level, program
-        self._call, self.fixed, self._graphs = call, Fixed(program), graphs
+        self._call, self.fixed, self._captured = call, Fixed(program), capture
         self._numbers = Numbers(program)
         self._copied = set(copied)
+        #: inputs that were other tensors in the last run than in the one before; and in any since the last review
+        self.fresh: Collection[int] = copied
+        self._moving: set[int] = set()
+        self._runs = 0
         self._moves: dict[int, int] = {}
         self._outputs: Outputs | None = None
         self._capture(inputs)
@@ -64,21 +70,23 @@ class Graph:
     # -- capturing -----------------------------------------------------------------------
 
     def _capture(self, inputs: list[Any]) -> None:
+        self._whole = False
         self._guard = Guard(inputs, self.program.mutated)
         if not self._guard.fits(inputs, list(range(len(inputs)))):
             raise Unfit("an input shows memory that the piece writes to")
         self._places = [(x.data_ptr(), x.stride()) for x in inputs]
         self._at = sorted(self._copied)
         buffers = {i: _buffer(inputs[i]) for i in self._at}
-        operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.here]
-        kept = self._numbers
-        made, self._replay = self._graphs.capture(
-            lambda: self._call(operands[:-1], kept.floats, kept.ints), [*operands[:-1], kept.here]
-        )
+        operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.floats]
+        call, ints = self._call, self._numbers.ints
+        made, self._replay = self._captured(lambda given: call(given[:-1], given[-1], ints), operands)
         self._buffers = [spread(buffers[i]) for i in self._at]
+        # those that show elements again and again; a buffer holds each once
+        self._repeated = any(buffers[i].shape != x.shape for i, x in zip(self._at, self._buffers, strict=True))
         self._back = [k for k, i in enumerate(self._at) if i in self.program.mutated]
         sticky = self._outputs.copied if self._outputs is not None else set()
         self._outputs = Outputs(made, operands, {*self._at, len(inputs)}, sticky)
+        self._whole = True
 
     def _moved(self, inputs: list[Any], changed: list[int]) -> bool:
         """Is one that was captured where it lies elsewhere now?"""
@@ -93,27 +101,40 @@ class Graph:
                 self._copied.add(i)
         return bool(moved)
 
+    def _review(self, inputs: list[Any]) -> None:
+        """What is no other tensor from run to run need not be copied."""
+        calm = {i for i in self._copied - self._moving if self._moves.get(i, 0) < MOVES}
+        if calm:
+            self._copied -= calm
+            self._capture(inputs)
+        self._moving = set()
+
     # -- running -------------------------------------------------------------------------
 
     def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | str:
         if not self.fixed.hold(numbers):
             return NUMBERS
-        changed = self._guard.changed(inputs)
+        if not self._whole:
+            raise Unfit("it could not be captured anew")
+        changed = self.fresh = self._guard.changed(inputs)
         if changed:
             if not self._guard.fits(inputs, changed):
                 return LAYOUT
-            if not self._copied.issuperset(changed):
-                if self._moved(inputs, changed):
-                    self._capture(inputs)
-                self._guard.remember(inputs, [i for i in changed if i not in self._copied])
+            if not self._copied.issuperset(changed) and self._moved(inputs, changed):
+                self._capture(inputs)
+            self._guard.remember(inputs, changed)
+            self._moving.update(changed)
+        self._runs += 1
+        if self._runs % REVIEW == 0 and self._copied:
+            self._review(inputs)
         outputs = self._outputs
         assert outputs is not None
         if not outputs.free() and not outputs.freed(store):
             return HELD
         self._numbers.write(numbers)
         if self._at:
-            given = [spread(inputs[i]) for i in self._at]
-            torch._foreach_copy_(self._buffers, given)
+            given = [inputs[i] for i in self._at]
+            torch._foreach_copy_(self._buffers, [spread(x) for x in given] if self._repeated else given)
         self._replay()
         for k in self._back:
             inputs[self._at[k]].copy_(self._buffers[k])
@@ -125,8 +146,10 @@ class Graph:
 
 def _buffer(x: Any) -> Any:
     made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    if spread(made) is None:
+    once = spread(made)
+    if once is None:
         raise Unfit("an input shows elements twice")
+    once.zero_()
     return made
 
 
@@ -134,18 +157,15 @@ class Numbers:
     """The numbers that change: written by the host into pinned rows, and copied from there into the graph's own."""
 
     def __init__(self, program: Program) -> None:
-        self._program = program
-        floats, ints = program.counts
-        self.count = floats + ints
-        here = torch.empty(self.count, dtype=torch.float64, device=program.device)
-        self.here, self.floats, self.ints = here, here[:floats], here[floats:].view(torch.int64)
+        self._program, self.count = program, program.count
+        self.floats = torch.zeros(self.count, dtype=torch.float64, device=program.device)
+        self.ints = self.floats.view(torch.int64)
         self._last: Any = None
         self._row = 0
         if self.count:
             self._on_gpu = program.device.type == "cuda"
             self._rows = torch.empty((ROWS, self.count), dtype=torch.float64, pin_memory=self._on_gpu)
-            rows = self._rows.numpy()
-            self._hosts = [(row[:floats], row[floats:].view("int64")) for row in rows]
+            self._memory, self._each = self._rows.numpy().data, list(self._rows)
             # one for each half: a half is written to again once all copies from it are done
             self._marks = [torch.cuda.Event() for _ in range(2 * self._on_gpu)]  # type: ignore[no-untyped-call]
 
@@ -157,9 +177,8 @@ class Numbers:
             return
         self._last = made
         row = self._row
-        host = self._hosts[row]
-        host[0][:], host[1][:] = made
-        self.here.copy_(self._rows[row], non_blocking=True)
+        self._program.cells.pack_into(self._memory, row * self.count * 8, *made)
+        self.floats.copy_(self._each[row], non_blocking=True)
         self._row = row = (row + 1) % ROWS
         if self._on_gpu and row % (ROWS // 2) == 0:
             half = row // (ROWS // 2)
@@ -175,10 +194,10 @@ class Outputs:
         shown = {address(x): i for i, x in enumerate(operands) if x.numel()}
         places = [shown.get(address(x), -1) for x in made]
         #: results that are copied after each run
-        self.copied = sticky | {
+        self.copied = {
             i
             for i, (x, k) in enumerate(zip(made, places, strict=True))
-            if k in own or (k >= 0 and x.dtype != operands[k].dtype)
+            if k in own or (k < 0 and i in sticky) or (k >= 0 and x.dtype != operands[k].dtype)
         }
         #: views of inputs, by (result, input, shape, strides, offset): made anew, so as to hold nobody's memory
         self.views = [

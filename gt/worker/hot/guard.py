@@ -7,6 +7,7 @@ the piece writes to. A tensor seen before is what it was: only new ones are look
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_right
 from typing import Any
 
 Strides = list[tuple[int, ...]]
@@ -17,7 +18,7 @@ class Guard:
         self.strides: Strides = [x.stride() for x in inputs]
         self.mutated = mutated
         self._seen: list[Any] = [weakref.ref(x) for x in inputs]
-        self._written = {address(inputs[i]) for i in mutated}
+        self._note_written(inputs)
 
     def changed(self, inputs: list[Any]) -> list[int]:
         """Which are not the tensors of the last run."""
@@ -31,13 +32,21 @@ class Guard:
                 return False
         if not self.mutated.isdisjoint(changed):
             return not shares_written(inputs, self.mutated)
-        return not self.mutated or not any(address(inputs[i]) in self._written for i in changed)
+        return not self.mutated or not any(self._is_written(inputs[i].data_ptr()) for i in changed)
 
     def remember(self, inputs: list[Any], changed: list[int]) -> None:
         for i in changed:
             self._seen[i] = weakref.ref(inputs[i])
         if not self.mutated.isdisjoint(changed):
-            self._written = {address(inputs[i]) for i in self.mutated}
+            self._note_written(inputs)
+
+    def _note_written(self, inputs: list[Any]) -> None:
+        spans = sorted((address(x), x.untyped_storage().nbytes()) for x in (inputs[i] for i in self.mutated))
+        self._starts, self._ends = [at for at, _ in spans], [at + nbytes for at, nbytes in spans]
+
+    def _is_written(self, at: int) -> bool:
+        k = bisect_right(self._starts, at) - 1
+        return k >= 0 and at < self._ends[k]
 
 
 def shares_written(inputs: list[Any], mutated: frozenset[int]) -> bool:

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from gt.worker.hot.compiler import Shared
     from gt.worker.hot.track import Track
 
-MODES = ("off", "auto", "all")
+MODES = OFF, AUTO, ALL = "off", "auto", "all"
 
 
 class Levels:
     def __init__(self, engine: Engine, mode: str) -> None:
         """``mode``: "off", "auto" (what is hot, in the background) or "all" (everything, at first sight)."""
         assert mode in MODES, mode
-        self._engine, self._all = engine, mode == "all"
+        self._engine, self._all = engine, mode == ALL
         #: nothing is ever compiled but what asks for it; without torch not even that
-        self._off, self._never = mode == "off", engine.name != "torch"
+        self._off, self._never = mode == OFF, engine.name != "torch"
         self._tracks: dict[Piece, Track] = {}
         self._shared: Shared | None = None
 

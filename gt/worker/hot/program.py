@@ -1,11 +1,12 @@
 """A piece as one function: of its inputs, and of the numbers that change from run to run.
 
-Numbers that do not change are constants of it, and `constants` says which they are: whoever runs it compares. The
-others come in two tensors, one of float64 and one of int64; `numbers` makes their contents.
+Numbers that do not change are constants of it, and ``fixed`` says which they are: whoever runs it compares. The others
+come in cells of 8 bytes, given as two tensors that show them as float64 and as int64; `numbers` makes their contents.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class Call:
     run: Callable[..., Any]
     #: slots, in the order of the operands
     slots: tuple[int, ...]
-    #: (is it a float, its place): the numbers behind them
+    #: (is it a float, its cell): the numbers behind them
     numbers: tuple[tuple[bool, int], ...]
     results: tuple[int, ...]
     #: slots nobody needs from here on
@@ -38,14 +39,16 @@ class Program:
         self.mutated = mutated(piece)
         #: (their places among the numbers of a run, what makes of them the ones that are kept in memory)
         self._derived: list[tuple[tuple[int, ...], Any]] = []
-        self._floats = self._ints = 0
-        self._kinds: list[bool] = []
+        self._kinds: list[str] = []
         fixed: dict[int, Any] = {}
         ends = _last_uses(piece)
         self.calls = [
             self._call(step, numbers, varying, compiled, fixed, ends[at]) for at, step in enumerate(piece.steps)
         ]
         self.fixed_at, self.fixed = tuple(fixed), list(fixed.values())
+        #: what writes the numbers into their cells
+        self.cells = struct.Struct("".join(self._kinds))
+        self.count = len(self._kinds)
 
     def _call(
         self, step: Step, given: list[Any], varying: frozenset[int], compiled: bool, fixed: dict[int, Any], done: Any
@@ -72,25 +75,12 @@ class Program:
 
     def _place(self, value: Any) -> tuple[bool, int]:
         is_float = isinstance(value, float)
-        self._kinds.append(is_float)
-        if is_float:
-            self._floats += 1
-            return True, self._floats - 1
-        self._ints += 1
-        return False, self._ints - 1
+        self._kinds.append("d" if is_float else "q")
+        return is_float, len(self._kinds) - 1
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How many floats and ints are kept in memory."""
-        return self._floats, self._ints
-
-    def numbers(self, given: list[Any]) -> tuple[list[float], list[int]]:
-        """What is to be in memory for this run; raises what an op raises that cannot take them."""
-        made = [n for at, derive in self._derived for n in derive(tuple([given[k] for k in at]))]
-        kinds = self._kinds
-        return [n for n, f in zip(made, kinds, strict=True) if f], [
-            n for n, f in zip(made, kinds, strict=True) if not f
-        ]
+    def numbers(self, given: list[Any]) -> list[Any]:
+        """What is to be in the cells for this run; raises what an op raises that cannot take them."""
+        return [n for at, derive in self._derived for n in derive(tuple([given[k] for k in at]))]
 
     def __call__(self, inputs: list[Any], floats: Any, ints: Any) -> list[Any]:
         values: list[Any] = [*inputs, *[None] * (self.piece.slots - self.piece.inputs)]

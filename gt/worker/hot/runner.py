@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.worker.hot.compiled import Compiled, number_tensors
+from gt.worker.hot.compiled import Compiled, cells
 from gt.worker.hot.guard import Guard
 from gt.worker.hot.program import Program
 
@@ -32,8 +32,7 @@ class Runner:
     def __init__(self, compiled: Compiled, inputs: list[Any]) -> None:
         self._compiled, self.fixed = compiled, Fixed(compiled.program)
         self._guard = Guard(inputs, compiled.program.mutated)
-        self._kept = number_tensors(compiled.program, [], [])
-        self._changing = sum(compiled.program.counts) > 0
+        self._kept: Any = None
 
     def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | str:
         if not self.fixed.hold(numbers):
@@ -43,8 +42,9 @@ class Runner:
             if not self._guard.fits(inputs, changed):
                 return LAYOUT
             self._guard.remember(inputs, changed)
-        if self._changing:
-            self._kept = number_tensors(self._compiled.program, *self._compiled.program.numbers(numbers))
+        program = self._compiled.program
+        if self._kept is None or program.count:
+            self._kept = cells(program, numbers)
         return self._compiled(inputs, *self._kept)
 
     def close(self) -> None:

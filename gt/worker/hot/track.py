@@ -16,16 +16,17 @@ import torch
 
 from gt.say import warn
 from gt.worker.engines import Engine
-from gt.worker.hot.compiled import Compiled, snapshot
+from gt.worker.hot.compiled import Compiled, cells, snapshot
 from gt.worker.hot.compiler import Shared, Work, line
 from gt.worker.hot.graph import Graph
 from gt.worker.hot.guard import shares_written
 from gt.worker.hot.piece import Piece, title
 from gt.worker.hot.program import Program, mutated
 from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Runner
+from gt.worker.space import DeviceBroken
 
-#: runs before a piece is hot
-HOT = 8
+#: runs before a piece is hot, and the operands of a single instruction that is worth it: an optimizer's step
+HOT, WORK = 8, 8
 #: how often it is made anew, and how often in a row its inputs may lie otherwise before it is
 REMAKES, ODD_LAYOUTS = 4, 4
 #: errors of compiled code before it is given up: an index out of range is one, and its piece then fails by steps
@@ -67,8 +68,11 @@ class Track:
         self.job: Future[Compiled] | None = None
         #: compiled, but not yet the way it is run
         self.ready: Compiled | None = None
-        self.ended = len(piece.steps) < 2 and not at_once
+        small = len(piece.steps) < 2 and sum(len(step.operands) for step in piece.steps) < WORK
+        self.ended = not piece.steps or (small and not at_once)
         self.graphed = False
+        #: for the compiler, which had too much to do
+        self.waits = False
         self.reasons: list[str] = []
         self.seconds = self.by_steps = self.quick = 0.0
 
@@ -85,6 +89,8 @@ class Track:
         if self.ready is not None:
             self._swap(inputs)
         if self.active is not None:
+            if self.waits:
+                self._begin(inputs, numbers, wait=False)
             return self._fast(self.active, inputs, numbers, store)
         if self.ended:
             return None
@@ -98,7 +104,7 @@ class Track:
         elif self.runs >= HOT:
             if self.on_gpu and not self.graphed:
                 self._graph(inputs, numbers)
-            if self.job is None and not self.shared.busy():
+            if self.job is None:
                 self._begin(inputs, numbers, wait=False)
         return None
 
@@ -108,8 +114,7 @@ class Track:
         try:
             made = active.run(inputs, numbers, store) if self.fast != 2 else self._timed(active, inputs, numbers, store)
         except Exception as error:
-            if self.engine.is_broken(error):
-                raise
+            self._alive(error)
             self._wrong(error)
             return None
         if type(made) is list:
@@ -152,6 +157,10 @@ class Track:
         elif not self.at_once:
             self.runs = max(0, HOT - 2)
 
+    def _alive(self, error: Exception) -> None:
+        if self.engine.is_broken(error):
+            raise DeviceBroken(line(error)) from error
+
     def _wrong(self, error: Exception) -> None:
         self.errors += 1
         self.shared.detail(self.piece, error)
@@ -160,9 +169,8 @@ class Track:
             self.end(line(error))
 
     def _drop(self) -> None:
-        if self.active is not None:
-            self.active.close()
-        self.active, self.ready, self.job, self.graphed, self.fast, self.odd = None, None, None, False, 0, 0
+        self._rest()
+        self.ready, self.job, self.graphed, self.fast, self.odd = None, None, False, 0, 0
 
     def end(self, reason: str, quiet: bool = False) -> None:
         """It stays at the level it has."""
@@ -183,10 +191,12 @@ class Track:
         try:
             self.graphed = True
             program = Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled=False)
-            self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.graphs)
+            if (copies := snapshot(inputs)) is not None:
+                program(copies, *cells(program, numbers))  # kernels are loaded in their first run, before a capture
+            self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.capture)
+            self._tell("a graph of")
         except Exception as error:
-            if self.engine.is_broken(error):
-                raise
+            self._alive(error)
             self.reasons.append(f"no graph: {line(error)}")
             self.shared.detail(self.piece, error)
         finally:
@@ -194,9 +204,13 @@ class Track:
 
     def _copied(self) -> frozenset[int]:
         """Inputs to be copied into a graph's own buffers."""
-        return self.watch.fresh - mutated(self.piece)
+        fresh = self.active.fresh if isinstance(self.active, Graph) else self.watch.fresh
+        return frozenset(fresh) - mutated(self.piece)
 
     def _begin(self, inputs: list[Any], numbers: list[Any], wait: bool) -> None:
+        self.waits = not wait and self.shared.busy()
+        if self.waits:
+            return
         if shares_written(inputs, mutated(self.piece)):
             self.end("an input shows memory that the piece writes to")
             return
@@ -228,6 +242,11 @@ class Track:
             self.end(f"no quicker: {made.took[1] * 1e6:.0f} us, by steps {made.took[0] * 1e6:.0f} us", quiet=True)
             return
         self.ready = made
+        self._tell(f"compiled in {made.seconds:.1f} s:")
+
+    def _tell(self, what: str) -> None:
+        if self.shared.debug:
+            self.shared.debug(f"{what} {title(self.piece)}")
 
     def _swap(self, inputs: list[Any]) -> None:
         """From the next call on: that is, from this one."""
@@ -239,21 +258,26 @@ class Track:
             self._activate(Runner(compiled, inputs), stays=False)
             compiled.warm = True
         elif self.shared.capturing.acquire(blocking=self.at_once):
+            copied = self._copied()
+            self._rest()  # its memory may be needed
             try:
-                graphs = self.shared.graphs
-                self._activate(Graph(compiled.program, compiled, "compiled", inputs, self._copied(), graphs))
+                graph = Graph(compiled.program, compiled, "compiled", inputs, copied, self.shared.capture)
+                self._activate(graph)
             except Exception as error:
-                if self.engine.is_broken(error):
-                    raise
+                self._alive(error)
                 self.shared.detail(self.piece, error)
                 self.reasons.append(f"no graph of what was compiled: {line(error)}")
                 self._activate(Runner(compiled, inputs))
             finally:
                 self.shared.capturing.release()
 
-    def _activate(self, runner: Graph | Runner, stays: bool = True) -> None:
+    def _rest(self) -> None:
         if self.active is not None:
             self.active.close()
+            self.active = None
+
+    def _activate(self, runner: Graph | Runner, stays: bool = True) -> None:
+        self._rest()
         self.active, self.fast = runner, 0
         if stays:
             self.ready = None

@@ -1,0 +1,180 @@
+"""Hot pieces on a GPU: CUDA graphs of the steps, and of what was compiled; the same values as step by step."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+
+import pytest
+import torch
+
+import gt
+from gt.ops import OPS, philox, sign
+from gt.testing import Cluster
+from gt.types import INT, TensorType, float32
+from gt.worker.engines import make_engine
+from gt.worker.hot.levels import Levels
+from gt.worker.hot.piece import Piece, Step
+from gt.worker.hot.program import by_steps
+from gt.worker.hot.track import HOT
+from tests.shadow import Shadow, client, wait_for_compiler
+from tests.test_hot_levels import drawn, train
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("default"),
+]
+GPU = "cuda:0"
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch):
+    monkeypatch.setenv("GT_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"gt-tests-{os.getuid()}"))
+    with torch.no_grad():
+        yield
+
+
+def shadowed(mode: str):
+    cluster = Cluster()
+    return cluster, Shadow(cluster, mode, GPU)
+
+
+def test_a_training_step_goes_up_level_by_level() -> None:
+    cluster, shadow = shadowed("auto")
+    with client(cluster):
+        quick = train(shadow, HOT + 20)
+    assert all(quick[HOT + 1 :]), shadow.levels.stats()
+    assert shadow.level() == ["template", "compiled"]
+    assert not shadow.levels.stats()[1]["reasons"]
+
+
+@pytest.mark.parametrize("kind", [gt.optim.Adam, gt.optim.SGD, gt.optim.RMSprop, gt.optim.Lion])
+def test_optimizers_as_graphs_of_their_steps(kind, monkeypatch) -> None:
+    """Without a compiler: torch's fused kernels, with a learning rate and a step that lie in memory."""
+
+    def broken(*_):
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr("gt.worker.hot.compiler.build", broken)
+    cluster, shadow = shadowed("auto")
+    with client(cluster):
+        quick = train(shadow, HOT + 8, kind=kind)
+    assert all(quick[HOT + 1 :]), shadow.levels.stats()
+    assert "graph" in shadow.level()
+
+
+def test_compiled_at_first_sight() -> None:
+    cluster, shadow = shadowed("all")
+    with client(cluster):
+        quick = train(shadow, 8)
+    assert all(quick[-4:]), shadow.levels.stats()
+    assert shadow.level()[-1] == "compiled"
+
+
+def test_results_that_are_kept() -> None:
+    cluster, shadow = shadowed("auto")
+    with client(cluster):
+        x, kept = gt.randn(4, 3), []
+        shadow.begin()
+        for i in range(HOT + 12):
+            kept.append((x * float(i)).tanh())
+            kept.append(kept[-1].T)
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+    assert shadow.quick
+
+
+def test_a_result_that_is_the_next_run_s_input() -> None:
+    cluster, shadow = shadowed("auto")
+    with client(cluster):
+        h, w = gt.randn(4, 4), gt.randn(4, 4)
+        shadow.begin()
+        for _ in range(HOT + 12):
+            h = (h @ w).tanh()
+            h = h + h.T
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+    assert shadow.quick > 3
+
+
+def test_inputs_that_move() -> None:
+    cluster, shadow = shadowed("auto")
+    with client(cluster):
+        x = gt.randn(4, 4)
+        ws = [gt.randn(4, 4), gt.randn(4, 4)]
+        shadow.begin()
+        for i in range(HOT + 20):
+            w = ws[i % 2 if i > HOT + 2 else 0]
+            w -= 0.01 * (x @ w)
+            shadow.cut()
+            wait_for_compiler(shadow.levels)
+            del w
+    assert shadow.quick > 5
+
+
+def test_numbers_that_change_far_ahead_of_the_device() -> None:
+    """More runs than there are rows of numbers, without a wait between them."""
+    engine = make_engine("torch", GPU)
+    t = TensorType((64, 64), float32)
+    add, scale = sign(OPS["add"], (), (t, INT), True), sign(OPS["mul"], (), (t, INT), False)
+    made = Piece((Step(add, engine.link(add), (0, ~0), (0,)), Step(scale, engine.link(scale), (0, ~1), (1,))),
+                 1, 2, 2, (1,), ())  # fmt: skip
+    levels, x = Levels(engine, "auto"), torch.zeros(64, 64, device=GPU)
+    for k in range(1000):
+        if levels.run(made, [x], [k % 7, k], {}) is None:
+            by_steps(made, [x], [k % 7, k])
+    assert x.unique().tolist() == [sum(k % 7 for k in range(1000))]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(seed: int) -> None:
+    rng = random.Random(seed)
+    program = [rng.random() for _ in range(14)]
+    cluster, shadow = shadowed("auto")
+    kept = []
+    with client(cluster):
+        inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
+        shadow.begin()
+        for turn in range(HOT + 8):
+            known = list(inputs)
+            for part in program:
+                drawn(random.Random(part), known, [0.5, turn * 0.25, 1.5, -turn])
+            known[3:-4] = []
+            shadow.cut()
+            if seed < 4 or turn == HOT + 4:
+                wait_for_compiler(shadow.levels)
+            if rng.random() < 0.3:
+                kept.append(rng.choice(known))
+            del known
+            shadow.cut()
+    assert shadow.quick, shadow.levels.stats()
+
+
+def test_what_waits_for_the_device_runs_by_steps(capfd) -> None:
+    engine = make_engine("torch", GPU)
+    t = TensorType((4,), float32)
+    double, found = sign(OPS["mul"], (), (t, INT)), sign(OPS["nonzero"], (("n", 2),), (t,))
+    made = Piece((Step(double, engine.link(double), (0, ~0), (1,)), Step(found, engine.link(found), (1,), (2,))),
+                 1, 3, 1, (2,), ())  # fmt: skip
+    levels, x = Levels(engine, "auto"), torch.tensor([0.0, 1, 0, 2], device=GPU)
+    for _ in range(HOT + 3):
+        assert levels.run(made, [x], [1], {}) is None
+    assert capfd.readouterr().err.count("is not compiled") == 1
+    assert torch.zeros(3, device=GPU).sum().item() == 0
+
+
+@pytest.mark.parametrize("key", [(0, 0, 0, 1), (1, 1, 0, 5000), (-1, 2**63, 4093, 3001), (7, 2**31, 2**33 + 3, 9)])
+def test_random_words_of_a_key_in_memory(key) -> None:
+    from gt.ops import philox_gpu
+    from gt.ops.varying import _key
+
+    seed, stream, start, count = key
+    kept = [torch.tensor(n, device=GPU) for n in _key((seed, stream, -5, 12))]
+    ours = philox_gpu.words(kept[0], kept[1], start, count, GPU).cpu().numpy().view("uint64")
+    assert (ours == philox.words(*key)).all()
+    drawn = philox_gpu.integers(*kept, start, count, GPU).cpu().numpy()
+    assert (drawn == philox.integers(seed, stream, -5, 12, start, count)).all()
+    made = philox_gpu.uniform(kept[0], kept[1], start, count, "float32", GPU).cpu().numpy()
+    assert (made == philox.uniform(*key, "float32")).all()
