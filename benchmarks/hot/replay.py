@@ -120,7 +120,7 @@ def unlike(x: Any, seed: int, pieces: int) -> None:
 
 
 def nothing_repeats(session: Session, pieces: int, seed: int) -> tuple[float, float]:
-    """How much longer the same program takes with templates than without: by the clock, and of the client's own time."""
+    """What the same program takes with templates, over without: by the clock, and of the client's own time."""
     x, taken = gt.ones(64, 64), {}
     for on in (True, False) if seed % 2 else (False, True):
         session.fragments.enabled = on
