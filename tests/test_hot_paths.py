@@ -14,7 +14,7 @@ from gt.dispatcher.actions import Send, SendAll
 from gt.errors import ConfigError
 from gt.testing import Cluster
 from gt.wire.messages import Execute
-from tests.processes import script
+from tests.processes import ROOT, Process, script
 from tests.test_templates import loop, outcome
 
 # -- gt.debug.print_hot_paths --------------------------------------------------------------
@@ -184,3 +184,20 @@ def test_the_size_is_read_by_the_server(stack):
         "import gt\n" + LOOP.replace("\n    ", "\n"), stack=stack, GT_WORKER_BATCH_SIZE="1", GT_BACKEND="numpy"
     )
     assert done.end() == 0, done.output
+
+
+# -- the example ---------------------------------------------------------------------------
+
+
+def test_the_demo_of_compilation(tmp_path):
+    environment = {"GT_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    process = Process(str(ROOT / "examples" / "compile_demo.py"), "--patience", "3", **environment)
+    try:
+        assert process.end(110) == 0, process.output
+    finally:
+        process.close()
+    rows = [line.split() for line in process.lines if " ms " in line]
+    assert len(rows) == (3 if hasattr(gt, "compile") else 2), process.output
+    losses = [float(row[-1]) for row in rows]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-2)
+    assert any(line.startswith("worker 0 (cpu, torch)") for line in process.lines)
