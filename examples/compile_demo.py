@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measured(width: int, decorate: Callable[..., Any] | None, patience: float) -> tuple[float, float, float, float]:
-    """Milliseconds of the first step, of one a little later, and of one when all is compiled; the loss after a while."""
+    """Milliseconds of the first step, of one soon after, and of one when all is compiled; the loss after a while."""
     step, x, y = training(width)
     if decorate is not None:
         step = decorate(step)
