@@ -26,7 +26,7 @@ class Effort:
     patience: float
 
 
-FULL, QUICK = Effort(11, 0.3, 300.0), Effort(3, 0.1, 60.0)
+FULL, QUICK = Effort(11, 0.3, 120.0), Effort(3, 0.1, 60.0)
 
 
 class Ended(Exception):
