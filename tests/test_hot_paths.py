@@ -205,7 +205,7 @@ def test_the_demo_of_compilation(folder):
     finally:
         process.close()
     rows = [line.split() for line in process.lines if " ms " in line]
-    assert len(rows) == (3 if hasattr(gt, "compile") else 2), process.output
+    assert len(rows) == 3, process.output
     losses = [float(row[-1]) for row in rows]
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-2)
     assert any(line.startswith("worker 0 (cpu, torch)") for line in process.lines)
