@@ -33,7 +33,7 @@ def _hot_paths(worker: str, stats: dict[str, Any]) -> list[str]:
     total, hot, fragments = (stats[key] for key in ("total_instructions", "hot_instructions", "unique_sequences"))
     share = f"{hot:,} of them ({hot / total:.1%})" if total else "none of them"
     lines = [
-        f"{worker} ({stats['device']}, {stats['backend']}): {total:,} instructions, {share} hot, {fragments} fragments"
+        f"{worker} ({stats['device']}, {stats['backend']}): {total:,} instructions, {share} hot; fragments: {fragments}"
     ]
     pieces = sorted(stats["compilation_stats"].items(), key=lambda item: -item[1]["length"] * item[1]["runs"])
     if not pieces:
