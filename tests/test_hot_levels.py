@@ -246,17 +246,30 @@ def test_numbers_that_change_one_after_the_other_are_said(capfd, monkeypatch) ->
     assert levels.stats()[0]["level"] == "template"
 
 
-def test_a_number_that_shapes_cannot_depend_on() -> None:
+def test_a_place_that_changes_is_written_to() -> None:
+    cluster, shadow = shadowed("all")
+    with client(cluster):
+        x = gt.zeros(10, 3)
+        shadow.begin()
+        for i in range(5):
+            x[i : i + 2] += 1.0
+            x[i, 1] = i
+            shadow.cut()
+    assert shadow.level() == ["compiled"]
+    assert shadow.quick >= 3
+
+
+def test_a_number_an_op_takes_as_a_constant_only() -> None:
     cluster, shadow = shadowed("all")
     with client(cluster):
         x = gt.zeros(10)
         shadow.begin()
         for i in range(4):
-            x[i : i + 2] += 1.0
-            y = x * 2
+            y = F.pad(x + 1, (1, 1), value=float(i))
             shadow.cut()
             del y
-    assert "changes" in shadow.levels.stats()[0]["reasons"][0]
+            shadow.cut()
+    assert "pad is called with changes" in shadow.levels.stats()[0]["reasons"][0]
 
 
 # -- failures ------------------------------------------------------------------------------
