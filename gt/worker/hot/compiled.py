@@ -6,10 +6,11 @@ piece frees are none of the graph's results; what it writes in place is written 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,6 +168,23 @@ def trial(piece: Piece, compiled: Compiled, inputs: list[Any], numbers: list[Any
                 _time(lambda: by_steps(piece, inputs, numbers), inputs),
                 _time(lambda: compiled(others, *kept), inputs),
             )
+
+
+@contextlib.contextmanager
+def no_waits(device: Any) -> Iterator[None]:
+    """What waits for a GPU raises: in the capture of a graph it must not, and there it would do harm.
+
+    For the worker's thread: whatever waits in others meanwhile raises too.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with _quiet():  # torch warns of it
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def _where(piece: Piece, i: int) -> str:

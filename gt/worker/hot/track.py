@@ -16,12 +16,12 @@ import torch
 
 from gt.say import warn
 from gt.worker.engines import Engine
-from gt.worker.hot.compiled import Compiled, cells, snapshot
+from gt.worker.hot.compiled import Compiled, cells, no_waits, snapshot
 from gt.worker.hot.compiler import Shared, Work, line
 from gt.worker.hot.graph import Graph
 from gt.worker.hot.guard import shares_written
 from gt.worker.hot.piece import Piece, title
-from gt.worker.hot.program import Program, mutated
+from gt.worker.hot.program import Program, Unfit, mutated, title
 from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Runner
 from gt.worker.space import DeviceBroken
 
@@ -191,8 +191,12 @@ class Track:
         try:
             self.graphed = True
             program = Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled=False)
-            if (copies := snapshot(inputs)) is not None:
-                program(copies, *cells(program, numbers))  # kernels are loaded in their first run, before a capture
+            copies, kept = snapshot(inputs), cells(program, numbers)
+            if copies is None:
+                raise Unfit("there is no room for a trial")
+            with no_waits(self.device):
+                program(copies, *kept)  # kernels are loaded in their first run, before a capture
+            del copies
             self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.capture)
             self._tell("a graph of")
         except Exception as error:
