@@ -21,7 +21,7 @@ from gt.worker.hot.compiler import Shared, Work, line
 from gt.worker.hot.graph import Graph
 from gt.worker.hot.guard import shares_written
 from gt.worker.hot.piece import Piece, title
-from gt.worker.hot.program import Program, Unfit, mutated, title
+from gt.worker.hot.program import Program, Unfit, mutated
 from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Runner
 from gt.worker.space import DeviceBroken
 
