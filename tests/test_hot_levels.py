@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -16,7 +17,7 @@ import gt
 from gt.nn import functional as F
 from gt.ops import OPS, sign
 from gt.testing import Cluster
-from gt.types import INT, TensorType, float32, int64
+from gt.types import FLOAT, INT, TensorType, float32, int64
 from gt.worker.engines import make_engine
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
@@ -25,6 +26,7 @@ from gt.worker.hot.track import HOT, REMAKES
 from tests.shadow import Shadow, client, wait_for_compiler
 
 ENGINE = make_engine("torch", "cpu")
+pytestmark = pytest.mark.timeout(400)  # compilers take their time
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +227,19 @@ def test_a_constant_that_changes_after_all(capfd) -> None:
         assert torch.allclose(found[0], wanted)
     assert quick == [True] * 4 + [False] + [True] * 3
     assert capfd.readouterr().err == ""
+
+
+def test_minus_zero_is_another_constant() -> None:
+    t = TensorType((3,), float32)
+    made = piece(
+        ("mul", (t, FLOAT), (0, ~0), (1,), False, {}),
+        ("div", (t, t), (0, 1), (2,), False, {"rounding_mode": None}),
+        inputs=1, results=(2,), compile=True,
+    )  # fmt: skip
+    levels, x = Levels(ENGINE, "off"), torch.ones(3)
+    for n in (0.0, 0.0, -0.0, 0.0, -0.0):
+        found = levels.run(made, [x], [n], {}) or by_steps(made, [x], [n])
+        assert found[0].tolist() == [math.copysign(math.inf, n)] * 3
 
 
 def test_numbers_that_change_one_after_the_other_are_said(capfd, monkeypatch) -> None:

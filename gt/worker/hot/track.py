@@ -63,7 +63,9 @@ class Track:
         self.device = torch.device(engine.device)
         self.on_gpu = shared.graphs is not None
         self.watch = Watch(piece)
-        self.runs = self.fast = self.remakes = self.errors = self.odd = 0
+        #: runs in all, and since it was last made anew
+        self.runs = self.since = 0
+        self.fast = self.remakes = self.errors = self.odd = 0
         self.active: Graph | Runner | None = None
         self.job: Future[Compiled] | None = None
         #: compiled, but not yet the way it is run
@@ -84,6 +86,7 @@ class Track:
 
     def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | None:
         self.runs += 1
+        self.since += 1
         if self.job is not None and self.job.done():
             self._take()
         if self.ready is not None:
@@ -101,7 +104,7 @@ class Track:
                 self._swap(inputs)
             if self.active is not None:
                 return self._fast(self.active, inputs, numbers, store)
-        elif self.runs >= HOT:
+        elif self.since >= HOT:
             if self.on_gpu and not self.graphed:
                 self._graph(inputs, numbers)
             if self.job is None:
@@ -155,7 +158,7 @@ class Track:
             said = "its numbers" if why == NUMBERS else "where its inputs lie"
             self.end(f"compiled {self.remakes} times, and {said} changed again")
         elif not self.at_once:
-            self.runs = max(0, HOT - 2)
+            self.since = HOT // 2
 
     def _alive(self, error: Exception) -> None:
         if self.engine.is_broken(error):
