@@ -212,6 +212,25 @@ def test_an_input_that_lies_otherwise() -> None:
         assert torch.equal(y, other)
 
 
+def test_inputs_that_lie_otherwise_when_it_is_ready(monkeypatch) -> None:
+    """Compiled in the background for one layout, it is not used for another."""
+    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
+    made, levels = scaled(), Levels(ENGINE, "auto")
+    for turn in range(HOT + 4):
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        if turn == HOT:
+            wait_for_compiler(levels)
+            x = torch.randn(4, 3).T
+        if turn == HOT + 1:
+            y = x.clone()
+            x = y.view(3, 4)
+        wanted = (x + 5) * 2
+        found = levels.run(made, [x, y], [5, 2], {})
+        assert (found is None) == (turn < HOT + 2)
+        found = by_steps(made, [x, y], [5, 2]) if found is None else found
+        assert torch.equal(found[0], wanted)
+
+
 # -- numbers -------------------------------------------------------------------------------
 
 

@@ -107,7 +107,7 @@ class Track:
         elif self.since >= HOT:
             if self.on_gpu and not self.graphed:
                 self._graph(inputs, numbers)
-            if self.job is None:
+            if self.job is None and self.ready is None:
                 self._begin(inputs, numbers, wait=False)
         return None
 
@@ -125,7 +125,10 @@ class Track:
             self.odd = 0
             return made
         if made is not HELD:
-            self._missed(str(made), inputs, numbers)
+            if made == NUMBERS:
+                self.watch.note(inputs, numbers)
+                self.watch.varying.update(active.fixed.others(numbers))
+            self._missed(str(made))
         return None
 
     def _timed(self, active: Any, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> Any:
@@ -143,15 +146,11 @@ class Track:
 
     # -- what did not hold ---------------------------------------------------------------
 
-    def _missed(self, why: str, inputs: list[Any], numbers: list[Any]) -> None:
+    def _missed(self, why: str) -> None:
         if why == LAYOUT:
             self.odd += 1
             if self.odd < ODD_LAYOUTS:
                 return
-        if why == NUMBERS:
-            assert self.active is not None
-            self.watch.note(inputs, numbers)
-            self.watch.varying.update(self.active.fixed.others(numbers))
         self._drop()
         self.remakes += 1
         if self.remakes > REMAKES:
@@ -161,8 +160,12 @@ class Track:
             self.since = HOT // 2
 
     def _alive(self, error: Exception) -> None:
+        """An error of a capture reads like one of the device's: but then the device goes on."""
         if self.engine.is_broken(error):
-            raise DeviceBroken(line(error)) from error
+            try:
+                torch.zeros(1, device=self.device).item()
+            except Exception:
+                raise DeviceBroken(line(error)) from error
 
     def _wrong(self, error: Exception) -> None:
         self.errors += 1
@@ -259,6 +262,9 @@ class Track:
         """From the next call on: that is, from this one."""
         compiled = self.ready
         assert compiled is not None
+        if [x.stride() for x in inputs] != compiled.strides or shares_written(inputs, compiled.program.mutated):
+            self._missed(LAYOUT)  # it was made for others
+            return
         if not self.on_gpu:
             self._activate(Runner(compiled, inputs))
         elif not compiled.warm:  # kernels are loaded in the first run, and none may be in a capture
