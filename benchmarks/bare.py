@@ -142,8 +142,9 @@ class _Recorder:
 
 
 def recorded_program(instructions: int) -> list[bytes]:
-    """What a client sends for a chain of adds."""
+    """What a client sends for a chain of adds, each by itself."""
     session = Session("recorded")
+    session.fragments.enabled = False
     session.link = recorder = _Recorder()
     session._sent = -(1 << 60)  # never out of credit
     make = (("shape", (64, 64)), ("dtype", "float32"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pathlib
 import platform
 import statistics
 import subprocess
@@ -18,12 +19,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import bare
+if __name__ == "__main__":
+    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+
 import numpy as np
 import psutil
 import torch
 
 import gt
+from benchmarks import bare
+from benchmarks.hot import null, replay
+from benchmarks.hot.suite import has_compile
 from gt.client import connect
 from gt.version import VERSION
 
@@ -266,6 +273,33 @@ def dispatcher_alone(rounds: int) -> Iterator[Row]:
         yield Row(f"dispatcher alone, {workers} null worker(s)", rate, "instructions/s")
 
 
+def repetitions(rounds: int) -> Iterator[Row]:
+    """Fragments of 1,000 instructions that are known everywhere, with an engine that computes nothing."""
+    program = replay.recorded(20 * rounds)
+    for workers in (1, 2, 4, 8):
+        taken = statistics.median(replay.dispatcher(program, workers))
+        details = {"ops_per_s": replay.OPS / taken}
+        yield Row(f"dispatcher, a fragment for {workers} worker(s)", taken * 1e6, "us", "<=", 100, details)
+        if workers == 1:
+            yield Row("dispatcher, replay", replay.OPS / taken, "instructions/s", ">=", 1e6)
+    alone = replay.OPS / statistics.median(replay.worker(program))
+    yield Row("worker, replay", alone, "instructions/s", ">=", 1e6)
+    with null.system() as session:
+        yield _rate("replay with the client's Python", replay.rate(replay.step, 20), rounds, 150_000)
+        if has_compile():
+            yield _rate("replay under @gt.compile", replay.rate(gt.compile(replay.piece), 100), rounds, 1e6)
+        pairs = [replay.nothing_repeats(session, 30, seed) for seed in range(2 * rounds)]
+        slower, more = (statistics.median(column) * 100 - 100 for column in zip(*pairs, strict=True))
+        details = {"of_the_clients_own_time": more}
+        yield Row("templates on, nothing repeats", slower, "% slower than off", "<=", 5, details)
+
+
+def _rate(name: str, once: Callable[[], tuple[float, float]], rounds: int, bound: float) -> Row:
+    rates, client = zip(*[once() for _ in range(rounds)], strict=True)
+    details = {"client_us": statistics.median(client)}
+    return Row(name, statistics.median(rates), "instructions/s", ">=", bound, details)
+
+
 MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
     "adds": chained_adds,
     "round-trip": round_trip,
@@ -275,6 +309,7 @@ MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
     "memory": flat_memory,
     "two-clients": two_clients,
     "dispatcher": dispatcher_alone,
+    "replay": repetitions,
     "start": starting,
 }
 

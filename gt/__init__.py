@@ -11,6 +11,7 @@ from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
 from gt.client import activations as _activations
+from gt.client import compile as _compile
 from gt.client import composed as _composed
 from gt.client import config as _config
 from gt.client import connect as _connect
@@ -37,6 +38,7 @@ from gt.client.activations import *
 from gt.client.arguments import Device as _Device
 from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.checkpoint import checkpoint
+from gt.client.compile import *
 from gt.client.composed import *
 from gt.client.config import *
 from gt.client.connect import *
@@ -92,6 +94,7 @@ __all__ = [
 __all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
 __all__ += _activations.__all__
 __all__ += _composed.__all__
+__all__ += _compile.__all__
 __all__ += _config.__all__
 __all__ += _connect.__all__
 __all__ += _creation.__all__

@@ -80,6 +80,11 @@ def _count(changed: bool, by: int) -> None:
             emit.casting = _casted if _threads else None
 
 
+def current_dtype() -> DType | None:
+    """What autocast lowers to in this thread."""
+    return _mode.dtype
+
+
 def is_autocast_enabled(device_type: str | None = None) -> bool:
     return _mode.dtype is not None
 

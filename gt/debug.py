@@ -21,6 +21,40 @@ def get_worker_stats() -> dict[str, dict[str, Any]]:
     return {f"worker {s.worker}": {key: getattr(s, key) for key in keys} for s in session().ask()}
 
 
+def print_hot_paths(file: TextIO | None = None) -> None:
+    """What comes again in this program, and how each worker runs it: most of the work first."""
+    print("\n".join(line for item in get_worker_stats().items() for line in _hot_paths(*item)), file=file or sys.stdout)
+
+
+HOT_PATHS = ("fragment", "length", "runs", "level", "compiling", "saved", "what")
+
+
+def _hot_paths(worker: str, stats: dict[str, Any]) -> list[str]:
+    total, hot, fragments = (stats[key] for key in ("total_instructions", "hot_instructions", "unique_sequences"))
+    share = f"{hot:,} of them ({hot / total:.1%})" if total else "none of them"
+    lines = [
+        f"{worker} ({stats['device']}, {stats['backend']}): {total:,} instructions, {share} hot, {fragments} fragments"
+    ]
+    pieces = sorted(stats["compilation_stats"].items(), key=lambda item: -item[1]["length"] * item[1]["runs"])
+    if not pieces:
+        return lines
+    rows = [HOT_PATHS, *(_hot_path(name, piece) for name, piece in pieces)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, (_, piece) in zip(rows, [("", {"reasons": []}), *pieces], strict=True):
+        # words to the left, numbers to the right
+        padded = [f"{cell:{'<' if at in (0, 3, 6) else '>'}{widths[at]}}" for at, cell in enumerate(row)]
+        lines.append(f"  {'  '.join(padded)}".rstrip())
+        lines += [f"      {reason}" for reason in piece["reasons"]]
+    return lines
+
+
+def _hot_path(name: str, piece: dict[str, Any]) -> tuple[str, ...]:
+    number, _, what = name.removeprefix("fragment ").partition(": ")
+    seconds = (f"{piece[key]:.2f} s" if piece[key] else "-" for key in ("compile_seconds", "saved_seconds"))
+    ops = what[what.find("(") + 1 :].removesuffix(")")
+    return number, f"{piece['length']:,}", f"{piece['runs']:,}", piece["level"], *seconds, ops
+
+
 def memory() -> dict[str, dict[str, Any]]:
     """One entry a worker: this client's tensors and bytes, those of all clients, and what the device says."""
     return {

@@ -5,6 +5,7 @@ GtError
 ├── DimError           a dim or an index is outside the tensor         (also IndexError)
 ├── DTypeError         an op was given dtypes it cannot take           (also TypeError, RuntimeError)
 ├── GradError          a gradient that cannot be had                   (also RuntimeError)
+├── CompileError       what a compiled function cannot do              (also RuntimeError)
 ├── RemoteError        an instruction failed on a worker               (also RuntimeError)
 │   └── OutOfMemory    …because there was no memory for its result     (also MemoryError)
 ├── ClusterError       the system around the session failed            (also RuntimeError)
@@ -22,8 +23,8 @@ session as it was.
 from __future__ import annotations
 
 __all__ = [
-    "ClusterError", "ConfigError", "ConnectionLost", "DTypeError", "DimError", "GradError", "GtError", "NoWorkers",
-    "OutOfMemory", "Refused", "RemoteError", "ShapeError", "SignalError", "WorkerLost",
+    "ClusterError", "CompileError", "ConfigError", "ConnectionLost", "DTypeError", "DimError", "GradError", "GtError",
+    "NoWorkers", "OutOfMemory", "Refused", "RemoteError", "ShapeError", "SignalError", "WorkerLost",
 ]  # fmt: skip
 
 
@@ -45,6 +46,10 @@ class DTypeError(GtError, TypeError, RuntimeError):
 
 class GradError(GtError, RuntimeError):
     """``Trying to backward through the graph a second time…``: torch's own words for torch's own rules."""
+
+
+class CompileError(GtError, RuntimeError):
+    """``a value is read inside train_step, which is compiled``"""
 
 
 class RemoteError(GtError, RuntimeError):

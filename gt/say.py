@@ -1,4 +1,4 @@
-"""What GT says about itself: nothing, unless asked by GT_VERBOSE or GT_DEBUG_CLIENT|DISPATCHER|WORKER.
+"""What GT says about itself: nothing, unless asked by GT_VERBOSE or GT_DEBUG_CLIENT|DISPATCHER|WORKER|COMPILE.
 
     if debug := topic("GT_DEBUG_WORKER"): debug(f"linked {signature}")
 

@@ -47,12 +47,14 @@ class Program:
     rounds: list[list[bytes]]
 
 
-def record(setup: Callable[[], Any], step: Callable[[Any], Any], rounds: int) -> Program:
+def record(setup: Callable[[], Any], step: Callable[[Any], Any], rounds: int, templates: bool = False) -> Program:
     """A program under auto-sharding: ``step`` is given what ``setup`` made, and reads nothing.
 
-    Two steps belong to the opening: the second meets what the first made, such as the state of an optimizer.
+    Two steps belong to the opening: the second meets what the first made, such as the state of an optimizer. Without
+    ``templates`` every instruction is sent by itself.
     """
     session = Session("recorded")
+    session.fragments.enabled = templates
     session.link = recorder = _Recorder()
     session._sent = -(1 << 60)  # never out of credit
     session.welcomed = True

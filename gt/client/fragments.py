@@ -203,6 +203,15 @@ class Fragments:
             self._forget(self._recent.popitem(last=False)[1])
         return template
 
+    def keep(self, words: list[Any], found: Sorted, constant: list[int]) -> Template:
+        """A template of what was recorded, which is run by its number alone; some of its numbers never change."""
+        template = Template(self._next, words, found, True)
+        template.fragment = canonical(self._next, words, found, True, constant)
+        self._next += 1
+        self.news.append(template.fragment)
+        self.told[template.number] = template.fragment
+        return template
+
     def _forget(self, template: Template) -> None:
         key = next(k for k, found in self._known.items() if template in found)
         self._known[key].remove(template)
@@ -210,7 +219,8 @@ class Fragments:
             del self._known[key]
         self._forgotten += (FORGET, template.number)
         if len(self.told) > 4 * TEMPLATES:
-            self.told = {number: t.fragment for number, t in self._recent.items()}
+            kept = {number: f for number, f in self.told.items() if f.compile and number not in self._recent}
+            self.told = kept | {number: t.fragment for number, t in self._recent.items()}
         self._shorten(key[1])
 
     def _shorten(self, first: int) -> None:

@@ -71,6 +71,10 @@ class FunctionNode(Node):
     def name(self) -> str:
         return f"{self.function.__name__}Backward"
 
+    @property
+    def alive(self) -> bool:
+        return self.ctx._saved is not None
+
     def pull(self, grads: list[Tensor | None], keep: bool) -> list[Tensor | None]:
         if self.ctx._materialize:
             grads = [_zeros(t) if g is None else g for g, t in zip(grads, self.outs, strict=True)]

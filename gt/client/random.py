@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from operator import index
 from typing import Any
 
+from gt.client import recording
 from gt.errors import DTypeError, ShapeError
 from gt.types import uint8
 
@@ -35,6 +36,8 @@ _streams = itertools.count()
 
 def key() -> tuple[int, int]:
     """The operands a random op starts with; no other op gets the same."""
+    if recording.active is not None:
+        recording.active.draws += 1
     return _seed, next(_streams)
 
 

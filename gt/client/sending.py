@@ -19,10 +19,13 @@ from typing import Any
 from gt.client import scope
 from gt.client.codes import Codes
 from gt.client.fragments import BATCH, LONG, PATIENCE, Fragments
+from gt.client.recording import Recorder
 from gt.errors import GtError
 from gt.wire.codec import encode
 from gt.wire.messages import MAX_FRAGMENT, MAX_WORDS, WINDOW, Submit
 
+#: Where the ids begin of what is made by fragments that are run by their number alone.
+FAR = 1 << 36
 #: The most tensors freed at once: what is emitted between two submissions fits into one (`MAX_WORDS`).
 FREED = 4096
 
@@ -48,6 +51,10 @@ class Sending(Codes):
         self.fragments = Fragments(self.shapes)
         #: how many words there were when the background thread last looked, and how often it found as many
         self._lying, self._looked = 0, 0
+        #: notes what a function does that is to be compiled, while it runs
+        self.recorder: Recorder | None = None
+        #: ids of what fragments make that are run by their number alone
+        self._far = FAR
         #: the last submissions, for `gt.debug.print_tape`
         self.recent: deque[tuple[list[Any], Any, Any]] = deque(maxlen=16)
 
@@ -72,9 +79,26 @@ class Sending(Codes):
 
     # -- when ----------------------------------------------------------------------------
 
+    def run(self, words: Callable[[int], list[Any]], made: int, weight: int) -> int:
+        """Send the words that run a fragment, given the first id of what it makes; that id."""
+        if self.words or self.dropped:
+            self.cut()
+        with self._flushing:
+            first, self._far = self._far, self._far + made
+            emitted = words(first)
+            self._owed += max(0, weight - len(emitted))
+            self.extend(emitted)
+        self.flush()
+        with self._flushing:
+            self.fragments.begin(self.next_id())
+        return first
+
     def full(self) -> None:
         """There are words enough to be sent, unless they may be something known: then for the rest of it."""
         fragments, count = self.fragments, len(self.words)
+        if self.recorder is not None:
+            self.flush()
+            return
         if fragments.rhythm:
             if count == fragments.rhythm:
                 self._cut(())
@@ -98,7 +122,7 @@ class Sending(Codes):
 
     def cut(self, rest: tuple[Any, ...] = ()) -> None:
         """The program comes round here; ``rest`` are words that go out with what was emitted, and are no part of it."""
-        if self.fragments.enabled:
+        if self.fragments.enabled and self.recorder is None:
             self.limit = self.batch
             self.fragments.rhythm = 0
             self._cut(rest)
@@ -188,5 +212,7 @@ class Sending(Codes):
             del words[:count], self._definitions[:defined], self.fragments.news[:learned]
             self.send(frames)
             self._staged = None
+            if self.recorder is not None:
+                self.recorder.parts.append(stream)
             self.fragments.sent(stream)
             self.recent.append((stream, self._by_code, self.fragments.told))

@@ -17,7 +17,7 @@ from gt.client.reading import Pending
 from gt.client.sending import Sending
 from gt.client.troubles import Troubles
 from gt.client.uploads import Uploads
-from gt.errors import BY_NAME, ClusterError, ConnectionLost, GtError, NoWorkers, RemoteError, WorkerLost
+from gt.errors import BY_NAME, ClusterError, CompileError, ConnectionLost, GtError, NoWorkers, RemoteError, WorkerLost
 from gt.say import warn
 from gt.types import TensorType
 from gt.wire.codec import BadFrame, Decode, encode
@@ -132,6 +132,11 @@ class Session(Sending):
 
     def read(self, id: int, type: TensorType) -> Any:
         """The value's bytes, in fresh memory. Raises what made it fail."""
+        if self.recorder is not None:
+            raise CompileError(
+                "gt.compile: a value is read inside a compiled function (item, numpy, print, a condition on a tensor);"
+                " give it back and read it outside"
+            )
         request = self._requests()
         pending = self._pending[request] = Pending(type.nbytes)
         try:

@@ -124,6 +124,11 @@ class Node:
     def name(self) -> str:
         return self.op.name
 
+    @property
+    def alive(self) -> bool:
+        """Can gradients still go through it?"""
+        return self.saved is not None
+
     def __repr__(self) -> str:
         """``<MulBackward0>``, as torch shows it."""
         return f"<{''.join(map(str.title, self.name.split('_')))}Backward0>"

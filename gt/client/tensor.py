@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gt.client import recording
 from gt.client.foreign import torch_function
 from gt.client.session import Session
 from gt.errors import DimError, DTypeError, ShapeError
@@ -27,7 +28,7 @@ else:
 class Cell:
     """What a tensor id stands for on the workers."""
 
-    __slots__ = ("id", "session", "version")
+    __slots__ = ("__weakref__", "id", "session", "version")
 
     def __init__(self, id: int, session: Session) -> None:
         self.id, self.session = id, session
@@ -107,6 +108,8 @@ class Tensor(Declared):
                 raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
             if value._type is not self._type:
                 raise ShapeError(f"a gradient of {self._type} is no {value._type}")
+        if recording.active is not None:
+            recording.active.grad_set(self)
         self._grad = value
 
     # -- its value -----------------------------------------------------------------------

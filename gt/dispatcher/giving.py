@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gt.dispatcher.actions import Action, Send, SendAll
+from gt.dispatcher.batching import split
 from gt.dispatcher.book import News
 from gt.dispatcher.loss import lose
 from gt.dispatcher.segments import Forwarded, Segment, Workers, batches
@@ -27,6 +28,8 @@ class Giving:
     def __init__(self) -> None:
         self.workers: dict[int, Worker] = {}
         self.out: list[Action] = []
+        #: the most instructions in one message to a worker, if there is a most
+        self.batch: int | None = None
 
     def _send(self, to: Client | Worker, message: Message | None, rest: tuple[Any, ...] = ()) -> None:
         self.out.append(Send(to.peer, message, rest))
@@ -89,7 +92,15 @@ class Giving:
         confirm = crew.cost >= min(EACH * (len(crew.peers) - 1), LATEST) or client.unasked >= WINDOW // 8
         if confirm:
             self._await(client, crew)
-        message = Execute(client.id, definitions, segment.words, crew.number, confirm)
+        words = segment.words
+        if self.batch is not None:
+            *first, words = split(client, words, self.batch)
+            for part in first:
+                self._send_crew(crew, Execute(client.id, definitions, part, crew.number, False))
+                definitions = []
+        self._send_crew(crew, Execute(client.id, definitions, words, crew.number, confirm))
+
+    def _send_crew(self, crew: Crew, message: Execute) -> None:
         self.out.append(Send(crew.peers[0], message) if len(crew.peers) == 1 else SendAll(crew.peers, message))
 
     def _crew(self, client: Client, ids: Workers) -> Crew:

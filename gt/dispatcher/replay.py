@@ -104,14 +104,15 @@ class Known:
         self.courses: OrderedDict[tuple[Any, ...], Course] = OrderedDict()
         #: the workers that know it, or a part of it: (workers, number)
         self.told: set[tuple[Workers, int]] = set()
-        #: numbers that may stand for a transfer
-        self.blobs = tuple(
-            ~operand
+        #: numbers it is run with that may stand for a transfer
+        blobs = [
+            ~operand - len(form.constant)
             for one in form.instructions
             if one.code >= 0
             for operand, t in zip(one.operands, client.codes[one.code].signature.ins, strict=True)
             if t is BYTES
-        )
+        ]
+        self.blobs = tuple(blob for blob in blobs if blob >= 0)
 
     def known_codes(self, codes: Container[int]) -> bool:
         return all(one.code < 0 or one.code in codes for one in self.form.instructions)
@@ -168,7 +169,7 @@ def _arrived(client: Client, known: Known, numbers: list[Any]) -> None:
 def repeat(client: Client, known: Known, course: Course, stream: list[Any], i: int, done: Forwarded) -> None:
     """On several workers: their own fragments, and what lies where after them."""
     base, _, inputs, numbers = known.form.run(stream, i)
-    _arrived(client, known, numbers)
+    _arrived(client, known, numbers[len(known.form.constant) :])
     first = client.book.ids(course.own)
 
     def id_of(source: Source) -> int:
@@ -300,7 +301,8 @@ class _Watch:
         self.places = [client.tensors[id] for id in inputs]
         self.key = _key(client, inputs, self.places)
         self.copies = [dict(client.copies.get(id, {})) for id in inputs]
-        sent = [numbers[blob] for blob in known.blobs if type(numbers[blob]) is int]
+        given = numbers[len(known.form.constant) :]
+        sent = [given[blob] for blob in known.blobs if type(given[blob]) is int]
         #: where what was sent in parts is; one place, or it is odd
         self.arrived = {client.transfers.get(transfer) for transfer in sent}
         self.own = client.book.next_id + 1
@@ -342,7 +344,7 @@ class _Watch:
         if any(isinstance(state.place, Lost) for _, state in (*changed, *states)):
             return None
         own = client.book.next_id + 1 - self.own
-        asked = _classes(numbers) if made.asked else None
+        asked = _classes(numbers[len(form.constant) :]) if made.asked else None
         return Course(None, cost, freed, (), runs, own, changed, states, asked, arrived)
 
     def _run(self, segment: Segment) -> Run:

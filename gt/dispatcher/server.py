@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gt.dispatcher.actions import Action, Close, Send, SendAll
+from gt.dispatcher.batching import VARIABLE, batch_size
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.loss import NO_WORKERS_LEFT
 from gt.dispatcher.state import Peer
@@ -25,11 +26,13 @@ TICK = 1.0
 
 class Server:
     def __init__(self, address: str, keys: Keys | None, host: str = "localhost", port: int = 9000) -> None:
+        batch = batch_size(os.environ.get(VARIABLE, ""))
         try:
             self.listener = listen(address, keys)
         except OSError as error:
             raise ConfigError(_why_not(address, error)) from None
         self.core = Dispatcher(host, port)
+        self.core.batch = batch
         if address.startswith("unix:"):  # nobody can join a private system
             self.core.no_workers = NO_WORKERS_LEFT
         self.decode = Decode("dispatcher")

@@ -16,7 +16,7 @@ from gt.say import topic
 #: Seconds a child may take to end by itself.
 GRACE = 2.0
 #: Any of these lets the children's words through; else only the last are kept, for when a start fails.
-TALKATIVE = ("GT_VERBOSE", "GT_DEBUG_DISPATCHER", "GT_DEBUG_WORKER")
+TALKATIVE = ("GT_VERBOSE", "GT_DEBUG_DISPATCHER", "GT_DEBUG_WORKER", "GT_DEBUG_COMPILE")
 
 
 def visible_gpus() -> list[str]:

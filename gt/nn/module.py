@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from gt.client import config, placing
+from gt.client import config, placing, recording
 from gt.client.arguments import dtype_of
 from gt.client.autograd import requires_grad_
 from gt.client.creation import zeros_like
@@ -46,6 +46,8 @@ class Module:
         if config.current.rules and not placing.here.inside:
             return placing.call(self, inputs, kwargs)
         own = self.__dict__
+        if recording.active is not None:
+            recording.active.modules.append((self, self.training))
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
             return hooks.call(self, inputs, kwargs)
         return self.forward(*inputs, **kwargs)

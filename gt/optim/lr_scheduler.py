@@ -16,7 +16,7 @@ from gt.missing import absent
 from gt.optim.one_cycle import OneCycleLR
 from gt.optim.optimizer import Group, Optimizer
 from gt.optim.plateau import ReduceLROnPlateau
-from gt.optim.schedule import LRScheduler
+from gt.optim.schedule import LRScheduler, stepped_here
 
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR",
@@ -217,6 +217,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.last_epoch = floor(now)
         for group, lr in zip(self.groups, self.get_lr(), strict=True):
             group["lr"] = lr
+        stepped_here()
         self._last_lr = [group["lr"] for group in self.groups]
 
 

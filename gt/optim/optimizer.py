@@ -8,6 +8,7 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any
 
+from gt.client import recording
 from gt.client.autograd import enable_grad, is_leaf, no_grad
 from gt.client.creation import as_tensor, zeros_like
 from gt.client.emit import call_into_many
@@ -42,6 +43,8 @@ class Optimizer:
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[Group] = []
         self._step_hooks: tuple[list[Any], list[Any]] = ([], [])
+        #: where a step's numbers go instead of into instructions
+        self._numbers: list[float] | None = None
         if isinstance(params, Tensor):
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
@@ -91,6 +94,10 @@ class Optimizer:
     # -- a step ----------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        if recording.active is not None:
+            recording.active.optimizers.append(self)
+            if closure is not None or any(self._step_hooks):
+                recording.active.refuse("an optimizer's hooks, or a closure, are more than its words")
         for hook in self._step_hooks[0]:
             hook(self, (closure,), {})
         loss = None
@@ -110,6 +117,18 @@ class Optimizer:
 
     def update(self, group: Group, params: list[Tensor]) -> None:
         raise NotImplementedError
+
+    def numbers_of_a_step(self) -> list[float]:
+        """Count a step, and give the numbers its instructions are emitted with: the rest is sent by a fragment."""
+        numbers: list[float] = []
+        self._numbers = numbers
+        try:
+            for group in self.param_groups:
+                if params := [p for p in group["params"] if p.grad is not None]:
+                    self.update(group, params)
+        finally:
+            self._numbers = None
+        return numbers
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> None:
         self._step_hooks[0].append(hook)
@@ -135,6 +154,11 @@ class Optimizer:
         """Emit a step for these parameters and their states of these names: one instruction, unless it is too long."""
         most = WIDTH // (2 * len(names) + 3)
         for start in range(0, len(params), most):
+            if self._numbers is not None:
+                self._numbers += map(float, numbers)
+                continue
+            if recording.active is not None:
+                recording.active.stepped += len(numbers)
             some = params[start : start + most]
             targets = [*some, *(self.state[p][name] for name in names for p in some)]
             given = (*(p.grad for p in some), *map(float, numbers))

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gt.client import recording
 from gt.optim.optimizer import Group, Optimizer
+
+
+def stepped_here() -> None:
+    if recording.active is not None:
+        recording.active.refuse("a schedule is stepped inside, and its Python would not run again: step it outside")
 
 
 class LRScheduler:
@@ -62,6 +68,7 @@ class LRScheduler:
         rates: Sequence[Any] = self.get_lr() if None in formula else formula
         for group, lr in zip(self.groups, rates, strict=True):
             group["lr"] = lr
+        stepped_here()
         self._last_lr = [group["lr"] for group in self.groups]
 
     def get_last_lr(self) -> list[float]:

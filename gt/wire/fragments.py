@@ -101,7 +101,9 @@ def sort(words: list[Any], codes: Mapping[int, Any], base: int, own: int = FIRST
     return found
 
 
-def canonical(number: int, words: list[Any], found: Sorted, compile: bool = False) -> Fragment:
+def canonical(
+    number: int, words: list[Any], found: Sorted, compile: bool = False, constant: list[int] | None = None
+) -> Fragment:
     n = len(found.inputs)
     made = 1 + max((k for _, k in found.made + found.made_freed), default=-1)
     own = 1 + max((k for _, k in found.own + found.own_freed), default=-1)
@@ -117,7 +119,8 @@ def canonical(number: int, words: list[Any], found: Sorted, compile: bool = Fals
             written[place] = -1 - first - k
     for place in found.numbers:
         written[place] = 0
-    return Fragment(number, n, made, own, written, compile)
+    baked = [(k, words[found.numbers[k]]) for k in constant or ()]
+    return Fragment(number, n, made, own, written, compile, baked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +137,24 @@ class Instruction:
 
 
 class Form:
-    """A fragment, read."""
+    """A fragment, read. Its numbers are those that never change, then those it is run with."""
 
-    __slots__ = ("compile", "fragment", "inputs", "instructions", "made", "numbers", "numbers_at", "own", "width")
+    __slots__ = ("compile", "constant", "fragment", "inputs", "instructions", "made", "numbers", "own", "width")
 
     def __init__(self, fragment: Fragment, codes: Mapping[int, Shape]) -> None:
         """Raises ValueError, KeyError or IndexError if it is none."""
         self.fragment = fragment
         self.inputs, self.made, self.own, self.compile = fragment.inputs, fragment.made, fragment.own, fragment.compile
+        self.constant = [value for _, value in fragment.constant]
         self.instructions: list[Instruction] = []
-        self.numbers_at: list[int] = []
-        self._read(fragment.words, codes)
-        self.numbers = len(self.numbers_at)
+        #: how many it is run with
+        self.numbers = self._read(fragment.words, codes, {k: at for at, (k, _) in enumerate(fragment.constant)})
         #: of the words that run it
         self.width = RUN_HEAD + self.inputs + self.numbers
 
-    def _read(self, words: list[int], codes: Mapping[int, Shape]) -> None:
-        i, slots, end = 0, self.inputs + self.made + self.own, len(words)
+    def _read(self, words: list[int], codes: Mapping[int, Shape], constant: dict[int, int]) -> int:
+        """How many numbers there are besides those that never change."""
+        i, slots, end, seen, given = 0, self.inputs + self.made + self.own, len(words), 0, 0
         while i < end:
             code = words[i]
             if code < 0:
@@ -162,13 +166,17 @@ class Form:
             for offset in range(shape.start, shape.width):
                 if offset in shape.offsets:
                     operands.append(words[i + offset])
+                elif seen in constant:
+                    operands.append(~constant[seen])
+                    seen += 1
                 else:
-                    operands.append(~len(self.numbers_at))
-                    self.numbers_at.append(i + offset)
+                    operands.append(~(len(constant) + given))
+                    seen, given = seen + 1, given + 1
             self._add(i, code, words[i + 1], tuple(words[i + HEAD : i + shape.start]), tuple(operands), slots)
             i += shape.width
-        if i != end or min(self.inputs, self.made, self.own) < 0:
+        if i != end or min(self.inputs, self.made, self.own) < 0 or seen - given != len(self.constant):
             raise ValueError("a fragment that ends inside an instruction")
+        return given
 
     def _add(self, place: int, code: int, site: int, outs: tuple[int, ...], ins: tuple[int, ...], slots: int) -> None:
         if any(not 0 <= slot < slots for slot in outs) or any(slot >= slots for slot in ins):
@@ -192,9 +200,10 @@ class Form:
         return words
 
     def run(self, stream: list[Any], i: int) -> tuple[int, int, list[int], list[Any]]:
-        """What the words at ``i`` run it with: base, own, inputs, numbers."""
+        """What the words at ``i`` run it with: base, own, inputs, and all its numbers."""
         at = i + RUN_HEAD + self.inputs
-        return stream[i + 3], stream[i + 4], stream[i + RUN_HEAD : at], stream[at : at + self.numbers]
+        numbers = [*self.constant, *stream[at : at + self.numbers]]
+        return stream[i + 3], stream[i + 4], stream[i + RUN_HEAD : at], numbers
 
 
 def run_words(number: int, part: int, base: int, own: int, inputs: Any, numbers: Any) -> list[Any]:

@@ -147,6 +147,8 @@ class Fragment(msgspec.Struct, frozen=True, array_like=True):
     words: list[int]
     #: its instructions are to be compiled
     compile: bool = False
+    #: which of its numbers never change, and what they are
+    constant: list[tuple[int, Word]] = []
 
 
 class SignalSpec(msgspec.Struct, frozen=True, array_like=True):

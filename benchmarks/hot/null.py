@@ -1,0 +1,76 @@
+"""An engine that computes nothing, and a system with it: what is left is the control plane.
+
+``python -m benchmarks.hot.null SOCKET`` is its worker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from benchmarks.core.environment import ROOT
+from gt.client.connect import open_session, use
+from gt.client.session import Session
+from gt.launch.parent import end_with_parent
+from gt.launch.quiet import calm_collector
+from gt.ops import Signature
+from gt.worker.engines.numpy import NumpyEngine
+from gt.worker.shell import Shell
+
+PATIENCE = 60.0
+
+
+class Null(NumpyEngine):
+    """Every result is the same zeros, made when the instruction was linked."""
+
+    def link(self, signature: Signature) -> Any:
+        zeros = tuple(np.broadcast_to(self.zeros(type).dtype.type(0), type.shape) for type in signature.outs)
+        made = zeros if len(zeros) > 1 else zeros[0]
+        return lambda *_: made
+
+
+@contextmanager
+def system() -> Iterator[Session]:
+    """A server and a null worker, processes of their own, and a session of ours with them."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"{folder}/server"
+        commands = (["gt.server", "--unix", address, "--with-parent"], ["benchmarks.hot.null", address])
+        environment = {**os.environ, "PYTHONPATH": path}
+        children = [subprocess.Popen([sys.executable, "-m", *words], env=environment) for words in commands]
+        try:
+            session = _session(address)
+            with use(session):
+                yield session
+            session.close()
+        finally:
+            for child in reversed(children):
+                child.terminate()
+                child.wait(10)
+
+
+def _session(address: str) -> Session:
+    session = open_session(f"unix:{address}", None, "a system that computes nothing", PATIENCE)
+    session.await_(lambda: bool(session.workers), PATIENCE)
+    return session
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    end_with_parent()
+    shell = Shell(f"unix:{sys.argv[1]}", None, Null(), PATIENCE)
+    calm_collector()
+    shell.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

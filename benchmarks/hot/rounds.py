@@ -1,0 +1,181 @@
+"""The parent: a process a row, warmed up one after the other, then asked in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.core import timing, verdict
+from benchmarks.core.environment import ROOT
+from benchmarks.hot.rows import BASE, GOALS, Goal, Row, Work
+
+
+@dataclass(frozen=True)
+class Effort:
+    rounds: int
+    #: of a row in a round, about
+    seconds: float
+    #: a warm-up may take so long
+    patience: float
+
+
+FULL, QUICK = Effort(11, 0.3, 300.0), Effort(3, 0.1, 60.0)
+
+
+class Ended(Exception):
+    """A row's process is gone, or said what went wrong."""
+
+
+class Process:
+    def __init__(self, work: Work, row: Row) -> None:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("GT_") or k == "GT_CACHE_DIR"}
+        self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process runs)
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.hot.child", work.name, row.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._words,
+            text=True,
+            env={**clean, **row.environment, "PYTHONPATH": path},
+        )
+
+    def hear(self) -> dict[str, Any]:
+        assert self._popen.stdout is not None
+        line = self._popen.stdout.readline()
+        told = json.loads(line) if line else {"error": self._last_words()}
+        if "error" in told:
+            raise Ended(told["error"])
+        return dict(told)
+
+    def ask(self, act: str, number: float) -> dict[str, Any]:
+        assert self._popen.stdin is not None
+        try:
+            print(act, number, file=self._popen.stdin, flush=True)
+        except OSError:
+            raise Ended(self._last_words()) from None
+        return self.hear()
+
+    def _last_words(self) -> str:
+        self._words.seek(0)
+        lines = self._words.read().strip().splitlines()
+        return lines[-1] if lines else f"it ended with {self._popen.poll()}"
+
+    def close(self) -> None:
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
+        try:
+            self._popen.wait(20)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        self._words.close()
+
+
+@dataclass
+class Taken:
+    """What a row took: its warm-up, and seconds a step in each round."""
+
+    row: Row
+    warm: dict[str, Any] = field(default_factory=dict)
+    samples: list[float] = field(default_factory=list)
+    #: why there is no more
+    error: str = ""
+
+
+def measure(work: Work, rows: Sequence[Row], effort: Effort, say: Any) -> tuple[dict[str, Taken], int]:
+    """All rows of a program, and how many steps a sample has. A row that fails is left out, and says why."""
+    taken = {row.name: Taken(row) for row in rows}
+    processes: dict[str, Process] = {}
+    try:
+        for row in rows:
+            process = processes[row.name] = Process(work, row)
+            try:
+                process.hear()
+                taken[row.name].warm = process.ask("warm", effort.patience)
+                say(f"{work.name}: {row.name} is warm after {taken[row.name].warm['warmup_s']:.1f} s")
+            except Ended as ended:
+                _gone(processes, taken[row.name], str(ended), say)
+        steps = _steps(processes, work, effort)
+        for _ in range(effort.rounds):
+            for name, process in list(processes.items()):
+                try:
+                    taken[name].samples.append(process.ask("run", steps)["step_s"])
+                except Ended as ended:
+                    _gone(processes, taken[name], str(ended), say)
+    finally:
+        for process in processes.values():
+            process.close()
+    return taken, steps
+
+
+def _gone(processes: dict[str, Process], row: Taken, error: str, say: Any) -> None:
+    row.error = error
+    processes.pop(row.row.name).close()
+    say(f"notice: {row.row.name} is left out: {error}")
+
+
+def _steps(processes: dict[str, Process], work: Work, effort: Effort) -> int:
+    """As many as fit, by the first row."""
+    if not processes:
+        return 0
+    first = next(iter(processes.values()))
+    quickest = min(first.ask("run", work.chunk)["step_s"] for _ in range(3))
+    return int(min(2000, max(1, round(effort.seconds / quickest))))
+
+
+# -- what may be said of it --------------------------------------------------------------------
+
+
+def ratio(ours: Taken, theirs: Taken) -> float | None:
+    """Our step time over theirs: the median over the rounds."""
+    pairs = list(zip(ours.samples, theirs.samples, strict=False))
+    return statistics.median(o / t for o, t in pairs) if pairs else None
+
+
+def goals(device: str, work: str, taken: dict[str, Taken]) -> list[tuple[Goal, float | None]]:
+    wanted = [goal for goal in GOALS if (goal.device, goal.work) == (device, work)]
+    here = [goal for goal in wanted if goal.row in taken and goal.against in taken]
+    return [(goal, ratio(taken[goal.row], taken[goal.against])) for goal in here]
+
+
+def record(work: str, row: Taken, taken: dict[str, Taken], steps: int) -> dict[str, Any]:
+    """A row as it stands in the file."""
+    told: dict[str, Any] = {"about": row.row.about, "environment": row.row.environment, **row.warm}
+    if row.error:
+        told["error"] = row.error
+    if row.samples:
+        told["timing"] = {**timing.summary(row.samples), "steps_per_sample": steps}
+        told["ratio"] = {other: ratio(row, taken[other]) for other in taken if taken[other].samples}
+        told["verdict"] = verdict.judge({"cv": timing.variation(row.samples)}, ["cv"], f"{work}/{row.row.name}")
+    return told
+
+
+def shown(device: str, work: str, taken: dict[str, Taken]) -> list[list[Any]]:
+    """The table's lines."""
+    held = goals(device, work, taken)
+    lines = []
+    for name, row in taken.items():
+        mine = [_told(goal, value) for goal, value in held if goal.row == name]
+        step = statistics.median(row.samples) * 1e6 if row.samples else None
+        against = ratio(row, taken[BASE]) if BASE in taken else None
+        level = ", ".join(sorted(row.warm.get("levels", {}))) or ("" if row.row.library != "gt" else "words")
+        lines.append([row.row.about, step, against, "; ".join(mine), row.warm.get("warmup_s"), level, row.error[:40]])
+    return lines
+
+
+COLUMNS = ("row", "us a step", "x torch eager", "goal", "warm-up s", "levels", "left out")
+
+
+def _told(goal: Goal, value: float | None) -> str:
+    against = "" if goal.against == BASE else f" x {goal.against}"
+    reached = "not measured" if value is None else "reached" if value <= goal.bound else "MISSED"
+    number = "" if value is None or not against else f" ({value:.2f})"
+    return f"<= {goal.bound:g}{against} {reached}{number}"

@@ -1,0 +1,118 @@
+"""Both scripts: their command line, and the run."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+import gt
+from benchmarks.core import environment, results, tables
+from benchmarks.core.ranks import BAD_INPUT, BadInput
+from benchmarks.hot import rounds
+from benchmarks.hot.rows import BASE, ROWS, WORKS, Row
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def main(name: str, about: str, offered: Sequence[str], words: list[str] | None) -> int:
+    """``offered``: the names of the rows there are to choose from."""
+    parser = argparse.ArgumentParser(f"{name}.py", description=about)
+    here = [work.name for work in WORKS.values() if DEVICE == "cuda" or not work.gpu_only]
+    add = parser.add_argument
+    add("--quick", action="store_true", help="three short rounds instead of eleven, and less patience in warm-ups")
+    add("--only", nargs="+", choices=list(WORKS), default=here, metavar="PROGRAM", help=f"of {', '.join(WORKS)}")
+    add("--rows", nargs="+", choices=offered, default=list(offered), help="what to compare")
+    add("--rounds", type=int, help="how often all rows are asked")
+    add("--patience", type=float, help="seconds that a row's warm-up may take at the most")
+    add("--output-dir", default="./results", help="where the JSON record goes (default ./results)")
+    add("--json", metavar="FILE", help="write the record here as well")
+    given = parser.parse_args(words)
+    try:
+        return _run(name, given)
+    except (BadInput, results.Unwritable) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _chosen(given: argparse.Namespace) -> list[Row]:
+    """The baseline first, whether it was asked for or not."""
+    rows = [row for row in ROWS.values() if row.name in {BASE, *given.rows}]
+    if any(row.decorated for row in rows) and not has_compile():
+        say("notice: decorated is left out: this gt has no gt.compile")
+        rows = [row for row in rows if not row.decorated]
+    return rows
+
+
+def has_compile() -> bool:
+    try:
+        return callable(gt.compile)
+    except (AttributeError, NotImplementedError):
+        return False
+
+
+def _effort(given: argparse.Namespace) -> rounds.Effort:
+    chosen = asdict(rounds.QUICK if given.quick else rounds.FULL)
+    for flag, key in (("rounds", "rounds"), ("patience", "patience")):
+        if (value := getattr(given, flag)) is not None:
+            if value <= 0:
+                raise BadInput(f"--{flag} {value:g}: more than 0")
+            chosen[key] = value
+    return rounds.Effort(**chosen)
+
+
+def _run(name: str, given: argparse.Namespace) -> int:
+    rows, effort = _chosen(given), _effort(given)
+    device = environment.device_name(torch.device(DEVICE))
+    made = results.Record(
+        given.output_dir,
+        suite=name,
+        name=name,
+        world_size=1,
+        config={"device": device, "benchmark_iters": effort.rounds, **asdict(effort)},
+        environment=environment.record({"all": 0}),
+    )
+    missed = 0
+    try:
+        for work in given.only:
+            missed += _work(work, rows, effort, made)
+    except KeyboardInterrupt:
+        made.finish("interrupted")
+        raise
+    made.finish()
+    for line in tables.verdict_lines(made.data["verdict"]):
+        print(line)
+    print(f"{missed} goal(s) missed" if missed else "no goal missed")
+    if given.json:
+        shutil.copyfile(made.path, pathlib.Path(given.json))
+    print(f"record: {made.path}")
+    return 0
+
+
+def _work(name: str, rows: list[Row], effort: rounds.Effort, made: results.Record) -> int:
+    """How many goals were missed."""
+    work = WORKS[name]
+    if work.gpu_only and DEVICE != "cuda":
+        say(f"notice: {name} is left out: it needs a GPU")
+        return 0
+    taken, steps = rounds.measure(work, rows, effort, say)
+    for row in taken.values():
+        made.put(name, row.row.name, value=rounds.record(name, row, taken, steps))
+    held = rounds.goals(DEVICE, name, taken)
+    told: list[dict[str, Any]] = [
+        {**asdict(goal), "value": value, "reached": None if value is None else value <= goal.bound}
+        for goal, value in held
+    ]
+    made.put(name, "goals", value=told)
+    tables.show(f"{work.about}: {steps} steps a sample", rounds.COLUMNS, rounds.shown(DEVICE, name, taken))
+    return sum(goal["reached"] is False for goal in told)

@@ -1,0 +1,113 @@
+"""The benchmarks of what comes again: their processes run for real, and what they say follows from what they timed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import gt
+from benchmarks.core import results
+from benchmarks.hot import null, replay, rounds
+from benchmarks.hot.rows import GOALS, ROWS, WORKS
+from benchmarks.simulation import load
+from tests.processes import ROOT
+from tests.processes import environment as clean
+
+near = pytest.approx
+
+
+def run(script, *words):
+    """(exit code, output, errors) of a script, as a user starts it."""
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=clean(CUDA_VISIBLE_DEVICES=""))
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_rows_are_asked_in_turns(tmp_path):
+    code, output, errors = run(
+        *("compilation_benchmark.py", "--quick", "--only", "adds", "--rows", "template", "eager"),
+        *("--output-dir", tmp_path, "--json", tmp_path / "copy"),
+    )
+    assert code == 0, errors
+    assert "GT as it is" in output
+    assert "torch eager" in output
+    data = results.load(tmp_path / "copy")
+    assert data["status"] == "complete"
+    adds = data["results"]["adds"]
+    assert list(adds) == ["torch", "eager", "template", "goals"]
+    for row in ("torch", "eager", "template"):
+        assert len(adds[row]["timing"]["samples_s"]) == rounds.QUICK.rounds
+        assert adds[row]["warmup_s"] > 0
+    assert adds["template"]["hot"] > 0.5
+    assert adds["eager"]["hot"] == 0
+    pairs = zip(adds["template"]["timing"]["samples_s"], adds["torch"]["timing"]["samples_s"], strict=True)
+    assert adds["template"]["ratio"]["torch"] == near(sorted(o / t for o, t in pairs)[1])
+
+
+def test_torch_by_itself(tmp_path):
+    words = ("--quick", "--only", "mlp", "--rows", "torch", "--rounds", 2, "--output-dir", tmp_path)
+    code, output, errors = run("pytorch_baseline.py", *words)
+    assert code == 0, errors
+    (record,) = tmp_path.glob("pytorch_baseline_*.json")
+    assert list(json.loads(record.read_text())["results"]["mlp"]) == ["torch", "goals"]
+    assert "GT" not in output
+    code, _, errors = run("pytorch_baseline.py", "--rows", "template")
+    assert code == 2
+    assert "template" in errors
+
+
+def test_bad_input_is_refused(tmp_path):
+    code, _, errors = run("compilation_benchmark.py", "--rounds", 0, "--output-dir", tmp_path)
+    assert code == 2
+    assert "--rounds 0: more than 0" in errors
+
+
+def taken(**samples):
+    return {name: rounds.Taken(ROWS[name.replace("_", "-")], samples=values) for name, values in samples.items()}
+
+
+def test_a_goal_is_held_to_the_median_of_the_rounds():
+    found = taken(torch=[1.0, 2.0, 1.0], template=[1.2, 2.4, 3.0], compiled=[0.5, 3.0, 1.5])
+    held = {goal.row: value for goal, value in rounds.goals("cpu", "mlp", found)}
+    assert held == {"template": near(1.2), "compiled": near(1.5)}
+    lines = {line[0]: line[3] for line in rounds.shown("cpu", "mlp", found)}
+    assert lines[ROWS["template"].about] == "<= 1.3 reached"
+    assert lines[ROWS["compiled"].about] == "<= 1 MISSED"
+
+
+def test_a_row_that_fails_is_left_out():
+    found = taken(torch=[1.0], template=[])
+    found["template"].error = "out of memory"
+    assert rounds.record("mlp", found["template"], found, 3)["error"] == "out of memory"
+    assert rounds.shown("cpu", "mlp", found)[1][-1] == "out of memory"
+    assert "not measured" in rounds.shown("cpu", "mlp", found)[1][3]
+
+
+def test_goals_name_rows_and_programs_there_are():
+    for goal in GOALS:
+        assert {goal.row, goal.against} <= set(ROWS)
+        assert goal.work in WORKS
+
+
+def test_a_repetition_is_one_message_for_the_dispatcher_and_the_worker():
+    program = replay.recorded(4)
+    for workers in (1, 2):
+        assert len(replay.dispatcher(program, workers)) == 4
+    drive = load.Drive(2)
+    for frames in (program.opening, *program.rounds):
+        load_ = drive.run(frames)
+    assert load_.messages <= 4
+    assert len(replay.worker(program)) == 4
+
+
+def test_a_system_that_computes_nothing():
+    with null.system() as session:
+        rate, client_us = replay.rate(replay.step, 2)()
+        assert rate > 0
+        assert client_us > 0
+        assert gt.debug.get_worker_stats()["worker 0"]["hot_instructions"] > replay.OPS
+        assert min(replay.nothing_repeats(session, 2, 1)) > 0
+        assert session.fragments.enabled

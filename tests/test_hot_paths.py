@@ -1,0 +1,203 @@
+"""What is said of what comes again, the size of messages to workers, and the example that shows both."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+import gt
+from gt.client.random import replayed
+from gt.dispatcher import batching
+from gt.dispatcher.actions import Send, SendAll
+from gt.errors import ConfigError
+from gt.testing import Cluster
+from gt.wire.messages import Execute
+from tests.processes import ROOT, Process, script
+from tests.test_templates import loop, outcome
+
+# -- gt.debug.print_hot_paths --------------------------------------------------------------
+
+LOOP = """
+    model = gt.nn.Sequential(gt.nn.Linear(8, 16), gt.nn.ReLU(), gt.nn.Linear(16, 4))
+    optimizer = gt.optim.AdamW(model.parameters(), lr=0.01)
+    x = gt.rand(16, 8)
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    loss.item()
+"""
+
+
+def test_a_loop_is_hot(system):
+    client = system.client(
+        LOOP
+        + """
+    stats = gt.debug.get_worker_stats()["worker 0"]
+    say("hot", stats["hot_instructions"] > stats["total_instructions"] // 2, stats["unique_sequences"] > 0)
+    gt.debug.print_hot_paths()
+    """
+    )
+    assert client.end() == 0, client.output
+    assert "hot True True" in client.output
+    first = next(line for line in client.lines if line.startswith("worker 0 (cpu, numpy):"))
+    assert re.search(r"[\d,]+ instructions, [\d,]+ of them \(\d+\.\d%\) hot, [1-9]\d* fragments", first)
+    at = client.lines.index(first) + 1
+    assert client.lines[at].split() == ["fragment", "length", "runs", "level", "compiling", "saved", "what"]
+    number, length, runs, level, compiling, saved, *what = client.lines[at + 1].split()
+    assert re.fullmatch(r"\d+\.\d", number)
+    assert int(length) > 3
+    assert int(runs) >= 10
+    assert (level, compiling, saved) == ("template", "-", "-")
+    assert what[0].rstrip(",") == "linear"
+
+
+def test_a_compiled_loop_says_so(stack, tmp_path):
+    done = script(
+        "import gt\n" + LOOP.replace("\n    ", "\n") + "gt.debug.print_hot_paths()\n",
+        stack=stack,
+        GT_COMPILE="1",
+        GT_CACHE_DIR=str(tmp_path),
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert done.end(110) == 0, done.output
+    rows = [line.split() for line in done.lines if re.match(r"  \d+\.\d ", line)]
+    assert any(row[3] == "compiled" and row[5] == "s" for row in rows), done.output
+
+
+def test_nothing_hot_is_said_as_well():
+    with Cluster(backend="numpy").client():
+        gt.ones(2).numpy()
+        said = io.StringIO()
+        gt.debug.print_hot_paths(said)
+        assert said.getvalue() == "worker 0 (cpu, numpy): 1 instructions, 0 of them (0.0%) hot, 0 fragments\n"
+
+
+def test_a_reason_stands_below_its_fragment(monkeypatch):
+    piece = {"length": 3, "runs": 9, "level": "graph", "compile_seconds": 1.5, "saved_seconds": 0.25}
+    stats = {"total_instructions": 30, "hot_instructions": 27, "unique_sequences": 1, "backend": "torch"}
+    named = {"fragment 7.0: 3 instructions (exp, sum, add)": {**piece, "reasons": ["no quicker"]}}
+    told = {"worker 0": {**stats, "device": "cuda:0", "compilation_stats": named}}
+    monkeypatch.setattr(gt.debug, "get_worker_stats", lambda: told)
+    said = io.StringIO()
+    gt.debug.print_hot_paths(said)
+    assert said.getvalue().splitlines() == [
+        "worker 0 (cuda:0, torch): 30 instructions, 27 of them (90.0%) hot, 1 fragments",
+        "  fragment  length  runs  level  compiling   saved  what",
+        "  7.0            3     9  graph     1.50 s  0.25 s  exp, sum, add",
+        "      no quicker",
+    ]
+
+
+# -- GT_WORKER_BATCH_SIZE ------------------------------------------------------------------
+
+
+class Counting(Cluster):
+    """Keeps the words of each message to a worker."""
+
+    def __init__(self, workers: int, batch: int | None) -> None:
+        self.streams: list[list[int]] = []
+        super().__init__(workers=workers)
+        self.dispatcher.batch = batch
+
+    def _act(self, actions):
+        self.streams += [a.message.stream for a in actions if isinstance(a, Send | SendAll) and _is_words(a.message)]
+        super()._act(actions)
+
+
+def _is_words(message):
+    return isinstance(message, Execute) and message.stream
+
+
+def run(workers: int, batch: int | None, seed: int) -> tuple[list[bytes], Counting]:
+    cluster = Counting(workers, batch)
+    try:
+        with replayed(None), cluster.client():
+            if workers > 1:
+                gt.auto_shard()
+            *_, state = loop(seed)
+            return outcome(state), cluster
+    finally:
+        gt.auto_shard(False)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("batch", [1, 3, 1000])
+def test_messages_of_a_size_change_nothing_else(workers, batch):
+    for seed in range(4):
+        values, cluster = run(workers, batch, seed)
+        expected, unbounded = run(workers, None, seed)
+        assert values == expected
+        if batch < 10:
+            assert len(cluster.streams) > len(unbounded.streams)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_no_message_has_more_instructions(batch):
+    cluster = Counting(1, batch)
+    with cluster.client() as session:
+        session.fragments.enabled = False
+        x = y = gt.ones(3)
+        for _ in range(10):
+            y = y + x
+        assert y.tolist() == [11.0] * 3
+    adds = [len([word for word in stream if word == stream[0]]) for stream in cluster.streams if len(stream) >= 5]
+    assert max(len(stream) for stream in cluster.streams) <= 6 * batch
+    assert sum(adds) >= 10
+
+
+def test_a_fragment_counts_as_one():
+    cluster = Counting(1, 1)
+    with cluster.client():
+        x = gt.ones(3)
+        for _ in range(6):
+            y = x
+            for k in range(7):
+                y = (y + k).relu()
+            assert y.tolist() == [22.0] * 3
+    # from its second sight on, its one word and the read: two messages
+    assert [len(stream) for stream in cluster.streams[-2:]] == [len(stream) for stream in cluster.streams[-4:-2]]
+
+
+@pytest.mark.parametrize(("text", "size"), [("", None), (" ", None), ("1", 1), (" 64 ", 64)])
+def test_a_size_is_a_number(text, size):
+    assert batching.batch_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "1.5", "many", "1e3", "²"])
+def test_no_other_size_is_taken(text):
+    with pytest.raises(ConfigError, match=r"GT_WORKER_BATCH_SIZE=.*a whole number from 1 on"):
+        batching.batch_size(text)
+
+
+def test_a_bad_size_is_told_at_the_start(stack):
+    told = script("import gt\ngt.ones(2).numpy()", stack=stack, GT_WORKER_BATCH_SIZE="many", GT_BACKEND="numpy")
+    assert told.end() == 1
+    assert "GT_WORKER_BATCH_SIZE=many: a whole number from 1 on" in told.output
+
+
+def test_the_size_is_read_by_the_server(stack):
+    done = script(
+        "import gt\n" + LOOP.replace("\n    ", "\n"), stack=stack, GT_WORKER_BATCH_SIZE="1", GT_BACKEND="numpy"
+    )
+    assert done.end() == 0, done.output
+
+
+# -- the example ---------------------------------------------------------------------------
+
+
+def test_the_demo_of_compilation(tmp_path):
+    environment = {"GT_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    process = Process(str(ROOT / "examples" / "compile_demo.py"), "--patience", "3", **environment)
+    try:
+        assert process.end(110) == 0, process.output
+    finally:
+        process.close()
+    rows = [line.split() for line in process.lines if " ms " in line]
+    assert len(rows) == (3 if hasattr(gt, "compile") else 2), process.output
+    losses = [float(row[-1]) for row in rows]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-2)
+    assert any(line.startswith("worker 0 (cpu, torch)") for line in process.lines)
