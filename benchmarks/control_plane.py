@@ -30,7 +30,6 @@ import torch
 import gt
 from benchmarks import bare
 from benchmarks.hot import null, replay
-from benchmarks.hot.suite import has_compile
 from gt.client import connect
 from gt.version import VERSION
 
@@ -286,8 +285,7 @@ def repetitions(rounds: int) -> Iterator[Row]:
     yield Row("worker, replay", alone, "instructions/s", ">=", 1e6)
     with null.system() as session:
         yield _rate("replay with the client's Python", replay.rate(replay.step, 20), rounds, 150_000)
-        if has_compile():
-            yield _rate("replay under @gt.compile", replay.rate(gt.compile(replay.piece), 100), rounds, 1e6)
+        yield _rate("replay under @gt.compile", replay.rate(gt.compile(replay.piece), 100), rounds, 1e6)
         pairs = [replay.nothing_repeats(session, 30, seed) for seed in range(2 * rounds)]
         slower, more = (statistics.median(column) * 100 - 100 for column in zip(*pairs, strict=True))
         details = {"of_the_clients_own_time": more}

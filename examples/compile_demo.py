@@ -25,9 +25,8 @@ def main() -> None:
     ways: list[tuple[str, str, Callable[..., Any] | None]] = [
         ("as it is", "0", None),
         ("GT_AUTO_COMPILE=1", "1", None),
+        ("and @gt.compile", "1", gt.compile),
     ]
-    if hasattr(gt, "compile"):
-        ways.append(("and @gt.compile", "1", gt.compile))
     print(f"{'':18}  {'first step':>10}  {'later':>9}  {'at last':>9}  loss after {4 * STEPS} steps")
     for name, auto, decorate in ways:
         os.environ["GT_AUTO_COMPILE"] = auto  # read by the worker when it starts

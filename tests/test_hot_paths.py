@@ -55,17 +55,25 @@ def test_a_loop_is_hot(system):
     assert what[0].rstrip(",") == "linear"
 
 
-def test_a_compiled_loop_says_so(stack, tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What one test compiled, the next need not."""
+    return str(tmp_path_factory.mktemp("compiled"))
+
+
+def test_a_compiled_loop_says_so(stack, folder):
     done = script(
         "import gt\n" + LOOP.replace("\n    ", "\n") + "gt.debug.print_hot_paths()\n",
         stack=stack,
         GT_COMPILE="1",
-        GT_CACHE_DIR=str(tmp_path),
+        GT_DEBUG_COMPILE="1",
+        GT_CACHE_DIR=folder,
         CUDA_VISIBLE_DEVICES="",
     )
     assert done.end(110) == 0, done.output
     rows = [line.split() for line in done.lines if re.match(r"  \d+\.\d ", line)]
     assert any(row[3] == "compiled" and row[5] == "s" for row in rows), done.output
+    assert re.search(r"^\[gt compile .*compiled in", done.output, re.M), done.output
 
 
 def test_nothing_hot_is_said_as_well():
@@ -189,15 +197,15 @@ def test_the_size_is_read_by_the_server(stack):
 # -- the example ---------------------------------------------------------------------------
 
 
-def test_the_demo_of_compilation(tmp_path):
-    environment = {"GT_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+def test_the_demo_of_compilation(folder):
+    environment = {"GT_CACHE_DIR": folder, "CUDA_VISIBLE_DEVICES": ""}
     process = Process(str(ROOT / "examples" / "compile_demo.py"), "--patience", "3", **environment)
     try:
         assert process.end(110) == 0, process.output
     finally:
         process.close()
     rows = [line.split() for line in process.lines if " ms " in line]
-    assert len(rows) == (3 if hasattr(gt, "compile") else 2), process.output
+    assert len(rows) == 3, process.output
     losses = [float(row[-1]) for row in rows]
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-2)
     assert any(line.startswith("worker 0 (cpu, torch)") for line in process.lines)

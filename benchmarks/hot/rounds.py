@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ class Effort:
     patience: float
 
 
-FULL, QUICK = Effort(11, 0.3, 300.0), Effort(3, 0.1, 60.0)
+FULL, QUICK = Effort(11, 0.3, 120.0), Effort(3, 0.1, 60.0)
 
 
 class Ended(Exception):
@@ -95,25 +95,32 @@ def measure(work: Work, rows: Sequence[Row], effort: Effort, say: Any) -> tuple[
     taken = {row.name: Taken(row) for row in rows}
     processes: dict[str, Process] = {}
     try:
-        for row in rows:
-            process = processes[row.name] = Process(work, row)
-            try:
-                process.hear()
-                taken[row.name].warm = process.ask("warm", effort.patience)
-                say(f"{work.name}: {row.name} is warm after {taken[row.name].warm['warmup_s']:.1f} s")
-            except Ended as ended:
-                _gone(processes, taken[row.name], str(ended), say)
-        steps = _steps(processes, work, effort)
-        for _ in range(effort.rounds):
+        processes.update((row.name, Process(work, row)) for row in rows)
+
+        def each(act: Callable[[Process, Taken], None]) -> None:
             for name, process in list(processes.items()):
                 try:
-                    taken[name].samples.append(process.ask("run", steps)["step_s"])
+                    act(process, taken[name])
                 except Ended as ended:
                     _gone(processes, taken[name], str(ended), say)
+
+        def warm(process: Process, row: Taken) -> None:
+            row.warm = process.ask("warm", effort.patience)
+            say(f"{work.name}: {row.row.name} is warm after {row.warm['warmup_s']:.1f} s")
+
+        each(_ready)
+        each(warm)
+        steps = _steps(processes, work, effort)
+        for _ in range(effort.rounds):
+            each(lambda process, row: row.samples.append(process.ask("run", steps)["step_s"]))
     finally:
         for process in processes.values():
             process.close()
     return taken, steps
+
+
+def _ready(process: Process, row: Taken) -> None:
+    process.hear()
 
 
 def _gone(processes: dict[str, Process], row: Taken, error: str, say: Any) -> None:

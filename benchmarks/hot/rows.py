@@ -78,6 +78,7 @@ GOALS = [
     Goal("cuda", "mini-gpt", "template", BASE, 1.0),
     Goal("cuda", "mini-gpt", "compiled", "torch-compile", 1.02),
     Goal("cuda", "adds", "compiled", BASE, 0.3),
+    Goal("cuda", "adds", "decorated", BASE, 0.3),
     Goal("cpu", "mlp", "template", BASE, 1.3),
     Goal("cpu", "mlp", "compiled", BASE, 1.0),
 ]

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-import gt
 from benchmarks.core import environment, results, tables
 from benchmarks.core.ranks import BAD_INPUT, BadInput
 from benchmarks.hot import rounds
@@ -47,18 +46,7 @@ def say(text: str) -> None:
 
 def _chosen(given: argparse.Namespace) -> list[Row]:
     """The baseline first, whether it was asked for or not."""
-    rows = [row for row in ROWS.values() if row.name in {BASE, *given.rows}]
-    if any(row.decorated for row in rows) and not has_compile():
-        say("notice: decorated is left out: this gt has no gt.compile")
-        rows = [row for row in rows if not row.decorated]
-    return rows
-
-
-def has_compile() -> bool:
-    try:
-        return callable(gt.compile)
-    except (AttributeError, NotImplementedError):
-        return False
+    return [row for row in ROWS.values() if row.name in {BASE, *given.rows}]
 
 
 def _effort(given: argparse.Namespace) -> rounds.Effort:
