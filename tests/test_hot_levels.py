@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -16,7 +17,7 @@ import gt
 from gt.nn import functional as F
 from gt.ops import OPS, sign
 from gt.testing import Cluster
-from gt.types import INT, TensorType, float32, int64
+from gt.types import FLOAT, INT, TensorType, float32, int64
 from gt.worker.engines import make_engine
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
@@ -25,6 +26,7 @@ from gt.worker.hot.track import HOT, REMAKES
 from tests.shadow import Shadow, client, wait_for_compiler
 
 ENGINE = make_engine("torch", "cpu")
+pytestmark = pytest.mark.timeout(400)  # compilers take their time
 
 
 @pytest.fixture(autouse=True)
@@ -210,6 +212,25 @@ def test_an_input_that_lies_otherwise() -> None:
         assert torch.equal(y, other)
 
 
+def test_inputs_that_lie_otherwise_when_it_is_ready(monkeypatch) -> None:
+    """Compiled in the background for one layout, it is not used for another."""
+    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
+    made, levels = scaled(), Levels(ENGINE, "auto")
+    for turn in range(HOT + 4):
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        if turn == HOT:
+            wait_for_compiler(levels)
+            x = torch.randn(4, 3).T
+        if turn == HOT + 1:
+            y = x.clone()
+            x = y.view(3, 4)
+        wanted = (x + 5) * 2
+        found = levels.run(made, [x, y], [5, 2], {})
+        assert (found is None) == (turn < HOT + 2)
+        found = by_steps(made, [x, y], [5, 2]) if found is None else found
+        assert torch.equal(found[0], wanted)
+
+
 # -- numbers -------------------------------------------------------------------------------
 
 
@@ -225,6 +246,19 @@ def test_a_constant_that_changes_after_all(capfd) -> None:
         assert torch.allclose(found[0], wanted)
     assert quick == [True] * 4 + [False] + [True] * 3
     assert capfd.readouterr().err == ""
+
+
+def test_minus_zero_is_another_constant() -> None:
+    t = TensorType((3,), float32)
+    made = piece(
+        ("mul", (t, FLOAT), (0, ~0), (1,), False, {}),
+        ("div", (t, t), (0, 1), (2,), False, {"rounding_mode": None}),
+        inputs=1, results=(2,), compile=True,
+    )  # fmt: skip
+    levels, x = Levels(ENGINE, "off"), torch.ones(3)
+    for n in (0.0, 0.0, -0.0, 0.0, -0.0):
+        found = levels.run(made, [x], [n], {}) or by_steps(made, [x], [n])
+        assert found[0].tolist() == [math.copysign(math.inf, n)] * 3
 
 
 def test_numbers_that_change_one_after_the_other_are_said(capfd, monkeypatch) -> None:
@@ -246,17 +280,30 @@ def test_numbers_that_change_one_after_the_other_are_said(capfd, monkeypatch) ->
     assert levels.stats()[0]["level"] == "template"
 
 
-def test_a_number_that_shapes_cannot_depend_on() -> None:
+def test_a_place_that_changes_is_written_to() -> None:
+    cluster, shadow = shadowed("all")
+    with client(cluster):
+        x = gt.zeros(10, 3)
+        shadow.begin()
+        for i in range(5):
+            x[i : i + 2] += 1.0
+            x[i, 1] = i
+            shadow.cut()
+    assert shadow.level() == ["compiled"]
+    assert shadow.quick >= 3
+
+
+def test_a_number_an_op_takes_as_a_constant_only() -> None:
     cluster, shadow = shadowed("all")
     with client(cluster):
         x = gt.zeros(10)
         shadow.begin()
         for i in range(4):
-            x[i : i + 2] += 1.0
-            y = x * 2
+            y = F.pad(x + 1, (1, 1), value=float(i))
             shadow.cut()
             del y
-    assert "changes" in shadow.levels.stats()[0]["reasons"][0]
+            shadow.cut()
+    assert "pad is called with changes" in shadow.levels.stats()[0]["reasons"][0]
 
 
 # -- failures ------------------------------------------------------------------------------

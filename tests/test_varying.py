@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, sign
 from gt.ops.varying import always, unfit, vary
 from gt.types import BYTES, Scalar
@@ -15,11 +16,6 @@ ENGINE = make_engine("torch", "cpu")
 CPU = torch.device("cpu")
 WITH_NUMBERS = [s for s in samples() if any(isinstance(x, int | float) for x in s.operands) and not OPS[s.op].effects]
 TOLERANCES = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
-#: ops that have numbers which can never change in a graph, and why
-CONSTANT = {
-    "put_view": "where it writes is a matter of addresses",
-    "view_backward": "as put_view",
-}
 
 
 def signed(sample: Sample, into: bool = False):
@@ -62,7 +58,19 @@ def test_a_number_in_memory_is_the_same_number(name: str) -> None:
     for sample in (s for s in WITH_NUMBERS if s.op == name):
         if BYTES not in signed(sample)[0].ins:
             tried += check(sample, into=False, compiled=False)
-    assert tried or name in CONSTANT or not OPS[name].common
+    assert tried or not OPS[name].common
+
+
+@pytest.mark.parametrize("name", ["put_view", "index_put", "masked_fill", "mul", "addcmul", "lerp"])
+def test_in_place(name: str) -> None:
+    tried = 0
+    for sample in (s for s in WITH_NUMBERS if s.op == name):
+        try:
+            signed(sample, into=True)
+        except (ShapeError, DTypeError):
+            continue
+        tried += check(sample, into=True, compiled=False)
+    assert tried
 
 
 STEPS = [s for s in samples() if s.op.endswith("_step")]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 from weakref import ref
 
-from gt.client import config, placing
+from gt.client import config, placing, sites
 from gt.client.emit import current, detached, lay_out
 from gt.client.signal import pulling
 from gt.client.tape import Edge, Leaf, Node, mode
@@ -116,7 +116,8 @@ def backward(
     session = next((x._cell.session for x in _listed(tensors)), None)
     if session is not None:
         session.cut_if_long()
-    with contextlib.closing(_walk(roots, keep, create_graph, set(wanted) if wanted is not None else None)) as found:
+    edges = set(wanted) if wanted is not None else None
+    with sites.held(), contextlib.closing(_walk(roots, keep, create_graph, edges)) as found:
         for edge, g in found:
             leaf = edge[0].tensor() if isinstance(edge[0], Leaf) else (wanted or {}).get(edge)
             if leaf is not None:

@@ -12,7 +12,7 @@ them out in one step each.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
@@ -97,6 +97,8 @@ class Fragments:
         #: what was sent already of the piece that is being emitted; None if that is too long to be one
         self.parts: list[list[Any]] | None = []
         self._sent = 0
+        #: the last submissions of it, whatever their length
+        self._last: deque[list[Any]] = deque(maxlen=8)
         #: the first id of the piece
         self.base = 1
         #: templates to be told
@@ -106,7 +108,8 @@ class Fragments:
         self.told: dict[int, Fragment] = {}
         #: words after which a loop without cuts comes round, if it is known
         self.rhythm = 0
-        self._next_look = 2 * BATCH
+        #: a program that is cut now and then is looked at for a period only if that may be too far away
+        self._first_look = self._next_look = 2 * BATCH
 
     # -- while a piece is emitted ----------------------------------------------------------
 
@@ -129,6 +132,7 @@ class Fragments:
     def sent(self, stream: list[Any]) -> None:
         """These words were sent as they are, before the piece was at its end."""
         self._sent += len(stream)
+        self._last.append(stream)
         if self.parts is not None and self.enabled:
             self.parts.append(stream)
             if self._sent > MAX_FRAGMENT:
@@ -153,11 +157,17 @@ class Fragments:
         forgotten, self._forgotten = self._forgotten, []
         return forgotten + found, length
 
+    def at_a_cut(self) -> None:
+        """The program itself says where it comes round."""
+        self.rhythm = 0
+        self._first_look = MAX_FRAGMENT // 2
+
     def begin(self, base: int) -> None:
         """A new piece begins; its first id is none before ``base``."""
         self.base = base
         self.parts, self._sent = [], 0
-        self._next_look = 2 * BATCH
+        self._last.clear()
+        self._next_look = self._first_look
 
     def _learn(self, words: list[Any], compile: bool) -> Template | None:
         """Seen for the first time it is kept; for the second, it becomes a template."""
@@ -245,10 +255,10 @@ class Fragments:
 
     def look_for_rhythm(self) -> int:
         """The words after which what was sent comes round, if it does."""
-        if self.parts is None or self._sent < self._next_look:
+        if not self._last or self._sent < self._next_look or not self.enabled:
             return 0
         self._next_look = 2 * self._sent
-        words = [word for part in self.parts[-8:] for word in part]
+        words = [word for part in self._last for word in part]
         starts = self._instructions(words)
         if starts is None:
             return 0

@@ -24,6 +24,8 @@ from gt.errors import GtError
 from gt.wire.codec import encode
 from gt.wire.messages import MAX_FRAGMENT, MAX_WORDS, WINDOW, Submit
 
+#: Words that are sent along with a fragment as they are.
+FEW = 64
 #: Where the ids begin of what is made by fragments that are run by their number alone.
 FAR = 1 << 36
 #: The most tensors freed at once: what is emitted between two submissions fits into one (`MAX_WORDS`).
@@ -81,9 +83,10 @@ class Sending(Codes):
 
     def run(self, words: Callable[[int], list[Any]], made: int, weight: int) -> int:
         """Send the words that run a fragment, given the first id of what it makes; that id."""
-        if self.words or self.dropped:
+        if len(self.words) > FEW:
             self.cut()
         with self._flushing:
+            self.free()
             first, self._far = self._far, self._far + made
             emitted = words(first)
             self._owed += max(0, weight - len(emitted))
@@ -124,7 +127,7 @@ class Sending(Codes):
         """The program comes round here; ``rest`` are words that go out with what was emitted, and are no part of it."""
         if self.fragments.enabled and self.recorder is None:
             self.limit = self.batch
-            self.fragments.rhythm = 0
+            self.fragments.at_a_cut()
             self._cut(rest)
         elif rest:
             self.extend(rest)

@@ -6,8 +6,11 @@ the instruction, and comes back with its error.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from types import CodeType, FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -21,8 +24,29 @@ _places: list[tuple[CodeType | None, int]] = [(None, 0)]
 _inside: list[CodeType] = []
 
 
+class _Held(threading.local):
+    number = 0
+
+
+_held = _Held()
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """All that is emitted inside was asked for by the line that led here: it is looked for once."""
+    before = _held.number
+    if not before:
+        _held.number = here()
+    try:
+        yield
+    finally:
+        _held.number = before
+
+
 def here() -> int:
     """The number of the innermost place outside GT that led to this call."""
+    if _held.number:
+        return _held.number
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         key = id(frame.f_code), frame.f_lasti
@@ -37,7 +61,7 @@ def here() -> int:
 
 def _number(key: tuple[int, int], frame: FrameType) -> int:
     code = frame.f_code
-    if code.co_filename.startswith(_PACKAGE):
+    if code.co_filename.startswith(_PACKAGE) or code.co_filename == contextlib.__file__:
         _inside.append(code)
         _known[key] = 0
         return 0

@@ -14,6 +14,7 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 from gt.ops import philox
+from gt.ops.index import _fitting, _viewed
 from gt.ops.optim import _same_strides, alone
 from gt.ops.signature import Signature
 from gt.types import BYTES, FLOAT, Scalar
@@ -207,23 +208,61 @@ def _counted(signature: Signature, device: Any) -> Any:
 
 
 def _sliced(signature: Signature, device: Any) -> Any:
+    items = dict(signature.attrs)["items"]
+    return lambda x, *starts: _picked_at(x, starts, items)
+
+
+def _picked_at(x: Any, starts: Numbers, items: tuple[Any, ...]) -> Any:
     """What lies at a place that changes is picked, not viewed."""
     import torch
 
-    items = [item for item in dict(signature.attrs)["items"] if item[0] != "n"]
-    shape = signature.outs[0].shape
+    at, dim, sizes = iter(starts), 0, []
+    for kind, *rest in items:
+        if kind == "n":
+            sizes.append(1)
+            continue
+        (length, step), start = rest or (1, 1), next(at)
+        if isinstance(start, torch.Tensor):
+            x = torch.index_select(x, dim, torch.arange(0, length * step, step, device=x.device) + start)
+        else:
+            x = x[(slice(None),) * dim + (slice(start, start + length * step, step),)]
+        dim += 1
+        sizes += [length] if kind == "s" else []
+    return x.reshape(sizes)
 
-    def run(x: Any, *starts: Any) -> Any:
-        for dim, (item, start) in enumerate(zip(items, starts, strict=True)):
-            length, step = item[1:] if item[0] == "s" else (1, 1)
-            if isinstance(start, torch.Tensor):
-                at = torch.arange(0, length * step, step, device=x.device) + start
-                x = torch.index_select(x, dim, at)
-            else:
-                x = x[(slice(None),) * dim + (slice(start, start + length * step, step),)]
-        return x.reshape(shape)
+
+def _put(signature: Signature, device: Any) -> Any:
+    """Written element by element, where the views of the base's own positions say."""
+    chain = dict(signature.attrs)["chain"]
+
+    def run(base: Any, value: Any, *starts: Any) -> Any:
+        whole = (
+            base if signature.into and base.is_contiguous() else base.clone(memory_format=_dtype("contiguous_format"))
+        )
+        _write(whole, value, starts, chain)
+        return whole if whole is base or not signature.into else base.copy_(whole)
 
     return run
+
+
+def _put_back(signature: Signature, device: Any) -> Any:
+    chain, shape = (dict(signature.attrs)[k] for k in ("chain", "shape"))
+    return lambda g, *starts: _write(g.new_zeros(shape), g, starts, chain)
+
+
+def _write(whole: Any, value: Any, starts: Numbers, chain: Any) -> Any:
+    import torch
+
+    def step(via: Any, x: Any, at: Numbers, attrs: dict[str, Any]) -> Any:
+        return _picked_at(x, at, **attrs) if at else (via.torch or via.kernel)(torch, x, **attrs)
+
+    places = _viewed(torch.arange(whole.numel(), device=whole.device).view(whole.shape), starts, chain, step)
+    if isinstance(value, torch.Tensor):
+        value = _fitting(value.to(whole.dtype), places.ndim).expand(places.shape).reshape(-1)
+    else:
+        value = whole.new_full((), value)
+    torch.ops.aten.index_put_(whole.view(-1), [places.reshape(-1)], value)
+    return whole
 
 
 def _drawing(signature: Signature, device: Any) -> Any:
@@ -250,6 +289,8 @@ _RULES: dict[str, Rule] = {
     "index_put": _as_is,
     "arange": _counted,
     "slice": _sliced,
+    "put_view": _put,
+    "view_backward": _put_back,
 }
 
 

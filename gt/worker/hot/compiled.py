@@ -6,10 +6,12 @@ piece frees are none of the graph's results; what it writes in place is written 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +25,8 @@ from gt.worker.hot.program import Program, Unfit, by_steps
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 #: of a device's free memory, what a trial may take up
 TRIAL_SHARE = 0.25
+#: torch's tracer can be used by one thread at a time
+_tracing = threading.Lock()
 
 
 @dataclass
@@ -31,6 +35,8 @@ class Compiled:
     call: Callable[..., Any]
     #: result -> with which inputs and other results it shares memory when run by steps
     expected: list[set[int]]
+    #: how the inputs lie that it was made for
+    strides: list[tuple[int, ...]]
     seconds: float
     #: has it been run?
     warm: bool = False
@@ -53,9 +59,9 @@ class Compiled:
 def build(program: Program, inputs: list[Any]) -> Compiled:
     """``inputs`` are looked at, never read: any tensors that lie as the real ones do."""
     began = time.monotonic()
-    with torch.no_grad(), _quiet():
+    with _tracing, torch.no_grad(), _quiet():
         call, expected = _compile(program, inputs)
-    return Compiled(program, call, expected, time.monotonic() - began)
+    return Compiled(program, call, expected, [x.stride() for x in inputs], time.monotonic() - began)
 
 
 def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
@@ -167,6 +173,23 @@ def trial(piece: Piece, compiled: Compiled, inputs: list[Any], numbers: list[Any
                 _time(lambda: by_steps(piece, inputs, numbers), inputs),
                 _time(lambda: compiled(others, *kept), inputs),
             )
+
+
+@contextlib.contextmanager
+def no_waits(device: Any) -> Iterator[None]:
+    """What waits for a GPU raises: in the capture of a graph it must not, and there it would do harm.
+
+    For the worker's thread: whatever waits in others meanwhile raises too.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with _quiet():  # torch warns of it
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def _where(piece: Piece, i: int) -> str:

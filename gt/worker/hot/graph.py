@@ -43,9 +43,14 @@ class CudaGraphs:
         """The results, and what computes them anew where the ``operands`` lie: it does not hold them."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         self._side.wait_stream(current)
-        # another thread may compile meanwhile: its calls are none of this capture's business
-        with torch.no_grad(), torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
-            made = run(operands)
+        try:
+            # another thread may compile meanwhile: its calls are none of this capture's business
+            with torch.no_grad(), torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
+                made = run(operands)
+        except BaseException:  # torch leaves its stream as it was in the capture, and that one is of no more use
+            torch.cuda.set_stream(current)
+            self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            raise
         current.wait_stream(self._side)
         return made, graph.replay
 

@@ -65,7 +65,7 @@ class Program:
             return Call(_bound(step, values), slots, (), step.results, done, signature.into)
         made = vary(signature, values, frozenset(changing), self.device, compiled)
         if made is None:
-            raise Unfit(f"a number {signature.op.name} is called with changes, and its result's shape or code with it")
+            raise Unfit(f"a number {signature.op.name} is called with changes, which its kernel takes as a constant")
         # what the call makes of its other numbers is a constant of it, unless it asks for them all
         taken = made.derive(values)
         if len(changing) < len(at):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import copysign
 from typing import Any
 
 from gt.worker.hot.compiled import Compiled, cells
@@ -17,13 +18,19 @@ class Fixed:
 
     def __init__(self, program: Program) -> None:
         self._at, self._values = program.fixed_at, program.fixed
+        #: for Python -0.0 is 0.0, but not for whoever divides by it
+        self._zeros = [k for k, n in zip(self._at, self._values, strict=True) if isinstance(n, float) and n == 0]
+        self._signs = [copysign(1, n) for n in self._values if isinstance(n, float) and n == 0]
 
     def hold(self, numbers: list[Any]) -> bool:
+        if self._zeros and [copysign(1, numbers[k]) for k in self._zeros] != self._signs:
+            return False
         return not self._at or [numbers[k] for k in self._at] == self._values
 
     def others(self, numbers: list[Any]) -> set[int]:
         """Those that are not what they were."""
-        return {k for k, value in zip(self._at, self._values, strict=True) if numbers[k] != value}
+        turned = {k for k, sign in zip(self._zeros, self._signs, strict=True) if copysign(1, numbers[k]) != sign}
+        return turned | {k for k, value in zip(self._at, self._values, strict=True) if numbers[k] != value}
 
 
 class Runner:

@@ -16,12 +16,12 @@ import torch
 
 from gt.say import warn
 from gt.worker.engines import Engine
-from gt.worker.hot.compiled import Compiled, cells, snapshot
+from gt.worker.hot.compiled import Compiled, cells, no_waits, snapshot
 from gt.worker.hot.compiler import Shared, Work, line
 from gt.worker.hot.graph import Graph
 from gt.worker.hot.guard import shares_written
 from gt.worker.hot.piece import Piece, title
-from gt.worker.hot.program import Program, mutated
+from gt.worker.hot.program import Program, Unfit, mutated
 from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Runner
 from gt.worker.space import DeviceBroken
 
@@ -63,7 +63,9 @@ class Track:
         self.device = torch.device(engine.device)
         self.on_gpu = shared.graphs is not None
         self.watch = Watch(piece)
-        self.runs = self.fast = self.remakes = self.errors = self.odd = 0
+        #: runs in all, and since it was last made anew
+        self.runs = self.since = 0
+        self.fast = self.remakes = self.errors = self.odd = 0
         self.active: Graph | Runner | None = None
         self.job: Future[Compiled] | None = None
         #: compiled, but not yet the way it is run
@@ -84,6 +86,7 @@ class Track:
 
     def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | None:
         self.runs += 1
+        self.since += 1
         if self.job is not None and self.job.done():
             self._take()
         if self.ready is not None:
@@ -101,10 +104,10 @@ class Track:
                 self._swap(inputs)
             if self.active is not None:
                 return self._fast(self.active, inputs, numbers, store)
-        elif self.runs >= HOT:
+        elif self.since >= HOT:
             if self.on_gpu and not self.graphed:
                 self._graph(inputs, numbers)
-            if self.job is None:
+            if self.job is None and self.ready is None:
                 self._begin(inputs, numbers, wait=False)
         return None
 
@@ -122,7 +125,10 @@ class Track:
             self.odd = 0
             return made
         if made is not HELD:
-            self._missed(str(made), inputs, numbers)
+            if made == NUMBERS:
+                self.watch.note(inputs, numbers)
+                self.watch.varying.update(active.fixed.others(numbers))
+            self._missed(str(made))
         return None
 
     def _timed(self, active: Any, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> Any:
@@ -140,26 +146,26 @@ class Track:
 
     # -- what did not hold ---------------------------------------------------------------
 
-    def _missed(self, why: str, inputs: list[Any], numbers: list[Any]) -> None:
+    def _missed(self, why: str) -> None:
         if why == LAYOUT:
             self.odd += 1
             if self.odd < ODD_LAYOUTS:
                 return
-        if why == NUMBERS:
-            assert self.active is not None
-            self.watch.note(inputs, numbers)
-            self.watch.varying.update(self.active.fixed.others(numbers))
         self._drop()
         self.remakes += 1
         if self.remakes > REMAKES:
             said = "its numbers" if why == NUMBERS else "where its inputs lie"
             self.end(f"compiled {self.remakes} times, and {said} changed again")
         elif not self.at_once:
-            self.runs = max(0, HOT - 2)
+            self.since = HOT // 2
 
     def _alive(self, error: Exception) -> None:
+        """An error of a capture reads like one of the device's: but then the device goes on."""
         if self.engine.is_broken(error):
-            raise DeviceBroken(line(error)) from error
+            try:
+                torch.zeros(1, device=self.device).item()
+            except Exception:
+                raise DeviceBroken(line(error)) from error
 
     def _wrong(self, error: Exception) -> None:
         self.errors += 1
@@ -191,8 +197,12 @@ class Track:
         try:
             self.graphed = True
             program = Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled=False)
-            if (copies := snapshot(inputs)) is not None:
-                program(copies, *cells(program, numbers))  # kernels are loaded in their first run, before a capture
+            copies, kept = snapshot(inputs), cells(program, numbers)
+            if copies is None:
+                raise Unfit("there is no room for a trial")
+            with no_waits(self.device):
+                program(copies, *kept)  # kernels are loaded in their first run, before a capture
+            del copies
             self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.capture)
             self._tell("a graph of")
         except Exception as error:
@@ -252,6 +262,9 @@ class Track:
         """From the next call on: that is, from this one."""
         compiled = self.ready
         assert compiled is not None
+        if [x.stride() for x in inputs] != compiled.strides or shares_written(inputs, compiled.program.mutated):
+            self._missed(LAYOUT)  # it was made for others
+            return
         if not self.on_gpu:
             self._activate(Runner(compiled, inputs))
         elif not compiled.warm:  # kernels are loaded in the first run, and none may be in a capture
