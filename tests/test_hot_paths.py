@@ -13,7 +13,7 @@ from gt.dispatcher import batching
 from gt.dispatcher.actions import Send, SendAll
 from gt.errors import ConfigError
 from gt.testing import Cluster
-from gt.wire.messages import Execute
+from gt.wire.messages import FETCH, Execute
 from tests.processes import ROOT, Process, script
 from tests.test_templates import loop, outcome
 
@@ -153,9 +153,18 @@ def test_no_message_has_more_instructions(batch):
         for _ in range(10):
             y = y + x
         assert y.tolist() == [11.0] * 3
-    adds = [len([word for word in stream if word == stream[0]]) for stream in cluster.streams if len(stream) >= 5]
-    assert max(len(stream) for stream in cluster.streams) <= 6 * batch
-    assert sum(adds) >= 10
+        widths = {code: shape.width for code, shape in session.shapes.items()} | {FETCH: 3}
+    counts = [instructions(stream, widths) for stream in cluster.streams]
+    assert max(counts) == batch
+    assert sum(counts) == 12  # one that makes x, ten that add, and the read
+
+
+def instructions(stream, widths):
+    i = count = 0
+    while i < len(stream):
+        count += stream[i] >= 0
+        i += 1 if stream[i] < 0 else widths[stream[i]]
+    return count
 
 
 def test_a_fragment_counts_as_one():
