@@ -29,10 +29,17 @@ SHORTEST = 12
 LONG = 1024
 #: Templates, and pieces seen once, that are kept; and words of all the latter.
 TEMPLATES, ONCE, ONCE_WORDS = 128, 64, 1 << 17
+#: Codes at its beginning that a piece is looked for by.
+FIRST = 4
 #: How often the background thread waits for the rest of what may be known before it sends the words as they are.
 PATIENCE = 25
 #: Instructions looked at for a period; repetitions, and instructions in all of them, it takes to believe in one.
 WINDOW, REPEATS, CERTAIN = 1024, 3, 24
+
+
+#: the first few codes of a piece; its length and those
+Codes = tuple[int, ...]
+Key = tuple[int, Codes]
 
 
 def _taking(places: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
@@ -86,14 +93,14 @@ class Fragments:
         self.enabled = os.environ.get("GT_TEMPLATES", "1") not in ("", "0")
         self._shapes = shapes
         self._next = 1
-        #: (length, first code) -> those there are
-        self._known: dict[tuple[int, int], list[Template]] = {}
+        #: (length, first codes) -> those there are
+        self._known: dict[Key, list[Template]] = {}
         self._recent: OrderedDict[int, Template] = OrderedDict()
-        #: (length, first code) -> words, base: seen once
-        self._once: OrderedDict[tuple[int, int], tuple[list[Any], int]] = OrderedDict()
+        #: (length, first codes) -> words, as they were sent, and base: seen once
+        self._once: OrderedDict[Key, tuple[list[list[Any]], int]] = OrderedDict()
         self._once_words = 0
-        #: first code -> the longest of what begins with it
-        self._longest: dict[int, int] = {}
+        #: first codes, or the first alone -> the longest of what begins with them
+        self._longest: dict[Codes, int] = {}
         #: what was sent already of the piece that is being emitted; None if that is too long to be one
         self.parts: list[list[Any]] | None = []
         self._sent = 0
@@ -115,9 +122,10 @@ class Fragments:
 
     def expected(self, words: list[Any]) -> int:
         """How many words these may yet become, if they begin as something known; else 0."""
-        if self._sent or not self.enabled:
+        if self._sent or not self.enabled or not self._longest:
             return 0
-        return self._longest.get(_first(words), 0)
+        codes = self._first(words)
+        return self._longest.get(codes if len(codes) == FIRST else codes[:1], 0)
 
     @property
     def empty(self) -> bool:
@@ -126,7 +134,7 @@ class Fragments:
 
     def matches(self, words: list[Any]) -> bool:
         """Are these words something known, to the last of them?"""
-        known = self._known.get((len(words), _first(words)), ())
+        known = self._known.get((len(words), self._first(words)), ())
         return any(template.match(words, self.base) is not None for template in known)
 
     def sent(self, stream: list[Any]) -> None:
@@ -146,8 +154,7 @@ class Fragments:
         if self._sent or length < SHORTEST or length > MAX_FRAGMENT:
             self._learn(words, compile)
             return None
-        key = length, _first(words)
-        for template in self._known.get(key, ()):
+        for template in self._known.get((length, self._first(words)), ()):
             if template.compile == compile and (found := template.match(words, self.base)) is not None:
                 self._recent.move_to_end(template.number)
                 return found, length
@@ -173,26 +180,28 @@ class Fragments:
         """Seen for the first time it is kept; for the second, it becomes a template."""
         if self.parts is None or self._sent + len(words) > MAX_FRAGMENT:
             return None
-        whole = [*(word for part in self.parts for word in part), *words] if self.parts else words[:]
-        key = len(whole), _first(whole)
-        if len(whole) < SHORTEST or (self._sent and any(t.compile == compile for t in self._known.get(key, ()))):
+        length, whole = self._sent + len(words), [*self.parts, words]
+        if length < SHORTEST:
+            return None
+        key = length, self._first(whole[0])
+        if self._sent and any(t.compile == compile for t in self._known.get(key, ())):
             return None
         before = self._once.pop(key, None)
         if before is not None:
-            self._once_words -= len(whole)
-            made = self._template(whole, before, compile)
+            self._once_words -= length
+            made = self._template(_joined(whole), (_joined(before[0]), before[1]), compile, key)
             if made is not None:
                 return made
         self._once[key] = whole, self.base
-        self._once_words += len(whole)
-        self._longest[key[1]] = max(key[0], self._longest.get(key[1], 0))
+        self._once_words += length
+        self._lengthen(key)
         while len(self._once) > ONCE or self._once_words > ONCE_WORDS:
             old, _ = self._once.popitem(last=False)
             self._once_words -= old[0]
             self._shorten(old[1])
         return None
 
-    def _template(self, words: list[Any], before: tuple[list[Any], int], compile: bool) -> Template | None:
+    def _template(self, words: list[Any], before: tuple[list[Any], int], compile: bool, key: Key) -> Template | None:
         try:
             found, old = sort(words, self._shapes, self.base), sort(before[0], self._shapes, before[1])
         except (NoFragment, IndexError, TypeError):
@@ -203,10 +212,9 @@ class Fragments:
         if template.match(words, self.base) is None:
             return None
         self._next += 1
-        key = len(words), _first(words)
         self._known.setdefault(key, []).insert(0, template)
         self._recent[template.number] = template
-        self._longest[key[1]] = max(key[0], self._longest.get(key[1], 0))
+        self._lengthen(key)
         self.news.append(template.fragment)
         self.told[template.number] = template.fragment
         if len(self._recent) > TEMPLATES:
@@ -233,12 +241,34 @@ class Fragments:
             self.told = kept | {number: t.fragment for number, t in self._recent.items()}
         self._shorten(key[1])
 
-    def _shorten(self, first: int) -> None:
-        lengths = [n for n, code in (*self._known, *self._once) if code == first]
-        if lengths:
-            self._longest[first] = max(lengths)
-        else:
-            self._longest.pop(first, None)
+    def _lengthen(self, key: Key) -> None:
+        length, codes = key
+        for first in (codes, codes[:1]):
+            self._longest[first] = max(length, self._longest.get(first, 0))
+
+    def _shorten(self, codes: Codes) -> None:
+        for first in (codes, codes[:1]):
+            lengths = [n for n, others in (*self._known, *self._once) if others[: len(first)] == first]
+            if lengths:
+                self._longest[first] = max(lengths)
+            else:
+                self._longest.pop(first, None)
+
+    def _first(self, words: list[Any]) -> Codes:
+        """The first few codes; frees among them come and go."""
+        found: list[int] = []
+        i, end = 0, len(words)
+        while i < end and len(found) < FIRST:
+            word = words[i]
+            if word < 0:
+                i += 1
+                continue
+            found.append(word)
+            shape = self._shapes.get(word)
+            if shape is None:
+                break
+            i += shape.width
+        return tuple(found)
 
     def clear(self) -> None:
         """The codes they are made of mean nothing any more."""
@@ -286,12 +316,8 @@ class Fragments:
         return starts if i == end and len(starts) > 2 * REPEATS else None
 
 
-def _first(words: list[Any]) -> int:
-    """The first code; frees before it come and go."""
-    for word in words:
-        if word >= 0:
-            return int(word)
-    return 0
+def _joined(parts: list[list[Any]]) -> list[Any]:
+    return parts[0] if len(parts) == 1 else [word for part in parts for word in part]
 
 
 def _period(names: list[int]) -> int:
