@@ -167,3 +167,9 @@ def test_the_same_bits_on_or_off(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_same_bits_on_several_workers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = 2 + seed % 3
     assert played(seed, workers, 1, monkeypatch, True) == played(seed, workers, 1, monkeypatch, False)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_same_bits_with_several_clients(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, clients = 1 + seed % 2, 2 + seed % 2
+    assert played(seed, workers, clients, monkeypatch, True) == played(seed, workers, clients, monkeypatch, False)
