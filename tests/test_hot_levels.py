@@ -19,6 +19,7 @@ from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import FLOAT, INT, TensorType, float32, int64
 from gt.worker.engines import make_engine
+from gt.worker.hot.compiled import Compiled
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
 from gt.worker.hot.program import by_steps, mutated
@@ -475,3 +476,35 @@ def test_a_second_process_compiles_nothing(tmp_path) -> None:
     assert [hits for _, hits in told] == [0, 1]
     assert told[1][0] < told[0][0]
     assert os.listdir(tmp_path) == ["compile"]
+
+
+def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
+    """What it writes is a failure then: written twice it would be a wrong number."""
+    monkeypatch.setenv("GT_TEMPLATES", "1")
+    cluster = Cluster()
+    (worker,) = cluster.workers.values()
+    worker.levels = Levels(ENGINE, "all")
+    fails = [False]
+    call = Compiled.__call__
+
+    def failing(self, inputs, floats, ints):
+        made = call(self, inputs, floats, ints)
+        if fails[0]:
+            raise RuntimeError("in the middle of it")
+        return made
+
+    monkeypatch.setattr(Compiled, "__call__", failing)
+    with cluster.client():
+        total, other = gt.zeros(3), gt.ones(3)
+        for k in range(5):
+            fails[0] = k == 4
+            total += other
+            y = (total * 2).tanh() + other * 3
+            gt.step()
+            cluster.settle()
+        with pytest.raises(gt.RemoteError, match="in the middle of it"):
+            total.numpy()
+        with pytest.raises(gt.RemoteError, match="in the middle of it"):
+            y.numpy()
+        assert other.numpy().tolist() == [1, 1, 1]
+        assert any(told["level"] == "compiled" for told in worker.levels.stats())

@@ -9,6 +9,7 @@ from gt.ops import Signature
 from gt.wire.messages import Execute
 from gt.worker.fragments import Part, Program, Stopped
 from gt.worker.hot.levels import Levels
+from gt.worker.hot.piece import Halfway
 from gt.worker.space import ODD, Space
 
 
@@ -34,6 +35,10 @@ class Replaying:
     def _failed(
         self, space: Space, client: int, signature: Signature, stream: list[Any], i: int, error: Exception
     ) -> None: ...
+
+    def count_hot(self, count: int) -> None:
+        self.instructions += count
+        self.hot += count
 
     def forget(self, space: Space, number: int) -> None:
         program = space.fragments.pop(number, None)
@@ -72,7 +77,8 @@ class Replaying:
         self, space: Space, m: Execute, program: Program, part: Part, names: list[int], numbers: list[Any]
     ) -> bool:
         """Run a piece. Must it wait for an operand?"""
-        store = space.store
+        store, piece = space.store, part.piece
+        assert piece is not None
         ids = [names[slot] for slot in part.inputs]
         if space.odd or space.sent:
             if not all(self._landed(space, id) for id in ids) or (part.writes and not self._quiet(space)):
@@ -81,31 +87,57 @@ class Replaying:
                 return self._by_word(space, m, program, names, numbers, part.first, part.last)
         for slot in part.ahead:
             space.drop(names[slot])
-        assert part.piece is not None
-        count = len(part.piece.steps)
         try:
             registers = [store[id] for id in ids]
         except KeyError:  # it names what is not there: let that be told as it always is
             return self._by_word(space, m, program, names, numbers, part.first, part.last)
         taken = [numbers[k] for k in part.numbers]
         part.runs += 1
-        made = self.levels.run(part.piece, registers, taken, store)
+        try:
+            made = self.levels.run(piece, registers, taken, store)
+        except Halfway as halfway:
+            self._halfway(space, m, program, part, names, numbers, halfway)
+            return False
         if made is not None:
             for register in part.freed:
                 space.drop(ids[register])
         else:
-            registers += [None] * (part.piece.slots - part.piece.inputs)
+            registers += [None] * (piece.slots - piece.inputs)
             try:
                 part.run(registers, taken, ids, store)
             except Stopped as stopped:
                 self._stopped(space, m, program, part, names, numbers, registers, stopped)
                 return False
-            made = [registers[register] for register in part.piece.results]
+            made = [registers[register] for register in piece.results]
         for slot, value in zip(part.results, made, strict=True):
             space.put(names[slot], value)
-        self.instructions += count
-        self.hot += count
+        self.count_hot(len(piece.steps))
         return False
+
+    def _halfway(
+        self,
+        space: Space,
+        m: Execute,
+        program: Program,
+        part: Part,
+        names: list[int],
+        numbers: list[Any],
+        halfway: Halfway,
+    ) -> None:
+        """What it makes, and all that it writes, is a failure: nobody knows how far it came."""
+        writing = [k for k in range(part.first, part.last) if self._writes(space, program, k)]
+        words = program.form.expand(names, numbers, writing[0], writing[0] + 1)
+        self._failed(space, m.client, space.codes[words[0]].signature, words, 0, halfway.error)
+        failure = space.store[words[2]]
+        written = [slot for k in writing for slot in program.form.instructions[k].outs]
+        for slot in (*written, *part.results):
+            space.put(names[slot], failure)
+        for register in part.freed:
+            space.drop(names[part.inputs[register]])
+
+    def _writes(self, space: Space, program: Program, k: int) -> bool:
+        one = program.form.instructions[k]
+        return one.code >= 0 and bool(space.codes[one.code].signature.into)
 
     def _stopped(
         self,

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from gt.worker.hot.guard import Guard, address, spread
+from gt.worker.hot.piece import Halfway
 from gt.worker.hot.program import Program, Unfit
 from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Fixed
 
@@ -140,10 +141,15 @@ class Graph:
         if self._at:
             given = [inputs[i] for i in self._at]
             torch._foreach_copy_(self._buffers, [spread(x) for x in given] if self._repeated else given)
-        self._replay()
-        for k in self._back:
-            inputs[self._at[k]].copy_(self._buffers[k])
-        return outputs.take(inputs)
+        try:
+            self._replay()
+            for k in self._back:
+                inputs[self._at[k]].copy_(self._buffers[k])
+            return outputs.take(inputs)
+        except Exception as error:
+            if self.program.mutated:
+                raise Halfway(error) from None
+            raise
 
     def close(self) -> None:
         self._outputs, self._replay = None, lambda: None

@@ -37,6 +37,14 @@ class Piece:
     compile: bool = False
 
 
+class Halfway(Exception):
+    """A piece failed that may have written some of its inputs: to run it again would write them twice."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def title(piece: Piece) -> str:
     """How messages call it."""
     names = [step.signature.op.name for step in piece.steps]

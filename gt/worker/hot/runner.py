@@ -7,6 +7,7 @@ from typing import Any
 
 from gt.worker.hot.compiled import Compiled, cells
 from gt.worker.hot.guard import Guard
+from gt.worker.hot.piece import Halfway
 from gt.worker.hot.program import Program
 
 #: why a run did not take place: what is constant in it was another number; it lies otherwise; somebody holds a result
@@ -52,7 +53,12 @@ class Runner:
         program = self._compiled.program
         if self._kept is None or program.count:
             self._kept = cells(program, numbers)
-        return self._compiled(inputs, *self._kept)
+        try:
+            return self._compiled(inputs, *self._kept)
+        except Exception as error:
+            if program.mutated:
+                raise Halfway(error) from None
+            raise
 
     def close(self) -> None:
         pass

@@ -20,7 +20,7 @@ from gt.worker.hot.compiled import Compiled, cells, no_waits, snapshot
 from gt.worker.hot.compiler import Shared, Work, line
 from gt.worker.hot.graph import Graph
 from gt.worker.hot.guard import shares_written
-from gt.worker.hot.piece import Piece, title
+from gt.worker.hot.piece import Halfway, Piece, title
 from gt.worker.hot.program import Program, Unfit, mutated
 from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Runner
 from gt.worker.space import DeviceBroken
@@ -116,6 +116,10 @@ class Track:
     ) -> list[Any] | None:
         try:
             made = active.run(inputs, numbers, store) if self.fast != 2 else self._timed(active, inputs, numbers, store)
+        except Halfway as halfway:
+            self._alive(halfway.error)
+            self._wrong(halfway.error)
+            raise
         except Exception as error:
             self._alive(error)
             self._wrong(error)
