@@ -12,16 +12,15 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from gt.dispatcher.carrying import bring, free, leave, move, overwritten, relay
 from gt.dispatcher.layouts import Held, Layout, Lost, Where
-from gt.dispatcher.moves import route
 from gt.dispatcher.plan import Ground, Plan, plan
 from gt.dispatcher.replay import find, forget, learn, passed_on, repeat
 from gt.dispatcher.segments import Forwarded, Workers
 from gt.dispatcher.state import Client, Coded
 from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD
-from gt.types import TensorType
-from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FORGET, LEAVE, READ, RESET, RUN, Blocks
+from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FORGET, READ, RESET, RUN, Blocks
 
 #: What goes wrong when a stream is read that is none.
 NONSENSE = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -90,7 +89,7 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
                 if where is not None:
                     done.add(where, stream[begin:i], left - budget)
                     where = None
-                _free(client, -code, result, done)
+                free(client, -code, result, done)
                 i += 1
                 continue
             if made:
@@ -177,13 +176,14 @@ def _planned(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: i
     segment = done.segment(chosen.workers)
     segment.words += words
     segment.cost += chosen.cost
-    tensors = client.tensors
+    tensors, copies = client.tensors, client.copies
     for id, layout in zip(outs, chosen.outs, strict=True):
-        if id in tensors:
-            _overwritten(client, id, tensors[id], layout, done)
-        tensors[id] = layout
+        if (before := tensors.get(id)) is not layout or id in copies:
+            if before is not None:
+                overwritten(client, id, before, layout, done)
+            tensors[id] = layout
     for number, target, t in chosen.after:
-        _relay(client, outs[number], site, chosen.outs[number], target, t, done)
+        relay(client, outs[number], site, chosen.outs[number], target, t, done)
     _remember(client, chosen, outs)
     for id, layout in temporary:
         done.segment(layout.workers).words.append(-id)
@@ -199,12 +199,12 @@ def _bring_all(
     for offset, source, target, t in chosen.moves:
         if offset >= chosen.targets:
             alone = ids.count(words[offset]) == 1
-            words[offset] = _bring(client, words[offset], site, source, target, t, done, temporary, alone)
+            words[offset] = bring(client, words[offset], site, source, target, t, done, temporary, alone)
     for offset, source, target, t in chosen.moves:
         if offset < chosen.targets:
             # copies made before are still read by this instruction, and go after it
-            _move(client, words[offset], site, source, target, t, done, words[offset])
-            _leave(words[offset], source, target, done)
+            move(client, words[offset], site, source, target, t, done, words[offset])
+            leave(words[offset], source, target, done)
             client.tensors[words[offset]] = target
     return temporary
 
@@ -231,104 +231,6 @@ def _lost_blob(client: Client, coded: Coded, words: list[Any], result: Where | N
         if lost is not None and isinstance(where, Layout):
             done.segment(where.workers).words += (DISCARD, transfer)
     return lost
-
-
-def _overwritten(client: Client, id: int, before: Where, after: Layout, done: Forwarded) -> None:
-    """A tensor gets a new value: its copies are out of date, and where it lay it lies no more."""
-    for target, copy in client.copies.pop(id, {}).items():
-        done.segment(target.workers).words.append(-copy)
-    layout = before.home if isinstance(before, Held) else before
-    if isinstance(layout, Layout):
-        _leave(id, layout, after, done)
-
-
-def _leave(id: int, before: Layout, after: Layout, done: Forwarded) -> None:
-    """Who has it no more is told so."""
-    if before.mesh is after.mesh:
-        return
-    left = tuple(w for w in before.workers if w not in after.mesh.places)
-    if left:
-        done.segment(left).words.append(-id)
-
-
-def _bring(
-    client: Client,
-    id: int,
-    site: Any,
-    source: Layout,
-    target: Layout,
-    t: TensorType,
-    done: Forwarded,
-    temporary: list[tuple[int, Layout]],
-    alone: bool,
-) -> int:
-    """The tensor as a copy in another layout: the one there is, or a new one.
-
-    What is needed in several layouts at once (not ``alone``) stays what it is meanwhile. Terms are of no more use to
-    anybody once they are combined: they are replaced.
-    """
-    copies = client.copies.get(id, {})
-    if target in copies:
-        return copies[target]
-    place = client.tensors[id]
-    home = place.home if isinstance(place, Held) else place
-    if source.terms and source is home and alone:
-        _relay(client, id, site, source, target, t, done)
-        return id
-    made = _move(client, id if source is home else copies[source], site, source, target, t, done, 0)
-    if id in client.loose or not alone:
-        temporary.append((made, target))
-        return made
-    client.copies.setdefault(id, {})[target] = made
-    client.tensors[id] = _hold(client, home, client.copies[id])
-    return made
-
-
-def _hold(client: Client, home: Any, copies: dict[Layout, int]) -> Where:
-    layouts = (home, *copies)
-    found = client.held.get(layouts)
-    if found is None:
-        found = client.held[layouts] = Held(home, layouts[1:])
-    return found
-
-
-def _relay(client: Client, id: int, site: Any, source: Layout, target: Layout, t: TensorType, done: Forwarded) -> None:
-    """Move a tensor for good: what it was is of no use to anybody."""
-    _move(client, id, site, source, target, t, done, id)
-    _overwritten(client, id, source, target, done)
-    client.tensors[id] = target
-
-
-def _move(
-    client: Client, id: int, site: Any, source: Layout, target: Layout, t: TensorType, done: Forwarded, into: int
-) -> int:
-    """Emit the steps of a move; the last makes ``into``, or a fresh tensor."""
-    steps = route(t, source, target)
-    now, now_on = id, source.workers
-    for step in steps:
-        made = into if into and step is steps[-1] else client.book.id()
-        code = client.book.step(t, step, done.tell)
-        for group, members in client.book.unneeded():
-            done.segment(members).words += (LEAVE, group)
-            client.forget_courses()  # some may lead through it
-        done.segment(step.workers).words += (code, site, made, now)
-        if now != id:
-            done.segment(now_on).words.append(-now)
-        now, now_on = made, step.target.workers
-    return now
-
-
-def _free(client: Client, id: int, where: Held, done: Forwarded) -> None:
-    done.segment(where.home.workers).words.append(-id)
-    for target, copy in client.copies.pop(id).items():
-        done.segment(target.workers).words.append(-copy)
-    _forget(client, id)
-
-
-def _forget(client: Client, id: int) -> None:
-    client.made.pop(id, None)
-    if client.loose:
-        client.loose.discard(id)
 
 
 # -- control words -------------------------------------------------------------------------
@@ -383,7 +285,7 @@ def _read(client: Client, request: int, id: int, place: Layout | Held, done: For
     layout = next((found for found in layouts if found.whole), layouts[0])
     if layout.terms:
         whole = Layout(layout.mesh, tuple(R if isinstance(p, Partial) else p for p in layout.placements))
-        _relay(client, id, 0, layout, whole, t, done)
+        relay(client, id, 0, layout, whole, t, done)
         layout = whole
     elif layout is not layouts[0]:
         id = client.copies[id][layout]

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("-p", "--port", type=int, default=9000, help="the server's port (default 9000)")
     parser.add_argument("--backend", default=os.environ.get("GT_BACKEND", "torch"), choices=["torch", "numpy"])
     parser.add_argument("--device", help="cuda:0 or cpu (default: the first visible GPU, else the CPU)")
-    parser.add_argument("--threads", type=int, help="CPU threads of one op (default: torch's own choice)")
+    parser.add_argument("--threads", type=int, help="CPU threads of one op (default: the library's own choice)")
     parser.add_argument("--unix", metavar="PATH", help="the server's private Unix socket, instead of host and port")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
     given = parser.parse_args(argv)
@@ -49,6 +49,9 @@ def _work(given: argparse.Namespace) -> int:
     address, keys = f"unix:{given.unix}", None
     if not given.unix:
         address, keys = f"tcp://{given.host}:{given.port}", peer_keys(token_for_peer())
+    if given.threads is not None:
+        # read when the libraries below are loaded: some of their kernels heed nothing else
+        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(given.threads)))
     engine = make_engine(given.backend, given.device, given.threads)
 
     from gt.worker.shell import Shell
