@@ -123,7 +123,7 @@ def backward(
             if leaf is not None:
                 accumulate(leaf, g, create_graph)
     if session is not None:
-        session.cut()
+        session.after_backward()
 
 
 def grad(

@@ -53,6 +53,8 @@ class Sending(Codes):
         self.fragments = Fragments(self.shapes)
         #: how many words there were when the background thread last looked, and how often it found as many
         self._lying, self._looked = 0, 0
+        #: how often `backward` was called since the last step of an optimizer, and before it
+        self._backwards = self._cycle = 0
         #: notes what a function does that is to be compiled, while it runs
         self.recorder: Recorder | None = None
         #: ids of what fragments make that are run by their number alone
@@ -132,6 +134,17 @@ class Sending(Codes):
         elif rest:
             self.extend(rest)
             self.flush()
+
+    def after_backward(self) -> None:
+        """A cut, unless an optimizer's step came next the last time: then both are one piece, in which gradients are
+        on their way to the other workers while the rest is computed."""
+        self._backwards += 1
+        if self._backwards != self._cycle:
+            self.cut()
+
+    def after_step(self) -> None:
+        self._cycle, self._backwards = self._backwards, 0
+        self.cut()
 
     def cut_if_long(self) -> None:
         """Worth being on its way while the rest is made?"""

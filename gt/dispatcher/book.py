@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.dispatcher.layouts import Layout
-from gt.dispatcher.moves import ALONE, Step, share
+from gt.dispatcher.moves import ALONE, REDUCTIONS, Step, share
 from gt.dispatcher.planner import Choice
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Signature, sign
@@ -92,6 +92,8 @@ class Book:
         #: number -> a fragment of the dispatcher's own
         self.fragments: dict[int, Form] = {}
         self.told: dict[int, Told] = {}
+        #: of these, what combines terms -> their bytes
+        self.reductions: dict[int, int] = {}
         self._steps: dict[tuple[TensorType, Step], Known] = {}
         self._clock = 0
         self.groups: dict[Members, int] = {}
@@ -162,6 +164,8 @@ class Book:
                 telling(worker).definitions.append(definition(code, alone))
         else:
             self._move(known, t, step, telling)
+        if step.kind in REDUCTIONS:
+            self.reductions[code] = step.source.local(t, step.source.worker).nbytes
         return code
 
     def _move(self, known: Known, t: TensorType, step: Step, telling: Telling) -> None:
@@ -232,6 +236,7 @@ class Book:
         """Forget all codes; the next one."""
         self._steps.clear()
         self.told.clear()
+        self.reductions.clear()
         return self.next_code
 
 

@@ -28,6 +28,8 @@ LOCAL = 0.001
 
 #: kinds along one axis of a mesh
 AMONG = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+#: those that combine terms
+REDUCTIONS = ("all_reduce", "reduce_scatter")
 
 
 @dataclass(frozen=True, slots=True)

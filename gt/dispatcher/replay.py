@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from gt.dispatcher.buckets import gathered
 from gt.dispatcher.layouts import Held, Layout, Lost, Where
 from gt.dispatcher.plan import Ground
 from gt.dispatcher.segments import Forwarded, Segment, Workers
@@ -230,6 +231,10 @@ def learn(
     loop(client, ground, words, 0, ENDLESS, made)
     if made.stop != len(words):
         raise ValueError("a fragment that ends inside an instruction")
+    codes: ChainMap[int, Any] = ChainMap(client.book.told, client.codes)
+    for segment in made.segments:
+        if len(segment.workers) > 1:
+            segment.words = gathered(segment.words, codes, client.book.reductions)
     done.unreadable += made.unreadable
     done.said += made.said
     for worker, news in made.news.items():

@@ -112,7 +112,7 @@ class Optimizer:
         for hook in self._step_hooks[1]:
             hook(self, (closure,), {})
         for p in self.param_groups[0]["params"][:1] if self.param_groups else ():
-            p._cell.session.cut()
+            p._cell.session.after_step()
         return loss
 
     def update(self, group: Group, params: list[Tensor]) -> None:

@@ -288,10 +288,15 @@ class Worker(Answering, Replaying):
     def _ready(self, space: Space, signature: Any, stream: list[Any], i: int) -> bool:
         """Have all operands arrived, and left, if they are written in place?"""
         arrived = all(self._landed(space, stream[i + offset]) for offset in signature.offsets)
-        return arrived and (not signature.into or self._quiet(space))
+        return arrived and (not signature.into or self._unread(space))
+
+    def _unread(self, space: Space) -> bool:
+        """Is nothing under way from here? What is written in place may be the very memory others still read."""
+        left = [id for id, flying in space.flying.items() if flying.reads]
+        return self.mover.all_left(space) and all(self._landed(space, id) for id in left)
 
     def _quiet(self, space: Space) -> bool:
-        """Is nothing under way? What is written in place may be the very memory others still read."""
+        """Is nothing under way at all?"""
         return self.mover.all_left(space) and all(self._landed(space, id) for id in list(space.flying))
 
     def _landed(self, space: Space, id: int) -> bool:

@@ -33,15 +33,16 @@ class Part:
     """Some of a fragment's instructions, one after the other."""
 
     __slots__ = (
-        "ahead", "calls", "first", "freed", "inputs", "last", "numbers", "piece", "places", "results",
+        "ahead", "bucket", "calls", "first", "freed", "inputs", "last", "numbers", "piece", "places", "results",
         "runs", "slots", "writes",
     )  # fmt: skip
 
     def __init__(self, first: int, last: int) -> None:
         #: the instructions from ``first`` to before ``last``
         self.first, self.last = first, last
-        #: None: one instruction that is run by itself
+        #: None: one instruction that is run by itself, or a bucket of reductions that are begun together
         self.piece: Piece | None = None
+        self.bucket = False
         #: slots it is given, and that live on after it; those it frees that it does not use
         self.inputs: tuple[int, ...] = ()
         self.results: tuple[int, ...] = ()
@@ -104,23 +105,39 @@ def _shape(entry: Entry | MoveEntry) -> Any:
 
 
 def _bounds(form: Form, codes: Mapping[int, Any]) -> list[tuple[int, int]]:
-    """What moves a tensor, or takes bytes, stands alone."""
+    """What moves a tensor, or takes bytes, stands alone; but reductions that can be begun together are."""
     bounds, first = [], 0
     for at, one in enumerate(form.instructions):
         entry = codes.get(one.code)
         if isinstance(entry, MoveEntry) or (isinstance(entry, Entry) and BYTES in entry.signature.ins):
             if at > first:
                 bounds.append((first, at))
-            bounds.append((at, at + 1))
+            if bounds and bounds[-1][1] == at and _together(form, codes, *bounds[-1], at):
+                bounds[-1] = bounds[-1][0], at + 1
+            else:
+                bounds.append((at, at + 1))
             first = at + 1
     if len(form.instructions) > first:
         bounds.append((first, len(form.instructions)))
     return bounds
 
 
+def _together(form: Form, codes: Mapping[int, Any], first: int, last: int, at: int) -> bool:
+    """Can the instruction ``at`` be begun along with those before it, from ``first`` on?"""
+    one, before = form.instructions[at], form.instructions[first:last]
+    entry, other = codes[one.code], codes.get(before[0].code)
+    if not isinstance(entry, MoveEntry) or not isinstance(other, MoveEntry):
+        return False
+    if entry.before is None or other.before is None or entry.before.dtype != other.before.dtype:
+        return False
+    alike = entry.kind == other.kind == "all_reduce" and (entry.group, entry.how) == (other.group, other.how)
+    return alike and not any(slot in past.outs for past in before for slot in one.operands)
+
+
 def _part(form: Form, codes: Mapping[int, Any], first: int, last: int) -> Part:
     part, instructions = Part(first, last), form.instructions[first:last]
     entry = codes.get(instructions[0].code)
+    part.bucket = last - first > 1 and isinstance(entry, MoveEntry)
     if isinstance(entry, MoveEntry) or (isinstance(entry, Entry) and BYTES in entry.signature.ins):
         return part
     _Builder(form, codes, part, instructions).build()

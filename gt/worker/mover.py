@@ -69,23 +69,42 @@ class Mover:
 
     def start(self, space: Space, entry: MoveEntry, site: int, out: int, operand: int) -> None:
         """Begin this worker's part in a move; who first needs the result waits for it."""
-        if self.plane is None or entry.group in self._lost:
-            raise Broken(self._lost.get(entry.group, "this worker cannot reach others"))
-        value = space.store[operand] if entry.before is not None else None
-        failure = value if type(value) is Failure else None
-        if failure is not None:
-            assert entry.before is not None
-            value = self._engine.zeros(entry.before)
-        flight = self.plane.start(entry.group, entry.kind, value, entry.how)
+        plane = self._plane(entry)
+        value, failure = self._given(space, entry, operand)
+        flight = plane.start(entry.group, entry.kind, value, entry.how)
         cause = None
         if entry.kind in ACROSS:
             number = self._engine.number(failure.cause if failure is not None else 0)
-            cause = self.plane.start(entry.group, "all_reduce", number, {"op": "max", "own": True})
+            cause = plane.start(entry.group, "all_reduce", number, {"op": "max", "own": True})
         flying = Flying(str(entry), site, flight, cause, failure)
         if entry.after is not None:
             space.put(out, flying)
         else:
             space.sent.append(flying)
+
+    def start_all(self, space: Space, moves: list[tuple[MoveEntry, int, int, int]]) -> None:
+        """Begin several reductions among the same workers at once: (entry, site, out, operand)."""
+        first = moves[0][0]
+        plane = self._plane(first)
+        given = [self._given(space, entry, operand) for entry, _, _, operand in moves]
+        flights = plane.reduce_all(first.group, [value for value, _ in given], first.how)
+        for (entry, site, out, _), (_, failure), flight in zip(moves, given, flights, strict=True):
+            flying = Flying(str(entry), site, flight, None, failure)
+            flying.reads = False
+            space.put(out, flying)
+
+    def _plane(self, entry: MoveEntry) -> Plane:
+        if self.plane is None or entry.group in self._lost:
+            raise Broken(self._lost.get(entry.group, "this worker cannot reach others"))
+        return self.plane
+
+    def _given(self, space: Space, entry: MoveEntry, operand: int) -> tuple[Any, Failure | None]:
+        """What this worker takes part with, and what became of it if it could not be made."""
+        value = space.store[operand] if entry.before is not None else None
+        if type(value) is not Failure:
+            return value, None
+        assert entry.before is not None
+        return self._engine.zeros(entry.before), value
 
     def land(self, value: Flying) -> Any:
         """The array, or what became of it. Raises Broken."""

@@ -10,11 +10,15 @@ from gt.wire.messages import Execute
 from gt.worker.fragments import Part, Program, Stopped
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Halfway
+from gt.worker.mover import Mover
+from gt.worker.plane import Broken
 from gt.worker.space import ODD, Space
 
 
 class Replaying:
     """The part of a worker that runs fragments."""
+
+    mover: Mover
 
     def __init__(self, levels: Levels) -> None:
         self.instructions = 0
@@ -29,7 +33,7 @@ class Replaying:
     def _landed(self, space: Space, id: int) -> bool: ...
 
     @abstractmethod
-    def _quiet(self, space: Space) -> bool: ...
+    def _unread(self, space: Space) -> bool: ...
 
     @abstractmethod
     def _failed(
@@ -57,7 +61,9 @@ class Replaying:
         names = form.names(base, own, inputs)
         for at in range(stream[i + 2], len(program.parts)):
             part = program.parts[at]
-            if part.piece is None:
+            if part.bucket:
+                waits = self._bucket(space, m, program, names, part)
+            elif part.piece is None:
                 waits = self._by_word(space, m, program, names, numbers, part.first, part.last)
             else:
                 waits = self._run_part(space, m, program, part, names, numbers)
@@ -73,6 +79,19 @@ class Replaying:
         words = program.form.expand(names, numbers, first, last)
         return self._stream(space, Execute(m.client, [], words, 0), 0) < len(words)
 
+    def _bucket(self, space: Space, m: Execute, program: Program, names: list[int], part: Part) -> bool:
+        """Begin several reductions as one. Must it wait for an operand?"""
+        ones = program.form.instructions[part.first : part.last]
+        if space.odd and not all(self._landed(space, names[one.operands[0]]) for one in ones):
+            return True
+        moves = [(space.codes[one.code], one.site, names[one.outs[0]], names[one.operands[0]]) for one in ones]
+        try:
+            self.mover.start_all(space, moves)
+        except (Broken, KeyError):  # the group is lost, or an operand is not there: let that be told as it always is
+            return self._by_word(space, m, program, names, [], part.first, part.last)
+        self.instructions += len(ones)
+        return False
+
     def _run_part(
         self, space: Space, m: Execute, program: Program, part: Part, names: list[int], numbers: list[Any]
     ) -> bool:
@@ -81,7 +100,7 @@ class Replaying:
         assert piece is not None
         ids = [names[slot] for slot in part.inputs]
         if space.odd or space.sent:
-            if not all(self._landed(space, id) for id in ids) or (part.writes and not self._quiet(space)):
+            if not all(self._landed(space, id) for id in ids) or (part.writes and not self._unread(space)):
                 return True
             if any(type(store.get(id)) in ODD for id in ids):
                 return self._by_word(space, m, program, names, numbers, part.first, part.last)

@@ -38,7 +38,7 @@ NOTHING = Failure(0, "RemoteError", "there is no such tensor", 0)
 class Flying:
     """Stands where a tensor will be as soon as it has been moved."""
 
-    __slots__ = ("cause", "failure", "flight", "site", "what")
+    __slots__ = ("cause", "failure", "flight", "reads", "site", "what")
 
     def __init__(self, what: str, site: int, flight: Flight, cause: Flight | None, failure: Failure | None) -> None:
         #: the move in words
@@ -48,6 +48,8 @@ class Flying:
         self.cause = cause
         #: what became of this worker's own part; it took part with zeros, so that nobody waits for it
         self.failure = failure
+        #: may it still read the array it was begun with?
+        self.reads = True
 
     def landed(self) -> bool:
         return self.flight.done() and (self.cause is None or self.cause.done())
@@ -135,8 +137,9 @@ class Space:
         was = self.store.get(id)
         if type(was) in ODD:
             self.odd -= 1
-            if id in self.flying:
-                self.sent.append(self.flying.pop(id))
+            flying = self.flying.pop(id, None)
+            if flying is not None and flying.reads:
+                self.sent.append(flying)
 
     def received(self, word: int | bytes) -> memoryview:
         """An operand that came in the stream, or in parts before it."""

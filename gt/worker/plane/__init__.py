@@ -49,6 +49,9 @@ class Plane(Protocol):
 
     def start(self, group: int, kind: str, array: Any, how: dict[str, Any]) -> Flight: ...
 
+    def reduce_all(self, group: int, arrays: list[Any], how: dict[str, Any]) -> list[Flight]:
+        """Several all-reduces of one dtype as one, if that gives the same bits. The arrays are copied at once."""
+
     def wake_fd(self) -> int:
         """Becomes readable whenever a flight may have become done."""
 

@@ -162,6 +162,10 @@ class Group:
             self._break(reason)
             self._bell.ring()
 
+    def fail(self, error: BaseException) -> None:
+        """This member cannot do its part."""
+        self._break(_reason(error))
+
     # -- the thread ----------------------------------------------------------------------
 
     def _run(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gt.worker.plane.bucket import Bucket
 from gt.worker.plane.collectives import KINDS, Call
 from gt.worker.plane.groups import Departure, Membership
 
@@ -30,22 +31,44 @@ class Passage:
         #: gloo reads no GPU's memory
         self._staged = on_gpu and m.backend == "gloo"
         self._exact = m.backend == "gloo"
+        # gloo adds in an order that depends on where in its array a number lies, which matters from three terms on
+        self.bundles = self._size == 2 or not self._exact
         self._empty, self._bring = _on_host, _BRING[engine]
         if self._staged:
             self._empty, self._bring = _pinned, lambda x: x.to(m.device, non_blocking=True)
         elif on_gpu:
             self._empty = lambda shape, dtype: torch.empty(shape, dtype=dtype, device=m.device)
+        self._device, self._on_gpu = m.device, on_gpu
 
     def departure(self, kind: str, array: Any, how: dict[str, Any]) -> tuple[Departure, Callable[[], None] | None]:
         """A flight, and what to wait for before it can be issued."""
         ready = None
-        if isinstance(array, np.ndarray | np.generic):
-            array = torch.from_numpy(np.require(array, requirements=("C", "W")))
+        array = _as_torch(array)
         if self._staged and array is not None:
             array, ready = _staged(array)
             how = {**how, "own": True}
         plan = partial(KINDS[kind], Call(array, how, self._rank, self._size, self._empty, self._exact))
         return Departure(kind, self._names, plan, self._bring), ready
+
+    def bucket(self, arrays: list[Any]) -> Bucket:
+        return Bucket([_as_torch(array) for array in arrays], self._beside)
+
+    def copy(self, array: Any) -> torch.Tensor:
+        given = _as_torch(array)
+        made: torch.Tensor = self._beside(given.shape, given.dtype).copy_(given)
+        return made
+
+    def _beside(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Where the arrays themselves are."""
+        if self._on_gpu:
+            return torch.empty(shape, dtype=dtype, device=self._device)
+        return _on_host(shape, dtype)
+
+
+def _as_torch(array: Any) -> Any:
+    if isinstance(array, np.ndarray | np.generic):
+        return torch.from_numpy(np.require(array, requirements=("C", "W")))
+    return array
 
 
 def _on_host(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

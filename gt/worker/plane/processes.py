@@ -41,14 +41,31 @@ class ProcessPlane:
             known.leave()
 
     def start(self, group: int, kind: str, array: Any, how: dict[str, Any]) -> Flight:
-        known, passage = self._groups[group], self._passages.get(group)
+        flight, ready = self._passage(group).departure(kind, array, how)
+        self._groups[group].start(flight, ready)
+        return flight
+
+    def reduce_all(self, group: int, arrays: list[Any], how: dict[str, Any]) -> list[Flight]:
+        passage, how = self._passage(group), {**how, "own": True}
+        try:
+            if not passage.bundles:
+                return [self.start(group, "all_reduce", copy, how) for copy in map(passage.copy, arrays)]
+            bucket = passage.bucket(arrays)
+        except Exception as error:  # no memory: the others must not wait for this one
+            self._groups[group].fail(error)
+            return [self.start(group, "all_reduce", array, how) for array in arrays]
+        bucket.flight, bucket.flat = self.start(group, "all_reduce", bucket.flat, how), None
+        from gt.worker.plane.bucket import Share
+
+        return [Share(bucket, k) for k in range(len(arrays))]
+
+    def _passage(self, group: int) -> Passage:
+        passage = self._passages.get(group)
         if passage is None:
             from gt.worker.plane.passage import Passage
 
-            passage = self._passages[group] = Passage(known.membership, self._engine)
-        flight, ready = passage.departure(kind, array, how)
-        known.start(flight, ready)
-        return flight
+            passage = self._passages[group] = Passage(self._groups[group].membership, self._engine)
+        return passage
 
     def wake_fd(self) -> int:
         return self._bell.fd
