@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
+from gt.worker.hot.donated import exclusive
 from gt.worker.hot.guard import Guard, address, spread
 from gt.worker.hot.piece import Halfway
 from gt.worker.hot.program import Program, Unfit
-from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Fixed
+from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, SHARED, Fixed
 
 #: rows of numbers on their way to the device; the host is never that many runs ahead without waiting
 ROWS = 64
@@ -91,7 +92,9 @@ class Graph:
         self._repeated = any(buffers[i].shape != x.shape for i, x in zip(self._at, self._buffers, strict=True))
         self._back = [k for k, i in enumerate(self._at) if i in self.program.mutated]
         sticky = self._outputs.copied if self._outputs is not None else set()
-        self._outputs = Outputs(made, operands, {*self._at, len(inputs)}, sticky)
+        for at in self.program.donated:
+            made[at] = None
+        self._outputs = Outputs(made, operands, {*self._at, len(inputs)}, sticky, self.program.donated)
         self._whole = True
 
     def _moved(self, inputs: list[Any], changed: list[int]) -> bool:
@@ -120,6 +123,8 @@ class Graph:
     def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | str:
         if not self.fixed.hold(numbers):
             return NUMBERS
+        if self.program.donated and not exclusive(inputs, self.program.donated.values()):
+            return SHARED
         if not self._whole:
             raise Unfit("it could not be captured anew")
         changed = self.fresh = self._guard.changed(inputs)
@@ -200,21 +205,25 @@ class Numbers:
 class Outputs:
     """The graph's results, which it writes to again in each run."""
 
-    def __init__(self, made: list[Any], operands: list[Any], own: set[int], sticky: set[int]) -> None:
-        """``own``: the operands that are the graph's own, and change in each run."""
+    def __init__(
+        self, made: list[Any], operands: list[Any], own: set[int], sticky: set[int], donated: dict[int, int]
+    ) -> None:
+        """``own``: the operands that are the graph's own, and change in each run. ``donated``: results, None among
+        those made, that are inputs."""
         shown = {address(x): i for i, x in enumerate(operands) if x.numel()}
-        places = [shown.get(address(x), -1) for x in made]
+        places = [donated[i] if i in donated else shown.get(address(x), -1) for i, x in enumerate(made)]
+        self.donated = donated
         #: results that are copied after each run
         self.copied = {
             i
             for i, (x, k) in enumerate(zip(made, places, strict=True))
-            if k in own or (k < 0 and i in sticky) or (k >= 0 and x.dtype != operands[k].dtype)
+            if i not in donated and (k in own or (k < 0 and i in sticky) or (k >= 0 and x.dtype != operands[k].dtype))
         }
         #: views of inputs, by (result, input, shape, strides, offset): made anew, so as to hold nobody's memory
         self.views = [
             (i, k, x.shape, x.stride(), x.storage_offset() - operands[k].storage_offset())
             for i, (x, k) in enumerate(zip(made, places, strict=True))
-            if k >= 0 and i not in self.copied
+            if k >= 0 and i not in self.copied and i not in donated
         ]
         self.made = made
         for i, *_ in self.views:
@@ -244,6 +253,8 @@ class Outputs:
         taken = [x.clone() if i in copied else x for i, x in enumerate(self.made)] if copied else self.made.copy()
         for i, k, shape, strides, offset in self.views:
             taken[i] = inputs[k].as_strided(shape, strides, inputs[k].storage_offset() + offset)
+        for i, k in self.donated.items():
+            taken[i] = inputs[k]
         return taken
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from gt.ops.varying import always, unfit, vary
 from gt.types import Scalar
+from gt.worker.hot.donated import roots
 from gt.worker.hot.piece import Piece, Step
 
 
@@ -34,9 +35,19 @@ class Call:
 
 
 class Program:
-    def __init__(self, piece: Piece, numbers: list[Any], varying: frozenset[int], device: Any, compiled: bool) -> None:
+    def __init__(
+        self,
+        piece: Piece,
+        numbers: list[Any],
+        varying: frozenset[int],
+        device: Any,
+        compiled: bool,
+        donated: dict[int, int] | None = None,
+    ) -> None:
+        """``donated``: results that take an input's place."""
         self.piece, self.device = piece, device
-        self.mutated = mutated(piece)
+        self.donated = donated or {}
+        self.mutated = mutated(piece) | frozenset(self.donated.values())
         #: (their places among the numbers of a run, what makes of them the ones that are kept in memory)
         self._derived: list[tuple[tuple[int, ...], Any]] = []
         self._kinds: list[str] = []
@@ -90,7 +101,10 @@ class Program:
             _keep(values, call.into, call.results, made)
             for k in call.done:
                 values[k] = None
-        return [values[k] for k in self.piece.results]
+        made = [values[k] for k in self.piece.results]
+        for at, i in self.donated.items():
+            made[at] = inputs[i].copy_(made[at])
+        return made
 
 
 def by_steps(piece: Piece, inputs: list[Any], numbers: list[Any]) -> list[Any]:
@@ -132,16 +146,6 @@ def _last_uses(piece: Piece) -> list[tuple[int, ...]]:
         seen |= mine
         found.append(tuple(mine))
     return found[::-1]
-
-
-def roots(piece: Piece) -> dict[int, int]:
-    """For each slot the one whose memory it shows: itself, but for views."""
-    found = {k: k for k in range(piece.inputs)}
-    for step in piece.steps:
-        if not step.signature.into:
-            base = step.operands[0] if step.signature.op.view else None
-            found.update((k, k if base is None else found[base]) for k in step.results)
-    return found
 
 
 def mutated(piece: Piece) -> frozenset[int]:

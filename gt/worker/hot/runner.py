@@ -6,12 +6,14 @@ from math import copysign
 from typing import Any
 
 from gt.worker.hot.compiled import Compiled, cells
+from gt.worker.hot.donated import exclusive
 from gt.worker.hot.guard import Guard
 from gt.worker.hot.piece import Halfway
 from gt.worker.hot.program import Program
 
-#: why a run did not take place: what is constant in it was another number; it lies otherwise; somebody holds a result
-NUMBERS, LAYOUT, HELD = "numbers", "layout", "held"
+#: why a run did not take place: what is constant in it was another number; it lies otherwise; somebody holds a
+#: result; or an input that a result was to be written to
+NUMBERS, LAYOUT, HELD, SHARED = "numbers", "layout", "held", "shared"
 
 
 class Fixed:
@@ -51,6 +53,8 @@ class Runner:
                 return LAYOUT
             self._guard.remember(inputs, changed)
         program = self._compiled.program
+        if program.donated and not exclusive(inputs, program.donated.values()):
+            return SHARED
         if self._kept is None or program.count:
             self._kept = cells(program, numbers)
         try:

@@ -18,11 +18,12 @@ from gt.say import warn
 from gt.worker.engines import Engine
 from gt.worker.hot.compiled import Compiled, cells, no_waits, snapshot
 from gt.worker.hot.compiler import Shared, Work, line
+from gt.worker.hot.donated import donations
 from gt.worker.hot.graph import Graph
 from gt.worker.hot.guard import shares_written
 from gt.worker.hot.piece import Halfway, Piece, title
 from gt.worker.hot.program import Program, Unfit, mutated
-from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, Runner
+from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, SHARED, Runner
 from gt.worker.space import DeviceBroken
 
 #: runs before a piece is hot, and the operands of a single instruction that is worth it: an optimizer's step
@@ -75,6 +76,8 @@ class Track:
         self.graphed = False
         #: for the compiler, which had too much to do
         self.waits = False
+        #: may results be written over inputs that nobody else needs?
+        self.donates = True
         self.reasons: list[str] = []
         self.seconds = self.by_steps = self.quick = 0.0
 
@@ -132,6 +135,7 @@ class Track:
             if made == NUMBERS:
                 self.watch.note(inputs, numbers)
                 self.watch.varying.update(active.fixed.others(numbers))
+            self.donates = self.donates and made != SHARED
             self._missed(str(made))
         return None
 
@@ -200,14 +204,14 @@ class Track:
             return
         try:
             self.graphed = True
-            program = Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled=False)
+            program = self._program(inputs, numbers, compiled=False)
             copies, kept = snapshot(inputs), cells(program, numbers)
             if copies is None:
                 raise Unfit("there is no room for a trial")
             with no_waits(self.device):
                 program(copies, *kept)  # kernels are loaded in their first run, before a capture
             del copies
-            self.active = Graph(program, program, "graph", inputs, self._copied(), self.shared.capture)
+            self.active = Graph(program, program, "graph", inputs, self._copied(program), self.shared.capture)
             self._tell("a graph of")
         except Exception as error:
             self._alive(error)
@@ -216,10 +220,14 @@ class Track:
         finally:
             self.shared.capturing.release()
 
-    def _copied(self) -> frozenset[int]:
+    def _program(self, inputs: list[Any], numbers: list[Any], compiled: bool) -> Program:
+        donated = donations(self.piece, inputs) if self.donates else {}
+        return Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled, donated)
+
+    def _copied(self, program: Program) -> frozenset[int]:
         """Inputs to be copied into a graph's own buffers."""
         fresh = self.active.fresh if isinstance(self.active, Graph) else self.watch.fresh
-        return frozenset(fresh) - mutated(self.piece)
+        return frozenset(fresh) - program.mutated
 
     def _begin(self, inputs: list[Any], numbers: list[Any], wait: bool) -> None:
         self.waits = not wait and self.shared.busy()
@@ -229,7 +237,7 @@ class Track:
             self.end("an input shows memory that the piece writes to")
             return
         try:
-            program = Program(self.piece, numbers, frozenset(self.watch.varying), self.device, compiled=True)
+            program = self._program(inputs, numbers, compiled=True)
             copies = snapshot(inputs)
         except Exception as error:
             self.shared.detail(self.piece, error)
@@ -275,7 +283,7 @@ class Track:
             self._activate(Runner(compiled, inputs), stays=False)
             compiled.warm = True
         elif self.shared.capturing.acquire(blocking=self.at_once):
-            copied = self._copied()
+            copied = self._copied(compiled.program)
             self._rest()  # its memory may be needed
             try:
                 graph = Graph(compiled.program, compiled, "compiled", inputs, copied, self.shared.capture)

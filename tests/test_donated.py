@@ -1,0 +1,128 @@
+"""Results that take the place of inputs nobody needs any more: compiled, and as graphs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+import torch
+
+import gt
+from gt.testing import Cluster
+from gt.worker.hot.compiler import Shared
+from gt.worker.hot.graph import Graph
+from gt.worker.hot.runner import Runner
+from gt.worker.hot.track import HOT
+from tests.shadow import Shadow, client, wait_for_compiler
+from tests.test_hot_graphs import Graphs
+
+pytestmark = pytest.mark.timeout(400)  # compilers take their time
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch):
+    monkeypatch.setenv("GT_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"gt-tests-{os.getuid()}"))
+    monkeypatch.setenv("GT_TEMPLATES", "0")
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(params=["compiled", "graph"])
+def shadow(request):
+    """Compiled code on its own; and in a graph, made by a stand-in for a GPU's."""
+    made = Shadow(Cluster(), "all")
+    if request.param == "graph":
+        made.levels._shared = Shared(made.engine, Graphs())
+    return made
+
+
+def _step(shadow: Shadow) -> bool:
+    quick = shadow.cut()
+    wait_for_compiler(shadow.levels)
+    return quick
+
+
+def _at(shadow: Shadow, x) -> int:
+    return shadow.store[x._cell.id].data_ptr()
+
+
+def _active(shadow: Shadow):
+    (track,) = [t for t in shadow.levels._tracks.values() if t.active is not None]
+    return track.active
+
+
+def test_what_is_replaced_stays_in_its_place(shadow) -> None:
+    with client(shadow.cluster):
+        w, g = gt.randn(6, 4), gt.randn(6, 4)
+        shadow.begin()
+        places, quick = [], []
+        for k in range(14):
+            w = w - 0.1 / (k + 1) * g.tanh()
+            quick.append(_step(shadow))
+            places.append(_at(shadow, w))
+    assert all(quick[-5:]), shadow.levels.stats()
+    assert len(set(places[-5:])) == 1
+    active = _active(shadow)
+    assert isinstance(active, Graph | Runner)
+    program = active.program if isinstance(active, Graph) else active._compiled.program
+    assert set(program.donated.values()) == program.mutated
+    assert len(program.donated) == 1
+    if isinstance(active, Graph):
+        assert not active._copied
+
+
+def test_two_that_change_places(shadow) -> None:
+    """Each result is all there before an input is written over."""
+    with client(shadow.cluster):
+        a, b = gt.randn(5), gt.randn(5)
+        shadow.begin()
+        for _ in range(8):
+            a, b = b * 2, a + b
+            _step(shadow)
+            a, b = a / 3, b / 3
+            _step(shadow)
+    assert shadow.quick > 8
+
+
+def test_an_input_that_is_kept_is_not_written_over(shadow) -> None:
+    with client(shadow.cluster):
+        x, y = gt.randn(6), gt.randn(6)
+        kept = []
+        shadow.begin()
+        for k in range(10):
+            if k > 5:
+                kept.append(x)
+            x = x * 0.5 + y
+            _step(shadow)
+    assert len({id(x) for x in kept}) == 4
+
+
+def test_a_view_of_an_input_that_is_kept(shadow) -> None:
+    """It shows the same memory: that is looked at before each run, and the piece is made anew without."""
+    with client(shadow.cluster):
+        x, y = gt.randn(6, 2), gt.randn(6, 2)
+        kept = []
+        shadow.begin()
+        quick = []
+        for k in range(16):
+            if k in (6, 9):
+                kept.append(x.reshape(12))
+                _step(shadow)
+            x = x * 0.5 + y
+            quick.append(_step(shadow))
+    assert all(quick[-4:]), shadow.levels.stats()
+    if shadow.levels._shared.graphs is not None:  # compiled code may make the view a tensor of its own
+        assert any(not track.donates for track in shadow.levels._tracks.values())
+
+
+def test_in_the_background(monkeypatch) -> None:
+    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
+    shadow = Shadow(Cluster(), "auto")
+    with client(shadow.cluster):
+        x = gt.randn(300)
+        shadow.begin()
+        for _ in range(HOT + 6):
+            x = (x.sin() + x.cos() * x).tanh()
+            quick = _step(shadow)
+    assert quick, shadow.levels.stats()
