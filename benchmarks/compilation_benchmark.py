@@ -6,6 +6,7 @@ torch-compile     torch.compile of the model
 torch-overhead    torch.compile of the model, mode="reduce-overhead": CUDA graphs, where there is a GPU
 eager             GT without templates (GT_TEMPLATES=0)
 template          GT as it is
+graph             GT with GT_AUTO_COMPILE=graphs: CUDA graphs of the steps as they are (GPUs only)
 compiled          GT with GT_AUTO_COMPILE=1: graphs and compiled code, in the background
 decorated         the same with the step under @gt.compile
 

@@ -243,3 +243,14 @@ def test_an_input_that_shows_another_is_not_written_through_a_graph() -> None:
     assert levels.run(made, [x, y], [1, 2], {}) is not None
     assert levels.run(made, [y.view(3, 4), y], [1, 2], {}) is None
     assert levels.run(made, [x, y], [1, 2], {}) is not None
+
+
+def test_graphs_and_no_more() -> None:
+    """``GT_AUTO_COMPILE=graphs``: the compiler is never asked."""
+    cluster, shadow, graphs = shadowed("graphs")
+    with client(cluster):
+        quick = train(shadow, HOT + 6)
+    assert all(quick[-4:]), shadow.levels.stats()
+    assert graphs.captures
+    assert {entry["level"] for entry in shadow.levels.stats() if entry["runs"] >= HOT} == {"graph"}
+    assert shadow.levels._shared._thread is None

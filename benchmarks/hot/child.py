@@ -113,7 +113,8 @@ class Child:
         """Is what runs now compiled, or has it been said why not? A single instruction may not be worth it."""
         most = max((p["runs"] for p in pieces), default=0)
         now = [p for p in pieces if p["runs"] >= most // 4]
-        ended = [p["level"] == "compiled" or p["reasons"] or (p["length"], p["level"]) == (1, "template") for p in now]
+        top = "graph" if self.row.gpu_only else "compiled"
+        ended = [p["level"] == top or p["reasons"] or (p["length"], p["level"]) == (1, "template") for p in now]
         return bool(now) and all(ended)
 
     def run(self, steps: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ class Row:
     mode: str = ""
     #: is the step decorated with `gt.compile`?
     decorated: bool = False
+    gpu_only: bool = False
 
     @property
     def compiles(self) -> bool:
@@ -33,6 +34,7 @@ ROWS = {
         Row("torch-overhead", "torch", "the same, mode=reduce-overhead", mode="reduce-overhead"),
         Row("eager", "gt", "GT, GT_TEMPLATES=0", {"GT_TEMPLATES": "0"}),
         Row("template", "gt", "GT as it is"),
+        Row("graph", "gt", "GT, GT_AUTO_COMPILE=graphs", {"GT_AUTO_COMPILE": "graphs"}, gpu_only=True),
         Row("compiled", "gt", "GT, GT_AUTO_COMPILE=1", {"GT_AUTO_COMPILE": "1"}),
         Row("decorated", "gt", "the same, @gt.compile", {"GT_AUTO_COMPILE": "1"}, decorated=True),
     )

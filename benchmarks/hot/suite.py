@@ -46,7 +46,8 @@ def say(text: str) -> None:
 
 def _chosen(given: argparse.Namespace) -> list[Row]:
     """The baseline first, whether it was asked for or not."""
-    return [row for row in ROWS.values() if row.name in {BASE, *given.rows}]
+    here = [row for row in ROWS.values() if DEVICE == "cuda" or not row.gpu_only]
+    return [row for row in here if row.name in {BASE, *given.rows}]
 
 
 def _effort(given: argparse.Namespace) -> rounds.Effort:

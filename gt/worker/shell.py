@@ -123,8 +123,8 @@ class Shell:
 def _levels() -> str:
     """What is to be compiled, as the environment says."""
     for name, mode in (("GT_COMPILE", "all"), ("GT_AUTO_COMPILE", "auto")):
-        if os.environ.get(name, "0") not in ("", "0"):
-            return mode
+        if (said := os.environ.get(name, "0")) not in ("", "0"):
+            return "graphs" if said == "graphs" else mode
     return "off"
 
 

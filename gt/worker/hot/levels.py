@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from gt.worker.hot.compiler import Shared
     from gt.worker.hot.track import Track
 
-MODES = OFF, AUTO, ALL = "off", "auto", "all"
+MODES = OFF, GRAPHS, AUTO, ALL = "off", "graphs", "auto", "all"
 
 
 class Levels:
     def __init__(self, engine: Engine, mode: str) -> None:
-        """``mode``: "off", "auto" (what is hot, in the background) or "all" (everything, at first sight)."""
+        """``mode``: "off", "graphs" (of what is hot; no compiler), "auto" (what is hot, in the background) or "all"
+        (everything, at first sight)."""
         assert mode in MODES, mode
+        self._compiles = mode != GRAPHS
         self._engine, self._all = engine, mode == ALL
         #: nothing is ever compiled but what asks for it; without torch not even that
         self._off, self._never = mode == OFF, engine.name != "torch"
@@ -48,7 +50,9 @@ class Levels:
         if self._shared is None:
             prepare(self._engine)
             self._shared = Shared(self._engine)
-        return Track(piece, self._engine, self._all or piece.compile, self._shared)
+        track = Track(piece, self._engine, self._all or piece.compile, self._shared)
+        track.compiles = self._compiles or piece.compile
+        return track
 
     def forget(self, piece: Piece) -> None:
         track = self._tracks.pop(piece, None)

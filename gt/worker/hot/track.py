@@ -76,6 +76,8 @@ class Track:
         self.graphed = False
         #: for the compiler, which had too much to do
         self.waits = False
+        #: is it to become more than a graph?
+        self.compiles = True
         #: may results be written over inputs that nobody else needs?
         self.donates = True
         self.reasons: list[str] = []
@@ -110,7 +112,9 @@ class Track:
         elif self.since >= HOT:
             if self.on_gpu and not self.graphed:
                 self._graph(inputs, numbers)
-            if self.job is None and self.ready is None:
+            if not self.compiles:
+                self.ended = True
+            elif self.job is None and self.ready is None:
                 self._begin(inputs, numbers, wait=False)
         return None
 
