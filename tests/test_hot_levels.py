@@ -508,3 +508,14 @@ def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
             y.numpy()
         assert other.numpy().tolist() == [1, 1, 1]
         assert any(told["level"] == "compiled" for told in worker.levels.stats())
+
+
+def test_a_slip_is_told_with_its_place() -> None:
+    from gt.worker.hot.compiler import line
+
+    try:
+        None.shape  # noqa: B018
+    except AttributeError as error:
+        told = line(error)
+    assert told.startswith("'NoneType' object has no attribute 'shape' (AttributeError in test_hot_levels.py:")
+    assert line(RuntimeError("no compiler\nat all")) == "no compiler"

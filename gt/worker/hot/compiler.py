@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import traceback
@@ -38,6 +39,10 @@ def _triton() -> str:
     except ImportError:
         return "none"
     return str(triton.__version__)
+
+
+#: errors that say little without the place they come from
+SLIPS = (AttributeError, TypeError, LookupError, AssertionError)
 
 
 @dataclass(slots=True)
@@ -127,4 +132,10 @@ class Shared:
 def line(error: BaseException) -> str:
     """The first line that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    text = lines[0][:200] if lines else type(error).__name__
+    if isinstance(error, SLIPS):
+        frames = traceback.extract_tb(error.__traceback__)
+        text += f" ({type(error).__name__} in {os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" * bool(
+            frames
+        )
+    return text
