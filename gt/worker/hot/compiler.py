@@ -133,9 +133,8 @@ def line(error: BaseException) -> str:
     """The first line that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0][:200] if lines else type(error).__name__
-    if isinstance(error, SLIPS):
-        frames = traceback.extract_tb(error.__traceback__)
-        text += f" ({type(error).__name__} in {os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" * bool(
-            frames
-        )
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SLIPS) and frames:
+        last = frames[-1]
+        text += f" ({type(error).__name__} in {os.path.basename(last.filename)}:{last.lineno})"
     return text
