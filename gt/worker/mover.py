@@ -14,14 +14,15 @@ from gt.wire.messages import Group
 from gt.worker.engines import Engine
 from gt.worker.plane import Broken, Plane
 from gt.worker.space import Failure, Flying, MoveEntry, Space
+from gt.worker.tracing import Tracer
 
 #: Moves from workers whose failures those they go to may not see.
 ACROSS = ("exchange", "broadcast")
 
 
 class Mover:
-    def __init__(self, engine: Engine, plane: Plane | None) -> None:
-        self._engine, self.plane = engine, plane
+    def __init__(self, engine: Engine, plane: Plane | None, tracer: Tracer) -> None:
+        self._engine, self.plane, self._tracer = engine, plane, tracer
         #: groups that are no more, and why
         self._lost: dict[int, str] = {}
 
@@ -76,7 +77,8 @@ class Mover:
         if failure is not None:
             assert entry.before is not None
             value = self._engine.zeros(entry.before)
-        flight = self.plane.start(entry.group, entry.kind, value, entry.how)
+        ended = self._tracer.span(entry) if self._tracer.on else None
+        flight = self.plane.start(entry.group, entry.kind, value, entry.how, ended)
         cause = None
         if entry.kind in ACROSS:
             number = self._engine.number(failure.cause if failure is not None else 0)

@@ -22,6 +22,7 @@ Until a flight is done nobody may write into the array it was started with.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -47,7 +48,10 @@ class Plane(Protocol):
     def leave(self, group: int) -> None:
         """Flights under way break, here and at the other members. Never blocks for long."""
 
-    def start(self, group: int, kind: str, array: Any, how: dict[str, Any]) -> Flight: ...
+    def start(
+        self, group: int, kind: str, array: Any, how: dict[str, Any], ended: Callable[[], None] | None = None
+    ) -> Flight:
+        """``ended`` is called once, by any thread, just before the flight is done."""
 
     def wake_fd(self) -> int:
         """Becomes readable whenever a flight may have become done."""

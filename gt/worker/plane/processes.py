@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.worker.plane import Flight
@@ -40,13 +41,16 @@ class ProcessPlane:
         if (known := self._groups.pop(group, None)) is not None:
             known.leave()
 
-    def start(self, group: int, kind: str, array: Any, how: dict[str, Any]) -> Flight:
+    def start(
+        self, group: int, kind: str, array: Any, how: dict[str, Any], ended: Callable[[], None] | None = None
+    ) -> Flight:
         known, passage = self._groups[group], self._passages.get(group)
         if passage is None:
             from gt.worker.plane.passage import Passage
 
             passage = self._passages[group] = Passage(known.membership, self._engine)
         flight, ready = passage.departure(kind, array, how)
+        flight.told = ended
         known.start(flight, ready)
         return flight
 
