@@ -27,6 +27,9 @@ KEPT = ("X", "s", "t", "f")
 #: the number of the first row of moves: those of threads and streams are counted from 1 on
 MOVES = 10_000
 
+#: held by who profiles this process; a second profiler would crash it
+_profiling = threading.Lock()
+
 
 class Untraced(Exception):
     """Why there is no trace."""
@@ -106,9 +109,12 @@ def _profiler(device: str) -> Any:
     with contextlib.suppress(AttributeError, TypeError):
         config = _C._profiler._ExperimentalConfig(profile_all_threads=True)
     made = profiler.profile(activities=kinds, experimental_config=config)
+    if not _profiling.acquire(blocking=False):
+        raise Untraced("cannot be traced: another worker in its process is")
     try:
         made.start()
     except RuntimeError as error:
+        _profiling.release()
         raise Untraced(f"cannot be traced: {first_line(error)}") from None
     return made
 
@@ -118,16 +124,22 @@ def _profiled(profile: Any, device: str, began: int, wanted: bool) -> list[Event
         import torch
 
         torch.cuda.synchronize(device)
-    profile.stop()
-    if not wanted:
-        return []
+    try:
+        profile.stop()
+        told = _exported(profile) if wanted else {"traceEvents": []}
+    finally:
+        _profiling.release()
+    shift = (told.get("baseTimeNanoseconds", 0) - began) / 1000
+    return list(_kept(told["traceEvents"], shift))
+
+
+def _exported(profile: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gt-") as folder:
         path = os.path.join(folder, "trace.json")
         profile.export_chrome_trace(path)
         with open(path, errors="replace") as file:
-            told = json.load(file)
-    shift = (told.get("baseTimeNanoseconds", 0) - began) / 1000
-    return list(_kept(told["traceEvents"], shift))
+            told: dict[str, Any] = json.load(file)
+    return told
 
 
 def _kept(events: list[Event], shift: float) -> Iterator[Event]:
