@@ -10,7 +10,7 @@ from gt.wire.messages import Advice, Execute
 from gt.worker.answering import Send
 from gt.worker.fragments import Part, Program, Stopped
 from gt.worker.hot.levels import Levels
-from gt.worker.hot.piece import Halfway
+from gt.worker.hot.piece import Halfway, Piece
 from gt.worker.space import ODD, Space
 
 #: The reasons for which pieces are not compiled that a client is told of unasked; the statistics have all.
@@ -100,13 +100,10 @@ class Replaying:
         taken = [numbers[k] for k in part.numbers]
         part.runs += 1
         try:
-            made = self.levels.run(piece, registers, taken, store)
+            made = self._at_its_level(space, m.client, piece, registers, taken)
         except Halfway as halfway:
             self._halfway(space, m, program, part, names, numbers, halfway)
             return False
-        finally:
-            if self.levels.notices:
-                self._advise(space, m.client)
         if made is not None:
             for register in part.freed:
                 space.drop(ids[register])
@@ -122,6 +119,15 @@ class Replaying:
             space.put(names[slot], value)
         self.count_hot(len(piece.steps))
         return False
+
+    def _at_its_level(
+        self, space: Space, client: int, piece: Piece, inputs: list[Any], numbers: list[Any]
+    ) -> list[Any] | None:
+        try:
+            return self.levels.run(piece, inputs, numbers, space.store)
+        finally:
+            if self.levels.notices:
+                self._advise(space, client)
 
     def _advise(self, space: Space, client: int) -> None:
         """Each reason once: one that is the worker's own, as that it has no compiler, is that of all pieces."""
