@@ -328,6 +328,25 @@ def test_without_workers(path: pathlib.Path) -> None:
     assert os.listdir(path.parent) == []
 
 
+def test_a_worker_that_cannot_write(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(profile: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with Cluster(workers=1).client():
+        with monkeypatch.context() as patch:
+            patch.setattr("gt.worker.tracing._exported", full)
+            with pytest.raises(GtError, match=r"worker 0 could not write down what it did: .*No space left"):
+                traced_exp(path)
+        traced_exp(path)
+    (events,) = processes(path).values()
+    assert len(named(events, "aten::exp")) == 1
+
+
+def traced_exp(path: pathlib.Path) -> None:
+    with gt.debug.trace(path):
+        gt.exp(gt.ones(3)).sum().item()
+
+
 def test_torch_traces_one_worker_of_a_process(path: pathlib.Path) -> None:
     """Two of them, in a simulation: the second cannot, and the first does not go on."""
     cluster = Cluster(workers=2)

@@ -62,10 +62,15 @@ class Tracer:
         """All of it, compressed; nothing if there is no trace of this client's."""
         if self._owner != client:
             return b""
-        events = self._stop(wanted=not self._spoiled)
         self._owner = None
         if self._spoiled:
             raise Untraced("began to serve other clients, too: a trace would show their work")
+        try:
+            events = self._stop(wanted=True)
+        except (OSError, ValueError, RuntimeError) as error:  # a full disk, say
+            if self._engine.is_broken(error):
+                raise
+            raise Untraced(f"could not write down what it did: {first_line(error)}") from None
         told = {"device": self._engine.device, "began": self._began, "events": events}
         return zlib.compress(json.dumps(told).encode(), 1)
 
@@ -144,7 +149,9 @@ def _exported(profile: Any) -> dict[str, Any]:
 
 def _kept(events: list[Event], shift: float) -> Iterator[Event]:
     """What is worth showing, in rows numbered from 1 on, with times since the beginning."""
-    names = {t.native_id: t.name for t in threading.enumerate()} | {threading.get_native_id(): "instructions"}
+    mine = os.getpid()  # a GPU's streams are those of a process with the GPU's number
+    names = {(mine, t.native_id): t.name for t in threading.enumerate()}
+    names[mine, threading.get_native_id()] = "instructions"
     known = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     rows: dict[tuple[Any, Any], int] = {}
     for event in events:
@@ -153,7 +160,7 @@ def _kept(events: list[Event], shift: float) -> Iterator[Event]:
         row = event.pop("pid"), event["tid"]
         if row not in rows:
             rows[row] = len(rows) + 1
-            yield _row(rows[row], names.get(row[1]) or known.get(row, "").strip() or f"thread {row[1]}")
+            yield _row(rows[row], names.get(row) or known.get(row, "").strip() or f"thread {row[1]}")
         yield event | {"tid": rows[row], "ts": event["ts"] + shift}
 
 
