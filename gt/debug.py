@@ -8,9 +8,14 @@ from typing import Any, TextIO
 from gt.client import located, sites
 from gt.client.connect import session
 from gt.client.tensor import Tensor
+from gt.client.tracing import trace
 from gt.ops import Signature
 from gt.wire.fragments import Form
 from gt.wire.messages import FETCH, FORGET, RESET, RUN, Fragment
+
+__all__ = [
+    "explain", "get_worker_stats", "memory", "print_hot_paths", "print_tape", "show_layout", "trace",
+]  # fmt: skip
 
 CONTROL = {FETCH: "read", RESET: "forget signatures", FORGET: "forget a fragment"}
 

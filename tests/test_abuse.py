@@ -27,6 +27,7 @@ from gt.wire.messages import (
     FETCH,
     FIRST_CODE,
     RESET,
+    TRACE,
     Ask,
     Bye,
     Definition,
@@ -37,6 +38,7 @@ from gt.wire.messages import (
     Place,
     Reply,
     Submit,
+    Trace,
     Trouble,
 )
 from gt.wire.shared import Lane, host_identity
@@ -133,6 +135,7 @@ BASE = [FULL, 0, 1, 2.5, FULL, 0, 2, 1.5]
 STREAMS: dict[str, tuple[list[Any], bool]] = {
     "an unknown code": ([999, 0, 3, 1, 1], True),
     "an unknown control word": ([7, 1, 1], True),
+    "a control word of the workers'": ([TRACE, 1, 1], True),
     "zero": ([0], True),
     "a fraction for a code": ([FULL + 0.5, 0, 3, 1.0], True),
     "infinity": ([float("inf")], True),
@@ -519,6 +522,8 @@ def test_mutations(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
                 scene.cluster.step()
             if rng.random() < 0.05:
                 scene.post(Ask(1))
+            if rng.random() < 0.02:
+                scene.post(Trace(rng.randrange(3), rng.random() < 0.5))
             if scene.refused:
                 break
         scene.check()

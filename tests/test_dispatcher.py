@@ -28,10 +28,13 @@ from gt.wire.messages import (
     PART,
     PARTS_AHEAD,
     RESET,
+    TRACE,
     WINDOW,
     Admit,
+    Advice,
     Answer,
     Ask,
+    Blocks,
     Bye,
     Credit,
     Done,
@@ -48,6 +51,7 @@ from gt.wire.messages import (
     Report,
     Roster,
     Submit,
+    Trace,
     Trouble,
     Welcome,
     WorkerInfo,
@@ -427,6 +431,30 @@ def test_who_only_asks_is_refused() -> None:
     desk.say(SECOND, Ask(1))
     assert refused(desk.say(CLIENT, Ask(100)), CLIENT) == "more than 100 questions at once"
     assert len(desk.core.asked) == 1
+
+
+def test_a_trace_is_of_the_workers_a_client_uses_or_nobody_does() -> None:
+    desk = Desk(WORKER, OTHER, CLIENT, SECOND)
+    actions = desk.say(CLIENT, Trace(3, True))
+    assert sent(actions, CLIENT) == [Blocks(3, (), 1, [], [0, 1])]
+    for worker in (WORKER, OTHER):
+        admit, execute = sent(actions, worker)
+        assert (admit, execute.stream) == (Admit(1, "here"), [TRACE, 3, 1])
+    assert sent(desk.say(SECOND, Trace(3, True)), SECOND) == [Blocks(3, (), 1, [], [0])]  # it has to be somewhere
+    desk.say(WORKER, Reply(1, 3), b"")
+    assert sent(desk.core.gone(OTHER), CLIENT, NoValue)[0].kind == "WorkerLost"
+    assert sent(desk.say(CLIENT, Trace(4, False)), CLIENT) == [Blocks(4, (), 1, [], [0])]
+    for request in range(5, 104):
+        desk.say(CLIENT, Trace(request, True))
+    assert refused(desk.say(CLIENT, Trace(104, True)), CLIENT) == "more than 100 questions at once"
+
+
+def test_what_workers_advise_is_said_once_and_seldom() -> None:
+    desk = Desk(WORKER, OTHER, CLIENT)
+    assert desk.say(WORKER, Advice("no compiler", 1)) == [Send(CLIENT, Advice("no compiler", 1))]
+    assert desk.say(OTHER, Advice("no compiler", 1)) == desk.say(WORKER, Advice("who is that", 7)) == []
+    said = [desk.say(WORKER, Advice(f"reason {k}", 1)) for k in range(10)]
+    assert [bool(actions) for actions in said] == [True] * 2 + [False] * 8
 
 
 def test_without_workers_the_answer_comes_at_once() -> None:

@@ -118,14 +118,14 @@ def test_in_the_background_and_only_what_is_hot(monkeypatch) -> None:
     assert shadow.level() == ["template", "compiled"]  # the first step made the optimizer's state
 
 
-def test_what_is_no_quicker_is_left_alone(monkeypatch, capfd) -> None:
+def test_what_is_no_quicker_is_left_alone(monkeypatch) -> None:
     monkeypatch.setattr("gt.worker.hot.track.WORTH", 0.0)
     cluster, shadow = shadowed("auto")
     with client(cluster):
         quick = train(shadow, HOT + 6)
     assert not any(quick)
     assert "no quicker" in shadow.levels.stats()[1]["reasons"][0]
-    assert capfd.readouterr().err == ""
+    assert not shadow.levels.notices
 
 
 def test_parameters_keep_their_storage() -> None:
@@ -235,7 +235,7 @@ def test_inputs_that_lie_otherwise_when_it_is_ready(monkeypatch) -> None:
 # -- numbers -------------------------------------------------------------------------------
 
 
-def test_a_constant_that_changes_after_all(capfd) -> None:
+def test_a_constant_that_changes_after_all() -> None:
     made, levels = scaled(compile=True), Levels(ENGINE, "off")
     quick = []
     for n in (3, 3, 3, 3, 4, 5, 6, 3):
@@ -246,7 +246,7 @@ def test_a_constant_that_changes_after_all(capfd) -> None:
         found = by_steps(made, [x, y], [n, 2]) if found is None else found
         assert torch.allclose(found[0], wanted)
     assert quick == [True] * 4 + [False] + [True] * 3
-    assert capfd.readouterr().err == ""
+    assert not levels.notices
 
 
 def test_minus_zero_is_another_constant() -> None:
@@ -262,7 +262,7 @@ def test_minus_zero_is_another_constant() -> None:
         assert found[0].tolist() == [math.copysign(math.inf, n)] * 3
 
 
-def test_numbers_that_change_one_after_the_other_are_said(capfd, monkeypatch) -> None:
+def test_numbers_that_change_one_after_the_other_are_said() -> None:
     """Each is a constant, until it is not; a piece with ever new ones is given up, in one line."""
     count = REMAKES + 2
     t = TensorType((3,), float32)
@@ -275,7 +275,7 @@ def test_numbers_that_change_one_after_the_other_are_said(capfd, monkeypatch) ->
         x = torch.zeros(3)
         found = levels.run(made, [x], numbers, {}) or by_steps(made, [x], numbers)
         assert found[0].tolist() == [sum(numbers)] * 3
-    said = capfd.readouterr().err.strip().splitlines()
+    said = [text for _, text in levels.notices]
     assert len(said) == 1
     assert "changed again" in said[0]
     assert levels.stats()[0]["level"] == "template"
@@ -310,7 +310,7 @@ def test_a_number_an_op_takes_as_a_constant_only() -> None:
 # -- failures ------------------------------------------------------------------------------
 
 
-def test_what_depends_on_values_runs_by_steps(capfd) -> None:
+def test_what_depends_on_values_runs_by_steps() -> None:
     t = TensorType((4,), float32)
     made = piece(
         ("mul", (t, INT), (0, ~0), (1,), False, {}),
@@ -320,12 +320,12 @@ def test_what_depends_on_values_runs_by_steps(capfd) -> None:
     levels = Levels(ENGINE, "off")
     for _ in range(3):
         assert levels.run(made, [torch.tensor([0.0, 1, 0, 2])], [1], {}) is None
-    said = capfd.readouterr().err.strip().splitlines()
+    said = [text for _, text in levels.notices]
     assert len(said) == 1
     assert said[0].endswith("2 instructions (mul, nonzero) is not compiled: what nonzero gives depends on values")
 
 
-def test_a_compiler_that_fails_is_told_once(capfd, monkeypatch) -> None:
+def test_a_compiler_that_fails_is_told_once(monkeypatch) -> None:
     def broken(*_):
         raise RuntimeError("no compiler here\nand much more")
 
@@ -333,12 +333,12 @@ def test_a_compiler_that_fails_is_told_once(capfd, monkeypatch) -> None:
     levels, made = Levels(ENGINE, "all"), scaled()
     for _ in range(3):
         assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
-    said = capfd.readouterr().err.strip().splitlines()
+    said = [text for _, text in levels.notices]
     assert len(said) == 1
     assert said[0].endswith("is not compiled: no compiler here")
 
 
-def test_compiled_code_that_is_wrong_is_not_used(capfd, monkeypatch) -> None:
+def test_compiled_code_that_is_wrong_is_not_used(monkeypatch) -> None:
     from gt.worker.hot import compiler
 
     def wrong(program, inputs):
@@ -350,7 +350,7 @@ def test_compiled_code_that_is_wrong_is_not_used(capfd, monkeypatch) -> None:
     monkeypatch.setattr(compiler, "build", wrong)
     levels, made = Levels(ENGINE, "all"), scaled()
     assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
-    assert "other values than the steps do (a result of mul)" in capfd.readouterr().err
+    assert "other values than the steps do (a result of mul)" in levels.notices[0][1]
 
 
 def test_an_index_out_of_range_fails_by_steps() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -14,7 +16,9 @@ from gt.dispatcher.actions import Send, SendAll
 from gt.errors import ConfigError
 from gt.testing import Cluster
 from gt.wire.messages import FETCH, Execute
-from tests.processes import ROOT, Process, script
+from gt.worker.hot.levels import Levels
+from gt.worker.replay import REASONS
+from tests.processes import ROOT, Process, environment, script
 from tests.test_templates import loop, outcome
 
 # -- gt.debug.print_hot_paths --------------------------------------------------------------
@@ -75,6 +79,63 @@ def test_a_compiled_loop_says_so(stack, folder):
     rows = [line.split() for line in done.lines if re.match(r"  \d+\.\d ", line)]
     assert any(row[3] == "compiled" and row[5] == "s" for row in rows), done.output
     assert re.search(r"^\[gt compile .*compiled in", done.output, re.M), done.output
+
+
+#: steps until every piece that is hot has been tried, and a few of another kind that comes again
+UNTIL_TRIED = """
+import time
+import gt
+
+x, w = gt.full((8, 8), 0.5), gt.full((8, 8), 0.25)
+limit, tried = time.monotonic() + 60, False
+while not tried and time.monotonic() < limit:
+    for _ in range(20):
+        y = gt.relu(x @ w - 0.5) * 0.5
+        assert y.sum().item() == 16.0
+        assert (y.exp() + 1).log().sum().item() > 0
+    pieces = [p for s in gt.debug.get_worker_stats().values() for p in s["compilation_stats"].values()]
+    tried = len(pieces) >= 2 * len(gt.workers()) and all(p["reasons"] for p in pieces)
+print("tried" if tried else pieces)
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_why_nothing_is_compiled_is_told_once(workers, tmp_path):
+    """By whatever worker, for however many pieces; in a system whose own words nobody sees."""
+    program = UNTIL_TRIED.replace("\nx, w", f"\ngt.gpu_workers({workers})\ngt.auto_shard({workers > 1})\nx, w")
+    own = {"CXX": "/nonexistent", "GT_AUTO_COMPILE": "1", "GT_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(**own), capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout == "tried\n"
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(r"\[gt\] a piece of \d+ instructions \(.*\) is not compiled: .*/nonexistent.*", line)
+
+
+def test_a_client_is_told_of_its_own_pieces(capfd, monkeypatch):
+    """And of the first few reasons: the statistics have all."""
+
+    def broken(program, inputs):
+        raise RuntimeError(f"no room for {len(program.piece.steps)}")
+
+    monkeypatch.setattr("gt.worker.hot.compiler.build", broken)
+    cluster = Cluster()
+    (worker,) = cluster.workers.values()
+    worker.levels = Levels(worker.engine, "all")
+    with cluster.client():
+        for length in range(12, 18):
+            for _ in range(4):
+                x = gt.ones(4)
+                for _ in range(length):
+                    x = x * 0.5 + 1
+                assert x.sum().item() == pytest.approx(8, rel=1e-3)
+    with cluster.client():  # who runs nothing twice hears nothing
+        assert gt.ones(3).sum().item() == 3
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == len(set(said)) == REASONS
+    assert all("is not compiled: no room for" in line for line in said)
+    assert not worker.levels.notices
 
 
 def test_nothing_hot_is_said_as_well():

@@ -72,6 +72,20 @@ class Pending:
         self.done = True
 
 
+class Collected(Pending):
+    """Not one value but one from each worker."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.values: dict[int, bytes] = {}
+
+    def _take(self, worker: int, value: Any) -> None:
+        self.values[worker] = bytes(value)
+        self.answered(worker)
+
+
 def _fresh(nbytes: int) -> Any:
     """Memory to put a value together in; numpy's comes in large pages."""
     import numpy as np

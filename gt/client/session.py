@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.client import config
-from gt.client.reading import Pending
+from gt.client.reading import Collected, Pending
 from gt.client.sending import Sending
 from gt.client.troubles import Troubles
 from gt.client.uploads import Uploads
@@ -41,6 +41,7 @@ from gt.wire.messages import (
     Place,
     Refused,
     Roster,
+    Trace,
     Trouble,
     ValueInline,
     ValuePart,
@@ -164,6 +165,21 @@ class Session(Sending):
         """Where a tensor lies, and why."""
         found: Located = self._question(Locate, id, shape)
         return found
+
+    def trace(self, begin: bool) -> dict[int, bytes]:
+        """Begin to trace, or end it: what each of the workers that take part has to say."""
+        self.cut()
+        self.flush()
+        request = self._requests()
+        pending = self._pending[request] = Collected()
+        try:
+            self.send([encode(Trace(request, begin))])
+            self.await_(lambda: pending.done)
+        finally:
+            del self._pending[request]
+        if pending.error is not None:
+            raise pending.error
+        return pending.values
 
     def finish(self, seconds: float) -> None:
         """Send all there is, and wait until the workers have done it, if that is soon."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from gt.dispatcher.state import Client
 from gt.errors import ConfigError
-from gt.wire.messages import FETCH, FIRST_CODE, READ, RUN
+from gt.wire.messages import FETCH, FIRST_CODE, READ, RUN, TRACE
 
 VARIABLE = "GT_WORKER_BATCH_SIZE"
 
@@ -53,6 +53,6 @@ def _width(client: Client, words: list[Any], i: int) -> int | None:
         form = client.book.fragments.get(words[i + 1]) if known is None else known.form
         return None if form is None else form.width
     if code < FIRST_CODE:
-        return {FETCH: 3, READ: 4}.get(code, 2)
+        return {FETCH: 3, READ: 4, TRACE: 3}.get(code, 2)
     told = client.book.told.get(code) or client.codes.get(code)
     return None if told is None else told.width

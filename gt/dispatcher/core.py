@@ -5,10 +5,10 @@ No socket, clock, thread or tensor library is here; `server.py` owns those, and 
     Hello            a peer becomes a client or a worker                  Welcome, or Refused
     Configure        says what the signals of later submissions mean
     Submit           goes into its client's queue, and `_schedule` runs   Execute to workers
-    Configure        says what the signals of later submissions mean
     Done             a worker has room again; the client gets credit      Execute, Credit
     Reply            a worker's value for a client is passed on           (the same bytes)
     Part, PartTaken  pieces of large values are passed on                 (the same bytes)
+    Ask, Trace       are put to the workers, behind what was submitted    Query, Answer; Execute
     gone(peer)       a client's tensors are dropped; a worker's are lost  Drop, NoValue
     tick(now)        a client without workers is told so                  NoValue, Credit
 
@@ -29,18 +29,17 @@ from gt.dispatcher import admission
 from gt.dispatcher.actions import Action, Close, Send
 from gt.dispatcher.book import Book
 from gt.dispatcher.forward import Violation, forward
-from gt.dispatcher.giving import Giving
 from gt.dispatcher.layouts import Layout, Mesh
 from gt.dispatcher.loss import NO_WORKERS, strand
 from gt.dispatcher.plan import Ground
-from gt.dispatcher.questions import MOST, Questions
+from gt.dispatcher.questions import Asking
 from gt.dispatcher.signals import Signals
 from gt.dispatcher.state import Client, Peer, Worker
-from gt.dispatcher.story import locate
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.messages import (
     WINDOW,
+    Advice,
     Ask,
     Bye,
     Configure,
@@ -53,12 +52,12 @@ from gt.wire.messages import (
     NoValue,
     Part,
     PartTaken,
-    Query,
     Refused,
     Reply,
     Report,
     Roster,
     Submit,
+    Trace,
     Trouble,
     Welcome,
     WorkerInfo,
@@ -68,17 +67,17 @@ from gt.wire.messages import (
 AHEAD, TURN = 6000.0, 2000.0
 #: Seconds a client with work waits for a first worker before its reads are told.
 PATIENCE = 2.0
+#: What a client hears unasked from its workers, at most.
+NOTICES = 3
 
 
-class Dispatcher(Giving):
+class Dispatcher(Asking):
     def __init__(self, host: str = "localhost", port: int = 9000) -> None:
         super().__init__()
         self.no_workers = NO_WORKERS.format(host=host, port=port)
-        self.clients: dict[int, Client] = {}
         #: what is known of each of them
         self.infos: dict[int, WorkerInfo] = {}
         self.by_peer: dict[Peer, Client | Worker] = {}
-        self.asked = Questions()
         self.next_client, self.next_worker = 1, 0
         self.next_group = count(1).__next__
         #: the size of the message that is being handled
@@ -251,15 +250,6 @@ class Dispatcher(Giving):
         home = self._home(client)
         return home is not None and client.has_room(self.workers, AHEAD)
 
-    def _home(self, client: Client) -> Worker | None:
-        """The worker with the fewest clients, from a client's first instruction until one of both ends."""
-        if client.home is None and self.workers:
-            chosen = min(self.workers.values(), key=lambda w: (len(w.admitted), w.id))
-            client.home = chosen.id
-            client.used = chosen.clock
-            self._admit(client, chosen)
-        return None if client.home is None else self.workers[client.home]
-
     def _turn(self, client: Client) -> None:
         """Forward about one turn's worth of the client's program."""
         assert client.home is not None
@@ -329,6 +319,14 @@ class Dispatcher(Giving):
         if (client := self.clients.get(m.client)) is not None:
             self._send(client, m)
 
+    def _advice(self, worker: Worker, m: Advice, rest: object) -> None:
+        """Several workers say the same; and there is more to say than anybody would read."""
+        client = self.clients.get(m.client)
+        if client is not None and m.text not in client.advised and client.noticed < NOTICES:
+            client.advised.add(m.text)
+            client.noticed += 1
+            self._send(client, m)
+
     def _part(self, client: Client, m: Part, rest: tuple[Any, ...]) -> None:
         home = self._home(client)
         layout = None if home is None else home.layout
@@ -348,36 +346,6 @@ class Dispatcher(Giving):
         if worker is not None and client.id in worker.admitted:
             self._send(worker, replace(m, client=client.id))
 
-    # -- questions -----------------------------------------------------------------------
-
-    def _ask(self, client: Client, m: Ask | Locate, rest: object) -> None:
-        if len(client.questions) >= MOST:
-            raise Violation(f"more than {MOST} questions at once")
-        client.questions.append(m)
-        self._put_questions(client)
-
-    def _put_questions(self, client: Client) -> None:
-        """A question comes after what was submitted before it, unless there is nobody to do that."""
-        if client.queue and self.workers:
-            return
-        questions, client.questions = client.questions, []
-        for question in questions:
-            if isinstance(question, Locate):
-                self._send(client, locate(client, question))
-                continue
-            self.asked.ask(client.id, question.request, set(self.workers))
-            for worker in self.workers.values():
-                self._send(worker, Query(client.id, question.request))
-        self._answer()
-
-    def _report(self, worker: Worker, m: Report, rest: object) -> None:
-        self.asked.report(worker.id, m)
-        self._answer()
-
-    def _answer(self) -> None:
-        for client, answer in self.asked.answered():
-            self._send(self.clients[client], answer)
-
 
 HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] = {
     (type(None), Hello): Dispatcher._hello,
@@ -387,11 +355,13 @@ HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] =
     (Client, PartTaken): Dispatcher._part_taken_by_client,
     (Client, Ask): Dispatcher._ask,
     (Client, Locate): Dispatcher._ask,
+    (Client, Trace): Dispatcher._ask,
     (Client, Bye): Dispatcher._bye,
     (Worker, Bye): Dispatcher._bye,
     (Worker, Done): Dispatcher._done,
     (Worker, Reply): Dispatcher._reply,
     (Worker, Trouble): Dispatcher._trouble,
+    (Worker, Advice): Dispatcher._advice,
     (Worker, PartTaken): Dispatcher._part_taken_by_worker,
     (Worker, Report): Dispatcher._report,
 }

@@ -44,6 +44,15 @@ class Giving:
             client.told.setdefault(worker.id, set())
             self._send(worker, Admit(client.id, client.host))
 
+    def _home(self, client: Client) -> Worker | None:
+        """The worker with the fewest clients, from a client's first instruction until one of both ends."""
+        if client.home is None and self.workers:
+            chosen = min(self.workers.values(), key=lambda w: (len(w.admitted), w.id))
+            client.home = chosen.id
+            client.used = chosen.clock
+            self._admit(client, chosen)
+        return None if client.home is None else self.workers[client.home]
+
     def _give(self, client: Client, forwarded: Forwarded, weight: int) -> None:
         """Everything in order: what codes stand for, then the runs of words. The last of them owes the weight."""
         news = forwarded.news

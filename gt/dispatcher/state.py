@@ -13,7 +13,7 @@ from gt.dispatcher.signals import Signals
 from gt.ops import Signature
 from gt.types import BYTES, TensorType
 from gt.wire.codec import encode
-from gt.wire.messages import Ask, Definition, Locate, Submit, WorkerInfo
+from gt.wire.messages import Ask, Definition, Locate, Submit, Trace, WorkerInfo
 
 Peer = bytes
 
@@ -86,6 +86,8 @@ class Client:
     config: Signals = field(default_factory=Signals)
     #: what it was advised of
     advised: set[str] = field(default_factory=set)
+    #: and of that, how much by workers
+    noticed: int = 0
     #: [submit, position]: received, and not yet given to a worker
     queue: deque[list[Any]] = field(default_factory=deque)
     #: the worker new tensors are made on
@@ -108,7 +110,9 @@ class Client:
     #: transfer -> where its parts went, until an instruction uses it
     transfers: dict[int, Where] = field(default_factory=dict)
     #: questions that wait for the end of the queue
-    questions: list[Ask | Locate] = field(default_factory=list)
+    questions: list[Ask | Locate | Trace] = field(default_factory=list)
+    #: the last requests for traces; those that are open are among its reads
+    traces: list[int] = field(default_factory=list)
     #: the last submission received
     serial: int = 0
     #: weights: received, done, and done as far as the client was told

@@ -26,6 +26,7 @@ from gt.wire.messages import (
     READ,
     RESET,
     RUN,
+    TRACE,
     Alive,
     Done,
     Execute,
@@ -101,6 +102,9 @@ class Trail:
             return 2
         if code == FETCH:
             self._line(self._count, event, who, "fetch", 0, f"client:{client.id} id={stream[i + 2]}")
+            return 3
+        if code == TRACE:
+            self._line(self._count, event, who, "trace", 0, f"client:{client.id} begin={stream[i + 2]}")
             return 3
         if code == READ:
             self._line(self._count, event, who, "read", 0, f"client:{client.id} id={stream[i + 2]}")

@@ -1,9 +1,9 @@
 """Every message that crosses a wire, and nothing else: frozen data without behaviour.
 
-    client ──Hello, Configure, Submit, Part, Ask, Locate, Bye──▶ dispatcher
+    client ──Hello, Configure, Submit, Part, Ask, Locate, Trace, Bye──▶ dispatcher
     client ◀──Welcome, Refused, Credit, Trouble, Advice, Blocks, values, Answer, Located── dispatcher
                         dispatcher ──Welcome, Admit, Define, Execute, Leave, Part, Query, Drop──▶ worker
-                        dispatcher ◀──Hello, Done, Trouble, Reply, Report── worker
+                        dispatcher ◀──Hello, Done, Trouble, Advice, Reply, Report── worker
 
 `Submit.stream` is the client's program, a flat list of words:
 
@@ -23,6 +23,7 @@ ids from FIRST_OWN on, and
                                        only whether there is one
     DISCARD, transfer                  nobody will use what came in these parts
     LEAVE, group                       nobody will move anything in this group
+    TRACE, request, begin              begin to write down what happens when; or end it, and send what was written
     RUN, fragment, part, base, own, inputs…, numbers…
                                        from this part of it on, with the dispatcher's own ids counted from ``own``
 
@@ -38,7 +39,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-FETCH, RESET, READ, DISCARD, LEAVE, RUN, FORGET = 1, 2, 3, 4, 5, 6, 7
+FETCH, RESET, READ, DISCARD, LEAVE, RUN, FORGET, TRACE = 1, 2, 3, 4, 5, 6, 7, 8
 FIRST_CODE = 16
 #: Above these, codes and tensor ids are the dispatcher's own: what it makes of a client's program for several workers.
 FIRST_LOCAL, FIRST_OWN = 1 << 31, 1 << 40
@@ -247,6 +248,14 @@ class Located(Message, frozen=True, array_like=True, tag=True):
     story: list[str]
 
 
+class Trace(Message, frozen=True, array_like=True, tag=True):
+    """Begin a trace on the workers, or end it; answered by `Blocks`, which says by whom, and a value from each: nothing
+    at the beginning, and in the end what it wrote down."""
+
+    request: int
+    begin: bool
+
+
 class Bye(Message, frozen=True, array_like=True, tag=True):
     """A clean end, or the last words of a worker whose device broke."""
 
@@ -273,6 +282,8 @@ class Advice(Message, frozen=True, array_like=True, tag=True):
     """What a client should know, though nothing failed."""
 
     text: str
+    #: whom a worker says it to
+    client: int = 0
 
 
 class Blocks(Message, frozen=True, array_like=True, tag=True):
@@ -446,7 +457,22 @@ class Report(Message, frozen=True, array_like=True, tag=True):
     stats: WorkerStats
 
 
-ToDispatcher = Hello | Configure | Submit | Part | PartTaken | Ask | Locate | Bye | Done | Trouble | Reply | Report
+ToDispatcher = (
+    Hello
+    | Configure
+    | Submit
+    | Part
+    | PartTaken
+    | Ask
+    | Locate
+    | Trace
+    | Bye
+    | Done
+    | Trouble
+    | Advice
+    | Reply
+    | Report
+)
 ToClient = (
     Welcome
     | Refused

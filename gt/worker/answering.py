@@ -39,6 +39,9 @@ class Answering:
             text = f"reading a value failed on worker {self.id} ({self.engine.device}): {error}"
             self._reply(client, NoValue(request, "RemoteError", text))
             return
+        self._value(space, client, request, data)
+
+    def _value(self, space: Space, client: int, request: int, data: memoryview) -> None:
         if data.nbytes <= INLINE:
             self._reply(client, ValueInline(request, bytes(data), self.id))
             return

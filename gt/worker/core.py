@@ -29,6 +29,7 @@ from gt.wire.messages import (
     READ,
     RESET,
     RUN,
+    TRACE,
     Admit,
     Checked,
     Define,
@@ -38,6 +39,7 @@ from gt.wire.messages import (
     Execute,
     Leave,
     Message,
+    NoValue,
     Part,
     PartTaken,
     Query,
@@ -56,6 +58,7 @@ from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
 from gt.worker.replay import Replaying
 from gt.worker.space import NOTHING, DeviceBroken, Entry, Failure, MoveEntry, Space, first_line, raising
+from gt.worker.tracing import Tracer, Untraced
 
 
 class Worker(Answering, Replaying):
@@ -66,7 +69,8 @@ class Worker(Answering, Replaying):
         self.spaces: dict[int, Space] = {}
         self.lanes = Lanes()
         self.causes = 0
-        self.mover = Mover(engine, plane)
+        self.tracer = Tracer(engine)
+        self.mover = Mover(engine, plane, self.tracer)
         self.out: list[Send] = []
 
     # -- events --------------------------------------------------------------------------
@@ -82,8 +86,10 @@ class Worker(Answering, Replaying):
 
     def _admit(self, m: Admit, data: object) -> None:
         self.spaces[m.client] = Space(bool(m.host) and m.host == self.host)
+        self.tracer.joined()
 
     def _drop(self, m: Drop, data: object) -> None:
+        self.tracer.left(m.client)
         space = self.spaces.pop(m.client, None)
         if space is not None:
             self.lanes.forget(space.lane)
@@ -274,6 +280,8 @@ class Worker(Answering, Replaying):
             return i + 2
         if stream[i] == LEAVE:
             return i + 2 if self._quiet(space) and self.mover.parted(space, stream[i + 1]) else i
+        if stream[i] == TRACE:
+            return self._trace(space, m, i)
         assert stream[i] in (FETCH, READ), f"control word {stream[i]}"
         request, id = stream[i + 1], stream[i + 2]
         if not self._landed(space, id):
@@ -284,6 +292,20 @@ class Worker(Answering, Replaying):
         else:
             self._fetch(space, m.client, request, value)
         return i + (3 if stream[i] == FETCH else 4)
+
+    def _trace(self, space: Space, m: Execute, i: int) -> int:
+        """Nothing may be under way that belongs before it, or inside."""
+        if not self._quiet(space):
+            return i
+        _, request, begin = m.stream[i : i + 3]
+        assert isinstance(request, int)
+        try:
+            told = self.tracer.begin(m.client, len(self.spaces) == 1) if begin else self.tracer.end(m.client)
+        except Untraced as reason:
+            self._reply(m.client, NoValue(request, "RemoteError", f"worker {self.id} {reason}"))
+        else:
+            self._value(space, m.client, request, memoryview(told))
+        return i + 3
 
     def _ready(self, space: Space, signature: Any, stream: list[Any], i: int) -> bool:
         """Have all operands arrived, and left, if they are written in place?"""

@@ -14,14 +14,15 @@ from gt.wire.messages import Group
 from gt.worker.engines import Engine
 from gt.worker.plane import Broken, Plane
 from gt.worker.space import Failure, Flying, MoveEntry, Space
+from gt.worker.tracing import Tracer
 
 #: Moves from workers whose failures those they go to may not see.
 ACROSS = ("exchange", "broadcast")
 
 
 class Mover:
-    def __init__(self, engine: Engine, plane: Plane | None) -> None:
-        self._engine, self.plane = engine, plane
+    def __init__(self, engine: Engine, plane: Plane | None, tracer: Tracer) -> None:
+        self._engine, self.plane, self._tracer = engine, plane, tracer
         #: groups that are no more, and why
         self._lost: dict[int, str] = {}
 
@@ -71,7 +72,8 @@ class Mover:
         """Begin this worker's part in a move; who first needs the result waits for it."""
         plane = self._plane(entry)
         value, failure = self._given(space, entry, operand)
-        flight = plane.start(entry.group, entry.kind, value, entry.how)
+        ended = self._tracer.span([entry]) if self._tracer.on else None
+        flight = plane.start(entry.group, entry.kind, value, entry.how, ended)
         cause = None
         if entry.kind in ACROSS:
             number = self._engine.number(failure.cause if failure is not None else 0)
@@ -87,7 +89,8 @@ class Mover:
         first = moves[0][0]
         plane = self._plane(first)
         given = [self._given(space, entry, operand) for entry, _, _, operand in moves]
-        flights = plane.reduce_all(first.group, [value for value, _ in given], first.how)
+        ended = self._tracer.span([entry for entry, *_ in moves]) if self._tracer.on else None
+        flights = plane.reduce_all(first.group, [value for value, _ in given], first.how, ended)
         for (entry, site, out, _), (_, failure), flight in zip(moves, given, flights, strict=True):
             flying = Flying(str(entry), site, flight, None, failure)
             flying.reads = False

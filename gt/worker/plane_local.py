@@ -15,7 +15,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from gt.worker.plane import Broken, Flight
+from gt.worker.plane import Broken, Ended, Flight
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +31,7 @@ class Post:
     error: str = ""
     made: Any = None
     taken: bool = False
+    told: Callable[[], None] | None = None
 
     def done(self) -> bool:
         return self.ended
@@ -42,6 +43,11 @@ class Post:
         assert not self.taken, f"{self.text}: its result was taken already"
         self.taken = True
         return self.made
+
+    def end(self, made: Any, error: str = "") -> None:
+        if self.told is not None:
+            self.told()
+        self.ended, self.made, self.error, self.array = True, made, error, None
 
 
 @dataclass(slots=True)
@@ -56,7 +62,7 @@ class Meeting:
     def break_(self, reason: str) -> None:
         self.broken = self.broken or reason
         for post in (post for row in self.posts for post in row):
-            post.ended, post.error = True, self.broken
+            post.end(None, self.broken)
         self.posts = [[] for _ in self.members]
 
     def settle(self) -> None:
@@ -66,7 +72,7 @@ class Meeting:
             results = KINDS[posts[0].kind]([p.array for p in posts], [p.how for p in posts])
             for post, made in zip(posts, results, strict=True):
                 assert post.bits == _bits(post.array), f"{post.text}: the array was written into on its way"
-                post.ended, post.made, post.array = True, made, None
+                post.end(made)
 
 
 class Board:
@@ -99,17 +105,25 @@ class LocalPlane:
         if self._ranks.pop(group, None) is not None:
             self._board.groups[group].break_("the group was left")
 
-    def start(self, group: int, kind: str, array: Any, how: dict[str, Any]) -> Flight:
+    def start(self, group: int, kind: str, array: Any, how: dict[str, Any], ended: Ended | None = None) -> Flight:
         meeting, rank = self._board.groups[group], self._ranks[group]
         text = f"{kind} among workers {', '.join(map(str, meeting.members))}"
-        post = Post(text, kind, array, how, _bits(array), bool(meeting.broken), meeting.broken)
-        if not post.ended:
+        post = Post(text, kind, array, how, _bits(array), told=ended)
+        if meeting.broken:
+            post.end(None, meeting.broken)
+        else:
             meeting.posts[rank].append(post)
             meeting.settle()
         return post
 
-    def reduce_all(self, group: int, arrays: list[Any], how: dict[str, Any]) -> list[Flight]:
-        return [self.start(group, "all_reduce", _fresh(array), how) for array in arrays]
+    def reduce_all(
+        self, group: int, arrays: list[Any], how: dict[str, Any], ended: Ended | None = None
+    ) -> list[Flight]:
+        last = len(arrays) - 1
+        return [
+            self.start(group, "all_reduce", _fresh(array), how, ended if k == last else None)
+            for k, array in enumerate(arrays)
+        ]
 
     def wake_fd(self) -> int:
         """There is none: whoever delivers messages asks the flights."""

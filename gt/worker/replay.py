@@ -6,19 +6,24 @@ from abc import abstractmethod
 from typing import Any
 
 from gt.ops import Signature
-from gt.wire.messages import Execute
+from gt.wire.messages import Advice, Execute
+from gt.worker.answering import Send
 from gt.worker.fragments import Part, Program, Stopped
 from gt.worker.hot.levels import Levels
-from gt.worker.hot.piece import Halfway
+from gt.worker.hot.piece import Halfway, Piece
 from gt.worker.mover import Mover
 from gt.worker.plane import Broken
 from gt.worker.space import ODD, Space
+
+#: The reasons for which pieces are not compiled that a client is told of unasked; the statistics have all.
+REASONS = 3
 
 
 class Replaying:
     """The part of a worker that runs fragments."""
 
     mover: Mover
+    out: list[Send]
 
     def __init__(self, levels: Levels) -> None:
         self.instructions = 0
@@ -113,7 +118,7 @@ class Replaying:
         taken = [numbers[k] for k in part.numbers]
         part.runs += 1
         try:
-            made = self.levels.run(piece, registers, taken, store)
+            made = self._at_its_level(space, m.client, piece, registers, taken)
         except Halfway as halfway:
             self._halfway(space, m, program, part, names, numbers, halfway)
             return False
@@ -132,6 +137,23 @@ class Replaying:
             space.put(names[slot], value)
         self.count_hot(len(piece.steps))
         return False
+
+    def _at_its_level(
+        self, space: Space, client: int, piece: Piece, inputs: list[Any], numbers: list[Any]
+    ) -> list[Any] | None:
+        try:
+            return self.levels.run(piece, inputs, numbers, space.store)
+        finally:
+            if self.levels.notices:
+                self._advise(space, client)
+
+    def _advise(self, space: Space, client: int) -> None:
+        """Each reason once: one that is the worker's own, as that it has no compiler, is that of all pieces."""
+        for reason, text in self.levels.notices:
+            if reason not in space.told and len(space.told) < REASONS:
+                space.told.add(reason)
+                self.out.append(Send(Advice(text, client)))
+        self.levels.notices.clear()
 
     def _halfway(
         self,

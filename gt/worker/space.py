@@ -108,6 +108,8 @@ class Space:
         self.groups: dict[int, tuple[int, ...]] = {}
         #: the last flights in groups it is leaving
         self.farewells: dict[int, Flying] = {}
+        #: the reasons for which something of it is not compiled, as far as its client was told
+        self.told: set[str] = set()
         self.shares_memory = shares_memory
         #: the name of the client's lane
         self.lane = ""

@@ -66,11 +66,12 @@ class Work:
 
 
 class Shared:
-    def __init__(self, engine: Engine, graphs: Any = None) -> None:
-        """``graphs``: what captures, if not the device itself."""
+    def __init__(self, engine: Engine, graphs: Any = None, notices: list[tuple[str, str]] | None = None) -> None:
+        """``graphs``: what captures, if not the device itself. ``notices``: see `Levels`."""
         device = torch.device(engine.device)
         self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
         self.debug = topic("GT_DEBUG_COMPILE")
+        self.notices = [] if notices is None else notices
         #: held by whoever captures a graph, or tries what was compiled
         self.capturing = threading.RLock()
         self._waiting: list[tuple[Work, Future[Compiled]]] = []

@@ -29,6 +29,8 @@ class Levels:
         self._off, self._never = mode == OFF, engine.name != "torch"
         self._tracks: dict[Piece, Track] = {}
         self._shared: Shared | None = None
+        #: (reason, text) of what was not compiled in the last run; whoever runs a piece tells its client, and clears it
+        self.notices: list[tuple[str, str]] = []
 
     def run(self, piece: Piece, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | None:
         """The values of ``piece.results``, with what it writes in place written; None: run it step by step.
@@ -49,7 +51,7 @@ class Levels:
 
         if self._shared is None:
             prepare(self._engine)
-            self._shared = Shared(self._engine)
+            self._shared = Shared(self._engine, notices=self.notices)
         track = Track(piece, self._engine, self._all or piece.compile, self._shared)
         track.compiles = self._compiles or piece.compile
         return track

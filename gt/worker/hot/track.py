@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from gt.say import warn
 from gt.worker.engines import Engine
 from gt.worker.hot.compiled import Compiled, cells, no_waits, snapshot
 from gt.worker.hot.compiler import Shared, Work, line
@@ -197,8 +196,8 @@ class Track:
         text = f"a piece of {title(self.piece)} is not compiled: {reason}"
         if self.shared.debug:
             self.shared.debug(text)
-        elif not quiet:
-            warn(text)
+        if not quiet:
+            self.shared.notices.append((reason, text))
 
     # -- ways up -------------------------------------------------------------------------
 

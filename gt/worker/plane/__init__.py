@@ -22,7 +22,12 @@ Until a flight is done nobody may write into the array it was started with.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
+
+
+#: called once, by any thread
+Ended = Callable[[], None]
 
 
 class Broken(Exception):
@@ -47,9 +52,12 @@ class Plane(Protocol):
     def leave(self, group: int) -> None:
         """Flights under way break, here and at the other members. Never blocks for long."""
 
-    def start(self, group: int, kind: str, array: Any, how: dict[str, Any]) -> Flight: ...
+    def start(self, group: int, kind: str, array: Any, how: dict[str, Any], ended: Ended | None = None) -> Flight:
+        """``ended`` is called just before the flight is done."""
 
-    def reduce_all(self, group: int, arrays: list[Any], how: dict[str, Any]) -> list[Flight]:
+    def reduce_all(
+        self, group: int, arrays: list[Any], how: dict[str, Any], ended: Ended | None = None
+    ) -> list[Flight]:
         """Several all-reduces of one dtype as one, if that gives the same bits. The arrays are copied at once."""
 
     def wake_fd(self) -> int:

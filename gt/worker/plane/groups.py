@@ -69,7 +69,7 @@ class Made:
 class Departure:
     """One flight."""
 
-    __slots__ = ("__weakref__", "_bring", "_ended", "_error", "_finish", "_names", "_plan", "_work", "kind")
+    __slots__ = ("__weakref__", "_bring", "_ended", "_error", "_finish", "_names", "_plan", "_work", "kind", "told")
 
     def __init__(self, kind: str, names: str, plan: Callable[[], Plan], bring: Callable[[Any], Any]) -> None:
         #: what a `Broken` begins with
@@ -82,6 +82,8 @@ class Departure:
         self._work: Any = None
         self._ended = False
         self._error = ""
+        #: who wants to know when it ends
+        self.told: Callable[[], None] | None = None
 
     def done(self) -> bool:
         return self._ended
@@ -113,6 +115,9 @@ class Departure:
         """A first error stays. What gloo still reads and writes, it holds on to itself."""
         if error and (self._finish is not None or not self._ended):
             self._error, self._plan, self._finish = error, None, None
+        if self.told is not None:
+            self.told()
+            self.told = None
         self._ended = True
 
 

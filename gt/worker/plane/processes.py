@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from gt.worker.plane import Flight
+from gt.worker.plane import Ended, Flight
 from gt.worker.plane.descriptors import Bell
 from gt.worker.plane.groups import Group, Membership
 
@@ -40,21 +40,26 @@ class ProcessPlane:
         if (known := self._groups.pop(group, None)) is not None:
             known.leave()
 
-    def start(self, group: int, kind: str, array: Any, how: dict[str, Any]) -> Flight:
+    def start(self, group: int, kind: str, array: Any, how: dict[str, Any], ended: Ended | None = None) -> Flight:
         flight, ready = self._passage(group).departure(kind, array, how)
+        flight.told = ended
         self._groups[group].start(flight, ready)
         return flight
 
-    def reduce_all(self, group: int, arrays: list[Any], how: dict[str, Any]) -> list[Flight]:
+    def reduce_all(
+        self, group: int, arrays: list[Any], how: dict[str, Any], ended: Ended | None = None
+    ) -> list[Flight]:
         passage, how = self._passage(group), {**how, "own": True}
         try:
             if not passage.bundles:
-                return [self.start(group, "all_reduce", copy, how) for copy in map(passage.copy, arrays)]
+                last = len(arrays) - 1
+                copies = enumerate(map(passage.copy, arrays))
+                return [self.start(group, "all_reduce", x, how, ended if k == last else None) for k, x in copies]
             bucket = passage.bucket(arrays)
         except Exception as error:  # no memory: the others must not wait for this one
             self._groups[group].fail(error)
             return [self.start(group, "all_reduce", array, how) for array in arrays]
-        bucket.flight, bucket.flat = self.start(group, "all_reduce", bucket.flat, how), None
+        bucket.flight, bucket.flat = self.start(group, "all_reduce", bucket.flat, how, ended), None
         from gt.worker.plane.bucket import Share
 
         return [Share(bucket, k) for k in range(len(arrays))]
