@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-
 #: called once, by any thread
 Ended = Callable[[], None]
 
