@@ -20,6 +20,7 @@ from gt.testing import Cluster
 from gt.types import FLOAT, INT, TensorType, float32, int64
 from gt.worker.engines import make_engine
 from gt.worker.hot.compiled import Compiled
+from gt.worker.hot.compiler import Shared
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
 from gt.worker.hot.program import by_steps, mutated
@@ -519,3 +520,26 @@ def test_a_slip_is_told_with_its_place() -> None:
         told = line(error)
     assert told.startswith("'NoneType' object has no attribute 'shape' (AttributeError in test_hot_levels.py:")
     assert line(RuntimeError("no compiler\nat all")) == "no compiler"
+
+
+def test_without_room_for_a_trial_it_is_compiled_all_the_same(monkeypatch) -> None:
+    """In the background, from how the inputs lie: they themselves are gone by then."""
+    monkeypatch.setattr("gt.worker.hot.track.snapshot", lambda inputs: None)
+    submitted = []
+    real = Shared.submit
+
+    def submit(shared, work, wait):
+        submitted.append(work)
+        return real(shared, work, wait)
+
+    monkeypatch.setattr(Shared, "submit", submit)
+    cluster, shadow = shadowed("auto")
+    with client(cluster):
+        x = gt.randn(50)
+        shadow.begin()
+        for _ in range(HOT + 6):
+            x = (x.sin() * x).tanh() + 1
+            quick = shadow.cut()
+            wait_for_compiler(shadow.levels)
+    assert quick, shadow.levels.stats()
+    assert not any(isinstance(x, torch.Tensor) for work in submitted for x in work.inputs)

@@ -172,6 +172,35 @@ def test_collectives_beside_computing(local: None, path: pathlib.Path, tmp_path:
     assert second["ts"] < first["ts"] + first["dur"]
 
 
+@started("torch", 2)
+def test_gradients_are_on_their_way_during_backward(local: None, path: pathlib.Path) -> None:
+    """The second layer's gradient is a bucket of its own, sent while the first layer's is computed."""
+    gt.auto_shard()
+    layers = [gt.nn.Linear(1024, 1024, bias=False) for _ in range(3)]
+    model = gt.nn.Sequential(*layers)
+    optimizer = gt.optim.SGD(model.parameters(), lr=1e-3)
+    x, y = gt.randn(512, 1024), gt.randn(512, 1024)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = gt.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(4):
+        step().item()
+    with gt.debug.trace(path):
+        step().item()
+    for events in processes(path).values():
+        buckets = sorted((e for e in collectives(events) if e["args"]["bytes"] >= 4 << 20), key=lambda e: e["ts"])
+        products = sorted((e for e in events if e["name"] == "aten::mm"), key=lambda e: e["ts"])
+        assert [e["args"]["bytes"] for e in buckets] == [4 << 20, 8 << 20]
+        # the first is begun before the last product is, and the last after it
+        assert buckets[0]["ts"] < products[-1]["ts"] < buckets[1]["ts"]
+        assert overlap([buckets[0], *(e for e in events if e["row"] == "instructions")]) > 0
+
+
 @started("numpy", 2)
 def test_numpy_shows_collectives_only(local: None, path: pathlib.Path) -> None:
     gt.auto_shard()

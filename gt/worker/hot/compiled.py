@@ -58,8 +58,25 @@ class Compiled:
         return made
 
 
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """How a tensor lies, without it."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    device: Any
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+
+def lying(x: Any) -> Lying:
+    return Lying(x.shape, x.stride(), x.dtype, x.device)
+
+
 def build(program: Program, inputs: list[Any]) -> Compiled:
-    """``inputs`` are looked at, never read: any tensors that lie as the real ones do."""
+    """``inputs`` are looked at, never read: whatever lies as the real ones do."""
     began = time.monotonic()
     with _tracing, torch.no_grad(), _quiet():
         call, expected = _compile(program, inputs)

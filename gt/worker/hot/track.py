@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gt.worker.engines import Engine
-from gt.worker.hot.compiled import Compiled, cells, no_waits, snapshot
+from gt.worker.hot.compiled import Compiled, cells, lying, no_waits, snapshot
 from gt.worker.hot.compiler import Shared, Work, line
 from gt.worker.hot.donated import donations
 from gt.worker.hot.graph import Graph
@@ -246,7 +246,8 @@ class Track:
             self.shared.detail(self.piece, error)
             self.end(line(error))
             return
-        work = Work(self.piece, program, inputs if copies is None else copies, list(numbers), copies is not None)
+        shown = [lying(x) for x in inputs] if copies is None else copies  # the inputs themselves will not wait
+        work = Work(self.piece, program, shown, list(numbers), copies is not None)
         self.job = self.shared.submit(work, wait)
         if wait:
             self._take()
