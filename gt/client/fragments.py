@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from operator import itemgetter
+from operator import itemgetter, neg
 from typing import Any
 
 from gt.ops import Signature
@@ -56,8 +56,11 @@ class Template:
         self.number, self.length, self.compile = number, len(words), compile
         self._fixed_at = _taking(found.fixed)
         self._fixed = self._fixed_at(words)
-        self._made_at, self._made = _taking([p for p, _ in found.made]), [k for _, k in found.made]
-        self._gone_at, self._gone = _taking([p for p, _ in found.made_freed]), [k for _, k in found.made_freed]
+        self._made_at, self._made = _taking([p for p, _ in found.made]), _taking([k for _, k in found.made])
+        self._gone_at, self._gone = (
+            _taking([p for p, _ in found.made_freed]),
+            _taking([k for _, k in found.made_freed]),
+        )
         first = {k: p for p, k in reversed(found.given + found.given_freed)}
         firsts = [first[k] for k in range(len(found.inputs))]
         self._inputs_at = _taking(firsts)
@@ -72,17 +75,19 @@ class Template:
         """The words that run it, if these are what it stands for."""
         if self._fixed_at(words) != self._fixed:
             return None
-        if [id - base for id in self._made_at(words)] != self._made:
+        made = list(range(base, base + self.fragment.made))
+        if self._made_at(words) != self._made(made):
             return None
-        if [-id - base for id in self._gone_at(words)] != self._gone:
+        if tuple(map(neg, self._gone_at(words))) != self._gone(made):
             return None
-        inputs = [abs(id) for id in self._inputs_at(words)]
+        inputs = list(map(abs, self._inputs_at(words)))
         if self._given(inputs) != self._given_at(words):
             return None
-        if self._freed(inputs) != tuple([-id for id in self._freed_at(words)]):
+        if self._freed(inputs) != tuple(map(neg, self._freed_at(words))):
             return None
-        if any(base <= id < base + MAX_FRAGMENT for id in inputs):
-            return None
+        for id in inputs:
+            if base <= id < base + MAX_FRAGMENT:
+                return None
         return run_words(self.number, 0, base, 0, inputs, self._numbers_at(words))
 
 

@@ -38,10 +38,10 @@ class Sending(Codes):
     def __init__(self) -> None:
         super().__init__()
         self.words: list[Any] = []
-        self.extend = self.words.extend
+        self.extend, self.append = self.words.extend, self.words.append
         #: so many words are too many to wait for more
         self.limit = self.batch = BATCH
-        #: ids of tensors that Python let go, not yet told
+        #: ids of tensors that Python let go when there were many words already, not yet told
         self.dropped: deque[int] = deque()
         self.next_id = itertools.count(1).__next__
         self._flushing = threading.RLock()
@@ -71,7 +71,7 @@ class Sending(Codes):
 
     def free(self) -> None:
         """Tell the workers which tensors Python let go since the last time; many at once, not all of a million."""
-        dropped, append, count = self.dropped, self.words.append, FREED
+        dropped, append, count = self.dropped, self.append, FREED
         while dropped and count:
             try:
                 append(-dropped.popleft())
