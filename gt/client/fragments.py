@@ -104,8 +104,8 @@ class Fragments:
         #: (length, first codes) -> words, as they were sent, and base: seen once
         self._once: OrderedDict[Key, tuple[list[list[Any]], int]] = OrderedDict()
         self._once_words = 0
-        #: first codes, or the first alone -> the longest of what begins with them
-        self._longest: dict[Codes, int] = {}
+        #: first codes, or the first alone -> the lengths of what is known and begins with them
+        self._lengths: dict[Codes, list[int]] = {}
         #: what was sent already of the piece that is being emitted; None if that is too long to be one
         self.parts: list[list[Any]] | None = []
         self._sent = 0
@@ -127,10 +127,10 @@ class Fragments:
 
     def expected(self, words: list[Any]) -> int:
         """How many words these may yet become, if they begin as something known; else 0."""
-        if self._sent or not self.enabled or not self._longest:
+        if self._sent or not self.enabled or not self._lengths:
             return 0
         codes = self._first(words)
-        return self._longest.get(codes if len(codes) == FIRST else codes[:1], 0)
+        return max(self._lengths.get(codes if len(codes) == FIRST else codes[:1], (0,)))
 
     @property
     def empty(self) -> bool:
@@ -199,11 +199,9 @@ class Fragments:
                 return made
         self._once[key] = whole, self.base
         self._once_words += length
-        self._lengthen(key)
         while len(self._once) > ONCE or self._once_words > ONCE_WORDS:
             old, _ = self._once.popitem(last=False)
             self._once_words -= old[0]
-            self._shorten(old[1])
         return None
 
     def _template(self, words: list[Any], before: tuple[list[Any], int], compile: bool, key: Key) -> Template | None:
@@ -219,7 +217,8 @@ class Fragments:
         self._next += 1
         self._known.setdefault(key, []).insert(0, template)
         self._recent[template.number] = template
-        self._lengthen(key)
+        for first in (key[1], key[1][:1]):
+            self._lengths.setdefault(first, []).append(key[0])
         self.news.append(template.fragment)
         self.told[template.number] = template.fragment
         if len(self._recent) > TEMPLATES:
@@ -244,20 +243,10 @@ class Fragments:
         if len(self.told) > 4 * TEMPLATES:
             kept = {number: f for number, f in self.told.items() if f.compile and number not in self._recent}
             self.told = kept | {number: t.fragment for number, t in self._recent.items()}
-        self._shorten(key[1])
-
-    def _lengthen(self, key: Key) -> None:
-        length, codes = key
-        for first in (codes, codes[:1]):
-            self._longest[first] = max(length, self._longest.get(first, 0))
-
-    def _shorten(self, codes: Codes) -> None:
-        for first in (codes, codes[:1]):
-            lengths = [n for n, others in (*self._known, *self._once) if others[: len(first)] == first]
-            if lengths:
-                self._longest[first] = max(lengths)
-            else:
-                self._longest.pop(first, None)
+        for first in (key[1], key[1][:1]):
+            self._lengths[first].remove(key[0])
+            if not self._lengths[first]:
+                del self._lengths[first]
 
     def _first(self, words: list[Any]) -> Codes:
         """The first few codes; frees among them come and go."""
@@ -280,7 +269,7 @@ class Fragments:
         self._known.clear()
         self._recent.clear()
         self._once.clear()
-        self._longest.clear()
+        self._lengths.clear()
         self.news.clear()
         self._forgotten.clear()
         self.told = {}
