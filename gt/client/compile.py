@@ -126,7 +126,7 @@ class Compiled:
             session.flush()
         finally:
             recording.active = session.recorder = None
-            session.fragments.begin(session.next_id())
+            session.fragments.begin(session.next_id() + 1)
             written = [x._cell.version != versions.get(x._cell.id) for x in arguments]
             for x, view in zip(arguments, views, strict=True):
                 x._view = view

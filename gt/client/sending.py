@@ -93,7 +93,7 @@ class Sending(Codes):
             self.extend(emitted)
         self.flush()
         with self._flushing:
-            self.fragments.begin(self.next_id())
+            self.fragments.begin(self.next_id() + 1)
         return first
 
     def full(self) -> None:
@@ -108,19 +108,18 @@ class Sending(Codes):
                 return
             fragments.rhythm = 0
         else:
-            expected = fragments.expected(self.words)
-            if count < expected:
-                self.limit = expected
-                return
-            if count == expected and fragments.matches(self.words):
+            if fragments.matches(self.words):
                 self._cut(())
                 self.limit = self.batch
+                return
+            if expected := fragments.expected(self.words, 1):
+                self.limit = expected
                 return
         self.limit = self.batch
         self.flush()
         if rhythm := fragments.look_for_rhythm():
             with self._flushing:
-                fragments.begin(self.next_id())
+                fragments.begin(self.next_id() + 1)
                 fragments.rhythm = self.limit = rhythm
 
     def cut(self, rest: tuple[Any, ...] = ()) -> None:
@@ -150,11 +149,13 @@ class Sending(Codes):
                     run, weight = found
                     self._owed += max(0, weight - len(run))
                     self.words[:count] = run
+                self.extend(fragments.forgotten)
+                fragments.forgotten.clear()
             self.extend(rest)
         self.flush()
         with self._flushing:
             if not fragments.empty or not self.words:
-                fragments.begin(self.next_id())
+                fragments.begin(self.next_id() + 1)
 
     def flush(self) -> None:
         """Send what was emitted so far; before, wait if too much of what was sent is not done yet."""
