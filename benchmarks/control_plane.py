@@ -273,7 +273,7 @@ def dispatcher_alone(rounds: int) -> Iterator[Row]:
 
 
 def repetitions(rounds: int) -> Iterator[Row]:
-    """Fragments of 1,000 instructions that are known everywhere, with an engine that computes nothing."""
+    """Fragments of 700 instructions that are known everywhere, with an engine that computes nothing."""
     program = replay.recorded(20 * rounds)
     for workers in (1, 2, 4, 8):
         taken = statistics.median(replay.dispatcher(program, workers))

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client import sending
+from gt.client import fragments, sending
 from gt.client.connect import use
 from gt.client.session import Session
 from gt.errors import GtError
 from gt.testing import Cluster
+from gt.wire.messages import RUN
 
 # -- random programs with loops ------------------------------------------------------------
 
@@ -173,3 +174,59 @@ def test_the_same_bits_on_several_workers(seed: int, monkeypatch: pytest.MonkeyP
 def test_the_same_bits_with_several_clients(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     workers, clients = 1 + seed % 2, 2 + seed % 2
     assert played(seed, workers, clients, monkeypatch, True) == played(seed, workers, clients, monkeypatch, False)
+
+
+# -- long pieces are known in chunks -------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_same_bits_in_chunks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "BATCH", 20)
+    monkeypatch.setattr(fragments, "WHOLE", 60)
+    monkeypatch.setattr(fragments, "CHUNK", random.Random(seed).choice((20, 35)))
+    assert played(seed, 1 + seed % 2, 1, monkeypatch, True) == played(seed, 1 + seed % 2, 1, monkeypatch, False)
+
+
+def _chain(x: Any, adds: int) -> float:
+    y = x
+    for _ in range(adds):
+        y = y + x
+    return float(y.sum().item())
+
+
+def _messages(session: Session, act: Callable[[], Any]) -> list[list[Any]]:
+    before = list(session.recent)
+    act()
+    return [stream for stream, *_ in session.recent if all(stream is not old[0] for old in before)]
+
+
+def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
+    with Cluster(workers=1).client() as session:
+        x = gt.ones(2, 2)
+        for _ in range(4):
+            assert _chain(x, 1000) == 4004
+        told = len(session.fragments.told)
+        for _ in range(3):
+            sent = _messages(session, lambda: _chain(x, 1000))
+            assert len(sent) >= 4
+            assert all(stream[0] == RUN for stream in sent)
+        # a loop that ends elsewhere begins with the same chunks; then the first is as it was
+        assert [_chain(x, 700) for _ in range(4)] == [2804] * 4
+        assert all(stream[0] == RUN for stream in _messages(session, lambda: _chain(x, 700)))
+        assert all(stream[0] == RUN for stream in _messages(session, lambda: _chain(x, 1000)))
+        assert told <= 4
+        assert len(session.fragments.told) <= told + 1
+
+
+def test_long_pieces_are_forgotten_as_well() -> None:
+    with Cluster(workers=1).client() as session:
+        x = gt.ones(2)
+        for adds in range(140, 140 + 3 * fragments.TEMPLATES):
+            for _ in range(2):
+                y = x
+                for _ in range(adds):
+                    y = y + x
+                gt.step()
+        assert y.sum().item() == 2 * (adds + 1)
+        assert len(session.fragments._recent) <= fragments.TEMPLATES
+        assert not session.fragments.forgotten

@@ -1,4 +1,4 @@
-"""What a repetition costs the control plane: fragments of 1,000 instructions, and nothing computed.
+"""What a repetition costs the control plane: fragments of 700 instructions, and nothing computed.
 
 The dispatcher and the worker are driven alone, with what a real client sends and the dispatcher passes on; decoding
 and encoding are part of it. With the client it is a system of processes whose worker has an engine that does nothing.
@@ -19,7 +19,8 @@ from gt.client.session import Session
 from gt.wire.codec import Decode, encode
 from gt.worker.core import Worker
 
-OPS = 1000
+#: about as many as are known in one piece: what is longer comes in chunks
+OPS = 700
 #: repetitions before anything is timed: a fragment is known from its second sight on
 KNOWN = 6
 

@@ -20,7 +20,7 @@ from gt.dispatcher.actions import Send, SendAll
 from gt.dispatcher.core import Dispatcher
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import Decode, encode
-from gt.wire.messages import Done, Execute, Hello, Submit
+from gt.wire.messages import RUN, Done, Execute, Hello, Submit
 
 
 class _Recorder:
@@ -153,13 +153,17 @@ class Drive:
 def instructions(core: Dispatcher, stream: list[Any]) -> int:
     """How many there are in a stream of the only client; frees and reads count as none."""
     assert core.clients, "the dispatcher refused the program"
-    codes = next(iter(core.clients.values())).codes
+    client = next(iter(core.clients.values()))
     i = count = 0
     while i < len(stream):
         code = stream[i]
         if code >= 16:
-            i += codes[code].width
+            i += client.codes[code].width
             count += 1
+        elif code == RUN:
+            form = client.fragments[stream[i + 1]].form
+            i += form.width
+            count += sum(one.code >= 0 for one in form.instructions)
         else:
             i += 1 if code < 0 else 3 if code == 1 else 2
     return count

@@ -206,4 +206,4 @@ def many_dims(dim: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     if isinstance(dim, int) or not hasattr(dim, "__iter__"):
         return (one_dim(dim, ndim),)
-    return tuple(one_dim(d, ndim) for d in dim) or tuple(range(ndim))
+    return tuple([one_dim(d, ndim) for d in dim]) or tuple(range(ndim))

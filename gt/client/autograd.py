@@ -7,97 +7,33 @@ Rules are written in ops, so gradients of gradients need nothing more.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import heapq
-from collections.abc import Callable, Generator, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
 from gt.client import config, placing, sites
-from gt.client.emit import current, detached, lay_out
+from gt.client.emit import binary, current, detached, lay_out
 from gt.client.signal import pulling
+from gt.client.switches import Switch, enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.tape import Edge, Leaf, Node, mode
 from gt.client.tensor import Tensor
 from gt.errors import GradError
+from gt.ops import OPS
 
 __all__ = [
     "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled",
 ]  # fmt: skip
 
 
-class _Switch(contextlib.ContextDecorator):
-    """Recording on or off: a context, or a decorator."""
+FULL_LIKE = OPS["full_like"]
 
-    def __init__(self, on: bool) -> None:
-        self._on = on
-        self._before: list[bool] = []
-
-    def __enter__(self) -> None:
-        self._before.append(mode.enabled)
-        mode.enabled = self._on
-
-    def __exit__(self, *_: object) -> None:
-        mode.enabled = self._before.pop()
-
-    def _recreate_cm(self) -> _Switch:
-        return _Switch(self._on)  # a decorated function may run in many threads at once
-
-
-class _Fixed(_Switch):
-    """Takes no argument, and so may decorate a function without being called."""
-
-    on: bool
-
-    def __new__(cls, function: Any = None) -> Any:
-        return super().__new__(cls) if function is None else _Switch(cls.on)(function)
-
-    def __init__(self) -> None:
-        super().__init__(self.on)
-
-
-class no_grad(_Fixed):  # noqa: N801, torch's name
-    on = False
-
-
-class enable_grad(_Fixed):  # noqa: N801, torch's name
-    on = True
-
-
-class inference_mode(_Switch):  # noqa: N801, torch's name
-    """`no_grad`; what is made inside may be used outside, which torch forbids."""
-
-    def __new__(cls, mode: Any = True) -> Any:
-        return super().__new__(cls) if isinstance(mode, bool) else _Switch(False)(mode)
-
-    def __init__(self, mode: bool = True) -> None:
-        super().__init__(not mode and is_grad_enabled())
-
-
-class set_grad_enabled(_Switch):  # noqa: N801, torch's name
-    """Takes effect at once, and ends with the context if it is used as one."""
-
-    def __init__(self, mode: bool) -> None:
-        super().__init__(mode)
-        self.__enter__()
-        self._entered = True
-
-    def __enter__(self) -> None:
-        if not getattr(self, "_entered", False):  # the first time it was already
-            super().__enter__()
-        self._entered = False
-
-    def __call__(self, function: Any) -> Any:
-        self.__exit__()  # it decorates, and takes effect when the function runs
-        return super().__call__(function)
-
-
-def is_grad_enabled() -> bool:
-    return mode.enabled
-
-
-#: the signals that are in force anyway
-_nowhere_else = contextlib.nullcontext()
+#: where a way back begins, and the gradient there
+Root = tuple[Edge, Tensor]
+#: told of an edge and its gradient
+Found = Callable[[Edge, Tensor], None]
 
 # -- the way back ------------------------------------------------------------------------
 
@@ -117,11 +53,14 @@ def backward(
     if session is not None:
         session.cut_if_long()
     edges = set(wanted) if wanted is not None else None
-    with sites.held(), contextlib.closing(_walk(roots, keep, create_graph, edges)) as found:
-        for edge, g in found:
-            leaf = edge[0].tensor() if isinstance(edge[0], Leaf) else (wanted or {}).get(edge)
-            if leaf is not None:
-                accumulate(leaf, g, create_graph)
+
+    def found(edge: Edge, g: Tensor) -> None:
+        leaf = edge[0].tensor() if isinstance(edge[0], Leaf) else (wanted or {}).get(edge)
+        if leaf is not None:
+            accumulate(leaf, g, create_graph)
+
+    with sites.held():
+        _walk(roots, keep, create_graph, edges, found)
     if session is not None:
         session.after_backward()
 
@@ -140,7 +79,8 @@ def grad(
     keep = create_graph if retain_graph is None else retain_graph
     asked = _listed(inputs)
     edges = [_edge_of(x) for x in asked]
-    found = dict(_walk(roots, keep, create_graph, set(edges)))
+    found: dict[Edge, Tensor] = {}
+    _walk(roots, keep, create_graph, set(edges), found.__setitem__)
     made = [found.get(edge) for edge in edges]
     if materialize_grads:
         return tuple(x.new_zeros(x.shape) if g is None else g for g, x in zip(made, asked, strict=True))
@@ -152,41 +92,45 @@ def grad(
     return tuple(made)
 
 
-def _walk(
-    roots: list[tuple[Edge, Tensor]], keep: bool, create_graph: bool, targets: set[Edge] | None
-) -> Generator[tuple[Edge, Tensor], None, None]:
-    """Every target's (or leaf's) gradient, once it is complete."""
+def _walk(roots: list[Root], keep: bool, create_graph: bool, targets: set[Edge] | None, found: Found) -> None:
+    """Every target's (or leaf's) gradient is ``found``, once it is complete."""
     on_the_way = None if targets is None else _leading_to(targets, [edge for edge, _ in roots])
     sums: dict[Any, list[Tensor | None]] = {}
     young_first: list[tuple[int, Any]] = []
 
-    def add(edge: Edge, g: Tensor) -> None:
-        node, index = edge
-        if on_the_way is not None and node not in on_the_way:
-            return
-        if node not in sums:
-            sums[node] = [None] * (1 if isinstance(node, Leaf) else len(node.outs))
-            heapq.heappush(young_first, (-node.number, node))
-        before = sums[node][index]
-        if config.current.rules and isinstance(node, Leaf):
-            placing.follow(node.tensor(), g)
-        sums[node][index] = g if before is None else before + g
+    def add(ways: Sequence[Edge | None], pulled: Sequence[Tensor | None]) -> None:
+        for edge, g in zip(ways, pulled, strict=True):
+            if edge is None or g is None or (on_the_way is not None and edge[0] not in on_the_way):
+                continue
+            node, index = edge
+            own = sums.get(node)
+            if own is None:
+                own = sums[node] = [None] * len(node.outs)
+                heapq.heappush(young_first, (-node.number, node))
+            before = own[index]
+            if config.current.rules and isinstance(node, Leaf):
+                placing.follow(node.tensor(), g)
+            own[index] = g if before is None else before + g
 
-    with _Switch(create_graph):
+    with Switch(create_graph):
         for edge, g in roots:
-            add(edge, g)
+            add((edge,), (g,))
         while young_first:
             node = heapq.heappop(young_first)[1]
-            grads = [_hooked(node, i, g) for i, g in enumerate(sums.pop(node))]
-            for i, whole in enumerate(grads):
-                if whole is not None and (isinstance(node, Leaf) if targets is None else (node, i) in targets):
-                    yield (node, i), whole
+            grads = sums.pop(node)
+            if node.hooks:
+                grads = [_hooked(node, i, g) for i, g in enumerate(grads)]
+            if targets is not None or isinstance(node, Leaf):
+                for i, whole in enumerate(grads):
+                    if whole is not None and (targets is None or (node, i) in targets):
+                        found((node, i), whole)
             if isinstance(node, Node) and (on_the_way is None or _goes_on(node, on_the_way)):
                 # what meets here is added up here, before it goes to where the operand came from
-                with _nowhere_else if not node.signal else pulling(node.signal):
-                    for way, pulled in zip(node.edges, node.pull(grads, keep), strict=True):
-                        if way is not None and pulled is not None:
-                            add(way, pulled)
+                if node.signal:
+                    with pulling(node.signal):
+                        add(node.edges, node.pull(grads, keep))
+                else:
+                    add(node.edges, node.pull(grads, keep))
 
 
 def _goes_on(node: Node, on_the_way: set[Any]) -> bool:
@@ -221,18 +165,16 @@ def _hooked(node: Any, index: int, g: Tensor | None) -> Tensor | None:
 
 def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
     """Add to a leaf's ``grad``; without a graph to keep, in its own storage."""
-    if leaf.grad is None:
+    if leaf._grad is None:
         # others may hold the same tensor, and a later addition in place must not reach them
-        leaf.grad = g if create_graph else g.detach().clone() if _shared(g) else g.detach()
+        leaf.grad = g if create_graph else detached(g).clone() if _shared(g) else detached(g)
     elif create_graph:
-        leaf.grad = leaf.grad + g
+        leaf.grad = leaf._grad + g
     else:
-        leaf.grad.add_(g)
+        leaf._grad.add_(g)
 
 
 def _shared(g: Tensor) -> bool:
-    import sys
-
     # held by the walk's list, its caller's frames and the tensor alone
     return g._view is not None or g._node is not None or sys.getrefcount(g._cell) > 2
 
@@ -251,21 +193,21 @@ def _edge_of(x: Tensor) -> Edge:
     return x._node, x._index
 
 
-def _roots(outputs: list[Tensor], grads: list[Any]) -> list[tuple[Edge, Tensor]]:
+def _roots(outputs: list[Tensor], grads: list[Any]) -> list[Root]:
     grads = grads or [None] * len(outputs)
     if len(grads) != len(outputs):
         raise GradError(f"{len(outputs)} outputs, but {len(grads)} gradients for them")
     return [_root(y, g) for y, g in zip(outputs, grads, strict=True)]
 
 
-def _root(y: Tensor, g: Any) -> tuple[Edge, Tensor]:
+def _root(y: Tensor, g: Any) -> Root:
     current(y)
     if y._node is None:
         raise GradError("element 0 of tensors does not require grad and does not have a grad_fn")
     if g is None:
         if y._type.numel != 1:
             raise GradError("grad can be implicitly created only for scalar outputs")
-        g = y.detach().new_ones(y._type.shape)
+        g = binary(FULL_LIKE, detached(y), 1, (("dtype", y._type.dtype.name),))
     if g._type.shape != y._type.shape:
         raise GradError(f"Mismatch in shape: grad_output has {g._type}, and the output is {y._type}")
     return (y._node, y._index), g

@@ -82,8 +82,10 @@ class Later(Saved):
         found = self.stretch.value(self.number)
         made = Tensor(found.cell, self.type)
         if self.edge is not None:
-            node, made._index = self.edge
+            node, index = self.edge
             made._node = own if node is None else node  # type: ignore[assignment]
+            if index:
+                made._index = index
         return made
 
 

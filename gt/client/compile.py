@@ -9,7 +9,7 @@ numbers an optimizer steps with and the seeds of random numbers are made anew ea
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ WAYS, ATTEMPTS = 32, 6
 
 
 #: a session that takes no notice of tensors that are freed: a fragment has freed them
-_NOBODY: Any = SimpleNamespace(dropped=deque(maxlen=0))
+_NOBODY: Any = SimpleNamespace(words=(), append=lambda _: None)
 
 
 class Way:
@@ -126,7 +126,7 @@ class Compiled:
             session.flush()
         finally:
             recording.active = session.recorder = None
-            session.fragments.begin(session.next_id())
+            session.fragments.begin(session.next_id() + 1)
             written = [x._cell.version != versions.get(x._cell.id) for x in arguments]
             for x, view in zip(arguments, views, strict=True):
                 x._view = view

@@ -13,10 +13,10 @@ from typing import Any
 
 from gt.client import foreign, scope, sites, tape
 from gt.client.session import Session
-from gt.client.tensor import Cell, Tensor
+from gt.client.tensor import Tensor, fresh
 from gt.errors import ClusterError, DTypeError
 from gt.ops import OPS, Attrs, Op, Signature
-from gt.types import BYTES, INT, NUMBER_OF, OperandType, TensorType
+from gt.types import BYTES, INT, NUMBER_OF, OperandType, Scalar, TensorType
 
 PLACED = OPS["placed"]
 
@@ -44,9 +44,14 @@ class View:
 
 def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     """Emit one instruction with one result. The hot path: every step here is counted in nanoseconds."""
+    count = len(operands)
+    if count == 1 and isinstance(operands[0], Tensor):
+        return unary(op, operands[0], attrs)
+    if count == 2 and isinstance(operands[0], Tensor) and isinstance(operands[1], Tensor):
+        return binary(op, operands[0], operands[1], attrs)
     if casting is not None:
         operands, attrs = casting(op, operands, attrs)
-    session = _session_of(op, operands)
+    session = operands[0]._cell.session if count and isinstance(operands[0], Tensor) else _session_of(op, operands)
     key: list[Any] = [op, attrs, False]
     words: list[Any] = []
     tracked = False
@@ -62,10 +67,7 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
             key.append(x._type)
             words.append(cell.id)
         else:
-            scalar = NUMBER_OF.get(type(x))
-            if scalar is None or (scalar is INT and not MIN_INT <= x <= MAX_INT):
-                raise _no_operand(op, x)
-            key.append(scalar)
+            key.append(_number(op, x))
             words.append(x)
     found = (session.table() if scope.active else session.signatures).get(tuple(key))
     if found is None:
@@ -74,11 +76,34 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
         session.free()
     id = session.next_id()
     session.extend((found[0], sites.here(), id, *words))
-    made = Tensor(Cell(id, session), found[1])  # before the flush: an interrupt there must not leave it to nobody
+    made = fresh(id, session, found[1])  # before the flush: an interrupt there must not leave it to nobody
     if len(session.words) >= session.limit:
         session.full()
     if tracked:
         tape.record(op, attrs, operands, (made,))
+    return made
+
+
+def unary(op: Op, a: Tensor, attrs: Attrs = ()) -> Tensor:
+    """`call` for one operand, a tensor."""
+    if casting is not None:
+        (a,), attrs = casting(op, (a,), attrs)
+    if a._view is not None:
+        current(a)
+    cell = a._cell
+    session = cell.session
+    found = (session.table() if scope.active else session.signatures).get((op, attrs, False, a._type))
+    if found is None:
+        found = session.define(op, attrs, (a._type,), False)
+    if session.dropped:
+        session.free()
+    id = session.next_id()
+    session.extend((found[0], sites.here(), id, cell.id))
+    made = fresh(id, session, found[1])
+    if len(session.words) >= session.limit:
+        session.full()
+    if a._node is not None:
+        tape.record(op, attrs, (a,), (made,))
     return made
 
 
@@ -113,7 +138,7 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
         session.free()
     id = session.next_id()
     session.extend((found[0], sites.here(), id, cell.id, word_b))
-    made = Tensor(Cell(id, session), found[1])  # before the flush: an interrupt there must not leave it to nobody
+    made = fresh(id, session, found[1])  # before the flush: an interrupt there must not leave it to nobody
     if len(session.words) >= session.limit:
         session.full()
     if tracked:
@@ -131,7 +156,7 @@ def call_many(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> tuple[Ten
     session.free()
     ids = [session.next_id() for _ in found[2].outs]
     session.extend((found[0], sites.here(), *ids, *words))
-    made = tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
+    made = tuple([fresh(id, session, t) for id, t in zip(ids, found[2].outs, strict=True)])
     if len(session.words) >= session.limit:
         session.full()
     if tape.tracked(operands):
@@ -207,7 +232,7 @@ def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, s
     session.free()
     ids = [session.next_id() for _ in found[2].outs]
     session.extend((found[0], sites.here(), *ids, sent, *words))
-    made = tuple(Tensor(Cell(id, session), t) for id, t in zip(ids, found[2].outs, strict=True))
+    made = tuple([fresh(id, session, t) for id, t in zip(ids, found[2].outs, strict=True)])
     if len(session.words) >= session.limit:
         session.full()
     return made
@@ -217,7 +242,7 @@ def _created(found: Known, operands: tuple[Any, ...], session: Session) -> Tenso
     session.free()
     id = session.next_id()
     session.extend((found[0], sites.here(), id, *operands))
-    made = Tensor(Cell(id, session), found[1])
+    made = fresh(id, session, found[1])
     if len(session.words) >= session.limit:
         session.full()
     return made
@@ -234,18 +259,24 @@ def _operands(op: Op, session: Session, operands: tuple[Any, ...]) -> tuple[tupl
     words: list[Any] = []
     for x in operands:
         if isinstance(x, Tensor):
-            current(x)
-            if x._cell.session is not session:
-                raise _strangers(session, x._cell.session)
+            if x._view is not None:
+                current(x)
+            cell = x._cell
+            if cell.session is not session:
+                raise _strangers(session, cell.session)
             types.append(x._type)
-            words.append(x._cell.id)
+            words.append(cell.id)
         else:
-            scalar = NUMBER_OF.get(type(x))
-            if scalar is None or (scalar is INT and not MIN_INT <= x <= MAX_INT):
-                raise _no_operand(op, x)
-            types.append(scalar)
+            types.append(_number(op, x))
             words.append(x)
     return tuple(types), words
+
+
+def _number(op: Op, x: Any) -> Scalar:
+    scalar = NUMBER_OF.get(type(x))
+    if scalar is None or (scalar is INT and not MIN_INT <= x <= MAX_INT):
+        raise _no_operand(op, x)
+    return scalar
 
 
 def _session_of(op: Op, operands: tuple[Any, ...]) -> Session:

@@ -3,7 +3,8 @@
 The stream is cut where a program's own rhythm is: at reads, after `backward` and optimizer steps, around what is to be
 compiled, at `gt.step()`. What lies between two cuts is compared with what was seen before, all but the ids of tensors
 and the numbers. The words are emitted all the same: whatever differs is simply sent as it is, so a repetition is never
-taken for granted. A loop without any cut is found by its period.
+taken for granted. A loop without any cut is found by its period. What is long is known in chunks, each of which goes
+out as soon as it is complete.
 
 Comparing costs a fraction of a microsecond an instruction: a `Template` has the places of each kind of word, and takes
 them out in one step each.
@@ -14,7 +15,8 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from operator import itemgetter
+from itertools import pairwise
+from operator import itemgetter, neg
 from typing import Any
 
 from gt.ops import Signature
@@ -29,6 +31,9 @@ SHORTEST = 12
 LONG = 1024
 #: Templates, and pieces seen once, that are kept; and words of all the latter.
 TEMPLATES, ONCE, ONCE_WORDS = 128, 64, 1 << 17
+#: What is longer is known in chunks of about so many words: each is sent, and run, while the next is emitted. Only what
+#: is to be compiled as a whole stays whole.
+WHOLE, CHUNK = 4096, 1280
 #: Codes at its beginning that a piece is looked for by.
 FIRST = 4
 #: How often the background thread waits for the rest of what may be known before it sends the words as they are.
@@ -51,13 +56,18 @@ def _taking(places: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
 class Template:
     """A fragment, and how to recognise it."""
 
-    def __init__(self, number: int, words: list[Any], found: Sorted, compile: bool) -> None:
+    def __init__(self, number: int, words: list[Any], found: Sorted, compile: bool, goes_on: bool = False) -> None:
         self.fragment: Fragment = canonical(number, words, found, compile)
         self.number, self.length, self.compile = number, len(words), compile
+        #: is it a chunk of something longer, and not the last?
+        self.goes_on = goes_on
         self._fixed_at = _taking(found.fixed)
         self._fixed = self._fixed_at(words)
-        self._made_at, self._made = _taking([p for p, _ in found.made]), [k for _, k in found.made]
-        self._gone_at, self._gone = _taking([p for p, _ in found.made_freed]), [k for _, k in found.made_freed]
+        self._made_at, self._made = _taking([p for p, _ in found.made]), _taking([k for _, k in found.made])
+        self._gone_at, self._gone = (
+            _taking([p for p, _ in found.made_freed]),
+            _taking([k for _, k in found.made_freed]),
+        )
         first = {k: p for p, k in reversed(found.given + found.given_freed)}
         firsts = [first[k] for k in range(len(found.inputs))]
         self._inputs_at = _taking(firsts)
@@ -72,18 +82,27 @@ class Template:
         """The words that run it, if these are what it stands for."""
         if self._fixed_at(words) != self._fixed:
             return None
-        if [id - base for id in self._made_at(words)] != self._made:
+        made = list(range(base, base + self.fragment.made))
+        if self._made_at(words) != self._made(made):
             return None
-        if [-id - base for id in self._gone_at(words)] != self._gone:
+        if tuple(map(neg, self._gone_at(words))) != self._gone(made):
             return None
-        inputs = [abs(id) for id in self._inputs_at(words)]
+        inputs = list(map(abs, self._inputs_at(words)))
         if self._given(inputs) != self._given_at(words):
             return None
-        if self._freed(inputs) != tuple([-id for id in self._freed_at(words)]):
+        if self._freed(inputs) != tuple(map(neg, self._freed_at(words))):
             return None
-        if any(base <= id < base + MAX_FRAGMENT for id in inputs):
-            return None
+        for id in inputs:
+            if base <= id < base + MAX_FRAGMENT:
+                return None
         return run_words(self.number, 0, base, 0, inputs, self._numbers_at(words))
+
+    def same(self, other: Template) -> bool:
+        """Do both stand for the same words?"""
+        mine, its = self.fragment, other.fragment
+        return mine.words == its.words and (mine.inputs, self.compile, self.goes_on) == (
+            its.inputs, other.compile, other.goes_on,
+        )  # fmt: skip
 
 
 class Fragments:
@@ -99,8 +118,10 @@ class Fragments:
         #: (length, first codes) -> words, as they were sent, and base: seen once
         self._once: OrderedDict[Key, tuple[list[list[Any]], int]] = OrderedDict()
         self._once_words = 0
-        #: first codes, or the first alone -> the longest of what begins with them
-        self._longest: dict[Codes, int] = {}
+        #: first codes, or the first alone -> the length of each that is known and begins so, and whether it is a chunk
+        self._lengths: dict[Codes, list[tuple[int, bool]]] = {}
+        #: what the words were last found to be, and how many there were
+        self._ready: tuple[Template, list[Any], int] | None = None
         #: what was sent already of the piece that is being emitted; None if that is too long to be one
         self.parts: list[list[Any]] | None = []
         self._sent = 0
@@ -110,7 +131,8 @@ class Fragments:
         self.base = 1
         #: templates to be told
         self.news: list[Fragment] = []
-        self._forgotten: list[int] = []
+        #: words that say which are no longer known
+        self.forgotten: list[int] = []
         #: all that were told, for whoever shows what was sent
         self.told: dict[int, Fragment] = {}
         #: words after which a loop without cuts comes round, if it is known
@@ -120,12 +142,15 @@ class Fragments:
 
     # -- while a piece is emitted ----------------------------------------------------------
 
-    def expected(self, words: list[Any]) -> int:
-        """How many words these may yet become, if they begin as something known; else 0."""
-        if self._sent or not self.enabled or not self._longest:
+    def expected(self, words: list[Any], more: int = 0) -> int:
+        """How many words these may become, with so many more at least, if they begin as something known; else 0."""
+        if self._sent or not self.enabled or not self._lengths:
             return 0
         codes = self._first(words)
-        return self._longest.get(codes if len(codes) == FIRST else codes[:1], 0)
+        known = self._lengths.get(codes if len(codes) == FIRST else codes[:1], ())
+        lengths = [one for one in known if one[0] >= len(words) + more]
+        chunks = [length for length, goes_on in lengths if goes_on]
+        return min(chunks) if chunks else max(lengths)[0] if lengths else 0
 
     @property
     def empty(self) -> bool:
@@ -134,8 +159,13 @@ class Fragments:
 
     def matches(self, words: list[Any]) -> bool:
         """Are these words something known, to the last of them?"""
-        known = self._known.get((len(words), self._first(words)), ())
-        return any(template.match(words, self.base) is not None for template in known)
+        if self._sent or not self.enabled:
+            return False
+        for template in self._known.get((len(words), self._first(words)), ()):
+            if (found := template.match(words, self.base)) is not None:
+                self._ready = template, found, len(words)
+                return True
+        return False
 
     def sent(self, stream: list[Any]) -> None:
         """These words were sent as they are, before the piece was at its end."""
@@ -154,6 +184,10 @@ class Fragments:
         if self._sent or length < SHORTEST or length > MAX_FRAGMENT:
             self._learn(words, compile)
             return None
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[0].compile == compile and ready[2] == length:
+            self._recent.move_to_end(ready[0].number)
+            return ready[1], length
         for template in self._known.get((length, self._first(words)), ()):
             if template.compile == compile and (found := template.match(words, self.base)) is not None:
                 self._recent.move_to_end(template.number)
@@ -161,8 +195,7 @@ class Fragments:
         learned = self._learn(words, compile)
         if learned is None or (found := learned.match(words, self.base)) is None:
             return None
-        forgotten, self._forgotten = self._forgotten, []
-        return forgotten + found, length
+        return found, length
 
     def at_a_cut(self) -> None:
         """The program itself says where it comes round."""
@@ -174,6 +207,7 @@ class Fragments:
         self.base = base
         self.parts, self._sent = [], 0
         self._last.clear()
+        self._ready = None
         self._next_look = self._first_look
 
     def _learn(self, words: list[Any], compile: bool) -> Template | None:
@@ -194,27 +228,61 @@ class Fragments:
                 return made
         self._once[key] = whole, self.base
         self._once_words += length
-        self._lengthen(key)
         while len(self._once) > ONCE or self._once_words > ONCE_WORDS:
             old, _ = self._once.popitem(last=False)
             self._once_words -= old[0]
-            self._shorten(old[1])
         return None
 
     def _template(self, words: list[Any], before: tuple[list[Any], int], compile: bool, key: Key) -> Template | None:
+        whole = compile or len(words) <= WHOLE
+        if not whole and self._begins_known(words, key[1]):
+            return None  # its chunks were just not recognised this time: a part of it was sent too early
         try:
             found, old = sort(words, self._shapes, self.base), sort(before[0], self._shapes, before[1])
         except (NoFragment, IndexError, TypeError):
             return None
         if canonical(0, words, found) != canonical(0, before[0], old):
             return None
-        template = Template(self._next, words, found, compile)
-        if template.match(words, self.base) is None:
+        if whole:
+            return self._known_as(key, words, found, self.base, compile)
+        self._in_chunks(words, found, compile)
+        return None
+
+    def _begins_known(self, words: list[Any], codes: Codes) -> bool:
+        chunks = [length for length, goes_on in self._lengths.get(codes, ()) if goes_on]
+        known = [template for length in chunks for template in self._known[length, codes]]
+        return any(template.match(words[: template.length], self.base) is not None for template in known)
+
+    def _in_chunks(self, words: list[Any], whole: Sorted, compile: bool) -> None:
+        """Each ends with the first instruction that makes it long enough, so those of a loop are the same."""
+        starts = self._instructions(words) or []
+        ends = [after for at, after in pairwise(starts) if words[at] >= 0]
+        begin, base, made = 0, self.base, deque(whole.made)
+        for end in (*ends, len(words)):
+            if end - begin < CHUNK and end < len(words):
+                continue
+            chunk = words[begin:end]
+            if len(chunk) >= SHORTEST:
+                key = len(chunk), self._first(chunk)
+                self._known_as(key, chunk, sort(chunk, self._shapes, base), base, compile, goes_on=end < len(words))
+            while made and made[0][0] < end:
+                base = max(base, self.base + made.popleft()[1] + 1)
+            begin = end
+
+    def _known_as(
+        self, key: Key, words: list[Any], found: Sorted, base: int, compile: bool, goes_on: bool = False
+    ) -> Template | None:
+        template = Template(self._next, words, found, compile, goes_on)
+        for other in self._known.get(key, ()):
+            if other.same(template):
+                return other
+        if template.match(words, base) is None:
             return None
         self._next += 1
         self._known.setdefault(key, []).insert(0, template)
         self._recent[template.number] = template
-        self._lengthen(key)
+        for first in (key[1], key[1][:1]):
+            self._lengths.setdefault(first, []).append((key[0], goes_on))
         self.news.append(template.fragment)
         self.told[template.number] = template.fragment
         if len(self._recent) > TEMPLATES:
@@ -235,24 +303,14 @@ class Fragments:
         self._known[key].remove(template)
         if not self._known[key]:
             del self._known[key]
-        self._forgotten += (FORGET, template.number)
+        self.forgotten += (FORGET, template.number)
         if len(self.told) > 4 * TEMPLATES:
             kept = {number: f for number, f in self.told.items() if f.compile and number not in self._recent}
             self.told = kept | {number: t.fragment for number, t in self._recent.items()}
-        self._shorten(key[1])
-
-    def _lengthen(self, key: Key) -> None:
-        length, codes = key
-        for first in (codes, codes[:1]):
-            self._longest[first] = max(length, self._longest.get(first, 0))
-
-    def _shorten(self, codes: Codes) -> None:
-        for first in (codes, codes[:1]):
-            lengths = [n for n, others in (*self._known, *self._once) if others[: len(first)] == first]
-            if lengths:
-                self._longest[first] = max(lengths)
-            else:
-                self._longest.pop(first, None)
+        for first in (key[1], key[1][:1]):
+            self._lengths[first].remove((key[0], template.goes_on))
+            if not self._lengths[first]:
+                del self._lengths[first]
 
     def _first(self, words: list[Any]) -> Codes:
         """The first few codes; frees among them come and go."""
@@ -275,9 +333,9 @@ class Fragments:
         self._known.clear()
         self._recent.clear()
         self._once.clear()
-        self._longest.clear()
+        self._lengths.clear()
         self.news.clear()
-        self._forgotten.clear()
+        self.forgotten.clear()
         self.told = {}
         self._once_words, self.rhythm, self.parts = 0, 0, None
 

@@ -89,14 +89,9 @@ class FunctionNode(Node):
                 f"(expected {len(self.edges)}, got {len(pulled)})"
             )
         return [
-            None if edge is None or g is None else fitted(g, _Typed(t))
+            None if edge is None or g is None or t is None else fitted(g, t)
             for g, edge, t in zip(pulled, self.edges, self.inputs, strict=False)
         ]
-
-
-class _Typed:
-    def __init__(self, type: Any) -> None:
-        self._type = type
 
 
 def _zeros(type: Any) -> Tensor:

@@ -38,10 +38,10 @@ class Sending(Codes):
     def __init__(self) -> None:
         super().__init__()
         self.words: list[Any] = []
-        self.extend = self.words.extend
+        self.extend, self.append = self.words.extend, self.words.append
         #: so many words are too many to wait for more
         self.limit = self.batch = BATCH
-        #: ids of tensors that Python let go, not yet told
+        #: ids of tensors that Python let go when there were many words already, not yet told
         self.dropped: deque[int] = deque()
         self.next_id = itertools.count(1).__next__
         self._flushing = threading.RLock()
@@ -73,7 +73,7 @@ class Sending(Codes):
 
     def free(self) -> None:
         """Tell the workers which tensors Python let go since the last time; many at once, not all of a million."""
-        dropped, append, count = self.dropped, self.words.append, FREED
+        dropped, append, count = self.dropped, self.append, FREED
         while dropped and count:
             try:
                 append(-dropped.popleft())
@@ -95,7 +95,7 @@ class Sending(Codes):
             self.extend(emitted)
         self.flush()
         with self._flushing:
-            self.fragments.begin(self.next_id())
+            self.fragments.begin(self.next_id() + 1)
         return first
 
     def full(self) -> None:
@@ -110,19 +110,18 @@ class Sending(Codes):
                 return
             fragments.rhythm = 0
         else:
-            expected = fragments.expected(self.words)
-            if count < expected:
-                self.limit = expected
-                return
-            if count == expected and fragments.matches(self.words):
+            if fragments.matches(self.words):
                 self._cut(())
                 self.limit = self.batch
+                return
+            if expected := fragments.expected(self.words, 1):
+                self.limit = expected
                 return
         self.limit = self.batch
         self.flush()
         if rhythm := fragments.look_for_rhythm():
             with self._flushing:
-                fragments.begin(self.next_id())
+                fragments.begin(self.next_id() + 1)
                 fragments.rhythm = self.limit = rhythm
 
     def cut(self, rest: tuple[Any, ...] = ()) -> None:
@@ -163,11 +162,13 @@ class Sending(Codes):
                     run, weight = found
                     self._owed += max(0, weight - len(run))
                     self.words[:count] = run
+                self.extend(fragments.forgotten)
+                fragments.forgotten.clear()
             self.extend(rest)
         self.flush()
         with self._flushing:
             if not fragments.empty or not self.words:
-                fragments.begin(self.next_id())
+                fragments.begin(self.next_id() + 1)
 
     def flush(self) -> None:
         """Send what was emitted so far; before, wait if too much of what was sent is not done yet."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from gt.client import scope
+from gt.client.tensor import Tensor
 from gt.errors import GradError
 from gt.ops import Attrs, Op
 from gt.types import TensorType
@@ -29,7 +30,7 @@ from gt.types import TensorType
 if TYPE_CHECKING:
     import inspect
 
-    from gt.client.tensor import Cell, Tensor
+    from gt.client.tensor import Cell
 
 #: a node, and which of its results
 Edge = tuple["Node | Leaf", int]
@@ -55,19 +56,6 @@ def keeping(keep: Any) -> Iterator[None]:
         mode.keep = before
 
 
-class Ghost:
-    """A value that was not kept: its type is all there is."""
-
-    __slots__ = ("_type",)
-
-    def __init__(self, type: TensorType) -> None:
-        self._type = type
-
-    shape = property(lambda self: self._type.shape)
-    dtype = property(lambda self: self._type.dtype)
-    ndim = property(lambda self: self._type.ndim)
-
-
 class Saved:
     """A value that was kept."""
 
@@ -80,8 +68,6 @@ class Saved:
         self.version = self.versioned.version
 
     def value(self, own: Node) -> Tensor:
-        from gt.client.tensor import Tensor
-
         if self.versioned.version != self.version:
             raise GradError(
                 f"one of the variables needed for gradient computation has been modified by an inplace operation: "
@@ -90,8 +76,10 @@ class Saved:
             )
         made = Tensor(self.cell, self.type)
         if self.edge is not None:
-            node, made._index = self.edge
+            node, index = self.edge
             made._node = own if node is None else node  # type: ignore[assignment]
+            if index:
+                made._index = index
         return made
 
 
@@ -99,6 +87,8 @@ class Leaf:
     """The end of a way: the tensor whose ``grad`` the gradient is added to."""
 
     __slots__ = ("hooks", "number", "tensor")
+    #: it stands for one tensor, as the node of an op with one result does
+    outs = (None,)
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = ref(tensor)
@@ -111,12 +101,12 @@ class Node:
 
     __slots__ = ("attrs", "edges", "hooks", "number", "op", "outs", "saved", "signal")
 
-    def __init__(self, op: Op, attrs: Attrs, edges: tuple[Edge | None, ...], outs: tuple[TensorType, ...]) -> None:
+    def __init__(self, op: Op, attrs: Attrs, edges: tuple[Edge | None, ...], outs: tuple[TensorType, ...] = ()) -> None:
         self.op, self.attrs, self.edges, self.outs = op, attrs, edges, outs
         self.number = _next_number()
         #: what its gradients are emitted under, if not under whatever is in force then
         self.signal = scope.here.pulling if scope.active else ""
-        #: (results, operands), each `Saved`, `Ghost` or a number; None once it is used up
+        #: (results, operands), each `Saved`, a number, or a type: all there is of what was not kept; None once used up
         self.saved: tuple[list[Any], list[Any]] | None = None
         self.hooks: dict[int, list[Any]] = {}
 
@@ -140,33 +130,45 @@ class Node:
                 "Trying to backward through the graph a second time: the values it needs were freed; "
                 "say retain_graph=True the first time"
             )
-        results, operands = ([self._value(x) for x in part] for part in self.saved)
+        results, operands = self._values(self.saved[0]), self._values(self.saved[1])
         if not keep:
             self.saved = None
         single = len(self.outs) == 1
         g, y = (grads[0], results[0]) if single else (tuple(grads), tuple(results))
-        needs = tuple(edge is not None for edge in self.edges)
         vjp, attrs = self.op.vjp, dict(self.attrs)
-        if isinstance(vjp, tuple):  # an operand with an edge has a rule: see `record`
-            pulled = [rule(g, y, *operands, **attrs) if n else None for rule, n in zip(vjp, needs, strict=True)]  # type: ignore[misc]
+        if isinstance(vjp, tuple):
+            pulled: Any = vjp
         else:
             assert vjp is not None
-            pulled = vjp(needs, g, y, *operands, **attrs)
-        return [None if d is None or not n else fitted(d, x) for d, x, n in zip(pulled, operands, needs, strict=True)]
+            pulled = vjp(tuple([edge is not None for edge in self.edges]), g, y, *operands, **attrs)
+        made: list[Tensor | None] = []
+        for edge, d, x in zip(self.edges, pulled, operands, strict=True):
+            if edge is not None and d is not None:
+                if pulled is vjp:  # an operand with an edge has a rule: see `record`
+                    d = d(g, y, *operands, **attrs)
+                if d is not None:
+                    d = fitted(d, x._type if isinstance(x, Tensor) else x)
+            made.append(None if edge is None else d)
+        return made
 
-    def _value(self, x: Any) -> Any:
-        return x.value(self) if isinstance(x, Saved) else x
+    def _values(self, kept: list[Any]) -> list[Any]:
+        values = []
+        for x in kept:
+            values.append(x.value(self) if isinstance(x, Saved) else x)
+        return values
 
 
-def fitted(g: Tensor, x: Any) -> Tensor:
+def fitted(g: Tensor, type: TensorType) -> Tensor:
     """A gradient in the shape and dtype of what it belongs to: the one place where broadcasting is undone."""
-    shape = x._type.shape
+    if g._type is type:
+        return g
+    shape = type.shape
     if g._type.shape != shape:
         extra = g._type.ndim - len(shape)
         stretched = [d + extra for d, n in enumerate(shape) if n == 1 and g._type.shape[d + extra] != 1]
         added = [*range(extra), *stretched]
         g = g.sum(added, keepdim=True).reshape(shape) if stretched else g.sum(added)
-    return g if g._type.dtype is x._type.dtype else g.to(x._type.dtype)
+    return g if g._type.dtype is type.dtype else g.to(type.dtype)
 
 
 # -- recording ---------------------------------------------------------------------------
@@ -179,36 +181,42 @@ def tracked(operands: tuple[Any, ...]) -> bool:
 
 def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
     """Put a call on the tape: called only if an operand has a node."""
-    if not mode.enabled or op.vjp is None:
+    vjp = op.vjp
+    if vjp is None or not mode.enabled:
         return
-    rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
-    edges = tuple(None if rule is None else edge_of(x) for x, rule in zip(operands, rules, strict=True))
-    if not any(edges):
+    edges: list[Edge | None] = []
+    needs = []
+    rules = vjp if isinstance(vjp, tuple) else None
+    for k, x in enumerate(operands):  # loops, and no comprehensions: each would be a call
+        node = x._node if isinstance(x, Tensor) and (rules is None or rules[k] is not None) else None
+        edges.append(None if node is None else (node, x._index))
+        needs.append(node is not None)
+    if True not in needs:
         return
     keep = mode.keep or Saved
-    node = Node(op, attrs, edges, tuple(y._type for y in results))
-    kept_results, kept = _kept(op, tuple(e is not None for e in edges), len(results))
-    node.saved = (
-        # no node: it is this one, and a node that held itself would not go before Python looks for cycles
-        [keep(y, (None, i)) if i in kept_results else Ghost(y._type) for i, y in enumerate(results)],
-        [_saved(x, edge, keep if k in kept else None) for k, (x, edge) in enumerate(zip(operands, edges, strict=True))],
-    )
+    kept_results, kept_operands = _kept(op, tuple(needs), len(results))
+    outs, kept, own = [], [], Node(op, attrs, tuple(edges))
     for i, y in enumerate(results):
+        outs.append(y._type)
+        # no node: it is this one, and a node that held itself would not go before Python looks for cycles
+        kept.append(keep(y, (None, i)) if i in kept_results else y._type)
         if y._type.dtype.kind == "f":
-            y._node = node
+            y._node = own
             if i:
                 y._index = i
+    own.outs = tuple(outs)
+    given: list[Any] = []
+    for k, x in enumerate(operands):
+        if isinstance(x, Tensor):
+            given.append(keep(x, edges[k]) if k in kept_operands else x._type)
+        else:
+            given.append(x)
+    own.saved = kept, given
 
 
 def edge_of(x: Any) -> Edge | None:
     node = getattr(x, "_node", None)
     return None if node is None else (node, x._index)
-
-
-def _saved(x: Any, edge: Edge | None, keep: Any) -> Any:
-    if not hasattr(x, "_type"):
-        return x
-    return keep(x, edge) if keep else Ghost(x._type)
 
 
 @cache
@@ -256,8 +264,6 @@ def keeps_target(op: Op, operands: tuple[Any, ...]) -> bool:
 
 def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...], target: Tensor) -> None:
     """The target of an in-place op comes from that op from now on. The first operand is the target, or a copy."""
-    from gt.client.tensor import Tensor
-
     after = Tensor(target._cell, target._type)
     record(op, attrs, operands, (after,))
     if after._node is not None and after._node.saved is not None:

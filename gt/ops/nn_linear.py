@@ -50,10 +50,10 @@ def _linear_vjp(needs: Any, g: Any, _y: Any, x: Any, weight: Any, *_bias: Any) -
     if weight.ndim == 1:
         grads = [g.unsqueeze(-1) * weight, (g.unsqueeze(-1) * x) if needs[1] else None]
     else:
-        grads = [g @ weight if needs[0] else None, one("linear_weight", g, x) if needs[1] else None]
+        grads = [g @ weight if needs[0] else None, g._op("linear_weight", x) if needs[1] else None]
     if _bias and needs[2]:
         rows = tuple(range(g.ndim - 1))
-        grads.append(g.sum(rows) if rows and _bias[0].ndim else g)
+        grads.append(g._op("sum", dim=rows, keepdim=False, dtype=None) if rows and _bias[0].ndim else g)
     return [*grads, *[None] * (len(needs) - len(grads))]
 
 

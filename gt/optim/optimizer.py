@@ -84,7 +84,7 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is None:
+                if p._grad is None:
                     continue
                 if set_to_none:
                     p.grad = None
@@ -106,7 +106,7 @@ class Optimizer:
                 loss = closure()
         with no_grad():
             for group in self.param_groups:
-                params = [p for p in group["params"] if p.grad is not None]
+                params = [p for p in group["params"] if p._grad is not None]
                 if params:
                     self.update(group, params)
         for hook in self._step_hooks[1]:
@@ -124,7 +124,7 @@ class Optimizer:
         self._numbers = numbers
         try:
             for group in self.param_groups:
-                if params := [p for p in group["params"] if p.grad is not None]:
+                if params := [p for p in group["params"] if p._grad is not None]:
                     self.update(group, params)
         finally:
             self._numbers = None
@@ -144,8 +144,8 @@ class Optimizer:
             if not state:
                 state["step"] = 0.0
                 state.update((name, zeros_like(p)) for name in names)
-            state["step"] += 1.0
-            together.setdefault((state["step"], p._type.dtype), []).append(p)
+            step = state["step"] = state["step"] + 1.0
+            together.setdefault((step, p._type.dtype), []).append(p)
         return together
 
     def apply(
@@ -160,9 +160,9 @@ class Optimizer:
             if recording.active is not None:
                 recording.active.stepped += len(numbers)
             some = params[start : start + most]
-            targets = [*some, *(self.state[p][name] for name in names for p in some)]
-            given = (*(p.grad for p in some), *map(float, numbers))
-            call_into_many(op, tuple(targets), given, (("n", len(some)), *flags))
+            targets = (*some, *[self.state[p][name] for name in names for p in some])
+            given = (*[p._grad for p in some], *map(float, numbers))
+            call_into_many(op, targets, given, (("n", len(some)), *flags))
 
     # -- state -----------------------------------------------------------------------------
 
