@@ -261,6 +261,7 @@ class Fragments:
         for end in (*ends, len(words)):
             if end - begin < CHUNK and end < len(words):
                 continue
+            begin += _freed_first(words[begin:end])
             chunk = words[begin:end]
             if len(chunk) >= SHORTEST:
                 key = len(chunk), self._first(chunk)
@@ -356,8 +357,9 @@ class Fragments:
         if not period:
             return 0
         once = starts[-1] - starts[-1 - period]
-        times = max(1, BATCH // once)
-        return once * times if once * times >= SHORTEST else 0
+        length = once * max(1, BATCH // once)
+        length -= _freed_first(words[-length:])
+        return length if length >= SHORTEST else 0
 
     def _instructions(self, words: list[Any]) -> list[int] | None:
         """Where they begin, from the first submission that is whole on."""
@@ -372,6 +374,11 @@ class Fragments:
             else:
                 i += shape.width
         return starts if i == end and len(starts) > 2 * REPEATS else None
+
+
+def _freed_first(words: list[Any]) -> int:
+    """How many of them free what was let go before the first instruction, which is no part of a piece."""
+    return next((k for k, word in enumerate(words) if word >= 0), len(words))
 
 
 def _joined(parts: list[list[Any]]) -> list[Any]:

@@ -41,7 +41,9 @@ class Sending(Codes):
         self.extend, self.append = self.words.extend, self.words.append
         #: so many words are too many to wait for more
         self.limit = self.batch = BATCH
-        #: ids of tensors that Python let go when there were many words already, not yet told
+        #: ids of tensors that Python let go between two pieces, which go out before the next one and are no part of it:
+        #: when that is may differ from time to time; and when there were many words already
+        self.ahead: list[int] = []
         self.dropped: deque[int] = deque()
         self.next_id = itertools.count(1).__next__
         self._flushing = threading.RLock()
@@ -179,7 +181,7 @@ class Sending(Codes):
 
     def flush_by_itself(self) -> bool:
         """For the background thread, which must neither wait nor raise. Is there anything to look after?"""
-        if not (self.words or self.dropped) or self.ended is not None or self._sent - self._done > WINDOW:
+        if not (self.words or self.ahead or self.dropped) or self.ended is not None or self._sent - self._done > WINDOW:
             return False
         if self._may_be_known():
             return True
@@ -212,13 +214,15 @@ class Sending(Codes):
                 self.send(self._staged)
             if self.dropped:
                 self.free()
-            words = self.words
+            words, ahead = self.words, self.ahead
             count = min(len(words), MAX_WORDS)
-            if not count:
+            freed = min(len(ahead), FREED, MAX_WORDS - count)
+            if not count + freed:
                 return
-            stream, definitions, fragments = words[:count], self._definitions[:], self.fragments.news[:]
+            piece, definitions, fragments = words[:count], self._definitions[:], self.fragments.news[:]
+            stream = [*[-id for id in ahead[:freed]], *piece] if freed else piece
             # counted here, of what is sent: whoever emits may be between two steps of its own just now
-            weight = count + self._owed + sum([len(word) >> 3 for word in stream if type(word) is bytes])
+            weight = len(stream) + self._owed + sum([len(word) >> 3 for word in stream if type(word) is bytes])
             frames = [encode(Submit(self._serial + 1, definitions, stream, weight, fragments))]
             defined, learned = len(definitions), len(fragments)
             # no call from here to the deletion: an interrupt, or another thread, comes before all of it or after
@@ -226,10 +230,10 @@ class Sending(Codes):
             self._serial += 1
             self._sent += weight
             self._inline = self._owed = 0
-            del words[:count], self._definitions[:defined], self.fragments.news[:learned]
+            del words[:count], ahead[:freed], self._definitions[:defined], self.fragments.news[:learned]
             self.send(frames)
             self._staged = None
             if self.recorder is not None:
-                self.recorder.parts.append(stream)
-            self.fragments.sent(stream)
+                self.recorder.parts.append(piece)
+            self.fragments.sent(piece)
             self.recent.append((stream, self._by_code, self.fragments.told))

@@ -42,7 +42,10 @@ class Cell:
     def __del__(self) -> None:
         try:
             session = self.session
-            if len(session.words) < FEW:
+            words = session.words
+            if not words and session.fragments.empty:
+                session.ahead.append(self.id)
+            elif len(words) < FEW:
                 session.append(-self.id)
             else:
                 session.dropped.append(self.id)
