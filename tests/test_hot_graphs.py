@@ -16,7 +16,7 @@ from gt.testing import Cluster
 from gt.worker.engines import make_engine
 from gt.worker.hot.compiled import Compiled, sharing
 from gt.worker.hot.compiler import Shared
-from gt.worker.hot.graph import REVIEW, ROWS
+from gt.worker.hot.graph import REVIEW, ROWS, Graph
 from gt.worker.hot.track import HOT
 from tests.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, scaled, train
@@ -254,3 +254,35 @@ def test_graphs_and_no_more() -> None:
     assert graphs.captures
     assert {entry["level"] for entry in shadow.levels.stats() if entry["runs"] >= HOT} == {"graph"}
     assert shadow.levels._shared._thread is None
+
+
+def test_gradients_that_a_compiled_function_replaces_are_written_where_they_were() -> None:
+    """The old ones are let go before it is run, so that nobody holds what the graph writes to."""
+    cluster = Cluster()
+    (worker,) = cluster.workers.values()
+    worker.levels._shared = Shared(worker.engine, Graphs())
+    with cluster.client():
+        model = gt.nn.Linear(3, 2)
+        optimizer = gt.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        x = gt.randn(5, 3)
+
+        @gt.compile
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        for _ in range(8):
+            loss = step(x)
+        assert loss.item() > 0
+        graphs = [track.active for track in worker.levels._tracks.values() if isinstance(track.active, Graph)]
+        (made,) = [graph._outputs for graph in graphs]
+        assert len(made.made) == 3
+        assert made.copied <= {0}, "only the loss, which is held until the next one is there"
+        assert model.weight.grad is not None
+        kept, before = model.weight.grad, model.weight.grad.numpy()
+        step(x)
+        assert (kept.numpy() == before).all()
+        assert (model.weight.grad.numpy() != before).any()

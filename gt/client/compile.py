@@ -21,7 +21,7 @@ from gt.client.emit import current
 from gt.client.fragments import Template
 from gt.client.recording import Irregular, Recorder, Recording, finish
 from gt.client.session import Session
-from gt.client.tensor import Cell, Tensor
+from gt.client.tensor import Cell, Tensor, fresh
 from gt.say import warn
 from gt.wire.fragments import run_words
 
@@ -32,7 +32,7 @@ WAYS, ATTEMPTS = 32, 6
 
 
 #: a session that takes no notice of tensors that are freed: a fragment has freed them
-_NOBODY: Any = SimpleNamespace(words=(), append=lambda _: None)
+_NOBODY: Any = SimpleNamespace(words=(), append=lambda _: None, fragments=SimpleNamespace(empty=False))
 
 
 class Way:
@@ -195,34 +195,39 @@ def _precision() -> Any:
 
 def _replay(session: Session, template: Template, last: Recording, arguments: list[Tensor]) -> Any:
     for x in arguments:
-        current(x)
-
-    def cell_of(source: tuple[str, Any]) -> Cell:
-        kind, what = source
-        if kind == "cell":
-            return what()  # type: ignore[no-any-return]
-        return arguments[what]._cell if kind == "argument" else what._grad._cell  # type: ignore[no-any-return]
-
+        if x._view is not None:
+            current(x)
     live: dict[int, Any] = {}
     if last.drawn or last.stepped:
         live = dict(zip(last.stepped, _stepped(last.optimizers), strict=True))
         for k in range(0, len(last.drawn), 2):
             live[last.drawn[k]], live[last.drawn[k + 1]] = drawing.key()
     numbers = [live[k] for k in sorted(live)]
-    inputs = [cell_of(source).id for source in last.sources]
-    freed = [cell_of(source) for source in last.freed]
+    inputs = last.ids.copy()
+    for k, source in last.moving:
+        inputs[k] = _cell(source, arguments).id
+    freed = [_cell(source, arguments) for source in last.freed]
     for source, bumps in last.written:
-        cell_of(source).version += bumps
+        _cell(source, arguments).version += bumps
+    for tensor in last.replaced:
+        tensor._grad = None  # so that a graph may write the new one where the old one was
     base = session.run(
         lambda first: run_words(template.number, 0, first, 0, inputs, numbers), last.made, template.length
     )
     for cell in freed:
         cell.session = _NOBODY
-    made: dict[int, Tensor] = {k: Tensor(Cell(base + k, session), t) for k, t in last.types.items()}
+    made = {k: fresh(base + k, session, t) for k, t in last.types.items()}
     for tensor, _, place in last.grads:
         if place is not None:
             tensor._grad = made[place]
     return last.result(lambda k: made[k] if k >= 0 else arguments[~k])
+
+
+def _cell(source: tuple[str, Any], arguments: list[Tensor]) -> Cell:
+    kind, what = source
+    if kind == "cell":
+        return what()  # type: ignore[no-any-return]
+    return arguments[what]._cell if kind == "argument" else what._grad._cell  # type: ignore[no-any-return]
 
 
 def _stepped(optimizers: list[Any]) -> list[float]:

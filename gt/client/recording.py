@@ -85,11 +85,22 @@ class Recording:
     made: int
     #: the tensors it uses that are neither arguments nor gradients
     cells: list[Any]
+    #: its inputs' ids, and the places of those that are others each time
+    ids: list[int] = field(init=False)
+    moving: list[tuple[int, tuple[str, Any]]] = field(init=False)
+    #: the tensors whose gradients it sets without a look at those they had
+    replaced: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ids = [what().id if kind == "cell" else 0 for kind, what in self.sources]
+        self.moving = [(k, source) for k, source in enumerate(self.sources) if source[0] != "cell"]
+        used = {id(what) for kind, what in self.sources if kind == "grad"}
+        self.replaced = [t for t, _, place in self.grads if place is not None and id(t) not in used]
 
     @property
     def whole(self) -> bool:
         """Are the tensors it uses still there?"""
-        return all(cell() is not None for cell in self.cells)
+        return None not in [cell() for cell in self.cells]
 
     def agrees(self, other: Recording) -> str:
         """Why the same call made twice did different things; "" if it did not."""
