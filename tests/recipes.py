@@ -164,11 +164,16 @@ class Watched:
 
     def _watch(self, worker: Any) -> None:
         moves = self.moves[worker.id] = Counter()
-        start, handle, admitted = worker.mover.start, worker.handle, worker.spaces
+        start, start_all = worker.mover.start, worker.mover.start_all
+        handle, admitted = worker.handle, worker.spaces
 
         def counted(space: Any, entry: Any, *rest: Any) -> None:
             moves[entry.kind] += 1
             start(space, entry, *rest)
+
+        def counted_all(space: Any, begun: list[Any]) -> None:
+            moves.update(entry.kind for entry, *_ in begun)
+            start_all(space, begun)
 
         def weighed(*message: Any) -> Any:
             for space in admitted.values():
@@ -176,7 +181,7 @@ class Watched:
                     self.stores[worker.id] = space.store = Weighed(space.store)
             return handle(*message)
 
-        worker.mover.start, worker.handle = counted, weighed
+        worker.mover.start, worker.mover.start_all, worker.handle = counted, counted_all, weighed
 
     def begin(self) -> None:
         """Count from here."""
