@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +17,7 @@ from gt.dispatcher import buckets
 from gt.dispatcher.buckets import gathered
 from gt.testing import Cluster
 from gt.worker.fragments import Program
+from gt.worker.hot.levels import Levels
 from gt.worker.plane import Broken
 from gt.worker.plane.bucket import ALIGNED, Bucket, Share
 from tests.processes import System, script
@@ -365,3 +369,31 @@ def test_all_of_a_broken_bucket_is_broken():
     for k in range(2):
         with pytest.raises(Broken, match="a member is gone"):
             Share(bucket, k).result()
+
+
+# -- compiled --------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(400)  # compilers take their time
+def test_fragments_with_collectives_are_compiled_as_well(monkeypatch):
+    """What lies between the buckets is, on each worker; and what it gives is what the steps give."""
+    monkeypatch.setenv("GT_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"gt-tests-{os.getuid()}"))
+    monkeypatch.setattr(buckets, "FIRST_BUCKET", 1)
+    monkeypatch.setattr(buckets, "BUCKET", 1 << 9)
+    wanted = [np.frombuffer(x, np.float32) for x in _trained(Cluster(2), 8)]
+    cluster = Cluster(2)
+    for worker in cluster.workers.values():
+        worker.levels = Levels(worker.engine, "all")
+    levels: dict[int, set[str]] = {}
+
+    def look(_: Cluster) -> None:
+        for worker in cluster.workers.values():
+            entries = [entry for entry in worker.levels.stats() if entry["runs"] > 2 and entry["length"] > 1]
+            levels.setdefault(worker.id, set()).update(entry["level"] for entry in entries)
+
+    cluster.after_step = look
+    made = [np.frombuffer(x, np.float32) for x in _trained(cluster, 8)]
+    for x, y in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    assert all("compiled" in found for found in levels.values()), levels
+    assert len(levels) == 2
