@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 
+import numpy as np
 import pytest
 import torch
 
@@ -509,6 +510,65 @@ def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
             y.numpy()
         assert other.numpy().tolist() == [1, 1, 1]
         assert any(told["level"] == "compiled" for told in worker.levels.stats())
+
+
+def test_code_that_fails_while_it_writes_over_an_input(monkeypatch) -> None:
+    monkeypatch.setenv("GT_TEMPLATES", "1")
+    cluster = Cluster()
+    (worker,) = cluster.workers.values()
+    worker.levels = Levels(ENGINE, "all")
+    fails = [False]
+    call = Compiled.__call__
+
+    def failing(self, inputs, floats, ints):
+        made = call(self, inputs, floats, ints)
+        if fails[0]:
+            raise RuntimeError("in the middle of it")
+        return made
+
+    monkeypatch.setattr(Compiled, "__call__", failing)
+    with cluster.client():
+        w, g = gt.zeros(3), gt.ones(3)
+        for k in range(6):
+            fails[0] = k == 5
+            w = (w - g * 2).tanh()
+            gt.step()
+            cluster.settle()
+        assert any(t.active and t.active._compiled.program.donated for t in worker.levels._tracks.values())
+        with pytest.raises(gt.RemoteError, match="in the middle of it"):
+            w.numpy()
+        assert g.numpy().tolist() == [1, 1, 1]
+        (space,) = worker.spaces.values()
+        del w
+        g.sum().item()
+        cluster.settle()
+        assert space.store.keys() <= {g._cell.id, max(space.store)}
+
+
+def test_an_index_out_of_range_leaves_the_rest_alone(monkeypatch) -> None:
+    """Also where a result might take the place of an input: it does not then."""
+    monkeypatch.setenv("GT_TEMPLATES", "1")
+    cluster = Cluster()
+    (worker,) = cluster.workers.values()
+    worker.levels = Levels(ENGINE, "all")
+    with cluster.client():
+        w, table = gt.ones(4), gt.arange(4.0)
+        index = [gt.full((4,), 9 if k == 4 else 1, dtype=gt.int64) for k in range(6)]
+        gt.step()
+        rows = []
+        for k in range(6):
+            rows.append(table[index[k]] * 2)
+            w = w * 0.5 + table
+            gt.step()
+        cluster.settle()
+        assert "compiled" in [told["level"] for told in worker.levels.stats()]
+        with pytest.raises(gt.RemoteError, match="out of"):
+            rows[4].numpy()
+        assert rows[5].numpy().tolist() == [2, 2, 2, 2]
+        expected = np.ones(4, "f")
+        for _ in range(6):
+            expected = expected * np.float32(0.5) + np.arange(4, dtype="f")
+        assert w.numpy().tolist() == expected.tolist()
 
 
 def test_a_slip_is_told_with_its_place() -> None:

@@ -166,10 +166,15 @@ class Replaying:
         halfway: Halfway,
     ) -> None:
         """What it makes, and all that it writes, is a failure: nobody knows how far it came."""
-        writing = [k for k in range(part.first, part.last) if self._writes(space, program, k)]
-        words = program.form.expand(names, numbers, writing[0], writing[0] + 1)
+        ones = range(part.first, part.last)
+        writing = [k for k in ones if self._writes(space, program, k)]
+        # without any, results were written over inputs
+        told = writing[0] if writing else next(k for k in ones if program.form.instructions[k].code >= 0)
+        words = program.form.expand(names, numbers, told, told + 1)
         self._failed(space, m.client, space.codes[words[0]].signature, words, 0, halfway.error)
         failure = space.store[words[2]]
+        if not writing:
+            space.drop(words[2])
         written = [slot for k in writing for slot in program.form.instructions[k].outs]
         for slot in (*written, *part.results):
             space.put(names[slot], failure)

@@ -22,6 +22,8 @@ OWN_REFERENCES = 3
 def donations(piece: Piece, inputs: list[Any]) -> dict[int, int]:
     """Which result (by its place among them) takes which input's memory."""
     types = _types(piece)
+    if any(t.dtype.kind in "iu" for t in types.values()):
+        return {}  # an index may be out of range: then what does not depend on it is computed all the same
     shown = roots(piece)
     written = {shown[k] for step in piece.steps if step.signature.into for k in step.results}
     behind_views = {shown[k] for k in piece.results}
