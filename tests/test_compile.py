@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -231,3 +232,176 @@ def test_as_a_method_and_with_parentheses(session: Session) -> None:
     for _ in range(4):
         assert thing.double(gt.ones(2)).numpy().tolist() == [2, 2]
     assert Thing.double.__name__ == "double"
+
+
+# -- what it was recorded under ----------------------------------------------------------------
+
+
+def test_gradients_that_are_kept_while_others_take_their_place(session: Session) -> None:
+    w = gt.ones(3, requires_grad=True)
+
+    @gt.compile
+    def micro(x: Any) -> None:
+        (w * x).sum().backward()
+
+    kept = []
+    for _ in range(3):
+        for _ in range(4):
+            micro(gt.ones(3))
+        kept.append(w.grad)
+        w.grad = None
+    assert [g.numpy().tolist() for g in kept] == [[4, 4, 4]] * 3
+
+
+def test_a_step_alone_reads_the_gradients_there_are(session: Session) -> None:
+    w = gt.ones(3, requires_grad=True)
+    optimizer = gt.optim.SGD([w], lr=1.0)
+    step = gt.compile(optimizer.step)
+    old = []
+    for k in range(6):
+        w.grad = gt.full((3,), float(k))
+        old.append(w.grad)
+        step()
+    assert w.detach().numpy().tolist() == [1.0 - 15] * 3
+
+
+def _trainer(model: Any) -> Any:
+    optimizer = gt.optim.SGD(model.parameters(), lr=0.1)
+
+    @gt.compile
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, optimizer
+
+
+def test_freezing_a_layer(session: Session) -> None:
+    model = gt.nn.Sequential(gt.nn.Linear(3, 3), gt.nn.Linear(3, 2))
+    step, _ = _trainer(model)
+    x = gt.ones(4, 3)
+    for _ in range(5):
+        step(x)
+    for frozen in (True, False):
+        for p in model[0].parameters():
+            p.requires_grad_(not frozen)
+            p.grad = None
+        before = model[0].weight.detach().clone().numpy()
+        for _ in range(5):
+            step(x)
+        assert (model[0].weight.detach().numpy() == before).all() == frozen
+
+
+def test_a_parameter_that_was_replaced(session: Session) -> None:
+    model = gt.nn.Linear(2, 1, bias=False)
+    run = gt.compile(lambda x: model(x).sum().detach())
+    with gt.no_grad():
+        for _ in range(4):
+            run(gt.ones(1, 2))
+        kept, model.weight = model.weight, gt.nn.Parameter(gt.full((1, 2), 7.0))
+        assert run(gt.ones(1, 2)).item() == 14
+    assert kept is not model.weight
+
+
+def test_a_module_s_numbers_and_hooks(session: Session) -> None:
+    dropout, linear = gt.nn.Dropout(0.5), gt.nn.Linear(2, 2)
+    run = gt.compile(lambda x: dropout(linear(x)))
+    x = gt.ones(64, 2)
+    with gt.no_grad():
+        for _ in range(4):
+            run(x)
+        dropout.p = 0.0
+        assert (run(x).numpy() == linear(x).numpy()).all()
+        linear.register_forward_hook(lambda module, given, made: made * 2)
+        assert (run(x).numpy() == linear(x).numpy()).all()
+
+
+def test_a_hook_of_a_leaf(session: Session) -> None:
+    w = gt.ones(2, requires_grad=True)
+
+    @gt.compile
+    def run(x: Any) -> None:
+        w.grad = None
+        (w * x).sum().backward()
+
+    for _ in range(4):
+        run(gt.ones(2))
+    w.register_hook(lambda g: g * 5)
+    run(gt.ones(2))
+    assert w.grad is not None
+    assert w.grad.numpy().tolist() == [5, 5]
+
+
+def test_a_group_more(session: Session) -> None:
+    a, b = (gt.ones(2, requires_grad=True) for _ in range(2))
+    optimizer = gt.optim.AdamW([a], lr=0.1)
+
+    @gt.compile
+    def step() -> None:
+        optimizer.zero_grad()
+        (a * a + b * b).sum().backward()
+        optimizer.step()
+
+    for _ in range(4):
+        step()
+    optimizer.add_param_group({"params": [b]})
+    b.grad = None
+    for _ in range(4):
+        step()
+    assert b.detach().numpy()[0] < 1
+    assert optimizer.state[a]["step"] == 8
+
+
+def test_an_argument_s_gradient(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+    @gt.compile
+    def run(x: Any) -> None:
+        (x * x).sum().backward()
+
+    for k in range(9):
+        x = gt.full((2,), float(k), requires_grad=True)
+        run(x)
+        assert x.grad is not None
+        assert x.grad.numpy().tolist() == [2.0 * k] * 2
+    assert capfd.readouterr().err.count("sets an argument's gradient") == 1
+
+
+def test_arguments_nobody_can_compare(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+    run = gt.compile(lambda x, k: x * float(k[0]))
+    for k in (1, 1, 1, 5, 7):
+        assert run(gt.ones(1), np.array([k])).item() == k
+    assert capfd.readouterr().err.count("an argument is a ndarray") == 1
+
+
+def test_zeros_of_two_signs_and_an_object_s_numbers(session: Session) -> None:
+    divide = gt.compile(lambda x, by: x / by)
+    for by in (0.0, 0.0, 0.0, -0.0, -0.0, -0.0, 0.0):
+        assert divide(gt.ones(1), by).item() == math.copysign(math.inf, by)
+
+    class Scale:
+        factor = 1.0
+
+        def __init__(self) -> None:
+            self.by = 2.0
+
+        @gt.compile
+        def run(self, x: Any) -> Any:
+            return x * self.by + 1
+
+    scale = Scale()
+    for by in (2.0, 2.0, 2.0, 10.0, 10.0, 2.0):
+        scale.by = by
+        assert scale.run(gt.ones(1)).item() == by + 1
+
+
+def test_a_seed_that_is_set_inside(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+    @gt.compile
+    def run() -> Any:
+        gt.manual_seed(3)
+        return gt.rand(4)
+
+    made = {run().numpy().tobytes() for _ in range(9)}
+    assert len(made) == 1
+    assert "sets the seed" in capfd.readouterr().err

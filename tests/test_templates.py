@@ -258,3 +258,38 @@ def test_what_is_let_go_between_two_pieces_is_no_part_of_either() -> None:
         cluster.settle()
         assert not session.ahead
         assert len(space.store) == 1
+
+
+THREADS = """
+    stop, wrong = threading.Event(), []
+
+    def other():
+        i = 0
+        while not stop.is_set():
+            i = (i + 1) % 100
+            if (gt.full((2,), float(i)) * 2).sum().item() != 4 * i:
+                wrong.append(i)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    model = gt.nn.Linear(3, 2)
+    optimizer = gt.optim.SGD(model.parameters(), lr=0.01)
+    x = gt.ones(4, 3)
+    losses = []
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    stop.set()
+    thread.join()
+    say("fell", losses == sorted(losses, reverse=True), "wrong", wrong)
+"""
+
+
+def test_two_threads_of_one_session(system: Any) -> None:
+    """What one emits while the other is between two pieces has ids from before: that is no fragment of anybody's."""
+    client = system.client(THREADS)
+    client.expect("fell True wrong []", 60)
+    assert client.end() == 0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
-from gt.client import config, placing, sites
+from gt.client import config, placing, recording, sites
 from gt.client.emit import binary, current, detached, lay_out
 from gt.client.signal import pulling
 from gt.client.switches import Switch, enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
@@ -171,6 +171,8 @@ def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
     elif create_graph:
         leaf.grad = leaf._grad + g
     else:
+        if recording.active is not None:
+            recording.active.grad_set(leaf)
         leaf._grad.add_(g)
 
 

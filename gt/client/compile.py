@@ -31,6 +31,10 @@ __all__ = ["compile"]
 WAYS, ATTEMPTS = 32, 6
 
 
+class Unseen(Exception):
+    """An argument that cannot be compared with what it was."""
+
+
 #: a session that takes no notice of tensors that are freed: a fragment has freed them
 _NOBODY: Any = SimpleNamespace(words=(), append=lambda _: None, fragments=SimpleNamespace(empty=False))
 
@@ -70,13 +74,17 @@ class Compiled:
             self._ways.clear()
             self._session = session
         arguments: list[Tensor] = []
-        key = self._key(args, kwargs, arguments)
+        try:
+            key = self._key(args, kwargs, arguments)
+        except Unseen as what:
+            self._tell(f"an argument is a {what}, in which nobody sees what changed: let it be a tensor, or a tuple")
+            return self._function(*args, **kwargs)
         way = self._ways.get(key)
         if way is None:
             way = self._way(key)
         self._ways.move_to_end(key)
         if way.template is not None and way.last is not None:
-            if self._holds(way.last) and way.template.number in session.fragments.told:
+            if way.last.holds() and way.template.number in session.fragments.told:
                 return _replay(session, way.template, way.last, arguments)
             way.last = way.template = None
             way.attempts = min(way.attempts, ATTEMPTS - 2)
@@ -101,14 +109,6 @@ class Compiled:
         shown = _shown((args, tuple(sorted(kwargs.items()))), found)
         same = tuple(next(i for i, y in enumerate(found) if y._cell is x._cell) for x in found)
         return shown, same, tape.mode.enabled, _precision(), scope.here.placing, scope.here.pulling, id(config.current)
-
-    def _holds(self, last: Recording) -> bool:
-        """Is what it was recorded under still so?"""
-        return (
-            all(module.training is training for module, training in last.modules)
-            and all((tensor._grad is not None) is had for tensor, had, _ in last.grads)
-            and last.whole
-        )
 
     # -- recording -------------------------------------------------------------------------
 
@@ -148,9 +148,13 @@ class Compiled:
                 constant = [k for k in range(len(way.last.numbers)) if k not in live]
                 way.template = session.fragments.keep(way.last.words, way.last.found, constant)
         except Irregular as problem:
-            if way.attempts >= ATTEMPTS and not self._told:
-                self._told = True
-                warn(f"gt.compile: {self._name()} runs as if it were not compiled: {problem}")
+            if way.attempts >= ATTEMPTS:
+                self._tell(str(problem))
+
+    def _tell(self, why: str) -> None:
+        if not self._told:
+            self._told = True
+            warn(f"gt.compile: {self._name()} runs as if it were not compiled: {why}")
 
 
 def _own(returned: Any, arguments: list[Tensor]) -> Any:
@@ -175,11 +179,16 @@ def _shown(x: Any, found: list[Tensor]) -> Any:
         return type(x), *[_shown(y, found) for y in x]
     if isinstance(x, dict):
         return dict, *[(key, _shown(y, found)) for key, y in x.items()]
+    if type(x) is float:
+        return float, x.hex()  # 0.0 is -0.0, and NaN is not itself
     try:
         hash(x)
     except TypeError:
-        return id(x)
-    return type(x), x
+        raise Unseen(type(x).__name__) from None
+    own = getattr(x, "__dict__", None)
+    if not own or isinstance(x, type):
+        return type(x), x
+    return type(x), x, tuple([(name, value) for name, value in own.items() if type(value) in recording.PLAIN])
 
 
 def _precision() -> Any:

@@ -99,10 +99,8 @@ class Template:
 
     def same(self, other: Template) -> bool:
         """Do both stand for the same words?"""
-        mine, its = self.fragment, other.fragment
-        return mine.words == its.words and (mine.inputs, self.compile, self.goes_on) == (
-            its.inputs, other.compile, other.goes_on,
-        )  # fmt: skip
+        a, b = ((t.fragment.words, t.fragment.inputs, t.compile, t.goes_on) for t in (self, other))
+        return a == b
 
 
 class Fragments:
@@ -238,14 +236,15 @@ class Fragments:
         if not whole and self._begins_known(words, key[1]):
             return None  # its chunks were just not recognised this time: a part of it was sent too early
         try:
-            found, old = sort(words, self._shapes, self.base), sort(before[0], self._shapes, before[1])
+            found = sort(words, self._shapes, self.base, fresh=True)
+            old = sort(before[0], self._shapes, before[1], fresh=True)
+            if canonical(0, words, found) != canonical(0, before[0], old):
+                return None
+            if whole:
+                return self._known_as(key, words, found, self.base, compile)
+            self._in_chunks(words, found, compile)
         except (NoFragment, IndexError, TypeError):
-            return None
-        if canonical(0, words, found) != canonical(0, before[0], old):
-            return None
-        if whole:
-            return self._known_as(key, words, found, self.base, compile)
-        self._in_chunks(words, found, compile)
+            pass
         return None
 
     def _begins_known(self, words: list[Any], codes: Codes) -> bool:
@@ -265,7 +264,9 @@ class Fragments:
             chunk = words[begin:end]
             if len(chunk) >= SHORTEST:
                 key = len(chunk), self._first(chunk)
-                self._known_as(key, chunk, sort(chunk, self._shapes, base), base, compile, goes_on=end < len(words))
+                self._known_as(
+                    key, chunk, sort(chunk, self._shapes, base, fresh=True), base, compile, goes_on=end < len(words)
+                )
             while made and made[0][0] < end:
                 base = max(base, self.base + made.popleft()[1] + 1)
             begin = end
@@ -353,8 +354,7 @@ class Fragments:
             return 0
         starts = starts[-WINDOW:]
         names = [words[s] if words[s] >= 0 else -1 for s in starts]
-        period = _period(names)
-        if not period:
+        if not (period := _period(names)):
             return 0
         once = starts[-1] - starts[-1 - period]
         length = once * max(1, BATCH // once)

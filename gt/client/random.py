@@ -47,6 +47,8 @@ def manual_seed(seed: int) -> None:
     seed = index(seed)
     if not -(2**63) <= seed < 2**64:
         raise DTypeError(f"manual_seed({seed}): a seed has at most 64 bits")
+    if recording.active is not None:
+        recording.active.refuse("it sets the seed of random numbers")
     _seed, _streams = _signed(seed), itertools.count()
 
 

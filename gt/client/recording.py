@@ -8,6 +8,7 @@ drew, the optimizers it stepped. Whatever cannot be done again by the words alon
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,10 +39,11 @@ class Recorder:
 
     session: Session
     base: int
+    thread: int = field(default_factory=threading.get_ident)
     parts: list[list[Any]] = field(default_factory=list)
     #: tensors whose ``grad`` was set -> what it was before
     grads: dict[Any, Any] = field(default_factory=dict)
-    modules: list[tuple[Any, bool]] = field(default_factory=list)
+    modules: dict[Any, None] = field(default_factory=dict)
     #: how many seeds and streams were drawn
     draws: int = 0
     #: the optimizers that were stepped, and how many numbers they gave
@@ -71,7 +73,8 @@ class Recording:
     drawn: list[int]
     stepped: list[int]
     optimizers: list[Any]
-    modules: list[tuple[Any, bool]]
+    #: the modules it called, and what was to be seen of them
+    modules: list[tuple[Any, Any]]
     #: (tensor, had it a gradient before?, the made one that is its gradient now, or None if it is the same)
     grads: list[tuple[Any, bool, int | None]]
     types: dict[int, TensorType]
@@ -90,17 +93,29 @@ class Recording:
     moving: list[tuple[int, tuple[str, Any]]] = field(init=False)
     #: the tensors whose gradients it sets without a look at those they had
     replaced: list[Any] = field(init=False)
+    #: who of those with gradients gets one, and how many hooks there are
+    hooked: list[int] = field(init=False)
+    #: how many tensors each group of each optimizer has
+    groups: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.ids = [what().id if kind == "cell" else 0 for kind, what in self.sources]
+        self.hooked = [_hooked(tensor) for tensor, _, _ in self.grads]
+        self.groups = [groups_of(optimizer) for optimizer in self.optimizers]
         self.moving = [(k, source) for k, source in enumerate(self.sources) if source[0] != "cell"]
         used = {id(what) for kind, what in self.sources if kind == "grad"}
         self.replaced = [t for t, _, place in self.grads if place is not None and id(t) not in used]
 
-    @property
-    def whole(self) -> bool:
-        """Are the tensors it uses still there?"""
-        return None not in [cell() for cell in self.cells]
+    def holds(self) -> bool:
+        """Is what it was recorded under still so: its tensors, its modules, who has a gradient and who gets one?"""
+        for (tensor, had, _), hooked in zip(self.grads, self.hooked, strict=True):
+            if (tensor._grad is not None) is not had or _hooked(tensor) != hooked:
+                return False
+        return (
+            None not in [cell() for cell in self.cells]
+            and all(seen(module) == before for module, before in self.modules)
+            and self.groups == [groups_of(optimizer) for optimizer in self.optimizers]
+        )
 
     def agrees(self, other: Recording) -> str:
         """Why the same call made twice did different things; "" if it did not."""
@@ -114,6 +129,28 @@ class Recording:
         if mine != theirs:
             return "it uses other tensors than the last time: let them be arguments"
         return "" if self.shown == other.shown else "it gives back something else than the last time"
+
+
+#: attributes of a module that are compared
+PLAIN = frozenset((bool, int, float, str, type(None)))
+
+
+def seen(module: Any) -> Any:
+    """What decides about a module's words: whether it trains, its parameters, buffers and numbers, and its hooks."""
+    own = module.__dict__
+    parameters = [(id(p), _hooked(p)) for p in own["_parameters"].values()]
+    hooks = own["_forward_hooks"], own["_forward_pre_hooks"], own["_backward_hooks"], own["_backward_pre_hooks"]
+    numbers = {name: value for name, value in own.items() if type(value) in PLAIN}
+    return parameters, [id(b) for b in own["_buffers"].values()], numbers, [len(each) for each in hooks]
+
+
+def _hooked(p: Any) -> int:
+    """Does a gradient go to it, and how many hooks see that?"""
+    return 0 if p is None or p._node is None else 1 + sum(map(len, p._node.hooks.values()))
+
+
+def groups_of(optimizer: Any) -> list[int]:
+    return [len(group["params"]) for group in optimizer.param_groups]
 
 
 def cells_of(session: Session) -> dict[int, Any]:
@@ -131,7 +168,7 @@ def finish(recorder: Recorder, arguments: list[Any], versions: dict[int, int], r
     if len(words) > MAX_FRAGMENT:
         raise Irregular(f"it is longer than {MAX_FRAGMENT} words")
     try:
-        found = sort(words, recorder.session.shapes, recorder.base)
+        found = sort(words, recorder.session.shapes, recorder.base, fresh=True)
     except (NoFragment, IndexError, TypeError):
         raise Irregular("it does more than compute") from None
     return _Finishing(recorder, arguments, words, found, versions).made(returned)
@@ -162,7 +199,7 @@ class _Finishing:
         ]
         return Recording(
             self.words, found, sources, [self.words[p] for p in found.numbers], drawn, stepped,
-            recorder.optimizers, recorder.modules, grads, types, written,
+            recorder.optimizers, [(module, seen(module)) for module in recorder.modules], grads, types, written,
             [sources[k] for k in sorted(freed)], rebuild, shown,
             1 + max((k for _, k in found.made + found.made_freed), default=-1),
             [source[1] for source in sources if source[0] == "cell"],
@@ -173,6 +210,8 @@ class _Finishing:
         types: dict[int, TensorType] = {}
         for tensor, before in self.recorder.grads.items():
             now, made = tensor._grad, None
+            if now is not before and any(tensor is x for x in self.arguments):
+                raise Irregular("it sets an argument's gradient: take that by gt.autograd.grad, and give it back")
             if now is None and before is not None:
                 raise Irregular("it takes gradients away")
             if now is not before and now is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,9 @@ class Session(Sending):
 
     def read(self, id: int, type: TensorType) -> Any:
         """The value's bytes, in fresh memory. Raises what made it fail."""
-        if self.recorder is not None:
+        if (recorder := self.recorder) is not None and recorder.thread != threading.get_ident():
+            recorder.refuse("another thread reads a value meanwhile")
+        elif recorder is not None:
             raise CompileError(
                 "gt.compile: a value is read inside a compiled function (item, numpy, print, a condition on a tensor);"
                 " give it back and read it outside"

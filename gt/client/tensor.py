@@ -110,6 +110,8 @@ class Tensor(Declared):
 
     @property
     def grad(self) -> Tensor | None:
+        if recording.active is not None:
+            recording.active.grad_set(self)
         return self._grad
 
     @grad.setter

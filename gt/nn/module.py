@@ -47,7 +47,7 @@ class Module:
             return placing.call(self, inputs, kwargs)
         own = self.__dict__
         if recording.active is not None:
-            recording.active.modules.append((self, self.training))
+            recording.active.modules[self] = None
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
             return hooks.call(self, inputs, kwargs)
         return self.forward(*inputs, **kwargs)

@@ -96,6 +96,8 @@ class Optimizer:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if recording.active is not None:
             recording.active.optimizers.append(self)
+            for p in (p for group in self.param_groups for p in group["params"]):
+                recording.active.grad_set(p)
             if closure is not None or any(self._step_hooks):
                 recording.active.refuse("an optimizer's hooks, or a closure, are more than its words")
         for hook in self._step_hooks[0]:

@@ -60,8 +60,8 @@ class Sorted:
     inputs: list[int] = field(default_factory=list)
 
 
-def sort(words: list[Any], codes: Mapping[int, Any], base: int, own: int = FIRST_OWN) -> Sorted:
-    """Raises NoFragment if there are control words among them."""
+def sort(words: list[Any], codes: Mapping[int, Any], base: int, own: int = FIRST_OWN, fresh: bool = False) -> Sorted:
+    """Raises NoFragment if there are control words among them; or, where results must be ``fresh``, older ids."""
     found = Sorted()
     slots: dict[int, int] = {}
 
@@ -86,12 +86,13 @@ def sort(words: list[Any], codes: Mapping[int, Any], base: int, own: int = FIRST
         if code < FIRST_CODE or code not in codes:
             raise NoFragment
         shape = codes[code]
+        if fresh and _stray(words[i : i + shape.width], shape.start, base):
+            raise NoFragment
         found.fixed += (i, i + 1)
         for place in range(i + HEAD, i + shape.start):
             tensor(place, words[place], found.given, found.made, found.own)
-        offsets = shape.offsets
         for offset in range(shape.start, shape.width):
-            if offset in offsets:
+            if offset in shape.offsets:
                 tensor(i + offset, words[i + offset], found.given, found.made, found.own)
             else:
                 found.numbers.append(i + offset)
@@ -99,6 +100,11 @@ def sort(words: list[Any], codes: Mapping[int, Any], base: int, own: int = FIRST
     if i != end:
         raise NoFragment
     return found
+
+
+def _stray(words: list[Any], start: int, base: int) -> bool:
+    """Is a result none of what the piece makes, nor written in place?"""
+    return any(id < base and id not in words[start:] for id in words[HEAD:start])
 
 
 def canonical(
