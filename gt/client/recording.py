@@ -73,8 +73,8 @@ class Recording:
     drawn: list[int]
     stepped: list[int]
     optimizers: list[Any]
-    #: the modules it called, and what was to be seen of them
-    modules: list[tuple[Any, Any]]
+    #: what was to be seen of the modules it called
+    modules: list[Seen]
     #: (tensor, had it a gradient before?, the made one that is its gradient now, or None if it is the same)
     grads: list[tuple[Any, bool, int | None]]
     types: dict[int, TensorType]
@@ -113,7 +113,7 @@ class Recording:
                 return False
         return (
             None not in [cell() for cell in self.cells]
-            and all(seen(module) == before for module, before in self.modules)
+            and all(module.holds() for module in self.modules)
             and self.groups == [groups_of(optimizer) for optimizer in self.optimizers]
         )
 
@@ -131,17 +131,41 @@ class Recording:
         return "" if self.shown == other.shown else "it gives back something else than the last time"
 
 
-#: attributes of a module that are compared
+#: attributes of a module, or of an object, that are compared
 PLAIN = frozenset((bool, int, float, str, type(None)))
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def seen(module: Any) -> Any:
+class Seen:
     """What decides about a module's words: whether it trains, its parameters, buffers and numbers, and its hooks."""
-    own = module.__dict__
-    parameters = [(id(p), _hooked(p)) for p in own["_parameters"].values()]
-    hooks = own["_forward_hooks"], own["_forward_pre_hooks"], own["_backward_hooks"], own["_backward_pre_hooks"]
-    numbers = {name: value for name, value in own.items() if type(value) in PLAIN}
-    return parameters, [id(b) for b in own["_buffers"].values()], numbers, [len(each) for each in hooks]
+
+    __slots__ = ("_buffers", "_count", "_hooks", "_own", "_parameters", "_plain")
+
+    def __init__(self, module: Any) -> None:
+        self._own = own = module.__dict__
+        self._count = len(own)
+        self._plain = [(name, value) for name, value in own.items() if type(value) in PLAIN]
+        self._hooks = [(own[name], len(own[name])) for name in HOOKS]
+        self._parameters = [(p, None if p is None else p._node, _hooked(p)) for p in own["_parameters"].values()]
+        self._buffers = list(own["_buffers"].values())
+
+    def holds(self) -> bool:
+        own = self._own
+        parameters, buffers = own["_parameters"], own["_buffers"]
+        if (len(own), len(parameters), len(buffers)) != (self._count, len(self._parameters), len(self._buffers)):
+            return False
+        for name, value in self._plain:
+            if own.get(name) != value:
+                return False
+        for hooks, count in self._hooks:
+            if len(hooks) != count:
+                return False
+        for p, (was, node, hooked) in zip(parameters.values(), self._parameters, strict=True):
+            if p is not was or (
+                p is not None and (p._node is not node or (node is not None and node.hooks and _hooked(p) != hooked))
+            ):
+                return False
+        return all(b is was for b, was in zip(buffers.values(), self._buffers, strict=True)) if buffers else True
 
 
 def _hooked(p: Any) -> int:
@@ -199,7 +223,7 @@ class _Finishing:
         ]
         return Recording(
             self.words, found, sources, [self.words[p] for p in found.numbers], drawn, stepped,
-            recorder.optimizers, [(module, seen(module)) for module in recorder.modules], grads, types, written,
+            recorder.optimizers, [Seen(module) for module in recorder.modules], grads, types, written,
             [sources[k] for k in sorted(freed)], rebuild, shown,
             1 + max((k for _, k in found.made + found.made_freed), default=-1),
             [source[1] for source in sources if source[0] == "cell"],
