@@ -639,3 +639,22 @@ def test_bad_frames_from_one_who_holds_the_secret(system):
     client.expect("all right")
     assert client.end() == 0
     assert "a connection was ended" in system.server.output
+
+
+def test_an_interrupt_between_taking_the_turn_and_using_it(system):
+    """Ctrl-C may come when the link is taken and nobody has said so: the next call is not kept waiting for that."""
+    client = system.client(
+        """
+        from gt.client.connect import session
+        x = gt.ones(3)
+        say(x.sum().item())
+        for _ in range(2):
+            session().link._turn.acquire()  # as if an interrupt had come right after it
+        say("after", (x + 1).sum().item())
+        say("free", session().link._turn.acquire(blocking=False))
+        """
+    )
+    client.expect("3.0")
+    client.expect("after 6.0", 20)
+    client.expect("free True")
+    assert client.end() == 0

@@ -46,7 +46,9 @@ class ThreadedLink:
     def __init__(self, connection: Connection, handle: Callable[[list[bytes]], None]) -> None:
         self._connection, self._handle = connection, handle
         self._outbox: deque[list[Any]] = deque()
-        self._turn = threading.Lock()
+        #: who has it sends and receives; and who that is, once he does
+        self._turn = threading.RLock()
+        self._holder = 0
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -71,13 +73,23 @@ class ThreadedLink:
     def _push(self) -> None:
         # the loop: what was put into the outbox while we held the turn is ours to send
         while self._outbox and not self._closed.is_set():
-            if not self._turn.acquire(blocking=False):
+            if not self._take():
                 self._wake()
                 return
             try:
+                self._holder = threading.get_ident()
                 self._drain()
             finally:
+                self._holder = 0  # no call comes before it, and so no interrupt
                 self._turn.release()
+
+    def _take(self, seconds: float = 0) -> bool:
+        """The turn, unless somebody has it: this thread's own callers as well."""
+        if self._holder == threading.get_ident():
+            return False
+        while self._turn._is_owned():  # type: ignore[attr-defined]
+            self._turn.release()  # an interrupt came just after it was taken, or before it was given back
+        return self._turn.acquire(timeout=seconds) if seconds else self._turn.acquire(blocking=False)
 
     def _drain(self) -> None:
         while self._outbox:
@@ -99,11 +111,13 @@ class ThreadedLink:
                 raise ConnectionLost(self._connection.ended or "this session was disconnected")
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            if self._turn.acquire(timeout=GLANCE):
+            if self._take(GLANCE):
                 try:
+                    self._holder = threading.get_ident()
                     if not ready():
                         self._once(100)
                 finally:
+                    self._holder = 0  # no call comes before it, and so no interrupt
                     self._turn.release()
                 self._push()
         return True
@@ -130,11 +144,13 @@ class ThreadedLink:
         while not self._closed.wait(pause):
             try:
                 pause = SOON if flush() else min(2 * pause, LATER)
-                if self._turn.acquire(blocking=False):
+                if self._take():
                     try:
+                        self._holder = threading.get_ident()
                         if not self._closed.is_set():
                             self._once(0)
                     finally:
+                        self._holder = 0  # no call comes before it, and so no interrupt
                         self._turn.release()
             except ConnectionLost:
                 pause = LATER
