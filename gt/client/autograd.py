@@ -17,7 +17,7 @@ from weakref import ref
 from gt.client import config, placing, recording, sites
 from gt.client.emit import binary, current, detached, lay_out
 from gt.client.signal import pulling
-from gt.client.switches import Switch, enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.switches import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.tape import Edge, Leaf, Node, mode
 from gt.client.tensor import Tensor
 from gt.errors import GradError
@@ -94,6 +94,15 @@ def grad(
 
 def _walk(roots: list[Root], keep: bool, create_graph: bool, targets: set[Edge] | None, found: Found) -> None:
     """Every target's (or leaf's) gradient is ``found``, once it is complete."""
+    was = mode.enabled
+    try:  # and no context: Ctrl-C must not come between its end and what that puts back
+        mode.enabled = create_graph
+        _go(roots, keep, targets, found)
+    finally:
+        mode.enabled = was
+
+
+def _go(roots: list[Root], keep: bool, targets: set[Edge] | None, found: Found) -> None:
     on_the_way = None if targets is None else _leading_to(targets, [edge for edge, _ in roots])
     sums: dict[Any, list[Tensor | None]] = {}
     young_first: list[tuple[int, Any]] = []
@@ -112,25 +121,24 @@ def _walk(roots: list[Root], keep: bool, create_graph: bool, targets: set[Edge] 
                 placing.follow(node.tensor(), g)
             own[index] = g if before is None else before + g
 
-    with Switch(create_graph):
-        for edge, g in roots:
-            add((edge,), (g,))
-        while young_first:
-            node = heapq.heappop(young_first)[1]
-            grads = sums.pop(node)
-            if node.hooks:
-                grads = [_hooked(node, i, g) for i, g in enumerate(grads)]
-            if targets is not None or isinstance(node, Leaf):
-                for i, whole in enumerate(grads):
-                    if whole is not None and (targets is None or (node, i) in targets):
-                        found((node, i), whole)
-            if isinstance(node, Node) and (on_the_way is None or _goes_on(node, on_the_way)):
-                # what meets here is added up here, before it goes to where the operand came from
-                if node.signal:
-                    with pulling(node.signal):
-                        add(node.edges, node.pull(grads, keep))
-                else:
+    for edge, g in roots:
+        add((edge,), (g,))
+    while young_first:
+        node = heapq.heappop(young_first)[1]
+        grads = sums.pop(node)
+        if node.hooks:
+            grads = [_hooked(node, i, g) for i, g in enumerate(grads)]
+        if targets is not None or isinstance(node, Leaf):
+            for i, whole in enumerate(grads):
+                if whole is not None and (targets is None or (node, i) in targets):
+                    found((node, i), whole)
+        if isinstance(node, Node) and (on_the_way is None or _goes_on(node, on_the_way)):
+            # what meets here is added up here, before it goes to where the operand came from
+            if node.signal:
+                with pulling(node.signal):
                     add(node.edges, node.pull(grads, keep))
+            else:
+                add(node.edges, node.pull(grads, keep))
 
 
 def _goes_on(node: Node, on_the_way: set[Any]) -> bool:

@@ -9,9 +9,10 @@ from itertools import chain
 from typing import Any
 
 from gt.client import recording
-from gt.client.autograd import enable_grad, is_leaf, no_grad
+from gt.client.autograd import enable_grad, is_leaf
 from gt.client.creation import as_tensor, zeros_like
 from gt.client.emit import call_into_many
+from gt.client.tape import mode
 from gt.client.tensor import Tensor
 from gt.ops import Attrs, Op
 
@@ -106,11 +107,15 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        with no_grad():
+        was = mode.enabled
+        try:  # and no `no_grad`: Ctrl-C must not come between the end and what it puts back
+            mode.enabled = False
             for group in self.param_groups:
                 params = [p for p in group["params"] if p._grad is not None]
                 if params:
                     self.update(group, params)
+        finally:
+            mode.enabled = was
         for hook in self._step_hooks[1]:
             hook(self, (closure,), {})
         for p in self.param_groups[0]["params"][:1] if self.param_groups else ():
