@@ -1,4 +1,4 @@
 """Exchanged at hello: peers of another protocol number are refused."""
 
 VERSION = "0.1.0"
-PROTOCOL = 1
+PROTOCOL = 2

@@ -480,8 +480,8 @@ def test_a_second_process_compiles_nothing(tmp_path) -> None:
     assert os.listdir(tmp_path) == ["compile"]
 
 
-def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
-    """What it writes is a failure then: written twice it would be a wrong number."""
+def failing_halfway(monkeypatch):
+    """A system whose compiled code fails when it is through, while ``fails[0]``."""
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster()
     (worker,) = cluster.workers.values()
@@ -496,6 +496,12 @@ def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
         return made
 
     monkeypatch.setattr(Compiled, "__call__", failing)
+    return cluster, worker, fails
+
+
+def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
+    """What it writes is a failure then: written twice it would be a wrong number."""
+    cluster, worker, fails = failing_halfway(monkeypatch)
     with cluster.client():
         total, other = gt.zeros(3), gt.ones(3)
         for k in range(5):
@@ -513,20 +519,7 @@ def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
 
 
 def test_code_that_fails_while_it_writes_over_an_input(monkeypatch) -> None:
-    monkeypatch.setenv("GT_TEMPLATES", "1")
-    cluster = Cluster()
-    (worker,) = cluster.workers.values()
-    worker.levels = Levels(ENGINE, "all")
-    fails = [False]
-    call = Compiled.__call__
-
-    def failing(self, inputs, floats, ints):
-        made = call(self, inputs, floats, ints)
-        if fails[0]:
-            raise RuntimeError("in the middle of it")
-        return made
-
-    monkeypatch.setattr(Compiled, "__call__", failing)
+    cluster, worker, fails = failing_halfway(monkeypatch)
     with cluster.client():
         w, g = gt.zeros(3), gt.ones(3)
         for k in range(6):

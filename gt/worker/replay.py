@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 from gt.ops import Signature
 from gt.wire.messages import Advice, Execute
@@ -17,6 +17,20 @@ from gt.worker.space import ODD, Space
 
 #: The reasons for which pieces are not compiled that a client is told of unasked; the statistics have all.
 REASONS = 3
+
+
+class Running(NamedTuple):
+    """One run of a fragment."""
+
+    space: Space
+    client: int
+    program: Program
+    #: the ids of its slots, and its numbers
+    names: list[int]
+    numbers: list[Any]
+
+    def words(self, first: int, last: int) -> list[Any]:
+        return self.program.form.expand(self.names, self.numbers, first, last)
 
 
 class Replaying:
@@ -63,64 +77,62 @@ class Replaying:
             program = space.fragments[stream[i + 1]] = Program(program, space.codes)
         form = program.form
         base, own, inputs, numbers = form.run(stream, i)
-        names = form.names(base, own, inputs)
+        run = Running(space, m.client, program, form.names(base, own, inputs), numbers)
         for at in range(stream[i + 2], len(program.parts)):
             part = program.parts[at]
             if part.bucket:
-                waits = self._bucket(space, m, program, names, part)
+                waits = self._bucket(run, part)
             elif part.piece is None:
-                waits = self._by_word(space, m, program, names, numbers, part.first, part.last)
+                waits = self._by_word(run, part.first, part.last)
             else:
-                waits = self._run_part(space, m, program, part, names, numbers)
+                waits = self._run_part(run, part)
             if waits:
                 stream[i + 2] = at  # from there on, later
                 return i
         return i + int(form.width)
 
-    def _by_word(
-        self, space: Space, m: Execute, program: Program, names: list[int], numbers: list[Any], first: int, last: int
-    ) -> bool:
+    def _by_word(self, run: Running, first: int, last: int) -> bool:
         """Run instructions as if they had come as words. Must it wait for an operand?"""
-        words = program.form.expand(names, numbers, first, last)
-        return self._stream(space, Execute(m.client, [], words, 0), 0) < len(words)
+        words = run.words(first, last)
+        return self._stream(run.space, Execute(run.client, [], words, 0), 0) < len(words)
 
-    def _bucket(self, space: Space, m: Execute, program: Program, names: list[int], part: Part) -> bool:
+    def _bucket(self, run: Running, part: Part) -> bool:
         """Begin several reductions as one. Must it wait for an operand?"""
-        ones = program.form.instructions[part.first : part.last]
+        space, names = run.space, run.names
+        ones = run.program.form.instructions[part.first : part.last]
         if space.odd and not all(self._landed(space, names[one.operands[0]]) for one in ones):
             return True
         moves = [(space.codes[one.code], one.site, names[one.outs[0]], names[one.operands[0]]) for one in ones]
         try:
             self.mover.start_all(space, moves)
         except (Broken, KeyError):  # the group is lost, or an operand is not there: let that be told as it always is
-            return self._by_word(space, m, program, names, [], part.first, part.last)
+            return self._by_word(run, part.first, part.last)
         self.instructions += len(ones)
         return False
 
-    def _run_part(
-        self, space: Space, m: Execute, program: Program, part: Part, names: list[int], numbers: list[Any]
-    ) -> bool:
+    def _run_part(self, run: Running, part: Part) -> bool:
         """Run a piece. Must it wait for an operand?"""
-        store, piece = space.store, part.piece
+        space, names, piece = run.space, run.names, part.piece
+        store = space.store
         assert piece is not None
         ids = [names[slot] for slot in part.inputs]
         if space.odd or space.sent:
             if not all(self._landed(space, id) for id in ids) or (part.writes and not self._unread(space)):
                 return True
             if any(type(store.get(id)) in ODD for id in ids):
-                return self._by_word(space, m, program, names, numbers, part.first, part.last)
+                return self._by_word(run, part.first, part.last)
         for slot in part.ahead:
             space.drop(names[slot])
         try:
             registers = [store[id] for id in ids]
         except KeyError:  # it names what is not there: let that be told as it always is
-            return self._by_word(space, m, program, names, numbers, part.first, part.last)
-        taken = [numbers[k] for k in part.numbers]
+            return self._by_word(run, part.first, part.last)
+        taken = [run.numbers[k] for k in part.numbers]
         part.runs += 1
         try:
-            made = self._at_its_level(space, m.client, piece, registers, taken)
+            made = self._at_its_level(space, run.client, piece, registers, taken)
         except Halfway as halfway:
-            self._halfway(space, m, program, part, names, numbers, halfway)
+            self._halfway(run, part, halfway)
             return False
         if made is not None:
             for register in part.freed:
@@ -130,7 +142,7 @@ class Replaying:
             try:
                 part.run(registers, taken, ids, store)
             except Stopped as stopped:
-                self._stopped(space, m, program, part, names, numbers, registers, stopped)
+                self._stopped(run, part, registers, stopped)
                 return False
             made = [registers[register] for register in piece.results]
         for slot, value in zip(part.results, made, strict=True):
@@ -155,55 +167,32 @@ class Replaying:
                 self.out.append(Send(Advice(text, client)))
         self.levels.notices.clear()
 
-    def _halfway(
-        self,
-        space: Space,
-        m: Execute,
-        program: Program,
-        part: Part,
-        names: list[int],
-        numbers: list[Any],
-        halfway: Halfway,
-    ) -> None:
+    def _halfway(self, run: Running, part: Part, halfway: Halfway) -> None:
         """What it makes, and all that it writes, is a failure: nobody knows how far it came."""
-        ones = range(part.first, part.last)
-        writing = [k for k in ones if self._writes(space, program, k)]
-        # without any, results were written over inputs
-        told = writing[0] if writing else next(k for k in ones if program.form.instructions[k].code >= 0)
-        words = program.form.expand(names, numbers, told, told + 1)
-        self._failed(space, m.client, space.codes[words[0]].signature, words, 0, halfway.error)
+        space, names, instructions = run.space, run.names, run.program.form.instructions
+        ones = [k for k in range(part.first, part.last) if instructions[k].code >= 0]
+        writing = [k for k in ones if space.codes[instructions[k].code].signature.into]
+        told = writing[0] if writing else ones[0]  # without any, results were written over inputs
+        words = run.words(told, told + 1)
+        self._failed(space, run.client, space.codes[words[0]].signature, words, 0, halfway.error)
         failure = space.store[words[2]]
         if not writing:
             space.drop(words[2])
-        written = [slot for k in writing for slot in program.form.instructions[k].outs]
+        written = [slot for k in writing for slot in instructions[k].outs]
         for slot in (*written, *part.results):
             space.put(names[slot], failure)
         for register in part.freed:
             space.drop(names[part.inputs[register]])
 
-    def _writes(self, space: Space, program: Program, k: int) -> bool:
-        one = program.form.instructions[k]
-        return one.code >= 0 and bool(space.codes[one.code].signature.into)
-
-    def _stopped(
-        self,
-        space: Space,
-        m: Execute,
-        program: Program,
-        part: Part,
-        names: list[int],
-        numbers: list[Any],
-        registers: list[Any],
-        stopped: Stopped,
-    ) -> None:
+    def _stopped(self, run: Running, part: Part, registers: list[Any], stopped: Stopped) -> None:
         """An instruction failed: what was made so far is kept, it is told, and the rest runs word by word."""
         assert part.piece is not None
+        space = run.space
         self.instructions += 1 + sum(step < stopped.at for step in part.places)
         for register in range(part.piece.inputs, part.piece.slots):
             if registers[register] is not None:
-                space.put(names[part.slots[register]], registers[register])
+                space.put(run.names[part.slots[register]], registers[register])
         registers.clear()
-        words = program.form.expand(names, numbers, stopped.at, stopped.at + 1)
-        signature = space.codes[words[0]].signature
-        self._failed(space, m.client, signature, words, 0, stopped.error)
-        self._by_word(space, m, program, names, numbers, stopped.at + 1, part.last)
+        words = run.words(stopped.at, stopped.at + 1)
+        self._failed(space, run.client, space.codes[words[0]].signature, words, 0, stopped.error)
+        self._by_word(run, stopped.at + 1, part.last)
