@@ -7,7 +7,7 @@ from math import inf, log, nan
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import Types, op
+from gt.ops.core import EITHER, NUMBER, Types, op
 from gt.ops.infer import common, common_floating, pointwise, pointwise_floating, refusing, refusing_bool
 from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, as_tensors, on_tensors, zero
 from gt.ops.split import elementwise, linear, scaling
@@ -15,6 +15,7 @@ from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
 op(
     "add",
+    operands=EITHER * 2,
     **MEETING | linear((0, 1)),
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: g),
     kernel=lambda xp, a, b: a + b,
@@ -23,6 +24,7 @@ op(
 
 op(
     "sub",
+    operands=EITHER * 2,
     infer=refusing_bool(pointwise, "logical_xor, or logical_not to invert a mask"),
     common=common,
     **linear((0, 1)),
@@ -33,6 +35,7 @@ op(
 
 op(
     "mul",
+    operands=EITHER * 2,
     **MEETING | {"split": scaling},
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
     kernel=lambda xp, a, b: a * b,
@@ -83,6 +86,7 @@ def _div_torch(torch: Any, a: Any, b: Any, *, rounding_mode: str | None, out: Ty
 
 op(
     "div",
+    operands=EITHER * 2,
     infer=_divided,
     common=lambda *types, rounding_mode: result_dtype(*types) if rounding_mode else common_floating(*types),
     split=lambda *types, rounding_mode: elementwise(*types) if rounding_mode else scaling(*types, divides=True),
@@ -98,6 +102,7 @@ op(
 
 op(
     "floor_divide",
+    operands=EITHER * 2,
     **NUMERIC,
     torch=lambda torch, a, b: a // b,
     kernel=lambda np, a, b: a // _checked(np, b),
@@ -112,6 +117,7 @@ def _quotient(a: Any, b: Any, rounding_mode: str) -> Any:
 
 op(
     "remainder",
+    operands=EITHER * 2,
     **NUMERIC,
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "floor")),
     torch=lambda torch, a, b: a % b,
@@ -121,6 +127,7 @@ op(
 
 op(
     "fmod",
+    operands=EITHER * 2,
     **NUMERIC,
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "trunc")),
     wants_out=True,
@@ -147,6 +154,7 @@ def _pow_exponent(g: Any, y: Any, a: Any, b: Any) -> Any:
 
 op(
     "pow",
+    operands=EITHER * 2,
     **NUMERIC,
     vjp=(_pow_base, _pow_exponent),
     kernel=lambda xp, a, b: a**b,
@@ -164,6 +172,7 @@ op(
 
 op(
     "xlogy",
+    operands=EITHER * 2,
     **FLOATING,
     vjp=(
         lambda g, _y, a, b: g._op("xlogy", b).masked_fill((a == 0) & (b <= 0), 0),
@@ -199,6 +208,7 @@ op(
 
 op(
     "maximum",
+    operands=EITHER * 2,
     **MEETING,
     vjp=(
         lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a < b, 0),
@@ -211,6 +221,7 @@ op(
 
 op(
     "minimum",
+    operands=EITHER * 2,
     **MEETING,
     vjp=(
         lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a > b, 0),
@@ -251,6 +262,7 @@ def _per_square(a: Any, b: Any) -> Any:
 
 op(
     "atan2",
+    operands=EITHER * 2,
     **FLOATING,
     vjp=(
         lambda g, _y, a, b: g * (b * _per_square(a, b)),
@@ -263,6 +275,7 @@ op(
 
 op(
     "copysign",
+    operands=EITHER * 2,
     **FLOATING,
     vjp=(lambda g, y, a, _b: g * (y / a).masked_fill(a == 0, 0), zero),
     wants_out=True,
@@ -310,6 +323,7 @@ def _scaled(x: Any, value: Any) -> Any:
 
 op(
     "addcmul",
+    operands=f"ttt{NUMBER}",
     infer=_added,
     **linear((0, 1), (0, 2)),
     common=lambda x, a, b, value: result_dtype(x, a, b),
@@ -326,6 +340,7 @@ op(
 
 op(
     "addcdiv",
+    operands=f"ttt{NUMBER}",
     **linear((0, 1)),
     infer=refusing("bui", lambda x, a, b, value: pointwise(x, a, b), "x.to(gt.float32)"),
     common=lambda x, a, b, value: result_dtype(x, a, b),
@@ -350,6 +365,7 @@ def _between(start: TensorType, end: TensorType, weight: OperandType) -> TensorT
 
 op(
     "lerp",
+    operands=f"tt{EITHER}",
     infer=_between,
     **linear((0, 1)),
     common=lambda start, end, weight: start.dtype,

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.ops.core import op
+from gt.ops.core import EITHER, op
 from gt.ops.infer import common, pointwise, refusing
 from gt.ops.pointwise import COMPARING, INTEGRAL, TESTING, device_of
 from gt.ops.split import elementwise
 
-op("eq", **COMPARING, kernel=lambda xp, a, b: a == b)
+op("eq", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a == b)
 
-op("ne", **COMPARING, kernel=lambda xp, a, b: a != b)
+op("ne", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a != b)
 
-op("lt", **COMPARING, kernel=lambda xp, a, b: a < b)
+op("lt", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a < b)
 
-op("le", **COMPARING, kernel=lambda xp, a, b: a <= b)
+op("le", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a <= b)
 
-op("gt", **COMPARING, kernel=lambda xp, a, b: a > b)
+op("gt", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a > b)
 
-op("ge", **COMPARING, kernel=lambda xp, a, b: a >= b)
+op("ge", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a >= b)
 
 op("isnan", **TESTING, kernel=lambda xp, x: xp.isnan(x))
 
@@ -50,19 +50,37 @@ def _truths(name: str) -> Callable[..., Any]:
     return call
 
 
-op("logical_and", **TESTING, torch=_truths("logical_and"), kernel=lambda np, a, b: np.logical_and(a, b))
+op(
+    "logical_and",
+    operands=EITHER * 2,
+    **TESTING,
+    torch=_truths("logical_and"),
+    kernel=lambda np, a, b: np.logical_and(a, b),
+)
 
-op("logical_or", **TESTING, torch=_truths("logical_or"), kernel=lambda np, a, b: np.logical_or(a, b))
+op(
+    "logical_or",
+    operands=EITHER * 2,
+    **TESTING,
+    torch=_truths("logical_or"),
+    kernel=lambda np, a, b: np.logical_or(a, b),
+)
 
-op("logical_xor", **TESTING, torch=_truths("logical_xor"), kernel=lambda np, a, b: np.logical_xor(a, b))
+op(
+    "logical_xor",
+    operands=EITHER * 2,
+    **TESTING,
+    torch=_truths("logical_xor"),
+    kernel=lambda np, a, b: np.logical_xor(a, b),
+)
 
 op("logical_not", **TESTING, torch=lambda torch, x: torch.logical_not(x), kernel=lambda np, x: np.logical_not(x))
 
-op("bitwise_and", **INTEGRAL, kernel=lambda xp, a, b: a & b)
+op("bitwise_and", operands=EITHER * 2, **INTEGRAL, kernel=lambda xp, a, b: a & b)
 
-op("bitwise_or", **INTEGRAL, kernel=lambda xp, a, b: a | b)
+op("bitwise_or", operands=EITHER * 2, **INTEGRAL, kernel=lambda xp, a, b: a | b)
 
-op("bitwise_xor", **INTEGRAL, kernel=lambda xp, a, b: a ^ b)
+op("bitwise_xor", operands=EITHER * 2, **INTEGRAL, kernel=lambda xp, a, b: a ^ b)
 
 op("bitwise_not", **INTEGRAL, kernel=lambda xp, x: ~x)
 
@@ -80,9 +98,21 @@ def _right(np: Any, a: Any, b: Any) -> Any:
     return np.where((b >= 0) & (b < bits), a >> np.clip(b, 0, bits - 1), np.where(a < 0, -1, 0))
 
 
-op("bitwise_left_shift", **_WHOLE, torch=lambda torch, a, b: torch.bitwise_left_shift(a, b), kernel=_left)
+op(
+    "bitwise_left_shift",
+    operands="t[ti]",
+    **_WHOLE,
+    torch=lambda torch, a, b: torch.bitwise_left_shift(a, b),
+    kernel=_left,
+)
 
-op("bitwise_right_shift", **_WHOLE, torch=lambda torch, a, b: torch.bitwise_right_shift(a, b), kernel=_right)
+op(
+    "bitwise_right_shift",
+    operands="t[ti]",
+    **_WHOLE,
+    torch=lambda torch, a, b: torch.bitwise_right_shift(a, b),
+    kernel=_right,
+)
 
 op("gcd", **_WHOLE, torch=lambda torch, a, b: torch.gcd(a, b), kernel=lambda np, a, b: np.gcd(a, b))
 

@@ -7,6 +7,7 @@ op is made: attributes are complete, normalised and hashable.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,16 @@ import msgspec
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.split import Apart, Cut, Split
-from gt.types import DTYPES, DType, OperandType, TensorType
+from gt.types import DTYPES, DType, OperandType, Scalar, TensorType
 
 #: ``(("dim", 1), ("keepdim", False))``: sorted by nothing, written in the order of the op's signature
 Attrs = tuple[tuple[str, Any], ...]
 Types = tuple[TensorType, ...]
+
+#: In `Op.operands`: a number, and a tensor or a number.
+NUMBER, EITHER = "[ifb]", "[tifb]"
+#: The letter of an operand that is no tensor.
+LETTERS = {"int": "i", "float": "f", "bool": "b", "bytes": "B"}
 
 
 # no dataclass: on a machine without torch only that would bring `inspect`, a quarter of what `import gt` takes
@@ -26,6 +32,9 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     name: str
     #: (*operand types, **attrs) -> the result's type, or a tuple of them; raises one of the three errors above.
     infer: Callable[..., TensorType | Types]
+    #: Which operands it takes, a regular expression with a letter for each: t a tensor, i an int, f a float, b a bool,
+    #: B bytes.
+    operands: str = "t+"
     #: (xp, *arrays and numbers, **attrs) -> array(s); ``xp`` is torch or numpy with array-API names.
     kernel: Callable[..., Any]
     #: Used instead of ``kernel`` on one engine; called with that library itself as ``xp``.
@@ -58,10 +67,21 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def result_types(self, types: tuple[OperandType, ...], attrs: Attrs) -> Types:
         try:
+            self._check_operands(types)
             made = self.infer(*types, **dict(attrs))
         except (ShapeError, DimError, DTypeError) as problem:
             raise type(problem)(f"{self.call(types, attrs)}: {problem}") from None
         return made if isinstance(made, tuple) else (made,)
+
+    def _check_operands(self, types: tuple[OperandType, ...]) -> None:
+        letters = "".join([LETTERS[t.name] if isinstance(t, Scalar) else "t" for t in types])
+        if re.fullmatch(self.operands, letters) is None:
+            numbers = self.operands != "t+"
+            raise DTypeError(
+                "the tensors and numbers are not those it takes"
+                if numbers
+                else "all operands are tensors, one at least"
+            )
 
     def call(self, types: tuple[OperandType, ...], attrs: Attrs) -> str:
         """``sum(float32[8,4], dim=(1,))``: how errors and logs name one use of this op."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from gt.errors import DTypeError
 from gt.ops import philox
-from gt.ops.core import dtype_named, op
+from gt.ops.core import NUMBER, dtype_named, op
 from gt.ops.infer import sizes
 from gt.ops.split import Cut, Split, letters, shaped, shaped_and_placed
 from gt.types import BYTES, FLOAT, OperandType, Scalar, Shape, TensorType
@@ -55,6 +55,7 @@ def _upload_torch(torch: Any, data: Any, *, shape: Shape, dtype: str, device: An
 
 op(
     "upload",
+    operands="B",
     infer=_uploaded,
     creates=True,
     torch=_upload_torch,
@@ -70,6 +71,7 @@ def _making(*numbers: OperandType, shape: Shape, dtype: str) -> Split:
 
 op(
     "full",
+    operands=NUMBER,
     infer=_made,
     split=_making,
     local=shaped,
@@ -102,12 +104,21 @@ def _counted_from(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
     return {**attrs, "n": cut.outs[0].shape[0], "first": cut.outs_at[0][0]}
 
 
-op("arange", infer=_counted, split=lambda *_, **__: Split("->a"), local=_counted_from, creates=True, kernel=_arange)
+op(
+    "arange",
+    operands=NUMBER * 2,
+    infer=_counted,
+    split=lambda *_, **__: Split("->a"),
+    local=_counted_from,
+    creates=True,
+    kernel=_arange,
+)
 
 # -- at random -----------------------------------------------------------------------------
 
 op(
     "rand",
+    operands="ii",
     infer=_drawn_floating,
     split=_making,
     local=shaped_and_placed,
@@ -118,6 +129,7 @@ op(
 
 op(
     "randn",
+    operands="ii",
     infer=_drawn_floating,
     split=_making,
     local=shaped_and_placed,
@@ -128,6 +140,7 @@ op(
 
 op(
     "randint",
+    operands="iiii",
     infer=_drawn,
     split=_making,
     local=shaped_and_placed,

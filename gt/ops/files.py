@@ -69,6 +69,7 @@ def _torch_bytes(torch: Any, x: Any) -> Any:
 
 op(
     "save_file",
+    operands="Bt+",
     infer=_saved,
     effects=True,
     torch=lambda torch, request, *xs: torch.tensor(_save(request, [_torch_bytes(torch, x) for x in xs])),
@@ -126,4 +127,13 @@ def _load_numpy(np: Any, request: Any, *, types: Any, device: Any, out: tuple[Te
     return (*made, np.asarray(len(made)))
 
 
-op("load_file", infer=_loaded, effects=True, creates=True, wants_out=True, torch=_load_torch, kernel=_load_numpy)
+op(
+    "load_file",
+    operands="B",
+    infer=_loaded,
+    effects=True,
+    creates=True,
+    wants_out=True,
+    torch=_load_torch,
+    kernel=_load_numpy,
+)

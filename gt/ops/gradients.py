@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from gt.errors import DTypeError
-from gt.ops.core import Types, op
+from gt.ops.core import NUMBER, Types, op
 from gt.ops.nn_norm import statistic
 from gt.ops.optim import alone
 from gt.ops.split import Apart, Split, elementwise, letters
@@ -114,6 +114,7 @@ def _clamp_many_(torch: Any, *operands: Any) -> Any:
 
 op(
     "clamp_many",
+    operands=f"t+{NUMBER}{{2}}",
     infer=lambda *xs: _tensors(*xs[:-2]),
     split=lambda *xs: Apart(tuple(((i,), (i,), elementwise(x)) for i, x in enumerate(xs[:-2])), calls=""),
     kernel=lambda xp, *xs: alone(tuple(xp.clip(x, *xs[-2:]) for x in xs[:-2])),
@@ -156,4 +157,4 @@ def _unscaling(*operands: OperandType) -> Apart:
 
 
 #: gradients times a number; the last result is 1 if any of them was not finite, else as it was
-op("amp_unscale", infer=_unscale_types, split=_unscaling, kernel=_unscale, inplace=_unscale_)
+op("amp_unscale", operands=f"t+{NUMBER}", infer=_unscale_types, split=_unscaling, kernel=_unscale, inplace=_unscale_)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
-from gt.ops.core import OPS, Attrs, op
+from gt.ops.core import EITHER, OPS, Attrs, op
 from gt.ops.infer import assignable, broadcast_shapes, shown, sizes, wrap_dims
 from gt.ops.split import shaped
 from gt.ops.splits_index import (
@@ -77,7 +77,7 @@ def _slice_back(needs: Any, g: Any, _y: Any, _x: Any, *starts: int, items: tuple
     return [g._op("view_backward", *starts, chain=chain, shape=tuple(_x.shape)), *(None,) * len(starts)]
 
 
-op("slice", infer=_sliced, split=slicing, local=sliced, view=True, vjp=_slice_back, kernel=_slice)
+op("slice", operands="ti*", infer=_sliced, split=slicing, local=sliced, view=True, vjp=_slice_back, kernel=_slice)
 
 # -- writing into views --------------------------------------------------------------------
 
@@ -158,6 +158,7 @@ def _put_back(needs: Any, g: Any, _y: Any, _base: Any, _value: Any, *starts: int
 
 op(
     "put_view",
+    operands=f"t{EITHER}i*",
     infer=_put,
     split=putting,
     local=put,
@@ -181,6 +182,7 @@ def _shown_in(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -
 
 op(
     "view_backward",
+    operands="ti*",
     infer=_shown_in,
     split=putting_back,
     local=put_back,
@@ -284,6 +286,7 @@ def _place_back(
 
 op(
     "index_put",
+    operands=f"t{EITHER}t+",
     infer=_placed,
     split=placing,
     vjp=_place_back,
@@ -377,6 +380,7 @@ def _masked_back(g: Any, _y: Any, _x: Any, mask: Any, _value: Any) -> Any:
 
 op(
     "masked_put",
+    operands=f"tt{EITHER}",
     infer=_masked,
     split=masking,
     vjp=(lambda g, _y, _x, mask, _value: g._op("masked_put", mask, 0), None, _masked_back),

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import op
+from gt.ops.core import NUMBER, op
 from gt.ops.infer import broadcast_shapes, expandable
 from gt.ops.splits_nn import adding_product, multiplying
 from gt.types import OperandType, Scalar, TensorType
@@ -104,6 +104,7 @@ _SUM_BACK = (
 
 op(
     "addmm",
+    operands=f"ttt{NUMBER}{{2}}",
     infer=_summed(2),
     split=adding_product,
     vjp=_SUM_BACK,
@@ -114,6 +115,7 @@ op(
 
 op(
     "baddbmm",
+    operands=f"ttt{NUMBER}{{2}}",
     infer=_summed(3),
     split=adding_product,
     vjp=_SUM_BACK,

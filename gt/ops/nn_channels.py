@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from gt.errors import ShapeError
-from gt.ops.core import Types
+from gt.ops.core import NUMBER, Types
 from gt.ops.nn_back import differentiated, op
 from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import (
@@ -234,7 +234,15 @@ def _track_vjp(
 
 
 # the same, with the running statistics among the operands: their new values come last
-op("batch_norm_tracked", infer=_tracked, split=over_batch, vjp=_track_vjp, torch=_track_torch, kernel=_track_numpy)
+op(
+    "batch_norm_tracked",
+    operands=f"t{NUMBER}t+",
+    infer=_tracked,
+    split=over_batch,
+    vjp=_track_vjp,
+    torch=_track_torch,
+    kernel=_track_numpy,
+)
 
 
 def _batched_back(

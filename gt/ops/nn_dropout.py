@@ -49,6 +49,7 @@ def _thinning(x: TensorType, seed: OperandType, stream: OperandType, *, p: float
 
 op(
     "dropout",
+    operands="tii",
     infer=_thinned,
     split=_thinning,
     local=placed,

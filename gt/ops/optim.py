@@ -12,7 +12,7 @@ from math import sqrt
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import op
+from gt.ops.core import NUMBER, op
 from gt.ops.split import Apart, Split, letters
 from gt.types import OperandType, Scalar, TensorType
 
@@ -33,14 +33,9 @@ def _step(
         return [list(operands[k * n : k * n + n]) for k in range(count)], operands[n * count :]
 
     def infer(*operands: OperandType, n: int, **flags: Any) -> tuple[TensorType, ...]:
-        found, rest = columns(operands, n, flags)
-        if any(isinstance(t, Scalar) for column in found for t in column):
-            raise DTypeError("a parameter, a state and a gradient are tensors")
-        if not all(isinstance(t, Scalar) for t in rest):
-            raise DTypeError("the last operands are numbers")
-        for p, g in zip(found[0], found[-1], strict=True):
-            if p.shape != g.shape:
-                raise ShapeError(f"a gradient {g} does not belong to a parameter {p}")
+        found, _ = columns(operands, n, flags)
+        for row in zip(*found, strict=True):
+            _check_parameter(row, elementwise)
         return tuple(t for column in found[:-1] for t in column)
 
     def kernel(xp: Any, *operands: Any, n: int, **flags: Any) -> Any:
@@ -56,7 +51,21 @@ def _step(
     def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
         return _parameters(columns(operands, n, flags)[0], n)
 
-    op(name, infer=infer, split=split if elementwise else None, kernel=kernel, inplace=inplace)
+    takes = f"t+{NUMBER}{{{numbers}}}"
+    op(name, operands=takes, infer=infer, split=split if elementwise else None, kernel=kernel, inplace=inplace)
+
+
+def _check_parameter(row: tuple[TensorType, ...], elementwise: bool) -> None:
+    """Refuses states and gradients that torch's fused kernels would read, or write, beyond their end."""
+    p, *states, g = row
+    if p.shape != g.shape:
+        raise ShapeError(f"a gradient {g} does not belong to a parameter {p}")
+    for t in (p, *states, g):
+        if t.dtype.kind != "f":
+            raise DTypeError(f"not defined for {t.dtype.name}")
+    for state in states:
+        if elementwise and state.shape != p.shape:
+            raise ShapeError(f"a state {state} does not belong to a parameter {p}")
 
 
 def _parameters(columns: Columns, n: int) -> Apart:

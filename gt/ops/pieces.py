@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.errors import DimError, ShapeError
-from gt.ops.core import op
+from gt.ops.core import NUMBER, op
 from gt.ops.infer import shown, sizes, wrap_dim, wrap_dims
 from gt.ops.split import shaped
 from gt.ops.splits_shape import bordering, diagonals, unwindowed, windows
@@ -136,6 +136,7 @@ def _pad_numpy(np: Any, x: Any, value: Any, *, pads: tuple[tuple[int, int], ...]
 
 op(
     "pad",
+    operands=f"t{NUMBER}",
     infer=_padded,
     split=bordering,
     vjp=(lambda g, _y, _x, _value, *, pads: g._op("pad", 0, pads=tuple((-a, -b) for a, b in pads)), None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gt.errors import DTypeError
-from gt.ops.core import dtype_named, op
+from gt.ops.core import NUMBER, dtype_named, op
 from gt.ops.split import Split, letters
 from gt.types import BYTES, OperandType, Scalar, TensorType
 
@@ -33,6 +33,7 @@ def _following(x: TensorType, value: OperandType, *, dtype: str) -> Split:
 # `full` lies where new tensors do; this one lies where its operand does
 op(
     "full_like",
+    operands=f"t{NUMBER}",
     infer=_like,
     split=_following,
     torch=lambda torch, x, value, *, dtype: torch.full(x.shape, value, dtype=getattr(torch, dtype), device=x.device),

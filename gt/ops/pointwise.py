@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import Types, dtype_named, op
+from gt.ops.core import EITHER, Types, dtype_named, op
 from gt.ops.infer import (
     broadcast_shapes,
     common,
@@ -85,6 +85,7 @@ def _where_numpy(np: Any, condition: Any, a: Any, b: Any, *, out: Types) -> Any:
 
 op(
     "where",
+    operands=f"t{EITHER}{{2}}",
     infer=_chosen,
     **linear((1, 2)),
     vjp=(
@@ -114,6 +115,7 @@ def _fill_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
 
 op(
     "masked_fill",
+    operands=f"tt{EITHER}",
     infer=_filled,
     **linear((0, 2)),
     vjp=(
@@ -164,6 +166,7 @@ def _clamp_back(needs: Any, g: Any, _y: Any, x: Any, *limits: Any, has_min: bool
 
 op(
     "clamp",
+    operands=f"t{EITHER}{{1,2}}",
     infer=_clamped,
     common=common,
     split=elementwise,
@@ -219,6 +222,7 @@ def _copied(target: TensorType, source: OperandType) -> Split:
 
 op(
     "copy",
+    operands=f"t{EITHER}",
     infer=_overwritten,
     split=_copied,
     vjp=(zero, lambda g, _y, _target, _source: g),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import op
+from gt.ops.core import EITHER, op
 from gt.ops.index import positions
 from gt.ops.infer import shown, sizes, wrap_dim
 from gt.ops.splits_index import gathering, scattering, scattering_sums
@@ -111,6 +111,7 @@ def _grown(back: Any, source: Any) -> Any:
 
 op(
     "scatter",
+    operands=f"tt{EITHER}",
     infer=_scattered,
     split=scattering,
     vjp=(

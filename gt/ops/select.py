@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import Types, op
+from gt.ops.core import NUMBER, Types, op
 from gt.ops.infer import shown, without, wrap_dim
 from gt.ops.split import Split, along, folding, letters
 from gt.types import OperandType, Scalar, TensorType, bool_, int32, int64
@@ -189,6 +189,7 @@ def _histc_numpy(np: Any, x: Any, low: Any, high: Any, *, bins: int) -> Any:
 
 op(
     "histc",
+    operands=f"t{NUMBER}{{2}}",
     infer=_binned,
     torch=lambda torch, x, low, high, *, bins: torch.histc(x, bins, low, high),
     kernel=_histc_numpy,

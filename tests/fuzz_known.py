@@ -1,0 +1,31 @@
+"""Where torch and numpy differ, and may: rows that the random calls of `tests.fuzz` are held against.
+
+Only differences between two results, or an error of one engine alone, can be known. A crash, a hang, memory that nobody
+wrote or a result of another type than the inferred one never is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: how the reports begin that a row may excuse
+EXCUSABLE = ("result ", "only torch fails", "only numpy fails")
+
+
+@dataclass(frozen=True)
+class Known:
+    #: the op, and what is said of it, as regular expressions; the case must match ``case`` too
+    op: str
+    report: str
+    why: str
+    case: str = ""
+
+
+KNOWN: list[Known] = []
+
+
+def known(op: str, case: str, report: str) -> bool:
+    return report.startswith(EXCUSABLE) and any(
+        re.fullmatch(k.op, op) and re.search(k.report, report) and re.search(k.case, case) for k in KNOWN
+    )
