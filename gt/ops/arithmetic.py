@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import EITHER, NUMBER, Types, op
-from gt.ops.infer import common, common_floating, pointwise, pointwise_floating, refusing, refusing_bool
+from gt.ops.infer import common, common_floating, pointwise, pointwise_floating, refusing_bool
 from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, as_tensors, on_tensors, zero
 from gt.ops.split import elementwise, linear, scaling
 from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
@@ -58,9 +58,9 @@ _ROUNDED: dict[str | None, Callable[..., TensorType]] = {
 }
 
 
-def _checked(np: Any, divisor: Any) -> Any:
-    """numpy makes 0 of an integer divided by zero, and a warning; torch stops."""
-    if divisor.dtype.kind in "iu" and not np.all(divisor):
+def _checked(np: Any, a: Any, divisor: Any) -> Any:
+    """numpy makes 0 of an integer divided by zero, and a warning; torch stops, if there is anything to divide."""
+    if a.size and divisor.dtype.kind in "iu" and not np.all(divisor):
         raise ZeroDivisionError("an integer divided by zero")
     return divisor
 
@@ -68,12 +68,12 @@ def _checked(np: Any, divisor: Any) -> Any:
 def _truncated(np: Any, a: Any, b: Any) -> Any:
     if a.dtype.kind == "f":
         return np.trunc(a / b)
-    return abs(a) // abs(_checked(np, b)) * np.sign(a) * np.sign(b)
+    return abs(a) // abs(_checked(np, a, b)) * np.sign(a) * np.sign(b)
 
 
 _DIVIDE = {
     None: lambda np, a, b: a / b,
-    "floor": lambda np, a, b: a // _checked(np, b),
+    "floor": lambda np, a, b: a // _checked(np, a, b),
     "trunc": _truncated,
 }
 
@@ -105,7 +105,7 @@ op(
     operands=EITHER * 2,
     **NUMERIC,
     torch=lambda torch, a, b: a // b,
-    kernel=lambda np, a, b: a // _checked(np, b),
+    kernel=lambda np, a, b: a // _checked(np, a, b),
     inplace=lambda torch, a, b: a.floor_divide_(b),
 )
 
@@ -121,7 +121,7 @@ op(
     **NUMERIC,
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "floor")),
     torch=lambda torch, a, b: a % b,
-    kernel=lambda np, a, b: np.remainder(a, _checked(np, b)),
+    kernel=lambda np, a, b: np.remainder(a, _checked(np, a, b)),
     inplace=lambda torch, a, b: a.remainder_(b),
 )
 
@@ -132,7 +132,7 @@ op(
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "trunc")),
     wants_out=True,
     torch=on_tensors("fmod"),
-    kernel=lambda np, a, b, *, out: np.fmod(a, _checked(np, b)),
+    kernel=lambda np, a, b, *, out: np.fmod(a, _checked(np, a, b)),
 )
 
 # -- powers --------------------------------------------------------------------------------
@@ -152,12 +152,21 @@ def _pow_exponent(g: Any, y: Any, a: Any, b: Any) -> Any:
     return made if a else made.masked_fill(b >= 0, 0)
 
 
+def _pow_numpy(np: Any, a: Any, b: Any) -> Any:
+    """numpy refuses negative powers of integers; torch rounds them towards zero."""
+    if a.dtype.kind not in "iu" or b.dtype.kind == "u":
+        return a**b
+    rounded = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0))
+    return np.where(b < 0, rounded, a ** np.maximum(b, 0))
+
+
 op(
     "pow",
     operands=EITHER * 2,
     **NUMERIC,
     vjp=(_pow_base, _pow_exponent),
     kernel=lambda xp, a, b: a**b,
+    numpy=_pow_numpy,
     inplace=lambda torch, a, b: a.pow_(b),
 )
 
@@ -338,11 +347,16 @@ op(
     inplace=lambda torch, x, a, b, value: x.addcmul_(a, b, value=value),
 )
 
+
+def _divided_and_added(x: TensorType, a: TensorType, b: TensorType, value: OperandType) -> TensorType:
+    return ONLY_FLOATING["infer"](x, a, b)  # type: ignore[no-any-return]
+
+
 op(
     "addcdiv",
     operands=f"ttt{NUMBER}",
     **linear((0, 1)),
-    infer=refusing("bui", lambda x, a, b, value: pointwise(x, a, b), "x.to(gt.float32)"),
+    infer=_divided_and_added,
     common=lambda x, a, b, value: result_dtype(x, a, b),
     vjp=(
         lambda g, _y, _x, _a, _b, _value: g,
@@ -375,6 +389,9 @@ op(
         lambda g, _y, start, end, _weight: g * (end - start),
     ),
     torch=lambda torch, start, end, weight: torch.lerp(start, end, weight),
-    kernel=lambda np, start, end, weight: start + weight * (end - start),
+    # from the nearer end, as torch does: what is added to an infinity matters
+    kernel=lambda np, start, end, weight: np.where(
+        abs(weight) < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight)
+    ),
     inplace=lambda torch, start, end, weight: start.lerp_(end, weight),
 )

@@ -68,6 +68,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def result_types(self, types: tuple[OperandType, ...], attrs: Attrs) -> Types:
         try:
             self._check_operands(types)
+            _check_sizes(attrs)
             made = self.infer(*types, **dict(attrs))
         except (ShapeError, DimError, DTypeError) as problem:
             raise type(problem)(f"{self.call(types, attrs)}: {problem}") from None
@@ -90,6 +91,15 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+def _check_sizes(attrs: Any) -> None:
+    """Refuses integers that no kernel takes."""
+    for value in attrs:
+        if isinstance(value, tuple):
+            _check_sizes(value)
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise DTypeError(f"{value} does not fit into 64 bits")
 
 
 OPS: dict[str, Op] = {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import erf, erfc, factorial, inf, lgamma, log, pi, sqrt
+from math import erf, erfc, inf, lgamma, log, pi, sqrt
 from statistics import NormalDist
 from typing import Any
 
+from gt.errors import DTypeError, ShapeError
 from gt.ops.core import op
-from gt.ops.infer import pointwise, refusing
+from gt.ops.infer import pointwise, pointwise_floating, refusing
 from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, zero
 from gt.ops.split import elementwise, linear
 from gt.types import DType, TensorType, bool_, int64
@@ -229,28 +230,64 @@ op(
 )
 
 
-def _polygamma(np: Any, x: Any, *, n: int) -> Any:
-    if n == 0:
-        return _digamma(np, x)
-    far, total = x.astype(np.float64), 0.0
-    for _ in range(15):
-        total, far = total + far ** -(n + 1.0), far + 1
-    total = total + far**-n / n + far ** -(n + 1.0) / 2
+#: n! is infinite long before
+MAX_ORDER = 1000
+#: torch adds up one term after another from x to 9: a number below this is brought here, with the same fraction
+LOWEST = -1e5
+
+
+def _derived(x: TensorType, *, n: int) -> TensorType:
+    if type(n) is not int or not 0 <= n <= MAX_ORDER:
+        raise ShapeError(f"an order is an int from 0 to {MAX_ORDER}, not {n!r}")
+    return pointwise_floating(x)
+
+
+def _trigamma(np: Any, x: Any) -> Any:
+    """The same few terms as torch's."""
+    mirrored = x < 0.5
+    total = np.where(mirrored, -np.square(np.pi / np.sin(np.pi * x)), 0)
+    near = np.where(mirrored, 1 - x, x)
+    for _ in range(6):
+        total, near = total + 1 / (near * near), near + 1
+    i = 1 / (near * near)
+    total = total + (1 + 1 / (2 * near) + i * (1 / 6 - i * (1 / 30 - i / 42))) / near
+    return np.where(mirrored, -total, total)
+
+
+def _zeta(np: Any, s: int, x: Any) -> Any:
+    """Hurwitz' function for whole s above 1: terms from x up to where Euler and Maclaurin's sum is exact."""
+    total, far = np.zeros_like(x), x
+    while np.any(near := far < 15):
+        total, far = total + np.where(near, far**-s, 0), np.where(near, far + 1, far)
+    total = total + far ** (1 - s) / (s - 1) + far**-s / 2
     rising = 1.0
     for k, b in enumerate(_BERNOULLI, 1):
-        rising = (
-            rising * (n + 1 if k == 1 else (n + 2 * k - 2) * (n + 2 * k - 1)) / (2 if k == 1 else 2 * k * (2 * k - 1))
-        )
-        total = total + b * rising * far ** -(n + 2.0 * k)
-    return (-1) ** (n + 1) * factorial(n) * total
+        rising = rising * (s if k == 1 else (s + 2 * k - 3) * (s + 2 * k - 2)) / (2 if k == 1 else 2 * k * (2 * k - 1))
+        total = total + b * rising * far ** (1 - s - 2.0 * k)
+    return np.where((x <= 0) & (x == np.floor(x)), np.inf, total)
+
+
+def _brought_near(xp: Any, x: Any) -> Any:
+    return xp.where((x < LOWEST) & xp.isfinite(x), x - xp.floor(x) + LOWEST, x)
+
+
+def _polygamma_numpy(np: Any, x: Any, *, n: int) -> Any:
+    if n == 0:
+        return _digamma(np, x)
+    if n == 1:
+        return _trigamma(np, x)
+    wide = x.astype(np.float64)
+    made = _zeta(np, n + 1, np.where(np.isfinite(wide), _brought_near(np, wide), 1.0))
+    made = np.where(np.isfinite(wide), made, np.where(wide == np.inf, np.nan, np.where(wide < 0, np.inf, np.nan)))
+    return (-1) ** (n + 1) * np.exp(lgamma(n + 1.0)) * made
 
 
 op(
     "polygamma",
-    **FLOATING,
+    **FLOATING | {"infer": _derived},
     vjp=(lambda g, _y, x, *, n: g * x._op("polygamma", n=n + 1),),
-    torch=lambda torch, x, *, n: torch.polygamma(n, x),
-    kernel=_polygamma,
+    torch=lambda torch, x, *, n: torch.polygamma(n, _brought_near(torch, x) if n > 1 and x.is_floating_point() else x),
+    kernel=_polygamma_numpy,
 )
 
 
@@ -284,13 +321,27 @@ op("trunc", **NUMERIC, vjp=(zero,), torch=lambda torch, x: torch.trunc(x), kerne
 
 op("round", **NUMERIC, vjp=(zero,), torch=lambda torch, x: torch.round(x), kernel=lambda np, x: np.round(+x))
 
+
+def _rounded(x: TensorType, *, decimals: int) -> TensorType:
+    if type(decimals) is not int:
+        raise DTypeError(f"decimals is an int, and {decimals!r} is not")
+    return ONLY_FLOATING["infer"](x)  # type: ignore[no-any-return]
+
+
+def _round_numpy(np: Any, x: Any, *, decimals: int) -> Any:
+    """As torch does it: scaled in the dtype of x, so that a scale beyond its range gives NaN or 0."""
+    scale = np.float64(10.0) ** abs(decimals)
+    scale = scale.astype(x.dtype)
+    return np.round(x / scale) * scale if decimals < 0 else np.round(x * scale) / scale
+
+
 op(
     "round_decimals",
-    infer=lambda x, *, decimals: NUMERIC["infer"](x),
+    infer=_rounded,
     split=elementwise,
     vjp=(zero,),
     torch=lambda torch, x, *, decimals: torch.round(x, decimals=decimals),
-    kernel=lambda np, x, *, decimals: np.round(x, decimals),
+    kernel=_round_numpy,
 )
 
 op(

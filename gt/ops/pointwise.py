@@ -232,13 +232,20 @@ op(
 )
 
 
+def _without_nan(x: TensorType, *, nan: float, posinf: float | None, neginf: float | None) -> TensorType:
+    for value in (nan, posinf, neginf):
+        if value is not None and not isinstance(value, int | float):
+            raise DTypeError(f"nan, posinf and neginf are numbers, and {value!r} is not")
+    return x
+
+
 def _nan_to_num_numpy(np: Any, x: Any, *, nan: float, posinf: float | None, neginf: float | None) -> Any:
     return np.nan_to_num(x, copy=True, nan=nan, posinf=posinf, neginf=neginf)
 
 
 op(
     "nan_to_num",
-    infer=lambda x, *, nan, posinf, neginf: x,
+    infer=_without_nan,
     split=elementwise,
     vjp=(lambda g, _y, x, *, nan, posinf, neginf: g.where(x.isfinite(), 0),),
     torch=lambda torch, x, *, nan, posinf, neginf: torch.nan_to_num(x, nan, posinf, neginf),
