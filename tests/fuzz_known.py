@@ -32,6 +32,8 @@ KNOWN: list[Known] = [
     Known(
         "polygamma", r"torch \[-?\d{13,}|e\+\d\d", "next to a pole: as large as the sine of a multiple of pi is small"
     ),
+    Known("polygamma", "result", "n! beyond the dtype's range, times what is below it", case="float16|n=(17|100)"),
+    Known("pow", "only torch fails.*negative integer powers", "torch refuses these of Python numbers, not of tensors"),
 ]
 
 

@@ -222,6 +222,7 @@ def binary() -> list[Sample]:
         *rows("eq", T((40,), "int8"), T((40,), "int64")),
         *rows("pow", T((9,), of="any"), [2, 3, -1, 0, 0.5]),
         *rows("pow", V([2, -3, 0]), [0, 1, 2]),
+        *rows("pow", V([2, 1, -1, -1, 0]), V([-1, -2, -2, -3, -1])),
     ]
 
 
@@ -392,12 +393,6 @@ class Limit:
 
 LIMITS = [
     Limit("numpy has no bfloat16", "numpy", Sample("neg", (T((2,), "bfloat16"),)), DTypeError),
-    Limit(
-        "numpy has no negative integer powers; torch rounds them to 0",
-        "numpy",
-        Sample("pow", (V([2, 3]), V([-1, 2]))),
-        ValueError,
-    ),
     Limit(
         "a uint8 condition, deprecated in torch",
         "infer",
