@@ -43,11 +43,19 @@ MEMORY = 1 << 29
 #: seconds a case may take
 PATIENCE = 30
 M_PERTURB = -6
+#: torch's own switches: fresh tensors are filled with zeros, or with junk
+ZERO_FILL, JUNK_FILL = (
+    ctypes.c_bool.in_dll(
+        ctypes.CDLL(f"{torch.__path__[0]}/lib/libc10.so"), f"FLAGS_caffe2_cpu_allocator_do_{what}_fill"
+    )
+    for what in ("zero", "junk")
+)
 
 
-def fill_allocations(byte: int) -> None:
-    """Fresh memory holds this byte from here on, so that what reads it before writing is seen."""
-    ctypes.CDLL(None).mallopt(M_PERTURB, byte)
+def fill_allocations(what: str) -> None:
+    """Fresh memory holds zeros or junk from here on, so that what reads it before it was written is seen."""
+    ZERO_FILL.value, JUNK_FILL.value = what == "zeros", what == "junk"
+    ctypes.CDLL(None).mallopt(M_PERTURB, {"zeros": 0xFF, "junk": 0x2A, "": 0}[what])
 
 
 class Wrong(Exception):
@@ -64,9 +72,9 @@ def outcome(case: Case) -> str:
     signature = _signature(case, operands)
     if signature is None:
         return "refused"
-    first, again = (_run("torch", signature, operands, byte) for byte in (0x2A, 0xD5))
+    first, again = (_run("torch", signature, operands, fill) for fill in ("zeros", "junk"))
     _same_bits(first, again)
-    other = _run("numpy", signature, operands, 0) if _has_numpy(signature) else first
+    other = _run("numpy", signature, operands, "") if _has_numpy(signature) else first
     if isinstance(first, MemoryError) or isinstance(other, MemoryError):
         return "no memory"
     if isinstance(first, Exception) and isinstance(other, Exception):
@@ -94,8 +102,8 @@ def _has_numpy(signature: Signature) -> bool:
     return "bfloat16" not in f"{signature} {signature.outs}"
 
 
-def _run(engine: str, signature: Signature, operands: list[Any], byte: int) -> Any:
-    fill_allocations(byte)
+def _run(engine: str, signature: Signature, operands: list[Any], fill: str) -> Any:
+    fill_allocations(fill)
     given = [_own(engine, x, signature.into) for x in operands]
     try:
         with warnings.catch_warnings(), torch.no_grad():
@@ -108,7 +116,7 @@ def _run(engine: str, signature: Signature, operands: list[Any], byte: int) -> A
             return MemoryError()
         return error
     finally:
-        fill_allocations(0)
+        fill_allocations("")
 
 
 def _own(engine: str, x: Any, into: bool) -> Any:

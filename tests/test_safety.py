@@ -1,0 +1,136 @@
+"""What `infer` accepts is safe to run: random calls of every op, on both engines, in a child that may die.
+
+``GT_SEEDS=400 pytest tests/test_safety.py`` tries that many calls of each op instead of the usual few.
+``python -m tests.fuzz_run`` does the same without pytest, and runs a single case again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gt.ops import OPS
+from tests.fuzz import Case, Operand
+from tests.processes import ROOT, environment
+
+SEEDS = int(os.environ.get("GT_SEEDS", "2"))
+#: ops that are tried together
+GROUP = 20
+NAMES = sorted(OPS)
+
+
+class Runner:
+    """A process whose children make the calls."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fuzz_run"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            # without glibc's cache of freed memory all fresh memory is filled
+            env=environment(GLIBC_TUNABLES="glibc.malloc.tcache_count=0", CUDA_VISIBLE_DEVICES=""),
+            text=True,
+        )
+
+    def run(self, op: str, first: int, last: int) -> tuple[list[dict[str, Any]], dict[str, int]]:
+        """What was not in order, and how often each outcome came."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{op} {first} {last}\n")
+        self.process.stdin.flush()
+        wrong = []
+        for line in self.process.stdout:
+            report = json.loads(line)
+            if "counts" in report:
+                return wrong, report["counts"]
+            wrong.append(report)
+        raise AssertionError("the runner ended")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    made = Runner()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("first", range(0, len(NAMES), GROUP), ids=lambda i: f"from-{NAMES[i]}")
+def test_what_infer_accepts_is_safe_to_run(runner: Runner, first: int) -> None:
+    _check(runner, NAMES[first : first + GROUP], 0, SEEDS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("op", NAMES)
+def test_what_infer_accepts_is_safe_to_run_over_many_seeds(runner: Runner, op: str) -> None:
+    _check(runner, [op], SEEDS, SEEDS + 20)
+
+
+def _check(runner: Runner, ops: list[str], first: int, last: int) -> None:
+    counts: Counter[str] = Counter()
+    wrong = []
+    for op in ops:
+        found, counted = runner.run(op, first, last)
+        wrong += found
+        counts.update(counted)
+    print(dict(counts))
+    assert not wrong, "\n".join(json.dumps(report) for report in wrong)
+    assert sum(counts.values()) == len(ops) * (last - first)
+
+
+# -- the test can fail ---------------------------------------------------------------------
+
+
+def _broken(name: str, **fields: Any) -> Any:
+    return OPS[name].__class__(**{f: getattr(OPS[name], f) for f in OPS[name].__struct_fields__} | fields)
+
+
+def _leaky(torch: Any, x: Any, **_: Any) -> Any:
+    made = torch.empty_like(x)
+    made[:1] = x[:1]
+    return made
+
+
+#: a kernel that is wrong, and what is said of it
+BROKEN = [
+    ({"torch": lambda torch, x: _leaky(torch, x)}, "memory that nobody wrote"),
+    ({"torch": lambda torch, x: torch.exp(x).double()}, "torch gives"),
+    ({"torch": lambda torch, x: torch.exp(x) + 1}, "result 0"),
+    ({"torch": lambda torch, x: x.no_such_method()}, "only torch fails"),
+    ({"torch": lambda torch, x: os.kill(os.getpid(), 11)}, "died (Segmentation fault)"),
+]
+
+
+@pytest.mark.parametrize(("fields", "report"), BROKEN, ids=[report for _, report in BROKEN])
+def test_a_broken_kernel_is_seen(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], report: str) -> None:
+    """In a process of its own, which may be forked: this one has threads."""
+    number = [r for _, r in BROKEN].index(report)
+    done = subprocess.run(
+        [sys.executable, "-c", f"from tests.test_safety import show_broken; show_broken({number})"],
+        cwd=ROOT,
+        env=environment(GLIBC_TUNABLES="glibc.malloc.tcache_count=0"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert report in done.stdout, done.stdout + done.stderr
+
+
+def show_broken(number: int) -> None:
+    from tests import fuzz_run
+
+    OPS["exp"] = _broken("exp", **BROKEN[number][0])
+    plain = Case("exp", 0, [Operand((64, 4), "float32")], {})
+    fuzz_run.make_case = lambda op, seed: plain
+    fuzz_run.check("exp", 0, 1)
