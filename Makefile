@@ -1,18 +1,28 @@
-# make demo   from nothing to a running example        make test   install what the tests need, and pass them
-# make check  format, lint, types, sizes               make bench  the control plane's figures
-# make test-gpu  what needs a GPU
+# make demo        from nothing to a running example
+# make test        install what the tests need, and pass them        make test-quick  a few of each, while editing
+# make test-all    the long random ones too, as CI does              make test-gpu    what needs a GPU
+# make check       format, lint, types, sizes                        make bench       the control plane's figures
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-gpu check bench clean
+.PHONY: demo test test-all test-quick test-gpu check bench clean
 
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
 	$(BIN)/python examples/train_mlp.py --plot losses.png
 
+# one process a core; one that crashes fails its test, and another takes its place
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
 test: .venv/test
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not long"
+
+test-all: .venv/test
+	$(PYTEST)
+
+test-quick: .venv/test
+	$(PYTEST) -m "not long" --quick
 
 # what needs a GPU, one is enough; the interpreter is the machine's own if it has torch: make test-gpu PYTHON=python3
 test-gpu:

@@ -1,21 +1,75 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
 
 import pytest
 
+# Several test processes share the cores, so each computes with one thread. It must be set before torch is loaded.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from tests.processes import System
+
+#: fixtures that start processes
+STARTING = {"stack", "system"}
+#: parametrised cases of one test that `--quick` keeps
+QUICK_CASES = 2
 
 
 @pytest.fixture
-def stack():
+def stack() -> Iterator[contextlib.ExitStack]:
     with contextlib.ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture
-def system(stack):
+def system(stack: contextlib.ExitStack) -> System:
     """A server with one numpy worker, which starts in a fraction of the time torch takes."""
     made = System(stack)
     made.worker("--backend", "numpy")
     return made
+
+
+# -- what is run ---------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="a few cases of each test that starts no process")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    if config.getoption("--quick"):
+        kept = [item for _, cases in groupby(items, _test) for item in _few(list(cases)) if _starts_nothing(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
+
+
+def _test(item: Any) -> tuple[Any, str]:
+    return item.path, getattr(item, "originalname", item.name)
+
+
+def _few(cases: list[Any]) -> list[Any]:
+    return cases[:: -(-len(cases) // QUICK_CASES)]
+
+
+def _starts_nothing(item: Any) -> bool:
+    return STARTING.isdisjoint(item.fixturenames) and item.get_closest_marker("processes") is None
+
+
+# -- the slowest files ---------------------------------------------------------------------
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.split("::")[0]] += report.duration
+    terminalreporter.section("the ten slowest files, in seconds of one core")
+    for name, total in seconds.most_common(10):
+        terminalreporter.line(f"{total:8.1f}  {name}")
