@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 
 import pytest
 
 from tests.processes import System
+
+# A shell without job control starts a background job with SIGINT ignored. Child processes inherit that, and Ctrl-C
+# would never reach those that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
