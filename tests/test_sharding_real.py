@@ -15,8 +15,6 @@ import gt
 from gt.client import connect
 from gt.errors import WorkerLost
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(params=["torch", "numpy"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
