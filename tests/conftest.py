@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
@@ -19,6 +20,11 @@ from tests.processes import System
 STARTING = {"stack", "system"}
 #: parametrised cases of one test that `--quick` keeps
 QUICK_CASES = 2
+
+# A shell without job control starts a background job with SIGINT ignored. Child processes inherit that, and Ctrl-C
+# would never reach those that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
@@ -45,7 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
     if config.getoption("--quick"):
         kept = [item for _, cases in groupby(items, _test) for item in _few(list(cases)) if _starts_nothing(item)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = kept
 
 

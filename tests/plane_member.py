@@ -14,6 +14,8 @@ from gt.worker.plane.processes import ProcessPlane
 
 #: Only a hang should ever reach this.
 LONG = 60.0
+#: Seconds. Less than anything that leaving or closing could wait for: a collective, or a group that is being made.
+PROMPT = 10.0
 
 _context = multiprocessing.get_context("forkserver")
 # imported once, not once a member
@@ -28,26 +30,25 @@ class State:
         self.numpy, self.device = engine == "numpy", device
         self.flights: list[Flight] = []
 
-    def wait(self, flight: Flight, seconds: float = LONG) -> Any:
+    def wait(self, flight: Flight) -> Any:
         if flight.done():
             return flight.result()
-        poll, deadline = select.poll(), time.monotonic() + seconds
+        poll, deadline = select.poll(), time.monotonic() + LONG
         poll.register(self.plane.wake_fd(), select.POLLIN)
         while not flight.done():
             left = deadline - time.monotonic()
-            assert left > 0, f"a flight did not end within {seconds} s"
+            assert left > 0, f"a flight did not end within {LONG} s"
             poll.poll(left * 1000)
             self.plane.drain()
         return flight.result()
 
-    def outcome(self, flight: Flight, seconds: float) -> tuple[str, float]:
-        """What a flight breaks with, and after how long; "" if it does not."""
-        begun = time.monotonic()
+    def outcome(self, flight: Flight) -> str:
+        """What a flight breaks with; "" if it does not."""
         try:
-            self.wait(flight, seconds)
+            self.wait(flight)
         except Broken as error:
-            return str(error), time.monotonic() - begun
-        return "", time.monotonic() - begun
+            return str(error)
+        return ""
 
 
 class Member:
@@ -66,7 +67,7 @@ class Member:
     def tell(self, function: Any, *arguments: Any) -> None:
         self._pipe.send((function, arguments))
 
-    def hear(self, seconds: float = LONG) -> Any:
+    def hear(self, seconds: float = LONG + 10) -> Any:
         assert self._pipe.poll(seconds), f"no answer within {seconds} s"
         error, value = self._pipe.recv()
         if error is not None:
@@ -168,9 +169,9 @@ def finish_sum(state: State, rank: int) -> list[float]:
     return [float(state.wait(flight)[0]) for flight in flights]
 
 
-def broken(state: State, rank: int, seconds: float) -> list[tuple[str, float]]:
+def broken(state: State, rank: int) -> list[str]:
     flights, state.flights = state.flights, []
-    return [state.outcome(flight, seconds) for flight in flights]
+    return [state.outcome(flight) for flight in flights]
 
 
 def leave(state: State, rank: int, group: int) -> float:
@@ -193,7 +194,7 @@ def settle(state: State, rank: int) -> float:
     import torch
 
     begun = time.monotonic()
-    everything = broken(state, rank, LONG)
+    everything = broken(state, rank)
     torch.cuda.synchronize()
     assert everything
     return time.monotonic() - begun

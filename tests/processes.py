@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pathlib
 import signal
@@ -16,7 +17,9 @@ import time
 ROOT = pathlib.Path(__file__).parent.parent
 TOKEN = "a secret for the tests"
 #: A first import of torch on two busy cores takes its time; only a hang should ever reach this.
-LONG = 60.0
+LONG = 120.0
+
+_ports = itertools.count(1009 * os.getpid())
 
 
 def wait_until(condition, seconds=LONG, what="the condition"):
@@ -30,9 +33,13 @@ def wait_until(condition, seconds=LONG, what="the condition"):
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that nobody takes before its server does: the kernel gives away higher ones only, and test processes that
+    run at the same time begin far from each other."""
+    while True:
+        port = 10_000 + next(_ports) % 20_000
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def alive(pid: int) -> bool:
@@ -111,7 +118,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             self.popen.send_signal(signal.SIGCONT)
         self.kill()
-        self.popen.wait(10)
+        self.popen.wait(LONG)
         self._reader.join(5)
         self.popen.stdin.close()
         self.popen.stdout.close()

@@ -190,4 +190,4 @@ def wait_for_compiler(levels: Levels) -> None:
     """Until the background has nothing to do: what it made is there for the next run."""
     for track in levels._tracks.values():
         if track.job is not None:
-            track.job.exception(timeout=100)
+            track.job.exception(timeout=400)

@@ -22,7 +22,7 @@ from benchmarks.transformer import benchmark, dataset, engine_gt, fitting, launc
 from benchmarks.transformer.engines import TorchEngine
 from benchmarks.transformer.options import DEFAULTS, parser
 from benchmarks.transformer.problems import BadInput
-from tests.processes import ROOT, environment, wait_until
+from tests.processes import LONG, ROOT, environment, wait_until
 
 FOLDER = ROOT / "benchmarks" / "transformer"
 TINY = [
@@ -41,7 +41,7 @@ def command(*flags, ranks=1):
 
 def run(folder, *flags, ranks=1, code=0, **options):
     words, env = command(*flags, ranks=ranks)
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=110, **options)
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, **options)
     assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -344,7 +344,7 @@ def test_gt_on_two_workers_sees_the_losses_of_ddp_on_two_ranks(tmp_path, two_ran
 
 def one_table_shows_both(tmp_path, *folders):
     script = [sys.executable, str(FOLDER / "compare_results.py"), *map(str, folders), "--html", "out.html"]
-    done = subprocess.run(script, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(script, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert " gt " in done.stdout
     assert " ddp " in done.stdout
@@ -393,7 +393,7 @@ def interrupted(folder, until, *flags):
     try:
         wait_until(lambda: until() or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1]
+        said = process.communicate(timeout=LONG)[1]
     finally:
         process.kill()
     assert process.returncode == 130, said

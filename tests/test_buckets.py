@@ -374,7 +374,6 @@ def test_all_of_a_broken_bucket_is_broken():
 # -- compiled --------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(400)  # compilers take their time
 def test_fragments_with_collectives_are_compiled_as_well(monkeypatch):
     """What lies between the buckets is, on each worker; and what it gives is what the steps give."""
     monkeypatch.setenv("GT_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"gt-tests-{os.getuid()}"))

@@ -17,8 +17,6 @@ from gt.worker.hot.track import HOT
 from tests.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_graphs import Graphs
 
-pytestmark = pytest.mark.timeout(400)  # compilers take their time
-
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch):

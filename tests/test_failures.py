@@ -10,9 +10,12 @@ import time
 
 import pytest
 
+from gt.wire.sockets import SILENCE_MS
 from tests.processes import Process, System, alive, free_port, script, wait_until
 
 NUMPY = ("--backend", "numpy")
+#: Seconds of silence that end a connection. What is known sooner was told by the kernel, however busy the machine is.
+SILENCE = SILENCE_MS / 1000
 
 
 def seconds(line: str) -> float:
@@ -26,17 +29,16 @@ def test_no_server(stack):
     port = free_port()
     client = script(
         f"""
-        import gt, time
-        begun = time.monotonic()
+        import gt
         try:
             gt.connect("localhost:{port}")
         except gt.ConnectionLost as error:
-            print(f"after {{time.monotonic() - begun}} {{error}}")
+            print(error)
         """,
         stack=stack,
     )
     line = client.expect("no GT server answers")
-    assert seconds(line) < 3.5
+    assert "after 3 s" in line
     assert f"python -m gt.server -p {port}" in line
     assert client.end() == 0
 
@@ -46,11 +48,10 @@ def test_no_workers_then_one(stack):
     client = system.client(
         """
         x = gt.ones(3)
-        begun = time.monotonic()
         try:
             x.sum().item()
         except gt.NoWorkers as error:
-            say("after", time.monotonic() - begun, error)
+            say(error)
         try:
             gt.from_numpy(np.ones(1 << 20))
         except gt.NoWorkers as error:
@@ -60,7 +61,6 @@ def test_no_workers_then_one(stack):
         """
     )
     line = client.expect("no worker is connected")
-    assert seconds(line) < 5
     assert "python -m gt.worker" in line
     client.expect("upload: no worker")
     system.worker(*NUMPY)
@@ -124,7 +124,7 @@ def test_worker_killed(stack, system, how):
     victim.tell()
     system.workers[0].kill(how)
     line = victim.expect("is gone")
-    assert seconds(line) < 5
+    assert seconds(line) < SILENCE
     assert f"pid {system.workers[0].pid}" in line
     victim.expect("still lost: worker 0")
     victim.expect("new 10")
@@ -151,7 +151,7 @@ def test_last_worker_killed_and_replaced(system):
     system.workers[0].kill()
     wait_until(lambda: system.workers[0].popen.poll() is not None)
     client.tell()
-    client.expect("lost", 5)
+    client.expect("lost", SILENCE)
     system.worker(*NUMPY)
     client.tell()
     client.expect("again 4.0")
@@ -178,7 +178,7 @@ def test_worker_lost_during_large_transfers(system):
     )
     client.expect("ready")
     system.workers[0].kill()
-    client.expect("lost", 20)
+    client.expect("lost")
     system.worker(*NUMPY)
     client.tell()
     client.expect(f"again {float(16 << 20)}")
@@ -200,7 +200,7 @@ def test_worker_that_hangs_is_given_up(system):
     client.expect("ready")
     system.workers[0].kill(signal.SIGSTOP)
     client.tell()
-    client.expect("lost: worker 0", 20)
+    client.expect("lost: worker 0")
 
 
 def test_local_parts_that_hang_are_given_up(stack):
@@ -221,8 +221,8 @@ def test_local_parts_that_hang_are_given_up(stack):
         stack=stack,
         GT_BACKEND="numpy",
     )
-    client.expect("lost: WorkerLost worker 0", 30)
-    client.expect("lost: ConnectionLost", 30)
+    client.expect("lost: WorkerLost worker 0")
+    client.expect("lost: ConnectionLost")
     assert client.end() == 0
 
 
@@ -252,10 +252,10 @@ def test_server_killed(system):
     client.expect("ready")
     client.tell()
     system.server.kill()
-    assert seconds(client.expect("is lost")) < 5
+    assert seconds(client.expect("is lost")) < SILENCE
     client.expect("still lost")
     assert client.end() == 0
-    assert system.workers[0].end(5) == 2
+    assert system.workers[0].end(SILENCE) == 2
 
 
 LOCAL = """
@@ -277,7 +277,7 @@ def test_local_children_end_with_their_killed_client(stack):
     assert len(pids) == 2
     assert all(map(alive, pids))
     client.kill(signal.SIGKILL)
-    wait_until(lambda: not any(map(alive, pids)), 5, "the end of all children")
+    wait_until(lambda: not any(map(alive, pids)), SILENCE, "the end of all children")
 
 
 def test_local_children_end_with_a_clean_client(stack):
@@ -304,14 +304,14 @@ def test_local_server_killed(stack):
     )
     pids = children(client.expect("ready"))
     os.kill(pids[0], signal.SIGKILL)
-    wait_until(lambda: not any(map(alive, pids)), 5, "the end of all children")
+    wait_until(lambda: not any(map(alive, pids)), SILENCE, "the end of all children")
     client.tell()
     client.expect("lost: the connection to the local system is lost")
 
 
 def test_local_start_that_fails_says_why(stack):
     client = script("import gt; gt.ones(3)", stack=stack, GT_BACKEND="abacus")
-    assert client.end(20) == 1
+    assert client.end() == 1
     assert "invalid choice: 'abacus'" in client.output
 
 
@@ -334,8 +334,8 @@ def test_client_end_frees_its_tensors(system, how):
         say("before", held())
         go()
         begun = time.monotonic()
-        while held() > 0 and time.monotonic() - begun < 10: time.sleep(0.05)
-        say("after", time.monotonic() - begun, held())
+        while held() > 0: time.sleep(0.05)
+        say("after", time.monotonic() - begun)
         """
     )
     assert watcher.expect("before") == f"before {8 << 20}"
@@ -345,9 +345,7 @@ def test_client_end_frees_its_tensors(system, how):
         hoarder.kill(signal.SIGKILL)
     hoarder.end()
     watcher.tell()
-    line = watcher.expect("after")
-    assert seconds(line) < 5
-    assert line.endswith(" 0")
+    assert seconds(watcher.expect("after")) < SILENCE
 
 
 # -- a user's mistakes -------------------------------------------------------------------
@@ -420,23 +418,21 @@ def test_ctrl_c_during_a_read_leaves_a_usable_session(system):
         """
         x = gt.ones(1000, 1000)
         say("ready", x.sum().item())
-        interrupted = 0
-        while interrupted < 5:
+        for interrupted in range(1, 6):
             try:
-                y = x
-                for _ in range(8): y = y @ x * 1e-4
-                say("reading")
-                y.sum().item()
+                say("reading", interrupted)
+                while True:
+                    y = x
+                    for _ in range(8): y = y @ x * 1e-4
+                    y.sum().item()
             except KeyboardInterrupt:
-                interrupted += 1
                 say("interrupted", interrupted, gt.ones(7).sum().item())
         say("end", x.sum().item())
         """
     )
     client.expect("ready")
     for n in range(1, 6):
-        seen = client.output.count("reading")
-        wait_until(lambda seen=seen: client.output.count("reading") > seen)
+        client.expect(f"reading {n}")
         client.kill(signal.SIGINT)
         client.expect(f"interrupted {n} 7.0")
     client.expect("end 1000000.0")
@@ -446,30 +442,25 @@ def test_ctrl_c_anywhere_leaves_a_usable_session(system):
     """Interrupts in the middle of emitting and sending: nothing is lost and nothing runs twice."""
     client = system.client(
         """
-        stop = False
-        x, done, interrupted = gt.zeros(2), 0, 0
-        say("ready")
-        while not stop:
+        x, done = gt.zeros(2), 0
+        for interrupted in range(20):
             try:
+                say("count", interrupted)
                 while True:
                     x.add_(1)
                     done += 1
             except KeyboardInterrupt:
-                interrupted += 1
                 value = x[0].item()
                 # the interrupt may fall between the instruction and its count
                 assert value - done in (0, 1), (value, done)
                 done = int(value)
-                say("count", interrupted)
-                stop = interrupted == 20
         say("end")
         """
     )
-    client.expect("ready")
-    for n in range(1, 21):
+    for n in range(20):
+        client.expect(f"count {n}")
         time.sleep(0.02)  # let it run: where the interrupt falls is meant to be left to chance
         client.kill(signal.SIGINT)
-        client.expect(f"count {n}")
     client.expect("end")
 
 
@@ -508,7 +499,7 @@ def test_another_secret_is_refused(system):
     assert "gt.errors.Refused" in client.output
     assert "secret" in client.output
     worker = system.start("-m", "gt.worker", "-p", str(system.port), *NUMPY, GT_TOKEN="a guess")
-    assert worker.end(20) == 1
+    assert worker.end() == 1
     assert "secret" in worker.output
 
 
@@ -540,7 +531,7 @@ def test_the_first_start_makes_a_secret(stack, tmp_path):
 def test_open_to_the_network_needs_a_secret_first(stack, tmp_path):
     server = Process("-m", "gt.server", "--host", "0.0.0.0", "-p", "0", GT_TOKEN="", XDG_CONFIG_HOME=str(tmp_path))
     stack.callback(server.close)
-    assert server.end(20) == 1
+    assert server.end() == 1
     assert "Set GT_TOKEN here and on every client and worker" in server.output
 
 
@@ -632,8 +623,7 @@ def test_bad_frames_from_one_who_holds_the_secret(system):
                     or connection.ended
                     or any(b"Refused" in frames[0] for frames in told)
                 ),
-                10,
-                f"the end of a connection that sent {frame[:20]!r}",
+                what=f"the end of a connection that sent {frame[:20]!r}",
             )
             connection.close()
     client.expect("all right")
@@ -655,6 +645,6 @@ def test_an_interrupt_between_taking_the_turn_and_using_it(system):
         """
     )
     client.expect("3.0")
-    client.expect("after 6.0", 20)
+    client.expect("after 6.0")
     client.expect("free True")
     assert client.end() == 0

@@ -23,7 +23,6 @@ from tests.test_hot_levels import drawn, train
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("default"),
 ]
 GPU = "cuda:0"

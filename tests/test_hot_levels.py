@@ -29,7 +29,6 @@ from gt.worker.hot.track import HOT, REMAKES
 from tests.shadow import Shadow, client, wait_for_compiler
 
 ENGINE = make_engine("torch", "cpu")
-pytestmark = pytest.mark.timeout(400)  # compilers take their time
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from gt.testing import Cluster
 from gt.wire.messages import FETCH, Execute
 from gt.worker.hot.levels import Levels
 from gt.worker.replay import REASONS
-from tests.processes import ROOT, Process, environment, script
+from tests.processes import LONG, ROOT, Process, environment, script
 from tests.test_templates import loop, outcome
 
 # -- gt.debug.print_hot_paths --------------------------------------------------------------
@@ -65,7 +65,6 @@ def folder(tmp_path_factory):
     return str(tmp_path_factory.mktemp("compiled"))
 
 
-@pytest.mark.timeout(240)
 def test_a_compiled_loop_says_so(stack, folder):
     done = script(
         "import gt\n" + LOOP.replace("\n    ", "\n") + "gt.debug.print_hot_paths()\n",
@@ -75,7 +74,7 @@ def test_a_compiled_loop_says_so(stack, folder):
         GT_CACHE_DIR=folder,
         CUDA_VISIBLE_DEVICES="",
     )
-    assert done.end(220) == 0, done.output
+    assert done.end(4 * LONG) == 0, done.output
     rows = [line.split() for line in done.lines if re.match(r"  \d+\.\d ", line)]
     assert any(row[3] == "compiled" and row[5] == "s" for row in rows), done.output
     assert re.search(r"^\[gt compile .*compiled in", done.output, re.M), done.output
@@ -87,7 +86,7 @@ import time
 import gt
 
 x, w = gt.full((8, 8), 0.5), gt.full((8, 8), 0.25)
-limit, tried = time.monotonic() + 60, False
+limit, tried = time.monotonic() + 240, False
 while not tried and time.monotonic() < limit:
     for _ in range(20):
         y = gt.relu(x @ w - 0.5) * 0.5
@@ -99,14 +98,13 @@ print("tried" if tried else pieces)
 """
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_why_nothing_is_compiled_is_told_once(workers, tmp_path):
     """By whatever worker, for however many pieces; in a system whose own words nobody sees."""
     program = UNTIL_TRIED.replace("\nx, w", f"\ngt.gpu_workers({workers})\ngt.auto_shard({workers > 1})\nx, w")
     own = {"CXX": "/nonexistent", "GT_AUTO_COMPILE": "1", "GT_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(**own), capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, "-c", program], env=environment(**own), capture_output=True, text=True, check=True
     )
     assert done.stdout == "tried\n"
     (line,) = done.stderr.splitlines()
@@ -268,12 +266,11 @@ def test_the_size_is_read_by_the_server(stack):
 # -- the example ---------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(240)
 def test_the_demo_of_compilation(folder):
     environment = {"GT_CACHE_DIR": folder, "CUDA_VISIBLE_DEVICES": ""}
     process = Process(str(ROOT / "examples" / "compile_demo.py"), "--patience", "3", **environment)
     try:
-        assert process.end(220) == 0, process.output
+        assert process.end(4 * LONG) == 0, process.output
     finally:
         process.close()
     rows = [line.split() for line in process.lines if " ms " in line]

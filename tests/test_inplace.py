@@ -1,4 +1,4 @@
-"""Writing in place, and what views show of it: both ways, through views of views, exactly as in torch."""
+"""Writing in place, and what views show of it: both ways, through views of views, as in torch."""
 
 from __future__ import annotations
 

@@ -88,11 +88,9 @@ def test_leaving_breaks_what_is_under_way(members: list[Member]) -> None:
     assert everywhere(members, at.finish_sum) == [[3.0]] * 3
     for rank in (0, 1):
         members[rank].ask(at.start_sum, rank, group)
-    assert members[0].ask(at.leave, 0, group) < 1
-    assert "all_reduce among workers 10, 11, 12: the group was left" in members[0].ask(at.broken, 0, 10)[0][0]
-    text, seconds = members[1].ask(at.broken, 1, 10)[0]
-    assert "all_reduce among workers 10, 11, 12: " in text
-    assert seconds < 10
+    assert members[0].ask(at.leave, 0, group) < at.PROMPT
+    assert "all_reduce among workers 10, 11, 12: the group was left" in members[0].ask(at.broken, 0)[0]
+    assert "all_reduce among workers 10, 11, 12: " in members[1].ask(at.broken, 1)[0]
     for rank in (1, 2):
         members[rank].ask(at.leave, rank, group)
     works(members)
@@ -102,8 +100,8 @@ def test_leaving_a_group_that_is_still_being_made(members: list[Member]) -> None
     group = joined(members, but=2)
     for rank in (0, 1):
         members[rank].ask(at.start_sum, rank, group)
-        assert members[rank].ask(at.leave, rank, group) < 1
-        assert "the group was left" in members[rank].ask(at.broken, rank, 10)[0][0]
+        assert members[rank].ask(at.leave, rank, group) < at.PROMPT
+        assert "the group was left" in members[rank].ask(at.broken, rank)[0]
     works(members)
 
 
@@ -116,7 +114,7 @@ def test_groups_leave_nothing_behind(members: list[Member]) -> None:
     def given_back() -> bool:  # a group left just now may have some of it for a moment, before as well as after
         return all(now <= then for now, then in zip(everywhere(members, at.possessions), before, strict=True))
 
-    wait_until(given_back, 10, "the return of what the groups had")
+    wait_until(given_back, what="the return of what the groups had")
 
 
 def test_torch_is_imported_by_the_first_join_only() -> None:
@@ -128,7 +126,7 @@ def test_torch_is_imported_by_the_first_join_only() -> None:
         plane.close()
         assert not {"torch", "numpy"} & set(sys.modules)
     """
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def works(members: list[Member]) -> None:
@@ -150,9 +148,8 @@ def test_a_death_in_the_middle(members: list[Member], victim: int) -> None:
         member.ask(at.start_sum, rank, group)
     members[victim].kill()
     for rank, member in rest:
-        for text, seconds in member.ask(at.broken, rank, 10):
+        for text in member.ask(at.broken, rank):
             assert "all_reduce among workers 10, 11, 12: " in text
-            assert seconds < 10
     survivors = [member for _, member in rest]
     for rank, member in rest:
         member.ask(at.leave, rank, group)
@@ -166,11 +163,9 @@ def test_a_death_seen_by_a_member_who_waits_for_another(members: list[Member]) -
     everywhere(members, at.finish_sum)
     members[0].ask(at.start_sum, 0, group, 1.0, 1_000_000)
     members[2].kill()
-    text, seconds = members[0].ask(at.broken, 0, 10)[0]
-    assert "all_reduce among workers 10, 11, 12: " in text
-    assert seconds < 10
+    assert "all_reduce among workers 10, 11, 12: " in members[0].ask(at.broken, 0)[0]
     members[1].ask(at.start_sum, 1, group)
-    assert members[1].ask(at.broken, 1, 10)[0][0]
+    assert members[1].ask(at.broken, 1)[0]
     for rank in (0, 1):
         members[rank].ask(at.leave, rank, group)
 
@@ -182,7 +177,7 @@ def test_a_leader_that_died_before_the_others_joined(members: list[Member]) -> N
         members[rank].ask(at.join, rank, group, 3, address)
         members[rank].ask(at.start_sum, rank, group)
     for rank in (1, 2):
-        text, _ = members[rank].ask(at.broken, rank, 10)[0]
+        text = members[rank].ask(at.broken, rank)[0]
         assert text.startswith("all_reduce among workers 10, 11, 12: worker 10 is not there any more (127.0.0.1:")
         members[rank].ask(at.leave, rank, group)
 
@@ -195,7 +190,7 @@ def test_a_member_that_never_joins(members: list[Member]) -> None:
         members[rank].ask(at.join, rank, group, 3, members[0].ask(at.address))
         members[rank].ask(at.start_sum, rank, group)
     for rank in (0, 1):
-        text, _ = members[rank].ask(at.broken, rank, 10)[0]
+        text = members[rank].ask(at.broken, rank)[0]
         assert text == "all_reduce among workers 10, 11, 12: worker 12 did not join within 1 s"
         members[rank].ask(at.leave, rank, group)
         members[rank].ask(at.be_patient_for, usual)
@@ -211,8 +206,8 @@ def test_closing_never_hangs(members: list[Member]) -> None:
     group = joined(members, but=2)
     members[0].ask(at.start_sum, 0, 0)
     members[0].ask(at.start_sum, 0, group)
-    assert max(everywhere(members, at.close)) < 1
-    assert all(text for text, _ in members[0].ask(at.broken, 0, 10))
+    assert max(everywhere(members, at.close)) < at.PROMPT
+    assert all(members[0].ask(at.broken, 0))
     for member in members:
         assert member.alive
         member.kill()

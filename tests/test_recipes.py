@@ -372,7 +372,9 @@ def test_with_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
         system.worker("--backend", "torch", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
     client = system.client(CLIENT.replace("sys.argv[1]", repr(str(tmp_path / "recipe.yaml"))))
     client.tell()
-    client.expect("done", 200)
+    for name in REAL:
+        client.expect(json.dumps([name])[:-1])
+    client.expect("done")
     told = [json.loads(line) for line in client.lines if line.startswith('["')]
     assert [name for name, _, _ in told] == list(REAL)
     for name, losses, parameters in told:

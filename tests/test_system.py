@@ -83,16 +83,14 @@ def test_two_clients_never_see_each_other(system):
 
 
 def test_a_greedy_client_does_not_starve_another(system):
-    """One floods the worker with large products; the other's small ops are answered in between."""
+    """One has hundreds of large products queued; the other's small ops are answered in between, not after them."""
     greedy = system.client(
         """
         x = gt.ones(600, 600)
-        say("ready")
-        try:
-            while True:
-                x = (x @ x) * 1e-3
-        except gt.GtError:
-            pass
+        for _ in range(1000): x = (x @ x) * 1e-3
+        say("queued")
+        x.sum().item()
+        say("all done")
         """
     )
     modest = system.client(
@@ -101,19 +99,15 @@ def test_a_greedy_client_does_not_starve_another(system):
         x.sum().item()
         say("ready")
         go()
-        worst = 0
-        for _ in range(30):
-            begun = time.monotonic()
-            assert (x + 1).sum().item() == 8
-            worst = max(worst, time.monotonic() - begun)
-        say("worst", worst)
+        for _ in range(30): assert (x + 1).sum().item() == 8
+        say("answered")
         """
     )
-    greedy.expect("ready")
     modest.expect("ready")
+    greedy.expect("queued")
     modest.tell()
-    # thousands of the other's products are queued; each of ours waits for a few of them at most
-    assert float(modest.expect("worst").split()[1]) < 2.0
+    modest.expect("answered")
+    assert "all done" not in greedy.output
 
 
 def test_a_client_far_ahead_of_its_worker_holds_flat_memory(system):
@@ -188,7 +182,9 @@ def test_a_large_transfer_does_not_block_others(stack):
         """
         x = np.ones(32 << 20)
         say("ready")
-        while True: gt.from_numpy(x).numpy()
+        while True:
+            gt.from_numpy(x).numpy()
+            say("moved")
         """,
         GT_SHM="0",
     )
@@ -198,18 +194,15 @@ def test_a_large_transfer_does_not_block_others(stack):
         x.sum().item()
         say("ready")
         go()
-        worst = 0
-        for _ in range(100):
-            begun = time.monotonic()
-            x.sum().item()
-            worst = max(worst, time.monotonic() - begun)
-        say("worst", worst)
+        for _ in range(100): x.sum().item()
+        say("answered")
         """
     )
     mover.expect("ready")
     other.expect("ready")
     other.tell()
-    assert float(other.expect("worst").split()[1]) < 1.0
+    other.expect("answered")
+    assert mover.output.count("moved") < 50, "a round trip waits for a few parts of a transfer, not for all of them"
 
 
 def test_several_threads_share_a_session(system):
@@ -234,20 +227,27 @@ def test_several_threads_share_a_session(system):
 
 
 def test_the_client_does_not_wait_but_to_read(system):
-    """Slow work is handed over in no time; the read is what takes long."""
+    """All waits of a client are one function: slow work is handed over without it, and the read calls it."""
     client = system.client(
         """
+        from gt.client.connect import session
         x = gt.ones(700, 700)
         x.sum().item()
-        begun = time.monotonic()
+        waits, wait = 0, session().link.wait
+        def counted(*arguments):
+            global waits
+            waits += 1
+            return wait(*arguments)
+        session().link.wait = counted
         y = x
         for _ in range(20): y = (y @ x) * 1e-3
-        emitted = time.monotonic() - begun
+        session().flush()
+        emitted = waits
         y.sum().item()
-        say("share", emitted / (time.monotonic() - begun))
+        say("waits", emitted, waits - emitted)
         """
     )
-    assert float(client.expect("share").split()[1]) < 0.2
+    assert client.expect("waits") == "waits 0 1"
 
 
 def test_instructions_go_out_by_themselves(system):
@@ -258,12 +258,11 @@ def test_instructions_go_out_by_themselves(system):
         x.sum().item()
         y = x + 1
         from gt.client.connect import session
-        begun = time.monotonic()
-        while session().words and time.monotonic() - begun < 5: time.sleep(0.005)
-        say("lying", len(session().words))
+        while session().words: time.sleep(0.005)
+        say("sent")
         """
     )
-    assert client.expect("lying") == "lying 0"
+    client.expect("sent")
 
 
 def test_the_instruction_log(stack, tmp_path):

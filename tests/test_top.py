@@ -60,7 +60,7 @@ SAME = [
 
 @pytest.mark.parametrize("expression", SAME)
 def test_same(session: Any, expression: str) -> None:
-    same(expression, exact=False)
+    same(expression)
 
 
 @pytest.mark.parametrize(

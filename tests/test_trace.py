@@ -20,8 +20,6 @@ from gt.testing import Cluster
 from gt.wire.messages import INLINE
 from tests.processes import System, wait_until
 
-pytestmark = pytest.mark.timeout(120)
-
 Event = dict[str, Any]
 
 

@@ -102,9 +102,11 @@ def workers() -> list[WorkerInfo]:
 
 def open_session(address: str, keys: Any, name: str, timeout: float = CONNECT, alive: Any = None) -> Session:
     """Connect, say hello, and wait for the welcome. ``alive`` raises if there is no hope any more."""
+    from gt.client import interrupts
     from gt.client.link import ThreadedLink
     from gt.wire.transport import connection as connection_to
 
+    interrupts.install()
     made = Session(name)
     connection = connection_to(address, keys)
     link = ThreadedLink(connection, made.handle)

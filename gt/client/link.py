@@ -5,7 +5,7 @@ the outbox and takes the turn if it is free; if not, it wakes the holder, who se
 takes the turn and polls; what arrives for others it hands over on the way. A background thread does both when nobody
 else does: it sends what was left lying for a moment, and notices the end of the connection.
 
-Ctrl-C may interrupt a wait, never the handling of a message: half a message handled would be worse than none.
+Ctrl-C may interrupt a wait, never the sending or the handling of a message: half a message would be worse than none.
 """
 
 from __future__ import annotations
@@ -92,15 +92,20 @@ class ThreadedLink:
         return self._turn.acquire(timeout=seconds) if seconds else self._turn.acquire(blocking=False)
 
     def _drain(self) -> None:
+        if self._outbox:
+            _uninterrupted(self._send_outbox)
+
+    def _send_outbox(self) -> None:
         while self._outbox:
-            # sent, then removed: an interrupt in between repeats a submission, which its serial number tells
             self._connection.send(self._outbox[0])
             self._outbox.popleft()
 
     def _wake(self) -> None:
-        self._woken = True
         with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
             os.write(self._wake_write, b"!")
+        # After the write: the holder clears the flag and then empties the pipe. A byte that came later than both would
+        # stay there, and no poll would wait any more.
+        self._woken = True
 
     # -- receiving -----------------------------------------------------------------------
 

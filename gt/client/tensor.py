@@ -40,15 +40,17 @@ class Cell:
         self.version = 0
 
     def __del__(self) -> None:
+        """An interrupt may come at any call in here, and nowhere else. The tensor is freed without a call, as the last
+        step: what an interrupt ends can be done again (`gt.client.interrupts`)."""
         try:
             session = self.session
             words = session.words
             if not words and session.fragments.empty:
-                session.ahead.append(self.id)
+                session.ahead += (self.id,)
             elif len(words) < FEW:
-                session.append(-self.id)
+                words += (-self.id,)
             else:
-                session.dropped.append(self.id)
+                session.dropped += (self.id,)
         except AttributeError:  # never got as far as an id
             pass
 

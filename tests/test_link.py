@@ -1,0 +1,120 @@
+"""A client's connection under interrupts and between threads: no message in halves, no interrupt lost, no idle loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from gt.client import link
+from gt.client.link import ThreadedLink
+from gt.wire.unix import Inbox, UnixConnection
+
+
+def test_an_interrupt_does_not_cut_a_message_in_two(tmp_path: Any, stack: contextlib.ExitStack) -> None:
+    """Ctrl-C while a message waits for room in the socket: the other side reads whole messages all the same."""
+    listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+    listener.bind(str(tmp_path / "socket"))
+    listener.listen()
+    connection = UnixConnection(str(tmp_path / "socket"))
+    connection.wait(0)
+    other = stack.enter_context(listener.accept()[0])
+    client = ThreadedLink(connection, lambda frames: None)
+    main, received = threading.get_ident(), bytearray()
+
+    def read() -> None:
+        received.extend(other.recv(1))  # the first part of it is here, and the rest does not fit
+        signal.pthread_kill(main, signal.SIGINT)
+        while data := other.recv(1 << 20):
+            received.extend(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with pytest.raises(KeyboardInterrupt):
+        client.send([bytes(8 << 20)])
+    client.send([b"next"])
+    client.close()
+    reader.join()
+    assert [len(frame) for (frame,) in Inbox().cut(bytes(received))] == [8 << 20, 4]
+
+
+def test_an_interrupt_while_a_tensor_is_freed_is_not_lost(system: Any) -> None:
+    """Python drops what is raised in a destructor. The program hears of it all the same, and the tensor is freed."""
+    client = system.client(
+        """
+        from gt.client.fragments import Fragments
+        from gt.client.connect import session
+        x = gt.ones(1000)
+        say(x.sum().item())
+        empty = Fragments.empty
+
+        class Interrupted(property):
+            def __get__(self, fragments, kind):
+                Fragments.empty = empty
+                signal.raise_signal(signal.SIGINT)
+
+        Fragments.empty = Interrupted()
+        assert not session().words
+        try:
+            del x
+            for _ in range(1000): pass
+            say("nobody knows of it")
+        except KeyboardInterrupt:
+            say("interrupted")
+        say("bytes:", gt.debug.memory()["worker 0"]["all_clients"]["bytes"])
+        """
+    )
+    client.expect("1000.0")
+    client.expect("interrupted")
+    client.expect("bytes: 0")
+    assert client.end() == 0
+    assert "Exception ignored" not in client.output
+
+
+class Idle:
+    """A connection on which nothing comes."""
+
+    ended = refused = ""
+
+    def __init__(self) -> None:
+        self.poll = select.poll()
+
+    def also_wake_on(self, fd: int) -> None:
+        self.poll.register(fd, select.POLLIN)
+
+    def send(self, frames: list[Any]) -> None: ...
+
+    def wait(self, milliseconds: int) -> bool:
+        return bool(self.poll.poll(milliseconds))
+
+    def take(self) -> list[list[bytes]]:
+        return []
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("first", ["the holder", "the byte"])
+def test_a_wake_up_leaves_no_byte_behind(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds the turn may look before the waker's byte comes, or after it: later waits wait."""
+    connection = Idle()
+    client = ThreadedLink(connection, lambda frames: None)
+
+    def write(fd: int, data: bytes) -> None:
+        if first == "the holder":
+            client._once(0)
+        os.write(fd, data)
+        if first == "the byte":
+            client._once(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "os", type("os", (), {"write": staticmethod(write), "read": staticmethod(os.read)}))
+        client._wake()
+    client._once(0)
+    assert not connection.wait(0)
+    client.close()
