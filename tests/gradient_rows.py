@@ -48,8 +48,8 @@ a0 = gt.tensor(draw(0, (4, 1)), requires_grad=True)
 a1 = a0.mean(-1, keepdim=True)
 a1.retain_grad()
 a1.retain_grad()
-a1.view(2, 2).tanh_()
 a1.mul_(2)
+a1.view(2, 2).tanh_()
 (a1 * ramp(a1)).sum().backward()
 """,
     "a retained gradient is nobody else's": """

@@ -17,10 +17,16 @@ import torch
 #: draws a line of Python
 Draw = Callable[["Drawing"], str]
 
-#: what makes a new tensor, by its name; how often it is drawn follows from how many there are of its kind
+#: what makes a new tensor, by its name
 EXPRESSIONS: dict[str, Draw] = {}
 #: what writes into a tensor or reads one
 STATEMENTS: dict[str, Draw] = {}
+
+#: how often a kind is tried beside others, which are once each
+WEIGHTS = {
+    "transpose": 2, "reshape": 2, "view": 2, "binary": 3, "unary": 2, "matmul": 3, "part": 2, "norm": 2, "conv": 2,
+    "heads": 4, "packed_heads": 4, "mlp": 2, "write_tensor": 5, "write_at": 3, "write_number": 2,
+}  # fmt: skip
 
 #: no tensor of a program has more elements
 LARGEST = 600
@@ -246,6 +252,18 @@ def split_part(d: Drawing) -> str:
 
 
 @expression
+def parts_joined(d: Drawing) -> str:
+    t = d.of(x := d.pick(lambda t: t.ndim and t.numel()))
+    dim = d.dim(t)
+    forms = (
+        f"gt.cat({x}.chunk(2, {dim})[::-1], {dim})",
+        f"gt.stack([part * k for k, part in enumerate({x}.unbind({dim}))], {dim})",
+        f"sum(part.sum() * k for k, part in enumerate({x}.split(1, {dim})))",
+    )
+    return str(d.choice(forms))
+
+
+@expression
 def contiguous(d: Drawing) -> str:
     return f"{d.pick()}.{d.choice(('contiguous', 'clone', 'ravel'))}()"
 
@@ -291,11 +309,6 @@ def pair(d: Drawing) -> tuple[str, str]:
 def binary(d: Drawing) -> str:
     x, y = pair(d)
     return f"{x} {d.choice('++-***')} {y}"
-
-
-@expression
-def binary_again(d: Drawing) -> str:
-    return binary(d)
 
 
 @expression
@@ -480,11 +493,6 @@ def matmul(d: Drawing) -> str:
         return inner == t.shape[-1] and broadcastable(o.shape[:-2], t.shape[:-2])
 
     return f"{x} @ {d.like(x, fits)}"
-
-
-@expression
-def matmul_again(d: Drawing) -> str:
-    return matmul(d)
 
 
 @expression
@@ -752,7 +760,7 @@ def write_tensor(d: Drawing) -> str:
         "{}.sub_({}, alpha=2)",
         "{}.lerp_({}.expand(" + str(tuple(shape)) + "), 0.5)",
     ]
-    if into.endswith("]"):
+    if into.endswith("]") and "chunk" not in into:
         forms += ["{} = {}", "{} += {}", "{} *= {}"]
     return str(d.choice(forms)).format(into, y)
 
@@ -811,6 +819,28 @@ def hook(d: Drawing) -> str:
 @statement
 def backward_early(d: Drawing) -> str:
     return f"({d.pick(lambda t: t.requires_grad)} * 0.5).sum().backward(retain_graph=True)"
+
+
+def with_gradient(t: torch.Tensor) -> bool:
+    return t.is_leaf and t.grad is not None
+
+
+@expression
+def gradient_used(d: Drawing) -> str:
+    return f"{d.pick(with_gradient)}.grad{d.choice((' * 2', '.detach()', '', '.mT'))}"
+
+
+@statement
+def write_gradient(d: Drawing) -> str:
+    x = d.pick(with_gradient)
+    return f"{x}.grad{d.choice(('.mul_(0.5)', '.zero_()', ' = None', '[:1].add_(1)', ' = ' + x + '.grad * 2'))}"
+
+
+@statement
+def gradient_early(d: Drawing) -> str:
+    x = d.pick(lambda t: t.requires_grad)
+    y = d.pick(lambda t: t.requires_grad)
+    return f"reads += gt.autograd.grad(({x} * ramp({x})).sum(), [{y}], retain_graph=True, allow_unused=True)"
 
 
 @statement
