@@ -58,7 +58,7 @@ def test_the_same_bits_with_templates_and_without(seed: int, tmp_path: Any) -> N
     check(programs.generate(seed, REPEATED), problem)
 
 
-@seeds(25)
+@seeds(15)
 def test_compiled_functions(seed: int, tmp_path: Any, small_heap: None) -> None:
     """By numpy, where a function is recorded and run again; `test_workers_that_compile` makes code of it."""
     problem = functools.partial(programs.compiled_difference, setting=SETTINGS[1], folder=str(tmp_path))
