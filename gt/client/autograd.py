@@ -12,13 +12,12 @@ import heapq
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import ref
 
 from gt.client import config, placing, recording, sites
 from gt.client.emit import binary, current, detached, lay_out
 from gt.client.signal import pulling
 from gt.client.switches import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from gt.client.tape import Edge, Leaf, Node, mode
+from gt.client.tape import Edge, Leaf, Node, Retain, mode, retained
 from gt.client.tensor import Tensor
 from gt.errors import GradError
 from gt.ops import OPS
@@ -261,10 +260,11 @@ def _discard(hooks: list[Hook], hook: Hook) -> None:
 
 def register_hook(x: Tensor, hook: Hook) -> RemovableHandle:
     """Called with the gradient of x; what it returns, if anything, takes the gradient's place."""
+    current(x)
     if x._node is None:
         raise GradError("cannot register a hook on a tensor that doesn't require gradient")
     hooks = x._node.hooks.setdefault(x._index, [])
-    hooks.append(hook)
+    hooks.insert(len(hooks) - sum(isinstance(h, Retain) for h in hooks), hook)
     return RemovableHandle(hooks, hook)
 
 
@@ -273,6 +273,7 @@ def register_hook(x: Tensor, hook: Hook) -> RemovableHandle:
 
 def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
     """Let gradients go to this tensor, or no longer."""
+    current(x)
     if isinstance(x._node, Node):
         if not requires_grad:
             raise GradError("you can only change requires_grad flags of leaf variables; use x.detach()")
@@ -295,16 +296,11 @@ def as_leaf(x: Tensor) -> Tensor:
 
 def retain_grad(x: Tensor) -> None:
     """Keep the gradient of a tensor that is no leaf in its ``grad``."""
+    current(x)
     if x._node is None:
         raise GradError("can't retain_grad on Tensor that has requires_grad=False")
-    if isinstance(x._node, Node):
-        whose = ref(x)
-
-        def keep(g: Tensor) -> None:
-            if (tensor := whose()) is not None:
-                accumulate(tensor, g, mode.enabled)
-
-        register_hook(x, keep)
+    if isinstance(x._node, Node) and not retained(x):
+        x._node.hooks.setdefault(x._index, []).append(Retain(x))
 
 
 def tensor_backward(
@@ -319,6 +315,7 @@ def tensor_backward(
 
 
 def is_leaf(x: Tensor) -> bool:
+    current(x)
     return not isinstance(x._node, Node)
 
 

@@ -327,7 +327,7 @@ def current(x: Tensor) -> None:
     finally:
         tape.mode.enabled = recording
     if x._node is not None or made._node is not None:
-        x._node, x._index = made._node, made._index
+        tape.move_to(x, made._node, made._index)
     x._cell = made._cell
     view.version = view.base._cell.version
 

@@ -75,7 +75,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
         shape = rules.broadcast_shapes(*(x._type.shape for x in xs))
     except ShapeError as problem:
         raise refuse(ShapeError, str(problem), "broadcast_tensors", *xs) from None
-    return tuple(views.expand(x, shape) for x in xs)
+    return tuple(x if x._type.shape == shape else views.expand(x, shape) for x in xs)
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:

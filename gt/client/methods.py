@@ -29,6 +29,7 @@ from gt.client.arguments import Device, a_tensor, cast, device_of, dtype_of, ope
 from gt.client.emit import binary, call, call_into, call_many, current, detached, view_of
 from gt.client.foreign import of_torch
 from gt.client.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
+from gt.client.strides import VIEW
 from gt.client.tensor import Tensor
 from gt.errors import DTypeError, GradError
 from gt.missing import Missing, torch_names
@@ -238,6 +239,8 @@ def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
 def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Any:
     """An op by its name: what gradients are written in where no method of torch's would do."""
     op, given = OPS[name], tuple(attrs.items())
+    if op is VIEW:  # a rule does not know the strides of the gradient it is given
+        return views.reshape(x, attrs["shape"])
     if op.view:
         return view_of(x, op, given, rest)
     return call(op, (x, *rest), given)

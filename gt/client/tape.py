@@ -8,7 +8,8 @@ parameter that starts with an underscore is asked for its shape and dtype alone,
     vjp=(lambda g, y, _x: g * y,)                                     exp: the result, not the operand
     vjp=(lambda g, y1, _x, *, dim: …y1[1]…,)                          sort: of the results, number 1 alone
 
-A value that was kept and then changed in place is an error when it is needed, as in torch.
+Where the last operands are optional there is a rule for each, and as many count as there are operands. A value that was
+kept and then changed in place is an error when it is needed, as in torch.
 """
 
 from __future__ import annotations
@@ -137,14 +138,14 @@ class Node:
         g, y = (grads[0], results[0]) if single else (tuple(grads), tuple(results))
         vjp, attrs = self.op.vjp, dict(self.attrs)
         if isinstance(vjp, tuple):
-            pulled: Any = vjp
+            pulled: Any = vjp[: len(operands)]
         else:
             assert vjp is not None
             pulled = vjp(tuple([edge is not None for edge in self.edges]), g, y, *operands, **attrs)
         made: list[Tensor | None] = []
         for edge, d, x in zip(self.edges, pulled, operands, strict=True):
             if edge is not None and d is not None:
-                if pulled is vjp:  # an operand with an edge has a rule: see `record`
+                if isinstance(vjp, tuple):  # an operand with an edge has a rule: see `record`
                     d = d(g, y, *operands, **attrs)
                 if d is not None:
                     d = fitted(d, x._type if isinstance(x, Tensor) else x)
@@ -169,6 +170,34 @@ def fitted(g: Tensor, type: TensorType) -> Tensor:
         added = [*range(extra), *stretched]
         g = g.sum(added, keepdim=True).reshape(shape) if stretched else g.sum(added)
     return g if g._type.dtype is type.dtype else g.to(type.dtype)
+
+
+class Retain:
+    """The hook of `Tensor.retain_grad`. It is called after all others, and goes with its tensor from node to node."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = ref(tensor)
+
+    def __call__(self, g: Tensor) -> None:
+        if (tensor := self.tensor()) is not None:  # never in place: the gradient is others' too
+            tensor.grad = g.clone() if tensor._grad is None else tensor._grad + g
+
+
+def retained(x: Tensor) -> list[Retain]:
+    if x._node is None or not x._node.hooks:
+        return []
+    return [h for h in x._node.hooks.get(x._index, ()) if isinstance(h, Retain) and h.tensor() is x]
+
+
+def move_to(x: Tensor, node: Node | None, index: int) -> None:
+    """The tensor comes from this node from now on."""
+    for hook in retained(x):
+        x._node.hooks[x._index].remove(hook)  # type: ignore[union-attr]
+        if node is not None:
+            node.hooks.setdefault(index, []).append(hook)
+    x._node, x._index = node, index
 
 
 # -- recording ---------------------------------------------------------------------------
@@ -223,7 +252,7 @@ def edge_of(x: Any) -> Edge | None:
 def _kept(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[int], frozenset[int]]:
     """Which of ``count`` results are needed, and which operands, if gradients go to these operands."""
     if isinstance(op.vjp, tuple):
-        rules = [_parameters(rule) for rule, needed in zip(op.vjp, needs, strict=True) if needed]
+        rules = [_parameters(rule) for rule, needed in zip(op.vjp, needs, strict=False) if needed]
     else:
         rules = [_parameters(op.vjp)[1:]]
     results: set[int] = set()
@@ -258,7 +287,7 @@ def keeps_target(op: Op, operands: tuple[Any, ...]) -> bool:
     if op.vjp is None:
         return False
     rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
-    needs = tuple(r is not None and edge_of(x) is not None for x, r in zip(operands, rules, strict=True))
+    needs = tuple(r is not None and edge_of(x) is not None for x, r in zip(operands, rules, strict=False))
     return any(needs) and 0 in _kept(op, needs)[1]
 
 
@@ -270,4 +299,4 @@ def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...], target: Tensor)
         for kept in after._node.saved[0]:
             if isinstance(kept, Saved):
                 kept.version += 1  # kept as it is after the writing; an operand on the same cell is lost
-    target._node, target._index = after._node, 0
+    move_to(target, after._node, 0)

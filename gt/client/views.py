@@ -94,10 +94,10 @@ def _way(x: Tensor, shape: Shape) -> Shape | None:
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
-    """A view where there is one, and a copy where not."""
+    """A view where there is one, also of the same shape, and a copy where not."""
     new = complete("reshape", input, sizes if shape is None else (shape,))
     if new == input._type.shape:
-        return input
+        return _seen_as(input, new)
     attrs = (("shape", new),)
     if prod(new) != input._type.numel or _way(input, new) is None:
         return call(RESHAPE, (input,), attrs)
@@ -117,6 +117,8 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if first > last:
         text = "start_dim comes after end_dim"
         raise refuse(ShapeError, text, "flatten", input, start_dim=start_dim, end_dim=end_dim)
+    if first == last:
+        return input
     return reshape(input, (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]))
 
 

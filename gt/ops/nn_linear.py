@@ -46,22 +46,25 @@ def _linear_torch(torch: Any, x: Any, weight: Any, *bias: Any) -> Any:
     return torch.nn.functional.linear(x, weight, *bias)
 
 
-def _linear_vjp(needs: Any, g: Any, _y: Any, x: Any, weight: Any, *_bias: Any) -> list[Any]:
-    if weight.ndim == 1:
-        grads = [g.unsqueeze(-1) * weight, (g.unsqueeze(-1) * x) if needs[1] else None]
-    else:
-        grads = [g @ weight if needs[0] else None, g._op("linear_weight", x) if needs[1] else None]
-    if _bias and needs[2]:
-        rows = tuple(range(g.ndim - 1))
-        grads.append(g._op("sum", dim=rows, keepdim=False, dtype=None) if rows and _bias[0].ndim else g)
-    return [*grads, *[None] * (len(needs) - len(grads))]
+def _for_input(g: Any, _y: Any, _x: Any, weight: Any, *_bias: Any) -> Any:
+    return g.unsqueeze(-1) * weight if weight.ndim == 1 else g @ weight
+
+
+def _for_weight(g: Any, _y: Any, x: Any, _weight: Any, *_bias: Any) -> Any:
+    return g.unsqueeze(-1) * x if _weight.ndim == 1 else g._op("linear_weight", x)
+
+
+def _for_bias(g: Any, _y: Any, _x: Any, _weight: Any, _bias: Any) -> Any:
+    if _weight.ndim == 1 or g.ndim == 1 or not _bias.ndim:
+        return g
+    return g._op("sum", dim=tuple(range(g.ndim - 1)), keepdim=False, dtype=None)
 
 
 op(
     "linear",
     infer=_mapped,
     split=mapping,
-    vjp=_linear_vjp,
+    vjp=(_for_input, _for_weight, _for_bias),
     flops=lambda x, weight, *bias: 2 * x.numel * prod(weight.shape[:-1]),
     torch=_linear_torch,
     kernel=_linear_numpy,
