@@ -28,6 +28,7 @@ from gt.wire.messages import FIRST_OWN, FORGET, MAX_FRAGMENT, Fragment
 
 #: More microseconds than any fragment takes, and few enough to count single ones; courses kept of a fragment.
 ENDLESS, COURSES = 1e12, 8
+LAST_BASE = FIRST_OWN - MAX_FRAGMENT
 #: where an id comes from: the k-th input; its copy in a layout; the k-th the dispatcher makes
 Source = tuple[int, Layout | None] | int
 
@@ -126,7 +127,7 @@ def find(client: Client, known: Known, stream: list[Any], i: int) -> Course | No
     at = i + RUN_HEAD
     tensors = client.tensors
     inputs, base = stream[at : at + form.inputs], stream[i + 3]
-    if type(base) is not int or not 0 < base <= FIRST_OWN - MAX_FRAGMENT or stream[i + 2] != 0 or stream[i + 4] != 0:
+    if type(base) is not int or not 0 < base <= LAST_BASE or stream[i + 2] != 0 or stream[i + 4] != 0:
         raise ValueError("a fragment that is run from where no client may")
     if inputs and max(inputs) >= base and any(base <= id < base + form.made for id in inputs):
         raise Violation("a fragment that is given what it makes")
