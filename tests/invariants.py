@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gt.dispatcher.layouts import Held, Layout, Lost
+from gt.dispatcher.layouts import Layout, Lost, Place
 from gt.dispatcher.state import Client, Worker
 from gt.testing import Cluster
 from gt.wire.messages import FIRST_LOCAL, WINDOW, Submit
@@ -47,7 +47,7 @@ def _client(client: Client, workers: dict[int, Worker]) -> None:
     for id, where in client.tensors.items():
         assert isinstance(where, Lost) or set(workers) >= {w for layout in layouts(where) for w in layout.workers}
         copies = client.copies.get(id, {})
-        assert tuple(copies) == (where.copies if isinstance(where, Held) else ())
+        assert tuple(copies) == (where.copies if isinstance(where, Place) else ())
     assert set(client.copies) <= set(client.tensors)
     assert set(client.made) <= set(client.tensors)
     assert client.loose <= set(client.tensors)
@@ -56,8 +56,8 @@ def _client(client: Client, workers: dict[int, Worker]) -> None:
     assert client.parts_ahead == sum(in_frames for _, _, in_frames in client.parts)
 
 
-def layouts(where: Layout | Held | Lost) -> tuple[Layout, ...]:
-    return () if isinstance(where, Lost) else where.layouts if isinstance(where, Held) else (where,)
+def layouts(where: Place | Lost) -> tuple[Layout, ...]:
+    return () if isinstance(where, Lost) else where.layouts
 
 
 def held_by(client: Client, worker: int) -> set[int]:

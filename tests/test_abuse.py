@@ -170,7 +170,7 @@ STREAMS: dict[str, tuple[list[Any], bool]] = {
     "an operand that is a whole float": ([ADD, 0, 3, 1.0, 2.0, FETCH, 5, 3], False),
     "true for one": ([ADD, 0, 3, True, 1, True, 6, 3], False),
     "a result called by a fraction": ([ADD, 0, 3.5, 1, 1, FETCH, 5, 3.5, -3.5], False),
-    "a result called by bytes": ([ADD, 0, b"three", 1, 1, FETCH, 5, b"three"], False),
+    "a result called by bytes": ([ADD, 0, b"three", 1, 1, FETCH, 5, b"three"], True),
     "a result called nan": ([ADD, 0, float("nan"), 1, 1], False),
     "a negative result": ([ADD, 0, -3, 1, 1, FETCH, 5, -3], False),
     "a result over an operand": ([ADD, 0, 1, 1, 1, FETCH, 5, 1, -1], False),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.dispatcher.forward import NONSENSE, Violation
+from gt.dispatcher.forward import NONSENSE
 from gt.dispatcher.layouts import Layout, Lost
 from gt.dispatcher.replay import Known
-from gt.dispatcher.state import Client, Coded
+from gt.dispatcher.state import Client, Coded, Violation
 from gt.wire.codec import encode, signature_of
 from gt.wire.messages import (
     FIRST_LOCAL,
@@ -48,7 +48,8 @@ def _define(client: Client, m: Submit) -> int:
     """The bytes all the definitions take up in the message."""
     nbytes = 0
     for definition in m.definitions:
-        if definition.code in client.codes or definition.code >= FIRST_LOCAL:
+        if definition.code in client.codes or not client.first_code <= definition.code < FIRST_LOCAL:
+            # also after it was forgotten: a worker may still have words to run that mean the first definition
             raise Violation(f"code {definition.code} is defined twice")
         coded = client.codes[definition.code] = Coded(definition, signature_of(definition))
         nbytes += coded.nbytes
@@ -60,8 +61,9 @@ def _define(client: Client, m: Submit) -> int:
 def _learn(client: Client, m: Submit) -> int:
     """The bytes all the fragments take up in the message."""
     for fragment in m.fragments:
-        if fragment.number in client.fragments or not 0 < fragment.number < FIRST_LOCAL or fragment.own:
+        if not client.last_fragment < fragment.number < FIRST_LOCAL or fragment.own:
             raise Violation(f"fragment {fragment.number} is none of a client's, or told twice")
+        client.last_fragment = fragment.number
         if len(fragment.words) > MAX_FRAGMENT or max(fragment.inputs, fragment.made) > MAX_FRAGMENT:
             raise Violation(f"a fragment of {len(fragment.words)} words")
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.dispatcher.layouts import Held, Layout, Where
+from gt.dispatcher.layouts import Layout, Lost, Where, placed
 from gt.dispatcher.moves import route
 from gt.dispatcher.segments import Forwarded
 from gt.dispatcher.state import Client
@@ -12,13 +12,16 @@ from gt.types import TensorType
 from gt.wire.messages import LEAVE
 
 
-def overwritten(client: Client, id: int, before: Where, after: Layout, done: Forwarded) -> None:
+def overwritten(client: Client, id: int, before: Layout | None, after: Layout, done: Forwarded) -> None:
     """A tensor gets a new value: its copies are out of date, and where it lay it lies no more."""
+    free_copies(client, id, done)
+    if before is not None:
+        leave(id, before, after, done)
+
+
+def free_copies(client: Client, id: int, done: Forwarded) -> None:
     for target, copy in client.copies.pop(id, {}).items():
         done.segment(target.workers).words.append(-copy)
-    layout = before.home if isinstance(before, Held) else before
-    if isinstance(layout, Layout):
-        leave(id, layout, after, done)
 
 
 def leave(id: int, before: Layout, after: Layout, done: Forwarded) -> None:
@@ -46,36 +49,31 @@ def bring(
     What is needed in several layouts at once (not ``alone``) stays what it is meanwhile. Terms are of no more use to
     anybody once they are combined: they are replaced.
     """
-    copies = client.copies.get(id, {})
-    if target in copies:
-        return copies[target]
-    place = client.tensors[id]
-    home = place.home if isinstance(place, Held) else place
+    place: Any = client.tensors[id]
+    home = place.home
+    copies = client.copies.get(id)
+    if copies is not None:
+        if not place.copies:  # they are of a tensor that had this id before, perhaps of another type
+            free_copies(client, id, done)
+        elif target in copies:
+            return copies[target]
     if source.terms and source is home and alone:
         relay(client, id, site, source, target, t, done)
         return id
-    made = move(client, id if source is home else copies[source], site, source, target, t, done, 0)
+    made = move(client, id if source is home else client.copies[id][source], site, source, target, t, done, 0)
     if id in client.loose or not alone:
         temporary.append((made, target))
         return made
     client.copies.setdefault(id, {})[target] = made
-    client.tensors[id] = _hold(client, home, client.copies[id])
+    client.tensors[id] = placed(t, home, (*place.copies, target))
     return made
-
-
-def _hold(client: Client, home: Any, copies: dict[Layout, int]) -> Where:
-    layouts = (home, *copies)
-    found = client.held.get(layouts)
-    if found is None:
-        found = client.held[layouts] = Held(home, layouts[1:])
-    return found
 
 
 def relay(client: Client, id: int, site: Any, source: Layout, target: Layout, t: TensorType, done: Forwarded) -> None:
     """Move a tensor for good: what it was is of no use to anybody."""
     move(client, id, site, source, target, t, done, id)
     overwritten(client, id, source, target, done)
-    client.tensors[id] = target
+    client.tensors[id] = placed(t, target)
 
 
 def move(
@@ -97,10 +95,10 @@ def move(
     return now
 
 
-def free(client: Client, id: int, where: Held, done: Forwarded) -> None:
-    done.segment(where.home.workers).words.append(-id)
-    for target, copy in client.copies.pop(id).items():
-        done.segment(target.workers).words.append(-copy)
+def free(client: Client, id: int, where: Where, done: Forwarded) -> None:
+    if not isinstance(where, Lost):
+        done.segment(where.workers).words.append(-id)
+    free_copies(client, id, done)
     forget_made(client, id)
 
 

@@ -28,13 +28,13 @@ from msgspec.structs import replace
 from gt.dispatcher import admission
 from gt.dispatcher.actions import Action, Close, Send
 from gt.dispatcher.book import Book
-from gt.dispatcher.forward import Violation, forward
+from gt.dispatcher.forward import forward
 from gt.dispatcher.layouts import Layout, Mesh
 from gt.dispatcher.loss import NO_WORKERS, strand
 from gt.dispatcher.plan import Ground
 from gt.dispatcher.questions import Asking
 from gt.dispatcher.signals import Signals
-from gt.dispatcher.state import Client, Peer, Worker
+from gt.dispatcher.state import Client, Peer, Violation, Worker
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.messages import (
@@ -259,7 +259,7 @@ class Dispatcher(Asking):
         if isinstance(submit, Configure):
             client.queue.popleft()
             client.config = Signals(submit.signals, submit.auto)
-            client.replan()
+            client.forget_plans()
             return
         ground = Ground(home.layout, list(self.workers))
         forwarded = forward(client, ground, submit.stream, position, TURN / client.pace)

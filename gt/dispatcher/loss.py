@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gt.dispatcher.forward import NONSENSE, Violation, request_of
-from gt.dispatcher.layouts import Held, Layout, Lost
-from gt.dispatcher.state import Client, Worker
+from gt.dispatcher.forward import NONSENSE, request_of
+from gt.dispatcher.layouts import Layout, Lost, Place
+from gt.dispatcher.state import Client, Violation, Worker
 from gt.wire.messages import FETCH, FORGET, RESET, RUN, Configure, Message, NoValue, PartTaken
 
 NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
@@ -58,7 +58,7 @@ def _lose_tensors(client: Client, worker: Worker, lost: Lost) -> dict[int, list[
     for id, where in client.tensors.items():
         if isinstance(where, Lost):
             continue
-        home = where.home if isinstance(where, Held) else where
+        home = where.home
         copies = client.copies.get(id, {})
         gone = home if worker.id in home.mesh.places else None
         for layout in [c for c in copies if gone is not None or worker.id in c.mesh.places]:
@@ -68,14 +68,10 @@ def _lose_tensors(client: Client, worker: Worker, lost: Lost) -> dict[int, list[
             client.tensors[id] = lost
             client.made.pop(id, None)
             client.loose.discard(id)
-        elif isinstance(where, Held):
-            client.tensors[id] = Held(home, tuple(copies)) if copies else home
+        elif where.copies:
+            client.tensors[id] = Place(where.type, home, tuple(copies))
         if not copies:
             client.copies.pop(id, None)
-    client.held.clear()
-    for id, where in client.tensors.items():
-        if isinstance(where, Held):
-            client.tensors[id] = client.held.setdefault(where.layouts, where)
     return orphans
 
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from gt.dispatcher.apart import Part, parts
 from gt.dispatcher.book import Misfit
-from gt.dispatcher.layouts import Held, Layout, Lost, Mesh
+from gt.dispatcher.layouts import Layout, Lost, Mesh, Place
 from gt.dispatcher.moves import cost, route
 from gt.dispatcher.planner import Choice, choose, everywhere
 from gt.dispatcher.segments import Forwarded
 from gt.dispatcher.signals import Rule
-from gt.dispatcher.state import FLOOR, Client, Coded
+from gt.dispatcher.state import FLOOR, Client, Coded, Violation
 from gt.ops import Signature
 from gt.ops.gathered import GATHERED
 from gt.types import Scalar, TensorType
@@ -37,6 +37,14 @@ class Ground:
     workers: Sequence[int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Passed:
+    """An instruction that is passed on as it is: with several results, or in place, or made of what was sent."""
+
+    workers: tuple[int, ...]
+    outs: tuple[Place, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Plan:
     """An instruction that is not just passed on."""
@@ -47,7 +55,7 @@ class Plan:
     #: below word ``targets`` they are written in place, and move for good
     moves: tuple[tuple[int, Layout, Layout, TensorType], ...]
     targets: int
-    outs: tuple[Layout, ...]
+    outs: tuple[Place, ...]
     #: (which result, the layout it goes on to, its type)
     after: tuple[tuple[int, Layout, TensorType], ...]
     #: estimated microseconds on each worker
@@ -64,27 +72,39 @@ class Plan:
     #: where numbers are that a sum passes by: they must be finite and not zero, or else the sum is made first
     numbers: tuple[int, ...] = ()
     otherwise: Plan | None = None
-    #: nothing moves, and there is one fresh result: the code, its layout, and what is remembered of it
-    simple: tuple[int, Layout, tuple[Plan, int]] | None = None
+    #: nothing moves, and there is one fresh result: the code, its place, and what is remembered of it
+    simple: tuple[int, Place, tuple[Plan, int]] | None = None
 
 
 def plan(
     client: Client, ground: Ground, coded: Coded, places: tuple[Any, ...], done: Forwarded
-) -> Layout | Lost | Plan:
-    """The plan for operands at these places; the workers concerned are told what they need for it."""
+) -> Place | Passed | Lost | Plan:
+    """The plan for operands at these places; the workers concerned are told what they need for it.
+
+    Raises Violation for operands of other types than the code was defined for. Nobody checks that again: plans are
+    found by places, and a place has one type.
+    """
     for place in places:
         if isinstance(place, Lost):
             return place
+    _check(coded.signature, places)
     rule = client.config.rule(coded.definition.signal, ground.workers) if client.config else None
     if isinstance(rule, Lost):
         return rule
-    held = [place.layouts if isinstance(place, Held) else (place,) for place in places]
+    held = [place.layouts for place in places]
     if (rule is None or rule.spec.auto) and (apart := parts(coded.signature, held)):
         return _taken_apart(client, coded, apart, held, done)
     mesh = _mesh(coded.signature, rule, held, ground)
     if len(mesh.workers) == 1:
         return _passed_on(client, coded, rule, held, Layout(mesh), done)
     return _written_anew(client, coded, rule, held, mesh, done)
+
+
+def _check(signature: Signature, places: tuple[Place, ...]) -> None:
+    given = iter(places)
+    for number, declared in enumerate(signature.ins):
+        if isinstance(declared, TensorType) and (found := next(given).type) is not declared:
+            raise Violation(f"{str(signature)[:400]} was given a {found} as operand {number}")
 
 
 def _mesh(signature: Signature, rule: Rule | None, held: list[tuple[Layout, ...]], ground: Ground) -> Mesh:
@@ -115,7 +135,7 @@ def _taken_apart(
 
 def _passed_on(
     client: Client, coded: Coded, rule: Rule | None, held: list[tuple[Layout, ...]], where: Layout, done: Forwarded
-) -> Layout | Plan:
+) -> Place | Passed | Plan:
     """All on one worker: the client's own code will do. If its operands are themselves there, so will its words."""
     told = client.told.setdefault(where.worker, set())
     if coded.definition.code not in told:
@@ -124,7 +144,9 @@ def _passed_on(
     signature = coded.signature
     after = _after(signature, rule, (where,) * len(signature.outs))
     if not after and all(layouts[0] is where for layouts in held) and (rule is None or rule.keep):
-        return where
+        outs = tuple(Place(t, where) for t in signature.outs)
+        simple = len(outs) == 1 and not coded.into and not coded.blobs
+        return outs[0] if simple else Passed(where.workers, outs)
     choice = Choice((where,) * len(held), (where,) * len(signature.outs), 0.0)
     return _made(coded, choice, held, coded.definition.code, after, rule)
 
@@ -212,9 +234,10 @@ def _made(
     moved = sum(cost(t, source, wanted) for _, source, wanted, t in moves)
     cost_each = FLOOR + (coded.cost - FLOOR) / _cut_by(choice)
     blobs = bool(coded.blobs)
-    made = Plan(workers, code, tuple(moves), targets, choice.outs, after, cost_each, blobs, loose, signature, moved)
-    if len(choice.outs) == 1 and not (moves or targets or after or blobs or loose or choice.outs[0].single):
-        made.simple = code, choice.outs[0], (made, 0)
+    outs = tuple(Place(t, layout) for t, layout in zip(signature.outs, choice.outs, strict=True))
+    made = Plan(workers, code, tuple(moves), targets, outs, after, cost_each, blobs, loose, signature, moved)
+    if len(outs) == 1 and not (moves or targets or after or blobs or loose or outs[0].home.single):
+        made.simple = code, outs[0], (made, 0)
     return made
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gt.dispatcher.forward import Violation
 from gt.dispatcher.giving import Giving
 from gt.dispatcher.segments import Segment
-from gt.dispatcher.state import Client, Worker
+from gt.dispatcher.state import Client, Violation, Worker
 from gt.dispatcher.story import locate
 from gt.wire.messages import TRACE, Answer, Ask, Blocks, Locate, NoValue, Query, Report, Trace, WorkerStats
 

@@ -1,9 +1,9 @@
 """Fragments in the dispatcher: what was planned once is planned for every repetition.
 
-What becomes of a fragment depends on where its inputs lie and on nothing else, so that is the key of its *course*. The
-first time its words are written out and forwarded as any others, while it is watched what the workers get and where
-everything lies afterwards. From then on a repetition costs a look at the inputs, a short instruction for each set of
-workers, and a note of what lies where.
+What becomes of a fragment depends on what its inputs are and where they lie, and on nothing else, so their places are
+the key of its *course*. The first time its words are written out and forwarded as any others, while it is watched what
+the workers get and where everything lies afterwards. From then on a repetition costs a look at the inputs, a short
+instruction for each set of workers, and a note of what lies where.
 
     all of it on one worker     the client's own words are passed on as they are
     on several                  each run of words is a fragment of its own for its workers, with the moves in it
@@ -18,19 +18,17 @@ from math import inf
 from typing import Any
 
 from gt.dispatcher.buckets import gathered
-from gt.dispatcher.layouts import Held, Layout, Lost, Where
+from gt.dispatcher.layouts import Layout, Lost, Place, Where
 from gt.dispatcher.plan import Ground
 from gt.dispatcher.segments import Forwarded, Segment, Workers
-from gt.dispatcher.state import Client
+from gt.dispatcher.state import Client, Violation
 from gt.types import BYTES
 from gt.wire.fragments import RUN_HEAD, Form, NoFragment, canonical, run_words, sort
 from gt.wire.messages import FIRST_OWN, FORGET, MAX_FRAGMENT, Fragment
 
-#: More microseconds than any fragment takes, and few enough to count single ones.
-ENDLESS = 1e12
-#: Ways a fragment's inputs may lie that are remembered.
-COURSES = 8
-
+#: More microseconds than any fragment takes, and few enough to count single ones; courses kept of a fragment.
+ENDLESS, COURSES = 1e12, 8
+LAST_BASE = FIRST_OWN - MAX_FRAGMENT
 #: where an id comes from: the k-th input; its copy in a layout; the k-th the dispatcher makes
 Source = tuple[int, Layout | None] | int
 
@@ -80,9 +78,9 @@ class Course:
     #: everything is there, and the client's own words will do
     passed: Layout | None
     cost: float
-    #: inputs that are no more; what was made and lives on (if all is at one place: without more to say of it)
+    #: inputs that are no more; what was made and lives on, if all is on one worker and there is no more to say of it
     freed: tuple[int, ...]
-    live: tuple[int, ...]
+    live: tuple[tuple[int, Where], ...]
     runs: tuple[Run, ...] = ()
     own: int = 0
     #: inputs that lie otherwise than before, and what was made, with what is known of them
@@ -91,7 +89,7 @@ class Course:
     #: which numbers were finite and not zero, if that was asked
     numbers: tuple[bool, ...] | None = None
     #: where what comes in parts must be
-    arrived: Where | None = None
+    arrived: Layout | Lost | None = None
 
 
 class Known:
@@ -129,11 +127,16 @@ def find(client: Client, known: Known, stream: list[Any], i: int) -> Course | No
     at = i + RUN_HEAD
     tensors = client.tensors
     inputs, base = stream[at : at + form.inputs], stream[i + 3]
-    if type(base) is not int or not 0 < base <= FIRST_OWN - MAX_FRAGMENT or stream[i + 2] != 0 or stream[i + 4] != 0:
+    if type(base) is not int or not 0 < base <= LAST_BASE or stream[i + 2] != 0 or stream[i + 4] != 0:
         raise ValueError("a fragment that is run from where no client may")
-    course = known.courses.get(_key(client, inputs, [tensors[id] for id in inputs]))
+    if inputs and max(inputs) >= base and any(base <= id < base + form.made for id in inputs):
+        raise Violation("a fragment that is given what it makes")
+    key = tuple([tensors[id] for id in inputs])
+    course = known.courses.get(_key(client, inputs, key) if client.loose else key)
     if course is None:
         return None
+    if course.passed is None:
+        _check_distinct(inputs)
     at += form.inputs
     if course.numbers is not None and _classes(stream[at : at + form.numbers]) != course.numbers:
         return None
@@ -144,9 +147,14 @@ def find(client: Client, known: Known, stream: list[Any], i: int) -> Course | No
     return course
 
 
-def _key(client: Client, inputs: list[int], places: list[Where]) -> tuple[Any, ...]:
+def _check_distinct(inputs: list[int]) -> None:
+    if len(set(inputs)) < len(inputs):  # a course says what becomes of each of them
+        raise Violation("a fragment that is given the same tensor twice")
+
+
+def _key(client: Client, inputs: list[int], places: tuple[Where, ...]) -> tuple[Any, ...]:
     """Where they lie; and of which no copies are kept, if there are such."""
-    return (*places, *[id in client.loose for id in inputs]) if client.loose else tuple(places)
+    return (*places, *[id in client.loose for id in inputs]) if client.loose else places
 
 
 def passed_on(client: Client, known: Known, course: Course, stream: list[Any], i: int) -> None:
@@ -155,9 +163,10 @@ def passed_on(client: Client, known: Known, course: Course, stream: list[Any], i
     at = i + RUN_HEAD
     for k in course.freed:
         del tensors[stream[at + k]]
-    for k in course.live:
-        tensors[base + k] = course.passed  # type: ignore[assignment]
-    _arrived(client, known, stream[at + known.form.inputs : i + known.form.width])
+    for k, place in course.live:
+        tensors[base + k] = place
+    if known.blobs:
+        _arrived(client, known, stream[at + known.form.inputs : i + known.form.width])
 
 
 def _arrived(client: Client, known: Known, numbers: list[Any]) -> None:
@@ -170,7 +179,8 @@ def _arrived(client: Client, known: Known, numbers: list[Any]) -> None:
 def repeat(client: Client, known: Known, course: Course, stream: list[Any], i: int, done: Forwarded) -> None:
     """On several workers: their own fragments, and what lies where after them."""
     base, _, inputs, numbers = known.form.run(stream, i)
-    _arrived(client, known, numbers[len(known.form.constant) :])
+    if known.blobs:
+        _arrived(client, known, numbers[len(known.form.constant) :])
     first = client.book.ids(course.own)
 
     def id_of(source: Source) -> int:
@@ -181,7 +191,9 @@ def repeat(client: Client, known: Known, course: Course, stream: list[Any], i: i
 
     for run in course.runs:
         segment = done.segment(run.workers)
-        given, taken = map(id_of, run.inputs), [numbers[k] for k in run.numbers]
+        taken = [numbers[k] for k in run.numbers]
+        # most are inputs themselves, which takes no call
+        given = [inputs[s[0]] if type(s) is tuple and s[1] is None else id_of(s) for s in run.inputs]
         segment.words += run_words(run.form.fragment.number, 0, base, first, given, taken)
         segment.cost += run.cost
     states = [(inputs[k], state) for k, state in course.changed] + [(base + k, state) for k, state in course.states]
@@ -225,6 +237,7 @@ def learn(
 ) -> float:
     """Forward it written out; remember what became of it. Gives what it costs."""
     base, _, inputs, numbers = known.form.run(stream, i)
+    _check_distinct(inputs)
     words = known.form.expand(known.form.names(base, 0, inputs), [Hole(k, n) for k, n in enumerate(numbers)])
     watch = _Watch(client, known, base, inputs, numbers)
     made = Forwarded()
@@ -303,9 +316,9 @@ class _Watch:
 
     def __init__(self, client: Client, known: Known, base: int, inputs: list[int], numbers: list[Any]) -> None:
         self.client, self.known, self.base, self.inputs = client, known, base, inputs
-        self.places = [client.tensors[id] for id in inputs]
+        self.places = tuple(client.tensors[id] for id in inputs)
         self.key = _key(client, inputs, self.places)
-        self.copies = [dict(client.copies.get(id, {})) for id in inputs]
+        self.copies = [self._copies(id) for id in inputs]
         given = numbers[len(known.form.constant) :]
         sent = [given[blob] for blob in known.blobs if type(given[blob]) is int]
         #: where what was sent in parts is; one place, or it is odd
@@ -314,6 +327,10 @@ class _Watch:
         self._sources: dict[int, Source] = {id: (k, None) for k, id in enumerate(inputs)}
         for k, copies in enumerate(self.copies):
             self._sources.update({id: (k, layout) for layout, id in copies.items()})
+
+    def _copies(self, id: int) -> dict[Layout, int]:
+        place: Any = self.client.tensors[id]  # not the copies of a tensor that had this id before
+        return dict(self.client.copies[id]) if type(place) is Place and place.copies else {}
 
     def id_of(self, source: Source) -> int:
         if isinstance(source, int):
@@ -336,10 +353,10 @@ class _Watch:
         live = tuple(k for k in range(form.made) if self.base + k in tensors)
         cost = sum(segment.cost for segment in made.segments)
         only = made.segments[0]
-        if len(made.segments) == 1 and len(only.workers) == 1 and only.words == words:
-            where = {tensors[self.base + k] for k in live} | set(self.places)
-            if len(where) == 1 and isinstance(passed := where.pop(), Layout):
-                return Course(passed, cost, freed, live, arrived=arrived or passed)
+        alone = len(made.segments) == 1 and len(only.workers) == 1 and only.words == words
+        if alone and (passed := self._passed(live, freed)) is not None:
+            places = tuple((k, tensors[self.base + k]) for k in live)
+            return Course(passed, cost, freed, places, arrived=arrived or passed)
         try:
             runs = tuple(map(self._run, made.segments))
             changed = tuple((k, self._state(self.inputs[k])) for k in range(form.inputs) if self._changed(k, freed))
@@ -351,6 +368,13 @@ class _Watch:
         own = client.book.next_id + 1 - self.own
         asked = _classes(numbers[len(form.constant) :]) if made.asked else None
         return Course(None, cost, freed, (), runs, own, changed, states, asked, arrived)
+
+    def _passed(self, live: tuple[int, ...], freed: tuple[int, ...]) -> Layout | None:
+        """The one layout of everything there was and is, if nothing has copies and the inputs are what they were."""
+        places = (*self.places, *[self.client.tensors[self.base + k] for k in live])
+        found = {place.home if isinstance(place, Place) and not place.copies else None for place in places}
+        changed = any(self._changed(k, freed) for k in range(len(self.inputs)))
+        return found.pop() if len(found) == 1 and not changed else None
 
     def _run(self, segment: Segment) -> Run:
         client = self.client
@@ -368,11 +392,9 @@ class _Watch:
         if k in freed:
             return False
         # what is written in place has another plan to be told of: see `gt.dispatcher.story`
-        return client.tensors[id] is not self.places[k] or client.copies.get(id, {}) != self.copies[k]
+        return client.tensors[id] is not self.places[k] or self._copies(id) != self.copies[k]
 
     def _state(self, id: int) -> State:
         client = self.client
-        copies = tuple((layout, self._source(copy)) for layout, copy in client.copies.get(id, {}).items())
-        place = client.tensors[id]
-        assert not isinstance(place, Held) or copies
-        return State(place, copies, client.made.get(id), id in client.loose)
+        copies = tuple((layout, self._source(copy)) for layout, copy in self._copies(id).items())
+        return State(client.tensors[id], copies, client.made.get(id), id in client.loose)

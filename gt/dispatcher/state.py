@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.dispatcher.book import Book
-from gt.dispatcher.layouts import Held, Layout, Where
+from gt.dispatcher.layouts import Layout, Lost, Where
 from gt.dispatcher.signals import Signals
 from gt.ops import Signature
 from gt.types import BYTES, TensorType
@@ -17,6 +17,11 @@ from gt.wire.messages import Ask, Definition, Locate, Submit, Trace, WorkerInfo
 
 Peer = bytes
 
+
+class Violation(Exception):
+    """A peer broke the protocol; it loses its connection."""
+
+
 #: Microseconds any call takes.
 FLOOR = 4.0
 
@@ -24,7 +29,7 @@ FLOOR = 4.0
 class Coded:
     """A client's signature as the forwarding loop needs it."""
 
-    __slots__ = ("blobs", "cost", "definition", "nbytes", "offsets", "plain", "signature", "start", "width")
+    __slots__ = ("blobs", "cost", "definition", "into", "nbytes", "offsets", "plain", "signature", "start", "width")
 
     def __init__(self, definition: Definition, signature: Signature) -> None:
         self.definition, self.signature = definition, signature
@@ -33,7 +38,7 @@ class Coded:
         #: where the operands are that may be the number of a transfer
         self.blobs = tuple(signature.start + i for i, t in enumerate(signature.ins) if t is BYTES)
         self.plain, self.width, self.start = signature.plain, signature.width, signature.start
-        self.offsets = signature.offsets
+        self.offsets, self.into = signature.offsets, signature.into
         #: estimated microseconds on a plain CPU core; what a client really used corrects it
         self.cost = estimate(signature)
 
@@ -70,6 +75,9 @@ class Client:
     host: str
     book: Book
     codes: dict[int, Coded] = field(default_factory=dict)
+    #: the codes below were forgotten, and the fragments up to this one defined: none of these numbers is given again
+    first_code: float = 0
+    last_fragment: int = 0
     tensors: dict[int, Where] = field(default_factory=dict)
     #: (code, *places of the operands) -> where it runs, and its results lie; or a `gt.dispatcher.forward.Plan`
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
@@ -77,8 +85,6 @@ class Client:
     fragments: dict[int, Any] = field(default_factory=dict)
     #: tensor -> its copies in other layouts
     copies: dict[int, dict[Layout, int]] = field(default_factory=dict)
-    #: (layout, those of the copies) -> what stands for it
-    held: dict[tuple[Layout, ...], Held] = field(default_factory=dict)
     #: tensors whose copies are let go after use
     loose: set[int] = field(default_factory=set)
     #: tensor -> the plan that made it, if it lies on several workers
@@ -108,7 +114,7 @@ class Client:
     #: the bytes of those in frames
     parts_ahead: int = 0
     #: transfer -> where its parts went, until an instruction uses it
-    transfers: dict[int, Where] = field(default_factory=dict)
+    transfers: dict[int, Layout | Lost] = field(default_factory=dict)
     #: questions that wait for the end of the queue
     questions: list[Ask | Locate | Trace] = field(default_factory=list)
     #: the last requests for traces; those that are open are among its reads
@@ -129,7 +135,7 @@ class Client:
     full: list[int] = field(default_factory=list)
 
     def forget_plans(self) -> None:
-        """Workers are others now."""
+        """What was planned holds no longer: the workers or the signals are others now."""
         self.plans.clear()
         self.forget_courses()
 
@@ -141,11 +147,6 @@ class Client:
         self.received += submit.weight
         # its stream is a copy: codes in it will be replaced
         self.queue.append([Submit(submit.serial, [], submit.stream[:], submit.weight), 0])
-
-    def replan(self) -> None:
-        """What was planned holds no longer."""
-        self.forget_plans()
-        self.held = {place.layouts: place for place in self.tensors.values() if isinstance(place, Held)}
 
     def has_room(self, workers: Mapping[int, Worker], limit: float) -> bool:
         """May all the workers it has work on get more? Who had no room is asked first: each of many says when he is

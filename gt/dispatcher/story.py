@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gt.dispatcher.layouts import Held, Layout, Lost
+from gt.dispatcher.layouts import Layout, Lost, Place
 from gt.dispatcher.moves import cost, route
 from gt.dispatcher.plan import Plan
 from gt.dispatcher.state import Client
@@ -16,10 +16,8 @@ def locate(client: Client, m: Locate) -> Located:
     where = client.tensors.get(m.id, Lost("there is no such tensor"))
     if isinstance(where, Lost):
         return Located(m.request, [], [], [], [], [f"lost: {where.text}"])
-    home = where.home if isinstance(where, Held) else where
-    shape = tuple(m.shape)
-    fits = home.single or (m.id in client.made and _type(client, m.id).shape == shape)
-    blocks = [(w, *home.block(shape, w)) for w in home.workers] if fits else []
+    home, shape = where.home, where.type.shape
+    blocks = [(w, *home.block(shape, w)) for w in home.workers] if tuple(m.shape) == shape else []
     return Located(
         m.request,
         list(home.workers),
@@ -30,29 +28,22 @@ def locate(client: Client, m: Locate) -> Located:
     )
 
 
-def _type(client: Client, id: int) -> TensorType:
-    chosen, number = client.made[id]
-    found: TensorType = chosen.signature.outs[number]
-    return found
-
-
-def _story(client: Client, id: int, home: Layout, where: Layout | Held) -> Iterator[str]:
+def _story(client: Client, id: int, home: Layout, where: Place) -> Iterator[str]:
     if id in client.made:
         chosen, number = client.made[id]
         yield from _made(chosen, number)
-        if chosen.outs[number] is not home and all(i != number for i, _, _ in chosen.after):
+        if chosen.outs[number].home is not home and all(i != number for i, _, _ in chosen.after):
             yield f"later it was moved to {home} for good, since somebody needed the sum"
     else:
         yield "it was made there, where its operands were or where new tensors of this program go"
-    if isinstance(where, Held):
-        for layout in where.copies:
-            yield f"a copy is kept as {layout}, until the tensor is written or freed"
+    for layout in where.copies:
+        yield f"a copy is kept as {layout}, until the tensor is written or freed"
     if id in client.loose:
         yield "it is a parameter placed by its name: copies of it are let go after use"
 
 
 def _made(chosen: Plan, number: int) -> Iterator[str]:
-    yield f"made by {chosen.signature} as {chosen.outs[number]}"
+    yield f"made by {chosen.signature} as {chosen.outs[number].home}"
     tensors = [t for t in chosen.signature.ins if isinstance(t, TensorType)]
     for offset, source, target, t in chosen.moves:
         which = chosen.signature.offsets.index(offset)
@@ -63,7 +54,7 @@ def _made(chosen: Plan, number: int) -> Iterator[str]:
         yield "its operands were where they were needed: nothing moved"
     for which, target, t in chosen.after:
         if which == number:
-            ways = ", ".join(step.kind for step in route(t, chosen.outs[number], target))
+            ways = ", ".join(step.kind for step in route(t, chosen.outs[number].home, target))
             yield f"then brought to {target} by {ways}, because its signal says so"
     yield f"bytes moved for it, a worker: about {_size(chosen.moved)}"
 

@@ -47,10 +47,22 @@ def _uploaded(data: OperandType, *, shape: Shape, dtype: str) -> TensorType:
 
 def _upload_torch(torch: Any, data: Any, *, shape: Shape, dtype: str, device: Any) -> Any:
     if not len(data):
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        return torch.empty(0, dtype=getattr(torch, dtype), device=device).view(shape)
     # bytes one may write to were received for this tensor alone: it lives on in them
     own = bytearray(data) if memoryview(data).readonly else data
-    return torch.frombuffer(own, dtype=getattr(torch, dtype)).view(shape).to(device)
+    return from_bytes(torch, own, dtype).view(shape).to(device)
+
+
+def from_bytes(torch: Any, data: Any, dtype: str) -> Any:
+    """Bytes that came from outside as a tensor. Kernels count bools as they are: none may be anything but 0 and 1."""
+    if dtype == "bool":
+        return torch.frombuffer(data, dtype=torch.uint8) != 0
+    return torch.frombuffer(data, dtype=getattr(torch, dtype))
+
+
+def bytes_as(np: Any, data: Any, dtype: str) -> Any:
+    """`from_bytes` of numpy."""
+    return np.frombuffer(data, np.uint8) != 0 if dtype == "bool" else np.frombuffer(data, dtype)
 
 
 op(
@@ -59,8 +71,8 @@ op(
     infer=_uploaded,
     creates=True,
     torch=_upload_torch,
-    kernel=lambda np, data, *, shape, dtype, device: np.frombuffer(
-        bytearray(data) if memoryview(data).readonly else data, dtype
+    kernel=lambda np, data, *, shape, dtype, device: bytes_as(
+        np, bytearray(data) if memoryview(data).readonly else data, dtype
     ).reshape(shape),
 )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gt.errors import DTypeError
 from gt.ops.core import dtype_named, op
+from gt.ops.create import bytes_as, from_bytes
 from gt.ops.infer import sizes
 from gt.types import BYTES, OperandType, Scalar, Shape, TensorType, int64
 
@@ -113,7 +114,7 @@ def _read(file: Any, offset: int, nbytes: int) -> bytearray:
 def _load_torch(torch: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
     read = _load(request, out[:-1])
     made = [
-        (torch.frombuffer(data, dtype=getattr(torch, t.dtype.name)) if data else torch.empty(0)).to(
+        (from_bytes(torch, data, t.dtype.name) if data else torch.empty(0)).to(
             device=device, dtype=getattr(torch, t.dtype.name)
         ).view(t.shape)
         for data, t in zip(read, out[:-1], strict=True)
@@ -123,7 +124,7 @@ def _load_torch(torch: Any, request: Any, *, types: Any, device: Any, out: tuple
 
 def _load_numpy(np: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
     read = _load(request, out[:-1])
-    made = [np.frombuffer(data, t.dtype.name).reshape(t.shape) for data, t in zip(read, out[:-1], strict=True)]
+    made = [bytes_as(np, data, t.dtype.name).reshape(t.shape) for data, t in zip(read, out[:-1], strict=True)]
     return (*made, np.asarray(len(made)))
 
 

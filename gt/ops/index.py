@@ -11,7 +11,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.core import EITHER, OPS, Attrs, op
-from gt.ops.infer import assignable, broadcast_shapes, shown, sizes, wrap_dims
+from gt.ops.infer import assignable, broadcast_shapes, shown, sizes, with_rows, wrap_dims
 from gt.ops.split import shaped
 from gt.ops.splits_index import (
     indexing,
@@ -342,7 +342,7 @@ op(
     infer=_selected,
     split=selecting,
     vjp=(lambda g, _y, _x, mask, *, n: g.new_zeros(_x.shape)._op_("masked_put", mask, g), None),
-    kernel=lambda xp, x, mask, *, n: x[mask],
+    kernel=lambda xp, x, mask, *, n: with_rows(x[mask], n),
 )
 
 
@@ -399,6 +399,6 @@ def _found(x: TensorType, *, n: int) -> TensorType:
 op(
     "nonzero",
     infer=_found,
-    torch=lambda torch, x, *, n: torch.nonzero(x),
-    kernel=lambda np, x, *, n: np.argwhere(x),
+    torch=lambda torch, x, *, n: with_rows(torch.nonzero(x), n),
+    kernel=lambda np, x, *, n: with_rows(np.argwhere(x), n),
 )

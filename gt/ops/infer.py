@@ -133,3 +133,11 @@ def without(shape: Shape, dims: tuple[int, ...], keepdim: bool) -> Shape:
     if keepdim:
         return tuple(1 if d in dims else n for d, n in enumerate(shape))
     return tuple(n for d, n in enumerate(shape) if d not in dims)
+
+
+def with_rows(made: Any, n: int) -> Any:
+    """A kernel's result whose length depends on its data: raises if that is not the inferred one. Whoever uses the
+    result takes the inferred type for granted."""
+    if made.shape[0] != n:
+        raise ValueError(f"the data give {made.shape[0]} results, and {n} were stated")
+    return made
