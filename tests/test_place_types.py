@@ -84,6 +84,8 @@ LIES: dict[str, tuple[list[Any], str]] = {
     "the same as a float": ([ADD, 0, float(FIRST_OWN + 1), 1, 2], "is not an id that a client may use"),
     "the same beside a number": ([SCALED, 0, FIRST_OWN + 5, 1, 2.0], "is not an id that a client may use"),
     "the same of several": ([SPLIT, 0, 9, FIRST_OWN + 5, 3], "is not an id that a client may use"),
+    "a number of another kind": ([SCALED, 0, 9, 1, 2], "was given '2' where it takes a float"),
+    "bytes for a number": ([SCALED, 0, 9, 1, b"12"], "where it takes a float"),
     "a copy that is none": ([FETCH, 5, FIRST_OWN + 1], "names what is not there"),
 }
 
@@ -165,6 +167,9 @@ REPLACED = fragment(2, 2, 1, TRANSPOSE, 0, 0, 0, RELU, 0, 2, 1)
 #: an upload divides it: what the first part makes is in the store when the second begins
 DIVIDED = fragment(3, 1, 3, TRANSPOSE, 0, 1, 0, UPLOAD, 0, 2, 0, RELU, 0, 3, 0)
 
+#: a number it is run with
+TIMES = fragment(4, 1, 1, SCALED, 0, 1, 0, 0)
+
 
 def run(number: int, base: int, *rest: Any) -> list[Any]:
     return [RUN, number, 0, base, 0, *rest]
@@ -192,6 +197,11 @@ FRAGMENTS: dict[str, tuple[list[Any], str]] = {
         [*run(3, 100, 1, SENT), *run(3, 110, 1, SENT), FULL, 0, 120, 1.0, *run(3, 120, 120, SENT)],
         "given what it makes",
     ),
+    "a number of another kind": (run(4, 100, 1, 2), "was given '2' where it takes a float"),
+    "a number of another kind, known": (
+        [*run(4, 100, 1, 2.0), *run(4, 110, 1, 2.0), *run(4, 120, 1, True)],
+        "was given 'True' where it takes a float",
+    ),
     "a base of the dispatcher's": (run(1, FIRST_OWN, 1, 2), "where no client may"),
 }
 
@@ -201,7 +211,9 @@ def test_fragments_on_other_types(what: str) -> None:
     stream, reason = FRAGMENTS[what]
     scene = Scene()
     scene.serial = 1
-    scene.post(Submit(1, DEFINITIONS, [*BASE, *stream], len(BASE) + len(stream) + 100, [PAIR, REPLACED, DIVIDED]))
+    scene.post(
+        Submit(1, DEFINITIONS, [*BASE, *stream], len(BASE) + len(stream) + 100, [PAIR, REPLACED, DIVIDED, TIMES])
+    )
     scene.check(refused=True)
     assert reason in told(scene)
 

@@ -16,7 +16,7 @@ from typing import Any
 from gt.dispatcher.carrying import bring, free, leave, move, overwritten, relay
 from gt.dispatcher.layouts import Layout, Lost, Place, Where, placed
 from gt.dispatcher.plan import Ground, Passed, Plan, plan
-from gt.dispatcher.replay import find, forget, learn, passed_on, repeat
+from gt.dispatcher.replay import Hole, find, forget, learn, passed_on, repeat
 from gt.dispatcher.segments import Forwarded, Workers
 from gt.dispatcher.state import Client, Coded, Violation
 from gt.ops.placement import Partial, R
@@ -61,6 +61,9 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
             elif plain == 1:
                 key = (code, tensors[stream[i + 3]])
             else:
+                for at, kind in coded.numbers:
+                    if type(stream[i + at]) is not kind:
+                        _check_number(coded, stream[i + at], kind)
                 key = (code, *[tensors[stream[i + o]] for o in coded.offsets])
             result = plans.get(key)
             if result is None:
@@ -128,6 +131,11 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
         i += width
     done.add(where or (), stream[begin:i], left - budget)
     done.stop = i
+
+
+def _check_number(coded: Coded, word: Any, kind: type) -> None:
+    if type(word) is not Hole:  # those of a fragment are checked when it is run
+        raise Violation(f"{coded.signature} was given {str(word)[:40]!r} where it takes a {kind.__name__}")
 
 
 def _results(client: Client, coded: Coded, stream: list[Any], i: int, result: Any, done: Forwarded) -> Any:

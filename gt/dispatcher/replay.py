@@ -21,8 +21,7 @@ from gt.dispatcher.buckets import gathered
 from gt.dispatcher.layouts import Layout, Lost, Place, Where
 from gt.dispatcher.plan import Ground
 from gt.dispatcher.segments import Forwarded, Segment, Workers
-from gt.dispatcher.state import Client, Violation
-from gt.types import BYTES
+from gt.dispatcher.state import KINDS, Client, Violation
 from gt.wire.fragments import RUN_HEAD, Form, NoFragment, canonical, run_words, sort
 from gt.wire.messages import FIRST_OWN, FORGET, MAX_FRAGMENT, Fragment
 
@@ -95,7 +94,7 @@ class Course:
 class Known:
     """A client's fragment."""
 
-    __slots__ = ("blobs", "courses", "form", "told")
+    __slots__ = ("blobs", "courses", "form", "kinds", "told")
 
     def __init__(self, fragment: Fragment, client: Client) -> None:
         """Raises what `Form` raises."""
@@ -103,15 +102,20 @@ class Known:
         self.courses: OrderedDict[tuple[Any, ...], Course] = OrderedDict()
         #: the workers that know it, or a part of it: (workers, number)
         self.told: set[tuple[Workers, int]] = set()
-        #: numbers it is run with that may stand for a transfer
-        blobs = [
-            ~operand - len(form.constant)
+        kinds = {
+            ~operand: KINDS.get(t, bytes)
             for one in form.instructions
             if one.code >= 0
             for operand, t in zip(one.operands, client.codes[one.code].signature.ins, strict=True)
-            if t is BYTES
-        ]
-        self.blobs = tuple(blob for blob in blobs if blob >= 0)
+            if operand < 0
+        }
+        constant = len(form.constant)
+        if any(type(value) is not kinds[k] for k, value in enumerate(form.constant)):
+            raise ValueError("a constant of another type than its instruction takes")
+        #: the Python types of the numbers it is run with
+        self.kinds = [kinds[constant + k] for k in range(form.numbers)]
+        #: those that may stand for a transfer
+        self.blobs = tuple(k for k, kind in enumerate(self.kinds) if kind is bytes)
 
     def known_codes(self, codes: Container[int]) -> bool:
         return all(one.code < 0 or one.code in codes for one in self.form.instructions)
@@ -131,13 +135,15 @@ def find(client: Client, known: Known, stream: list[Any], i: int) -> Course | No
         raise ValueError("a fragment that is run from where no client may")
     if inputs and max(inputs) >= base and any(base <= id < base + form.made for id in inputs):
         raise Violation("a fragment that is given what it makes")
+    at += form.inputs
+    if [*map(type, stream[at : at + form.numbers])] != known.kinds:
+        _check_kinds(known, stream[at : at + form.numbers])
     key = tuple([tensors[id] for id in inputs])
     course = known.courses.get(_key(client, inputs, key) if client.loose else key)
     if course is None:
         return None
     if course.passed is None:
         _check_distinct(inputs)
-    at += form.inputs
     if course.numbers is not None and _classes(stream[at : at + form.numbers]) != course.numbers:
         return None
     for blob in known.blobs:
@@ -145,6 +151,12 @@ def find(client: Client, known: Known, stream: list[Any], i: int) -> Course | No
         if type(sent) is int and client.transfers.get(sent) is not course.arrived:
             return None
     return course
+
+
+def _check_kinds(known: Known, numbers: list[Any]) -> None:
+    for number, kind in zip(numbers, known.kinds, strict=True):
+        if type(number) is not kind and (kind is not bytes or type(number) is not int):
+            raise Violation(f"a fragment was given {str(number)[:40]!r} where it takes a {kind.__name__}")
 
 
 def _check_distinct(inputs: list[int]) -> None:

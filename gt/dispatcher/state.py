@@ -11,7 +11,7 @@ from gt.dispatcher.book import Book
 from gt.dispatcher.layouts import Layout, Lost, Where
 from gt.dispatcher.signals import Signals
 from gt.ops import Signature
-from gt.types import BYTES, TensorType
+from gt.types import BOOL, BYTES, FLOAT, INT, TensorType
 from gt.wire.codec import encode
 from gt.wire.messages import Ask, Definition, Locate, Submit, Trace, WorkerInfo
 
@@ -26,10 +26,17 @@ class Violation(Exception):
 FLOOR = 4.0
 
 
+#: The Python type of a number in a stream.
+KINDS: dict[Any, type] = {INT: int, FLOAT: float, BOOL: bool}
+
+
 class Coded:
     """A client's signature as the forwarding loop needs it."""
 
-    __slots__ = ("blobs", "cost", "definition", "into", "nbytes", "offsets", "plain", "signature", "start", "width")
+    __slots__ = (
+        *("blobs", "cost", "definition", "into", "nbytes", "numbers", "offsets", "plain"),
+        *("signature", "start", "width"),
+    )
 
     def __init__(self, definition: Definition, signature: Signature) -> None:
         self.definition, self.signature = definition, signature
@@ -37,6 +44,8 @@ class Coded:
         self.nbytes = len(encode(definition))
         #: where the operands are that may be the number of a transfer
         self.blobs = tuple(signature.start + i for i, t in enumerate(signature.ins) if t is BYTES)
+        #: where numbers are, and of which Python type
+        self.numbers = tuple((signature.start + i, KINDS[t]) for i, t in enumerate(signature.ins) if t in KINDS)
         self.plain, self.width, self.start = signature.plain, signature.width, signature.start
         self.offsets, self.into = signature.offsets, signature.into
         #: estimated microseconds on a plain CPU core; what a client really used corrects it
