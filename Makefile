@@ -12,8 +12,8 @@ demo: .venv/demo
 	$(BIN)/python examples/demo.py
 	$(BIN)/python examples/train_mlp.py --plot losses.png
 
-# one process a core; one that crashes fails its test, and another takes its place
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+# one process a core; one that crashes fails its test, and another takes its place; what pytest makes of the files is kept
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test: .venv/test
 	$(PYTEST) -m "not long"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from tests.processes import System
 STARTING = {"stack", "system"}
 #: parametrised cases of one test that `--quick` keeps
 QUICK_CASES = 2
+#: files that `--quick` leaves out: PyTorch's own database of ops takes seconds to import
+SLOW_TO_IMPORT = {"test_opinfo.py"}
 
 # A shell without job control starts a background job with SIGINT ignored. Child processes inherit that, and Ctrl-C
 # would never reach those that the tests interrupt.
@@ -46,6 +49,10 @@ def system(stack: contextlib.ExitStack) -> System:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a few cases of each test that starts no process")
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("--quick") and collection_path.name in SLOW_TO_IMPORT else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
