@@ -76,6 +76,8 @@ def make_case(op: str, seed: int) -> Case:
         change = rng.choice(CHANGES)
         case.changes.append(change.__name__)
         change(case, rng)
+    if op == "searchsorted":
+        case.changes.append(rng.choice(("sorted", "sorted", "unsorted")))
     return case
 
 
@@ -233,7 +235,10 @@ CHANGES: tuple[Callable[[Case, random.Random], None], ...] = (
 
 def make_operands(case: Case) -> list[Any]:
     rng = torch.Generator().manual_seed(case.seed)
-    return [_laid_out(_made(x, case, rng), x.layout) if isinstance(x, Operand) else x for x in case.operands]
+    made = [_laid_out(_made(x, case, rng), x.layout) if isinstance(x, Operand) else x for x in case.operands]
+    if "sorted" in case.changes and made and isinstance(made[0], torch.Tensor):
+        made[0] = made[0].sort(-1).values
+    return made
 
 
 def _made(x: Operand, case: Case, rng: torch.Generator) -> torch.Tensor:

@@ -11,6 +11,7 @@ from gt.ops import (  # noqa: F401, importing a family declares its ops
     gradients,
     index,
     linalg,
+    masks,
     nn_attention,
     nn_channels,
     nn_conv,

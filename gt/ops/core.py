@@ -25,6 +25,8 @@ Types = tuple[TensorType, ...]
 NUMBER, EITHER = "[ifb]", "[tifb]"
 #: The letter of an operand that is no tensor.
 LETTERS = {"int": "i", "float": "f", "bool": "b", "bytes": "B"}
+#: The bytes of the largest result. Sizes of 0 count as 1: torch and numpy multiply all sizes to get strides.
+MAX_NBYTES = 1 << 62
 
 
 # no dataclass: on a machine without torch only that would bring `inspect`, a quarter of what `import gt` takes
@@ -69,18 +71,20 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         try:
             self._check_operands(types)
             made = self.infer(*types, **dict(attrs))
+            results = made if isinstance(made, tuple) else (made,)
+            for t in results:
+                _check_sizes(t)
         except (ShapeError, DimError, DTypeError) as problem:
             raise type(problem)(f"{self.call(types, attrs)}: {problem}") from None
-        return made if isinstance(made, tuple) else (made,)
+        return results
 
     def _check_operands(self, types: tuple[OperandType, ...]) -> None:
         letters = "".join([LETTERS[t.name] if isinstance(t, Scalar) else "t" for t in types])
         if re.fullmatch(self.operands, letters) is None:
-            numbers = self.operands != "t+"
             raise DTypeError(
-                "the tensors and numbers are not those it takes"
-                if numbers
-                else "all operands are tensors, one at least"
+                "takes tensors only, one at least"
+                if self.operands == "t+"
+                else f"takes the operands {self.operands} (t: a tensor, i: an int, f: a float, b: a bool, B: bytes)"
             )
 
     def call(self, types: tuple[OperandType, ...], attrs: Attrs) -> str:
@@ -90,6 +94,17 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+def _check_sizes(result: TensorType) -> None:
+    """Whatever an `infer` computes sizes from, they are sizes of a tensor that could exist."""
+    nbytes = result.dtype.itemsize
+    for n in result.shape:
+        if type(n) is not int or n < 0:
+            raise ShapeError(f"{n} is no size of a result")
+        nbytes *= n or 1
+    if nbytes > MAX_NBYTES:
+        raise ShapeError("a result larger than any memory")
 
 
 OPS: dict[str, Op] = {}

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.errors import DTypeError
 from gt.ops.core import dtype_named, op
+from gt.ops.elements import from_bytes_numpy, from_bytes_torch
 from gt.ops.infer import sizes
-from gt.types import BYTES, OperandType, Scalar, Shape, TensorType, int64
+from gt.types import OperandType, Shape, TensorType, int64
 
 #: how a file that is being written is called, and what it begins with, before the secret
 MARK = ".gt-saving-"
@@ -34,12 +34,6 @@ def proof(head: bytes, tail: bytes) -> str:
 
 
 # -- writing -------------------------------------------------------------------------------
-
-
-def _saved(request: OperandType, *xs: OperandType) -> TensorType:
-    if request is not BYTES or any(isinstance(x, Scalar) for x in xs):
-        raise DTypeError("takes a request and tensors")
-    return DONE
 
 
 def _save(request: Any, pieces: list[Any]) -> int:
@@ -70,7 +64,7 @@ def _torch_bytes(torch: Any, x: Any) -> Any:
 op(
     "save_file",
     operands="Bt+",
-    infer=_saved,
+    infer=lambda request, *xs: DONE,
     effects=True,
     torch=lambda torch, request, *xs: torch.tensor(_save(request, [_torch_bytes(torch, x) for x in xs])),
     kernel=lambda np, request, *xs: np.asarray(_save(request, [x.tobytes() for x in xs])),
@@ -81,8 +75,6 @@ op(
 
 
 def _loaded(request: OperandType, *, types: tuple[Described, ...]) -> tuple[TensorType, ...]:
-    if request is not BYTES:
-        raise DTypeError("takes a request")
     return (*(TensorType(sizes(tuple(shape)), dtype_named(dtype)) for shape, dtype in types), DONE)
 
 
@@ -113,17 +105,14 @@ def _read(file: Any, offset: int, nbytes: int) -> bytearray:
 def _load_torch(torch: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
     read = _load(request, out[:-1])
     made = [
-        (torch.frombuffer(data, dtype=getattr(torch, t.dtype.name)) if data else torch.empty(0)).to(
-            device=device, dtype=getattr(torch, t.dtype.name)
-        ).view(t.shape)
-        for data, t in zip(read, out[:-1], strict=True)
-    ]  # fmt: skip
+        from_bytes_torch(torch, data, t.shape, t.dtype.name).to(device) for data, t in zip(read, out[:-1], strict=True)
+    ]
     return (*made, torch.tensor(len(made)))
 
 
 def _load_numpy(np: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
     read = _load(request, out[:-1])
-    made = [np.frombuffer(data, t.dtype.name).reshape(t.shape) for data, t in zip(read, out[:-1], strict=True)]
+    made = [from_bytes_numpy(np, data, t.shape, t.dtype.name) for data, t in zip(read, out[:-1], strict=True)]
     return (*made, np.asarray(len(made)))
 
 

@@ -6,18 +6,20 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from gt.errors import DimError
+from gt.errors import DimError, DTypeError
 from gt.ops.core import Types, op
-from gt.ops.infer import without, wrap_dim
+from gt.ops.infer import own_dim, require_bools, without
 from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, folded, in_, restored
 from gt.ops.split import Split, folding
-from gt.types import TensorType, int64
+from gt.types import TensorType, bool_, int64
 
 # -- norms ---------------------------------------------------------------------------------
 
 
 def _normed(x: TensorType, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> TensorType:
     shape = folded(x, dim, keepdim)
+    if type(ord) not in (int, float):
+        raise DTypeError(f"ord is a number, not {ord!r}")
     if (ord < 0 or ord == inf) and 0 in (x.shape[d] for d in dim if x.ndim):
         raise DimError(f"there is no norm of order {ord} of nothing")
     return TensorType(shape, averaging(x.dtype, dtype))
@@ -86,16 +88,28 @@ def _median_numpy(np: Any, x: Any, *, dim: int, keepdim: bool, skip_nan: bool) -
 
 
 def _found(x: TensorType, *, dim: int, keepdim: bool) -> Types:
-    dim = wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
+    require_bools(keepdim=keepdim)
     if x.ndim and not x.shape[dim]:
         raise DimError(f"dim {dim} has size 0, and there is no middle of nothing")
     values = TensorType(without(x.shape, (dim,), keepdim), x.dtype)
     return values, TensorType(values.shape, int64)
 
 
+def _middle_type(x: TensorType, *, dim: int, keepdim: bool) -> Types:
+    _refuse_bool(x)
+    return _found(x, dim=dim, keepdim=keepdim)
+
+
+def _refuse_bool(x: TensorType) -> None:
+    if x.dtype is bool_:
+        raise DTypeError("not defined for bool; use x.to(gt.uint8)")
+
+
 op(
     "median_dim",
-    infer=_found,
+    operands="t",
+    infer=_middle_type,
     split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.median(x, dim, keepdim),
@@ -104,12 +118,20 @@ op(
 
 op(
     "nanmedian_dim",
-    infer=_found,
+    operands="t",
+    infer=_middle_type,
     split=partial(folding, results=2),
     vjp=SELECTING,
     torch=lambda torch, x, *, dim, keepdim: torch.nanmedian(x, dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=True),
 )
+
+
+def _whole(x: TensorType) -> TensorType:
+    _refuse_bool(x)
+    if not x.numel and x.dtype.kind != "f":
+        raise DimError("there is no middle of nothing; of floats it is NaN")
+    return TensorType((), x.dtype)
 
 
 def _shared(g: Any, y: Any, x: Any) -> Any:
@@ -120,13 +142,14 @@ def _shared(g: Any, y: Any, x: Any) -> Any:
 
 def _whole_numpy(np: Any, x: Any, skip_nan: bool) -> Any:
     if not x.size:
-        return np.nan if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        return np.nan
     return x.reshape(-1)[_middle(np, x.reshape(-1), skip_nan)]
 
 
 op(
     "median",
-    infer=lambda x: TensorType((), x.dtype),
+    operands="t",
+    infer=_whole,
     vjp=(_shared,),
     torch=lambda torch, x: torch.median(x),
     kernel=lambda np, x: _whole_numpy(np, x, False),
@@ -134,7 +157,8 @@ op(
 
 op(
     "nanmedian",
-    infer=lambda x: TensorType((), x.dtype),
+    operands="t",
+    infer=_whole,
     vjp=(_shared,),
     torch=lambda torch, x: torch.nanmedian(x),
     kernel=lambda np, x: _whole_numpy(np, x, True),
@@ -159,6 +183,7 @@ def _most_frequent(np: Any, row: Any) -> Any:
 
 op(
     "mode",
+    operands="t",
     infer=_found,
     split=partial(folding, results=2),
     vjp=SELECTING,

@@ -7,13 +7,14 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import NUMBER, Types, op
-from gt.ops.infer import shown, without, wrap_dim
+from gt.ops.infer import own_dim, require_bools, require_ints, shown, without
 from gt.ops.split import Split, along, folding, letters
-from gt.types import OperandType, Scalar, TensorType, bool_, int32, int64
+from gt.types import OperandType, TensorType, bool_, int32, int64
 
 
 def _sorted(x: TensorType, *, dim: int, descending: bool, stable: bool) -> Types:
-    wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
+    require_bools(descending=descending, stable=stable)
     return x, TensorType(x.shape, int64)
 
 
@@ -37,6 +38,7 @@ def _ordered_back(g: Any, y: Any, _x: Any, *, dim: int, **how: Any) -> Any:
 
 op(
     "sort",
+    operands="t",
     infer=_sorted,
     split=partial(along, results=2),
     vjp=(_ordered_back,),
@@ -46,7 +48,9 @@ op(
 
 
 def _topped(x: TensorType, *, k: int, dim: int, largest: bool, sorted: bool) -> Types:
-    dim = wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
+    require_ints(k=k)
+    require_bools(largest=largest, sorted=sorted)
     if x.dtype is bool_:
         raise DTypeError("not defined for bool; use x.to(gt.uint8)")
     available = x.shape[dim] if x.ndim else 1
@@ -64,6 +68,7 @@ def _topk_numpy(np: Any, x: Any, *, k: int, dim: int, largest: bool, sorted: boo
 
 op(
     "topk",
+    operands="t",
     infer=_topped,
     split=partial(along, results=2),
     vjp=(_ordered_back,),
@@ -73,7 +78,9 @@ op(
 
 
 def _kth(x: TensorType, *, k: int, dim: int, keepdim: bool) -> Types:
-    dim = wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
+    require_ints(k=k)
+    require_bools(keepdim=keepdim)
     if x.dtype is bool_:
         raise DTypeError("not defined for bool; use x.to(gt.uint8)")
     size = x.shape[dim] if x.ndim else 1
@@ -100,6 +107,7 @@ def _kth_back(g: Any, y: Any, _x: Any, *, k: int, dim: int, keepdim: bool) -> An
 
 op(
     "kthvalue",
+    operands="t",
     infer=_kth,
     split=partial(folding, results=2),
     vjp=(_kth_back,),
@@ -110,9 +118,8 @@ op(
 # -- finding places ------------------------------------------------------------------------
 
 
-def _found(row: TensorType, values: OperandType, *, right: bool, out_int32: bool) -> TensorType:
-    if isinstance(values, Scalar):
-        raise DTypeError(f"looks for a tensor of values, not {values}")
+def _found(row: TensorType, values: TensorType, *, right: bool, out_int32: bool) -> TensorType:
+    require_bools(right=right, out_int32=out_int32)
     shape = values.shape
     if not row.ndim:
         raise ShapeError("the sorted sequence has at least one dim")
@@ -120,6 +127,8 @@ def _found(row: TensorType, values: OperandType, *, right: bool, out_int32: bool
         raise ShapeError(f"{shown(shape)} and {shown(row.shape)} differ before the last dim")
     if values.dtype is not row.dtype:
         raise DTypeError(f"dtypes differ: {row.dtype.name} and {values.dtype.name}")
+    if row.dtype is bool_:
+        raise DTypeError("not defined for bool; use x.to(gt.uint8)")
     return TensorType(shape, int32 if out_int32 else int64)
 
 
@@ -141,6 +150,7 @@ def _finding(row: TensorType, values: TensorType, **how: bool) -> Split:
 
 op(
     "searchsorted",
+    operands="tt",
     infer=_found,
     split=_finding,
     torch=lambda torch, row, values, *, right, out_int32: torch.searchsorted(
@@ -153,6 +163,8 @@ op(
 def _ranked(x: TensorType) -> TensorType:
     if not x.ndim:
         raise ShapeError("needs rows")
+    if 0 in x.shape[1:]:
+        raise ShapeError(f"the rows of {shown(x.shape)} have no elements to compare")
     return TensorType(x.shape[:1], int64)
 
 
@@ -165,6 +177,7 @@ def _rank_numpy(np: Any, x: Any) -> Any:
 #: of each row, its place among the different ones in order
 op(
     "unique_ranks",
+    operands="t",
     infer=_ranked,
     torch=lambda torch, x: torch.unique(x, return_inverse=True, dim=None if x.ndim == 1 else 0)[1],
     kernel=_rank_numpy,
@@ -174,14 +187,16 @@ op(
 def _binned(x: TensorType, low: OperandType, high: OperandType, *, bins: int) -> TensorType:
     if x.dtype.kind != "f":
         raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
+    require_ints(bins=bins)
     if bins < 1:
         raise ShapeError(f"needs at least one bin, not {bins}")
     return TensorType((bins,), x.dtype)
 
 
 def _histc_numpy(np: Any, x: Any, low: Any, high: Any, *, bins: int) -> Any:
+    low, high = float(low), float(high)
     if low == high and x.size:
-        low, high = (x.min(), x.max()) if x.size else (0, 1)
+        low, high = float(x.min()), float(x.max())
     if low == high:
         low, high = low - 1, high + 1
     return np.histogram(x, bins, (low, high))[0]

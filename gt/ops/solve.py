@@ -7,7 +7,7 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
-from gt.ops.infer import broadcast_shapes
+from gt.ops.infer import broadcast_shapes, require_bools
 from gt.ops.split import Split, leading
 from gt.types import TensorType, float32, float64
 
@@ -38,6 +38,7 @@ def _wide(g: Any) -> Any:
 
 op(
     "inv",
+    operands="t",
     infer=_square,
     split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(lambda g, y, _x: -(y.mT @ g @ y.mT),),
@@ -47,6 +48,7 @@ op(
 
 op(
     "det",
+    operands="t",
     infer=_numbers,
     split=partial(leading, inner=(2,), outer=(0,)),
     vjp=(lambda g, y, x: _wide(g * y) * x._op("inv").mT,),
@@ -61,6 +63,7 @@ def _slogdet_back(g: Any, _y: Any, x: Any) -> Any:
 
 op(
     "slogdet",
+    operands="t",
     infer=lambda x: (_numbers(x), _numbers(x)),
     split=partial(leading, inner=(2,), outer=(0, 0)),
     vjp=(_slogdet_back,),
@@ -72,6 +75,7 @@ op(
 
 
 def _solved(a: TensorType, b: TensorType, **how: bool) -> TensorType:
+    require_bools(**how)
     _square(a)
     _matrix(b)
     if a.dtype is not b.dtype:
@@ -94,6 +98,7 @@ def _solving(a: TensorType, b: TensorType, **how: bool) -> Split:
 
 op(
     "solve",
+    operands="tt",
     infer=_solved,
     split=_solving,
     vjp=_solve_back,
@@ -118,15 +123,19 @@ def _triangular_back(needs: Any, g: Any, y: Any, a: Any, _b: Any, *, upper: bool
 
 
 def _triangular_numpy(np: Any, a: Any, b: Any, *, upper: bool, unitriangular: bool) -> Any:
-    a = np.triu(a) if upper else np.tril(a)
-    if unitriangular:
-        ones = np.eye(a.shape[-1], dtype=a.dtype)
-        a = a * (1 - ones) + ones
-    return np.linalg.solve(*_stretched(np, a, b))
+    """Row by row. A zero on the diagonal divides, as in torch; `numpy.linalg.solve` would call the matrix singular."""
+    a, b = _stretched(np, a, b)
+    made, n = np.zeros_like(b), a.shape[-1]
+    for i in reversed(range(n)) if upper else range(n):
+        known = slice(i + 1, n) if upper else slice(i)
+        rest = b[..., i, :] - (a[..., i : i + 1, known] @ made[..., known, :])[..., 0, :]
+        made[..., i, :] = rest if unitriangular else rest / a[..., i, i, None]
+    return made
 
 
 op(
     "solve_triangular",
+    operands="tt",
     infer=_solved,
     split=_solving,
     vjp=_triangular_back,
@@ -151,6 +160,7 @@ def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
 
 op(
     "cholesky",
+    operands="t",
     infer=_square,
     split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(_cholesky_back,),
@@ -192,6 +202,7 @@ def _tall_back(gq: Any, gr: Any, q: Any, r: Any) -> Any:
 
 op(
     "qr",
+    operands="t",
     infer=_factored,
     split=partial(leading, inner=(2,), outer=(2, 2)),
     vjp=(_qr_back,),
@@ -222,6 +233,7 @@ def _eigh_back(g: Any, y: Any, _x: Any) -> Any:
 
 op(
     "eigh",
+    operands="t",
     infer=_spectral,
     split=partial(leading, inner=(2,), outer=(1, 2)),
     vjp=(_eigh_back,),
@@ -232,6 +244,7 @@ op(
 
 def _singular(x: TensorType, *, full_matrices: bool) -> Types:
     *batch, m, n = _matrix(x).shape
+    require_bools(full_matrices=full_matrices)
     k = min(m, n)
     rows, columns = (m, n) if full_matrices else (k, k)
     made = ((*batch, m, rows), (*batch, k), (*batch, columns, n))
@@ -269,6 +282,7 @@ def _skew(x: Any) -> Any:
 
 op(
     "svd",
+    operands="t",
     infer=_singular,
     split=partial(leading, inner=(2,), outer=(2, 1, 2)),
     vjp=(_svd_back,),
