@@ -29,7 +29,14 @@ KNOWN: list[Known] = [
     ),
     Known("prod|prod_others", r"\b(nan|inf)\b", "partial products overflow or vanish in another order"),
     Known("det|slogdet", "^result", "NaN, or products that overflow, on the diagonal", case=":(special|extreme)"),
-    Known("qr|inv|solve|solve_triangular|svd|eigh|cholesky", "nan|inf", "squares overflow", case=":(special|extreme)"),
+    Known("qr|inv|solve|solve_triangular|svd|eigh", "^result", "products overflow", case=":(special|extreme)"),
+    Known("(log_)?softmax_backward", "^result 0", "rounded in a narrower dtype than the result's", case="dtype='float"),
+    Known(
+        "put_view|masked_put|index_put",
+        "^result 0",
+        "floats outside the range of integers, cast to them",
+        case=r"\((uint8|int\d+)\[.*?, float.*:(far|extreme|special)|\(uint8\[.*?, float",
+    ),
 ]
 
 

@@ -189,7 +189,7 @@ def _factors(case: Case, operands: list[Any], q: torch.Tensor, r: torch.Tensor) 
 
 
 def _residual(case: Case, operands: list[Any], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """How far from the right side the left one is, relative to its terms: how far a solution is depends on the matrix."""
+    """How far the two sides are apart, relative to their terms: how far a solution is off depends on the matrix."""
     a = operands[0]
     if case.op == "solve_triangular":
         a = a.triu() if case.attrs["upper"] else a.tril()

@@ -91,7 +91,7 @@ def _times(x: Any, factor: Any) -> Any:
 
 def _sum_numpy(np: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
     product = _matmul_numpy(np, a, b)
-    alpha, beta = element(np, alpha, x.dtype), element(np, beta, x.dtype)
+    alpha, beta = (element(np, factor, product.dtype) for factor in (alpha, beta))
     made = product if alpha == 1 else product * alpha
     # torch does not look at what is multiplied by zero: NaN does not go through
     return made if beta == 0 else made + (x if beta == 1 else x * beta)

@@ -177,8 +177,9 @@ def _mode_numpy(np: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
 
 
 def _most_frequent(np: Any, row: Any) -> Any:
-    values, counts = np.unique(row, return_counts=True)
-    return np.flatnonzero(row == values[np.argmax(counts)])[-1]
+    values, counts = np.unique(row, return_counts=True, equal_nan=False)
+    value = values[np.argmax(counts)]
+    return np.flatnonzero(row == value if value == value else row != row)[-1]
 
 
 op(

@@ -237,13 +237,13 @@ def _wide(np: Any, *arrays: Any) -> tuple[Any, ...]:
 
 
 def _softmax_back_numpy(np: Any, g: Any, y: Any, *, dim: int, dtype: str | None) -> Any:
-    g, y = _wide(np, g, y)
-    return cast(y * (g - np.sum(g * y, axis=axes(g, (dim,)), keepdims=True)), dtype)
+    narrow, (g, y) = y.dtype, _wide(np, g, y)
+    return cast((y * (g - np.sum(g * y, axis=axes(g, (dim,)), keepdims=True))).astype(narrow), dtype)
 
 
 def _log_softmax_back_numpy(np: Any, g: Any, y: Any, *, dim: int, dtype: str | None) -> Any:
-    g, y = _wide(np, g, y)
-    return cast(g - np.exp(y) * np.sum(g, axis=axes(g, (dim,)), keepdims=True), dtype)
+    narrow, (g, y) = y.dtype, _wide(np, g, y)
+    return cast((g - np.exp(y) * np.sum(g, axis=axes(g, (dim,)), keepdims=True)).astype(narrow), dtype)
 
 
 op(

@@ -9,7 +9,7 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.core import NUMBER, Types, op
 from gt.ops.infer import own_dim, require_bools, require_ints, shown, without
 from gt.ops.split import Split, along, folding, letters
-from gt.types import OperandType, TensorType, bool_, int32, int64
+from gt.types import OperandType, TensorType, bfloat16, bool_, float16, float32, float64, int32, int64
 
 
 def _sorted(x: TensorType, *, dim: int, descending: bool, stable: bool) -> Types:
@@ -185,27 +185,52 @@ op(
 
 
 def _binned(x: TensorType, low: OperandType, high: OperandType, *, bins: int) -> TensorType:
-    if x.dtype.kind != "f":
+    if x.dtype not in _MOST_BINS:
         raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
     require_ints(bins=bins)
-    if bins < 1:
-        raise ShapeError(f"needs at least one bin, not {bins}")
+    if not 1 <= bins <= _MOST_BINS[x.dtype]:
+        raise ShapeError(f"takes 1 to {_MOST_BINS[x.dtype]} bins in {x.dtype.name}, not {bins}")
     return TensorType((bins,), x.dtype)
+
+
+#: Up to here numbers of one dtype differ by less than 1. torch computes the place of a bin in the dtype of the elements
+#: and writes there without looking: rounded up by 1, it would be behind the last bin.
+_MOST_BINS = {float64: 1 << 52, float32: 1 << 23, float16: 1 << 10, bfloat16: 1 << 7}
+
+
+def _edges(low: float, high: float, bins: int, rounded: Any, limit: float) -> tuple[float, float]:
+    """The first and the last edge; raises where a bin's number could not be computed from them."""
+    if low == high:
+        low, high = low - 1, high + 1
+    low, high = rounded(low), rounded(high)
+    if not low < high or not (high - low) * bins <= limit:
+        raise ValueError(f"{bins} bins from {low} to {high} are not finite, or none")
+    return low, high
+
+
+def _histc_torch(torch: Any, x: Any, low: Any, high: Any, *, bins: int) -> Any:
+    low, high = float(low), float(high)
+    if low == high and x.numel():
+        low, high = torch.stack(torch.aminmax(x)).tolist()
+    low, high = _edges(low, high, bins, lambda n: torch.tensor(n, dtype=x.dtype).item(), torch.finfo(x.dtype).max)
+    return torch.histc(x, bins, low, high)
 
 
 def _histc_numpy(np: Any, x: Any, low: Any, high: Any, *, bins: int) -> Any:
     low, high = float(low), float(high)
     if low == high and x.size:
         low, high = float(x.min()), float(x.max())
-    if low == high:
-        low, high = low - 1, high + 1
-    return np.histogram(x, bins, (low, high))[0]
+    low, high = _edges(low, high, bins, lambda n: float(x.dtype.type(n)), float(np.finfo(x.dtype).max))
+    inside = x[(x >= low) & (x <= high)]
+    first, last, count = (x.dtype.type(n) for n in (low, high, bins))
+    at = ((inside - first) * count / (last - first)).astype(np.int64)
+    return np.bincount(np.minimum(at, bins - 1), minlength=bins)
 
 
 op(
     "histc",
     operands=f"t{NUMBER}{{2}}",
     infer=_binned,
-    torch=lambda torch, x, low, high, *, bins: torch.histc(x, bins, low, high),
+    torch=_histc_torch,
     kernel=_histc_numpy,
 )

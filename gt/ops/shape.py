@@ -189,7 +189,7 @@ op(
 
 
 def _rolled(x: TensorType, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> TensorType:
-    if len(shifts) != len(dims) or not x.ndim:
+    if not shifts or len(shifts) != len(dims) or not x.ndim:
         raise ShapeError(f"shifts {shifts} and dims {dims} must go in pairs, on a tensor of at least one dim")
     for d, shift in zip(dims, shifts, strict=True):
         own_dim(d, x.ndim)
