@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gt.errors import ShapeError
 from gt.ops.core import op
-from gt.ops.infer import require_bools
+from gt.ops.infer import require_bools, require_ints
 from gt.ops.infer import sizes as checked
 from gt.types import Shape, TensorType
 
@@ -12,7 +12,9 @@ from gt.types import Shape, TensorType
 def _block(x: TensorType, *, starts: Shape, sizes: Shape) -> TensorType:
     if not len(starts) == len(sizes) == x.ndim:
         raise ShapeError(f"a start and a size for each of {x.ndim} dims, not {starts} and {sizes}")
-    if any(s + n > whole for s, n, whole in zip(checked(starts), checked(sizes), x.shape, strict=True)):
+    for start in starts:
+        require_ints(start=start)
+    if any(s < 0 or s + n > whole for s, n, whole in zip(starts, checked(sizes), x.shape, strict=True)):
         raise ShapeError(f"the block at {starts} of {sizes} is not inside")
     return TensorType(sizes, x.dtype)
 
