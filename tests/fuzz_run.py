@@ -188,6 +188,13 @@ def _factors(case: Case, operands: list[Any], q: torch.Tensor, r: torch.Tensor) 
     return q @ _scaled(r, largest), q.mT @ q, r.tril(-1)
 
 
+def _determinant(case: Case, operands: list[Any], *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Relative to the largest there could be: the product of the lengths of the rows."""
+    lengths = torch.linalg.vector_norm(operands[0].double(), dim=-1).log().sum(-1)
+    sign, size = made if len(made) > 1 else (made[0].sign(), made[0].double().abs().log())
+    return ((sign * (size - lengths).exp()).to(operands[0].dtype),)
+
+
 def _residual(case: Case, operands: list[Any], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """How far the two sides are apart, relative to their terms: how far a solution is off depends on the matrix."""
     a = operands[0]
@@ -206,6 +213,8 @@ AMBIGUOUS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     "eigh": _eigen,
     "svd": _singular,
     "qr": _factors,
+    "det": _determinant,
+    "slogdet": _determinant,
     **dict.fromkeys(("inv", "solve", "solve_triangular"), _residual),
 }
 

@@ -1,4 +1,4 @@
-"""Calls that must be refused before anything is sent, each with its exact words."""
+"""Calls that must be refused before anything is sent, each with its exact words; and those a kernel refuses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
 from gt.errors import DimError, DTypeError, GtError, ShapeError
 from gt.ops import OPS, sign
 from gt.types import DTYPES, SCALARS, OperandType, TensorType
+from gt.worker.engines import make_engine
+from tests.samples import type_of
 
 X = "float32[5,3]"
 #: what the letters mean that an op's operands are given by
@@ -378,6 +381,28 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ("full", "int", {"shape": (2, -1), "dtype": "int8"}, ShapeError, "size -1 is negative"),
     ("full", X, {"shape": (2,), "dtype": "int8"}, DTypeError, f"takes the operands [ifb] {LETTERS}"),
     ("arange", "int int", {"n": 3, "dtype": "bool"}, DTypeError, "not defined for bool; use int64"),
+    ("load_file", "bytes", {"types": ()}, ShapeError, "names no tensors to read"),
+    (
+        "scatter_reduce",
+        "bool[3] int64[3] bool[3]",
+        {"dim": 0, "reduce": "mean", "include_self": True},
+        DTypeError,
+        "there is no mean of bools; use x.to(gt.float32)",
+    ),
+    (
+        "vector_norm",
+        "int64[3]",
+        {"ord": 2, "dim": (0,), "keepdim": True, "dtype": "float32"},
+        DTypeError,
+        "not defined for int64; give a floating dtype: dtype=gt.float32",
+    ),
+    (
+        "vector_norm",
+        "float64[3]",
+        {"ord": 2, "dim": (0,), "keepdim": True, "dtype": "float32"},
+        DTypeError,
+        "a norm of float64 in float32 would lose precision",
+    ),
     ("rand", "int int", {"shape": (2,), "dtype": "int64"}, DTypeError, "gives floating dtypes, not int64; use randint"),
     ("rand", "float int", {"shape": (2,), "dtype": "float32"}, DTypeError, f"takes the operands ii {LETTERS}"),
     ("upload", "int", {"shape": (2,), "dtype": "float32"}, DTypeError, f"takes the operands B {LETTERS}"),
@@ -400,3 +425,51 @@ def test_in_place_says_what_does_not_fit() -> None:
     with pytest.raises(DTypeError) as caught:
         sign(OPS["add"], (), (parsed("int64[3]"), parsed("float32[3]")), into=True)
     assert str(caught.value) == "add(int64[3], float32[3]): in place, float32 does not fit into int64"
+
+
+POSITIONS = torch.arange(15.0).reshape(5, 3)
+MASK = POSITIONS > 3
+
+#: (op, operands, attributes, what it says): types alone do not tell, the data do, and a kernel raises on either engine
+RAISING: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    (
+        "slice",
+        (POSITIONS, 4, 0),
+        {"items": (("s", 2, 1), ("i",))},
+        "2 elements with step 1 from 4 on are not within size 5",
+    ),
+    ("slice", (POSITIONS, -1, 0), {"items": (("s", 2, 1), ("i",))}, "2 elements with step 1 from -1 on are not within"),
+    (
+        "put_view",
+        (POSITIONS, 0, 5, 0),
+        {"chain": (("slice", (("items", (("i",), ("i",))),)),)},
+        "are not within size 5",
+    ),
+    ("masked_select", (POSITIONS, MASK), {"n": 10}, "the mask chooses 11 elements, not 10"),
+    ("nonzero", (POSITIONS,), {"n": 15}, "14 elements are not zero, not 15"),
+    ("masked_scatter_backward", (POSITIONS, MASK), {"shape": (10,)}, r"chooses 11 elements, and \[10\] has 10"),
+    ("upload", (b"1234",), {"shape": (2,), "dtype": "float32"}, r"float32\[2\] takes 8 bytes, not 4"),
+    ("upload", (b"",), {"shape": (2,), "dtype": "float32"}, r"float32\[2\] takes 8 bytes, not 0"),
+    ("arange", (0, 2**63), {"n": 2, "dtype": "int64"}, "the step 9223372036854775808 are ints of 64 bits"),
+    ("histc", (POSITIONS * 2e37, 0, 0), {"bins": 7}, "7 bins from 0.0 to .* are not finite, or none"),
+    ("histc", (POSITIONS, 1.0, 1.0 + 1e-12), {"bins": 7}, "7 bins from 1.0 to 1.0 are not finite, or none"),
+]
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize(("op", "operands", "attrs", "words"), RAISING, ids=[f"{r[0]}-{r[3]}" for r in RAISING])
+def test_raised_by_the_kernel(
+    engine: str, op: str, operands: tuple[Any, ...], attrs: dict[str, Any], words: str
+) -> None:
+    signature = sign(OPS[op], tuple(attrs.items()), tuple(map(type_of, operands)))
+    arrays = [x.numpy() if engine == "numpy" and isinstance(x, torch.Tensor) else x for x in operands]
+    with pytest.raises((ValueError, IndexError, OverflowError), match=words):
+        make_engine(engine, "cpu").link(signature)(*arrays)
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_uploaded_bools_are_0_or_1(engine: str) -> None:
+    """Kernels count them by their bytes."""
+    signature = sign(OPS["upload"], (("shape", (3,)), ("dtype", "bool")), (SCALARS["bytes"],))
+    made = make_engine(engine, "cpu").link(signature)(b"\x00\x07\xff")
+    assert bytes(made.view(torch.uint8 if engine == "torch" else "uint8").tolist()) == b"\x00\x01\x01"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.errors import ShapeError
 from gt.ops.core import dtype_named, op
 from gt.ops.elements import from_bytes_numpy, from_bytes_torch
 from gt.ops.infer import sizes
@@ -75,6 +76,8 @@ op(
 
 
 def _loaded(request: OperandType, *, types: tuple[Described, ...]) -> tuple[TensorType, ...]:
+    if not types:
+        raise ShapeError("names no tensors to read")
     return (*(TensorType(sizes(tuple(shape)), dtype_named(dtype)) for shape, dtype in types), DONE)
 
 
@@ -95,6 +98,10 @@ def _load(request: Any, types: tuple[TensorType, ...]) -> list[bytearray]:
 
 
 def _read(file: Any, offset: int, nbytes: int) -> bytearray:
+    import os
+
+    if offset + nbytes > os.fstat(file.fileno()).st_size:  # before so much memory is asked for
+        raise ValueError("the file is too short")
     made = bytearray(nbytes)
     file.seek(offset)
     if file.readinto(made) != nbytes:

@@ -11,7 +11,7 @@ from gt.ops.core import Types, op
 from gt.ops.infer import own_dim, require_bools, without
 from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, folded, in_, restored
 from gt.ops.split import Split, folding
-from gt.types import TensorType, bool_, int64
+from gt.types import TensorType, bool_, int64, promote
 
 # -- norms ---------------------------------------------------------------------------------
 
@@ -20,9 +20,13 @@ def _normed(x: TensorType, *, ord: float, dim: Dims, keepdim: bool, dtype: str |
     shape = folded(x, dim, keepdim)
     if type(ord) not in (int, float):
         raise DTypeError(f"ord is a number, not {ord!r}")
+    averaging(x.dtype, None)
     if (ord < 0 or ord == inf) and 0 in (x.shape[d] for d in dim if x.ndim):
         raise DimError(f"there is no norm of order {ord} of nothing")
-    return TensorType(shape, averaging(x.dtype, dtype))
+    made = averaging(x.dtype, dtype)
+    if promote(x.dtype, made) is not made:
+        raise DTypeError(f"a norm of {x.dtype.name} in {made.name} would lose precision")
+    return TensorType(shape, made)
 
 
 def _norm_numpy(np: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:

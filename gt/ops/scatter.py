@@ -10,7 +10,7 @@ from gt.ops.elements import element
 from gt.ops.index import positions
 from gt.ops.infer import own_dim, require_bools, shown
 from gt.ops.splits_index import gathering, scattering, scattering_sums
-from gt.types import OperandType, Scalar, TensorType
+from gt.types import OperandType, Scalar, TensorType, bool_
 
 
 def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
@@ -150,6 +150,8 @@ def _folded(
     if reduce not in _FOLDS:
         raise ShapeError(f"reduce is one of {', '.join(_FOLDS)}, not {reduce!r}")
     require_bools(include_self=include_self)
+    if reduce == "mean" and x.dtype is bool_:
+        raise DTypeError("there is no mean of bools; use x.to(gt.float32)")
     return _added(x, index, source, dim=dim)
 
 

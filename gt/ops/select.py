@@ -168,10 +168,23 @@ def _ranked(x: TensorType) -> TensorType:
     return TensorType(x.shape[:1], int64)
 
 
-def _rank_numpy(np: Any, x: Any) -> Any:
-    if x.ndim == 1:
-        return np.unique(x, return_inverse=True, equal_nan=False)[1].reshape(-1)
-    return np.unique(x, return_inverse=True, axis=0)[1].reshape(-1)
+def _comparable(xp: Any, x: Any) -> Any:
+    """The same rows in order, without NaN: it is the greatest and no row that has one equals another.
+
+    torch sorts rows with a comparison that takes NaN for equal to everything, and may go astray.
+    """
+    if not xp.isdtype(x.dtype, "real floating") or not xp.any(bad := xp.isnan(x)):
+        return x
+    rows = xp.reshape(xp.astype(xp.where(bad, xp.zeros_like(x), x), xp.float64), (x.shape[0], -1))
+    bad = xp.astype(xp.reshape(bad, rows.shape), xp.float64)
+    place = xp.arange(x.shape[0], dtype=xp.float64, device=x.device)[:, None] * xp.any(bad != 0, axis=1, keepdims=True)
+    pairs = xp.reshape(xp.stack([bad, rows], axis=-1), (x.shape[0], -1))
+    return xp.concat([pairs, place], axis=1)
+
+
+def _rank(xp: Any, x: Any, ranks: Any) -> Any:
+    rows = _comparable(xp, x)
+    return xp.reshape(ranks(rows, None if rows.ndim == 1 else 0), (-1,))
 
 
 #: of each row, its place among the different ones in order
@@ -179,8 +192,8 @@ op(
     "unique_ranks",
     operands="t",
     infer=_ranked,
-    torch=lambda torch, x: torch.unique(x, return_inverse=True, dim=None if x.ndim == 1 else 0)[1],
-    kernel=_rank_numpy,
+    numpy=lambda np, x: _rank(np, x, lambda rows, dim: np.unique(rows, return_inverse=True, axis=dim)[1]),
+    kernel=lambda xp, x: _rank(xp, x, lambda rows, dim: rows.unique(return_inverse=True, dim=dim)[1]),
 )
 
 
