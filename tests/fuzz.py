@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from gt.ops.core import MAX_NBYTES
 from gt.types import DTYPES
 from tests.samples import Sample, T, V, samples
 
@@ -219,7 +220,7 @@ def attribute_changed(case: Case, rng: random.Random) -> None:
     if case.attrs:
         name = rng.choice([*case.attrs])
         others = [s.attrs[name] for s in by_op()[case.op] if name in s.attrs]
-        borrowed = rng.random() < 0.3
+        borrowed = others and rng.random() < 0.3
         case.attrs[name] = rng.choice(others) if borrowed else _changed(case.attrs[name], rng)
 
 
@@ -277,6 +278,8 @@ def make_operands(case: Case) -> list[Any]:
 def _made(x: Operand, case: Case, rng: torch.Generator) -> torch.Tensor:
     if x.values is not None:
         return x.values.clone()
+    if math.prod(n or 1 for n in x.shape) * DTYPES[x.dtype].itemsize > MAX_NBYTES:
+        raise MemoryError("no op gives such a result")
     if x.fill in ("any", "positive", "distinct", "special"):
         return T(x.shape, x.dtype, x.fill).make(rng)
     dtype = getattr(torch, x.dtype)

@@ -29,7 +29,9 @@ KNOWN: list[Known] = [
     ),
     Known("prod|prod_others", r"\b(nan|inf)\b", "partial products overflow or vanish in another order"),
     Known("det|slogdet", "^result", "NaN, or products that overflow, on the diagonal", case=":(special|extreme)"),
+    Known("matmul|addmm|baddbmm", r"\b(nan|inf)\b", "partial sums overflow in another order", case=":extreme"),
     Known("qr|inv|solve|solve_triangular|svd|eigh", "^result", "products overflow", case=":(special|extreme)"),
+    Known("inv|solve", "[Ss]ingular", "a pivot vanishes by rounding, or does not", case=":extreme"),
     Known("(log_)?softmax_backward", "^result 0", "rounded in a narrower dtype than the result's", case="dtype='float"),
     Known(
         "put_view|masked_put|index_put",

@@ -17,7 +17,8 @@ def element(np: Any, value: Any, dtype: Any) -> Any:
         value = float(value) if fits else value
     else:
         limits = np.iinfo(dtype)
-        fits = (limits.min or -limits.max) <= value <= limits.max  # what is negative wraps around in uint8
+        wraps = dtype.kind == "u" and isinstance(value, int)  # so does torch
+        fits = (-limits.max if wraps else limits.min) <= value <= limits.max
         value = int(value) if fits else value
     if not fits:
         raise OverflowError(f"{value} does not fit into {dtype.name}")

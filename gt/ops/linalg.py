@@ -91,8 +91,9 @@ def _times(x: Any, factor: Any) -> Any:
 
 def _sum_numpy(np: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
     product = _matmul_numpy(np, a, b)
-    alpha, beta = (element(np, factor, product.dtype) for factor in (alpha, beta))
-    made = product if alpha == 1 else product * alpha
+    beta = element(np, beta, product.dtype)
+    # torch does not look at a factor of nothing
+    made = product if alpha == 1 or not a.shape[-1] else product * element(np, alpha, product.dtype)
     # torch does not look at what is multiplied by zero: NaN does not go through
     return made if beta == 0 else made + (x if beta == 1 else x * beta)
 

@@ -61,9 +61,8 @@ def _masked(x: TensorType, mask: TensorType, value: OperandType) -> TensorType:
 
 
 def _masked_torch(torch: Any, x: Any, mask: Any, value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        value = fitting(value, x.ndim - mask.ndim + 1).to(x.dtype)
-    x[mask] = value
+    number = not isinstance(value, torch.Tensor)
+    x[mask] = x.new_full((), value) if number else fitting(value, x.ndim - mask.ndim + 1).to(x.dtype)
     return x
 
 

@@ -110,13 +110,18 @@ def _refuse_bool(x: TensorType) -> None:
         raise DTypeError("not defined for bool; use x.to(gt.uint8)")
 
 
+def _dense(x: Any) -> Any:
+    """torch reads beyond the memory of an expanded tensor here."""
+    return x.contiguous()
+
+
 op(
     "median_dim",
     operands="t",
     infer=_middle_type,
     split=partial(folding, results=2),
     vjp=SELECTING,
-    torch=lambda torch, x, *, dim, keepdim: torch.median(x, dim, keepdim),
+    torch=lambda torch, x, *, dim, keepdim: torch.median(_dense(x), dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=False),
 )
 
@@ -126,7 +131,7 @@ op(
     infer=_middle_type,
     split=partial(folding, results=2),
     vjp=SELECTING,
-    torch=lambda torch, x, *, dim, keepdim: torch.nanmedian(x, dim, keepdim),
+    torch=lambda torch, x, *, dim, keepdim: torch.nanmedian(_dense(x), dim, keepdim),
     kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=True),
 )
 

@@ -82,7 +82,7 @@ def _unfold_numpy(np: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
 def _unfold_back_numpy(np: Any, g: Any, *, shape: Shape, dim: int, size: int, step: int) -> Any:
     made = np.zeros(shape or (1,), dtype=g.dtype)
     seen = made[(slice(None),) * dim + (slice(None),)]
-    for at in range(size):
+    for at in range(size if g.size else 0):
         n = g.shape[dim] if shape else 1
         part = (slice(None),) * dim + (slice(at, at + n * step, step),)
         seen[part] += g[..., at] if shape else g[at]

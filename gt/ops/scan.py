@@ -120,9 +120,9 @@ def _running_numpy(np: Any, run: Any, x: Any, dim: int) -> Any:
 
 
 def _running_back_numpy(np: Any, g: Any, index: Any, *, dim: int) -> Any:
-    if not g.ndim:
+    if not g.ndim or not g.size:
         return g.copy()
-    if index.size and (index.min() < 0 or index.max() >= g.shape[dim]):
+    if index.min() < 0 or index.max() >= g.shape[dim]:
         raise IndexError(f"an index is outside dim {dim} of size {g.shape[dim]}")
     made, where = np.zeros_like(g), list(np.indices(g.shape))
     where[dim] = index

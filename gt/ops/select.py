@@ -136,7 +136,9 @@ def _find_numpy(np: Any, row: Any, values: Any, *, right: bool, out_int32: bool)
     side = "right" if right else "left"
     if row.ndim == 1:
         return np.searchsorted(row, values, side)
-    made = np.empty(values.shape, dtype=np.int64)
+    made = np.zeros(values.shape, dtype=np.int64)
+    if not values.size:
+        return made
     for at in np.ndindex(row.shape[:-1]):
         made[at] = np.searchsorted(row[at], values[at], side)
     return made

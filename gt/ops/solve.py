@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -36,14 +37,28 @@ def _wide(g: Any) -> Any:
     return g.unsqueeze(-1).unsqueeze(-1)
 
 
+def _unless_empty(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same kernel, but not for empty results: libraries go through a billion empty matrices one by one."""
+
+    def kernel(xp: Any, *operands: Any, out: Types, **attrs: Any) -> Any:
+        if any(t.numel for t in out):
+            return run(xp, *operands, **attrs)
+        x = operands[0]
+        made = [xp.zeros(t.shape, dtype=x.dtype, device=x.device) for t in out]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return kernel
+
+
 op(
     "inv",
     operands="t",
     infer=_square,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(lambda g, y, _x: -(y.mT @ g @ y.mT),),
-    torch=lambda torch, x: torch.linalg.inv(x),
-    kernel=lambda np, x: np.linalg.inv(x),
+    torch=_unless_empty(lambda torch, x: torch.linalg.inv(x)),
+    kernel=_unless_empty(lambda np, x: np.linalg.inv(x)),
 )
 
 op(
@@ -100,11 +115,14 @@ op(
     "solve",
     operands="tt",
     infer=_solved,
+    wants_out=True,
     split=_solving,
     vjp=_solve_back,
     # torch would take a matrix for a batch of vectors where the sizes allow it
-    torch=lambda torch, a, b: torch.linalg.solve(a, b.expand(*a.shape[:-2], *b.shape[-2:]) if b.ndim < a.ndim else b),
-    kernel=lambda np, a, b: np.linalg.solve(*_stretched(np, a, b)),
+    torch=_unless_empty(
+        lambda torch, a, b: torch.linalg.solve(a, b.expand(*a.shape[:-2], *b.shape[-2:]) if b.ndim < a.ndim else b)
+    ),
+    kernel=_unless_empty(lambda np, a, b: np.linalg.solve(*_stretched(np, a, b))),
 )
 
 
@@ -137,12 +155,15 @@ op(
     "solve_triangular",
     operands="tt",
     infer=_solved,
+    wants_out=True,
     split=_solving,
     vjp=_triangular_back,
-    torch=lambda torch, a, b, *, upper, unitriangular: torch.linalg.solve_triangular(
-        a, b, upper=upper, unitriangular=unitriangular
+    torch=_unless_empty(
+        lambda torch, a, b, *, upper, unitriangular: torch.linalg.solve_triangular(
+            a, b, upper=upper, unitriangular=unitriangular
+        )
     ),
-    kernel=_triangular_numpy,
+    kernel=_unless_empty(_triangular_numpy),
 )
 
 
@@ -162,10 +183,11 @@ op(
     "cholesky",
     operands="t",
     infer=_square,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(_cholesky_back,),
-    torch=lambda torch, x: torch.linalg.cholesky(x),
-    kernel=lambda np, x: np.linalg.cholesky(x),
+    torch=_unless_empty(lambda torch, x: torch.linalg.cholesky(x)),
+    kernel=_unless_empty(lambda np, x: np.linalg.cholesky(x)),
 )
 
 # -- factors -------------------------------------------------------------------------------
@@ -204,10 +226,11 @@ op(
     "qr",
     operands="t",
     infer=_factored,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(2, 2)),
     vjp=(_qr_back,),
-    torch=lambda torch, x, *, mode: torch.linalg.qr(x, mode),
-    kernel=lambda np, x, *, mode: np.linalg.qr(x, mode=mode),
+    torch=_unless_empty(lambda torch, x, *, mode: torch.linalg.qr(x, mode)),
+    kernel=_unless_empty(lambda np, x, *, mode: np.linalg.qr(x, mode=mode)),
 )
 
 
@@ -235,10 +258,11 @@ op(
     "eigh",
     operands="t",
     infer=_spectral,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(1, 2)),
     vjp=(_eigh_back,),
-    torch=lambda torch, x: torch.linalg.eigh(x),
-    kernel=lambda np, x: np.linalg.eigh(x),
+    torch=_unless_empty(lambda torch, x: torch.linalg.eigh(x)),
+    kernel=_unless_empty(lambda np, x: np.linalg.eigh(x)),
 )
 
 
@@ -284,8 +308,9 @@ op(
     "svd",
     operands="t",
     infer=_singular,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(2, 1, 2)),
     vjp=(_svd_back,),
-    torch=lambda torch, x, *, full_matrices: torch.linalg.svd(x, full_matrices),
-    kernel=lambda np, x, *, full_matrices: np.linalg.svd(x, full_matrices=full_matrices),
+    torch=_unless_empty(lambda torch, x, *, full_matrices: torch.linalg.svd(x, full_matrices)),
+    kernel=_unless_empty(lambda np, x, *, full_matrices: np.linalg.svd(x, full_matrices=full_matrices)),
 )
