@@ -208,7 +208,7 @@ def _request(data: bytes, rng: random.Random) -> bytes:
     choices = {
         "path": (told["path"] + "x", os.path.dirname(told["path"]), "", None),
         "secret": ("cd" * 16, "", None),
-        "offset": (-1, 5000, 2**40, 2**63, 1.5, "4096", None),
+        "offset": (-1, 5000, 2**40, 2**63, 5000.5, "4096", None),
         "head": (-1, 0, 63, 65, 2**40, None),
         "proof": ("", None),
         "offsets": ([], [64], [64, 64], [64, 72, 72], [-1, 64], [64, 2**63], None),

@@ -332,7 +332,7 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
         "int int",
         {"n": 3, "dtype": "int64", "first": -1},
         ShapeError,
-        "first=-1 is not within 0 and 4611686018427387904",
+        "3 positions from -1 on are not within 0 and 9007199254740992",
     ),
     (
         "rand",

@@ -61,15 +61,15 @@ op(
 )
 
 
-#: where a block of an `arange` may begin: its positions must be int64
-MAX_FIRST = 1 << 62
+#: where an `arange` must end: up to here, float64 holds every position
+MAX_POSITION = 1 << 53
 
 
 def _counted(start: OperandType, step: OperandType, *, n: int, dtype: str, first: int = 0) -> TensorType:
     made = dtype_named(dtype)
     require_ints(n=n, first=first)
-    if not 0 <= first <= MAX_FIRST:
-        raise ShapeError(f"first={first} is not within 0 and {MAX_FIRST}")
+    if first < 0 or first + n > MAX_POSITION:
+        raise ShapeError(f"{n} positions from {first} on are not within 0 and {MAX_POSITION}")
     if made.kind == "b":
         raise DTypeError("not defined for bool; use int64")
     return TensorType(sizes((n,)), made)

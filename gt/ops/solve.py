@@ -89,8 +89,7 @@ op(
 # -- equations -----------------------------------------------------------------------------
 
 
-def _solved(a: TensorType, b: TensorType, **how: bool) -> TensorType:
-    require_bools(**how)
+def _solved(a: TensorType, b: TensorType) -> TensorType:
     _square(a)
     _matrix(b)
     if a.dtype is not b.dtype:
@@ -151,10 +150,15 @@ def _triangular_numpy(np: Any, a: Any, b: Any, *, upper: bool, unitriangular: bo
     return made
 
 
+def _solved_triangle(a: TensorType, b: TensorType, *, upper: bool, unitriangular: bool) -> TensorType:
+    require_bools(upper=upper, unitriangular=unitriangular)
+    return _solved(a, b)
+
+
 op(
     "solve_triangular",
     operands="tt",
-    infer=_solved,
+    infer=_solved_triangle,
     wants_out=True,
     split=_solving,
     vjp=_triangular_back,
