@@ -33,6 +33,7 @@ KNOWN: list[Known] = [
     Known("qr|inv|solve|solve_triangular|svd|eigh", "^result", "products overflow", case=":(special|extreme)"),
     Known("inv|solve", "[Ss]ingular", "a pivot vanishes by rounding, or does not", case=":extreme"),
     Known("(log_)?softmax_backward", "^result 0", "rounded in a narrower dtype than the result's", case="dtype='float"),
+    Known("put_view", "only numpy.*does not fit into float16", "torch refuses such a number, but not in a 0-d view"),
     Known(
         "put_view|masked_put|index_put",
         "^result 0",

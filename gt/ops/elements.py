@@ -25,6 +25,11 @@ def element(np: Any, value: Any, dtype: Any) -> Any:
     return np.asarray(value).astype(dtype)
 
 
+def single_element(np: Any, value: Any, dtype: Any) -> Any:
+    """The same where torch makes a tensor of one element first: too large a number is infinite in float16."""
+    return np.asarray(float(value)).astype(dtype) if dtype == np.float16 else element(np, value, dtype)
+
+
 def buffer(data: Any) -> Any:
     """Bytes a tensor may live in. Those one may write to were received for this tensor alone."""
     return bytearray(data) if memoryview(data).readonly else data

@@ -10,7 +10,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.core import EITHER, OPS, Attrs, op
-from gt.ops.elements import element
+from gt.ops.elements import element, single_element
 from gt.ops.infer import assignable, broadcast_shapes, own_dims, require_bools, require_ints, shown, sizes
 from gt.ops.split import shaped
 from gt.ops.splits_index import (
@@ -137,13 +137,13 @@ def _put_numpy(np: Any, base: Any, value: Any, *starts: int, chain: Chain) -> An
     view = viewed(whole, starts, chain, lambda via, x, at, attrs: (via.numpy or via.kernel)(np, x, *at, **attrs))
     if view.size and not np.may_share_memory(view, whole):
         raise RuntimeError(f"put_view: {shown(base.shape)} has no view through {chain}; write into a reshape's base")
-    view[...] = _filling(np, value, view.ndim, whole.dtype)
+    view[...] = _filling(np, value, view.ndim, whole.dtype, element)
     return whole
 
 
-def _filling(np: Any, value: Any, ndim: int, dtype: Any) -> Any:
+def _filling(np: Any, value: Any, ndim: int, dtype: Any, convert: Any) -> Any:
     """What is assigned to so many dims of a numpy array."""
-    return fitting(value, ndim).astype(dtype) if isinstance(value, np.ndarray) else element(np, value, dtype)
+    return fitting(value, ndim).astype(dtype) if isinstance(value, np.ndarray) else convert(np, value, dtype)
 
 
 def assigned(g: Any, value: Any) -> Any:
@@ -283,7 +283,7 @@ def _place_torch(torch: Any, x: Any, value: Any, *indices: Any, dims: Dims, accu
 
 def _place_numpy(np: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate: bool) -> Any:
     made, at = x.copy(), _expression(_within(np, x, indices), dims)
-    value = _filling(np, value, made[at].ndim, x.dtype)
+    value = _filling(np, value, made[at].ndim, x.dtype, single_element)
     if accumulate:
         np.add.at(made, at, value)
     else:

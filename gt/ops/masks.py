@@ -10,7 +10,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.core import EITHER, op
-from gt.ops.elements import element
+from gt.ops.elements import single_element
 from gt.ops.index import assigned, castable, fitting
 from gt.ops.infer import assignable, require_ints, shown, sizes
 from gt.ops.splits_index import masking, selecting
@@ -71,7 +71,7 @@ def _masked_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         made[mask] = fitting(value, x.ndim - mask.ndim + 1).astype(x.dtype)
     else:
-        made[mask] = element(np, value, x.dtype)
+        made[mask] = single_element(np, value, x.dtype)
     return made
 
 

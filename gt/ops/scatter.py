@@ -51,7 +51,7 @@ op(
 )
 
 
-def _scattered(x: TensorType, index: OperandType, source: OperandType, *, dim: int, **attrs: Any) -> TensorType:
+def _scattered(x: TensorType, index: OperandType, source: OperandType, *, dim: int) -> TensorType:
     into = _gathered(x, index, dim=dim)
     if isinstance(source, Scalar):
         return x
