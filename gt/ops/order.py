@@ -9,7 +9,7 @@ from typing import Any
 from gt.errors import DimError, DTypeError
 from gt.ops.core import Types, op
 from gt.ops.infer import own_dim, require_bools, without
-from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, folded, in_, restored
+from gt.ops.reduce import SELECTING, Dims, averaging, axes, cast, count, folded, in_, restored
 from gt.ops.split import Split, folding
 from gt.types import TensorType, bool_, int64, promote
 
@@ -33,7 +33,7 @@ def _norm_numpy(np: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype:
     x, fold = np.abs(cast(x, dtype)), {"axis": axes(x, dim), "keepdims": keepdim}
     if x.dtype == np.float16:
         x = x.astype(np.float32)
-    if ord in (inf, -inf):
+    if ord in (inf, -inf) or (ord != 0 and count(x, dim) == 1):  # its powers could overflow
         return (np.max if ord > 0 else np.min)(x, **fold)
     return np.sum(x != 0, **fold) if ord == 0 else np.sum(x**ord, **fold) ** (1 / ord)
 
