@@ -24,7 +24,12 @@ class Known:
 
 KNOWN: list[Known] = [
     Known("searchsorted", "^result 0", "where a value belongs in a row that is not sorted", case=r"\bunsorted\]"),
-    Known("sum|mean|var|std|logsumexp", "^result 0", "sums overflow or cancel in another order", case=":extreme"),
+    Known(
+        "sum|mean|var|std|logsumexp|(log_)?softmax_backward",
+        "^result 0",
+        "sums overflow or cancel in another order",
+        case=":extreme",
+    ),
     Known("prod|prod_others", r"\b(nan|inf)\b", "partial products overflow or vanish in another order"),
     Known("det|slogdet", "^result", "NaN, or products that overflow, on the diagonal", case=":(special|extreme)"),
     Known("matmul|addmm|baddbmm", r"\b(nan|inf)\b", "partial sums overflow in another order", case=":extreme"),

@@ -65,8 +65,8 @@ def _unfolded(x: TensorType, *, dim: int, size: int, step: int) -> TensorType:
 
 
 def _step(shape: Shape, dim: int, step: int) -> int:
-    """A step beyond the end is as good as one to it; a stride would overflow."""
-    return max(1, min(step, shape[dim] if shape else 1))
+    """The same step, or the least that leaves a single window: a stride would overflow."""
+    return min(step, (shape[dim] if shape else 1) + 1)
 
 
 def _unfold_numpy(np: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
