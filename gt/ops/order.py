@@ -58,7 +58,7 @@ def _norm_back(g: Any, y: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, 
 
 
 def _norm_torch(torch: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
-    return torch.linalg.vector_norm(x, ord, dim, keepdim, dtype=in_(torch, dtype))
+    return torch.linalg.vector_norm(x, ord, axes(x, dim), keepdim, dtype=in_(torch, dtype))
 
 
 #: those whose terms can be put together
