@@ -30,7 +30,9 @@ KNOWN: list[Known] = [
         "sums overflow or cancel in another order",
         case=":extreme",
     ),
-    Known("prod|prod_others", r"\b(nan|inf)\b", "partial products overflow or vanish in another order"),
+    Known(
+        "prod|prod_others|cumprod_backward", r"\b(nan|inf)\b", "partial products overflow or vanish in another order"
+    ),
     Known("det|slogdet", "^result", "NaN, or products that overflow, on the diagonal", case=":(special|extreme)"),
     Known("matmul|addmm|baddbmm", r"\b(nan|inf)\b", "partial sums overflow in another order", case=":extreme"),
     Known("qr|inv|solve|solve_triangular|svd|eigh", "^result", "products overflow", case=":(special|extreme)"),

@@ -174,6 +174,19 @@ op(
 )
 
 
+def _mode_torch(torch: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
+    """From ranks: on a CPU torch sorts with a comparison that NaN makes inconsistent, and may read beyond the row."""
+    if x.is_cuda or not x.is_floating_point() or not x.ndim:
+        return torch.mode(x, dim, keepdim)
+    ordered, places = torch.sort(x, dim=dim, stable=True)
+    n = x.shape[dim]
+    rises = ordered.narrow(dim, 1, n - 1) != ordered.narrow(dim, 0, n - 1)  # NaN differs from NaN
+    first = rises.new_zeros((*x.shape[:dim], 1, *x.shape[dim + 1 :]))
+    at = torch.mode(torch.cat([first, rises], dim).cumsum(dim), dim, True)[1]
+    values, places = ordered.gather(dim, at), places.gather(dim, at)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
 def _mode_numpy(np: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
     row = np.moveaxis(x if x.ndim else x.reshape(1), dim, -1)
     if row.size:
@@ -197,6 +210,6 @@ op(
     infer=_found,
     split=partial(folding, results=2),
     vjp=SELECTING,
-    torch=lambda torch, x, *, dim, keepdim: torch.mode(x, dim, keepdim),
+    torch=_mode_torch,
     kernel=_mode_numpy,
 )
