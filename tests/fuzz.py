@@ -204,6 +204,8 @@ def number_changed(case: Case, rng: random.Random) -> None:
 def _request(data: bytes, rng: random.Random) -> bytes:
     """Another request about a file of the same folder; what is written goes behind its header."""
     told = json.loads(data)
+    if not told["path"]:  # changed before
+        return data
     name = rng.choice([*told])
     choices = {
         "path": (told["path"] + "x", os.path.dirname(told["path"]), "", None),

@@ -145,7 +145,8 @@ def _varied(x: TensorType, *, dim: Dims, keepdim: bool, correction: float) -> Te
 def _var_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     apart = x - _mean_numpy(np, x, dim=dim, keepdim=True, dtype=None)
     total = np.sum(apart * apart, axis=axes(x, dim), keepdims=keepdim)
-    return np.true_divide(total, np.asarray(max(count(x, dim) - correction, 0), dtype=total.dtype))
+    n = count(x, dim)
+    return np.true_divide(total, np.asarray(max(n - correction, 0) if n else 0, dtype=total.dtype))
 
 
 def _var_back(g: Any, _y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
