@@ -7,7 +7,9 @@ A case is made from its op and its seed alone, so a failure is run again by nami
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from typing import Any
 
 import torch
 
+from gt.ops.core import MAX_NBYTES
 from gt.types import DTYPES
 from tests.samples import Sample, T, V, samples
 
@@ -25,7 +28,7 @@ SIZES = (0, 0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 100, 1 << 40)
 INTS = (0, 1, -1, 2, -2, 3, 5, 8, 100, -100, 2**31, -(2**31) - 1, 2**63 - 1, -(2**63), 2**64 - 1)
 REALS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e30, 1e308, math.inf, -math.inf, math.nan)
 FILLS = ("any", "any", "any", "special", "extreme", "zero", "index", "far")
-LAYOUTS = ("plain", "plain", "plain", "transposed", "spaced", "offset")
+LAYOUTS = ("plain", "plain", "plain", "transposed", "spaced", "offset", "expanded")
 
 
 @dataclass
@@ -72,11 +75,28 @@ def make_case(op: str, seed: int) -> Case:
     rng = random.Random(f"{op} {seed}")
     sample = rng.choice(by_op()[op])
     case = Case(op, seed, [_operand(x) for x in sample.operands], dict(sample.attrs), rng.random() < 0.1)
+    if op in OPTIONAL and rng.random() < 0.2:
+        case.attrs.update(OPTIONAL[op](case.attrs, rng))
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
         change = rng.choice(CHANGES)
         case.changes.append(change.__name__)
         change(case, rng)
+    if op == "searchsorted":
+        case.changes.append(rng.choice(("sorted", "sorted", "unsorted")))
     return case
+
+
+def _block(attrs: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    at = tuple(rng.randrange(4) for _ in attrs["shape"])
+    return {"block": (at, tuple(n + i + rng.randrange(3) for n, i in zip(attrs["shape"], at, strict=True)))}
+
+
+#: attributes that only a share of a call has: (the others, rng) -> them
+OPTIONAL: dict[str, Callable[[dict[str, Any], random.Random], dict[str, Any]]] = {
+    "mean": lambda attrs, rng: {"whole": rng.choice((0, 1, 7, 2**40))},
+    "arange": lambda attrs, rng: {"first": rng.choice((0, 3, 2**40, 2**62))},
+    **dict.fromkeys(("rand", "randn", "randint"), _block),
+}
 
 
 def _operand(x: Any) -> Any:
@@ -175,16 +195,34 @@ def number_changed(case: Case, rng: random.Random) -> None:
     if places:
         i = rng.choice(places)
         if isinstance(case.operands[i], bytes):
-            case.operands[i] = bytes(rng.choice((0, 1, 3, 8, 64)))
+            request = case.operands[i] if case.op in ("save_file", "load_file") else b""
+            case.operands[i] = _request(request, rng) if request else bytes(rng.choice((0, 1, 3, 8, 64)))
         else:
             case.operands[i] = rng.choice((*INTS, *REALS, True, False))
+
+
+def _request(data: bytes, rng: random.Random) -> bytes:
+    """Another request about a file of the same folder; what is written goes behind its header."""
+    told = json.loads(data)
+    if not told["path"]:  # changed before
+        return data
+    name = rng.choice([*told])
+    choices = {
+        "path": (told["path"] + "x", os.path.dirname(told["path"]), "", None),
+        "secret": ("cd" * 16, "", None),
+        "offset": (-1, 5000, 2**40, 2**63, 5000.5, "4096", None),
+        "head": (-1, 0, 63, 65, 2**40, None),
+        "proof": ("", None),
+        "offsets": ([], [64], [64, 64], [64, 72, 72], [-1, 64], [64, 2**63], None),
+    }
+    return json.dumps({**told, name: rng.choice(choices[name])}).encode()
 
 
 def attribute_changed(case: Case, rng: random.Random) -> None:
     if case.attrs:
         name = rng.choice([*case.attrs])
         others = [s.attrs[name] for s in by_op()[case.op] if name in s.attrs]
-        borrowed = rng.random() < 0.3
+        borrowed = others and rng.random() < 0.3
         case.attrs[name] = rng.choice(others) if borrowed else _changed(case.attrs[name], rng)
 
 
@@ -233,12 +271,17 @@ CHANGES: tuple[Callable[[Case, random.Random], None], ...] = (
 
 def make_operands(case: Case) -> list[Any]:
     rng = torch.Generator().manual_seed(case.seed)
-    return [_laid_out(_made(x, case, rng), x.layout) if isinstance(x, Operand) else x for x in case.operands]
+    made = [_laid_out(_made(x, case, rng), x.layout) if isinstance(x, Operand) else x for x in case.operands]
+    if "sorted" in case.changes and made and isinstance(made[0], torch.Tensor):
+        made[0] = made[0].sort(-1).values
+    return made
 
 
 def _made(x: Operand, case: Case, rng: torch.Generator) -> torch.Tensor:
     if x.values is not None:
         return x.values.clone()
+    if math.prod(n or 1 for n in x.shape) * DTYPES[x.dtype].itemsize > MAX_NBYTES:
+        raise MemoryError("no op gives such a result")
     if x.fill in ("any", "positive", "distinct", "special"):
         return T(x.shape, x.dtype, x.fill).make(rng)
     dtype = getattr(torch, x.dtype)
@@ -271,6 +314,8 @@ def _laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
         wider = torch.ones(*x.shape, 2, dtype=x.dtype)
         wider[..., 0] = x
         return wider[..., 0]
+    if layout == "expanded" and x.ndim and x.shape[0] > 1:
+        return x[:1].expand(x.shape)
     if layout == "offset":
         flat = torch.ones(x.numel() + 3, dtype=x.dtype)
         flat[3:] = x.reshape(-1)

@@ -23,6 +23,7 @@ import signal
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from gt.wire.messages import Definition
 from gt.worker.engines import make_engine
 from tests.fuzz import Case, by_op, make_case, make_operands
 from tests.fuzz_known import known
-from tests.oracle import SETTLED, TOLERANCES
+from tests.oracle import TOLERANCES
 from tests.samples import type_of
 
 ENGINES = {name: make_engine(name, "cpu") for name in ("torch", "numpy")}
@@ -85,7 +86,7 @@ def outcome(case: Case) -> str:
         if (types := tuple(map(type_of, made))) != signature.outs:
             raise Wrong(f"{name} gives {types}, inferred were {signature.outs}")
     if _has_numpy(signature):
-        _agree(case, first, other)
+        _agree(case, operands, first, other)
     return "ran"
 
 
@@ -141,16 +142,89 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8) if x.numel() else x
 
 
-def _agree(case: Case, first: Any, other: Any) -> None:
-    other = [torch.from_numpy(np.array(x)) for x in other]
-    if case.op in SETTLED:
-        first, other = SETTLED[case.op](*first), SETTLED[case.op](*other)
+def _agree(case: Case, operands: list[Any], first: Any, other: Any) -> None:
+    other = tuple(torch.from_numpy(np.array(x)) for x in other)
+    if case.op in AMBIGUOUS:
+        first, other = (AMBIGUOUS[case.op](case, operands, *made) for made in (first, other))
     for at, (a, b) in enumerate(zip(first, other, strict=True)):
         rtol, atol = TOLERANCES.get(str(a.dtype).removeprefix("torch."), (0, 0))
         if not torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True):
             apart = ~torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
             raise Wrong(f"result {at}: torch {a[apart][:6].tolist()}, numpy {b[apart][:6].tolist()}")
 
+
+# -- results that may be given in several ways ---------------------------------------------
+
+
+def _picked(case: Case, operands: list[Any], values: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Among equal elements any may be picked: what counts is that those are there, and none twice."""
+    dim, x = case.attrs["dim"], operands[0].reshape(operands[0].shape or (1,))
+    kept = case.attrs.get("keepdim", True) or not operands[0].ndim
+    at, found = (t if kept else t.unsqueeze(dim) for t in (places, values))
+    at, found = at.reshape(at.shape or (1,)), found.reshape(found.shape or (1,))
+    there = x.gather(dim, at)
+    if not torch.equal(there.isnan(), found.isnan()) or not torch.equal(there.nan_to_num(), found.nan_to_num()):
+        raise Wrong(f"at the places {at.flatten()[:6].tolist()} stands {there.flatten()[:6].tolist()}")
+    ordered = at.sort(dim).values
+    if (ordered.diff(dim=dim) == 0).any():
+        raise Wrong(f"a place is picked twice: {ordered.flatten()[:6].tolist()}")
+    return (values if case.attrs.get("sorted", True) else found.sort(dim).values,)
+
+
+def _ordered(case: Case, operands: list[Any], values: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (values, places) if case.attrs["stable"] else _picked(case, operands, values, places)
+
+
+def _scaled(x: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """Relative to the largest element of a matrix, or to this one: rounding errors of matrices are."""
+    return x / torch.where(size == 0, 1, size)
+
+
+def _eigen(case: Case, operands: list[Any], values: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    largest = torch.linalg.vector_norm(values, dim=-1, keepdim=True)
+    values = _scaled(values, largest)
+    return values, vectors * values.unsqueeze(-2) @ vectors.mT
+
+
+def _singular(case: Case, operands: list[Any], u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> Any:
+    k, s = s.shape[-1], _scaled(s, s[..., :1])
+    return s, u[..., :k] * s.unsqueeze(-2) @ vh[..., :k, :], u.mT @ u, vh @ vh.mT
+
+
+def _factors(case: Case, operands: list[Any], q: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    largest = torch.linalg.vector_norm(operands[0], dim=(-2, -1), keepdim=True)
+    return q @ _scaled(r, largest), q.mT @ q, r.tril(-1)
+
+
+def _determinant(case: Case, operands: list[Any], *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Relative to the largest there could be: the product of the lengths of the rows."""
+    lengths = torch.linalg.vector_norm(operands[0].double(), dim=-1).log().sum(-1)
+    sign, size = made if len(made) > 1 else (made[0].sign(), made[0].double().abs().log())
+    return ((sign * (size - lengths).exp()).to(operands[0].dtype),)
+
+
+def _residual(case: Case, operands: list[Any], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """How far the two sides are apart, relative to their terms: how far a solution is off depends on the matrix."""
+    a = operands[0]
+    if case.op == "solve_triangular":
+        a = a.triu() if case.attrs["upper"] else a.tril()
+        if case.attrs["unitriangular"]:
+            a = a - a.diagonal(0, -2, -1).diag_embed() + torch.eye(a.shape[-1], dtype=a.dtype)
+    b = operands[1] if len(operands) > 1 else torch.eye(a.shape[-1], dtype=a.dtype)
+    return (_scaled(a @ x - b, (a.abs() @ x.abs() + b.abs()).amax(-2, keepdim=True) if a.shape[-1] else b),)
+
+
+#: (case, operands, *results) -> what of the results is the same however they are given
+AMBIGUOUS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
+    **dict.fromkeys(("topk", "kthvalue", "mode", "median_dim", "nanmedian_dim"), _picked),
+    "sort": _ordered,
+    "eigh": _eigen,
+    "svd": _singular,
+    "qr": _factors,
+    "det": _determinant,
+    "slogdet": _determinant,
+    **dict.fromkeys(("inv", "solve", "solve_triangular"), _residual),
+}
 
 # -- children ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Calls that must be refused before anything is sent, each with its exact words."""
+"""Calls that must be refused before anything is sent, each with its exact words; and those a kernel refuses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
 from gt.errors import DimError, DTypeError, GtError, ShapeError
 from gt.ops import OPS, sign
 from gt.types import DTYPES, SCALARS, OperandType, TensorType
+from gt.worker.engines import make_engine
+from tests.samples import type_of
 
 X = "float32[5,3]"
+#: what the letters mean that an op's operands are given by
+LETTERS = "(t: a tensor, i: an int, f: a float, b: a bool, B: bytes)"
 
 
 def parsed(text: str) -> OperandType:
@@ -103,7 +108,7 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ("expand", X, {"shape": (5, 4)}, ShapeError, "[5,3] does not broadcast to [5,4]"),
     ("cat", f"{X} float32[5,4]", {"dim": 0}, ShapeError, "[5,4] and [5,3] differ outside dim 0"),
     ("cat", f"{X} float32[]", {"dim": 0}, ShapeError, "a 0-d tensor cannot be joined; reshape it to (1,)"),
-    ("cat", "", {"dim": 0}, ShapeError, "needs at least one tensor"),
+    ("cat", "", {"dim": 0}, DTypeError, "takes tensors only, one at least"),
     (
         "split",
         X,
@@ -156,6 +161,188 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ("masked_select", f"{X} bool[3]", {"n": 1}, DimError, "a mask of shape [3] does not cover the first dims of [5,3]"),
     ("masked_select", f"{X} bool[5]", {"n": 6}, ShapeError, "a mask of 5 elements cannot choose 6"),
     ("masked_put", f"{X} bool[5] float32[2,4]", {}, ShapeError, "[2,4] does not broadcast to [2,3]"),
+    ("masked_select", f"{X} bool[5]", {"n": 1.5}, DTypeError, "n is an int of 64 bits, not 1.5"),
+    ("nonzero", X, {"n": True}, DTypeError, "n is an int of 64 bits, not True"),
+    (
+        "masked_scatter_backward",
+        f"{X} uint8[5,3]",
+        {"shape": (9,)},
+        DTypeError,
+        "the mask is a bool tensor of shape [5,3], not uint8[5,3]",
+    ),
+    (
+        "masked_scatter_backward",
+        f"{X} bool[4,3]",
+        {"shape": (9,)},
+        DTypeError,
+        "the mask is a bool tensor of shape [5,3], not bool[4,3]",
+    ),
+    (
+        "slice",
+        f"{X} int int",
+        {"items": (("x", 1, 1), ("i",))},
+        DimError,
+        "an index is ('i',), ('n',) or ('s', length, step), not ('x', 1, 1)",
+    ),
+    ("slice", f"{X} int int", {"items": (("s", 1.5, 1), ("i",))}, DTypeError, "length is an int of 64 bits, not 1.5"),
+    (
+        "index_put",
+        f"{X} int int64[2]",
+        {"dims": (0,), "accumulate": 2},
+        DTypeError,
+        "accumulate is True or False, not 2",
+    ),
+    (
+        "gather",
+        f"{X} int64[5,3]",
+        {"dim": -1},
+        DimError,
+        "dim -1 is counted from the end; an op's dims are counted from the start",
+    ),
+    ("gather", f"{X} int64[5,3]", {"dim": True}, DTypeError, "a dim is an int, and True is not"),
+    (
+        "scatter_reduce",
+        f"{X} int64[5,3] {X}",
+        {"dim": 0, "reduce": "sum", "include_self": None},
+        DTypeError,
+        "include_self is True or False, not None",
+    ),
+    ("sort", X, {"dim": 0, "descending": None, "stable": True}, DTypeError, "descending is True or False, not None"),
+    ("topk", X, {"k": 1, "dim": 1, "largest": True, "sorted": 2}, DTypeError, "sorted is True or False, not 2"),
+    ("kthvalue", X, {"k": 1, "dim": 1, "keepdim": None}, DTypeError, "keepdim is True or False, not None"),
+    (
+        "searchsorted",
+        "int64[4] int64[2]",
+        {"right": None, "out_int32": False},
+        DTypeError,
+        "right is True or False, not None",
+    ),
+    (
+        "searchsorted",
+        "bool[4] bool[2]",
+        {"right": False, "out_int32": False},
+        DTypeError,
+        "not defined for bool; use x.to(gt.uint8)",
+    ),
+    ("unique_ranks", "float32[5,0]", {}, ShapeError, "the rows of [5,0] have no elements to compare"),
+    ("histc", f"{X} int int", {"bins": 1 << 24}, ShapeError, "takes 1 to 8388608 bins in float32, not 16777216"),
+    ("reshape", X, {"shape": (True, 15)}, DTypeError, "sizes are ints, and True is not"),
+    ("view", "float32[0]", {"shape": (1 << 40, 1 << 40, 0)}, ShapeError, "a result larger than any memory"),
+    ("expand", "float32[1]", {"shape": (1 << 62,)}, ShapeError, "a result larger than any memory"),
+    ("split", X, {"sizes": (2.5, 2.5), "dim": 0}, DTypeError, "size is an int of 64 bits, not 2.5"),
+    (
+        "roll",
+        X,
+        {"shifts": (), "dims": ()},
+        ShapeError,
+        "shifts () and dims () must go in pairs, on a tensor of at least one dim",
+    ),
+    (
+        "roll",
+        X,
+        {"shifts": (1 << 63,), "dims": (0,)},
+        DTypeError,
+        "9223372036854775808 does not fit into 64 bits",
+    ),
+    ("triu", X, {"diagonal": 1.5}, DTypeError, "diagonal is an int of 64 bits, not 1.5"),
+    ("diagonal", X, {"offset": None, "dim1": 0, "dim2": 1}, DTypeError, "offset is an int of 64 bits, not None"),
+    (
+        "unfold",
+        X,
+        {"dim": -1, "size": 2, "step": 1},
+        DimError,
+        "dim -1 is counted from the end; an op's dims are counted from the start",
+    ),
+    ("unfold", X, {"dim": 1, "size": 2, "step": 0}, ShapeError, "windows of 2 with step 0 do not fit into size 3"),
+    ("pad", f"{X} int", {"pads": ((-7, 3), (0, 0))}, ShapeError, "pads ((-7, 3), (0, 0)) take away more than there is"),
+    ("pad", f"{X} int", {"pads": ((1.5, 0), (0, 0))}, DTypeError, "before is an int of 64 bits, not 1.5"),
+    ("sum", X, {"dim": (0,), "keepdim": 2, "dtype": None}, DTypeError, "keepdim is True or False, not 2"),
+    (
+        "mean",
+        X,
+        {"dim": (0,), "keepdim": True, "dtype": None, "whole": 1.5},
+        DTypeError,
+        "whole is an int of 64 bits, not 1.5",
+    ),
+    ("var", X, {"dim": (0,), "keepdim": True, "correction": None}, DTypeError, "correction is a number, not None"),
+    ("argmax", X, {"dim": 0, "keepdim": 2}, DTypeError, "keepdim is True or False, not 2"),
+    (
+        "value_selecting_reduction_backward",
+        f"{X} int64[4,3]",
+        {"dim": 0, "size": 5, "keepdim": False},
+        ShapeError,
+        "the index is an int64 tensor of shape [5,3], not int64[4,3]",
+    ),
+    (
+        "value_selecting_reduction_backward",
+        f"{X} int64[5,3]",
+        {"dim": 0, "size": 5, "keepdim": True},
+        ShapeError,
+        "[5,3] is not what a reduction of dim 0 of size 5 leaves",
+    ),
+    (
+        "vector_norm",
+        X,
+        {"ord": None, "dim": (0,), "keepdim": True, "dtype": None},
+        DTypeError,
+        "ord is a number, not None",
+    ),
+    ("nanmedian", "bool[3]", {}, DTypeError, "not defined for bool; use x.to(gt.uint8)"),
+    ("median", "int64[0]", {}, DimError, "there is no middle of nothing; of floats it is NaN"),
+    (
+        "cummaxmin_backward",
+        f"{X} int64[5,2]",
+        {"dim": 0},
+        ShapeError,
+        "the index is an int64 tensor of shape [5,3], not int64[5,2]",
+    ),
+    (
+        "softmax_backward",
+        f"{X} float32[5,1]",
+        {"dim": 0, "dtype": None},
+        ShapeError,
+        "the gradient [5,3] and the result [5,1] differ",
+    ),
+    (
+        "log_softmax_backward",
+        f"{X} float16[5,3]",
+        {"dim": 0, "dtype": None},
+        DTypeError,
+        "a gradient of float32 does not fit a result of float16",
+    ),
+    ("prod_others", "bool[3]", {"dim": (0,)}, DTypeError, "not defined for bool; a gradient is floating"),
+    (
+        "cumprod_backward",
+        f"{X} float32[4,3] {X}",
+        {"dim": 0},
+        ShapeError,
+        "three floating tensors of one type, not float32[5,3], float32[4,3] and float32[5,3]",
+    ),
+    (
+        "solve_triangular",
+        "float32[3,3] float32[3,2]",
+        {"upper": 2, "unitriangular": True},
+        DTypeError,
+        "upper is True or False, not 2",
+    ),
+    ("svd", X, {"full_matrices": None}, DTypeError, "full_matrices is True or False, not None"),
+    ("matmul", X, {}, DTypeError, f"takes the operands tt {LETTERS}"),
+    (
+        "arange",
+        "int int",
+        {"n": 3, "dtype": "int64", "first": -1},
+        ShapeError,
+        "3 positions from -1 on are not within 0 and 9007199254740992",
+    ),
+    (
+        "rand",
+        "int int",
+        {"shape": (2,), "dtype": "float32", "block": ((0.5,), (3,))},
+        DTypeError,
+        "sizes are ints, and 0.5 is not",
+    ),
+    ("block", X, {"starts": (-1, 0), "sizes": (1, 1)}, ShapeError, "the block at (-1, 0) of (1, 1) is not inside"),
+    ("term", X, {"mine": 2}, DTypeError, "mine is True or False, not 2"),
     ("put_view", f"{X} float32[4]", {"chain": ()}, ShapeError, "[4] does not broadcast to [5,3]"),
     (
         "put_view",
@@ -192,11 +379,33 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ),
     ("sort", X, {"dim": 2, "descending": False, "stable": False}, DimError, "dim 2 is out of range [-2, 1]"),
     ("full", "int", {"shape": (2, -1), "dtype": "int8"}, ShapeError, "size -1 is negative"),
-    ("full", X, {"shape": (2,), "dtype": "int8"}, DTypeError, "takes plain numbers here, not float32[5,3]"),
+    ("full", X, {"shape": (2,), "dtype": "int8"}, DTypeError, f"takes the operands [ifb] {LETTERS}"),
     ("arange", "int int", {"n": 3, "dtype": "bool"}, DTypeError, "not defined for bool; use int64"),
+    ("load_file", "bytes", {"types": ()}, ShapeError, "names no tensors to read"),
+    (
+        "scatter_reduce",
+        "bool[3] int64[3] bool[3]",
+        {"dim": 0, "reduce": "mean", "include_self": True},
+        DTypeError,
+        "there is no mean of bools; use x.to(gt.float32)",
+    ),
+    (
+        "vector_norm",
+        "int64[3]",
+        {"ord": 2, "dim": (0,), "keepdim": True, "dtype": "float32"},
+        DTypeError,
+        "not defined for int64; give a floating dtype: dtype=gt.float32",
+    ),
+    (
+        "vector_norm",
+        "float64[3]",
+        {"ord": 2, "dim": (0,), "keepdim": True, "dtype": "float32"},
+        DTypeError,
+        "a norm of float64 in float32 would lose precision",
+    ),
     ("rand", "int int", {"shape": (2,), "dtype": "int64"}, DTypeError, "gives floating dtypes, not int64; use randint"),
-    ("rand", "float int", {"shape": (2,), "dtype": "float32"}, DTypeError, "takes plain numbers here, not float"),
-    ("upload", "int", {"shape": (2,), "dtype": "float32"}, DTypeError, "takes bytes, not int"),
+    ("rand", "float int", {"shape": (2,), "dtype": "float32"}, DTypeError, f"takes the operands ii {LETTERS}"),
+    ("upload", "int", {"shape": (2,), "dtype": "float32"}, DTypeError, f"takes the operands B {LETTERS}"),
 ]
 
 
@@ -216,3 +425,59 @@ def test_in_place_says_what_does_not_fit() -> None:
     with pytest.raises(DTypeError) as caught:
         sign(OPS["add"], (), (parsed("int64[3]"), parsed("float32[3]")), into=True)
     assert str(caught.value) == "add(int64[3], float32[3]): in place, float32 does not fit into int64"
+
+
+POSITIONS = torch.arange(15.0).reshape(5, 3)
+MASK = POSITIONS > 3
+
+#: (op, operands, attributes, what it says): types alone do not tell, the data do, and a kernel raises on either engine
+RAISING: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    (
+        "slice",
+        (POSITIONS, 4, 0),
+        {"items": (("s", 2, 1), ("i",))},
+        "2 elements with step 1 from 4 on are not within size 5",
+    ),
+    ("slice", (POSITIONS, -1, 0), {"items": (("s", 2, 1), ("i",))}, "2 elements with step 1 from -1 on are not within"),
+    (
+        "put_view",
+        (POSITIONS, 0, 5, 0),
+        {"chain": (("slice", (("items", (("i",), ("i",))),)),)},
+        "are not within size 5",
+    ),
+    ("masked_select", (POSITIONS, MASK), {"n": 10}, "the mask chooses 11 elements, not 10"),
+    ("nonzero", (POSITIONS,), {"n": 15}, "14 elements are not zero, not 15"),
+    ("masked_scatter_backward", (POSITIONS, MASK), {"shape": (10,)}, r"chooses 11 elements, and \[10\] has 10"),
+    ("upload", (b"1234",), {"shape": (2,), "dtype": "float32"}, r"float32\[2\] takes 8 bytes, not 4"),
+    ("upload", (b"",), {"shape": (2,), "dtype": "float32"}, r"float32\[2\] takes 8 bytes, not 0"),
+    ("arange", (0, 2**63), {"n": 2, "dtype": "int64"}, "the step 9223372036854775808 are ints of 64 bits"),
+    ("histc", (POSITIONS * 2e37, 0, 0), {"bins": 7}, "7 bins from 0.0 to .* are not finite, or none"),
+    ("histc", (POSITIONS, 1.0, 1.0 + 1e-12), {"bins": 7}, "7 bins from 1.0 to 1.0 are not finite, or none"),
+]
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize(("op", "operands", "attrs", "words"), RAISING, ids=[f"{r[0]}-{r[3]}" for r in RAISING])
+def test_raised_by_the_kernel(
+    engine: str, op: str, operands: tuple[Any, ...], attrs: dict[str, Any], words: str
+) -> None:
+    signature = sign(OPS[op], tuple(attrs.items()), tuple(map(type_of, operands)))
+    arrays = [x.numpy() if engine == "numpy" and isinstance(x, torch.Tensor) else x for x in operands]
+    with pytest.raises((ValueError, IndexError, OverflowError), match=words):
+        make_engine(engine, "cpu").link(signature)(*arrays)
+
+
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+def test_uploaded_bools_are_0_or_1(engine: str) -> None:
+    """Kernels count them by their bytes."""
+    signature = sign(OPS["upload"], (("shape", (3,)), ("dtype", "bool")), (SCALARS["bytes"],))
+    made = make_engine(engine, "cpu").link(signature)(b"\x00\x07\xff")
+    assert bytes(made.view(torch.uint8 if engine == "torch" else "uint8").tolist()) == b"\x00\x01\x01"
+
+
+def test_median_of_an_expanded_tensor_reads_its_own_memory_only() -> None:
+    """torch's kernel goes on reading behind the one row there is."""
+    x = torch.arange(15.0).reshape(5, 3)[:1].expand(5, 3)
+    for op in ("median_dim", "nanmedian_dim"):
+        signature = sign(OPS[op], (("dim", 0), ("keepdim", False)), (type_of(x),))
+        assert make_engine("torch", "cpu").link(signature)(x)[0].tolist() == [0.0, 1.0, 2.0]

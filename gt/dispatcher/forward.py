@@ -14,9 +14,10 @@ from math import inf
 from typing import Any
 
 from gt.dispatcher.carrying import bring, free, leave, move, overwritten, relay
+from gt.dispatcher.courses import Hole
 from gt.dispatcher.layouts import Layout, Lost, Place, Where, placed
 from gt.dispatcher.plan import Ground, Passed, Plan, plan
-from gt.dispatcher.replay import Hole, find, forget, learn, passed_on, repeat
+from gt.dispatcher.replay import find, forget, learn, passed_on, repeat
 from gt.dispatcher.segments import Forwarded, Workers
 from gt.dispatcher.state import Client, Coded, Violation
 from gt.ops.placement import Partial, R

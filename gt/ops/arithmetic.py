@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf, log, nan
 from typing import Any
 
-from gt.errors import DTypeError, ShapeError
-from gt.ops.core import EITHER, NUMBER, Types, op
-from gt.ops.infer import common, common_floating, pointwise, pointwise_floating, refusing_bool
-from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, as_tensors, on_tensors, zero
+from gt.errors import DTypeError
+from gt.ops.core import EITHER, NUMBER, op
+from gt.ops.infer import common, pointwise, refusing_bool
+from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, on_tensors, zero
 from gt.ops.split import elementwise, linear, scaling
 from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
@@ -40,99 +39,6 @@ op(
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
     kernel=lambda xp, a, b: a * b,
     inplace=lambda torch, a, b: a.mul_(b),
-)
-
-# -- dividing ------------------------------------------------------------------------------
-
-
-def _divided(*types: OperandType, rounding_mode: str | None) -> TensorType:
-    if rounding_mode not in _ROUNDED:
-        raise ShapeError(f"rounding_mode is None, 'floor' or 'trunc', not {rounding_mode!r}")
-    return _ROUNDED[rounding_mode](*types)
-
-
-_ROUNDED: dict[str | None, Callable[..., TensorType]] = {
-    None: pointwise_floating,
-    "floor": NUMERIC["infer"],
-    "trunc": NUMERIC["infer"],
-}
-
-
-def _checked(np: Any, a: Any, divisor: Any) -> Any:
-    """numpy makes 0 of an integer divided by zero, and a warning; torch stops, if there is anything to divide."""
-    if a.size and divisor.dtype.kind in "iu" and not np.all(divisor):
-        raise ZeroDivisionError("an integer divided by zero")
-    return divisor
-
-
-def _truncated(np: Any, a: Any, b: Any) -> Any:
-    if a.dtype.kind == "f":
-        return np.trunc(a / b)
-    return abs(a) // abs(_checked(np, a, b)) * np.sign(a) * np.sign(b)
-
-
-_DIVIDE = {
-    None: lambda np, a, b: a / b,
-    "floor": lambda np, a, b: a // _checked(np, a, b),
-    "trunc": _truncated,
-}
-
-
-def _div_torch(torch: Any, a: Any, b: Any, *, rounding_mode: str | None, out: Types) -> Any:
-    if rounding_mode is None:
-        return a / b
-    return torch.div(*as_tensors(torch, out, a, b), rounding_mode=rounding_mode)
-
-
-op(
-    "div",
-    operands=EITHER * 2,
-    infer=_divided,
-    common=lambda *types, rounding_mode: result_dtype(*types) if rounding_mode else common_floating(*types),
-    split=lambda *types, rounding_mode: elementwise(*types) if rounding_mode else scaling(*types, divides=True),
-    vjp=(
-        lambda g, _y, _a, b, *, rounding_mode: zero(g) if rounding_mode else g / b,
-        lambda g, _y, a, b, *, rounding_mode: zero(g) if rounding_mode else -g * ((a / b) / b),
-    ),
-    wants_out=True,
-    torch=_div_torch,
-    kernel=lambda np, a, b, *, rounding_mode, out: _DIVIDE[rounding_mode](np, a, b),
-    inplace=lambda torch, a, b, *, rounding_mode: a.div_(b, rounding_mode=rounding_mode),
-)
-
-op(
-    "floor_divide",
-    operands=EITHER * 2,
-    **NUMERIC,
-    torch=lambda torch, a, b: a // b,
-    kernel=lambda np, a, b: a // _checked(np, a, b),
-    inplace=lambda torch, a, b: a.floor_divide_(b),
-)
-
-
-def _quotient(a: Any, b: Any, rounding_mode: str) -> Any:
-    a = b.new_full((), a) if isinstance(a, int | float) else a
-    return a.div(b, rounding_mode=rounding_mode)
-
-
-op(
-    "remainder",
-    operands=EITHER * 2,
-    **NUMERIC,
-    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "floor")),
-    torch=lambda torch, a, b: a % b,
-    kernel=lambda np, a, b: np.remainder(a, _checked(np, a, b)),
-    inplace=lambda torch, a, b: a.remainder_(b),
-)
-
-op(
-    "fmod",
-    operands=EITHER * 2,
-    **NUMERIC,
-    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "trunc")),
-    wants_out=True,
-    torch=on_tensors("fmod"),
-    kernel=lambda np, a, b, *, out: np.fmod(a, _checked(np, a, b)),
 )
 
 # -- powers --------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ Types = tuple[TensorType, ...]
 NUMBER, EITHER = "[ifb]", "[tifb]"
 #: The letter of an operand that is no tensor.
 LETTERS = {"int": "i", "float": "f", "bool": "b", "bytes": "B"}
+#: The bytes of the largest result. Sizes of 0 count as 1: torch and numpy multiply all sizes to get strides.
+MAX_NBYTES = 1 << 62
 
 
 # no dataclass: on a machine without torch only that would bring `inspect`, a quarter of what `import gt` takes
@@ -68,20 +70,22 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def result_types(self, types: tuple[OperandType, ...], attrs: Attrs) -> Types:
         try:
             self._check_operands(types)
-            _check_sizes(attrs)
+            _check_integers(attrs)
             made = self.infer(*types, **dict(attrs))
+            results = made if isinstance(made, tuple) else (made,)
+            for t in results:
+                _check_sizes(t)
         except (ShapeError, DimError, DTypeError) as problem:
             raise type(problem)(f"{self.call(types, attrs)}: {problem}") from None
-        return made if isinstance(made, tuple) else (made,)
+        return results
 
     def _check_operands(self, types: tuple[OperandType, ...]) -> None:
         letters = "".join([LETTERS[t.name] if isinstance(t, Scalar) else "t" for t in types])
         if re.fullmatch(self.operands, letters) is None:
-            numbers = self.operands != "t+"
             raise DTypeError(
-                "the tensors and numbers are not those it takes"
-                if numbers
-                else "all operands are tensors, one at least"
+                "takes tensors only, one at least"
+                if self.operands == "t+"
+                else f"takes the operands {self.operands} (t: a tensor, i: an int, f: a float, b: a bool, B: bytes)"
             )
 
     def call(self, types: tuple[OperandType, ...], attrs: Attrs) -> str:
@@ -93,13 +97,24 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return f"<op {self.name}>"
 
 
-def _check_sizes(attrs: Any) -> None:
-    """Refuses integers that no kernel takes."""
+def _check_integers(attrs: Any) -> None:
+    """Refuses what no kernel takes."""
     for value in attrs:
         if isinstance(value, tuple):
-            _check_sizes(value)
+            _check_integers(value)
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise DTypeError(f"{value} does not fit into 64 bits")
+
+
+def _check_sizes(result: TensorType) -> None:
+    """Whatever an `infer` computes sizes from, they are sizes of a tensor that could exist."""
+    nbytes = result.dtype.itemsize
+    for n in result.shape:
+        if type(n) is not int or n < 0:
+            raise ShapeError(f"{n} is no size of a result")
+        nbytes *= n or 1
+    if nbytes > MAX_NBYTES:
+        raise ShapeError("a result larger than any memory")
 
 
 OPS: dict[str, Op] = {}

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.errors import DTypeError
+from gt.errors import DTypeError, ShapeError
 from gt.ops import philox
 from gt.ops.core import NUMBER, dtype_named, op
-from gt.ops.infer import sizes
+from gt.ops.elements import buffer, element, from_bytes_numpy, from_bytes_torch
+from gt.ops.infer import require_ints, sizes
 from gt.ops.split import Cut, Split, letters, shaped, shaped_and_placed
-from gt.types import BYTES, FLOAT, OperandType, Scalar, Shape, TensorType
-
-
-def _numbers(operands: tuple[OperandType, ...], refused: tuple[Scalar, ...] = (BYTES,)) -> None:
-    for t in operands:
-        if not isinstance(t, Scalar) or t in refused:
-            raise DTypeError(f"takes plain numbers here, not {t}")
+from gt.types import OperandType, Shape, TensorType
 
 
 def _made(*operands: OperandType, shape: Shape, dtype: str) -> TensorType:
-    _numbers(operands)
     return TensorType(sizes(shape), dtype_named(dtype))
 
 
 def _drawn(*operands: OperandType, shape: Shape, dtype: str, block: philox.Block = None) -> TensorType:
-    _numbers(operands, refused=(BYTES, FLOAT))
+    made = TensorType(sizes(shape), dtype_named(dtype))
     if block is not None:
         philox.within(block, shape)
-    return TensorType(sizes(shape), dtype_named(dtype))
+    return made
 
 
 def _drawn_floating(*operands: OperandType, shape: Shape, dtype: str, block: philox.Block = None) -> TensorType:
@@ -39,41 +33,13 @@ def _drawn_floating(*operands: OperandType, shape: Shape, dtype: str, block: phi
 # -- from bytes and numbers ----------------------------------------------------------------
 
 
-def _uploaded(data: OperandType, *, shape: Shape, dtype: str) -> TensorType:
-    if data is not BYTES:
-        raise DTypeError(f"takes bytes, not {data}")
-    return TensorType(sizes(shape), dtype_named(dtype))
-
-
-def _upload_torch(torch: Any, data: Any, *, shape: Shape, dtype: str, device: Any) -> Any:
-    if not len(data):
-        return torch.empty(0, dtype=getattr(torch, dtype), device=device).view(shape)
-    # bytes one may write to were received for this tensor alone: it lives on in them
-    own = bytearray(data) if memoryview(data).readonly else data
-    return from_bytes(torch, own, dtype).view(shape).to(device)
-
-
-def from_bytes(torch: Any, data: Any, dtype: str) -> Any:
-    """Bytes that came from outside as a tensor. Kernels count bools as they are: none may be anything but 0 and 1."""
-    if dtype == "bool":
-        return torch.frombuffer(data, dtype=torch.uint8) != 0
-    return torch.frombuffer(data, dtype=getattr(torch, dtype))
-
-
-def bytes_as(np: Any, data: Any, dtype: str) -> Any:
-    """`from_bytes` of numpy."""
-    return np.frombuffer(data, np.uint8) != 0 if dtype == "bool" else np.frombuffer(data, dtype)
-
-
 op(
     "upload",
     operands="B",
-    infer=_uploaded,
+    infer=_made,
     creates=True,
-    torch=_upload_torch,
-    kernel=lambda np, data, *, shape, dtype, device: bytes_as(
-        np, bytearray(data) if memoryview(data).readonly else data, dtype
-    ).reshape(shape),
+    torch=lambda torch, data, *, shape, dtype, device: from_bytes_torch(torch, buffer(data), shape, dtype).to(device),
+    kernel=lambda np, data, *, shape, dtype, device: from_bytes_numpy(np, buffer(data), shape, dtype),
 )
 
 
@@ -91,13 +57,19 @@ op(
     torch=lambda torch, value, *, shape, dtype, device: torch.full(
         shape, value, dtype=getattr(torch, dtype), device=device
     ),
-    kernel=lambda np, value, *, shape, dtype, device: np.full(shape, np.asarray(value).astype(dtype)),
+    kernel=lambda np, value, *, shape, dtype, device: np.full(shape, element(np, value, dtype)),
 )
 
 
+#: where an `arange` must end: up to here, float64 holds every position
+MAX_POSITION = 1 << 53
+
+
 def _counted(start: OperandType, step: OperandType, *, n: int, dtype: str, first: int = 0) -> TensorType:
-    _numbers((start, step))
     made = dtype_named(dtype)
+    require_ints(n=n, first=first)
+    if first < 0 or first + n > MAX_POSITION:
+        raise ShapeError(f"{n} positions from {first} on are not within 0 and {MAX_POSITION}")
     if made.kind == "b":
         raise DTypeError("not defined for bool; use int64")
     return TensorType(sizes((n,)), made)
@@ -109,6 +81,8 @@ def _arange(xp: Any, start: Any, step: Any, *, n: int, dtype: str, device: Any, 
         positions = xp.arange(first, first + n, dtype=xp.float64, device=device)
     else:
         positions, start, step = xp.arange(first, first + n, dtype=xp.int64, device=device), int(start), int(step)
+        if not all(-(2**63) <= number < 2**63 for number in (start, step)):
+            raise OverflowError(f"the start {start} and the step {step} are ints of 64 bits")
     return xp.astype(positions * step + start, getattr(xp, dtype))
 
 

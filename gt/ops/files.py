@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.errors import DTypeError
+from gt.errors import ShapeError
 from gt.ops.core import dtype_named, op
-from gt.ops.create import bytes_as, from_bytes
+from gt.ops.elements import from_bytes_numpy, from_bytes_torch
 from gt.ops.infer import sizes
-from gt.types import BYTES, OperandType, Scalar, Shape, TensorType, int64
+from gt.types import OperandType, Shape, TensorType, int64
 
 #: how a file that is being written is called, and what it begins with, before the secret
 MARK = ".gt-saving-"
@@ -35,12 +35,6 @@ def proof(head: bytes, tail: bytes) -> str:
 
 
 # -- writing -------------------------------------------------------------------------------
-
-
-def _saved(request: OperandType, *xs: OperandType) -> TensorType:
-    if request is not BYTES or any(isinstance(x, Scalar) for x in xs):
-        raise DTypeError("takes a request and tensors")
-    return DONE
 
 
 def _save(request: Any, pieces: list[Any]) -> int:
@@ -71,7 +65,7 @@ def _torch_bytes(torch: Any, x: Any) -> Any:
 op(
     "save_file",
     operands="Bt+",
-    infer=_saved,
+    infer=lambda request, *xs: DONE,
     effects=True,
     torch=lambda torch, request, *xs: torch.tensor(_save(request, [_torch_bytes(torch, x) for x in xs])),
     kernel=lambda np, request, *xs: np.asarray(_save(request, [x.tobytes() for x in xs])),
@@ -82,8 +76,8 @@ op(
 
 
 def _loaded(request: OperandType, *, types: tuple[Described, ...]) -> tuple[TensorType, ...]:
-    if request is not BYTES:
-        raise DTypeError("takes a request")
+    if not types:
+        raise ShapeError("names no tensors to read")
     return (*(TensorType(sizes(tuple(shape)), dtype_named(dtype)) for shape, dtype in types), DONE)
 
 
@@ -104,6 +98,10 @@ def _load(request: Any, types: tuple[TensorType, ...]) -> list[bytearray]:
 
 
 def _read(file: Any, offset: int, nbytes: int) -> bytearray:
+    import os
+
+    if offset + nbytes > os.fstat(file.fileno()).st_size:  # before so much memory is asked for
+        raise ValueError("the file is too short")
     made = bytearray(nbytes)
     file.seek(offset)
     if file.readinto(made) != nbytes:
@@ -114,17 +112,14 @@ def _read(file: Any, offset: int, nbytes: int) -> bytearray:
 def _load_torch(torch: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
     read = _load(request, out[:-1])
     made = [
-        (from_bytes(torch, data, t.dtype.name) if data else torch.empty(0)).to(
-            device=device, dtype=getattr(torch, t.dtype.name)
-        ).view(t.shape)
-        for data, t in zip(read, out[:-1], strict=True)
-    ]  # fmt: skip
+        from_bytes_torch(torch, data, t.shape, t.dtype.name).to(device) for data, t in zip(read, out[:-1], strict=True)
+    ]
     return (*made, torch.tensor(len(made)))
 
 
 def _load_numpy(np: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
     read = _load(request, out[:-1])
-    made = [bytes_as(np, data, t.dtype.name).reshape(t.shape) for data, t in zip(read, out[:-1], strict=True)]
+    made = [from_bytes_numpy(np, data, t.shape, t.dtype.name) for data, t in zip(read, out[:-1], strict=True)]
     return (*made, np.asarray(len(made)))
 
 

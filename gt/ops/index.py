@@ -1,4 +1,4 @@
-"""Ops that pick elements by position or by mask, and ops that write them there.
+"""Ops that pick elements by position, and ops that write them there.
 
 Basic indexing is the view `slice`. Its starts are operands, not attributes: a loop over rows is one signature. What a
 write leaves untouched is part of its result: each ``…put…`` op gives the whole tensor.
@@ -6,27 +6,25 @@ write leaves untouched is part of its result: each ``…put…`` op gives the wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.core import EITHER, OPS, Attrs, op
-from gt.ops.infer import assignable, broadcast_shapes, shown, sizes, with_rows, wrap_dims
+from gt.ops.elements import element, single_element
+from gt.ops.infer import assignable, broadcast_shapes, own_dims, require_bools, require_ints, shown, sizes
 from gt.ops.split import shaped
 from gt.ops.splits_index import (
     indexing,
     indexing_back,
-    masking,
     placing,
     put,
     put_back,
     putting,
     putting_back,
-    selecting,
     sliced,
     slicing,
 )  # fmt: skip
-from gt.types import INT, OperandType, Scalar, Shape, TensorType, bool_, int32, int64
+from gt.types import INT, OperandType, Scalar, Shape, TensorType, int32, int64
 
 #: ("i",), ("s", length, step) or ("n",)
 Item = tuple[Any, ...]
@@ -41,9 +39,12 @@ def _taken(items: tuple[Item, ...]) -> int:
 
 
 def _sliced(x: TensorType, *starts: OperandType, items: tuple[Item, ...]) -> TensorType:
+    for item in items:
+        if item not in (("i",), ("n",)) and (len(item) != 3 or item[0] != "s"):
+            raise DimError(f"an index is ('i',), ('n',) or ('s', length, step), not {item}")
     if _taken(items) != x.ndim or len(starts) != x.ndim:
         raise DimError(f"{_taken(items)} indices with {len(starts)} starts for {x.ndim} dims")
-    if any(start is not INT for start in starts):
+    if any(start is not INT for start in starts):  # in a chain of views, nobody else has looked
         raise DTypeError("the starts are ints")
     dims = iter(x.shape)
     # a size for a slice, 1 for a new axis, and none for an int
@@ -52,6 +53,7 @@ def _sliced(x: TensorType, *starts: OperandType, items: tuple[Item, ...]) -> Ten
 
 
 def _piece(size: int, kind: str, length: int = 1, step: int = 1) -> Shape:
+    require_ints(length=length, step=step)
     if step < 1:
         raise ShapeError(f"step {step} must be at least 1; flip the dim to go backwards")
     if length < 0 or (length > 0 and (length - 1) * step >= size):
@@ -60,16 +62,17 @@ def _piece(size: int, kind: str, length: int = 1, step: int = 1) -> Shape:
 
 
 def _slice(xp: Any, x: Any, *starts: int, items: tuple[Item, ...]) -> Any:
-    at = iter(starts)
+    at = zip(starts, x.shape, strict=True)
     # the ellipsis keeps numpy from making a scalar, which is no view, of a single element
-    return x[(*(_ITEMS[item[0]](at, *item[1:]) for item in items), ...)]
+    return x[(*(None if item[0] == "n" else _part(*next(at), *item) for item in items), ...)]
 
 
-_ITEMS: dict[str, Callable[..., Any]] = {
-    "i": lambda at: next(at),
-    "s": lambda at, length, step: slice(start := next(at), start + length * step, step),
-    "n": lambda at: None,
-}
+def _part(start: int, size: int, kind: str, length: int = 1, step: int = 1) -> int | slice:
+    """Python would cut a slice that reaches beyond the end; its length is part of the result's type."""
+    last = start + (length - 1) * step if length else start - 1
+    if start < 0 or last >= size:
+        raise IndexError(f"{length} elements with step {step} from {start} on are not within size {size}")
+    return start if kind == "i" else slice(start, start + length * step, step)
 
 
 def _slice_back(needs: Any, g: Any, _y: Any, _x: Any, *starts: int, items: tuple[Item, ...]) -> list[Any]:
@@ -85,7 +88,7 @@ op("slice", operands="ti*", infer=_sliced, split=slicing, local=sliced, view=Tru
 Chain = tuple[tuple[str, Attrs], ...]
 
 
-def _viewed(base: Any, starts: tuple[Any, ...], chain: Chain, step: Any) -> Any:
+def viewed(base: Any, starts: tuple[Any, ...], chain: Chain, step: Any) -> Any:
     """The base through every op of the chain; each takes the starts it needs."""
     for name, attrs in chain:
         given = dict(attrs)
@@ -108,22 +111,22 @@ def _view_type(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: 
 
 
 def _put(base: TensorType, value: OperandType, *starts: OperandType, chain: Chain) -> TensorType:
-    assignable(value, _viewed(base, starts, chain, _view_type).shape)
+    assignable(value, viewed(base, starts, chain, _view_type).shape)
     return base
 
 
-def _fitting(value: Any, ndim: int) -> Any:
+def fitting(value: Any, ndim: int) -> Any:
     """Without the leading sizes of 1 that torch overlooks in an assignment."""
     return value.reshape(value.shape[value.ndim - ndim :]) if value.ndim > ndim else value
 
 
 def _put_torch(torch: Any, base: Any, value: Any, *starts: int, chain: Chain) -> Any:
     whole = base if base.is_contiguous() else base.contiguous()
-    view = _viewed(whole, starts, chain, lambda via, x, at, attrs: (via.torch or via.kernel)(torch, x, *at, **attrs))
+    view = viewed(whole, starts, chain, lambda via, x, at, attrs: (via.torch or via.kernel)(torch, x, *at, **attrs))
     if view.numel() and view.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
         raise RuntimeError(f"put_view: {shown(base.shape)} has no view through {chain}; write into a reshape's base")
     if isinstance(value, torch.Tensor):
-        view.copy_(_fitting(value, view.ndim))
+        view.copy_(fitting(value, view.ndim))
     else:
         view.fill_(value)
     return base if whole is base else base.copy_(whole)
@@ -131,27 +134,32 @@ def _put_torch(torch: Any, base: Any, value: Any, *starts: int, chain: Chain) ->
 
 def _put_numpy(np: Any, base: Any, value: Any, *starts: int, chain: Chain) -> Any:
     whole = np.array(base, order="C")
-    view = _viewed(whole, starts, chain, lambda via, x, at, attrs: (via.numpy or via.kernel)(np, x, *at, **attrs))
+    view = viewed(whole, starts, chain, lambda via, x, at, attrs: (via.numpy or via.kernel)(np, x, *at, **attrs))
     if view.size and not np.may_share_memory(view, whole):
         raise RuntimeError(f"put_view: {shown(base.shape)} has no view through {chain}; write into a reshape's base")
-    view[...] = _fitting(np.asarray(value), view.ndim).astype(whole.dtype)
+    view[...] = _filling(np, value, view.ndim, whole.dtype, element)
     return whole
 
 
-def _assigned(g: Any, value: Any) -> Any:
+def _filling(np: Any, value: Any, ndim: int, dtype: Any, convert: Any) -> Any:
+    """What is assigned to so many dims of a numpy array."""
+    return fitting(value, ndim).astype(dtype) if isinstance(value, np.ndarray) else convert(np, value, dtype)
+
+
+def assigned(g: Any, value: Any) -> Any:
     """The gradient of what was assigned, with the leading sizes of 1 that were overlooked."""
     extra = value.ndim - g.ndim
     return g.reshape((1,) * extra + tuple(g.shape)) if extra > 0 else g
 
 
 def _through(g: Any, starts: tuple[int, ...], chain: Chain) -> Any:
-    return _viewed(g, starts, chain, lambda via, x, at, attrs: x._op(via.name, *at, **attrs))
+    return viewed(g, starts, chain, lambda via, x, at, attrs: x._op(via.name, *at, **attrs))
 
 
 def _put_back(needs: Any, g: Any, _y: Any, _base: Any, _value: Any, *starts: int, chain: Chain) -> list[Any]:
     return [
         g._op("put_view", 0, *starts, chain=chain) if needs[0] else None,
-        _assigned(_through(g, starts, chain), _value) if needs[1] else None,
+        assigned(_through(g, starts, chain), _value) if needs[1] else None,
         *(None,) * len(starts),
     ]
 
@@ -174,7 +182,7 @@ op(
 def _shown_in(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> TensorType:
     """Zeros of this shape, but for g in the view the chain makes of them."""
     made = TensorType(sizes(shape), g.dtype)
-    seen = _viewed(made, starts, chain, _view_type).shape
+    seen = viewed(made, starts, chain, _view_type).shape
     if seen != g.shape:
         raise ShapeError(f"{shown(g.shape)} is not the view's shape {shown(seen)}")
     return made
@@ -204,7 +212,7 @@ def positions(indices: tuple[OperandType, ...]) -> Shape:
 def _picked(x: TensorType, *indices: OperandType, dims: Dims) -> TensorType:
     if not dims or len(dims) != len(indices):
         raise DimError(f"{len(indices)} indices for the dims {dims}")
-    wrap_dims(dims, x.ndim)
+    own_dims(dims, x.ndim)
     if not x.ndim or list(dims) != sorted(dims):
         raise DimError(f"dims {dims} must be dims of the tensor, in order")
     picked = positions(indices)
@@ -217,9 +225,15 @@ def _picked(x: TensorType, *indices: OperandType, dims: Dims) -> TensorType:
     return TensorType((*rest[:front], *picked, *rest[front:]), x.dtype)
 
 
-def _expression(indices: tuple[Any, ...], dims: Dims) -> tuple[Any, ...]:
+def _expression(indices: Any, dims: Dims) -> tuple[Any, ...]:
     at = dict(zip(dims, indices, strict=True))
     return tuple(at.get(d, slice(None)) for d in range(dims[-1] + 1))
+
+
+def _within(np: Any, x: Any, indices: tuple[Any, ...]) -> list[Any]:
+    """Of a tensor without elements torch picks nothing, whatever the indices are; numpy would look at them."""
+    stretched: list[Any] = np.broadcast_arrays(*indices)
+    return stretched if x.size else [np.zeros_like(i) for i in stretched]
 
 
 def _optional(indices: tuple[Any, ...], dims: Dims) -> list[Any]:
@@ -244,31 +258,32 @@ op(
     split=indexing,
     vjp=_index_back,
     torch=_index_torch,
-    kernel=lambda np, x, *indices, dims: np.array(x[_expression(np.broadcast_arrays(*indices), dims)]),
+    kernel=lambda np, x, *indices, dims: np.array(x[_expression(_within(np, x, indices), dims)]),
 )
 
 
-def _castable(x: TensorType, value: OperandType) -> None:
+def castable(x: TensorType, value: OperandType) -> None:
     """torch casts a number or a 0-d tensor in an assignment by position, and nothing else."""
     if isinstance(value, TensorType) and value.ndim and value.dtype is not x.dtype:
         raise DTypeError(f"dtypes differ: {x.dtype.name} and {value.dtype.name}")
 
 
 def _placed(x: TensorType, value: OperandType, *indices: OperandType, dims: Dims, accumulate: bool) -> TensorType:
+    require_bools(accumulate=accumulate)
     assignable(value, _picked(x, *indices, dims=dims).shape)
-    _castable(x, value)
+    castable(x, value)
     return x
 
 
 def _place_torch(torch: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate: bool) -> Any:
     ndim = x.ndim - len(dims) + max(i.ndim for i in indices)
-    value = _fitting(value, ndim).to(x.dtype) if isinstance(value, torch.Tensor) else x.new_full((), value)
+    value = fitting(value, ndim).to(x.dtype) if isinstance(value, torch.Tensor) else x.new_full((), value)
     return torch.ops.aten.index_put_(x, _optional(indices, dims), value, accumulate)
 
 
 def _place_numpy(np: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate: bool) -> Any:
-    made, at = x.copy(), _expression(np.broadcast_arrays(*indices), dims)
-    value = _fitting(np.asarray(value), made[at].ndim).astype(x.dtype)
+    made, at = x.copy(), _expression(_within(np, x, indices), dims)
+    value = _filling(np, value, made[at].ndim, x.dtype, single_element)
     if accumulate:
         np.add.at(made, at, value)
     else:
@@ -280,7 +295,7 @@ def _place_back(
     needs: Any, g: Any, _y: Any, _x: Any, _value: Any, *indices: Any, dims: Dims, accumulate: bool
 ) -> list[Any]:
     kept = g if accumulate or not needs[0] else g._op("index_put", 0, *indices, dims=dims, accumulate=False)
-    put = _assigned(g._op("index", *indices, dims=dims), _value) if needs[1] else None
+    put = assigned(g._op("index", *indices, dims=dims), _value) if needs[1] else None
     return [kept, put, *(None,) * len(indices)]
 
 
@@ -316,89 +331,4 @@ op(
     kernel=lambda np, g, *indices, dims, shape: _place_numpy(
         np, np.zeros(shape, dtype=g.dtype), g, *indices, dims=dims, accumulate=True
     ),
-)
-
-# -- by masks ------------------------------------------------------------------------------
-
-
-def _rows(x: TensorType, mask: OperandType) -> Shape:
-    """The shape of what a mask over the leading dims leaves whole."""
-    if isinstance(mask, Scalar) or mask.dtype is not bool_:
-        raise DTypeError(f"the mask is a bool tensor, not {mask}")
-    if mask.shape != x.shape[: mask.ndim]:
-        raise DimError(f"a mask of shape {shown(mask.shape)} does not cover the first dims of {shown(x.shape)}")
-    return x.shape[mask.ndim :]
-
-
-def _selected(x: TensorType, mask: TensorType, *, n: int) -> TensorType:
-    rows = _rows(x, mask)
-    if not 0 <= n <= mask.numel:
-        raise ShapeError(f"a mask of {mask.numel} elements cannot choose {n}")
-    return TensorType((n, *rows), x.dtype)
-
-
-op(
-    "masked_select",
-    infer=_selected,
-    split=selecting,
-    vjp=(lambda g, _y, _x, mask, *, n: g.new_zeros(_x.shape)._op_("masked_put", mask, g), None),
-    kernel=lambda xp, x, mask, *, n: with_rows(x[mask], n),
-)
-
-
-def _masked(x: TensorType, mask: TensorType, value: OperandType) -> TensorType:
-    rows = _rows(x, mask)
-    shape = () if isinstance(value, Scalar) else value.shape
-    # how many rows the mask chooses is not known here; the kernel compares
-    assignable(value, (shape[-len(rows) - 1] if len(shape) > len(rows) else 1, *rows))
-    _castable(x, value)
-    return x
-
-
-def _masked_torch(torch: Any, x: Any, mask: Any, value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        value = _fitting(value, x.ndim - mask.ndim + 1).to(x.dtype)
-    x[mask] = value
-    return x
-
-
-def _masked_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
-    made = x.copy()
-    made[mask] = _fitting(np.asarray(value), x.ndim - mask.ndim + 1).astype(x.dtype)
-    return made
-
-
-def _masked_back(g: Any, _y: Any, _x: Any, mask: Any, _value: Any) -> Any:
-    """How many the mask chooses is known from the value, or else does not matter: they are added up."""
-    rows = g.ndim - mask.ndim
-    n = _value.shape[-rows - 1] if _value.ndim > rows else 1
-    if n != 1:
-        return _assigned(g._op("masked_select", mask, n=n), _value)
-    chosen = g.where(mask.reshape((*mask.shape, *(1,) * rows)), 0)
-    return _assigned(chosen.sum(tuple(range(mask.ndim))) if mask.ndim else chosen, _value)
-
-
-op(
-    "masked_put",
-    operands=f"tt{EITHER}",
-    infer=_masked,
-    split=masking,
-    vjp=(lambda g, _y, _x, mask, _value: g._op("masked_put", mask, 0), None, _masked_back),
-    torch=lambda torch, x, *rest: _masked_torch(torch, x.clone(), *rest),
-    kernel=_masked_numpy,
-    inplace=_masked_torch,
-)
-
-
-def _found(x: TensorType, *, n: int) -> TensorType:
-    if not 0 <= n <= x.numel:
-        raise ShapeError(f"{x.numel} elements cannot hold {n} that are not zero")
-    return TensorType(sizes((n, x.ndim)), int64)
-
-
-op(
-    "nonzero",
-    infer=_found,
-    torch=lambda torch, x, *, n: with_rows(torch.nonzero(x), n),
-    kernel=lambda np, x, *, n: with_rows(np.argwhere(x), n),
 )

@@ -89,7 +89,7 @@ def sizes(shape: Shape) -> Shape:
     if len(shape) > MAX_DIMS:
         raise ShapeError(f"{len(shape)} dims are more than {MAX_DIMS}")
     for n in shape:
-        if not isinstance(n, int):
+        if type(n) is not int:
             raise DTypeError(f"sizes are ints, and {n!r} is not")
         if n < 0:
             raise ShapeError(f"size {n} is negative")
@@ -128,16 +128,33 @@ def wrap_dims(dims: Iterable[int], ndim: int) -> tuple[int, ...]:
     return wrapped
 
 
+def own_dim(dim: int, ndim: int) -> int:
+    """A dim among an op's attributes: it is counted from the start, since whoever makes the op has wrapped it."""
+    if type(dim) is not int:
+        raise DTypeError(f"a dim is an int, and {dim!r} is not")
+    if wrap_dim(dim, ndim) != dim:
+        raise DimError(f"dim {dim} is counted from the end; an op's dims are counted from the start")
+    return dim
+
+
+def own_dims(dims: Iterable[int], ndim: int) -> tuple[int, ...]:
+    return wrap_dims([own_dim(d, ndim) for d in dims], ndim)
+
+
+def require_bools(**attrs: bool) -> None:
+    for name, value in attrs.items():
+        if type(value) is not bool:
+            raise DTypeError(f"{name} is True or False, not {value!r}")
+
+
+def require_ints(**attrs: int) -> None:
+    for name, value in attrs.items():
+        if type(value) is not int or not -(2**63) <= value < 2**63:
+            raise DTypeError(f"{name} is an int of 64 bits, not {value!r}")
+
+
 def without(shape: Shape, dims: tuple[int, ...], keepdim: bool) -> Shape:
     """The shape after a reduction over ``dims`` (already wrapped)."""
     if keepdim:
         return tuple(1 if d in dims else n for d, n in enumerate(shape))
     return tuple(n for d, n in enumerate(shape) if d not in dims)
-
-
-def with_rows(made: Any, n: int) -> Any:
-    """A kernel's result whose length depends on its data: raises if that is not the inferred one. Whoever uses the
-    result takes the inferred type for granted."""
-    if made.shape[0] != n:
-        raise ValueError(f"the data give {made.shape[0]} results, and {n} were stated")
-    return made

@@ -7,9 +7,10 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import NUMBER, op
+from gt.ops.elements import element
 from gt.ops.infer import broadcast_shapes, expandable
 from gt.ops.splits_nn import adding_product, multiplying
-from gt.types import OperandType, Scalar, TensorType
+from gt.types import OperandType, TensorType
 
 
 def _product(a: TensorType, b: TensorType) -> TensorType:
@@ -53,6 +54,7 @@ def _right(g: Any, a: Any, b: Any) -> Any:
 
 op(
     "matmul",
+    operands="tt",
     infer=_product,
     split=multiplying,
     vjp=(lambda g, _y, _a, b: _left(g, _a, b), lambda g, _y, a, _b: _right(g, a, _b)),
@@ -75,7 +77,7 @@ def _summed(ndim: int) -> Any:
         if x.dtype is not made.dtype:
             raise DTypeError(f"dtypes differ: {x.dtype.name} and {made.dtype.name}")
         for factor in (beta, alpha):
-            if not isinstance(factor, Scalar) or (factor.dtype.kind == "f" and made.dtype.kind != "f"):
+            if factor.dtype.kind == "f" and made.dtype.kind != "f":
                 raise DTypeError(f"beta and alpha are numbers that {made.dtype.name} can hold, not {factor}")
         expandable(x.shape, made.shape)
         return made
@@ -89,7 +91,9 @@ def _times(x: Any, factor: Any) -> Any:
 
 def _sum_numpy(np: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
     product = _matmul_numpy(np, a, b)
-    made = product if alpha == 1 else product * alpha
+    beta = element(np, beta, product.dtype)
+    # torch does not look at a factor of nothing
+    made = product if alpha == 1 or not a.shape[-1] else product * element(np, alpha, product.dtype)
     # torch does not look at what is multiplied by zero: NaN does not go through
     return made if beta == 0 else made + (x if beta == 1 else x * beta)
 

@@ -21,7 +21,7 @@ from math import pi, prod
 from typing import TYPE_CHECKING, Any
 
 from gt.errors import ShapeError
-from gt.ops.infer import shown
+from gt.ops.infer import shown, sizes
 from gt.types import Shape
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _range(shape: Shape, block: Block) -> tuple[int, Shape, tuple[slice, ...]]:
 def within(block: Block, shape: Shape) -> None:
     """Refuses what is no block of a whole."""
     assert block is not None
-    at, whole = block
+    at, whole = (sizes(part) for part in block)
     spans = zip(at, shape, whole, strict=False)
     if not len(at) == len(whole) == len(shape) or any(not 0 <= i <= i + n <= m for i, n, m in spans):
         raise ShapeError(f"{shown(shape)} from {shown(at)} on is no block of {shown(whole)}")

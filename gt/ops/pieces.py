@@ -6,10 +6,11 @@ from typing import Any
 
 from gt.errors import DimError, ShapeError
 from gt.ops.core import NUMBER, op
-from gt.ops.infer import shown, sizes, wrap_dim, wrap_dims
+from gt.ops.elements import element
+from gt.ops.infer import own_dim, own_dims, require_ints, shown, sizes
 from gt.ops.split import shaped
 from gt.ops.splits_shape import bordering, diagonals, unwindowed, windows
-from gt.types import OperandType, Scalar, Shape, TensorType
+from gt.types import OperandType, Shape, TensorType
 
 # -- diagonals -----------------------------------------------------------------------------
 
@@ -21,13 +22,14 @@ def _length(n: int, m: int, offset: int) -> int:
 def _diagonal(x: TensorType, *, offset: int, dim1: int, dim2: int) -> TensorType:
     if x.ndim < 2:
         raise DimError("needs a tensor of at least two dims")
-    a, b = wrap_dims((dim1, dim2), x.ndim)
+    require_ints(offset=offset)
+    a, b = own_dims((dim1, dim2), x.ndim)
     rest = tuple(n for d, n in enumerate(x.shape) if d not in (a, b))
     return TensorType((*rest, _length(x.shape[a], x.shape[b], offset)), x.dtype)
 
 
 def _diagonal_numpy(np: Any, x: Any, *, offset: int, dim1: int, dim2: int) -> Any:
-    made = np.diagonal(x, offset, dim1, dim2)
+    made = np.diagonal(x, max(-x.shape[dim1], min(offset, x.shape[dim2])), dim1, dim2)  # numpy takes 32 bits
     if x.flags.writeable:
         made.flags.writeable = True
     return made
@@ -39,6 +41,7 @@ def _diagonal_back(g: Any, _y: Any, _x: Any, **how: int) -> Any:
 
 op(
     "diagonal",
+    operands="t",
     infer=_diagonal,
     split=diagonals,
     vjp=(_diagonal_back,),
@@ -51,7 +54,8 @@ op(
 
 
 def _unfolded(x: TensorType, *, dim: int, size: int, step: int) -> TensorType:
-    dim = wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
+    require_ints(size=size, step=step)
     length = x.shape[dim] if x.ndim else 1
     if not 0 <= size <= length or step < 1:
         raise ShapeError(f"windows of {size} with step {step} do not fit into size {length}")
@@ -60,19 +64,25 @@ def _unfolded(x: TensorType, *, dim: int, size: int, step: int) -> TensorType:
     return TensorType((*x.shape[:dim], (length - size) // step + 1, *x.shape[dim + 1 :], size), x.dtype)
 
 
+def _step(shape: Shape, dim: int, step: int) -> int:
+    """The same step, or the least that leaves a single window: a stride would overflow."""
+    return min(step, (shape[dim] if shape else 1) + 1)
+
+
 def _unfold_numpy(np: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
     if not x.ndim:
         return x.reshape(1)[:size]
     n = (x.shape[dim] - size) // step + 1
     shape = (*x.shape[:dim], n, *x.shape[dim + 1 :], size)
-    strides = (*x.strides[:dim], x.strides[dim] * step, *x.strides[dim + 1 :], x.strides[dim])
+    apart = x.strides[dim] * _step(x.shape, dim, step)
+    strides = (*x.strides[:dim], apart, *x.strides[dim + 1 :], x.strides[dim])
     return np.lib.stride_tricks.as_strided(x, shape, strides)
 
 
 def _unfold_back_numpy(np: Any, g: Any, *, shape: Shape, dim: int, size: int, step: int) -> Any:
     made = np.zeros(shape or (1,), dtype=g.dtype)
     seen = made[(slice(None),) * dim + (slice(None),)]
-    for at in range(size):
+    for at in range(size if g.size else 0):
         n = g.shape[dim] if shape else 1
         part = (slice(None),) * dim + (slice(at, at + n * step, step),)
         seen[part] += g[..., at] if shape else g[at]
@@ -88,21 +98,25 @@ def _refolded(g: TensorType, *, shape: Shape, dim: int, size: int, step: int) ->
 
 op(
     "unfold",
+    operands="t",
     infer=_unfolded,
     split=windows,
     vjp=(lambda g, _y, _x, **how: g._op("unfold_backward", shape=tuple(_x.shape), **how),),
     view=True,
-    torch=lambda torch, x, *, dim, size, step: x.unfold(dim, size, step),
+    torch=lambda torch, x, *, dim, size, step: x.unfold(dim, size, _step(x.shape, dim, step)),
     kernel=_unfold_numpy,
 )
 
 op(
     "unfold_backward",
+    operands="t",
     infer=_refolded,
     split=unwindowed,
     local=shaped,
     vjp=(lambda g, _y, _x, *, shape, **how: g._op("unfold", **how),),
-    torch=lambda torch, g, *, shape, dim, size, step: torch.ops.aten.unfold_backward(g, shape, dim, size, step),
+    torch=lambda torch, g, *, shape, dim, size, step: torch.ops.aten.unfold_backward(
+        g, shape, dim, size, _step(shape, dim, step)
+    ),
     kernel=_unfold_back_numpy,
 )
 
@@ -110,13 +124,13 @@ op(
 
 
 def _padded(x: TensorType, value: OperandType, *, pads: tuple[tuple[int, int], ...]) -> TensorType:
-    if not isinstance(value, Scalar):
-        raise ShapeError(f"pads with a number, not {value}")
     if len(pads) != x.ndim:
         raise ShapeError(f"pads {pads} must be a pair for each of the {x.ndim} dims")
+    for n, (before, after) in zip(x.shape, pads, strict=True):
+        require_ints(before=before, after=after)
+        if n + min(before, 0) + min(after, 0) < 0:
+            raise ShapeError(f"pads {pads} take away more than there is")
     made = tuple(n + before + after for n, (before, after) in zip(x.shape, pads, strict=True))
-    if any(n < 0 for n in made):
-        raise ShapeError(f"pads {pads} take away more than there is")
     return TensorType(made, x.dtype)
 
 
@@ -125,11 +139,9 @@ def _pad_torch(torch: Any, x: Any, value: Any, *, pads: tuple[tuple[int, int], .
 
 
 def _pad_numpy(np: Any, x: Any, value: Any, *, pads: tuple[tuple[int, int], ...]) -> Any:
-    grown = (
-        np.pad(x, [(max(a, 0), max(b, 0)) for a, b in pads], constant_values=np.asarray(value).astype(x.dtype))
-        if x.ndim
-        else x.copy()
-    )
+    borders = [(max(a, 0), max(b, 0)) for a, b in pads]
+    wider = any(map(any, borders))
+    grown = np.pad(x, borders, constant_values=element(np, value, x.dtype)) if wider else x.copy()
     cut = tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(grown.shape, pads, strict=True))
     return grown[cut].copy() if cut else grown
 

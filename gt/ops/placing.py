@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from gt.errors import DTypeError
 from gt.ops.core import NUMBER, dtype_named, op
+from gt.ops.elements import element
 from gt.ops.split import Split, letters
-from gt.types import BYTES, OperandType, Scalar, TensorType
+from gt.types import OperandType, TensorType
 
 # The signal says where; an instruction is emitted under it as well, and the attribute lets a view be made anew.
 op(
     "placed",
+    operands="t",
     infer=lambda x, *, signal: x,
     vjp=(lambda g, _y, _x, *, signal: g,),
     view=True,
@@ -20,8 +21,6 @@ op(
 
 
 def _like(x: TensorType, value: OperandType, *, dtype: str) -> TensorType:
-    if not isinstance(value, Scalar) or value is BYTES:
-        raise DTypeError(f"takes a plain number here, not {value}")
     return TensorType(x.shape, dtype_named(dtype))
 
 
@@ -37,5 +36,5 @@ op(
     infer=_like,
     split=_following,
     torch=lambda torch, x, value, *, dtype: torch.full(x.shape, value, dtype=getattr(torch, dtype), device=x.device),
-    kernel=lambda np, x, value, *, dtype: np.full(x.shape, np.asarray(value).astype(dtype)),
+    kernel=lambda np, x, value, *, dtype: np.full(x.shape, element(np, value, dtype)),
 )

@@ -166,7 +166,7 @@ def _clamp_back(needs: Any, g: Any, _y: Any, x: Any, *limits: Any, has_min: bool
 
 op(
     "clamp",
-    operands=f"t{EITHER}{{1,2}}",
+    operands=f"t{EITHER}{{0,2}}",
     infer=_clamped,
     common=common,
     split=elementwise,

@@ -5,10 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from gt.errors import DTypeError, ShapeError
 from gt.ops.core import op
+from gt.ops.infer import own_dim, own_dims
 from gt.ops.reduce import Dims, axes, cast, count, in_, restored, summed
-from gt.ops.scan import scanned
+from gt.ops.scan import accumulated, scanned
 from gt.ops.split import along, folding
+from gt.types import TensorType
 
 
 def _prod_torch(torch: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
@@ -24,6 +27,7 @@ def _prod_back(g: Any, x: Any, dim: Dims, keepdim: bool, dtype: str | None) -> A
 
 op(
     "prod",
+    operands="t",
     infer=summed,
     split=partial(folding, how="prod"),
     vjp=(lambda g, _y, x, *, dim, keepdim, dtype: _prod_back(g, x, dim, keepdim, dtype),),
@@ -74,17 +78,22 @@ def _others_back(c: Any, _y: Any, x: Any, *, dim: Dims) -> Any:
     return made.permute(tuple(order.index(d) for d in range(x.ndim)))
 
 
+def _others_type(x: TensorType, *, dim: Dims) -> TensorType:
+    own_dims(dim, x.ndim)
+    if x.dtype.kind != "f":
+        raise DTypeError(f"not defined for {x.dtype.name}; a gradient is floating")
+    return x
+
+
 op(
     "prod_others",
-    infer=lambda x, *, dim: x,
+    operands="t",
+    infer=_others_type,
     split=along,
     vjp=(_others_back,),
-    kernel=lambda xp, x, *, dim: _others(xp, x, dim, _cumprod),
+    numpy=lambda np, x, *, dim: _others(np, x, dim, lambda rows: accumulated(np, np.cumprod, rows, -1)),
+    kernel=lambda xp, x, *, dim: _others(xp, x, dim, lambda rows: rows.cumprod(-1)),
 )
-
-
-def _cumprod(rows: Any) -> Any:
-    return rows.cumprod(-1)  # numpy's and torch's arrays both have it
 
 
 # -- along a dim ---------------------------------------------------------------------------
@@ -95,16 +104,26 @@ def _cumprod_back_torch(torch: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
 
 
 def _cumprod_back_numpy(np: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
-    """From the last: r = g + the next x * the next r; before that stands the product of those before."""
-    if not x.ndim:
+    """Up to the first zero of a row, x divides; that zero takes what comes between it and the next; behind is 0.
+
+    torch's own way, which goes by y: both engines agree on any y, not only on the product of x.
+    """
+    if x.size <= 1 or x.shape[dim] == 1:
         return g.copy()
-    g, x = np.moveaxis(g, dim, -1), np.moveaxis(x, dim, -1)
-    made, r = np.empty_like(x), np.zeros_like(x[..., 0]) if x.shape[-1] else None
-    before = np.concatenate([np.ones_like(x[..., :1]), np.cumprod(x[..., :-1], -1)], -1)
-    for k in reversed(range(x.shape[-1])):
-        r = g[..., k] + (x[..., k + 1] * r if k + 1 < x.shape[-1] else 0)
-        made[..., k] = before[..., k] * r
-    return np.moveaxis(made, -1, dim)
+    g, y, x = (np.moveaxis(a, dim, -1) for a in (g, y, x))
+    zeros = np.cumsum(x == 0, axis=-1)
+    made = np.where(zeros == 0, _sum_reversed(np, np.where(zeros == 0, y * g, 0)) / x, 0)
+    first = np.argmax(x == 0, axis=-1, keepdims=True)
+    between = (zeros == 1) & (np.arange(x.shape[-1]) > first)
+    factors = np.where(between, accumulated(np, np.cumprod, np.where(between, x, 1), -1), 0)
+    before = np.where(first == 0, 1, np.take_along_axis(y, np.maximum(first - 1, 0), axis=-1))
+    at_zero = (np.sum(factors * g, axis=-1, keepdims=True) + np.take_along_axis(g, first, axis=-1)) * before
+    made = np.where((zeros == 1) & (np.arange(x.shape[-1]) == first), at_zero, made)
+    return np.moveaxis(made.astype(x.dtype), -1, dim)
+
+
+def _sum_reversed(np: Any, rows: Any) -> Any:
+    return np.flip(accumulated(np, np.cumsum, np.flip(rows, -1), -1), -1)
 
 
 def _triangle(x: Any, dim: int) -> tuple[Any, Any]:
@@ -134,17 +153,27 @@ def _cumprod_second(c: Any, _z: Any, g: Any, _y: Any, x: Any, *, dim: int) -> An
 
 op(
     "cumprod",
+    operands="t",
     infer=scanned,
     split=along,
     vjp=(lambda g, y, x, *, dim: g._op("cumprod_backward", y, x, dim=dim),),
     torch=lambda torch, x, *, dim: torch.cumprod(x, dim),
-    kernel=lambda np, x, *, dim: np.cumprod(x, axis=dim).reshape(x.shape),
+    kernel=lambda np, x, *, dim: accumulated(np, np.cumprod, x, dim).reshape(x.shape),
 )
+
+
+def _cumprod_back_type(g: TensorType, y: TensorType, x: TensorType, *, dim: int) -> TensorType:
+    own_dim(dim, x.ndim)
+    if x.dtype.kind != "f" or not g is y is x:
+        raise ShapeError(f"three floating tensors of one type, not {g}, {y} and {x}")
+    return x
+
 
 #: (g, the product, x); its gradients are written in terms of x alone
 op(
     "cumprod_backward",
-    infer=lambda g, y, x, *, dim: x,
+    operands="ttt",
+    infer=_cumprod_back_type,
     split=partial(along, linear=((0,),)),
     vjp=(_cumprod_again, None, _cumprod_second),
     torch=_cumprod_back_torch,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gt.errors import DimError, DTypeError
+from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.core import Types, dtype_named, op
-from gt.ops.infer import without, wrap_dim, wrap_dims
+from gt.ops.infer import own_dim, own_dims, require_bools, require_ints, shown, without
 from gt.ops.split import Cut, Split, folding, summable
 from gt.types import DType, Shape, TensorType, bool_, int64, uint8
 
@@ -21,12 +21,13 @@ Dims = tuple[int, ...]
 def folded(x: TensorType, dim: Dims, keepdim: bool) -> Shape:
     if x.ndim and not dim:
         raise DimError("dim is empty; name the dims to fold, or leave it out for all")
-    return without(x.shape, wrap_dims(dim, x.ndim), keepdim)
+    require_bools(keepdim=keepdim)
+    return without(x.shape, own_dims(dim, x.ndim), keepdim)
 
 
 def _filled(x: TensorType, dim: Dims) -> None:
     """There is no greatest of nothing."""
-    for d in wrap_dims(dim, x.ndim):
+    for d in own_dims(dim, x.ndim):
         if x.ndim and not x.shape[d]:
             raise DimError(f"dim {d} has size 0, and there is no extreme of nothing")
 
@@ -66,6 +67,7 @@ def _passing(x: TensorType, *, dtype: str | None, **how: Any) -> Split:
 
 op(
     "sum",
+    operands="t",
     infer=summed,
     split=_passing,
     vjp=(lambda g, _y, _x, *, dim, keepdim, dtype: restored(g, _x, dim, keepdim).expand(_x.shape),),
@@ -85,6 +87,7 @@ def averaging(x: DType, dtype: str | None) -> DType:
 
 def _averaged(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None) -> TensorType:
     """``whole``: so many elements are averaged, of which these are some."""
+    require_ints(whole=0 if whole is None else whole)
     return TensorType(folded(x, dim, keepdim), averaging(x.dtype, dtype))
 
 
@@ -97,9 +100,9 @@ def count(x: Any, dim: Dims) -> int:
 
 def _mean_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None) -> Any:
     # by hand: numpy's own warns about empty tensors
-    x = cast(x, dtype)
-    precise = np.float32 if x.dtype == np.float16 else None
-    total = np.sum(x, axis=axes(x, dim), keepdims=keepdim, dtype=precise)
+    made = x.dtype if dtype is None else np.dtype(dtype)
+    precise = np.float32 if made == np.float16 else made  # halves are added up as floats, as torch does
+    total = np.sum(x.astype(precise), axis=axes(x, dim), keepdims=keepdim)
     return np.true_divide(total, np.asarray(count(x, dim) if whole is None else whole, dtype=total.dtype))
 
 
@@ -123,6 +126,7 @@ def _share(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
 
 op(
     "mean",
+    operands="t",
     infer=_averaged,
     split=lambda x, *, dim, keepdim, dtype: folding(x, dim=dim, keepdim=keepdim, how="sum", passes=x.dtype.kind == "f"),
     local=_share,
@@ -133,13 +137,16 @@ op(
 
 
 def _varied(x: TensorType, *, dim: Dims, keepdim: bool, correction: float) -> TensorType:
+    if type(correction) not in (int, float):
+        raise DTypeError(f"correction is a number, not {correction!r}")
     return TensorType(folded(x, dim, keepdim), averaging(x.dtype, None))
 
 
 def _var_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     apart = x - _mean_numpy(np, x, dim=dim, keepdim=True, dtype=None)
     total = np.sum(apart * apart, axis=axes(x, dim), keepdims=keepdim)
-    return np.true_divide(total, np.asarray(max(count(x, dim) - correction, 0), dtype=total.dtype))
+    n = count(x, dim)
+    return np.true_divide(total, np.asarray(max(n - correction, 0) if n else 0, dtype=total.dtype))
 
 
 def _var_back(g: Any, _y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
@@ -155,6 +162,7 @@ def _std_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: f
 
 op(
     "var",
+    operands="t",
     infer=_varied,
     split=folding,
     vjp=(_var_back,),
@@ -164,6 +172,7 @@ op(
 
 op(
     "std",
+    operands="t",
     infer=_varied,
     split=folding,
     vjp=(_std_back,),
@@ -181,6 +190,7 @@ def _judged(x: TensorType, *, dim: Dims, keepdim: bool) -> TensorType:
 
 op(
     "all",
+    operands="t",
     infer=_judged,
     split=partial(folding, how="min"),
     torch=lambda torch, x, *, dim, keepdim: torch.all(x, dim, keepdim),
@@ -189,6 +199,7 @@ op(
 
 op(
     "any",
+    operands="t",
     infer=_judged,
     split=partial(folding, how="max"),
     torch=lambda torch, x, *, dim, keepdim: torch.any(x, dim, keepdim),
@@ -212,6 +223,7 @@ def _evenly(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 
 op(
     "amax",
+    operands="t",
     infer=_extreme,
     split=partial(folding, how="max", fills=True),
     vjp=(_evenly,),
@@ -221,6 +233,7 @@ op(
 
 op(
     "amin",
+    operands="t",
     infer=_extreme,
     split=partial(folding, how="min", fills=True),
     vjp=(_evenly,),
@@ -232,7 +245,8 @@ op(
 def _located(x: TensorType, *, dim: int | None, keepdim: bool) -> TensorType:
     if x.dtype is bool_:
         raise DTypeError("not defined for bool; use x.to(gt.uint8)")
-    dims = tuple(range(x.ndim)) if dim is None else (wrap_dim(dim, x.ndim),)
+    require_bools(keepdim=keepdim)
+    dims = tuple(range(x.ndim)) if dim is None else (own_dim(dim, x.ndim),)
     _filled(x, dims)
     return TensorType(without(x.shape, dims, keepdim), int64)
 
@@ -243,6 +257,7 @@ def _position(np: Any, find: Any, x: Any, dim: int | None, keepdim: bool) -> Any
 
 op(
     "argmax",
+    operands="t",
     infer=_located,
     split=folding,
     torch=lambda torch, x, *, dim, keepdim: torch.argmax(x, dim, keepdim),
@@ -251,6 +266,7 @@ op(
 
 op(
     "argmin",
+    operands="t",
     infer=_located,
     split=folding,
     torch=lambda torch, x, *, dim, keepdim: torch.argmin(x, dim, keepdim),
@@ -271,12 +287,15 @@ def _value_and_place(np: Any, find: Any, x: Any, dim: int, keepdim: bool) -> Any
 
 
 def _spread(g: TensorType, index: TensorType, *, dim: int, size: int, keepdim: bool) -> TensorType:
-    shape = list(g.shape)
-    if keepdim and shape:
-        shape[wrap_dim(dim, g.ndim)] = size
-    elif size:
-        shape.insert(dim, size)
-    return TensorType(tuple(shape), g.dtype)
+    require_bools(keepdim=keepdim)
+    require_ints(size=size)
+    if index.shape != g.shape or index.dtype is not int64:
+        raise ShapeError(f"the index is an int64 tensor of shape {shown(g.shape)}, not {index}")
+    own_dim(dim, g.ndim + (not keepdim) if size else 0)
+    before = () if not size else g.shape if keepdim else (*g.shape[:dim], 1, *g.shape[dim:])
+    if without(before, (dim,), keepdim) != g.shape:
+        raise ShapeError(f"{shown(g.shape)} is not what a reduction of dim {dim} of size {size} leaves")
+    return TensorType((*before[:dim], size, *before[dim + 1 :]) if size else (), g.dtype)
 
 
 def _spread_torch(torch: Any, g: Any, index: Any, *, dim: int, size: int, keepdim: bool, out: Types) -> Any:
@@ -290,6 +309,8 @@ def _spread_numpy(np: Any, g: Any, index: Any, *, dim: int, size: int, keepdim: 
     if not out[0].ndim:
         return g.copy()
     g, index = (g, index) if keepdim else (np.expand_dims(g, dim), np.expand_dims(index, dim))
+    if index.size and (index.min() < 0 or index.max() >= size):
+        raise IndexError(f"an index is outside dim {dim} of size {size}")
     made = np.zeros(out[0].shape, dtype=g.dtype)
     np.put_along_axis(made, index, g, axis=dim)
     return made
@@ -310,6 +331,7 @@ def _unfolding(g: TensorType, index: TensorType, *, dim: int, size: int, keepdim
 #: a gradient to where its value was found; everything else had no say. ``size`` is 0 for a tensor without dims
 op(
     "value_selecting_reduction_backward",
+    operands="tt",
     infer=_spread,
     split=_unfolding,
     vjp=(_collect, None),
@@ -328,6 +350,7 @@ SELECTING = (selected,)
 
 op(
     "max_dim",
+    operands="t",
     infer=_extreme_and_place,
     split=partial(folding, results=2),
     vjp=SELECTING,
@@ -337,6 +360,7 @@ op(
 
 op(
     "min_dim",
+    operands="t",
     infer=_extreme_and_place,
     split=partial(folding, results=2),
     vjp=SELECTING,

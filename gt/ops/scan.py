@@ -5,15 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
-from gt.ops.infer import common, floating, pointwise, without, wrap_dim
+from gt.ops.infer import common, floating, own_dim, shown, without
 from gt.ops.reduce import Dims, averaging, axes, cast, folded, in_, restored, total
 from gt.ops.split import Split, along, folding, summable
-from gt.types import DTYPES, TensorType, int64
+from gt.types import TensorType, int64, promote
 
 
 def scanned(x: TensorType, *, dim: int) -> TensorType:
-    wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
     return TensorType(x.shape, total(x.dtype))
 
 
@@ -26,12 +27,20 @@ def _summing(x: TensorType, *, dim: int) -> Split:
 
 op(
     "cumsum",
+    operands="t",
     infer=scanned,
     split=_summing,
     vjp=(lambda g, _y, _x, *, dim: g._op("cumsum_reversed", dim=dim),),
     torch=lambda torch, x, *, dim: torch.cumsum(x, dim),
-    kernel=lambda np, x, *, dim: np.cumsum(x, axis=dim).reshape(x.shape),
+    kernel=lambda np, x, *, dim: accumulated(np, np.cumsum, x, dim).reshape(x.shape),
 )
+
+
+def accumulated(np: Any, scan: Any, x: Any, dim: int) -> Any:
+    """A running sum or product, each added to or multiplied by in a wider dtype, as torch's are."""
+    wider = {"float16": np.float32, "float32": np.float64}.get(x.dtype.name)
+    made = scan(x, axis=dim, dtype=wider)
+    return made if wider is None else made.astype(x.dtype)
 
 
 def _reversed(np: Any, scan: Any, x: Any, dim: int) -> Any:
@@ -40,16 +49,17 @@ def _reversed(np: Any, scan: Any, x: Any, dim: int) -> Any:
 
 op(
     "cumsum_reversed",
+    operands="t",
     infer=scanned,
     split=_summing,
     vjp=(lambda g, _y, _x, *, dim: g.cumsum(dim),),
-    torch=lambda torch, x, *, dim: x.flip(dim).cumsum(dim).flip(dim) if x.ndim else x.clone(),
-    kernel=lambda np, x, *, dim: _reversed(np, np.cumsum, x, dim),
+    torch=lambda torch, x, *, dim: x.flip(dim).cumsum(dim).flip(dim) if x.ndim else torch.cumsum(x, 0),
+    kernel=lambda np, x, *, dim: _reversed(np, lambda a, d: accumulated(np, np.cumsum, a, d), x, dim),
 )
 
 
 def _logcumsumexp(x: TensorType, *, dim: int) -> TensorType:
-    wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
     return TensorType(x.shape, averaging(x.dtype, None))
 
 
@@ -75,6 +85,7 @@ def _log_back(name: str) -> Any:
 
 op(
     "logcumsumexp",
+    operands="t",
     infer=_logcumsumexp,
     split=along,
     vjp=(_log_back("logcumsumexp_reversed"),),
@@ -84,6 +95,7 @@ op(
 
 op(
     "logcumsumexp_reversed",
+    operands="t",
     infer=_logcumsumexp,
     split=along,
     vjp=(_log_back("logcumsumexp"),),
@@ -93,7 +105,7 @@ op(
 
 
 def _running(x: TensorType, *, dim: int) -> Types:
-    wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
     return x, TensorType(x.shape, int64)
 
 
@@ -108,17 +120,27 @@ def _running_numpy(np: Any, run: Any, x: Any, dim: int) -> Any:
 
 
 def _running_back_numpy(np: Any, g: Any, index: Any, *, dim: int) -> Any:
-    if not g.ndim:
+    if not g.ndim or not g.size:
         return g.copy()
+    if index.min() < 0 or index.max() >= g.shape[dim]:
+        raise IndexError(f"an index is outside dim {dim} of size {g.shape[dim]}")
     made, where = np.zeros_like(g), list(np.indices(g.shape))
     where[dim] = index
     np.add.at(made, tuple(where), g)
     return made
 
 
+def _scattered_back(g: TensorType, index: TensorType, *, dim: int) -> TensorType:
+    own_dim(dim, g.ndim)
+    if index.shape != g.shape or index.dtype is not int64:
+        raise ShapeError(f"the index is an int64 tensor of shape {shown(g.shape)}, not {index}")
+    return g
+
+
 op(
     "cummaxmin_backward",
-    infer=lambda g, index, *, dim: g,
+    operands="tt",
+    infer=_scattered_back,
     split=partial(along, linear=((0,),)),
     vjp=(lambda c, _y, _g, index, *, dim: c.gather(dim, index), None),
     torch=lambda torch, g, index, *, dim: g.new_zeros(g.shape).scatter_add_(dim, index, g),
@@ -129,6 +151,7 @@ _RUNNING = (lambda g, y1, _x, *, dim: g[0]._op("cummaxmin_backward", y1[1], dim=
 
 op(
     "cummax",
+    operands="t",
     infer=_running,
     split=partial(along, results=2),
     vjp=_RUNNING,
@@ -138,6 +161,7 @@ op(
 
 op(
     "cummin",
+    operands="t",
     infer=_running,
     split=partial(along, results=2),
     vjp=_RUNNING,
@@ -149,7 +173,7 @@ op(
 
 
 def _normalised(x: TensorType, *, dim: int, dtype: str | None) -> TensorType:
-    wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
     return TensorType(x.shape, averaging(x.dtype, dtype))
 
 
@@ -169,8 +193,12 @@ def _back_in(x: Any, y: Any) -> str | None:
 
 
 def _pulled_back(g: TensorType, y: TensorType, *, dim: int, dtype: str | None) -> TensorType:
-    made = pointwise(g, y)
-    return made if dtype is None else TensorType(made.shape, DTYPES[dtype])
+    own_dim(dim, g.ndim)
+    if g.shape != y.shape:
+        raise ShapeError(f"the gradient {shown(g.shape)} and the result {shown(y.shape)} differ")
+    if y.dtype.kind != "f" or g.dtype.kind != "f" or promote(g.dtype, y.dtype) is not y.dtype:
+        raise DTypeError(f"a gradient of {g.dtype.name} does not fit a result of {y.dtype.name}")
+    return TensorType(g.shape, averaging(y.dtype, dtype))
 
 
 def _along_linear(*types: TensorType, dtype: str | None, **attrs: Any) -> Split:
@@ -183,13 +211,14 @@ def _pulled_torch(pull: str) -> Any:
         into = in_(torch, dtype) or y.dtype
         if g.is_cuda and g.dtype is y.dtype is torch.float32 and into is torch.float16:
             return getattr(torch, pull)(g, y, dim, into)
-        return getattr(torch, pull)(g, y, dim, y.dtype).to(into)
+        return getattr(torch, pull)(g.to(y.dtype), y, dim, y.dtype).to(into)
 
     return run
 
 
 op(
     "softmax",
+    operands="t",
     infer=_normalised,
     split=along,
     vjp=(lambda g, y, _x, *, dim, dtype: g._op("softmax_backward", y, dim=dim, dtype=_back_in(_x, y)),),
@@ -202,16 +231,24 @@ def _softmax_second(c: Any, _z: Any, g: Any, y: Any, *, dim: int, dtype: str | N
     return c * (g - (g * y).sum(dim, keepdim=True)) - g * (c * y).sum(dim, keepdim=True)
 
 
+def _wide(np: Any, *arrays: Any) -> tuple[Any, ...]:
+    """Halves as floats: torch computes in float32 and rounds the result."""
+    return tuple(x.astype(np.float32) if x.dtype == np.float16 else x for x in arrays)
+
+
 def _softmax_back_numpy(np: Any, g: Any, y: Any, *, dim: int, dtype: str | None) -> Any:
-    return cast(y * (g - np.sum(g * y, axis=axes(g, (dim,)), keepdims=True)), dtype)
+    narrow, (g, y) = y.dtype, _wide(np, g, y)
+    return cast((y * (g - np.sum(g * y, axis=axes(g, (dim,)), keepdims=True))).astype(narrow), dtype)
 
 
 def _log_softmax_back_numpy(np: Any, g: Any, y: Any, *, dim: int, dtype: str | None) -> Any:
-    return cast(g - np.exp(y) * np.sum(g, axis=axes(g, (dim,)), keepdims=True), dtype)
+    narrow, (g, y) = y.dtype, _wide(np, g, y)
+    return cast((g - np.exp(y) * np.sum(g, axis=axes(g, (dim,)), keepdims=True)).astype(narrow), dtype)
 
 
 op(
     "softmax_backward",
+    operands="tt",
     infer=_pulled_back,
     common=common,
     split=_along_linear,
@@ -222,6 +259,7 @@ op(
 
 op(
     "log_softmax",
+    operands="t",
     infer=_normalised,
     split=along,
     vjp=(lambda g, y, _x, *, dim, dtype: g._op("log_softmax_backward", y, dim=dim, dtype=_back_in(_x, y)),),
@@ -231,6 +269,7 @@ op(
 
 op(
     "log_softmax_backward",
+    operands="tt",
     infer=_pulled_back,
     common=common,
     split=_along_linear,
@@ -257,6 +296,7 @@ def _logsumexp_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 
 op(
     "logsumexp",
+    operands="t",
     infer=lambda x, *, dim, keepdim: TensorType(folded(x, dim, keepdim), floating(x.dtype)),
     common=lambda x, **attrs: floating(x.dtype),
     split=folding,

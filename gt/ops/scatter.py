@@ -1,4 +1,4 @@
-"""Ops that read and write along one dim, at positions a tensor gives; and what fills a mask in order."""
+"""Ops that read and write along one dim, at positions a tensor gives."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import EITHER, op
+from gt.ops.elements import element
 from gt.ops.index import positions
-from gt.ops.infer import shown, sizes, wrap_dim
+from gt.ops.infer import own_dim, require_bools, shown
 from gt.ops.splits_index import gathering, scattering, scattering_sums
-from gt.types import OperandType, Scalar, Shape, TensorType, bool_
+from gt.types import OperandType, Scalar, TensorType, bool_
 
 
 def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
-    dim = wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
     shape = index.shape if isinstance(index, TensorType) and not index.numel else positions((index,))
     ours, theirs = x.shape or (1,), shape or (1,)
     if 0 in shape:  # nothing is picked: torch does not look any further
@@ -41,6 +42,7 @@ def _gather_numpy(np: Any, x: Any, index: Any, *, dim: int) -> Any:
 
 op(
     "gather",
+    operands="tt",
     infer=_gathered,
     split=gathering,
     vjp=(lambda g, _y, _x, index, *, dim: g.new_zeros(_x.shape)._op_("scatter_add", index, g, dim=dim), None),
@@ -49,7 +51,7 @@ op(
 )
 
 
-def _scattered(x: TensorType, index: OperandType, source: OperandType, *, dim: int, **attrs: Any) -> TensorType:
+def _scattered(x: TensorType, index: OperandType, source: OperandType, *, dim: int) -> TensorType:
     into = _gathered(x, index, dim=dim)
     if isinstance(source, Scalar):
         return x
@@ -64,8 +66,6 @@ def _scattered(x: TensorType, index: OperandType, source: OperandType, *, dim: i
 
 
 def _added(x: TensorType, index: OperandType, source: OperandType, *, dim: int) -> TensorType:
-    if isinstance(source, Scalar):
-        raise DTypeError(f"the source is a tensor of {x.dtype.name}, not {source}")
     return _scattered(x, index, source, dim=dim)
 
 
@@ -74,7 +74,7 @@ def _places(np: Any, made: Any, index: Any, source: Any, dim: int) -> tuple[Any,
     part, at = _along(np, made, index, dim)
     where = list(np.indices(at.shape, sparse=True))
     where[dim] = at
-    source = np.asarray(source).astype(made.dtype)
+    source = source.astype(made.dtype) if isinstance(source, np.ndarray) else element(np, source, made.dtype)
     return part, tuple(where), np.atleast_1d(source)[tuple(map(slice, at.shape))] if source.ndim else source
 
 
@@ -126,6 +126,7 @@ op(
 
 op(
     "scatter_add",
+    operands="ttt",
     infer=_added,
     split=scattering_sums,
     vjp=(
@@ -148,6 +149,9 @@ def _folded(
 ) -> TensorType:
     if reduce not in _FOLDS:
         raise ShapeError(f"reduce is one of {', '.join(_FOLDS)}, not {reduce!r}")
+    require_bools(include_self=include_self)
+    if reduce == "mean" and x.dtype is bool_:
+        raise DTypeError("there is no mean of bools; use x.to(gt.float32)")
     return _added(x, index, source, dim=dim)
 
 
@@ -238,6 +242,7 @@ _FOLD_BACKS = {
 
 op(
     "scatter_reduce",
+    operands="ttt",
     infer=_folded,
     split=scattering,
     vjp=_fold_back,
@@ -245,49 +250,4 @@ op(
         x, dim, index, source, reduce, include_self=include_self
     ),
     kernel=_fold_numpy,
-)
-
-# -- filling a mask in order ---------------------------------------------------------------
-
-
-def _filled(x: TensorType, mask: OperandType, source: OperandType) -> TensorType:
-    if isinstance(mask, Scalar) or mask.dtype is not bool_ or mask.shape != x.shape:
-        raise DTypeError(f"the mask is a bool tensor of shape {shown(x.shape)}, not {mask}")
-    if isinstance(source, Scalar) or source.dtype is not x.dtype:
-        raise DTypeError(f"the source is a tensor of {x.dtype.name}, not {source}")
-    return x
-
-
-def _fill_numpy(np: Any, x: Any, mask: Any, source: Any) -> Any:
-    made = x.copy()
-    made[mask] = source.reshape(-1)[: int(mask.sum())]
-    return made
-
-
-op(
-    "masked_scatter",
-    infer=_filled,
-    vjp=(
-        lambda g, _y, _x, mask, _source: g.where(mask.logical_not(), 0),
-        None,
-        lambda g, _y, _x, mask, _source: g._op("masked_scatter_backward", mask, shape=tuple(_source.shape)),
-    ),
-    torch=lambda torch, x, mask, source: x.masked_scatter(mask, source),
-    kernel=_fill_numpy,
-    inplace=lambda torch, x, mask, source: x.masked_scatter_(mask, source),
-)
-
-
-def _drained(xp: Any, g: Any, mask: Any, *, shape: Shape) -> Any:
-    made = xp.zeros(sizes(shape), dtype=g.dtype, device=g.device).reshape(-1)
-    chosen = g[mask]
-    made[: chosen.shape[0]] = chosen
-    return made.reshape(shape)
-
-
-op(
-    "masked_scatter_backward",
-    infer=lambda g, mask, *, shape: TensorType(sizes(shape), g.dtype),
-    vjp=(lambda g, _y, _x, mask, *, shape: g.new_zeros(_x.shape)._op("masked_scatter", mask, g), None),
-    kernel=_drained,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.errors import ShapeError
 from gt.ops.core import Types, op
-from gt.ops.infer import common, expandable, shown, sizes, wrap_dim, wrap_dims
+from gt.ops.infer import common, expandable, own_dim, own_dims, require_ints, shown, sizes
 from gt.ops.split import shaped
 from gt.ops.splits_shape import (
     expanding,
@@ -37,6 +37,7 @@ _BACK = (lambda g, _y, _x, *, shape: g.reshape(_x.shape),)
 
 op(
     "view",
+    operands="t",
     infer=_reshaped,
     split=reshaping,
     local=shaped,
@@ -47,6 +48,7 @@ op(
 
 op(
     "reshape",
+    operands="t",
     infer=_reshaped,
     split=reshaping,
     local=shaped,
@@ -59,11 +61,12 @@ op(
 def _permuted(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
     if len(dims) != x.ndim:
         raise ShapeError(f"dims {dims} must name each of the {x.ndim} dims once")
-    return TensorType(tuple(x.shape[d] for d in wrap_dims(dims, x.ndim)), x.dtype)
+    return TensorType(tuple(x.shape[d] for d in own_dims(dims, x.ndim)), x.dtype)
 
 
 op(
     "permute",
+    operands="t",
     infer=_permuted,
     split=permuting,
     vjp=(lambda g, _y, _x, *, dims: g.permute(tuple(dims.index(d) for d in range(len(dims)))),),
@@ -80,6 +83,7 @@ def _expanded(x: TensorType, *, shape: Shape) -> TensorType:
 
 op(
     "expand",
+    operands="t",
     infer=_expanded,
     split=expanding,
     local=shaped,
@@ -93,7 +97,9 @@ op(
 def _parts(x: TensorType, *, sizes: tuple[int, ...], dim: int) -> Types:
     if not x.ndim:
         raise ShapeError("needs a tensor of at least one dim")
-    dim = wrap_dim(dim, x.ndim)
+    own_dim(dim, x.ndim)
+    for n in sizes:
+        require_ints(size=n)
     if not sizes or min(sizes) < 0 or sum(sizes) != x.shape[dim]:
         raise ShapeError(f"sizes {sizes} must be 0 or more and add up to {x.shape[dim]}, the size of dim {dim}")
     return tuple(TensorType((*x.shape[:dim], n, *x.shape[dim + 1 :]), x.dtype) for n in sizes)
@@ -115,6 +121,7 @@ def _split_back(needs: Any, g: Any, _y: Any, _x: Any, *, sizes: tuple[int, ...],
 
 op(
     "split",
+    operands="t",
     infer=_parts,
     split=parting,
     vjp=_split_back,
@@ -127,14 +134,12 @@ op(
 
 
 def _joined(*xs: TensorType, dim: int) -> TensorType:
-    if not xs:
-        raise ShapeError("needs at least one tensor")
     if not all(x.ndim for x in xs):
         raise ShapeError("a 0-d tensor cannot be joined; reshape it to (1,)")
     # torch overlooks tensors of shape (0,), so that a result can be grown from nothing
     counted = [x.shape for x in xs if x.shape != (0,)] or [(0,)]
     first = counted[0]
-    dim = wrap_dim(dim, len(first))
+    own_dim(dim, len(first))
     for shape in counted:
         if len(shape) != len(first) or shape[:dim] + shape[dim + 1 :] != first[:dim] + first[dim + 1 :]:
             raise ShapeError(f"{shown(shape)} and {shown(first)} differ outside dim {dim}")
@@ -168,12 +173,13 @@ op(
 
 
 def _flipped(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
-    wrap_dims(dims, x.ndim)
+    own_dims(dims, x.ndim)
     return x
 
 
 op(
     "flip",
+    operands="t",
     infer=_flipped,
     split=keeping,
     vjp=(lambda g, _y, _x, *, dims: g.flip(dims),),
@@ -183,20 +189,27 @@ op(
 
 
 def _rolled(x: TensorType, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> TensorType:
-    if len(shifts) != len(dims) or not x.ndim:
+    if not shifts or len(shifts) != len(dims) or not x.ndim:
         raise ShapeError(f"shifts {shifts} and dims {dims} must go in pairs, on a tensor of at least one dim")
-    for d in dims:
-        wrap_dim(d, x.ndim)
+    for d, shift in zip(dims, shifts, strict=True):
+        own_dim(d, x.ndim)
+        require_ints(shift=shift)
     return x
+
+
+def _shifts(x: Any, shifts: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
+    """None larger than its dim: torch would compute with size - shift, which overflows."""
+    return tuple(n % max(x.shape[d], 1) for n, d in zip(shifts, dims, strict=True))
 
 
 op(
     "roll",
+    operands="t",
     infer=_rolled,
     split=keeping,
     vjp=(lambda g, _y, _x, *, shifts, dims: g.roll(tuple(-n for n in shifts), dims),),
-    torch=lambda torch, x, *, shifts, dims: torch.roll(x, shifts, dims),
-    kernel=lambda np, x, *, shifts, dims: np.roll(x, shifts, dims),
+    torch=lambda torch, x, *, shifts, dims: torch.roll(x, _shifts(x, shifts, dims), dims),
+    kernel=lambda np, x, *, shifts, dims: np.roll(x, _shifts(x, shifts, dims), dims),
 )
 
 
@@ -217,6 +230,7 @@ def _repeat_back(g: Any, _y: Any, _x: Any, *, repeats: tuple[int, ...]) -> Any:
 
 op(
     "repeat",
+    operands="t",
     infer=_repeated,
     split=repeating,
     vjp=(_repeat_back,),
@@ -228,25 +242,34 @@ op(
 def _triangle(x: TensorType, *, diagonal: int) -> TensorType:
     if x.ndim < 2:
         raise ShapeError("needs a tensor of at least two dims")
+    require_ints(diagonal=diagonal)
     return x
+
+
+def _diagonal(x: Any, diagonal: int) -> int:
+    """The same diagonal, or the nearest outside the matrix: kernels add to it, and numpy takes 32 bits."""
+    rows, columns = x.shape[-2:]
+    return max(-int(rows), min(diagonal, int(columns)))
 
 
 op(
     "tril",
+    operands="t",
     infer=_triangle,
     split=triangular,
     local=shifted,
     vjp=(lambda g, _y, _x, *, diagonal: g.tril(diagonal),),
-    torch=lambda torch, x, *, diagonal: torch.tril(x, diagonal),
-    kernel=lambda np, x, *, diagonal: np.tril(x, diagonal),
+    torch=lambda torch, x, *, diagonal: torch.tril(x, _diagonal(x, diagonal)),
+    kernel=lambda np, x, *, diagonal: np.tril(x, _diagonal(x, diagonal)),
 )
 
 op(
     "triu",
+    operands="t",
     infer=_triangle,
     split=triangular,
     local=shifted,
     vjp=(lambda g, _y, _x, *, diagonal: g.triu(diagonal),),
-    torch=lambda torch, x, *, diagonal: torch.triu(x, diagonal),
-    kernel=lambda np, x, *, diagonal: np.triu(x, diagonal),
+    torch=lambda torch, x, *, diagonal: torch.triu(x, _diagonal(x, diagonal)),
+    kernel=lambda np, x, *, diagonal: np.triu(x, _diagonal(x, diagonal)),
 )

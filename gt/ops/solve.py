@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
-from gt.ops.infer import broadcast_shapes
+from gt.ops.infer import broadcast_shapes, require_bools
 from gt.ops.split import Split, leading
 from gt.types import TensorType, float32, float64
 
@@ -36,17 +37,33 @@ def _wide(g: Any) -> Any:
     return g.unsqueeze(-1).unsqueeze(-1)
 
 
+def _unless_empty(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same kernel, but not for empty results: libraries go through a billion empty matrices one by one."""
+
+    def kernel(xp: Any, *operands: Any, out: Types, **attrs: Any) -> Any:
+        if any(t.numel for t in out):
+            return run(xp, *operands, **attrs)
+        x = operands[0]
+        made = [xp.zeros(t.shape, dtype=x.dtype, device=x.device) for t in out]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return kernel
+
+
 op(
     "inv",
+    operands="t",
     infer=_square,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(lambda g, y, _x: -(y.mT @ g @ y.mT),),
-    torch=lambda torch, x: torch.linalg.inv(x),
-    kernel=lambda np, x: np.linalg.inv(x),
+    torch=_unless_empty(lambda torch, x: torch.linalg.inv(x)),
+    kernel=_unless_empty(lambda np, x: np.linalg.inv(x)),
 )
 
 op(
     "det",
+    operands="t",
     infer=_numbers,
     split=partial(leading, inner=(2,), outer=(0,)),
     vjp=(lambda g, y, x: _wide(g * y) * x._op("inv").mT,),
@@ -61,6 +78,7 @@ def _slogdet_back(g: Any, _y: Any, x: Any) -> Any:
 
 op(
     "slogdet",
+    operands="t",
     infer=lambda x: (_numbers(x), _numbers(x)),
     split=partial(leading, inner=(2,), outer=(0, 0)),
     vjp=(_slogdet_back,),
@@ -71,7 +89,7 @@ op(
 # -- equations -----------------------------------------------------------------------------
 
 
-def _solved(a: TensorType, b: TensorType, **how: bool) -> TensorType:
+def _solved(a: TensorType, b: TensorType) -> TensorType:
     _square(a)
     _matrix(b)
     if a.dtype is not b.dtype:
@@ -94,12 +112,16 @@ def _solving(a: TensorType, b: TensorType, **how: bool) -> Split:
 
 op(
     "solve",
+    operands="tt",
     infer=_solved,
+    wants_out=True,
     split=_solving,
     vjp=_solve_back,
     # torch would take a matrix for a batch of vectors where the sizes allow it
-    torch=lambda torch, a, b: torch.linalg.solve(a, b.expand(*a.shape[:-2], *b.shape[-2:]) if b.ndim < a.ndim else b),
-    kernel=lambda np, a, b: np.linalg.solve(*_stretched(np, a, b)),
+    torch=_unless_empty(
+        lambda torch, a, b: torch.linalg.solve(a, b.expand(*a.shape[:-2], *b.shape[-2:]) if b.ndim < a.ndim else b)
+    ),
+    kernel=_unless_empty(lambda np, a, b: np.linalg.solve(*_stretched(np, a, b))),
 )
 
 
@@ -118,22 +140,34 @@ def _triangular_back(needs: Any, g: Any, y: Any, a: Any, _b: Any, *, upper: bool
 
 
 def _triangular_numpy(np: Any, a: Any, b: Any, *, upper: bool, unitriangular: bool) -> Any:
-    a = np.triu(a) if upper else np.tril(a)
-    if unitriangular:
-        ones = np.eye(a.shape[-1], dtype=a.dtype)
-        a = a * (1 - ones) + ones
-    return np.linalg.solve(*_stretched(np, a, b))
+    """Row by row. A zero on the diagonal divides, as in torch; `numpy.linalg.solve` would call the matrix singular."""
+    a, b = _stretched(np, a, b)
+    made, n = np.zeros_like(b), a.shape[-1]
+    for i in reversed(range(n)) if upper else range(n):
+        known = slice(i + 1, n) if upper else slice(i)
+        rest = b[..., i, :] - (a[..., i : i + 1, known] @ made[..., known, :])[..., 0, :]
+        made[..., i, :] = rest if unitriangular else rest / a[..., i, i, None]
+    return made
+
+
+def _solved_triangle(a: TensorType, b: TensorType, *, upper: bool, unitriangular: bool) -> TensorType:
+    require_bools(upper=upper, unitriangular=unitriangular)
+    return _solved(a, b)
 
 
 op(
     "solve_triangular",
-    infer=_solved,
+    operands="tt",
+    infer=_solved_triangle,
+    wants_out=True,
     split=_solving,
     vjp=_triangular_back,
-    torch=lambda torch, a, b, *, upper, unitriangular: torch.linalg.solve_triangular(
-        a, b, upper=upper, unitriangular=unitriangular
+    torch=_unless_empty(
+        lambda torch, a, b, *, upper, unitriangular: torch.linalg.solve_triangular(
+            a, b, upper=upper, unitriangular=unitriangular
+        )
     ),
-    kernel=_triangular_numpy,
+    kernel=_unless_empty(_triangular_numpy),
 )
 
 
@@ -151,11 +185,13 @@ def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
 
 op(
     "cholesky",
+    operands="t",
     infer=_square,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(_cholesky_back,),
-    torch=lambda torch, x: torch.linalg.cholesky(x),
-    kernel=lambda np, x: np.linalg.cholesky(x),
+    torch=_unless_empty(lambda torch, x: torch.linalg.cholesky(x)),
+    kernel=_unless_empty(lambda np, x: np.linalg.cholesky(x)),
 )
 
 # -- factors -------------------------------------------------------------------------------
@@ -192,11 +228,13 @@ def _tall_back(gq: Any, gr: Any, q: Any, r: Any) -> Any:
 
 op(
     "qr",
+    operands="t",
     infer=_factored,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(2, 2)),
     vjp=(_qr_back,),
-    torch=lambda torch, x, *, mode: torch.linalg.qr(x, mode),
-    kernel=lambda np, x, *, mode: np.linalg.qr(x, mode=mode),
+    torch=_unless_empty(lambda torch, x, *, mode: torch.linalg.qr(x, mode)),
+    kernel=_unless_empty(lambda np, x, *, mode: np.linalg.qr(x, mode=mode)),
 )
 
 
@@ -222,16 +260,19 @@ def _eigh_back(g: Any, y: Any, _x: Any) -> Any:
 
 op(
     "eigh",
+    operands="t",
     infer=_spectral,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(1, 2)),
     vjp=(_eigh_back,),
-    torch=lambda torch, x: torch.linalg.eigh(x),
-    kernel=lambda np, x: np.linalg.eigh(x),
+    torch=_unless_empty(lambda torch, x: torch.linalg.eigh(x)),
+    kernel=_unless_empty(lambda np, x: np.linalg.eigh(x)),
 )
 
 
 def _singular(x: TensorType, *, full_matrices: bool) -> Types:
     *batch, m, n = _matrix(x).shape
+    require_bools(full_matrices=full_matrices)
     k = min(m, n)
     rows, columns = (m, n) if full_matrices else (k, k)
     made = ((*batch, m, rows), (*batch, k), (*batch, columns, n))
@@ -269,9 +310,11 @@ def _skew(x: Any) -> Any:
 
 op(
     "svd",
+    operands="t",
     infer=_singular,
+    wants_out=True,
     split=partial(leading, inner=(2,), outer=(2, 1, 2)),
     vjp=(_svd_back,),
-    torch=lambda torch, x, *, full_matrices: torch.linalg.svd(x, full_matrices),
-    kernel=lambda np, x, *, full_matrices: np.linalg.svd(x, full_matrices=full_matrices),
+    torch=_unless_empty(lambda torch, x, *, full_matrices: torch.linalg.svd(x, full_matrices)),
+    kernel=_unless_empty(lambda np, x, *, full_matrices: np.linalg.svd(x, full_matrices=full_matrices)),
 )

@@ -14,7 +14,7 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 from gt.ops import philox
-from gt.ops.index import _fitting, _viewed
+from gt.ops.index import fitting, viewed
 from gt.ops.optim import _same_strides, alone
 from gt.ops.signature import Signature
 from gt.types import BYTES, FLOAT, Scalar
@@ -73,7 +73,7 @@ def unfit(signature: Signature, on_gpu: bool) -> str:
 
 
 #: a Python loop, a shape or a wait hangs on values
-_DATA = {"nonzero", "masked_select", "masked_put", "unique_ranks"}
+_DATA = {"nonzero", "masked_select", "masked_put", "masked_scatter_backward", "unique_ranks"}
 _DIVIDING = {"floor_divide", "remainder", "fmod"}
 _RANDOM = {"rand", "randn", "randint", "dropout"}
 
@@ -256,9 +256,9 @@ def _write(whole: Any, value: Any, starts: Numbers, chain: Any) -> Any:
     def step(via: Any, x: Any, at: Numbers, attrs: dict[str, Any]) -> Any:
         return _picked_at(x, at, **attrs) if at else (via.torch or via.kernel)(torch, x, **attrs)
 
-    places = _viewed(torch.arange(whole.numel(), device=whole.device).view(whole.shape), starts, chain, step)
+    places = viewed(torch.arange(whole.numel(), device=whole.device).view(whole.shape), starts, chain, step)
     if isinstance(value, torch.Tensor):
-        value = _fitting(value.to(whole.dtype), places.ndim).expand(places.shape).reshape(-1)
+        value = fitting(value.to(whole.dtype), places.ndim).expand(places.shape).reshape(-1)
     else:
         value = whole.new_full((), value)
     torch.ops.aten.index_put_(whole.view(-1), [places.reshape(-1)], value)

@@ -1,0 +1,57 @@
+"""How numbers and bytes become elements of a tensor, where the engines' own ways differ."""
+
+from __future__ import annotations
+
+from math import isinf, prod
+from typing import Any
+
+
+def element(np: Any, value: Any, dtype: Any) -> Any:
+    """A Python number as a numpy element. As in torch, one that the dtype cannot hold is an error."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return np.asarray(value != 0)
+    if dtype.kind == "f":
+        limit = float(np.finfo(dtype).max)
+        fits = not abs(value) > limit or (isinstance(value, float) and isinf(value))  # NaN fits too
+        value = float(value) if fits else value
+    else:
+        limits = np.iinfo(dtype)
+        wraps = dtype.kind == "u" and isinstance(value, int)  # so does torch
+        fits = (-limits.max if wraps else limits.min) <= value <= limits.max
+        value = int(value) if fits else value
+    if not fits:
+        raise OverflowError(f"{value} does not fit into {dtype.name}")
+    return np.asarray(value).astype(dtype)
+
+
+def single_element(np: Any, value: Any, dtype: Any) -> Any:
+    """The same where torch makes a tensor of one element first: too large a number is infinite in float16."""
+    return np.asarray(float(value)).astype(dtype) if dtype == np.float16 else element(np, value, dtype)
+
+
+def buffer(data: Any) -> Any:
+    """Bytes a tensor may live in. Those one may write to were received for this tensor alone."""
+    return bytearray(data) if memoryview(data).readonly else data
+
+
+def from_bytes_torch(torch: Any, data: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    kind = torch.uint8 if dtype == "bool" else getattr(torch, dtype)
+    needed = _length(data, shape, kind.itemsize, dtype)
+    flat = torch.frombuffer(data, dtype=kind) if needed else torch.empty(0, dtype=kind)
+    # a bool of another byte than 0 and 1 would count as more than one: kernels write as many elements as they count
+    return (flat != 0 if dtype == "bool" else flat).view(shape)
+
+
+def from_bytes_numpy(np: Any, data: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    kind = np.dtype("uint8" if dtype == "bool" else dtype)
+    flat = np.frombuffer(data, kind, _length(data, shape, kind.itemsize, dtype) // kind.itemsize)
+    return (flat != 0 if dtype == "bool" else flat).reshape(shape)
+
+
+def _length(data: Any, shape: tuple[int, ...], itemsize: int, dtype: str) -> int:
+    """The bytes of such a tensor; raises if these are not as many."""
+    needed = itemsize * prod(shape)
+    if memoryview(data).nbytes != needed:
+        raise ValueError(f"{dtype}{list(shape)} takes {needed} bytes, not {memoryview(data).nbytes}")
+    return needed
