@@ -2,6 +2,7 @@
 
 from gt.ops import (  # noqa: F401, importing a family declares its ops
     activations,
+    activations_piecewise,
     arithmetic,
     blocks,
     compare,

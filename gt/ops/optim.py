@@ -14,7 +14,7 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import NUMBER, op
 from gt.ops.split import Apart, Split, letters
-from gt.types import OperandType, Scalar, TensorType
+from gt.types import OperandType, TensorType
 
 #: one parameter's new values: (xp, parameter, *states, gradient, *numbers, **flags) -> (parameter, *states)
 Rule = Callable[..., tuple[Any, ...]]
