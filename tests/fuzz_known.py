@@ -53,6 +53,24 @@ KNOWN: list[Known] = [
         "torch's formula is inf / inf above 88, which only an infinite threshold lets through",
         case=r"threshold=(inf|1e\+30)",
     ),
+    Known(
+        "(layer|group|batch)_norm(_tracked)?",
+        r"^result [12]: ",
+        "on a CPU torch rounds the statistics of float16 to float16",
+        case=r"\(float16",
+    ),
+    Known(
+        "(layer|rms|group|batch)_norm.*",
+        "nan|inf",
+        "infinities meet in another order: x * a + b in torch, (x - mean) * rstd in numpy",
+        case=":(special|extreme)",
+    ),
+    Known(
+        "(group|batch)_norm(_tracked|_inference)?",
+        r"^result [01]: ",
+        "equal values, or large factors: the rounding of x * rstd - mean * rstd, with rstd up to 1 / sqrt(eps)",
+        case=r":far|group_norm_?\(float32\[\d+, \d+\]",
+    ),
 ]
 
 

@@ -22,6 +22,7 @@ from gt.ops import (  # noqa: F401, importing a family declares its ops
     nn_norm,
     nn_pool,
     nn_resample,
+    nn_rms,
     optim,
     order,
     pieces,
