@@ -71,6 +71,71 @@ KNOWN: list[Known] = [
         "equal values, or large factors: the rounding of x * rstd - mean * rstd, with rstd up to 1 / sqrt(eps)",
         case=r":far|group_norm_?\(float32\[\d+, \d+\]",
     ),
+    Known(
+        "convolution.*|interpolate.*",
+        "nan|inf",
+        "sums of products at the end of the range overflow, or infinities meet, in another order",
+        case=":(special|extreme)",
+    ),
+    Known(
+        "(adaptive_)?avg_pool.*",
+        r"^result 0: ",
+        "numpy sums one dim after the other: what cancels or overflows at the end of the range is another pair",
+        case=":(far|extreme)",
+    ),
+    Known(
+        "binary_cross_entropy_backward",
+        r"^result 0: torch \[-?(nan|inf)",
+        "torch's least divisor, 1e-12, is 0 in float16",
+        case=r"\(float16",
+    ),
+    Known(
+        "(soft_margin|mse)_loss(_backward)?",
+        r"^result 0: torch \[-?(nan|inf)",
+        "torch computes these in float16 itself, and exponentials or differences overflow",
+        case=r"\(float16",
+    ),
+    Known(
+        "attention(_backward)?",
+        r"^result [012]: ",
+        "torch's CPU kernels take exponentials of 20 bits; scores and logarithms out of all proportion show it",
+        case=":(special|extreme|far|index)",
+    ),
+    Known(
+        "power_sums",
+        r"^result ",
+        "torch takes a root and then its power: of such an order all is 0, 1 or infinite",
+        case=r"ord=-?1e(-30|\+30|\+308)",
+    ),
+    Known(
+        "clamp_many",
+        "only torch fails: .*value cannot be converted to type (float|c10::Half) without overflow",
+        "torch refuses a limit beyond the range of the dtype",
+    ),
+    Known(
+        "attention",
+        r"^result [01]: torch \[nan",
+        "torch multiplies by the scale after it has masked: 0 times infinity",
+        case=r"is_causal=True, scale=-?0\.0",
+    ),
+    Known(
+        "attention_backward",
+        r"^result [012]: ",
+        "logarithms that are not those of the scores: weights far above 1, and differences of large numbers",
+        case=r"\[.*(attribute_changed|resized)",
+    ),
+    Known(
+        ".*_step",
+        r"^result |value cannot be converted to type \S+ without overflow",
+        "a rate or a factor out of all proportion: overflow in another order, or before it is used",
+        case=r", -?(9223372036854775807|9223372036854775808|18446744073709551615|1e[-+]30|1e\+308)",
+    ),
+    Known(
+        "nll_loss",
+        r"^result 0: ",
+        "torch rounds each loss of float16 before they are added up in float32",
+        case=r"\(float16.*:(far|extreme).*reduction='sum'",
+    ),
 ]
 
 

@@ -40,6 +40,8 @@ from tests.samples import type_of
 ENGINES = {name: make_engine(name, "cpu") for name in ("torch", "numpy")}
 #: bytes a child may allocate beyond what it starts with
 MEMORY = 1 << 29
+#: arithmetic operations of a case that is run: numpy's kernels are slow
+MAX_FLOPS = 10**9
 #: seconds a case may take
 PATIENCE = 30
 M_PERTURB = -6
@@ -55,7 +57,7 @@ class Wrong(Exception):
 
 
 def outcome(case: Case) -> str:
-    """ "refused", "ran", "failed" (on both) or "no memory"; raises Wrong."""
+    """ "refused", "ran", "failed" (on both), "no memory" or "takes too long"; raises Wrong."""
     try:
         operands = make_operands(case)
     except (RuntimeError, MemoryError, TypeError, ValueError, OverflowError):
@@ -64,6 +66,8 @@ def outcome(case: Case) -> str:
     signature = _signature(case, operands)
     if signature is None:
         return "refused"
+    if (flops := signature.op.flops) and flops(*signature.ins, **dict(signature.attrs)) > MAX_FLOPS:
+        return "takes too long"
     first, again = (_run("torch", signature, operands, byte) for byte in (0x2A, 0xD5))
     _same_bits(first, again)
     other = _run("numpy", signature, operands, 0) if _has_numpy(signature) else first

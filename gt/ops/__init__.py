@@ -19,6 +19,7 @@ from gt.ops import (  # noqa: F401, importing a family declares its ops
     nn_gate,
     nn_linear,
     nn_loss,
+    nn_nll,
     nn_norm,
     nn_pool,
     nn_resample,
