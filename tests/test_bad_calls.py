@@ -10,6 +10,7 @@ import pytest
 from gt.errors import DimError, DTypeError, GtError, ShapeError
 from gt.ops import OPS, sign
 from gt.types import DTYPES, SCALARS, OperandType, TensorType
+from tests.bad_calls_nn import BAD_NN
 
 X = "float32[5,3]"
 
@@ -197,6 +198,7 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ("rand", "int int", {"shape": (2,), "dtype": "int64"}, DTypeError, "gives floating dtypes, not int64; use randint"),
     ("rand", "float int", {"shape": (2,), "dtype": "float32"}, DTypeError, "takes plain numbers here, not float"),
     ("upload", "int", {"shape": (2,), "dtype": "float32"}, DTypeError, "takes bytes, not int"),
+    *BAD_NN,
 ]
 
 

@@ -64,16 +64,7 @@ def _convolved(
     check_flags(transposed=transposed)
     if any(t.dtype is not x.dtype for t in (weight, *bias)):
         raise DTypeError(f"dtypes differ: {', '.join(t.dtype.name for t in (x, weight, *bias))}")
-    for name, values, least in (
-        ("stride", stride, 1),
-        ("padding", padding, 0),
-        ("dilation", dilation, 1),
-        ("output_padding", output_padding, 0),
-    ):
-        _spatial(name, values, rank, least)
-    check_span(weight.shape[2:], dilation)
-    if transposed and any(o >= max(s, d) for o, s, d in zip(output_padding, stride, dilation, strict=True)):
-        raise ShapeError(f"output_padding {output_padding} is not smaller than stride {stride} or dilation {dilation}")
+    _check_steps(rank, weight.shape[2:], stride, padding, dilation, output_padding, transposed)
     if 0 in weight.shape or 0 in x.shape[1:]:
         raise ShapeError(f"only the batch may be empty, and {x} or {weight} is")
     out, needed = _channels(weight, transposed, groups)
@@ -88,6 +79,21 @@ def _convolved(
     if any(n < 1 for n in sizes):
         raise ShapeError(f"the kernel {shown(weight.shape[2:])} is larger than the padded input")
     return TensorType((x.shape[0], out, *sizes), x.dtype)
+
+
+def _check_steps(
+    rank: int, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, output_padding: Ints, transposed: bool
+) -> None:
+    for name, values, least in (
+        ("stride", stride, 1),
+        ("padding", padding, 0),
+        ("dilation", dilation, 1),
+        ("output_padding", output_padding, 0),
+    ):
+        _spatial(name, values, rank, least)
+    check_span(kernel, dilation)
+    if transposed and any(o >= max(s, d) for o, s, d in zip(output_padding, stride, dilation, strict=True)):
+        raise ShapeError(f"output_padding {output_padding} is not smaller than stride {stride} or dilation {dilation}")
 
 
 def _channels(weight: TensorType, transposed: bool, groups: int) -> tuple[int, int]:

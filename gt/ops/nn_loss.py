@@ -36,7 +36,7 @@ _ATTRIBUTES = {"smooth_l1_loss": ("beta", True), "huber_loss": ("delta", False)}
 def _check_attribute(name: str, x: TensorType, attrs: dict[str, Any]) -> None:
     own, zero = _ATTRIBUTES.get(name, ("", True))
     if set(attrs) != ({own} if own else set()):
-        raise DTypeError(f"its attribute is {own or 'reduction alone'}, not {', '.join(attrs)}")
+        raise DTypeError(f"its attribute is {own or 'reduction alone'}, not {', '.join(attrs) or 'none'}")
     check_numbers(x.dtype, **attrs)
     if own and not (attrs[own] >= 0 if zero else attrs[own] > 0):
         raise ShapeError(f"{own} is {'0 or more' if zero else 'greater than 0'}, not {attrs[own]}")
@@ -48,7 +48,7 @@ def _compared(
     """``whole``: the mean is over so many elements, of which these are some."""
     floating_input(x)
     if whole is not None:
-        check_int("whole", whole, 1, MAX_INT64)
+        check_int("whole", whole, 0, MAX_INT64)
     for t in (target, *weight):
         if t.shape != x.shape or t.dtype is not x.dtype:
             raise ShapeError(f"all operands are of one type, {x}; not {t}")
@@ -72,12 +72,8 @@ def spread(g: Any, x: Any, reduction: str) -> Any:
     return g / prod(x.shape) if reduction == "mean" and 0 not in x.shape else g
 
 
-def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], target: Callable[..., Any]) -> None:
-    """A loss, and its gradient.
-
-    ``value`` and ``slope``: (np, x, target, *weight, **attrs), element by element in numpy; ``target``: (the gradient
-    of x, g, x, target, *weight, **attrs) -> that of the target, in ops.
-    """
+def _inference(name: str) -> tuple[Callable[..., TensorType], Callable[..., TensorType]]:
+    """The rules of a loss and of its gradient."""
 
     def infer(x: TensorType, *rest: TensorType, reduction: str, whole: int | None = None, **attrs: Any) -> TensorType:
         _check_attribute(name, x, attrs)
@@ -87,6 +83,17 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
         if (expected := infer(x, *rest, **attrs)) is not g:
             raise ShapeError(f"the gradient of this loss is {expected}, not {g}")
         return x
+
+    return infer, infer_back
+
+
+def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], target: Callable[..., Any]) -> None:
+    """A loss, and its gradient.
+
+    ``value`` and ``slope``: (np, x, target, *weight, **attrs), element by element in numpy; ``target``: (the gradient
+    of x, g, x, target, *weight, **attrs) -> that of the target, in ops.
+    """
+    infer, infer_back = _inference(name)
 
     def forward_numpy(np: Any, *given: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
         return _reduce_numpy(np, value(np, *wide(np, *given), **attrs), reduction, whole)
@@ -106,21 +113,20 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
     def back_torch(
         torch: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any
     ) -> Any:
-        kernel = getattr(torch.ops.aten, f"{name}_backward")
         if whole is not None:
             g, reduction = g / whole, "sum"
-        none = (None,) if name == "binary_cross_entropy" and not rest[1:] else ()  # in the place of a weight
-        return kernel(g, x, *rest, *none, REDUCTIONS.index(reduction), *attrs.values())
+        rest += (None,) if name == "binary_cross_entropy" and not rest[1:] else ()  # in the place of a weight
+        return getattr(torch.ops.aten, f"{name}_backward")(g, x, *rest, REDUCTIONS.index(reduction), *attrs.values())
 
     def vjp(needs: Any, g: Any, _y: Any, x: Any, t: Any, *weight: Any, **attrs: Any) -> list[Any]:
         dx = one(f"{name}_backward", g, x, t, *weight, **attrs)
         return [dx, target(dx, g, x, t, *weight, **attrs) if needs[1] else None, *[None] * len(weight)]
 
     takes = "ttt?" if name == "binary_cross_entropy" else "tt"
-    forward = {"split": losing, "local": averaged, "vjp": vjp}
-    op(name, operands=takes, infer=infer, **forward, torch=forward_torch, kernel=forward_numpy)
-    back = {"split": losing_back, "local": averaged, "vjp": differentiated(FORMULAS[name])}
-    op(f"{name}_backward", operands=f"t{takes}", infer=infer_back, **back, torch=back_torch, kernel=back_numpy)
+    forward: dict[str, Any] = {"split": losing, "vjp": vjp, "torch": forward_torch, "kernel": forward_numpy}
+    op(name, operands=takes, infer=infer, local=averaged, **forward)
+    back: dict[str, Any] = {"split": losing_back, "torch": back_torch, "kernel": back_numpy, "local": averaged}
+    op(f"{name}_backward", operands=f"t{takes}", infer=infer_back, vjp=differentiated(FORMULAS[name]), **back)
 
 
 def _squared(g: Any, x: Any, t: Any, *, reduction: str) -> Any:

@@ -74,19 +74,17 @@ def resampler(
             raise ShapeError(f"{g} is not the gradient of a result for {made}")
         return made
 
-    rank = rank_of
-
     def split(x: TensorType, **how: Any) -> Split:
-        return images(x, rank=rank(how), linear=((0,),))
+        return images(x, rank=rank_of(how), linear=((0,),))
 
     op(
         name,
         operands="t",
         infer=infer,
         split=split,
-        vjp=(lambda g, _y, _x, **how: one(f"{name}_backward", g, sizes=tuple(_x.shape[-rank(how) :]), **how),),
+        vjp=(lambda g, _y, _x, **how: one(f"{name}_backward", g, sizes=tuple(_x.shape[-rank_of(how) :]), **how),),
         torch=forward,
-        kernel=lambda np, x, **how: _applied(np, x, s := x.shape[-rank(how) :], rows(s, **how), False),
+        kernel=lambda np, x, **how: _applied(np, x, s := x.shape[-rank_of(how) :], rows(s, **how), False),
     )
     op(
         f"{name}_backward",

@@ -18,17 +18,12 @@ from gt.ops.split import Apart, Split, letters
 from gt.types import OperandType, Shape, TensorType
 
 #: one parameter's new values: (xp, parameter, *states, gradient, *numbers, **flags) -> (parameter, *states)
-Rule = Callable[..., tuple[Any, ...]]
+Rule = Callable[..., Any]
 Columns = list[list[Any]]
 
 
 def _step(
-    name: str,
-    kinds: Callable[..., int],
-    numbers: int,
-    rule: Rule,
-    many: Callable[..., None],
-    states: Callable[..., list[Shape]] | None = None,
+    name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: Rule, states: Rule | None = None
 ) -> None:
     """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers.
 
@@ -46,9 +41,8 @@ def _step(
         check_int("n", n, 1, MAX_INT32)
         check_flags(**flags)
         found, _ = columns(operands, n, flags)
-        for row in zip(*found, strict=True):
-            shapes = states(row[0].shape, **flags) if states else [row[0].shape] * (len(row) - 2)
-            _check_parameter(row, shapes)
+        for p, *rest in zip(*found, strict=True):
+            _check_parameter(p, rest, states(p.shape, **flags) if states else [p.shape] * (len(rest) - 1))
         return tuple(t for column in found[:-1] for t in column)
 
     def kernel(xp: Any, *operands: Any, n: int, **flags: Any) -> Any:
@@ -68,9 +62,9 @@ def _step(
     op(name, operands=takes, infer=infer, split=None if states else split, kernel=kernel, inplace=inplace)
 
 
-def _check_parameter(row: tuple[TensorType, ...], shapes: list[Shape]) -> None:
+def _check_parameter(p: TensorType, rest: list[TensorType], shapes: list[Shape]) -> None:
     """Refuses states and gradients that torch's fused kernels would read, or write, beyond their end."""
-    p, *states, g = row
+    *states, g = rest
     if p.dtype.kind != "f":
         raise DTypeError(f"not defined for {p.dtype.name}")
     if g is not p:
