@@ -118,8 +118,9 @@ def _run(engine: str, signature: Signature, operands: list[Any], byte: int) -> A
 def _own(engine: str, x: Any, into: bool) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
-    if into:
-        x = x.clone()
+    if into:  # a copy in memory of the same layout
+        memory = x.untyped_storage().clone()
+        x = torch.empty(0, dtype=x.dtype).set_(memory, x.storage_offset(), x.shape, x.stride())
     return x.numpy() if engine == "numpy" and x.dtype is not torch.bfloat16 else x
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -76,6 +77,18 @@ def two(values: Ints, first: int) -> Ints:
     return (first, *values) if len(values) == 1 else values
 
 
+def unless_empty(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, but for results or operands without elements: torch's divide by sizes, and so by 0."""
+
+    def call(torch: Any, x: Any, *operands: Any, out: Types, **how: Any) -> Any:
+        if x.numel() and out[0].numel:
+            return kernel(torch, x, *operands, **how)
+        made = tuple(x.new_zeros(t.shape, dtype=getattr(torch, t.dtype.name)) for t in out)
+        return made if len(made) > 1 else made[0]
+
+    return call
+
+
 def _max_torch(
     torch: Any, x: Any, *, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
 ) -> Any:
@@ -86,7 +99,17 @@ def _max_torch(
     return tuple(m.squeeze(-2) for m in made) if rank == 1 else tuple(made)
 
 
-def _max_numpy(np: Any, x: Any, *, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> Any:
+def _max_numpy(
+    np: Any,
+    x: Any,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool,
+    out: Types,
+) -> Any:
     rank = len(kernel)
     inner = x.shape[-rank:]
     sizes = tuple(map(pooled_size, inner, kernel, stride, padding, dilation, (ceil_mode,) * rank))
@@ -118,7 +141,8 @@ op(
     infer=_greatest,
     split=lambda x, **how: images(x, results=2, rank=len(how["kernel"])),
     vjp=(_max_vjp,),
-    torch=_max_torch,
+    wants_out=True,
+    torch=unless_empty(_max_torch),
     kernel=_max_numpy,
 )
 
@@ -214,7 +238,7 @@ def _adapt_torch(torch: Any, x: Any, *, size: Ints) -> Any:
     return tuple(m.squeeze(-2) for m in made) if rank == 1 else tuple(made)
 
 
-def _adapt_numpy(np: Any, x: Any, *, size: Ints) -> Any:
+def _adapt_numpy(np: Any, x: Any, *, size: Ints, out: Types) -> Any:
     rank = len(size)
     inner = x.shape[-rank:]
     places = np.arange(prod(inner)).reshape(inner)
@@ -240,6 +264,7 @@ op(
     vjp=(
         lambda g, y1, _x, *, size: one("max_pool_backward", g[0], y1[1], size=tuple(_x.shape[-len(size) :]), window=()),
     ),
-    torch=_adapt_torch,
+    wants_out=True,
+    torch=unless_empty(_adapt_torch),
     kernel=_adapt_numpy,
 )

@@ -16,11 +16,12 @@ from gt.ops.nn_back import one, op
 from gt.ops.nn_conv import Ints, _spatial
 from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import floating_input
-from gt.ops.nn_pool import adapted, planar, pooled, pooled_size, shares, two
+from gt.ops.nn_pool import adapted, planar, pooled, pooled_size, shares, two, unless_empty
 from gt.ops.split import Split
 from gt.ops.splits_nn import images
 from gt.types import Shape, TensorType, float64
 
+Kernel = Callable[..., Any]
 #: For each result along a dim: the weights of the inputs it is a sum of, and what that sum is divided by.
 Rows = list[tuple[dict[int, float], int]]
 
@@ -56,11 +57,7 @@ def _terms(np: Any, x: Any, weights: Rows) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def resampler(
-    name: str,
-    shape: Callable[..., Shape],
-    rows: Callable[..., list[Rows]],
-    forward: Callable[..., Any],
-    back: Callable[..., Any],
+    name: str, shape: Callable[..., Shape], rows: Callable[..., list[Rows]], forward: Kernel, back: Kernel
 ) -> None:
     """``shape``: (x's type, **how) -> the result's; ``rows``: (sizes, **how) -> for each dim, each result's weights."""
 
@@ -83,8 +80,9 @@ def resampler(
         infer=infer,
         split=split,
         vjp=(lambda g, _y, _x, **how: one(f"{name}_backward", g, sizes=tuple(_x.shape[-rank_of(how) :]), **how),),
-        torch=forward,
-        kernel=lambda np, x, **how: _applied(np, x, s := x.shape[-rank_of(how) :], rows(s, **how), False),
+        wants_out=True,
+        torch=unless_empty(forward),
+        kernel=lambda np, x, *, out, **how: _applied(np, x, s := x.shape[-rank_of(how) :], rows(s, **how), False),
     )
     op(
         f"{name}_backward",
@@ -92,8 +90,9 @@ def resampler(
         infer=infer_back,
         split=split,
         vjp=(lambda d, _y, _g, *, sizes, **how: one(name, d, **how),),
-        torch=back,
-        kernel=lambda np, g, *, sizes, **how: _applied(np, g, sizes, rows(sizes, **how), True),
+        wants_out=True,
+        torch=unless_empty(back),
+        kernel=lambda np, g, *, out, sizes, **how: _applied(np, g, sizes, rows(sizes, **how), True),
     )
 
 
@@ -175,8 +174,6 @@ def _average_back(torch: Any, g: Any, *, sizes: Ints, **how: Any) -> Any:
     wide = _computable(g, rank)
     like = wide.new_empty((*g.shape[:-rank], *sizes))  # asked for its shape alone
     call = torch.ops.aten.avg_pool3d_backward if rank == 3 else torch.ops.aten.avg_pool2d_backward
-    if not g.numel():
-        return g.new_zeros(like.shape)
     return _squeezed(call(planar(wide, rank), planar(like, rank), *_average_arguments(how)), rank).to(g.dtype)
 
 
@@ -202,8 +199,6 @@ def _share_back(torch: Any, g: Any, *, sizes: Ints, size: Ints) -> Any:
     rank = len(size)
     aten = torch.ops.aten
     like = g.new_empty((*g.shape[:-rank], *sizes))
-    if not g.numel():
-        return like.zero_()
     call = aten._adaptive_avg_pool3d_backward if rank == 3 else aten._adaptive_avg_pool2d_backward
     return _squeezed(call(planar(g, rank).contiguous(), planar(like, rank)), rank)
 

@@ -192,18 +192,26 @@ def _adam(
     return (new, m, v, top) if amsgrad else (new, m, v)
 
 
+def _dense(x: Any) -> bool:
+    """Do the elements fill their memory, each a place of its own?"""
+    order = sorted(range(x.ndim), key=x.stride, reverse=True)
+    return bool(x.is_contiguous() or x.permute(order).is_contiguous())
+
+
 def _adam_many(torch: Any, params: list[Any], *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool) -> None:
     *states, grads, lr, beta1, beta2, eps, decay, step = rest
-    (grads,) = _same_strides(torch, params, grads)
-    laid = _same_strides(torch, params, *states)
+    # torch's fused kernels take memory as it lies, from the first element on
+    dense = [p if _dense(p) else p.contiguous() for p in params]
+    (grads,) = _same_strides(torch, dense, grads)
+    laid = _same_strides(torch, dense, *states)
     counted = step if isinstance(step, torch.Tensor) else torch.full((), step, device=params[0].device)
     counted = counted.to(torch.float32)
     fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
     fused(
-        params, grads, laid[0], laid[1], laid[2] if amsgrad else [], [counted] * len(params),
+        dense, grads, laid[0], laid[1], laid[2] if amsgrad else [], [counted] * len(params),
         lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
     )  # fmt: skip
-    for given, used in zip(states, laid, strict=True):
+    for given, used in zip((params, *states), (dense, *laid), strict=True):
         for x, y in zip(given, used, strict=True):
             if x is not y:
                 x.copy_(y)
