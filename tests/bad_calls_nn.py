@@ -169,6 +169,21 @@ BAD_NN: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
         "output_padding (1,) is not smaller than stride (1,) or dilation (1,)",
     ),
     (
+        "convolution",
+        "float32[2,4,5] float32[3,4,2]",
+        {**CONV, "output_padding": (1,)},
+        ShapeError,
+        "output_padding (1,) is for transposed convolutions alone",
+    ),
+    (
+        "avg_pool",
+        "float32[2,4,2,2,2]",
+        {**{k: v * 3 for k, v in AVERAGE.items() if isinstance(v, tuple)}, "kernel": (3, 3, 3), "padding": (1, 1, 1)}
+        | {"ceil_mode": False, "count_include_pad": True, "divisor": None},
+        ShapeError,
+        "the window [3,3,3] is larger than the input without its padding",
+    ),
+    (
         "convolution_backward",
         "float32[2,3,5] float32[2,4,5] float32[3,4,2]",
         {**CONV, "mask": (True, True)},

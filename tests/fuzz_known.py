@@ -61,12 +61,12 @@ KNOWN: list[Known] = [
     ),
     Known(
         "(layer|rms|group|batch)_norm.*",
-        "nan|inf",
+        r"^result ",
         "infinities meet in another order: x * a + b in torch, (x - mean) * rstd in numpy",
         case=":(special|extreme)",
     ),
     Known(
-        "(group|batch)_norm(_tracked|_inference)?",
+        "(layer|group|batch)_norm(_backward|_tracked|_inference)?",
         r"^result [01]: ",
         "equal values, or large factors: the rounding of x * rstd - mean * rstd, with rstd up to 1 / sqrt(eps)",
         case=r":far|group_norm_?\(float32\[\d+, \d+\]",
@@ -108,9 +108,9 @@ KNOWN: list[Known] = [
         case=r"ord=-?1e(-30|\+30|\+308)",
     ),
     Known(
-        "clamp_many",
+        "clamp_many|amp_unscale",
         "only torch fails: .*value cannot be converted to type (float|c10::Half) without overflow",
-        "torch refuses a limit beyond the range of the dtype",
+        "torch refuses a number beyond the range of the dtype",
     ),
     Known(
         "attention",
@@ -142,7 +142,13 @@ KNOWN: list[Known] = [
         "torch has no kernel for it: each step of its formula is rounded to float16",
         case=r"\(float16",
     ),
-    Known("interpolate_backward", r"e-1\d", "large numbers cancel but for their rounding", case=r"float64.*:far"),
+    Known("interpolate.*", r"e-|0\.000", "large numbers cancel but for their rounding", case=":far"),
+    Known(
+        "adagrad_step",
+        r"^result 0: ",
+        "the rounding of a gradient that cancels its decay, divided by a deviation of nearly 0",
+        case=":extreme",
+    ),
 ]
 
 

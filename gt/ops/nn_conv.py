@@ -92,6 +92,8 @@ def _check_steps(
     ):
         _spatial(name, values, rank, least)
     check_span(kernel, dilation)
+    if not transposed and any(output_padding):
+        raise ShapeError(f"output_padding {output_padding} is for transposed convolutions alone")
     if transposed and any(o >= max(s, d) for o, s, d in zip(output_padding, stride, dilation, strict=True)):
         raise ShapeError(f"output_padding {output_padding} is not smaller than stride {stride} or dilation {dilation}")
 

@@ -154,14 +154,13 @@ def _spread(g: TensorType, index: TensorType, *, rows: int, padding_idx: int, by
 
 
 def _spread_torch(torch: Any, g: Any, index: Any, *, rows: int, padding_idx: int, by_freq: bool) -> Any:
-    # torch's kernels write where an index says; one outside the rows is made one of the padding, which they skip
-    inside = (index >= 0) & (index < rows)
-    if by_freq:  # with this flag the CPU's kernel reads and writes the count of the padding too
-        at = index.where(inside, rows).reshape(-1).long()
-        counts = torch.zeros(rows + 1, dtype=torch.int64, device=g.device).scatter_add_(0, at, torch.ones_like(at))
-        g = g / counts[at].reshape(index.shape).unsqueeze(-1)
-    at = index.where(inside, padding_idx)
-    return torch.ops.aten.embedding_dense_backward(g, at, rows, padding_idx, False)
+    # torch's kernels write where an index says: one outside the rows goes to a row more, which is cut off again
+    at = index.where((index >= 0) & (index < rows), rows)
+    if by_freq:
+        flat = at.reshape(-1).long()
+        counts = torch.zeros(rows + 1, dtype=torch.int64, device=g.device).scatter_add_(0, flat, torch.ones_like(flat))
+        g = g / counts[flat].reshape(index.shape).unsqueeze(-1)
+    return torch.ops.aten.embedding_dense_backward(g, at, rows + 1, padding_idx, False)[:rows]
 
 
 def _spread_numpy(np: Any, g: Any, index: Any, *, rows: int, padding_idx: int, by_freq: bool) -> Any:

@@ -173,7 +173,7 @@ def _place_torch(torch: Any, g: Any, indices: Any, *, size: Ints, window: tuple[
         how = [two(v, d) for v, d in zip(how, (1, 1, 0, 1), strict=True)]
         like = planar(g.new_empty(shape), rank)  # asked for its shape alone
         made = torch.ops.aten.max_pool2d_with_indices_backward(
-            planar(g, rank), like, *how, ceil_mode, planar(indices, rank)
+            planar(g, rank), like, *how, ceil_mode, planar(indices.clamp(0, prod(size) - 1), rank)
         )
         return made.reshape(shape)
     made = g.new_zeros((*g.shape[:-rank], prod(size)))

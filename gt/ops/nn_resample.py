@@ -12,6 +12,7 @@ from typing import Any
 
 from gt.errors import ShapeError
 from gt.ops.attributes import MAX_INT32, check_flags, check_int, check_numbers
+from gt.ops.infer import shown
 from gt.ops.nn_back import one, op
 from gt.ops.nn_conv import Ints, _spatial
 from gt.ops.nn_linear import wide
@@ -122,7 +123,10 @@ def _averaged(
         raise ShapeError("divisor must be not zero")
     if divisor is not None:
         check_int("divisor", divisor, -MAX_INT32, MAX_INT32)
-    return pooled(x, kernel, stride, padding, (1,) * len(kernel), ceil_mode)
+    made = pooled(x, kernel, stride, padding, (1,) * len(kernel), ceil_mode)
+    if len(kernel) == 3 and any(n < k for n, k in zip(x.shape[-3:], kernel, strict=True)):
+        raise ShapeError(f"the window {shown(kernel)} is larger than the input without its padding")
+    return made
 
 
 def _average_rows(
