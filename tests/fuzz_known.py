@@ -90,9 +90,9 @@ KNOWN: list[Known] = [
         case=r"\(float16",
     ),
     Known(
-        "(soft_margin|mse)_loss(_backward)?",
+        "(soft_margin|mse)_loss(_backward)?|binary_cross_entropy|sigmoid_backward",
         r"^result 0: torch \[-?(nan|inf)",
-        "torch computes these in float16 itself, and exponentials or differences overflow",
+        "torch computes these in float16 itself, and exponentials, sums or products overflow",
         case=r"\(float16",
     ),
     Known(
@@ -105,7 +105,7 @@ KNOWN: list[Known] = [
         "power_sums",
         r"^result ",
         "torch takes a root and then its power: of such an order all is 0, 1 or infinite",
-        case=r"ord=-?1e(-30|\+30|\+308)",
+        case=r"ord=-?1e(-30|\+30|\+308)|:extreme",
     ),
     Known(
         "clamp_many|amp_unscale",
@@ -142,13 +142,31 @@ KNOWN: list[Known] = [
         "torch has no kernel for it: each step of its formula is rounded to float16",
         case=r"\(float16",
     ),
-    Known("interpolate.*", r"e-|0\.000", "large numbers cancel but for their rounding", case=":far"),
+    Known(
+        "interpolate.*",
+        r"^result 0: ",
+        "torch computes positions in float32: their rounding times long distances, or large numbers that cancel",
+        case=r":far|float32\[.*\b(33|100)\b",
+    ),
     Known(
         "adagrad_step",
         r"^result 0: ",
         "the rounding of a gradient that cancels its decay, divided by a deviation of nearly 0",
         case=":extreme",
     ),
+    Known(
+        "group_norm",
+        r"^result 0: torch \[-?\d\.\d+e-0[5-9].* numpy \[-?0\.0",
+        "equal values: the rounding of x * rstd - mean * rstd",
+    ),
+    Known(
+        "batch_norm_tracked",
+        r"^result [34]: .*(nan|inf)",
+        "a momentum out of all proportion: infinities of both signs meet, or not",
+        case=r", -?1e\+30(8)?,",
+    ),
+    Known("attention", r"^result 1: ", "torch's kernel for float16 rounds scores to float16", case=r"\(float16"),
+    Known("glu_backward", r"^result 0: ", "torch rounds each step of its formula", case=r"\(float16.*:(far|extreme)"),
 ]
 
 
