@@ -56,6 +56,8 @@ class Case:
     into: bool = False
     #: is it just a sample, with other values?
     changes: list[str] = field(default_factory=list)
+    #: as in a sample: what some operands are by the others
+    fit: Callable[[list[Any]], list[Any]] | None = None
 
     def __str__(self) -> str:
         shown = [f"{len(x)} bytes" if isinstance(x, bytes) else str(x) for x in self.operands]
@@ -74,7 +76,8 @@ def by_op() -> dict[str, list[Sample]]:
 def make_case(op: str, seed: int) -> Case:
     rng = random.Random(f"{op} {seed}")
     sample = rng.choice(by_op()[op])
-    case = Case(op, seed, [_operand(x) for x in sample.operands], dict(sample.attrs), rng.random() < 0.1)
+    operands = [_operand(x) for x in sample.operands]
+    case = Case(op, seed, operands, dict(sample.attrs), rng.random() < 0.1, fit=sample.fit)
     if op in OPTIONAL and rng.random() < 0.2:
         case.attrs.update(OPTIONAL[op](case.attrs, rng))
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
@@ -271,10 +274,24 @@ CHANGES: tuple[Callable[[Case, random.Random], None], ...] = (
 
 def make_operands(case: Case) -> list[Any]:
     rng = torch.Generator().manual_seed(case.seed)
-    made = [_laid_out(_made(x, case, rng), x.layout) if isinstance(x, Operand) else x for x in case.operands]
-    if "sorted" in case.changes and made and isinstance(made[0], torch.Tensor):
-        made[0] = made[0].sort(-1).values
-    return made
+    made = [_made(x, case, rng) if isinstance(x, Operand) else x for x in case.operands]
+    laid = zip(_fitted(case, made), case.operands, strict=True)
+    operands = [_laid_out(x, o.layout) if isinstance(o, Operand) else x for x, o in laid]
+    if "sorted" in case.changes and operands and isinstance(operands[0], torch.Tensor):
+        operands[0] = operands[0].sort(-1).values
+    return operands
+
+
+def _fitted(case: Case, made: list[Any]) -> list[Any]:
+    """With the results of the forward op where its gradient takes them, if the operands are still those of a sample."""
+    if case.fit is None or {"refilled", "recounted"} & set(case.changes):
+        return made
+    try:
+        fitted = case.fit(list(made))
+    except Exception:  # other shapes or dtypes than those of the sample
+        return made
+    pairs = [(m, f) for m, f in zip(made, fitted, strict=True) if isinstance(m, torch.Tensor)]
+    return fitted if all(m.shape == f.shape and m.dtype == f.dtype for m, f in pairs) else made
 
 
 def _made(x: Operand, case: Case, rng: torch.Generator) -> torch.Tensor:

@@ -12,6 +12,7 @@ from gt.errors import DimError, DTypeError, GtError, ShapeError
 from gt.ops import OPS, sign
 from gt.types import DTYPES, SCALARS, OperandType, TensorType
 from gt.worker.engines import make_engine
+from tests.bad_calls_nn import BAD_NN
 from tests.samples import type_of
 
 X = "float32[5,3]"
@@ -406,6 +407,7 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ("rand", "int int", {"shape": (2,), "dtype": "int64"}, DTypeError, "gives floating dtypes, not int64; use randint"),
     ("rand", "float int", {"shape": (2,), "dtype": "float32"}, DTypeError, f"takes the operands ii {LETTERS}"),
     ("upload", "int", {"shape": (2,), "dtype": "float32"}, DTypeError, f"takes the operands B {LETTERS}"),
+    *BAD_NN,
 ]
 
 

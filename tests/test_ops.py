@@ -190,7 +190,7 @@ def test_every_kernel_in_place_has_a_sample() -> None:
 def test_in_place_is_the_same_written_over(sample: Sample) -> None:
     wanted = [w.to(x.dtype) for w, x in zip(quietly(sample, sample.make()), sample.make(), strict=False)]
     for engine in engines(sample):
-        for lay_out in (lambda x: x, _transposed):
+        for lay_out in (lambda x: x, _transposed, _spaced):
             given = [as_array(engine, lay_out(x)) for x in sample.make()]
             results, _ = run(engine, sample, given, into=True)
             kept = list(zip(results, given, wanted, strict=False))

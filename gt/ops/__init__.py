@@ -2,6 +2,7 @@
 
 from gt.ops import (  # noqa: F401, importing a family declares its ops
     activations,
+    activations_piecewise,
     arithmetic,
     blocks,
     compare,
@@ -20,9 +21,11 @@ from gt.ops import (  # noqa: F401, importing a family declares its ops
     nn_gate,
     nn_linear,
     nn_loss,
+    nn_nll,
     nn_norm,
     nn_pool,
     nn_resample,
+    nn_rms,
     optim,
     order,
     pieces,

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from math import erf, pi, sqrt
 from typing import Any
 
-from gt.errors import ShapeError
+from gt.errors import DTypeError, ShapeError
+from gt.ops.attributes import check_numbers
 from gt.ops.core import op
 from gt.ops.functions import each
-from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, zero
+from gt.ops.pointwise import FLOATING, ONLY_FLOATING, zero
 from gt.ops.split import linear
-from gt.types import TensorType
+from gt.types import DType, TensorType
 
 Rule = Callable[..., Any]
 
@@ -31,7 +32,50 @@ def aten(name: str) -> Rule:
     return call
 
 
-def backward(name: str, *, torch: Rule, numpy: Rule, second: Rule = zero, **fields: Any) -> None:
+def _taking(rule: Rule, names: tuple[str, ...], check: Rule) -> Rule:
+    """The rule for attributes of exactly these names; ``check`` refuses their values: (dtype, **attributes)."""
+
+    def infer(*types: TensorType, **attrs: Any) -> TensorType:
+        if set(attrs) != set(names):
+            raise DTypeError(f"its attributes are {', '.join(names) or 'none'}, not {', '.join(attrs) or 'none'}")
+        made: TensorType = rule(*types)
+        check(made.dtype, **attrs)
+        return made
+
+    return infer
+
+
+def widened(kernel: Rule) -> Rule:
+    """A kernel for numpy that computes in float32 what is float16, as torch does."""
+
+    def call(np: Any, *xs: Any, **attrs: Any) -> Any:
+        return kernel(np, *(x.astype(np.float32) if x.dtype == np.float16 else x for x in xs), **attrs)
+
+    return call
+
+
+def _of_one_type(g: TensorType, x: TensorType) -> TensorType:
+    if g is not x:
+        raise ShapeError(f"the gradient {g} is not of the operand's type {x}")
+    made: TensorType = ONLY_FLOATING["infer"](x)
+    return made
+
+
+def activation(
+    name: str,
+    *names: str,
+    fields: dict[str, Any] = ONLY_FLOATING,
+    check: Rule = check_numbers,
+    kernel: Rule,
+    **more: Any,
+) -> None:
+    """Declare an activation of one operand, with attributes of these names."""
+    op(name, **fields | {"infer": _taking(fields["infer"], names, check)}, operands="t", kernel=widened(kernel), **more)
+
+
+def backward(
+    name: str, *names: str, torch: Rule, numpy: Rule, second: Rule = zero, check: Rule = check_numbers
+) -> None:
     """Declare ``name``, the gradient (g, x) of an activation; ``second(c, g, x)`` is its own gradient for x."""
 
     def again(c: Any, _y: Any, _g: Any, x: Any, **attrs: Any) -> Any:
@@ -40,8 +84,15 @@ def backward(name: str, *, torch: Rule, numpy: Rule, second: Rule = zero, **fiel
     def bent(c: Any, _y: Any, g: Any, x: Any, **attrs: Any) -> Any:
         return second(c, g, x, **attrs)
 
-    fields = (fields or MEETING) | linear((0,))
-    op(name, **fields, vjp=(again, zero if second is zero else bent), torch=torch, kernel=numpy)
+    op(
+        name,
+        operands="tt",
+        infer=_taking(_of_one_type, names, check),
+        **linear((0,)),
+        vjp=(again, zero if second is zero else bent),
+        torch=torch,
+        kernel=widened(numpy),
+    )
 
 
 def back(name: str) -> tuple[Rule]:
@@ -51,7 +102,13 @@ def back(name: str) -> tuple[Rule]:
 
 # -- of the result -------------------------------------------------------------------------
 
-op("tanh", **FLOATING, vjp=(lambda g, y, _x: g._op("tanh_backward", y),), kernel=lambda xp, x: xp.tanh(x))
+activation(
+    "tanh",
+    fields=FLOATING,
+    vjp=(lambda g, y, _x: g._op("tanh_backward", y),),
+    torch=lambda torch, x: torch.tanh(x),
+    kernel=lambda np, x: np.tanh(x),
+)
 
 backward(
     "tanh_backward",
@@ -65,9 +122,9 @@ def _sigmoid(np: Any, x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-op(
+activation(
     "sigmoid",
-    **FLOATING,
+    fields=FLOATING,
     vjp=(lambda g, y, _x: g._op("sigmoid_backward", y),),
     torch=lambda torch, x: torch.sigmoid(x),
     kernel=_sigmoid,
@@ -76,40 +133,14 @@ op(
 backward(
     "sigmoid_backward",
     torch=aten("sigmoid_backward"),
-    numpy=lambda np, g, y: g * y * (1 - y),
+    numpy=lambda np, g, y: g * (1 - y) * y,
     second=lambda c, g, y: c * g * (1 - y * 2),
-)
-
-op(
-    "relu",
-    **NUMERIC,
-    vjp=(lambda g, y, _x: g._op("threshold_backward", y, threshold=0.0),),
-    torch=lambda torch, x: torch.relu(x),
-    kernel=lambda np, x: np.maximum(x, 0),
-    inplace=lambda torch, x: x.relu_(),
-)
-
-_threshold_backward = aten("threshold_backward")
-
-backward(
-    "threshold_backward",
-    torch=lambda torch, g, x, *, threshold: _threshold_backward(torch, g, x, threshold),
-    numpy=lambda np, g, x, *, threshold: np.where(x <= threshold, 0, g),
-)
-
-op(
-    "threshold",
-    **NUMERIC | {"infer": lambda x, *, threshold, value: NUMERIC["infer"](x)},
-    vjp=(lambda g, _y, x, *, threshold, value: g._op("threshold_backward", x, threshold=threshold),),
-    torch=lambda torch, x, *, threshold, value: torch.threshold(x, threshold, value),
-    kernel=lambda np, x, *, threshold, value: np.where(x <= threshold, np.asarray(value).astype(x.dtype), x),
 )
 
 # -- smooth --------------------------------------------------------------------------------
 
-op(
+activation(
     "silu",
-    **ONLY_FLOATING,
     vjp=back("silu_backward"),
     torch=lambda torch, x: torch.nn.functional.silu(x),
     kernel=lambda np, x: x * _sigmoid(np, x),
@@ -141,16 +172,15 @@ _GELU: dict[str, Rule] = {
 }
 
 
-def _gelu(x: TensorType, *, approximate: str) -> TensorType:
+def _check_gelu(_: DType, approximate: str) -> None:
     if approximate not in _GELU:
         raise ShapeError(f"approximate is 'none' or 'tanh', not {approximate!r}")
-    made: TensorType = ONLY_FLOATING["infer"](x)
-    return made
 
 
-op(
+activation(
     "gelu",
-    **ONLY_FLOATING | {"infer": _gelu},
+    "approximate",
+    check=_check_gelu,
     vjp=back("gelu_backward"),
     torch=lambda torch, x, *, approximate: torch.nn.functional.gelu(x, approximate=approximate),
     kernel=lambda np, x, *, approximate: _GELU[approximate](np, x),
@@ -181,15 +211,16 @@ _GELU_BEND: dict[str, Rule] = {"none": _gelu_bend, "tanh": _gelu_tanh_bend}
 
 backward(
     "gelu_backward",
+    "approximate",
+    check=_check_gelu,
     torch=aten("gelu_backward"),
-    numpy=lambda np, g, x, *, approximate: g * _GELU_SLOPE[approximate](np, np.promote_types(x.dtype, "f4").type(x)),
+    numpy=lambda np, g, x, *, approximate: g * _GELU_SLOPE[approximate](np, x),
     second=lambda c, g, x, *, approximate: c * g * _GELU_BEND[approximate](x),
 )
 
 
-op(
+activation(
     "mish",
-    **ONLY_FLOATING,
     vjp=back("mish_backward"),
     torch=lambda torch, x: torch.nn.functional.mish(x),
     kernel=lambda np, x: x * np.tanh(np.logaddexp(0, x)),
@@ -210,9 +241,9 @@ def _mish_second(c: Any, g: Any, x: Any) -> Any:
 
 backward("mish_backward", torch=aten("mish_backward"), numpy=_mish_numpy, second=_mish_second)
 
-op(
+activation(
     "softplus",
-    **ONLY_FLOATING | {"infer": lambda x, *, beta, threshold: ONLY_FLOATING["infer"](x)},
+    *("beta", "threshold"),
     vjp=back("softplus_backward"),
     torch=lambda torch, x, *, beta, threshold: torch.nn.functional.softplus(x, beta, threshold),
     kernel=lambda np, x, *, beta, threshold: np.where(x * beta > threshold, x, np.logaddexp(0, x * beta) / beta),
@@ -228,14 +259,14 @@ def _softplus_second(c: Any, g: Any, x: Any, *, beta: float, threshold: float) -
 
 backward(
     "softplus_backward",
+    *("beta", "threshold"),
     torch=lambda torch, g, x, *, beta, threshold: _softplus_backward(torch, g, x, beta, threshold),
     numpy=lambda np, g, x, *, beta, threshold: np.where(x * beta > threshold, g, g * _sigmoid(np, x * beta)),
     second=_softplus_second,
 )
 
-op(
+activation(
     "logsigmoid",
-    **ONLY_FLOATING,
     vjp=back("log_sigmoid_backward"),
     torch=lambda torch, x: torch.nn.functional.logsigmoid(x),
     kernel=lambda np, x: -np.logaddexp(0, -x),
@@ -259,15 +290,15 @@ backward(
 
 
 def _elu_numpy(np: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
-    return np.where(x <= 0, np.expm1(x * input_scale) * (alpha * scale), x * scale)
+    return np.where(x < 0, np.expm1(x * input_scale) * (alpha * scale), x * scale)
 
 
 _elu, _elu_backward = aten("elu"), aten("elu_backward")
 
 #: elu, selu and celu: alpha * scale * (exp(x * input_scale) - 1) on the left, x * scale on the right
-op(
+activation(
     "elu",
-    **ONLY_FLOATING | {"infer": lambda x, *, alpha, scale, input_scale: ONLY_FLOATING["infer"](x)},
+    *("alpha", "scale", "input_scale"),
     vjp=back("elu_backward"),
     torch=lambda torch, x, *, alpha, scale, input_scale: _elu(torch, x, alpha, scale, input_scale),
     kernel=_elu_numpy,
@@ -287,113 +318,6 @@ def _elu_back_torch(torch: Any, g: Any, x: Any, *, alpha: float, scale: float, i
     return _elu_backward(torch, g, alpha, scale, input_scale, False, x)
 
 
-backward("elu_backward", torch=_elu_back_torch, numpy=_elu_back_numpy, second=_elu_second)
-
-# -- with a kink ---------------------------------------------------------------------------
-
-op(
-    "leaky_relu",
-    **ONLY_FLOATING | {"infer": lambda x, *, negative_slope: ONLY_FLOATING["infer"](x)},
-    vjp=back("leaky_relu_backward"),
-    torch=lambda torch, x, *, negative_slope: torch.nn.functional.leaky_relu(x, negative_slope),
-    kernel=lambda np, x, *, negative_slope: np.where(x > 0, x, x * negative_slope),
-)
-
-_leaky = aten("leaky_relu_backward")
-
 backward(
-    "leaky_relu_backward",
-    torch=lambda torch, g, x, *, negative_slope: _leaky(torch, g, x, negative_slope, False),
-    numpy=lambda np, g, x, *, negative_slope: np.where(x > 0, g, g * negative_slope),
-)
-
-op(
-    "hardtanh",
-    **NUMERIC | {"infer": lambda x, *, min_val, max_val: NUMERIC["infer"](x)},
-    vjp=back("hardtanh_backward"),
-    torch=lambda torch, x, *, min_val, max_val: torch.nn.functional.hardtanh(x, min_val, max_val),
-    kernel=lambda np, x, *, min_val, max_val: np.clip(x, min_val, max_val),
-)
-
-_hardtanh = aten("hardtanh_backward")
-
-backward(
-    "hardtanh_backward",
-    torch=lambda torch, g, x, *, min_val, max_val: _hardtanh(torch, g, x, min_val, max_val),
-    numpy=lambda np, g, x, *, min_val, max_val: np.where((x <= min_val) | (x >= max_val), 0, g),
-)
-
-op(
-    "hardsigmoid",
-    **ONLY_FLOATING,
-    vjp=back("hardsigmoid_backward"),
-    torch=lambda torch, x: torch.nn.functional.hardsigmoid(x),
-    kernel=lambda np, x: np.clip(x + 3, 0, 6) / 6,
-)
-
-#: rounded to float32, as torch's is
-_SIXTH = 0.16666667163372040
-
-backward(
-    "hardsigmoid_backward",
-    torch=aten("hardsigmoid_backward"),
-    numpy=lambda np, g, x: np.where((x > -3) & (x < 3), g * _SIXTH, 0),
-)
-
-op(
-    "hardswish",
-    **ONLY_FLOATING,
-    vjp=back("hardswish_backward"),
-    torch=lambda torch, x: torch.nn.functional.hardswish(x),
-    kernel=lambda np, x: x * np.clip(x + 3, 0, 6) / 6,
-)
-
-backward(
-    "hardswish_backward",
-    torch=aten("hardswish_backward"),
-    numpy=lambda np, g, x: np.where(x <= -3, 0, np.where(x < 3, g * (x / 3 + 0.5), g)),
-    second=lambda c, g, x: (c * g * (1 / 3)).where((x > -3) & (x < 3), 0),
-)
-
-op(
-    "hardshrink",
-    **ONLY_FLOATING | {"infer": lambda x, *, lambd: ONLY_FLOATING["infer"](x)},
-    vjp=back("hardshrink_backward"),
-    torch=lambda torch, x, *, lambd: torch.nn.functional.hardshrink(x, lambd),
-    kernel=lambda np, x, *, lambd: np.where((x >= -lambd) & (x <= lambd), 0, x),
-)
-
-op(
-    "softshrink",
-    **ONLY_FLOATING | {"infer": lambda x, *, lambd: ONLY_FLOATING["infer"](x)},
-    vjp=back("softshrink_backward"),
-    torch=lambda torch, x, *, lambd: torch.nn.functional.softshrink(x, lambd),
-    kernel=lambda np, x, *, lambd: np.where(x > lambd, x - lambd, np.where(x < -lambd, x + lambd, x * 0)),
-)
-
-
-def _shrunk(name: str) -> Rule:
-    call = aten(name)
-    return lambda torch, g, x, *, lambd: call(torch, g, x, lambd)
-
-
-for _shrink in ("hardshrink_backward", "softshrink_backward"):
-    backward(
-        _shrink,
-        torch=_shrunk(_shrink),
-        numpy=lambda np, g, x, *, lambd: np.where((x >= -lambd) & (x <= lambd), 0, g),
-    )
-
-
-# -- with weights --------------------------------------------------------------------------
-
-op(
-    "prelu",
-    **ONLY_FLOATING,  # the weight is brought to the operand's dims before
-    vjp=(
-        lambda g, _y, x, weight: g.where(x > 0, g * weight),
-        lambda g, _y, x, _weight: (g * x).masked_fill(x > 0, 0),
-    ),
-    torch=lambda torch, x, weight: torch.where(x > 0, x, x * weight),
-    kernel=lambda np, x, weight: np.where(x > 0, x, x * weight),
+    "elu_backward", "alpha", "scale", "input_scale", torch=_elu_back_torch, numpy=_elu_back_numpy, second=_elu_second
 )

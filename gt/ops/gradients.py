@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, isnan
 from typing import Any
 
-from gt.errors import DTypeError
+from gt.errors import DTypeError, ShapeError
+from gt.ops.attributes import check_numbers
 from gt.ops.core import NUMBER, Types, op
-from gt.ops.nn_norm import statistic
-from gt.ops.optim import alone
+from gt.ops.nn_norm import floating_input, statistic
+from gt.ops.optim import alone, as_float
 from gt.ops.split import Apart, Split, elementwise, letters
-from gt.types import OperandType, Scalar, TensorType, bool_, float32
+from gt.types import OperandType, TensorType, float32, float64
 
 
-def _tensors(*operands: OperandType) -> tuple[TensorType, ...]:
-    if not operands or any(isinstance(t, Scalar) for t in operands):
-        raise DTypeError("takes tensors")
-    return operands  # type: ignore[return-value]
+def _tensors(*operands: TensorType) -> tuple[TensorType, ...]:
+    for t in operands:
+        floating_input(t)
+    return operands
 
 
 # -- the norm of all -----------------------------------------------------------------------
@@ -27,6 +28,12 @@ _EXTREMES = {inf: "max", -inf: "min"}
 
 
 def _power_types(*xs: TensorType, ord: float) -> Types:
+    check_numbers(float64, ord=ord)
+    if isnan(ord):
+        raise ShapeError("ord is NaN")
+    for x in xs:
+        if ord in _EXTREMES and not x.numel:
+            raise ShapeError(f"there is no extreme of {x}")
     return tuple(TensorType((), statistic(x.dtype)) for x in _tensors(*xs))
 
 
@@ -37,9 +44,16 @@ def _powers_numpy(np: Any, *xs: Any, ord: float) -> Any:
     return alone(tuple((x != 0).sum() if ord == 0 else (x**ord).sum() for x in wide))
 
 
+def _norm(torch: Any, x: Any, ord: float) -> Any:
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if not x.numel():  # a block may be empty; torch knows no norm of negative order of it
+        return x.new_full((), 0 if ord > 0 else inf, dtype=dtype)
+    return torch.linalg.vector_norm(x, ord, dtype=dtype)
+
+
 def _powers_torch(torch: Any, *xs: Any, ord: float) -> Any:
-    if ord not in (0, 1, 2, inf):  # what torch has no kernel for that takes them together
-        norms = [torch.linalg.vector_norm(x, ord, dtype=torch.promote_types(x.dtype, torch.float32)) for x in xs]
+    if ord not in (0, 1, 2, inf) or len({x.dtype for x in xs}) > 1:  # torch has no kernel that takes them together
+        norms = [_norm(torch, x, ord) for x in xs]
     else:
         norms = torch._foreach_norm(xs, ord, dtype=torch.promote_types(xs[0].dtype, torch.float32))
     return alone(tuple(norms if ord in (0, 1, inf, -inf) else torch._foreach_pow(norms, ord)))
@@ -57,6 +71,7 @@ op("power_sums", infer=_power_types, split=_powering, torch=_powers_torch, kerne
 
 
 def _put_together(*xs: TensorType, ord: float) -> TensorType:
+    check_numbers(float64, ord=ord)
     if any(x is not xs[0] or x.ndim for x in _tensors(*xs)):
         raise DTypeError("takes tensors of one dtype, without dims")
     return xs[0]
@@ -96,17 +111,25 @@ def _scaling(*xs: TensorType) -> Apart:
     return Apart(tuple(each), calls="")
 
 
+def _scaled(*xs: TensorType) -> Types:
+    if xs[-1].ndim:
+        raise ShapeError(f"the factor is a tensor without dims, not {xs[-1]}")
+    return _tensors(*xs)[:-1]
+
+
 op(
     "scale_many",
-    infer=lambda *xs: _tensors(*xs)[:-1],
+    operands="tt+",
+    infer=_scaled,
     split=_scaling,
-    kernel=lambda xp, *xs: alone(tuple(x * xs[-1] for x in xs[:-1])),
+    kernel=lambda xp, *xs: alone(tuple(xp.astype(x * xs[-1], x.dtype, copy=False) for x in xs[:-1])),
     inplace=_scale_many_,
 )
 
 
 def _clamp_many_(torch: Any, *operands: Any) -> Any:
     *xs, low, high = operands
+    low, high = as_float(low), as_float(high)
     torch._foreach_clamp_min_(xs, low)
     torch._foreach_clamp_max_(xs, high)
     return alone(tuple(xs))
@@ -117,22 +140,23 @@ op(
     operands=f"t+{NUMBER}{{2}}",
     infer=lambda *xs: _tensors(*xs[:-2]),
     split=lambda *xs: Apart(tuple(((i,), (i,), elementwise(x)) for i, x in enumerate(xs[:-2])), calls=""),
-    kernel=lambda xp, *xs: alone(tuple(xp.clip(x, *xs[-2:]) for x in xs[:-2])),
+    kernel=lambda xp, *xs: alone(tuple(xp.clip(x, *map(as_float, xs[-2:])) for x in xs[:-2])),
     inplace=_clamp_many_,
 )
 
 
 def _unscale_types(*operands: OperandType) -> tuple[TensorType, ...]:
-    *xs, found, factor = operands
-    if found not in (TensorType((), float32), TensorType((), bool_)) or not isinstance(factor, Scalar):
-        raise DTypeError("takes gradients, a 0-d tensor that says whether one was not finite, and a number")
-    return _tensors(*xs, found)
+    *xs, found, _ = operands
+    if found is not TensorType((), float32):
+        raise DTypeError(f"whether a gradient was not finite is said by a 0-d tensor of float32, not {found}")
+    return _tensors(*xs, found)  # type: ignore[arg-type]
 
 
-def _unscale(xp: Any, *operands: Any) -> tuple[Any, ...]:
+def _unscale(xp: Any, *operands: Any) -> Any:
     *xs, found, factor = operands
+    factor = as_float(factor)
     bad = sum(((~xp.isfinite(x)).sum() for x in xs), start=xp.zeros_like(found)) > 0
-    return (*(x * factor for x in xs), xp.where(bad, xp.ones_like(found), found))
+    return alone((*(x * factor for x in xs), xp.where(bad, xp.ones_like(found), found)))
 
 
 def _unscale_(torch: Any, *operands: Any) -> Any:
@@ -143,10 +167,10 @@ def _unscale_(torch: Any, *operands: Any) -> Any:
     if isinstance(factor, torch.Tensor):  # as it is in compiled code
         number = factor.to(torch.float32).view(1)
     else:
-        number = torch.full((1,), factor, dtype=torch.float32, device=found.device)
+        number = torch.full((1,), as_float(factor), dtype=torch.float32, device=found.device)
     for some in by_dtype.values():
         torch._amp_foreach_non_finite_check_and_unscale_(some, found.view(1), number)
-    return (*xs, found)
+    return alone((*xs, found))
 
 
 def _unscaling(*operands: OperandType) -> Apart:

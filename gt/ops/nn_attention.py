@@ -7,9 +7,11 @@ of the matrix again. The plain form, in float64 on a GPU, for odd shapes and in 
 from __future__ import annotations
 
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
+from gt.ops.attributes import check_flags, check_numbers
 from gt.ops.core import Types
 from gt.ops.infer import broadcast_shapes, shown
 from gt.ops.nn_back import differentiated, many, op
@@ -20,6 +22,10 @@ from gt.types import TensorType, bool_
 
 def _attended(q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, is_causal: bool, scale: float) -> Types:
     floating_input(q)
+    check_flags(is_causal=is_causal)
+    check_numbers(q.dtype, scale=scale)
+    if not isfinite(scale):
+        raise ShapeError(f"scale is finite, not {scale}")
     if q.dtype is not k.dtype or q.dtype is not v.dtype:
         raise DTypeError(f"dtypes differ: {q.dtype.name}, {k.dtype.name} and {v.dtype.name}")
     if min(q.ndim, k.ndim, v.ndim) < 2 or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
@@ -62,19 +68,22 @@ def _scores(xp: Any, q: Any, k: Any, mask: tuple[Any, ...], is_causal: bool, sca
 
 def _weights(xp: Any, scores: Any, lse: Any) -> Any:
     """The softmax of the scores; rows that see nothing are zero."""
-    lse = lse[..., None]
-    return xp.where(xp.isfinite(lse) | xp.isnan(lse) | (lse > 0), xp.exp(scores - lse), 0.0)
+    return xp.exp(scores - lse[..., None])
 
 
 def _attend_plain(xp: Any, q: Any, k: Any, v: Any, *mask: Any, is_causal: bool, scale: float) -> Any:
     q, k, v = _precise(xp, q, k, v)
     scores = _scores(xp, q, k, mask, is_causal, scale)
     if not scores.shape[-1]:
-        return xp.zeros_like(xp.matmul(scores, v)), xp.sum(scores, axis=-1) - xp.inf
+        return xp.zeros_like(xp.matmul(scores, v)), xp.sum(scores, axis=-1)
     top = xp.amax(scores, axis=-1, keepdims=True) if 0 not in scores.shape else xp.sum(scores, axis=-1, keepdims=True)
-    top = xp.where(top == -xp.inf, xp.zeros_like(top), top)
-    lse = xp.log(xp.sum(xp.exp(scores - top), axis=-1)) + top[..., 0]
-    return xp.matmul(_weights(xp, scores, lse), v), lse
+    blind = top == -xp.inf
+    top = xp.where(blind, xp.zeros_like(top), top)
+    weights = xp.exp(scores - top)
+    # the sum of a row that sees nothing is 0: its result is 0, and so is its logarithm, as torch has it
+    total = xp.sum(weights, axis=-1, keepdims=True)
+    total = xp.where(blind, xp.ones_like(total), total)
+    return xp.matmul(weights / total, v), (xp.log(total) + top)[..., 0]
 
 
 def _back_plain(
@@ -229,6 +238,7 @@ def _attend_vjp(needs: Any, g: Any, y: Any, q: Any, k: Any, v: Any, *mask: Any, 
 
 op(
     "attention",
+    operands="tttt?",
     infer=_attended,
     split=attending,
     vjp=_attend_vjp,
@@ -252,7 +262,7 @@ def _attended_back(
     scale: float,
 ) -> Types:
     if _attended(q, k, v, *mask, is_causal=is_causal, scale=scale) != (out, lse) or g is not out:
-        raise ShapeError("the results are not those of this attention")
+        raise ShapeError(f"{out} and {lse}, or their gradient {g}, are not results of this attention")
     return q, k, v
 
 
@@ -274,6 +284,7 @@ def _back_formula(
 
 op(
     "attention_backward",
+    operands="t{6,7}",
     infer=_attended_back,
     split=attending_back,
     vjp=differentiated(_back_formula),

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from gt.errors import ShapeError
+from gt.ops.attributes import MAX_INT64, check_int
 from gt.ops.core import NUMBER, Types
 from gt.ops.nn_back import differentiated, op
 from gt.ops.nn_linear import wide
@@ -16,16 +17,19 @@ from gt.ops.nn_norm import (
     _contiguous,
     _fitting,
     _gradients,
+    _no_gradients,
+    _no_rows,
     _pair,
     _stats,
     _wanted,
     _widened,
     back_formula,
+    check_parameters,
     normal_gradient,
     statistic,
 )
 from gt.ops.splits_nn import by_channel, grouped, over_batch, over_batch_back, over_groups, over_groups_back
-from gt.types import OperandType, Scalar, TensorType
+from gt.types import OperandType, TensorType
 
 
 def _over(x: Any) -> tuple[int, ...]:
@@ -42,13 +46,22 @@ def _as_channels(x: Any, ndim: int) -> Any:
 
 
 def _grouped(x: TensorType, *given: TensorType, groups: int, weight: bool, bias: bool, eps: float) -> Types:
-    if x.ndim < 2:
-        raise ShapeError("needs at least two dims: batch and channels")
-    if groups < 1 or x.shape[1] % groups:
-        raise ShapeError(f"{x.shape[1]} channels do not make {groups} groups")
-    _affine(x, given, x.shape[1:2], weight, bias)
+    _check_groups(x, groups)
+    _affine(x, given, x.shape[1:2], weight, bias, eps)
     stats = TensorType((x.shape[0], groups), statistic(x.dtype))
     return x, stats, stats
+
+
+def _check_channels(x: TensorType) -> None:
+    if x.ndim < 2:
+        raise ShapeError("needs at least two dims: batch and channels")
+
+
+def _check_groups(x: TensorType, groups: int) -> None:
+    _check_channels(x)
+    check_int("groups", groups, 1, MAX_INT64)
+    if x.shape[1] % groups:
+        raise ShapeError(f"{x.shape[1]} channels do not make {groups} groups")
 
 
 def _sizes(x: Any, groups: int) -> tuple[int, int, int, int]:
@@ -57,6 +70,8 @@ def _sizes(x: Any, groups: int) -> tuple[int, int, int, int]:
 
 def _group_torch(torch: Any, x: Any, *given: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
     w, b = _pair(_contiguous(*given), weight, bias)
+    if not x.numel():
+        return _no_rows(torch, x, *[(x.shape[0], groups)] * 2)
     return _widened(torch.native_group_norm(x.contiguous(), w, b, *_sizes(x, groups), eps))
 
 
@@ -72,7 +87,7 @@ def _group_numpy(np: Any, x: Any, *given: Any, groups: int, weight: bool, bias: 
 
 def _moments(np: Any, x: Any, dims: tuple[int, ...], eps: float) -> tuple[Any, Any]:
     mean = x.mean(dims, keepdims=True) if x.size else x.sum(dims, keepdims=True)
-    return mean, 1 / np.sqrt((x.var(dims, keepdims=True) if x.size else mean) + eps)
+    return mean, 1 / np.sqrt(x.var(dims, keepdims=True) + eps) if x.size else mean
 
 
 def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, groups: int, **attrs: Any) -> list[Any]:
@@ -83,6 +98,7 @@ def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, groups: int, 
 
 op(
     "group_norm",
+    operands="t{1,3}",
     infer=_grouped,
     split=over_groups,
     local=grouped,
@@ -103,15 +119,18 @@ def _grouped_back(
     weight: bool,
     mask: Mask,
 ) -> Types:
-    _fitting(g, x, (mean, rstd), (*x.shape[:1], groups))
-    _affine(x, given, x.shape[1:2], weight, False)
-    return _gradients(x, given[0] if given else x, mask)
+    _check_groups(x, groups)
+    _fitting(g, x, (mean, rstd), (x.shape[0], groups))
+    _affine(x, given, x.shape[1:2], weight, False, eps)
+    return _gradients(x, given[0] if given else None, mask)
 
 
 def _group_back_torch(
     torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *given: Any, groups: int, eps: float, weight: bool, mask: Mask
 ) -> Any:
     w = given[0].contiguous() if weight else None
+    if not x.numel():
+        return _no_gradients(x, w, mask)
     dtype = x.dtype if w is None else w.dtype  # of torch's statistics here, on a GPU as well
     mean, rstd = (s.to(dtype) if x.itemsize < 4 else s for s in (mean, rstd))
     g, x, mean, rstd = _contiguous(g, x, mean, rstd)
@@ -142,6 +161,7 @@ def _group_back_formula(
 
 op(
     "group_norm_backward",
+    operands="t{4,5}",
     infer=_grouped_back,
     split=over_groups_back,
     local=grouped,
@@ -154,19 +174,19 @@ op(
 
 
 def _batched(x: TensorType, *given: TensorType, weight: bool, bias: bool, eps: float) -> Types:
-    if x.ndim < 2:
-        raise ShapeError("needs at least two dims: batch and channels")
+    _check_channels(x)
     if x.numel == x.shape[1]:
         raise ShapeError("needs more than one value a channel in training")
-    _affine(x, given, x.shape[1:2], weight, bias)
+    _affine(x, given, x.shape[1:2], weight, bias, eps)
     stats = TensorType(x.shape[1:2], statistic(x.dtype))
     return x, stats, stats
 
 
-def _check_running(x: TensorType, running: tuple[TensorType, ...]) -> None:
+def _check_running(x: TensorType, running: tuple[TensorType, ...], given: tuple[TensorType, ...]) -> None:
     for t in running:
-        if isinstance(t, Scalar) or t.shape != x.shape[1:2]:
+        if t.shape != x.shape[1:2]:
             raise ShapeError(f"running statistics are one number a channel, not {t}")
+    check_parameters(x, (*running, *given))
 
 
 def _batch_torch(torch: Any, x: Any, *given: Any, weight: bool, bias: bool, eps: float) -> Any:
@@ -179,8 +199,7 @@ def _batch_into(
     """torch's kernel, which brings the running statistics up to date."""
     w, b = _pair(given, weight, bias)
     if not x.numel():
-        stats = x.new_zeros(x.shape[1], dtype=torch.promote_types(x.dtype, torch.float32))
-        return x.clone(), stats, stats.clone()
+        return _no_rows(torch, x, *[x.shape[1:2]] * 2)
     if not x.is_cuda and x.itemsize < 4:  # the CPU's kernel for halves adds up rows as they lie
         x = x.contiguous()
     return _widened(torch.native_batch_norm(x, w, b, mean, var, True, momentum, eps))
@@ -199,16 +218,22 @@ def _batch_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, weight: bool,
     return _backward("batch_norm_backward", needs, g[0], y12[1:3], x, given, _over(x), weight, bias, eps=eps)
 
 
-op("batch_norm", infer=_batched, split=over_batch, vjp=_batch_vjp, torch=_batch_torch, kernel=_batch_numpy)
+op(
+    "batch_norm",
+    operands="t{1,3}",
+    infer=_batched,
+    split=over_batch,
+    vjp=_batch_vjp,
+    torch=_batch_torch,
+    kernel=_batch_numpy,
+)
 
 
 def _tracked(
     x: TensorType, momentum: OperandType, mean: TensorType, var: TensorType, *given: TensorType, **attrs: Any
 ) -> Types:
-    if not isinstance(momentum, Scalar):
-        raise ShapeError("the momentum is a number")
     made = _batched(x, *given, **attrs)
-    _check_running(x, (mean, var))
+    _check_running(x, (mean, var), given)
     return *made, mean, var
 
 
@@ -236,7 +261,7 @@ def _track_vjp(
 # the same, with the running statistics among the operands: their new values come last
 op(
     "batch_norm_tracked",
-    operands=f"t{NUMBER}t+",
+    operands=f"t{NUMBER}t{{2,4}}",
     infer=_tracked,
     split=over_batch,
     vjp=_track_vjp,
@@ -255,15 +280,18 @@ def _batched_back(
     weight: bool,
     mask: Mask,
 ) -> Types:
+    _check_channels(x)
     _fitting(g, x, (mean, rstd), x.shape[1:2])
-    _affine(x, given, x.shape[1:2], weight, False)
-    return _gradients(x, given[0] if given else x, mask)
+    _affine(x, given, x.shape[1:2], weight, False, eps)
+    return _gradients(x, given[0] if given else None, mask)
 
 
 def _batch_back_torch(
     torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *given: Any, eps: float, weight: bool, mask: Mask
 ) -> Any:
     w = given[0] if weight else None
+    if not x.numel():
+        return _no_gradients(x, w, mask)
     mean, rstd = _stats(x, w, mean, rstd)
     if not x.is_cuda and x.itemsize < 4:  # as above
         g, x = _contiguous(g, x)
@@ -291,6 +319,7 @@ def _batch_back_formula(
 
 op(
     "batch_norm_backward",
+    operands="t{4,5}",
     infer=_batched_back,
     split=over_batch_back,
     vjp=differentiated(_batch_back_formula),
@@ -302,10 +331,9 @@ op(
 def _settled(
     x: TensorType, mean: TensorType, var: TensorType, *given: TensorType, weight: bool, bias: bool, eps: float
 ) -> TensorType:
-    if x.ndim < 2:
-        raise ShapeError("needs at least two dims: batch and channels")
-    _check_running(x, (mean, var))
-    _affine(x, given, x.shape[1:2], weight, bias)
+    _check_channels(x)
+    _check_running(x, (mean, var), given)
+    _affine(x, given, x.shape[1:2], weight, bias, eps)
     return x
 
 
@@ -319,6 +347,8 @@ def _settle_numpy(np: Any, x: Any, mean: Any, var: Any, *given: Any, weight: boo
 
 def _settle_torch(torch: Any, x: Any, mean: Any, var: Any, *given: Any, weight: bool, bias: bool, eps: float) -> Any:
     w, b = _pair(given, weight, bias)
+    if not x.numel():
+        return torch.empty_like(x)
     return torch.nn.functional.batch_norm(x, mean, var, w, b, False, 0.0, eps)
 
 
@@ -336,4 +366,12 @@ def _settle_vjp(
     return [*grads, g.sum(_over(x))] if b is not None else grads
 
 
-op("batch_norm_inference", infer=_settled, split=by_channel, vjp=_settle_vjp, torch=_settle_torch, kernel=_settle_numpy)
+op(
+    "batch_norm_inference",
+    operands="t{3,5}",
+    infer=_settled,
+    split=by_channel,
+    vjp=_settle_vjp,
+    torch=_settle_torch,
+    kernel=_settle_numpy,
+)

@@ -12,20 +12,30 @@ from math import prod
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
+from gt.ops.attributes import MAX_INT32, MAX_INT64, check_flags, check_int, check_mask
 from gt.ops.core import Types
 from gt.ops.infer import shown
 from gt.ops.nn_back import chosen, one, op
 from gt.ops.nn_linear import wide
 from gt.ops.splits_nn import columns, convolving, convolving_back
-from gt.types import Shape, TensorType
+from gt.types import Shape, TensorType, int64
 
 Ints = tuple[int, ...]
 Mask = tuple[bool, bool]
 
 
 def _spatial(name: str, values: Ints, rank: int, least: int) -> None:
-    if len(values) != rank or any(v < least for v in values):
+    if len(values) != rank:
         raise ShapeError(f"{name} is {rank} numbers of at least {least}, not {values}")
+    for value in values:
+        check_int(name, value, least, MAX_INT32)
+
+
+def check_span(kernel: Ints, dilation: Ints) -> None:
+    """A window's span is computed in a C int by some of torch's kernels."""
+    for k, d in zip(kernel, dilation, strict=True):
+        if d * (k - 1) > MAX_INT32:
+            raise ShapeError(f"a kernel of {k} with dilation {d} spans more than {MAX_INT32}")
 
 
 def window_size(n: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
@@ -46,17 +56,17 @@ def _convolved(
     groups: int,
 ) -> TensorType:
     rank = weight.ndim - 2
-    if rank < 1 or x.ndim != rank + 2:
+    if not 1 <= rank <= 3 or x.ndim != rank + 2:
         raise ShapeError(f"an input of {rank + 2} dims, batch and channels first, for a weight of {weight.ndim}")
+    stretched = transposed or any(d > 1 for d in dilation)
+    if x.dtype.kind == "b" or (x.dtype.kind in "ui" and stretched and x.dtype is not int64):
+        raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
+    check_flags(transposed=transposed)
     if any(t.dtype is not x.dtype for t in (weight, *bias)):
         raise DTypeError(f"dtypes differ: {', '.join(t.dtype.name for t in (x, weight, *bias))}")
-    for name, values, least in (
-        ("stride", stride, 1),
-        ("padding", padding, 0),
-        ("dilation", dilation, 1),
-        ("output_padding", output_padding, 0),
-    ):
-        _spatial(name, values, rank, least)
+    _check_steps(rank, weight.shape[2:], stride, padding, dilation, output_padding, transposed)
+    if 0 in weight.shape or 0 in x.shape[1:]:
+        raise ShapeError(f"only the batch may be empty, and {x} or {weight} is")
     out, needed = _channels(weight, transposed, groups)
     if x.shape[1] != needed:
         raise ShapeError(
@@ -66,15 +76,33 @@ def _convolved(
         raise ShapeError(f"a bias of {shown(bias[0].shape)} for {out} channels")
     grow = _grown if transposed else _shrunk
     sizes = tuple(map(grow, x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding))
-    if any(n < (1 if 0 not in x.shape else 0) for n in sizes):
+    if any(n < 1 for n in sizes):
         raise ShapeError(f"the kernel {shown(weight.shape[2:])} is larger than the padded input")
     return TensorType((x.shape[0], out, *sizes), x.dtype)
+
+
+def _check_steps(
+    rank: int, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, output_padding: Ints, transposed: bool
+) -> None:
+    for name, values, least in (
+        ("stride", stride, 1),
+        ("padding", padding, 0),
+        ("dilation", dilation, 1),
+        ("output_padding", output_padding, 0),
+    ):
+        _spatial(name, values, rank, least)
+    check_span(kernel, dilation)
+    if not transposed and any(output_padding):
+        raise ShapeError(f"output_padding {output_padding} is for transposed convolutions alone")
+    if transposed and any(o >= max(s, d) for o, s, d in zip(output_padding, stride, dilation, strict=True)):
+        raise ShapeError(f"output_padding {output_padding} is not smaller than stride {stride} or dilation {dilation}")
 
 
 def _channels(weight: TensorType, transposed: bool, groups: int) -> tuple[int, int]:
     """(those that come out, those that go in)"""
     first, second = weight.shape[:2]
-    if groups < 1 or first % groups:
+    check_int("groups", groups, 1, MAX_INT64)
+    if first % groups:
         raise ShapeError(f"{first} channels do not make {groups} groups")
     return (second * groups, first) if transposed else (first, second * groups)
 
@@ -214,6 +242,7 @@ def _flops(x: TensorType, weight: TensorType, *rest: TensorType, transposed: boo
 
 op(
     "convolution",
+    operands="ttt?",
     infer=_convolved,
     split=convolving,
     vjp=_vjp,
@@ -228,8 +257,11 @@ op(
 
 
 def _gradients(g: TensorType, x: TensorType, weight: TensorType, *, mask: Mask, **how: Any) -> Types:
-    if _convolved(x, weight, **how) is not g:
-        raise ShapeError("the gradient is not that of this convolution")
+    if (expected := _convolved(x, weight, **how)) is not g:
+        raise ShapeError(f"the gradient of this convolution is {expected}, not {g}")
+    if g.dtype.kind != "f":
+        raise DTypeError(f"a gradient is floating, not {g.dtype.name}")
+    check_mask(mask, 2)
     return tuple(t for t, wanted in zip((x, weight), mask, strict=True) if wanted)
 
 
@@ -269,6 +301,7 @@ def _back_vjp(needs: Any, d: Any, _y: Any, g: Any, x: Any, weight: Any, *, mask:
 
 op(
     "convolution_backward",
+    operands="ttt",
     infer=_gradients,
     split=convolving_back,
     vjp=_back_vjp,
@@ -281,16 +314,24 @@ op(
 
 
 def _columns(x: TensorType, *, size: Ints, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints) -> TensorType:
-    if x.ndim != 4 or x.shape[2:] != size:
-        raise ShapeError("needs a batch of images: four dims")
+    if x.ndim != 4 or x.shape[2:] != size or 0 in x.shape[1:]:
+        raise ShapeError(f"needs a batch of images of {shown(size)}, of which only the batch may be empty")
+    _check_columns(x)
     blocks = _blocks(size, kernel, dilation, padding, stride)
     return TensorType((x.shape[0], x.shape[1] * prod(kernel), blocks), x.dtype)
+
+
+def _check_columns(x: TensorType) -> None:
+    if x.dtype.kind not in "fb":
+        raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
 
 
 def _blocks(size: Ints, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints) -> int:
     for name, values, least in (("kernel_size", kernel, 1), ("dilation", dilation, 1), ("padding", padding, 0)):
         _spatial(name, values, 2, least)
     _spatial("stride", stride, 2, 1)
+    _spatial("size", size, 2, 1)
+    check_span(kernel, dilation)
     counts = tuple(map(window_size, size, kernel, stride, padding, dilation))
     if min(counts) < 1:
         raise ShapeError(f"the kernel {shown(kernel)} is larger than the padded image {shown(size)}")
@@ -298,8 +339,9 @@ def _blocks(size: Ints, kernel: Ints, dilation: Ints, padding: Ints, stride: Int
 
 
 def _images(x: TensorType, *, size: Ints, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints) -> TensorType:
+    _check_columns(x)
     blocks = _blocks(size, kernel, dilation, padding, stride)
-    if x.ndim != 3 or x.shape[1] % prod(kernel) or x.shape[2] != blocks:
+    if x.ndim != 3 or x.shape[1] % prod(kernel) or not x.shape[1] or x.shape[2] != blocks:
         raise ShapeError(f"needs columns of channels × {prod(kernel)} for {blocks} blocks")
     return TensorType((x.shape[0], x.shape[1] // prod(kernel), *size), x.dtype)
 
@@ -323,6 +365,7 @@ def _col2im(np: Any, x: Any, *, size: Ints, kernel: Ints, dilation: Ints, paddin
 
 op(
     "im2col",
+    operands="t",
     infer=_columns,
     split=columns,
     vjp=(lambda g, _y, _x, **how: one("col2im", g, **how),),
@@ -334,6 +377,7 @@ op(
 
 op(
     "col2im",
+    operands="t",
     infer=_images,
     split=columns,
     vjp=(lambda g, _y, _x, **how: one("im2col", g, **how),),

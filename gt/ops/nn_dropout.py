@@ -6,6 +6,7 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops import philox
+from gt.ops.attributes import check_numbers
 from gt.ops.core import Types
 from gt.ops.nn_back import one, op
 from gt.ops.split import Split, letters, linear, placed
@@ -17,11 +18,16 @@ def _thinned(x: TensorType, seed: OperandType, stream: OperandType, *, p: float,
         raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
     if seed is not INT or stream is not INT:
         raise DTypeError("the seed and the stream are ints")
-    if not 0 <= p <= 1:
-        raise ShapeError(f"p is a probability, and {p} is not")
+    _check_probability(x, p)
     if block is not None:
         philox.within(block, x.shape)
     return x, TensorType(x.shape, bool_)
+
+
+def _check_probability(x: TensorType, p: float) -> None:
+    check_numbers(x.dtype, p=p)
+    if not 0 <= p <= 1:
+        raise ShapeError(f"p is a probability, and {p} is not")
 
 
 def _scale(p: float) -> float:
@@ -62,11 +68,13 @@ op(
 def _masked(g: TensorType, mask: TensorType, *, p: float) -> TensorType:
     if g.shape != mask.shape or mask.dtype is not bool_ or g.dtype.kind != "f":
         raise ShapeError("the mask says for each element whether it stays")
+    _check_probability(g, p)
     return g
 
 
 op(
     "dropout_backward",
+    operands="tt",
     infer=_masked,
     **linear((0,)),
     vjp=(lambda d, _y, _g, mask, *, p: one("dropout_backward", d, mask, p=p), None),

@@ -29,6 +29,7 @@ def _gate(np: Any, x: Any, *, dim: int) -> Any:
 
 op(
     "glu",
+    operands="t",
     infer=_halved,
     split=along,
     vjp=(lambda g, _y, x, *, dim: one("glu_backward", g, x, dim=dim),),
@@ -47,7 +48,7 @@ def _ungate(np: Any, g: Any, x: Any, *, dim: int) -> Any:
     g, x = wide(np, g, x)
     a, b = np.split(x, 2, dim)
     s = 1 / (1 + np.exp(-b))
-    return np.concatenate((g * s, g * a * s * (1 - s)), dim)
+    return np.concatenate((g * s, (1 - s) * s * g * a), dim)
 
 
 def _formula(g: Any, x: Any, *, dim: int) -> Any:
@@ -58,6 +59,7 @@ def _formula(g: Any, x: Any, *, dim: int) -> Any:
 
 op(
     "glu_backward",
+    operands="tt",
     infer=_whole,
     split=partial(along, linear=((0,),)),
     vjp=differentiated(_formula),

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
+from gt.ops.attributes import MAX_INT64, check_flags, check_int
 from gt.ops.nn_back import one, op
 from gt.ops.splits_nn import looking_up, mapping, spreading, weighing
 from gt.types import OperandType, TensorType, int32, int64
@@ -16,7 +17,7 @@ from gt.types import OperandType, TensorType, int32, int64
 def _mapped(x: TensorType, weight: TensorType, *bias: TensorType) -> TensorType:
     if not x.ndim or not 1 <= weight.ndim <= 2:
         raise ShapeError("needs an input of at least one dim and a weight of one or two")
-    if len(bias) > 1 or any(t.dtype is not x.dtype for t in (weight, *bias)):
+    if any(t.dtype is not x.dtype for t in (weight, *bias)):
         raise DTypeError(f"dtypes differ: {', '.join(t.dtype.name for t in (x, weight, *bias))}")
     if x.dtype.kind == "b":
         raise DTypeError("not defined for bool; use x.to(gt.float32)")
@@ -62,6 +63,7 @@ def _for_bias(g: Any, _y: Any, _x: Any, _weight: Any, _bias: Any) -> Any:
 
 op(
     "linear",
+    operands="ttt?",
     infer=_mapped,
     split=mapping,
     vjp=(_for_input, _for_weight, _for_bias),
@@ -74,6 +76,8 @@ op(
 def _weight(g: TensorType, x: TensorType) -> TensorType:
     if not g.ndim or not x.ndim or g.shape[:-1] != x.shape[:-1] or g.dtype is not x.dtype:
         raise ShapeError("rows and dtypes must be the same")
+    if x.dtype.kind == "b":
+        raise DTypeError("not defined for bool; use x.to(gt.float32)")
     return TensorType((g.shape[-1], x.shape[-1]), x.dtype)
 
 
@@ -84,6 +88,7 @@ def _rows(x: Any) -> Any:
 # the gradient of linear's weight: what each row of the input gave to each output, added up
 op(
     "linear_weight",
+    operands="tt",
     infer=_weight,
     split=weighing,
     vjp=(lambda d, _y, _g, x: one("linear", x, d), lambda d, _y, g, _x: g @ d),
@@ -99,10 +104,17 @@ def _looked_up(weight: TensorType, index: OperandType, *, padding_idx: int, by_f
     if weight.ndim != 2:
         raise ShapeError("the weight has two dims: a row for each index")
     _index(index)
-    if not -1 <= padding_idx < max(weight.shape[0], 1):
-        raise DimError(f"padding_idx {padding_idx} is not a row of {weight}")
+    check_flags(by_freq=by_freq)
+    _check_padding(padding_idx, weight.shape[0])
     assert isinstance(index, TensorType)
     return TensorType((*index.shape, weight.shape[1]), weight.dtype)
+
+
+def _check_padding(padding_idx: int, rows: int) -> None:
+    """-1 stands for none."""
+    check_int("padding_idx", padding_idx, -1, MAX_INT64)
+    if padding_idx >= max(rows, 1):
+        raise DimError(f"padding_idx {padding_idx} is not one of {rows} rows")
 
 
 def _index(index: OperandType) -> None:
@@ -118,6 +130,7 @@ def _look_up_numpy(np: Any, weight: Any, index: Any, *, padding_idx: int, by_fre
 
 op(
     "embedding",
+    operands="tt",
     infer=_looked_up,
     split=looking_up,
     vjp=(
@@ -133,16 +146,33 @@ op(
 
 def _spread(g: TensorType, index: TensorType, *, rows: int, padding_idx: int, by_freq: bool) -> TensorType:
     _index(index)
+    check_int("rows", rows, 0, MAX_INT64)
+    check_flags(by_freq=by_freq)
+    _check_padding(padding_idx, rows)
     if not g.ndim or g.shape[:-1] != index.shape:
         raise ShapeError("there is a gradient for each index")
+    if g.dtype.kind != "f":
+        raise DTypeError(f"a gradient is floating, not {g.dtype.name}")
     return TensorType((rows, g.shape[-1]), g.dtype)
+
+
+def _spread_torch(torch: Any, g: Any, index: Any, *, rows: int, padding_idx: int, by_freq: bool) -> Any:
+    # torch's kernels write where an index says: one outside the rows goes to a row more, which is cut off again
+    at = index.where((index >= 0) & (index < rows), rows)
+    if by_freq:
+        flat = at.reshape(-1).long()
+        counts = torch.zeros(rows + 1, dtype=torch.int64, device=g.device).scatter_add_(0, flat, torch.ones_like(flat))
+        g = g / counts[flat].reshape(index.shape).unsqueeze(-1)
+    return torch.ops.aten.embedding_dense_backward(g, at, rows + 1, padding_idx, False)[:rows]
 
 
 def _spread_numpy(np: Any, g: Any, index: Any, *, rows: int, padding_idx: int, by_freq: bool) -> Any:
     (g,) = wide(np, g)
-    at, each = index.reshape(-1), g.reshape(-1, g.shape[-1])
+    at, each = index.reshape(-1), g.reshape(index.size, g.shape[-1])
+    inside = (at >= 0) & (at < rows)
+    at, each = at[inside], each[inside]
     if by_freq:
-        each = each / np.maximum(np.bincount(at, minlength=rows), 1)[at][:, None]
+        each = each / np.bincount(at, minlength=rows)[at][:, None].astype(each.dtype)
     made = np.zeros((rows, g.shape[-1]), g.dtype)
     np.add.at(made, at[at != padding_idx], each[at != padding_idx])
     return made
@@ -155,11 +185,10 @@ def _look_back(d: Any, _y: Any, _g: Any, index: Any, *, rows: int, padding_idx: 
 
 op(
     "embedding_backward",
+    operands="tt",
     infer=_spread,
     split=spreading,
     vjp=(_look_back, None),
-    torch=lambda torch, g, index, *, rows, padding_idx, by_freq: torch.ops.aten.embedding_dense_backward(
-        g, index, rows, padding_idx, by_freq
-    ),
+    torch=_spread_torch,
     kernel=_spread_numpy,
 )

@@ -1,4 +1,4 @@
-"""Losses with kernels of their own: those of classes, and those of two tensors of one shape.
+"""Losses of two tensors of one shape; that of classes is in `gt.ops.nn_nll`.
 
 ``reduction`` is torch's: none, mean or sum.
 """
@@ -10,12 +10,12 @@ from math import prod
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import Types
-from gt.ops.nn_back import differentiated, many, one, op
+from gt.ops.attributes import MAX_INT64, check_flags, check_int, check_numbers
+from gt.ops.nn_back import differentiated, one, op
 from gt.ops.nn_linear import wide
-from gt.ops.nn_norm import floating_input, statistic
-from gt.ops.splits_nn import averaged, losing, losing_back, picking, picking_back
-from gt.types import OperandType, TensorType, int64
+from gt.ops.nn_norm import floating_input
+from gt.ops.splits_nn import averaged, losing, losing_back
+from gt.types import TensorType
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -26,142 +26,33 @@ def reduced(x: TensorType, reduction: str) -> TensorType:
     return x if reduction == "none" else TensorType((), x.dtype)
 
 
-# -- of classes ----------------------------------------------------------------------------
-
-
-def _picked(
-    x: TensorType, target: OperandType, *weight: TensorType, reduction: str, ignore_index: int
-) -> TensorType | Types:
-    """Each loss; or their sum and that of the weights, which divides it where the mean is asked for."""
-    floating_input(x)
-    if not isinstance(target, TensorType) or target.dtype is not int64:
-        raise DTypeError(f"the target holds class numbers in int64, not {target}")
-    if not x.ndim:
-        raise ShapeError("needs a dim of classes")
-    classes = 1 if x.ndim > 1 else 0
-    shape = (*x.shape[:classes], *x.shape[classes + 1 :])
-    if target.shape != shape:
-        raise ShapeError(f"the target has the input's shape without the classes, {list(shape)}")
-    for w in weight:
-        if w.shape != x.shape[classes : classes + 1] or w.dtype is not x.dtype:
-            raise ShapeError(f"a weight a class, of {x.dtype.name}; not {w}")
-    if reduction == "none":
-        return TensorType(shape, x.dtype)
-    if reduction != "sum":
-        raise ShapeError(f"reduction is none or sum here, and {reduction!r} is not")
-    return (TensorType((), statistic(x.dtype)),) * 2
-
-
-def _flat(x: Any, target: Any) -> tuple[Any, Any]:
-    """More than two dims as torch's kernel for images has them."""
-    if x.ndim <= 2:
-        return x, target
-    n, c = x.shape[:2]
-    rest = prod(x.shape[2:])
-    return x.reshape(n, c, 1, rest), target.reshape(n, 1, rest)
-
-
-def _nll_torch(torch: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
-    seen, at = _flat(x, target)
-    forward = torch.ops.aten.nll_loss_forward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_forward
-    w = weight[0] if weight else None
-    if reduction == "sum" and x.itemsize > 2:
-        made: Any = forward(seen, at, w, REDUCTIONS.index("sum"), ignore_index)
-        return made
-    each = forward(seen, at, w, REDUCTIONS.index("none"), ignore_index)[0].reshape(target.shape)
-    if reduction == "none":
-        return each
-    # halves are added up as floats
-    counts = target != ignore_index
-    counts = counts if w is None else w[target.where(counts, 0)] * counts
-    return each.sum(dtype=torch.float32), counts.sum(dtype=torch.float32)
-
-
-def _class_weights(np: Any, x: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any, Any]:
-    """For each target, its class (0 if it is ignored) and what it counts."""
-    counts = target != ignore_index
-    at = np.where(counts, target, 0)
-    if at.size and (at.min() < 0 or at.max() >= x.shape[min(x.ndim - 1, 1)]):
-        raise IndexError("Target is out of bounds.")
-    return at, (weight[0][at] if weight else np.ones(at.shape, x.dtype)) * counts
-
-
-def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
-    x, *given = wide(np, x, *weight)
-    at, w = _class_weights(np, x, target, given, ignore_index)
-    axis = min(x.ndim - 1, 1)
-    picked = np.take_along_axis(x, np.expand_dims(at, axis), axis).squeeze(axis) if x.size else w
-    each = np.where(w != 0, -picked * w, 0)
-    return each if reduction == "none" else (each.sum(), w.sum())
-
-
-def _nll_vjp(needs: Any, g: Any, _y: Any, x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
-    given = g[0] if isinstance(g, tuple) else g
-    if given is None:
-        return [None] * len(needs)
-    return [one("nll_loss_backward", given, x, target, *weight, **attrs), None, *[None] * len(weight)]
-
-
-op("nll_loss", infer=_picked, split=picking, vjp=_nll_vjp, torch=_nll_torch, kernel=_nll_numpy)
-
-
-def _picked_back(g: TensorType, x: TensorType, target: TensorType, *weight: TensorType, **attrs: Any) -> TensorType:
-    made = _picked(x, target, *weight, **attrs)
-    if g is not (made[0] if isinstance(made, tuple) else made):
-        raise ShapeError("the gradient is not that of this loss")
-    return x
-
-
-def _nll_back_torch(torch: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
-    seen, at = _flat(x, target)
-    back = torch.ops.aten.nll_loss_backward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_backward
-    g = g.reshape(at.shape) if reduction == "none" else g.to(x.dtype)
-    w, total = weight[0] if weight else None, x.new_empty(())  # the total is asked for and not looked at
-    return back(g, seen.contiguous(), at, w, REDUCTIONS.index(reduction), ignore_index, total).reshape(x.shape)
-
-
-def _nll_back_numpy(np: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
-    g, x, *given = wide(np, g, x, *weight)
-    at, w = _class_weights(np, x, target, given, ignore_index)
-    each = np.where(w != 0, -w * g, 0).astype(x.dtype)
-    made, axis = np.zeros(x.shape, x.dtype), min(x.ndim - 1, 1)
-    if made.size:
-        np.put_along_axis(made, np.expand_dims(at, axis), np.expand_dims(each, axis), axis)
-    return made
-
-
-def _nll_back_vjp(needs: Any, d: Any, _y: Any, _g: Any, _x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
-    """The loss is linear: what its gradient does to a gradient is the loss itself."""
-    return [many("nll_loss", d, target, *weight, **attrs)[0], None, None, *[None] * len(weight)]
-
-
-op(
-    "nll_loss_backward",
-    infer=_picked_back,
-    split=picking_back,
-    vjp=_nll_back_vjp,
-    torch=_nll_back_torch,
-    kernel=_nll_back_numpy,
-)
-
 # -- of two tensors of one shape -----------------------------------------------------------
 
 
+#: the attribute of each loss, and whether it may be 0
+_ATTRIBUTES = {"smooth_l1_loss": ("beta", True), "huber_loss": ("delta", False)}
+
+
+def _check_attribute(name: str, x: TensorType, attrs: dict[str, Any]) -> None:
+    own, zero = _ATTRIBUTES.get(name, ("", True))
+    if set(attrs) != ({own} if own else set()):
+        raise DTypeError(f"its attribute is {own or 'reduction alone'}, not {', '.join(attrs) or 'none'}")
+    check_numbers(x.dtype, **attrs)
+    if own and not (attrs[own] >= 0 if zero else attrs[own] > 0):
+        raise ShapeError(f"{own} is {'0 or more' if zero else 'greater than 0'}, not {attrs[own]}")
+
+
 def _compared(
-    x: TensorType, target: TensorType, *weight: TensorType, reduction: str, whole: int | None = None, **attrs: Any
+    x: TensorType, target: TensorType, *weight: TensorType, reduction: str, whole: int | None = None
 ) -> TensorType:
     """``whole``: the mean is over so many elements, of which these are some."""
     floating_input(x)
+    if whole is not None:
+        check_int("whole", whole, 0, MAX_INT64)
     for t in (target, *weight):
         if t.shape != x.shape or t.dtype is not x.dtype:
             raise ShapeError(f"all operands are of one type, {x}; not {t}")
     return reduced(x, reduction)
-
-
-def _compared_back(g: TensorType, x: TensorType, *rest: TensorType, **attrs: Any) -> TensorType:
-    if _compared(x, *rest, **attrs) is not g:
-        raise ShapeError("the gradient is not that of this loss")
-    return x
 
 
 def _reduce_numpy(np: Any, each: Any, reduction: str, whole: int | None) -> Any:
@@ -181,12 +72,28 @@ def spread(g: Any, x: Any, reduction: str) -> Any:
     return g / prod(x.shape) if reduction == "mean" and 0 not in x.shape else g
 
 
+def _inference(name: str) -> tuple[Callable[..., TensorType], Callable[..., TensorType]]:
+    """The rules of a loss and of its gradient."""
+
+    def infer(x: TensorType, *rest: TensorType, reduction: str, whole: int | None = None, **attrs: Any) -> TensorType:
+        _check_attribute(name, x, attrs)
+        return _compared(x, *rest, reduction=reduction, whole=whole)
+
+    def infer_back(g: TensorType, x: TensorType, *rest: TensorType, **attrs: Any) -> TensorType:
+        if (expected := infer(x, *rest, **attrs)) is not g:
+            raise ShapeError(f"the gradient of this loss is {expected}, not {g}")
+        return x
+
+    return infer, infer_back
+
+
 def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], target: Callable[..., Any]) -> None:
     """A loss, and its gradient.
 
     ``value`` and ``slope``: (np, x, target, *weight, **attrs), element by element in numpy; ``target``: (the gradient
     of x, g, x, target, *weight, **attrs) -> that of the target, in ops.
     """
+    infer, infer_back = _inference(name)
 
     def forward_numpy(np: Any, *given: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
         return _reduce_numpy(np, value(np, *wide(np, *given), **attrs), reduction, whole)
@@ -206,19 +113,20 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
     def back_torch(
         torch: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any
     ) -> Any:
-        kernel = getattr(torch.ops.aten, f"{name}_backward")
         if whole is not None:
             g, reduction = g / whole, "sum"
-        none = (None,) if name == "binary_cross_entropy" and not rest[1:] else ()  # in the place of a weight
-        return kernel(g, x, *rest, *none, REDUCTIONS.index(reduction), *attrs.values())
+        rest += (None,) if name == "binary_cross_entropy" and not rest[1:] else ()  # in the place of a weight
+        return getattr(torch.ops.aten, f"{name}_backward")(g, x, *rest, REDUCTIONS.index(reduction), *attrs.values())
 
     def vjp(needs: Any, g: Any, _y: Any, x: Any, t: Any, *weight: Any, **attrs: Any) -> list[Any]:
         dx = one(f"{name}_backward", g, x, t, *weight, **attrs)
         return [dx, target(dx, g, x, t, *weight, **attrs) if needs[1] else None, *[None] * len(weight)]
 
-    op(name, infer=_compared, split=losing, local=averaged, vjp=vjp, torch=forward_torch, kernel=forward_numpy)
-    back = {"split": losing_back, "local": averaged, "vjp": differentiated(FORMULAS[name])}
-    op(f"{name}_backward", infer=_compared_back, **back, torch=back_torch, kernel=back_numpy)
+    takes = "ttt?" if name == "binary_cross_entropy" else "tt"
+    forward: dict[str, Any] = {"split": losing, "vjp": vjp, "torch": forward_torch, "kernel": forward_numpy}
+    op(name, operands=takes, infer=infer, local=averaged, **forward)
+    back: dict[str, Any] = {"split": losing_back, "torch": back_torch, "kernel": back_numpy, "local": averaged}
+    op(f"{name}_backward", operands=f"t{takes}", infer=infer_back, vjp=differentiated(FORMULAS[name]), **back)
 
 
 def _squared(g: Any, x: Any, t: Any, *, reduction: str) -> Any:
@@ -262,14 +170,19 @@ def _opposite(dx: Any, *_: Any, **attrs: Any) -> Any:
 
 
 def _entropy_numpy(np: Any, x: Any, t: Any, *weight: Any) -> Any:
-    if x.size and (x.min() < 0 or x.max() > 1):
-        raise ValueError("all elements of input should be between 0 and 1")
+    for name, values in (("input", x), ("target", t)):
+        if not ((values >= 0) & (values <= 1)).all():  # nor is NaN
+            raise ValueError(f"all elements of {name} should be between 0 and 1")
     made = (t - 1) * np.maximum(np.log1p(-x), -100) - t * np.maximum(np.log(x), -100)
     return made * weight[0] if weight else made
 
 
+#: 1e-12 rounded to float32, as torch's is
+_EPSILON = 9.999999960041972e-13
+
+
 def _entropy_slope(np: Any, x: Any, t: Any, *weight: Any) -> Any:
-    made = (x - t) / np.maximum((1 - x) * x, 1e-12)
+    made = (x - t) / np.maximum((1 - x) * x, _EPSILON)
     return made * weight[0] if weight else made
 
 
@@ -283,11 +196,16 @@ def _smooth_value(np: Any, x: Any, t: Any, *, beta: float) -> Any:
     return np.where(d < beta, 0.5 * d * d / beta if beta else 0, d - 0.5 * beta)
 
 
+def _smooth_slope(np: Any, x: Any, t: Any, *, beta: float) -> Any:
+    d = x - t
+    return np.where(d <= -beta, -1, np.where(d >= beta, 1, d / beta if beta else d))
+
+
 pairwise("mse_loss", lambda np, x, t: (x - t) ** 2, lambda np, x, t: 2 * (x - t), _opposite)
 pairwise(
     "smooth_l1_loss",
     _smooth_value,
-    lambda np, x, t, *, beta: np.clip((x - t) / beta, -1, 1) if beta else np.sign(x - t),
+    _smooth_slope,
     _opposite,
 )
 pairwise(
@@ -318,9 +236,10 @@ def _logits(
     reduction: str,
     whole: int | None = None,
 ) -> TensorType:
+    check_flags(weight=weight, pos_weight=pos_weight)
     if len(given) != weight + pos_weight:
         raise ShapeError(f"{len(given)} operands for weight={weight}, pos_weight={pos_weight}")
-    return _compared(x, target, *given, reduction=reduction)
+    return _compared(x, target, *given, reduction=reduction, whole=whole)
 
 
 def _each(given: Any, weight: bool, pos_weight: bool) -> tuple[Any, Any]:
@@ -367,6 +286,7 @@ def _log_sigmoid(x: Any) -> Any:
 
 op(
     "binary_cross_entropy_with_logits",
+    operands="t{2,4}",
     infer=_logits,
     split=losing,
     local=averaged,

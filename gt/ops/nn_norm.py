@@ -6,13 +6,13 @@ operands that may be left out; the attributes of the same names say which are th
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
+from gt.ops.attributes import check_flags, check_mask, check_numbers
 from gt.ops.core import Types
-from gt.ops.infer import shown
+from gt.ops.infer import shown, sizes
 from gt.ops.nn_back import chosen, differentiated, op
 from gt.ops.nn_linear import wide
 from gt.ops.splits_nn import over_last, over_last_back
@@ -30,13 +30,25 @@ def floating_input(x: TensorType) -> None:
         raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
 
 
-def _affine(x: TensorType, given: tuple[TensorType, ...], shape: Shape, weight: bool, bias: bool) -> None:
+def _affine(x: TensorType, given: tuple[TensorType, ...], shape: Shape, weight: bool, bias: bool, eps: float) -> None:
     floating_input(x)
+    check_flags(weight=weight, bias=bias)
+    check_numbers(x.dtype, eps=eps)
+    if not eps >= 0:
+        raise ShapeError(f"eps is 0 or more, not {eps}")
     if len(given) != weight + bias:
         raise ShapeError(f"{len(given)} operands for weight={weight}, bias={bias}")
     for t in given:
         if t.shape != shape:
             raise ShapeError(f"weight and bias have the shape {shown(shape)}, not {t}")
+    check_parameters(x, given)
+
+
+def check_parameters(x: TensorType, params: tuple[TensorType, ...]) -> None:
+    """All of x's dtype; or all of float32, where x is of half precision."""
+    for t in params:
+        if t.dtype is not params[0].dtype:
+            raise DTypeError(f"dtypes of parameters differ: {params[0].dtype.name} and {t.dtype.name}")
         if t.dtype is not x.dtype and not (t.dtype is float32 and x.dtype.itemsize == 2):
             raise DTypeError(f"dtypes differ: {x.dtype.name} and {t.dtype.name}")
 
@@ -66,12 +78,31 @@ def _contiguous(*xs: Any) -> list[Any]:
 
 def _fitting(g: TensorType, x: TensorType, stats: tuple[TensorType, ...], shape: Shape) -> None:
     """Refuses what torch's kernels would read beyond its end."""
-    if g.shape != x.shape or any(s.shape != shape for s in stats):
-        raise ShapeError(f"a gradient is of shape {shown(x.shape)} here, and statistics of {shown(shape)}")
+    expected = TensorType(shape, statistic(x.dtype))
+    if g is not x or any(s is not expected for s in stats):
+        raise ShapeError(f"a gradient is {x} here, and statistics are {expected}")
 
 
-def _gradients(x: TensorType, params: TensorType, mask: Mask) -> Types:
-    return tuple(t for t, wanted in zip((x, params, params), mask, strict=True) if wanted)
+def _gradients(x: TensorType, params: TensorType | None, mask: Mask, count: int = 3) -> Types:
+    """``params``: the type of a weight and a bias; None where there are none, and so no gradients of them."""
+    check_mask(mask, count)
+    if params is None:
+        if any(mask[1:]):
+            raise ShapeError(f"without a weight there is a gradient of the input alone, not mask={mask}")
+        return (x,)
+    return tuple(t for t, wanted in zip((x, params, params), mask, strict=False) if wanted)
+
+
+def _no_rows(torch: Any, x: Any, *stats: Shape) -> Any:
+    """The results for an input without elements: torch's kernels leave its statistics unwritten, or NaN."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return (torch.empty_like(x), *(x.new_zeros(shape, dtype=dtype) for shape in stats))
+
+
+def _no_gradients(x: Any, weight: Any, mask: Mask) -> Any:
+    """The same for gradients: sums of nothing."""
+    like = x if weight is None else weight
+    return _wanted((x.new_zeros(x.shape), *(like.new_zeros(like.shape) for _ in mask[1:])), mask)
 
 
 def _wanted(made: Any, mask: Mask) -> Any:
@@ -97,18 +128,20 @@ def _backward(
 
 
 def _layered(x: TensorType, *given: TensorType, normalized_shape: Shape, weight: bool, bias: bool, eps: float) -> Types:
-    kept = _kept(x, normalized_shape)
-    _affine(x, given, normalized_shape, weight, bias)
-    stats = TensorType((*x.shape[:kept], *(1,) * len(normalized_shape)), statistic(x.dtype))
+    _check_normalized(x, normalized_shape)
+    _affine(x, given, normalized_shape, weight, bias, eps)
+    stats = TensorType(_stats_shape(x, normalized_shape), statistic(x.dtype))
     return x, stats, stats
 
 
-def _kept(x: TensorType, normalized_shape: Shape) -> int:
-    """How many dims stay."""
-    kept = x.ndim - len(normalized_shape)
+def _check_normalized(x: TensorType, normalized_shape: Shape) -> None:
+    kept = x.ndim - len(sizes(normalized_shape))
     if not normalized_shape or kept < 0 or x.shape[kept:] != normalized_shape:
         raise ShapeError(f"normalized_shape {shown(normalized_shape)} is not how {x} ends")
-    return kept
+
+
+def _stats_shape(x: Any, normalized_shape: Shape) -> Shape:
+    return (*x.shape[: x.ndim - len(normalized_shape)], *(1,) * len(normalized_shape))
 
 
 def _last(x: Any, normalized_shape: Shape) -> tuple[int, ...]:
@@ -121,6 +154,8 @@ def _first(x: Any, normalized_shape: Shape) -> tuple[int, ...]:
 
 def _layer_torch(torch: Any, x: Any, *given: Any, normalized_shape: Shape, weight: bool, bias: bool, eps: float) -> Any:
     w, b = _pair(given, weight, bias)
+    if not x.numel():
+        return _no_rows(torch, x, *[_stats_shape(x, normalized_shape)] * 2)
     if bias and not weight:  # the CPU's kernel for mixed dtypes wants both
         y, *stats = torch.native_layer_norm(x, normalized_shape, None, None, eps)
         return _widened((y + b.to(y.dtype), *stats))
@@ -154,7 +189,15 @@ def _layer_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, normalized_sh
     )
 
 
-op("layer_norm", infer=_layered, split=over_last, vjp=_layer_vjp, torch=_layer_torch, kernel=_layer_numpy)
+op(
+    "layer_norm",
+    operands="t{1,3}",
+    infer=_layered,
+    split=over_last,
+    vjp=_layer_vjp,
+    torch=_layer_torch,
+    kernel=_layer_numpy,
+)
 
 
 def _layered_back(
@@ -168,10 +211,10 @@ def _layered_back(
     weight: bool,
     mask: Mask,
 ) -> Types:
-    _fitting(g, x, (mean, rstd), (*x.shape[: _kept(x, normalized_shape)], *(1,) * len(normalized_shape)))
-    _affine(x, given, normalized_shape, weight, False)
-    dtype = given[0].dtype if given else x.dtype
-    return _gradients(x, TensorType(normalized_shape, dtype), mask)
+    _check_normalized(x, normalized_shape)
+    _fitting(g, x, (mean, rstd), _stats_shape(x, normalized_shape))
+    _affine(x, given, normalized_shape, weight, False, eps)
+    return _gradients(x, given[0] if given else None, mask)
 
 
 def _layer_back_torch(
@@ -187,6 +230,8 @@ def _layer_back_torch(
     mask: Mask,
 ) -> Any:
     w = given[0] if weight else None
+    if not x.numel():
+        return _no_gradients(x, w, mask)
     mean, rstd = _contiguous(*_stats(x, w, mean, rstd))
     made = torch.ops.aten.native_layer_norm_backward(g, x, normalized_shape, mean, rstd, w, w, mask)
     return _wanted(made, mask)
@@ -242,102 +287,10 @@ def _layer_back_formula(
 
 op(
     "layer_norm_backward",
+    operands="t{4,5}",
     infer=_layered_back,
     split=over_last_back,
     vjp=differentiated(_layer_back_formula),
     torch=_layer_back_torch,
     kernel=_layer_back_numpy,
-)
-
-# -- without the mean ----------------------------------------------------------------------
-
-
-def _rooted(x: TensorType, *weight: TensorType, normalized_shape: Shape, eps: float) -> Types:
-    kept = _kept(x, normalized_shape)
-    _affine(x, weight, normalized_shape, bool(weight), False)
-    return x, TensorType((*x.shape[:kept], *(1,) * len(normalized_shape)), statistic(x.dtype))
-
-
-def _root_numpy(np: Any, x: Any, *weight: Any, normalized_shape: Shape, eps: float) -> Any:
-    (x,) = wide(np, x)
-    dims = _last(x, normalized_shape)
-    rstd = 1 / np.sqrt((x * x).sum(dims, keepdims=True) / max(prod(normalized_shape), 1) + eps)
-    return x * rstd * weight[0] if weight else x * rstd, rstd
-
-
-def _root_torch(torch: Any, x: Any, *weight: Any, normalized_shape: Shape, eps: float) -> Any:
-    y, rstd = torch.ops.aten._fused_rms_norm(x, normalized_shape, weight[0] if weight else None, eps)
-    return y.to(x.dtype), rstd
-
-
-def _root_vjp(needs: Mask, g: Any, y1: Any, x: Any, *weight: Any, normalized_shape: Shape, eps: float) -> list[Any]:
-    mask = (needs[0], bool(weight) and needs[1])
-    made = chosen("rms_norm_backward", mask, g[0], x, y1[1], *weight, normalized_shape=normalized_shape, eps=eps)
-    return made[: len(needs)]
-
-
-op("rms_norm", infer=_rooted, split=partial(over_last, stats=1), vjp=_root_vjp, torch=_root_torch, kernel=_root_numpy)
-
-
-def _rooted_back(
-    g: TensorType, x: TensorType, rstd: TensorType, *weight: TensorType, normalized_shape: Shape, eps: float, mask: Mask
-) -> Types:
-    _fitting(g, x, (rstd,), (*x.shape[: _kept(x, normalized_shape)], *(1,) * len(normalized_shape)))
-    _affine(x, weight, normalized_shape, bool(weight), False)
-    return _gradients(x, weight[0] if weight else x, (*mask, False))
-
-
-def _root_back_torch(
-    torch: Any, g: Any, x: Any, rstd: Any, *weight: Any, normalized_shape: Shape, eps: float, mask: Mask
-) -> Any:
-    w = weight[0] if weight else None
-    if x.is_cuda:
-        made = torch.ops.aten._fused_rms_norm_backward(g, x, normalized_shape, rstd, w, mask)
-    else:
-        made = _root_back_cpu(torch, g.to(rstd.dtype), x.to(rstd.dtype), rstd, w, normalized_shape)
-    kept = [m.to(t.dtype) for m, t, wanted in zip(made, (x, w), mask, strict=True) if wanted]
-    return tuple(kept) if len(kept) > 1 else kept[0]
-
-
-def _root_back_cpu(torch: Any, g: Any, x: Any, rstd: Any, w: Any, normalized_shape: Shape) -> Any:
-    """torch has no kernel for it on a CPU."""
-    dims, rows, normal = _last(x, normalized_shape), _first(x, normalized_shape), x * rstd
-    scaled = g if w is None else g * w
-    means = (scaled * normal).mean(dims, keepdim=True)
-    dx = torch.addcmul(scaled, normal, means, value=-1).mul_(rstd)
-    if w is None:
-        return dx, None
-    normal.mul_(g)
-    return dx, normal.sum(rows) if rows else normal
-
-
-def _root_back_numpy(
-    np: Any, g: Any, x: Any, rstd: Any, *weight: Any, normalized_shape: Shape, eps: float, mask: Mask
-) -> Any:
-    g, x = wide(np, g, x)
-    normal, rows, dims = x * rstd, _first(x, normalized_shape), _last(x, normalized_shape)
-    scaled = g * weight[0] if weight else g
-    dx = (scaled - normal * (scaled * normal).sum(dims, keepdims=True) / max(prod(normalized_shape), 1)) * rstd
-    return _wanted((dx, (g * normal).sum(rows)), mask)
-
-
-def _root_back_formula(
-    g: Any, x: Any, rstd: Any, *weight: Any, normalized_shape: Shape, eps: float, mask: Mask
-) -> list[Any]:
-    dims, rows = _last(x, normalized_shape), _first(x, normalized_shape)
-    rstd = (_mean(x * x, dims) + eps).rsqrt()
-    normal = x * rstd
-    scaled = g * weight[0] if weight else g
-    dx = (scaled - normal * _mean(scaled * normal, dims)) * rstd
-    dw = (g * normal).sum(rows) if rows else g * normal
-    return [m for m, wanted in zip((dx, dw), mask, strict=True) if wanted]
-
-
-op(
-    "rms_norm_backward",
-    infer=_rooted_back,
-    split=over_last_back,
-    vjp=differentiated(_root_back_formula),
-    torch=_root_back_torch,
-    kernel=_root_back_numpy,
 )

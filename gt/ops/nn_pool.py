@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 from gt.errors import ShapeError
+from gt.ops.attributes import check_flags
 from gt.ops.core import Types
 from gt.ops.infer import shown
 from gt.ops.nn_back import one, op
-from gt.ops.nn_conv import Ints, _spatial, padded, seen
+from gt.ops.nn_conv import Ints, _spatial, check_span, padded, seen
 from gt.ops.nn_norm import floating_input
 from gt.ops.splits_nn import images
 from gt.types import TensorType, int64
+
+#: The greatest padding of a pool: torch's kernels walk through it step by step for each result.
+MAX_PADDING = 1 << 20
 
 
 def pooled_size(n: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
@@ -27,19 +32,35 @@ def pooled(
 ) -> tuple[int, ...]:
     rank = len(kernel)
     floating_input(x)
+    _check_rank(rank)
+    check_flags(ceil_mode=ceil_mode)
     if not rank + 1 <= x.ndim <= rank + 2:
         raise ShapeError(f"needs {rank + 1} or {rank + 2} dims: a batch or not, channels, and {rank} more")
     for name, values, least in (("kernel_size", kernel, 1), ("stride", stride, 1), ("padding", padding, 0)):
         _spatial(name, values, rank, least)
     _spatial("dilation", dilation, rank, 1)
+    check_span(kernel, dilation)
     for k, p in zip(kernel, padding, strict=True):
         if 2 * p > k:
             raise ShapeError(f"padding {p} is more than half of kernel size {k}")
+        if p > MAX_PADDING:
+            raise ShapeError(f"padding {p} is more than {MAX_PADDING}")
     modes = (ceil_mode,) * rank
     sizes = tuple(map(pooled_size, x.shape[-rank:], kernel, stride, padding, dilation, modes))
-    if min(sizes) < 1 or 0 in x.shape[1:]:
+    if min(sizes) < 1:
         raise ShapeError(f"the window {shown(kernel)} is larger than the input")
+    _check_filled(x, rank)
     return (*x.shape[:-rank], *sizes)
+
+
+def _check_rank(rank: int) -> None:
+    if not 1 <= rank <= 3:
+        raise ShapeError(f"there are 1 to 3 spatial dims, not {rank}")
+
+
+def _check_filled(x: TensorType, rank: int) -> None:
+    if 0 in x.shape[x.ndim - rank - 1 :]:
+        raise ShapeError(f"only the batch may be empty, not {x}")
 
 
 def _greatest(x: TensorType, *, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> Types:
@@ -56,6 +77,18 @@ def two(values: Ints, first: int) -> Ints:
     return (first, *values) if len(values) == 1 else values
 
 
+def unless_empty(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, but for results or operands without elements: torch's divide by sizes, and so by 0."""
+
+    def call(torch: Any, x: Any, *operands: Any, out: Types, **how: Any) -> Any:
+        if x.numel() and out[0].numel:
+            return kernel(torch, x, *operands, **how)
+        made = tuple(x.new_zeros(t.shape, dtype=getattr(torch, t.dtype.name)) for t in out)
+        return made if len(made) > 1 else made[0]
+
+    return call
+
+
 def _max_torch(
     torch: Any, x: Any, *, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
 ) -> Any:
@@ -66,7 +99,17 @@ def _max_torch(
     return tuple(m.squeeze(-2) for m in made) if rank == 1 else tuple(made)
 
 
-def _max_numpy(np: Any, x: Any, *, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> Any:
+def _max_numpy(
+    np: Any,
+    x: Any,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool,
+    out: Types,
+) -> Any:
     rank = len(kernel)
     inner = x.shape[-rank:]
     sizes = tuple(map(pooled_size, inner, kernel, stride, padding, dilation, (ceil_mode,) * rank))
@@ -94,19 +137,28 @@ def _max_vjp(g: Any, y1: Any, _x: Any, **window: Any) -> Any:
 
 op(
     "max_pool",
+    operands="t",
     infer=_greatest,
     split=lambda x, **how: images(x, results=2, rank=len(how["kernel"])),
     vjp=(_max_vjp,),
-    torch=_max_torch,
+    wants_out=True,
+    torch=unless_empty(_max_torch),
     kernel=_max_numpy,
 )
 
 
 def _placed(g: TensorType, indices: TensorType, *, size: Ints, window: tuple[Any, ...]) -> TensorType:
     """``window`` is how the windows were chosen, or nothing if they were not regular."""
-    if g.shape != indices.shape or indices.dtype is not int64:
-        raise ShapeError("there is a place for each gradient")
-    return TensorType((*g.shape[: -len(size)], *size), g.dtype)
+    rank = len(size)
+    floating_input(g)
+    _check_rank(rank)
+    _spatial("size", size, rank, 1)
+    if not rank + 1 <= g.ndim <= rank + 2 or indices is not TensorType(g.shape, int64):
+        raise ShapeError(f"there is a place for each gradient, in int64: {indices} for {g}")
+    made = TensorType((*g.shape[:-rank], *size), g.dtype)
+    if window and pooled(made, *window) != g.shape:
+        raise ShapeError(f"{g} is not the gradient of windows {window} of {made}")
+    return made
 
 
 def _flat(x: Any, rank: int) -> Any:
@@ -116,12 +168,12 @@ def _flat(x: Any, rank: int) -> Any:
 
 def _place_torch(torch: Any, g: Any, indices: Any, *, size: Ints, window: tuple[Any, ...]) -> Any:
     rank, shape = len(size), (*g.shape[: -len(size)], *size)
-    if window and rank < 3 and g.numel():
+    if window and rank < 3 and g.numel() and g.is_cuda:  # the CPU's kernel writes beyond the end where an index says so
         *how, ceil_mode = window
         how = [two(v, d) for v, d in zip(how, (1, 1, 0, 1), strict=True)]
         like = planar(g.new_empty(shape), rank)  # asked for its shape alone
         made = torch.ops.aten.max_pool2d_with_indices_backward(
-            planar(g, rank), like, *how, ceil_mode, planar(indices, rank)
+            planar(g, rank), like, *how, ceil_mode, planar(indices.clamp(0, prod(size) - 1), rank)
         )
         return made.reshape(shape)
     made = g.new_zeros((*g.shape[:-rank], prod(size)))
@@ -131,6 +183,8 @@ def _place_torch(torch: Any, g: Any, indices: Any, *, size: Ints, window: tuple[
 def _place_numpy(np: Any, g: Any, indices: Any, *, size: Ints, window: tuple[Any, ...]) -> Any:
     rank = len(size)
     values, at = _flat(g, rank), _flat(indices, rank)
+    if at.size and at.min() < 0:
+        raise IndexError(f"index {at.min()} is out of bounds")
     made = np.zeros((*values.shape[:-1], prod(size)), np.float32 if g.dtype == np.float16 else g.dtype)
     where = list(np.indices(at.shape))
     where[-1] = at
@@ -140,6 +194,7 @@ def _place_numpy(np: Any, g: Any, indices: Any, *, size: Ints, window: tuple[Any
 
 op(
     "max_pool_backward",
+    operands="tt",
     infer=_placed,
     split=lambda g, at, *, size, window: images(g, at, rank=len(size), linear=((0,),)),
     vjp=(
@@ -163,8 +218,10 @@ def shares(n: int, size: int) -> list[tuple[int, int]]:
 def adapted(x: TensorType, size: Ints) -> tuple[int, ...]:
     rank = len(size)
     floating_input(x)
-    if not rank + 1 <= x.ndim <= rank + 2 or 0 in x.shape[-rank:]:
+    _check_rank(rank)
+    if not rank + 1 <= x.ndim <= rank + 2:
         raise ShapeError(f"needs {rank + 1} or {rank + 2} dims: a batch or not, channels, and {rank} more")
+    _check_filled(x, rank)
     _spatial("output_size", size, rank, 0)
     return (*x.shape[:-rank], *size)
 
@@ -181,7 +238,7 @@ def _adapt_torch(torch: Any, x: Any, *, size: Ints) -> Any:
     return tuple(m.squeeze(-2) for m in made) if rank == 1 else tuple(made)
 
 
-def _adapt_numpy(np: Any, x: Any, *, size: Ints) -> Any:
+def _adapt_numpy(np: Any, x: Any, *, size: Ints, out: Types) -> Any:
     rank = len(size)
     inner = x.shape[-rank:]
     places = np.arange(prod(inner)).reshape(inner)
@@ -190,7 +247,10 @@ def _adapt_numpy(np: Any, x: Any, *, size: Ints) -> Any:
     for cell in np.ndindex(*size):
         slices = tuple(slice(*windows[d][i]) for d, i in enumerate(cell))
         values = _flat(x[(..., *slices)], rank)
-        first = values.argmax(-1)
+        # torch goes on to the last NaN, and stays at the first of equal values
+        nan = np.isnan(values)
+        last = values.shape[-1] - 1 - nan[..., ::-1].argmax(-1)
+        first = np.where(nan.any(-1), last, values.argmax(-1))
         best[(..., *cell)] = np.take_along_axis(values, first[..., None], -1)[..., 0]
         at[(..., *cell)] = places[slices].reshape(-1)[first]
     return best, at
@@ -198,11 +258,13 @@ def _adapt_numpy(np: Any, x: Any, *, size: Ints) -> Any:
 
 op(
     "adaptive_max_pool",
+    operands="t",
     infer=_adapted,
     split=lambda x, *, size: images(x, results=2, rank=len(size)),
     vjp=(
         lambda g, y1, _x, *, size: one("max_pool_backward", g[0], y1[1], size=tuple(_x.shape[-len(size) :]), window=()),
     ),
-    torch=_adapt_torch,
+    wants_out=True,
+    torch=unless_empty(_adapt_torch),
     kernel=_adapt_numpy,
 )

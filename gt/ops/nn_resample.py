@@ -1,48 +1,64 @@
 """Maps from one size to another, linear and separable: average pools and interpolation.
 
-Each is a matrix a spatial dim, which is how numpy does it; its gradient is the same with the matrices transposed.
-torch has kernels for both ways. A row of `RESAMPLERS` makes the two ops.
+Each is a sparse matrix a spatial dim, which is how numpy does it; its gradient is the same with the matrices
+transposed. torch has kernels for both ways. A row of `RESAMPLERS` makes the two ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import floor
 from typing import Any
 
 from gt.errors import ShapeError
+from gt.ops.attributes import MAX_INT32, check_flags, check_int, check_numbers
+from gt.ops.infer import shown
 from gt.ops.nn_back import one, op
-from gt.ops.nn_conv import Ints
+from gt.ops.nn_conv import Ints, _spatial
 from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import floating_input
-from gt.ops.nn_pool import adapted, planar, pooled, pooled_size, shares, two
+from gt.ops.nn_pool import adapted, planar, pooled, pooled_size, shares, two, unless_empty
 from gt.ops.split import Split
 from gt.ops.splits_nn import images
-from gt.types import Shape, TensorType
+from gt.types import Shape, TensorType, float64
 
-Rows = list[dict[int, float]]
+Kernel = Callable[..., Any]
+#: For each result along a dim: the weights of the inputs it is a sum of, and what that sum is divided by.
+Rows = list[tuple[dict[int, float], int]]
 
 
 def _applied(np: Any, x: Any, sizes: Ints, rows: list[Rows], transposed: bool) -> Any:
-    """x through the matrix of each dim, or through its transpose."""
+    """x through the matrix of each dim, or through its transpose.
+
+    Only weights that are there are multiplied: a matrix product would carry a NaN to where it does not belong.
+    """
     (x,) = wide(np, x)
     for d, weights in enumerate(rows):
-        matrix = np.zeros((len(weights), sizes[d]), x.dtype)
-        for i, row in enumerate(weights):
-            for j, w in row.items():
-                matrix[i, j] += w
         axis = x.ndim - len(sizes) + d
-        matrix = matrix.T if transposed else matrix
-        x = np.moveaxis(np.tensordot(x, matrix, axes=(axis, 1)), -1, axis)
+        x = np.moveaxis(x, axis, 0)
+        divisors = np.array([divisor for _, divisor in weights], x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
+        made = np.zeros((sizes[d] if transposed else len(weights), *x.shape[1:]), x.dtype)
+        x = x / divisors if transposed else x
+        for results, inputs, factors in _terms(np, x, weights):
+            if transposed:
+                np.add.at(made, inputs, x[results] * factors)
+            else:
+                made[results] += x[inputs] * factors
+        x = np.moveaxis(made if transposed else made / divisors, 0, axis)
     return np.ascontiguousarray(x)
 
 
+def _terms(np: Any, x: Any, weights: Rows) -> Iterator[tuple[Any, Any, Any]]:
+    """The first terms of all sums, then the second ones, …: (results, inputs, factors)."""
+    terms = [list(row.items()) for row, _ in weights]
+    for k in range(max(map(len, terms), default=0)):
+        results = [i for i, row in enumerate(terms) if len(row) > k]
+        inputs, factors = zip(*(terms[i][k] for i in results), strict=True)
+        yield results, list(inputs), np.array(factors, x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
+
+
 def resampler(
-    name: str,
-    shape: Callable[..., Shape],
-    rows: Callable[..., list[Rows]],
-    forward: Callable[..., Any],
-    back: Callable[..., Any],
+    name: str, shape: Callable[..., Shape], rows: Callable[..., list[Rows]], forward: Kernel, back: Kernel
 ) -> None:
     """``shape``: (x's type, **how) -> the result's; ``rows``: (sizes, **how) -> for each dim, each result's weights."""
 
@@ -50,31 +66,34 @@ def resampler(
         return TensorType(shape(x, **how), x.dtype)
 
     def infer_back(g: TensorType, *, sizes: Ints, **how: Any) -> TensorType:
+        _spatial("sizes", sizes, rank_of(how), 1)
         made = TensorType((*g.shape[: g.ndim - len(sizes)], *sizes), g.dtype)
         if infer(made, **how) is not g:
-            raise ShapeError(f"not the gradient of a result for {made}")
+            raise ShapeError(f"{g} is not the gradient of a result for {made}")
         return made
 
-    rank = rank_of
-
     def split(x: TensorType, **how: Any) -> Split:
-        return images(x, rank=rank(how), linear=((0,),))
+        return images(x, rank=rank_of(how), linear=((0,),))
 
     op(
         name,
+        operands="t",
         infer=infer,
         split=split,
-        vjp=(lambda g, _y, _x, **how: one(f"{name}_backward", g, sizes=tuple(_x.shape[-rank(how) :]), **how),),
-        torch=forward,
-        kernel=lambda np, x, **how: _applied(np, x, s := x.shape[-rank(how) :], rows(s, **how), False),
+        vjp=(lambda g, _y, _x, **how: one(f"{name}_backward", g, sizes=tuple(_x.shape[-rank_of(how) :]), **how),),
+        wants_out=True,
+        torch=unless_empty(forward),
+        kernel=lambda np, x, *, out, **how: _applied(np, x, s := x.shape[-rank_of(how) :], rows(s, **how), False),
     )
     op(
         f"{name}_backward",
+        operands="t",
         infer=infer_back,
         split=split,
         vjp=(lambda d, _y, _g, *, sizes, **how: one(name, d, **how),),
-        torch=back,
-        kernel=lambda np, g, *, sizes, **how: _applied(np, g, sizes, rows(sizes, **how), True),
+        wants_out=True,
+        torch=unless_empty(back),
+        kernel=lambda np, g, *, out, sizes, **how: _applied(np, g, sizes, rows(sizes, **how), True),
     )
 
 
@@ -99,9 +118,15 @@ def _averaged(
     count_include_pad: bool,
     divisor: int | None,
 ) -> Shape:
+    check_flags(count_include_pad=count_include_pad)
     if divisor == 0:
         raise ShapeError("divisor must be not zero")
-    return pooled(x, kernel, stride, padding, (1,) * len(kernel), ceil_mode)
+    if divisor is not None:
+        check_int("divisor", divisor, -MAX_INT32, MAX_INT32)
+    made = pooled(x, kernel, stride, padding, (1,) * len(kernel), ceil_mode)
+    if len(kernel) == 3 and any(n < k for n, k in zip(x.shape[-3:], kernel, strict=True)):
+        raise ShapeError(f"the window {shown(kernel)} is larger than the input without its padding")
+    return made
 
 
 def _average_rows(
@@ -121,8 +146,7 @@ def _average_rows(
             start, end = i * s - p, min(i * s - p + k, n + p)
             inside = range(max(start, 0), min(end, n))
             count = end - start if count_include_pad else len(inside)
-            share = (1 / divisor if d == 0 else 1) if divisor else 1 / count
-            rows.append(dict.fromkeys(inside, share))
+            rows.append((dict.fromkeys(inside, 1.0), (divisor if d == 0 else 1) if divisor else count))
         made.append(rows)
     return made
 
@@ -141,16 +165,20 @@ def _average_arguments(how: dict[str, Any]) -> tuple[Any, ...]:
 def _average_torch(torch: Any, x: Any, **how: Any) -> Any:
     rank = rank_of(how)
     call = torch.ops.aten.avg_pool3d if rank == 3 else torch.ops.aten.avg_pool2d
-    return _squeezed(call(planar(x, rank), *_average_arguments(how)), rank)
+    return _squeezed(call(planar(_computable(x, rank), rank), *_average_arguments(how)), rank).to(x.dtype)
+
+
+def _computable(x: Any, rank: int) -> Any:
+    """On a CPU torch has no kernel for the average of float16 over three dims."""
+    return x.float() if rank == 3 and not x.is_cuda and x.itemsize == 2 else x
 
 
 def _average_back(torch: Any, g: Any, *, sizes: Ints, **how: Any) -> Any:
     rank = rank_of(how)
-    like = g.new_empty((*g.shape[:-rank], *sizes))  # asked for its shape alone
+    wide = _computable(g, rank)
+    like = wide.new_empty((*g.shape[:-rank], *sizes))  # asked for its shape alone
     call = torch.ops.aten.avg_pool3d_backward if rank == 3 else torch.ops.aten.avg_pool2d_backward
-    if not g.numel():
-        return like
-    return _squeezed(call(planar(g, rank), planar(like, rank), *_average_arguments(how)), rank)
+    return _squeezed(call(planar(wide, rank), planar(like, rank), *_average_arguments(how)), rank).to(g.dtype)
 
 
 resampler("avg_pool", _averaged, _average_rows, _average_torch, _average_back)
@@ -160,7 +188,7 @@ resampler("avg_pool", _averaged, _average_rows, _average_torch, _average_back)
 
 def _share_rows(sizes: Ints, *, size: Ints) -> list[Rows]:
     return [
-        [dict.fromkeys(range(a, b), 1 / (b - a)) for a, b in shares(n, m)] for n, m in zip(sizes, size, strict=True)
+        [(dict.fromkeys(range(a, b), 1.0), b - a) for a, b in shares(n, m)] for n, m in zip(sizes, size, strict=True)
     ]
 
 
@@ -175,8 +203,6 @@ def _share_back(torch: Any, g: Any, *, sizes: Ints, size: Ints) -> Any:
     rank = len(size)
     aten = torch.ops.aten
     like = g.new_empty((*g.shape[:-rank], *sizes))
-    if not g.numel():
-        return like.zero_()
     call = aten._adaptive_avg_pool3d_backward if rank == 3 else aten._adaptive_avg_pool2d_backward
     return _squeezed(call(planar(g, rank).contiguous(), planar(like, rank)), rank)
 
@@ -203,9 +229,23 @@ def _resized(x: TensorType, *, size: Ints, mode: str, align_corners: bool, scale
         raise ShapeError(f"mode {mode!r} is not for {rank} spatial dims")
     if x.ndim != rank + 2 or len(scales) != rank:
         raise ShapeError(f"needs {rank + 2} dims: batch, channels, and {rank} more")
-    if min(size) < 1 or 0 in x.shape[1:]:
-        raise ShapeError(f"input and output sizes are greater than 0, and {size} or {x} is not")
+    _spatial("size", size, rank, 1)
+    if 0 in x.shape[1:]:
+        raise ShapeError(f"only the batch may be empty, not {x}")
+    check_flags(align_corners=align_corners)
+    if align_corners and not KERNELS[mode, rank][1]:
+        raise ShapeError(f"align_corners is not for mode {mode!r}")
+    for n, m, scale in zip(x.shape[2:], size, scales, strict=True):
+        _check_scale(n, m, scale)
     return (*x.shape[:2], *size)
+
+
+def _check_scale(n: int, m: int, scale: float | None) -> None:
+    """torch's kernels step through the input by 1 / scale, and convert what they reach to an integer unchecked."""
+    if scale is not None:
+        check_numbers(float64, scale=scale)
+        if not m - 1 < n * scale < m + 2:
+            raise ShapeError(f"a scale of {scale} makes {n} not {m}")
 
 
 def _resize_rows(
@@ -215,7 +255,7 @@ def _resize_rows(
     made = []
     for n, m, scale in zip(sizes, size, scales, strict=True):
         step = ((n - 1) / (m - 1) if m > 1 else 0.0) if align_corners else (1 / scale if scale else n / m)
-        made.append([weigh(i, n, step, align_corners) for i in range(m)])
+        made.append([(weigh(i, n, step, align_corners), 1) for i in range(m)])
     return made
 
 

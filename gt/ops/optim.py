@@ -8,34 +8,41 @@ states. An optimizer writes them in place: torch does that with its fused and ``
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import sqrt
+from math import inf, nan, pow, sqrt
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
+from gt.ops.attributes import MAX_INT32, check_flags, check_int
 from gt.ops.core import NUMBER, op
 from gt.ops.split import Apart, Split, letters
-from gt.types import OperandType, TensorType
+from gt.types import OperandType, Shape, TensorType
 
 #: one parameter's new values: (xp, parameter, *states, gradient, *numbers, **flags) -> (parameter, *states)
-Rule = Callable[..., tuple[Any, ...]]
+Rule = Callable[..., Any]
 Columns = list[list[Any]]
 
 
 def _step(
-    name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: Callable[..., None], elementwise: bool = True
+    name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: Rule, states: Rule | None = None
 ) -> None:
-    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers."""
+    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers.
+
+    ``states``: (a parameter's shape, **flags) -> the shapes of its states, where they are not the parameter's own.
+    """
 
     def columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
         count = kinds(**flags) + 1
         if len(operands) != n * count + numbers:
             raise ShapeError(f"takes {count} times {n} tensors and {numbers} numbers, not {len(operands)} operands")
-        return [list(operands[k * n : k * n + n]) for k in range(count)], operands[n * count :]
+        rest = tuple(map(as_float, operands[n * count :]))
+        return [list(operands[k * n : k * n + n]) for k in range(count)], rest
 
     def infer(*operands: OperandType, n: int, **flags: Any) -> tuple[TensorType, ...]:
+        check_int("n", n, 1, MAX_INT32)
+        check_flags(**flags)
         found, _ = columns(operands, n, flags)
-        for row in zip(*found, strict=True):
-            _check_parameter(row, elementwise)
+        for p, *rest in zip(*found, strict=True):
+            _check_parameter(p, rest, states(p.shape, **flags) if states else [p.shape] * (len(rest) - 1))
         return tuple(t for column in found[:-1] for t in column)
 
     def kernel(xp: Any, *operands: Any, n: int, **flags: Any) -> Any:
@@ -52,20 +59,47 @@ def _step(
         return _parameters(columns(operands, n, flags)[0], n)
 
     takes = f"t+{NUMBER}{{{numbers}}}"
-    op(name, operands=takes, infer=infer, split=split if elementwise else None, kernel=kernel, inplace=inplace)
+    op(name, operands=takes, infer=infer, split=None if states else split, kernel=kernel, inplace=inplace)
 
 
-def _check_parameter(row: tuple[TensorType, ...], elementwise: bool) -> None:
+def _check_parameter(p: TensorType, rest: list[TensorType], shapes: list[Shape]) -> None:
     """Refuses states and gradients that torch's fused kernels would read, or write, beyond their end."""
-    p, *states, g = row
-    if p.shape != g.shape:
+    *states, g = rest
+    if p.dtype.kind != "f":
+        raise DTypeError(f"not defined for {p.dtype.name}")
+    if g is not p:
         raise ShapeError(f"a gradient {g} does not belong to a parameter {p}")
-    for t in (p, *states, g):
-        if t.dtype.kind != "f":
-            raise DTypeError(f"not defined for {t.dtype.name}")
-    for state in states:
-        if elementwise and state.shape != p.shape:
+    for state, shape in zip(states, shapes, strict=True):
+        if state is not TensorType(shape, p.dtype):
             raise ShapeError(f"a state {state} does not belong to a parameter {p}")
+
+
+def as_float(number: Any) -> Any:
+    """torch converts no int of more than 64 bits; in compiled code a number is a 0-d tensor, and stays one."""
+    return float(number) if isinstance(number, int) else number
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Of numbers as in C: what is beyond all numbers is an infinity, and what is none is NaN."""
+    if not isinstance(base, float) or not isinstance(exponent, float):
+        return base**exponent
+    try:
+        return pow(base, exponent)
+    except OverflowError:
+        return inf
+    except ValueError:
+        return nan if base else inf
+
+
+def _root(x: Any) -> float:
+    return sqrt(x) if x >= 0 else nan
+
+
+def _over(a: Any, b: Any) -> Any:
+    """a / b as in C."""
+    if isinstance(b, float) and not b:
+        return a * inf
+    return a / b
 
 
 def _parameters(columns: Columns, n: int) -> Apart:
@@ -153,22 +187,31 @@ def _adam(
     m = m + (g - m) * (1 - beta1)
     v = v * beta2 + g * g * (1 - beta2)
     top = xp.maximum(highest[0], v) if amsgrad else v
-    new = p - (lr / (1 - beta1**step)) * m / (xp.sqrt(top) / sqrt(1 - beta2**step) + eps)
+    size, root = _over(lr, 1 - _power(beta1, step)), _root(1 - _power(beta2, step))
+    new = p - size * m / (_over(xp.sqrt(top), root) + eps)
     return (new, m, v, top) if amsgrad else (new, m, v)
+
+
+def _dense(x: Any) -> bool:
+    """Do the elements fill their memory, each a place of its own?"""
+    order = sorted(range(x.ndim), key=x.stride, reverse=True)
+    return bool(x.is_contiguous() or x.permute(order).is_contiguous())
 
 
 def _adam_many(torch: Any, params: list[Any], *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool) -> None:
     *states, grads, lr, beta1, beta2, eps, decay, step = rest
-    (grads,) = _same_strides(torch, params, grads)
-    laid = _same_strides(torch, params, *states)
+    # torch's fused kernels take memory as it lies, from the first element on
+    dense = [p if _dense(p) else p.contiguous() for p in params]
+    (grads,) = _same_strides(torch, dense, grads)
+    laid = _same_strides(torch, dense, *states)
     counted = step if isinstance(step, torch.Tensor) else torch.full((), step, device=params[0].device)
     counted = counted.to(torch.float32)
     fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
     fused(
-        params, grads, laid[0], laid[1], laid[2] if amsgrad else [], [counted] * len(params),
+        dense, grads, laid[0], laid[1], laid[2] if amsgrad else [], [counted] * len(params),
         lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
     )  # fmt: skip
-    for given, used in zip(states, laid, strict=True):
+    for given, used in zip((params, *states), (dense, *laid), strict=True):
         for x, y in zip(given, used, strict=True):
             if x is not y:
                 x.copy_(y)
@@ -247,7 +290,10 @@ def _lion(
     xp: Any, p: Any, m: Any, g: Any, lr: float, beta1: float, beta2: float, decay: float, *, maximize: bool
 ) -> Any:
     g = -g if maximize else g
-    return p * (1 - lr * decay) - lr * xp.sign(m * beta1 + g * (1 - beta1)), m * beta2 + g * (1 - beta2)
+    way = m * beta1 + g * (1 - beta1)
+    one = xp.ones_like(way)
+    sign = xp.where(way > 0, one, xp.where(way < 0, -one, xp.zeros_like(way)))  # torch's: that of NaN is 0
+    return p * (1 - lr * decay) - lr * sign, m * beta2 + g * (1 - beta2)
 
 
 def _lion_many(
@@ -273,9 +319,9 @@ _step("lion_step", lambda **_: 2, 4, _lion, _lion_many)
 def _adafactor(xp: Any, p: Any, *rest: Any, factored: bool, maximize: bool) -> tuple[Any, ...]:
     *states, g, lr, beta2_decay, eps1, eps2, d, decay, step = rest
     g = -g if maximize else g
-    fresh = step**beta2_decay
+    fresh = _power(step, beta2_decay)
     scale = _root_mean(xp, p)
-    alpha = xp.where(scale > eps2, scale, xp.zeros_like(scale) + eps2) * min(lr, 1 / sqrt(step))
+    alpha = xp.where(scale > eps2, scale, xp.zeros_like(scale) + eps2) * min(lr, _over(1.0, _root(step)))
     p = p * (1 - lr * decay) if decay else p
     squares = g * g
     if factored:
@@ -306,4 +352,12 @@ def _adafactor_many(torch: Any, params: list[Any], *rest: Any, factored: bool, m
             target.copy_(new)
 
 
-_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many, elementwise=False)
+def _adafactor_states(shape: Shape, factored: bool, maximize: bool) -> list[Shape]:
+    if not factored:
+        return [shape]
+    if len(shape) < 2:
+        raise ShapeError(f"a parameter of {len(shape)} dims has no rows and columns; use factored=False")
+    return [(*shape[:-1], 1), (*shape[:-2], 1, shape[-1])]
+
+
+_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many, states=_adafactor_states)

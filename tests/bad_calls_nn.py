@@ -1,0 +1,311 @@
+"""Calls of network ops, activations and optimizer steps that must be refused: rows for `tests.test_bad_calls`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.errors import DimError, DTypeError, GtError, ShapeError
+
+F, STATS = "float32[2,4,3]", "float32[2,2] float32[2,2]"
+NORM = {"eps": 1e-5, "weight": False, "mask": (True, False, False)}
+WINDOW = {"stride": (1,), "padding": (0,), "dilation": (1,)}
+CONV = {**WINDOW, "transposed": False, "output_padding": (0,), "groups": 1}
+POOL = {"kernel": (2,), **WINDOW, "ceil_mode": False}
+COLUMNS = {"size": (5, 6), "kernel": (2, 2), "dilation": (1, 1), "padding": (0, 0), "stride": (1, 1)}
+RESIZE = {"size": (6,), "mode": "linear", "align_corners": False, "scales": (None,)}
+AVERAGE = {"kernel": (2,), "stride": (1,), "padding": (0,), "ceil_mode": False, "count_include_pad": True}
+ADAFACTOR = {"n": 1, "factored": True, "maximize": False}
+SGD = {"n": 1, "momentum": False, "nesterov": False, "maximize": False}
+
+#: (op, operand types, attributes, error, what it says after naming the call)
+BAD_NN: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
+    (
+        "tanh_backward",
+        f"{F} float64[2,4,3]",
+        {},
+        ShapeError,
+        f"the gradient {F} is not of the operand's type float64[2,4,3]",
+    ),
+    ("tanh_backward", "int64[3] int64[3]", {}, DTypeError, "not defined for int64; use x.to(gt.float32)"),
+    ("leaky_relu", F, {}, DTypeError, "its attributes are negative_slope, not none"),
+    ("leaky_relu", F, {"negative_slope": "a"}, DTypeError, "negative_slope is a number, not 'a'"),
+    ("leaky_relu", F, {"negative_slope": 1e308}, ShapeError, "negative_slope=1e+308 is beyond the range of float32"),
+    ("threshold", "uint8[3]", {"threshold": 0, "value": -1}, ShapeError, "value=-1 is beyond the range of uint8"),
+    (
+        "threshold",
+        "float16[3]",
+        {"threshold": 0, "value": 1e5},
+        ShapeError,
+        "value=100000.0 is beyond the range of float16",
+    ),
+    (
+        "hardtanh",
+        F,
+        {"min_val": 2.0, "max_val": 1.0},
+        ShapeError,
+        "min_val 2.0 is not less than or equal to max_val 1.0",
+    ),
+    ("hardshrink", F, {"lambd": float("nan")}, ShapeError, "lambd is NaN"),
+    ("softshrink", "float16[3]", {"lambd": -1.0}, ShapeError, "lambd is from 0 to 65504.0 for float16, not -1.0"),
+    ("linear_weight", "bool[3] bool[3]", {}, DTypeError, "not defined for bool; use x.to(gt.float32)"),
+    (
+        "embedding",
+        "float32[4,2] int64[3]",
+        {"padding_idx": 4, "by_freq": False},
+        DimError,
+        "padding_idx 4 is not one of 4 rows",
+    ),
+    (
+        "embedding",
+        "float32[4,2] int64[3]",
+        {"padding_idx": -1, "by_freq": 2},
+        DTypeError,
+        "by_freq is True or False, not 2",
+    ),
+    (
+        "embedding_backward",
+        "float32[3,2] int64[3]",
+        {"rows": -1, "padding_idx": -1, "by_freq": False},
+        ShapeError,
+        "rows is an int from 0 to 9223372036854775807, not -1",
+    ),
+    (
+        "embedding_backward",
+        "float32[3,2] int64[3]",
+        {"rows": 4, "padding_idx": 8, "by_freq": False},
+        DimError,
+        "padding_idx 8 is not one of 4 rows",
+    ),
+    (
+        "embedding_backward",
+        "int64[3,2] int64[3]",
+        {"rows": 4, "padding_idx": -1, "by_freq": False},
+        DTypeError,
+        "a gradient is floating, not int64",
+    ),
+    (
+        "layer_norm",
+        F,
+        {"normalized_shape": (3,), "weight": False, "bias": False, "eps": -1.0},
+        ShapeError,
+        "eps is 0 or more, not -1.0",
+    ),
+    (
+        "layer_norm",
+        "float16[2,3] float32[3] float16[3]",
+        {"normalized_shape": (3,), "weight": True, "bias": True, "eps": 1e-5},
+        DTypeError,
+        "dtypes of parameters differ: float32 and float16",
+    ),
+    (
+        "group_norm_backward",
+        f"{F} {F} float32[2,100] float32[2,100]",
+        {"groups": 100, **NORM},
+        ShapeError,
+        "4 channels do not make 100 groups",
+    ),
+    (
+        "group_norm_backward",
+        f"{F} {F} float32[2,0] float32[2,0]",
+        {"groups": 0, **NORM},
+        ShapeError,
+        "groups is an int from 1 to 9223372036854775807, not 0",
+    ),
+    (
+        "group_norm_backward",
+        f"{F} {F} float32[2,2] float64[2,2]",
+        {"groups": 2, **NORM},
+        ShapeError,
+        f"a gradient is {F} here, and statistics are float32[2,2]",
+    ),
+    (
+        "group_norm_backward",
+        f"{F} {F} {STATS}",
+        {"groups": 2, **NORM, "mask": (True, True, False)},
+        ShapeError,
+        "without a weight there is a gradient of the input alone, not mask=(True, True, False)",
+    ),
+    (
+        "group_norm_backward",
+        f"{F} {F} {STATS}",
+        {"groups": 2, **NORM, "mask": (False, False, False)},
+        ShapeError,
+        "mask is 3 bools with at least one True, not (False, False, False)",
+    ),
+    (
+        "batch_norm_backward",
+        "float32[3] float32[3] float32[] float32[]",
+        NORM,
+        ShapeError,
+        "needs at least two dims: batch and channels",
+    ),
+    (
+        "batch_norm_inference",
+        f"{F} float16[4] float16[4]",
+        {"weight": False, "bias": False, "eps": 1e-5},
+        DTypeError,
+        "dtypes differ: float32 and float16",
+    ),
+    (
+        "convolution",
+        "float32[2,4,5] float32[3,4,2]",
+        {**CONV, "stride": (0,)},
+        ShapeError,
+        "stride is an int from 1 to 2147483647, not 0",
+    ),
+    (
+        "convolution",
+        "float32[2,4,5] float32[3,4,0]",
+        CONV,
+        ShapeError,
+        "only the batch may be empty, and float32[2,4,5] or float32[3,4,0] is",
+    ),
+    ("convolution", "bool[2,4,5] bool[3,4,2]", CONV, DTypeError, "not defined for bool; use x.float()"),
+    (
+        "convolution",
+        "float32[2,4,5] float32[4,3,2]",
+        {**CONV, "transposed": True, "output_padding": (1,)},
+        ShapeError,
+        "output_padding (1,) is not smaller than stride (1,) or dilation (1,)",
+    ),
+    (
+        "convolution",
+        "float32[2,4,5] float32[3,4,2]",
+        {**CONV, "output_padding": (1,)},
+        ShapeError,
+        "output_padding (1,) is for transposed convolutions alone",
+    ),
+    (
+        "avg_pool",
+        "float32[2,4,2,2,2]",
+        {**{k: v * 3 for k, v in AVERAGE.items() if isinstance(v, tuple)}, "kernel": (3, 3, 3), "padding": (1, 1, 1)}
+        | {"ceil_mode": False, "count_include_pad": True, "divisor": None},
+        ShapeError,
+        "the window [3,3,3] is larger than the input without its padding",
+    ),
+    (
+        "convolution_backward",
+        "float32[2,3,5] float32[2,4,5] float32[3,4,2]",
+        {**CONV, "mask": (True, True)},
+        ShapeError,
+        "the gradient of this convolution is float32[2,3,4], not float32[2,3,5]",
+    ),
+    (
+        "convolution_backward",
+        "int64[2,3,4] int64[2,4,5] int64[3,4,2]",
+        {**CONV, "mask": (True, True)},
+        DTypeError,
+        "a gradient is floating, not int64",
+    ),
+    ("im2col", "int64[2,3,5,6]", COLUMNS, DTypeError, "not defined for int64; use x.float()"),
+    (
+        "max_pool",
+        F,
+        {**POOL, "kernel": (1 << 22,), "padding": (1 << 21,)},
+        ShapeError,
+        "padding 2097152 is more than 1048576",
+    ),
+    (
+        "max_pool",
+        F,
+        {**POOL, "kernel": (1 << 20,), "dilation": (1 << 20,)},
+        ShapeError,
+        "a kernel of 1048576 with dilation 1048576 spans more than 2147483647",
+    ),
+    ("max_pool", "float32[2,0,3]", POOL, ShapeError, "only the batch may be empty, not float32[2,0,3]"),
+    (
+        "max_pool_backward",
+        "float32[2,4,2] int32[2,4,2]",
+        {"size": (3,), "window": ()},
+        ShapeError,
+        "there is a place for each gradient, in int64: int32[2,4,2] for float32[2,4,2]",
+    ),
+    (
+        "max_pool_backward",
+        "float32[2,4,2] int64[2,4,2]",
+        {"size": (9,), "window": ((2,), (1,), (0,), (1,), False)},
+        ShapeError,
+        "float32[2,4,2] is not the gradient of windows ((2,), (1,), (0,), (1,), False) of float32[2,4,9]",
+    ),
+    (
+        "adaptive_avg_pool",
+        "float32[1,2,3,4,5]",
+        {"size": (2, 2, 2, 2)},
+        ShapeError,
+        "there are 1 to 3 spatial dims, not 4",
+    ),
+    (
+        "avg_pool",
+        F,
+        {**AVERAGE, "divisor": 1 << 40},
+        ShapeError,
+        "divisor is an int from -2147483647 to 2147483647, not 1099511627776",
+    ),
+    (
+        "avg_pool_backward",
+        "float32[2,4,3]",
+        {"sizes": (9,), **AVERAGE, "divisor": None},
+        ShapeError,
+        "float32[2,4,3] is not the gradient of a result for float32[2,4,9]",
+    ),
+    ("interpolate", F, {**RESIZE, "scales": (1e-30,)}, ShapeError, "a scale of 1e-30 makes 3 not 6"),
+    (
+        "interpolate",
+        F,
+        {**RESIZE, "mode": "nearest", "align_corners": True},
+        ShapeError,
+        "align_corners is not for mode 'nearest'",
+    ),
+    (
+        "nll_loss",
+        "float32[0] int64[]",
+        {"reduction": "none", "ignore_index": -100},
+        ShapeError,
+        "there are no classes in float32[0]",
+    ),
+    ("smooth_l1_loss", f"{F} {F}", {"reduction": "mean", "beta": -1.0}, ShapeError, "beta is 0 or more, not -1.0"),
+    ("huber_loss", f"{F} {F}", {"reduction": "mean", "delta": 0.0}, ShapeError, "delta is greater than 0, not 0.0"),
+    ("huber_loss", f"{F} {F}", {"reduction": "mean"}, DTypeError, "its attribute is delta, not none"),
+    (
+        "mse_loss_backward",
+        f"{F} {F} {F}",
+        {"reduction": "mean"},
+        ShapeError,
+        f"the gradient of this loss is float32[], not {F}",
+    ),
+    ("mse_loss", f"{F} {F} {F}", {"reduction": "mean"}, DTypeError, "the tensors and numbers are not those it takes"),
+    ("dropout_backward", "float32[3] bool[3]", {"p": 1.5}, ShapeError, "p is a probability, and 1.5 is not"),
+    ("attention", f"{F} {F} {F}", {"is_causal": False, "scale": float("inf")}, ShapeError, "scale is finite, not inf"),
+    (
+        "sgd_step",
+        "float32[3] float64[3] float float float float",
+        SGD,
+        ShapeError,
+        "a gradient float64[3] does not belong to a parameter float32[3]",
+    ),
+    ("sgd_step", "int64[3] int64[3] float float float float", SGD, DTypeError, "not defined for int64"),
+    (
+        "adafactor_step",
+        f"float32[3,4] float32[3,1] float32[1] float32[3,4]{' float' * 7}",
+        ADAFACTOR,
+        ShapeError,
+        "a state float32[1] does not belong to a parameter float32[3,4]",
+    ),
+    (
+        "adafactor_step",
+        f"float32[3] float32[1] float32[3] float32[3]{' float' * 7}",
+        ADAFACTOR,
+        ShapeError,
+        "a parameter of 1 dims has no rows and columns; use factored=False",
+    ),
+    ("power_sums", "int64[3]", {"ord": 2.0}, DTypeError, "not defined for int64; use x.float()"),
+    ("power_sums", "float32[0]", {"ord": float("inf")}, ShapeError, "there is no extreme of float32[0]"),
+    ("scale_many", "float32[3] float32[1]", {}, ShapeError, "the factor is a tensor without dims, not float32[1]"),
+    (
+        "amp_unscale",
+        "float32[3] bool[] float",
+        {},
+        DTypeError,
+        "whether a gradient was not finite is said by a 0-d tensor of float32, not bool[]",
+    ),
+]
