@@ -273,7 +273,13 @@ BAD_NN: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
         ShapeError,
         f"the gradient of this loss is float32[], not {F}",
     ),
-    ("mse_loss", f"{F} {F} {F}", {"reduction": "mean"}, DTypeError, "the tensors and numbers are not those it takes"),
+    (
+        "mse_loss",
+        f"{F} {F} {F}",
+        {"reduction": "mean"},
+        DTypeError,
+        "takes the operands tt (t: a tensor, i: an int, f: a float, b: a bool, B: bytes)",
+    ),
     ("dropout_backward", "float32[3] bool[3]", {"p": 1.5}, ShapeError, "p is a probability, and 1.5 is not"),
     ("attention", f"{F} {F} {F}", {"is_causal": False, "scale": float("inf")}, ShapeError, "scale is finite, not inf"),
     (

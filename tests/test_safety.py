@@ -56,7 +56,7 @@ class Runner:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
 
 @pytest.fixture(scope="module")
