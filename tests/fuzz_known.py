@@ -99,14 +99,14 @@ KNOWN: list[Known] = [
         case=":(special|extreme)",
     ),
     Known(
-        "(layer|group|batch)_norm(_backward|_tracked|_inference)?",
+        "(layer|rms|group|batch)_norm(_backward|_tracked|_inference)?",
         r"^result [01]: ",
         "equal values, or large factors: the rounding of x * rstd - mean * rstd, with rstd up to 1 / sqrt(eps)",
         case=r":far|group_norm_?\(float32\[\d+, \d+\]",
     ),
     Known(
         "convolution.*|interpolate.*",
-        "nan|inf",
+        r"^result ",
         "sums of products at the end of the range overflow, or infinities meet, in another order",
         case=":(special|extreme)",
     ),
@@ -121,6 +121,12 @@ KNOWN: list[Known] = [
         r"^result 0: torch \[-?(nan|inf)",
         "torch's least divisor, 1e-12, is 0 in float16",
         case=r"\(float16",
+    ),
+    Known(
+        "binary_cross_entropy_backward",
+        r"^result 0: .*(nan|inf)",
+        "an input far from 0 to 1: (1 - x) * x overflows, and torch multiplies before it divides",
+        case=":(special|extreme)",
     ),
     Known(
         "(soft_margin|mse)_loss(_backward)?|binary_cross_entropy|sigmoid_backward",
@@ -148,8 +154,8 @@ KNOWN: list[Known] = [
     Known(
         "attention",
         r"^result [01]: torch \[nan",
-        "torch multiplies by the scale after it has masked: 0 times infinity",
-        case=r"is_causal=True, scale=-?0\.0",
+        "torch multiplies by the scale after it has masked: minus infinity times 0, or times a negative number",
+        case=r"is_causal=True, scale=(0\.0|-)",
     ),
     Known(
         "attention_backward",
@@ -200,6 +206,13 @@ KNOWN: list[Known] = [
     ),
     Known("attention", r"^result 1: ", "torch's kernel for float16 rounds scores to float16", case=r"\(float16"),
     Known("glu_backward", r"^result 0: ", "torch rounds each step of its formula", case=r"\(float16.*:(far|extreme)"),
+    Known("convolution", r"^result 0: ", "torch's kernel for float16 adds up in float16", case=r"\(float16"),
+    Known(
+        "adam_step",
+        r"^result 0: ",
+        "torch holds the step in float32: a fraction is rounded",
+        case=r"float64.*recounted",
+    ),
 ]
 
 
