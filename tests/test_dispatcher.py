@@ -524,7 +524,7 @@ HEAVY = estimate(SIGNATURES[ADD_LARGE])
 def test_estimates_are_of_the_right_size() -> None:
     assert estimate(SIGNATURES[ADD]) == pytest.approx(FLOOR, abs=0.1)
     assert pytest.approx(1200, rel=0.01) == HEAVY
-    monster = sign(OPS["add"], (), (TensorType((1 << 31, 1 << 30), DTYPES["float32"]),) * 2)
+    monster = sign(OPS["add"], (), (TensorType((1 << 30, 1 << 30), DTYPES["float32"]),) * 2)
     assert estimate(monster) <= 1e7 + FLOOR
     shown = sign(OPS["expand"], (("shape", (1 << 20, 1 << 20)),), (TensorType((1, 1)),))
     assert estimate(shown) == FLOOR  # a view costs the same whatever it shows

@@ -281,7 +281,7 @@ def test_a_count_that_the_data_contradict(name: str, backend: str) -> None:
     op, types, values, _ = COUNTS[name]
     engine = make_engine(backend, "cpu")
     for n in (0, 1, 3):
-        with pytest.raises(ValueError, match=f"the data give 2 results, and {n} were stated"):
+        with pytest.raises(ValueError, match="2 elements"):
             engine.link(sign(OPS[op], (("n", n),), types))(*tensors(backend, values))
     signature = sign(OPS[op], (("n", 2),), types)
     assert tuple(engine.link(signature)(*tensors(backend, values)).shape) == signature.outs[0].shape

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from math import erf, pi, sqrt
 from typing import Any
 
@@ -48,6 +49,7 @@ def _taking(rule: Rule, names: tuple[str, ...], check: Rule) -> Rule:
 def widened(kernel: Rule) -> Rule:
     """A kernel for numpy that computes in float32 what is float16, as torch does."""
 
+    @wraps(kernel)
     def call(np: Any, *xs: Any, **attrs: Any) -> Any:
         return kernel(np, *(x.astype(np.float32) if x.dtype == np.float16 else x for x in xs), **attrs)
 

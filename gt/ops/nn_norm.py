@@ -34,8 +34,6 @@ def _affine(x: TensorType, given: tuple[TensorType, ...], shape: Shape, weight: 
     floating_input(x)
     check_flags(weight=weight, bias=bias)
     check_numbers(x.dtype, eps=eps)
-    if not eps >= 0:
-        raise ShapeError(f"eps is 0 or more, not {eps}")
     if len(given) != weight + bias:
         raise ShapeError(f"{len(given)} operands for weight={weight}, bias={bias}")
     for t in given:

@@ -354,7 +354,11 @@ class Worker(Answering, Replaying):
                 return True
         return False
 
-    def _poison(self, space: Space, signature: Signature, stream: list[Any], i: int, failure: Failure) -> None:
+    def _poison(
+        self, space: Space, signature: Signature | MoveEntry, stream: list[Any], i: int, failure: Failure
+    ) -> None:
+        if isinstance(signature, MoveEntry) and signature.after is None:
+            return  # nothing of it arrives here, so nobody would free it
         for id in stream[i + 2 : i + signature.start]:
             space.put(id, failure)
 
