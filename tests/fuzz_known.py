@@ -28,6 +28,17 @@ KNOWN: list[Known] = [
         "only torch fails.*(without overflow|int too big|Promotion for uint16|can't be cast)",
         "torch refuses a number that its dtype cannot hold; numpy wraps it, or makes it infinite",
     ),
+    Known(
+        "gelu",
+        r"^result 0: torch \[-?(nan|inf)",
+        "0 times infinity, or a product at the end of the range, in torch's vector loop on x86-64",
+        case=":(special|extreme)",
+    ),
+    Known("logit", "^result 0: torch", "clamped to [1, 0]: which end wins is the machine's", case="eps=(1|True)"),
+    Known(
+        "cholesky", "only torch fails", "NaN in the matrix: an error by some libraries, NaN by others", case=":special"
+    ),
+    Known("batch_norm_inference", "only torch fails.*eps must be positive", "refused by some releases of torch"),
     Known("gcd|lcm", "result", "the smallest integer has no absolute value", case="extreme|far|special"),
     Known(
         "polygamma", r"torch \[-?\d{13,}|e\+\d\d", "next to a pole: as large as the sine of a multiple of pi is small"

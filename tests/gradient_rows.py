@@ -75,4 +75,19 @@ a3 = F.linear(a0, a1, a2)
 with gt.no_grad(): a0.add_(0.25)
 (a3 * ramp(a3)).sum().backward()
 """,
+    "sorted values written in place: their gradient needs the places alone": """
+a0 = gt.tensor(draw(0, (2, 3)), requires_grad=True)
+a1 = a0.sort(1).values
+a1 *= 2
+a2 = a0.kthvalue(2, 1).values
+a2.sub_(1)
+a3 = a0.topk(2, 1).values
+a3.mul_(3)
+((a1 * ramp(a1)).sum() + (a2 * ramp(a2)).sum() + (a3 * ramp(a3)).sum()).backward()
+""",
+    "the transpose of a single number is that number": """
+a0 = gt.tensor(draw(0, ()), requires_grad=True)
+a1 = a0.mT * 2
+a1.backward()
+""",
 }

@@ -476,7 +476,7 @@ def scattered(d: Drawing) -> str:
         f"{x}.index_fill({dim}, {index}, 0.5)",
         f"{x}.index_put((gt.tensor({d.positions(2, t.shape[0], True)}),), {x}[0])",
         f"{x}.index_put((gt.tensor({d.positions(2, t.shape[0])}),), {x}[:1], accumulate=True)",
-        f"{x}.select_scatter({x}.select({dim}, 0) * 2, {dim}, {d.rng.randrange(n)})",
+        f"{x}.clone().select_scatter({x}.select({dim}, 0) * 2, {dim}, {d.rng.randrange(n)})",
     ]  # fmt: skip
     return str(d.choice(forms))
 
@@ -711,7 +711,9 @@ def place(d: Drawing, x: str) -> str:
         one, two = d.rng.sample(range(t.ndim), 2)
         forms += [f"{x}.transpose({one}, {two})", f"{x}.diagonal(0, {one}, {two})", f"{x}.transpose({one}, {two})[1:]"]
     if t.numel():
-        forms += [f"{x}.view({factors(d.rng, t.numel())})", f"{x}.flatten()", f"{x}.unsqueeze(0)", f"{x}.chunk(2)[-1]"]
+        forms += [f"{x}.view({factors(d.rng, t.numel())})", f"{x}.unsqueeze(0)", f"{x}.chunk(2)[-1]"]
+    if t.is_contiguous():  # otherwise a copy here and a view there: fresh results have other strides in torch
+        forms.append(f"{x}.flatten()")
     return str(d.choice(forms))
 
 
@@ -774,7 +776,7 @@ def write_at(d: Drawing) -> str:
     y = d.like(x, lambda o: o.shape == t.shape[1:])
     forms = (
         f"{x}[{rows}] = {y}", f"{x}[{x} > 0] = 0.5", f"{x}.masked_fill_({x} > 0.5, -0.25)", f"{x}[{rows}] += {y}",
-        f"{x}.index_add_(0, {rows}, {x}[:2])", f"{x}.index_fill_(0, {rows}, 0.5)",
+        f"{x}.index_add_(0, {rows}, {x}[:2].clone())", f"{x}.index_fill_(0, {rows}, 0.5)",
         f"{x}.index_copy_(0, {rows}, {x}[:2].tanh())",
         f"{x}[{rows}, ...] = 0.5", f"{x}.clamp_(min=0)", f"{x}.relu_()",
         f"{x}.index_put_(({rows},), {y}, accumulate=True)",

@@ -40,6 +40,7 @@ def full(tmp_path_factory):
 # -- a whole run ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_record_is_that_of_the_document_and_valid_by_the_schema(full):
     _, data, _ = full
     assert results.problems(data) == []

@@ -173,6 +173,7 @@ ranks.run(main)
 """
 
 
+@pytest.mark.long
 def test_ranks_without_work_are_blocked_and_do_not_spin(launch, tmp_path):
     (tmp_path / "idle.py").write_text(IDLE)
     process = launch(script=tmp_path / "idle.py")

@@ -26,6 +26,7 @@ def run(script, *words):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_rows_are_asked_in_turns(tmp_path):
     code, output, errors = run(
         *("compilation_benchmark.py", "--quick", "--only", "adds", "--rows", "template"),
@@ -46,6 +47,7 @@ def test_rows_are_asked_in_turns(tmp_path):
     assert adds["template"]["ratio"]["torch"] == near(sorted(o / t for o, t in pairs)[1])
 
 
+@pytest.mark.long
 def test_torch_by_itself(tmp_path):
     words = ("--quick", "--only", "mlp", "--rows", "torch", "--rounds", 2, "--output-dir", tmp_path)
     code, output, errors = run("pytorch_baseline.py", *words)

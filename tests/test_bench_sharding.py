@@ -96,6 +96,7 @@ def check_record(record, expected):
                 assert len(found[n][part]["timing"]["samples_s"]) == 2
 
 
+@pytest.mark.long
 def test_quick_benchmark_starts_and_stops_everything(tmp_path):
     port = free_port()
     words = ("--gpus", 2, 1, *TINY, "--port", port, "--output-dir", tmp_path)
@@ -117,6 +118,7 @@ def running():
             yield made
 
 
+@pytest.mark.long
 def test_auto_shard_benchmark_uses_the_first_workers(running, tmp_path):
     server = {"GT_SERVER": f"localhost:{running.port}", "GT_TOKEN": os.environ["GT_TOKEN"]}
     code, out, errors = run("auto_shard_benchmark.py", "--gpus", 1, 2, *TINY, "--output-dir", tmp_path, **server)

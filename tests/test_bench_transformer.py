@@ -225,6 +225,7 @@ def test_skipped_steps_are_counted_by_what_the_optimizer_did():
     engine.close()
 
 
+@pytest.mark.long
 def test_target_vram_chooses_on_a_real_engine():
     words = [w for w in TINY if w not in ("--batch-size", "4")]
     config = benchmark.options([*words, "--target-vram", "64GiB"])
@@ -291,6 +292,7 @@ def two_ranks(tmp_path_factory):
     return folder, done, record(folder)
 
 
+@pytest.mark.long
 def test_ddp_and_fsdp_on_two_ranks(tmp_path, two_ranks):
     folder, done, ddp = two_ranks
     assert "7,680 parameters" in done.stdout

@@ -244,7 +244,10 @@ TRAINING = """
 """
 
 
-@pytest.mark.parametrize(("workers", "backend"), [(2, "torch"), (3, "torch"), (2, "numpy")])
+@pytest.mark.parametrize(
+    ("workers", "backend"),
+    [(2, "torch"), pytest.param(3, "torch", marks=pytest.mark.long), pytest.param(2, "numpy", marks=pytest.mark.long)],
+)
 def test_the_same_bits_between_processes(stack, workers, backend):
     said = []
     for templates in ("0", "1"):

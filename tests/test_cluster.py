@@ -252,6 +252,7 @@ class Deaths:
 # -- every op ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 def test_every_sample_of_every_op(backend: str) -> None:
     cluster = Cluster(2, seed=1, backend=backend)
@@ -326,6 +327,7 @@ def test_a_failed_write_takes_its_target_with_it_and_no_other() -> None:
 # -- losses --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_large_value_that_went_to_a_worker_now_gone_is_lost_not_broken(small: Any) -> None:
     lost = 0
     for seed in range(40):

@@ -57,7 +57,9 @@ def test_auto_sharded(example: str, running: System, plain: dict[str, list[float
     assert losses(running, example, GT_AUTO_SHARD="1") == pytest.approx(plain[example], abs=0.002)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [FILES[0], *(pytest.param(f, marks=pytest.mark.long) for f in FILES[1:])], ids=lambda path: path.stem
+)
 def test_with_a_file(path: object, running: System, plain: dict[str, list[float]]) -> None:
     assert losses(running, "train_gpt.py", GT_CONFIG=str(path)) == pytest.approx(plain["train_gpt.py"], abs=0.002)
 

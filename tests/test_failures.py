@@ -203,6 +203,7 @@ def test_worker_that_hangs_is_given_up(system):
     client.expect("lost: worker 0")
 
 
+@pytest.mark.long
 def test_local_parts_that_hang_are_given_up(stack):
     client = script(
         """

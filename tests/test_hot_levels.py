@@ -101,7 +101,10 @@ def test_a_training_step() -> None:
     assert entry["compile_seconds"] > 0
 
 
-@pytest.mark.parametrize("kind", [gt.optim.SGD, gt.optim.RMSprop, gt.optim.Lion])
+OTHERS = (gt.optim.RMSprop, gt.optim.Lion)
+
+
+@pytest.mark.parametrize("kind", [gt.optim.SGD, *(pytest.param(k, marks=pytest.mark.long) for k in OTHERS)])
 def test_other_optimizers(kind) -> None:
     cluster, shadow = shadowed("all")
     with client(cluster):
@@ -467,6 +470,7 @@ print(json.dumps([levels.stats()[0]["compile_seconds"], counters["inductor"]["fx
 """
 
 
+@pytest.mark.long
 def test_a_second_process_compiles_nothing(tmp_path) -> None:
     env = {**os.environ, "GT_CACHE_DIR": str(tmp_path)}
     env.pop("TORCHINDUCTOR_CACHE_DIR", None)

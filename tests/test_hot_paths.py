@@ -266,6 +266,7 @@ def test_the_size_is_read_by_the_server(stack):
 # -- the example ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_demo_of_compilation(folder):
     environment = {"GT_CACHE_DIR": folder, "CUDA_VISIBLE_DEVICES": ""}
     process = Process(str(ROOT / "examples" / "compile_demo.py"), "--patience", "3", **environment)

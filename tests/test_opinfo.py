@@ -53,7 +53,16 @@ def calls(op: Any, found: list[Case]) -> Iterator[tuple[Case, Any]]:
                 yield case, form
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.formatted_name)
+#: of each so many ops, one is tried by `make test`, and the others by `make test-all`
+EACH = 3
+NAMES = [op.formatted_name for op in OPS]
+
+
+def marks(place: int) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.long] if place % EACH else []
+
+
+@pytest.mark.parametrize("op", [pytest.param(op, marks=marks(k)) for k, op in enumerate(OPS)], ids=NAMES)
 def test_does_what_torch_does(op: Any) -> None:
     wrong = []
     for family in FAMILIES:

@@ -74,7 +74,7 @@ def test_what_infer_accepts_is_safe_to_run(runner: Runner, first: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("op", NAMES)
 def test_what_infer_accepts_is_safe_to_run_over_many_seeds(runner: Runner, op: str) -> None:
-    _check(runner, [op], SEEDS, SEEDS + 20)
+    _check(runner, [op], SEEDS, SEEDS + 60)
 
 
 def _check(runner: Runner, ops: list[str], first: int, last: int) -> None:
@@ -112,25 +112,25 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "report"), BROKEN, ids=[report for _, report in BROKEN])
-def test_a_broken_kernel_is_seen(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], report: str) -> None:
+def test_a_broken_kernel_is_seen() -> None:
     """In a process of its own, which may be forked: this one has threads."""
-    number = [r for _, r in BROKEN].index(report)
     done = subprocess.run(
-        [sys.executable, "-c", f"from tests.test_safety import show_broken; show_broken({number})"],
+        [sys.executable, "-c", "from tests.test_safety import show_broken; show_broken()"],
         cwd=ROOT,
         env=environment(GLIBC_TUNABLES="glibc.malloc.tcache_count=0"),
         capture_output=True,
         text=True,
         timeout=100,
     )
-    assert report in done.stdout, done.stdout + done.stderr
+    for line, (_, report) in zip(done.stdout.splitlines(), BROKEN, strict=True):
+        assert report in line, done.stderr
 
 
-def show_broken(number: int) -> None:
+def show_broken() -> None:
     from tests import fuzz_run
 
-    OPS["exp"] = _broken("exp", **BROKEN[number][0])
     plain = Case("exp", 0, [Operand((64, 4), "float32")], {})
     fuzz_run.make_case = lambda op, seed: plain
-    fuzz_run.check("exp", 0, 1)
+    for fields, _ in BROKEN:
+        OPS["exp"] = _broken("exp", **fields)
+        fuzz_run.check("exp", 0, 1)

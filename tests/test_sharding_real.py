@@ -95,6 +95,7 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
     assert (z.T @ z)[0, 0].item() == 100
 
 
+@pytest.mark.long
 def test_groups_that_are_used_no_more_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty meshes of four workers, and some of them again: sockets and threads stay as many as a few groups need."""
     monkeypatch.setenv("GT_BACKEND", "numpy")

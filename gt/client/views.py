@@ -208,6 +208,8 @@ def reversed_dims(input: Tensor) -> Tensor:
 
 
 def matrix_transpose(input: Tensor) -> Tensor:
+    if not input._type.ndim:
+        return input
     if input._type.ndim < 2:
         raise refuse(ShapeError, "needs a tensor of at least two dims", "mT", input)
     return transpose(input, -2, -1)

@@ -32,8 +32,8 @@ def _sort_numpy(np: Any, x: Any, *, dim: int, descending: bool, stable: bool) ->
     return np.take_along_axis(row, order, axis=dim).reshape(x.shape), order.reshape(x.shape)
 
 
-def _ordered_back(g: Any, y: Any, _x: Any, *, dim: int, **how: Any) -> Any:
-    return g[0].new_zeros(_x.shape)._op_("scatter_add", y[1], g[0], dim=dim)
+def _ordered_back(g: Any, y1: Any, _x: Any, *, dim: int, **how: Any) -> Any:
+    return g[0].new_zeros(_x.shape)._op_("scatter_add", y1[1], g[0], dim=dim)
 
 
 op(
@@ -98,8 +98,8 @@ def _kth_numpy(np: Any, x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
     return (values, order) if keepdim else (np.squeeze(values, dim), np.squeeze(order, dim))
 
 
-def _kth_back(g: Any, y: Any, _x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
-    given, at = g[0], y[1]
+def _kth_back(g: Any, y1: Any, _x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
+    given, at = g[0], y1[1]
     if _x.ndim and not keepdim:
         given, at = given.unsqueeze(dim), at.unsqueeze(dim)
     return given.new_zeros(_x.shape)._op_("scatter_add", at, given, dim=dim)
