@@ -21,8 +21,12 @@ from tests.processes import System
 STARTING = {"stack", "system"}
 #: parametrised cases of one test that `--quick` keeps
 QUICK_CASES = 2
-#: files that `--quick` leaves out: PyTorch's own database of ops takes seconds to import
-SLOW_TO_IMPORT = {"test_opinfo.py"}
+#: files that `--quick` leaves out: most of their tests start processes, compile, or import what takes seconds
+NOT_QUICK = (
+    *("test_bench_*", "test_hot_*", "test_compile*", "test_examples_*", "test_docs*", "test_opinfo*", "test_safety*"),
+    *("test_*_real*", "test_*_gpu*", "test_system*", "test_failures*", "test_plane*", "test_trace*", "test_threads*"),
+    *("test_buckets*", "test_recipes*", "test_training*", "test_layers*"),
+)
 
 # A shell without job control starts a background job with SIGINT ignored. Child processes inherit that, and Ctrl-C
 # would never reach those that the tests interrupt.
@@ -52,7 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
-    return True if config.getoption("--quick") and collection_path.name in SLOW_TO_IMPORT else None
+    skipped = config.getoption("--quick") and any(map(collection_path.match, NOT_QUICK))
+    return True if skipped else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -16,8 +15,8 @@ from gt.client import config
 from gt.client.config import Signal
 from gt.client.configfile import read
 from gt.testing import Cluster
+from tests.processes import environment
 
-ROOT = pathlib.Path(__file__).parent.parent
 DIM = "a dim, an integer from -64 to 63 (negative ones count from the end)"
 WORKERS = "a list of different workers, such as [0, 1]"
 KEYS = "shard, workers, mesh, replicate, output, match, backward, compile"
@@ -351,9 +350,9 @@ def test_the_environment_is_read_at_first_use(use: str, auto: str, shown: str, t
 
 
 def run(script: str, folder: pathlib.Path, **settings: str) -> Any:
-    settings = {"GT_CONFIG": "s.yaml", "PYTHONPATH": str(ROOT), **settings}
+    settings = {"GT_CONFIG": "s.yaml", **settings}
     return subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env={**os.environ, **settings}
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env=environment(**settings)
     )
 
 
