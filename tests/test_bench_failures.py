@@ -133,6 +133,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("action", "status", "message"), FAULTS.values(), ids=FAULTS)
 def test_one_rank_that_fails_ends_all(launch, tmp_path, action, status, message):
     script = faulty(tmp_path, action)

@@ -68,6 +68,7 @@ TABLE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", model.NAMED)
 def test_parameters_and_flops_are_what_torch_counts(name):
     sizes = model.NAMED[name]
@@ -325,6 +326,7 @@ def test_ddp_and_fsdp_on_two_ranks(tmp_path, two_ranks):
         assert ours == pytest.approx(theirs, rel=5e-3)
 
 
+@pytest.mark.long
 def test_gt_on_two_workers_sees_the_losses_of_ddp_on_two_ranks(tmp_path, two_ranks):
     folder, _, ddp = two_ranks
     shutil.copytree(folder / "data", tmp_path / "data")
@@ -368,6 +370,7 @@ def test_gt_sees_the_losses_of_torch(tmp_path):
     assert steps.losses == pytest.approx(losses_of_torch(config, 23), rel=1e-4)
 
 
+@pytest.mark.long
 def test_what_one_rank_cannot_do_ends_all_with_its_code(tmp_path):
     done = run(tmp_path, *TINY, "--data-dir", "/proc/nowhere", ranks=2, code=4)
     assert done.stderr.count("failed: /proc/nowhere: ") == 1

@@ -283,6 +283,7 @@ LOST = """
 """
 
 
+@pytest.mark.long
 def test_a_worker_lost_while_buckets_are_under_way(stack):
     system = System(stack)
     workers = [system.worker("--threads", "1") for _ in range(3)]

@@ -502,6 +502,7 @@ def test_many_values_that_are_just_small_enough_stay_within_the_credit() -> None
     settled(cluster)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [65_529, 65_532, 65_536, 140_000])
 def test_many_tensors_dropped_at_once(count: int) -> None:
     """However many, a submission never ends inside an instruction."""

@@ -52,6 +52,7 @@ def plain(running: System) -> dict[str, list[float]]:
     return {example: losses(running, example) for example in EXAMPLES}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_auto_sharded(example: str, running: System, plain: dict[str, list[float]]) -> None:
     assert losses(running, example, GT_AUTO_SHARD="1") == pytest.approx(plain[example], abs=0.002)

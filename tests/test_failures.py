@@ -184,6 +184,7 @@ def test_worker_lost_during_large_transfers(system):
     client.expect(f"again {float(16 << 20)}")
 
 
+@pytest.mark.long
 def test_worker_that_hangs_is_given_up(system):
     """A stopped process keeps its connection open; only its silence tells."""
     client = system.client(

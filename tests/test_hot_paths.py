@@ -65,6 +65,7 @@ def folder(tmp_path_factory):
     return str(tmp_path_factory.mktemp("compiled"))
 
 
+@pytest.mark.long
 def test_a_compiled_loop_says_so(stack, folder):
     done = script(
         "import gt\n" + LOOP.replace("\n    ", "\n") + "gt.debug.print_hot_paths()\n",
@@ -98,6 +99,7 @@ print("tried" if tried else pieces)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
 def test_why_nothing_is_compiled_is_told_once(workers, tmp_path):
     """By whatever worker, for however many pieces; in a system whose own words nobody sees."""

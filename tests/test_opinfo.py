@@ -54,7 +54,7 @@ def calls(op: Any, found: list[Case]) -> Iterator[tuple[Case, Any]]:
 
 
 #: of each so many ops, one is tried by `make test`, and the others by `make test-all`
-EACH = 3
+EACH = 5
 NAMES = [op.formatted_name for op in OPS]
 
 

@@ -365,6 +365,7 @@ CLIENT = """
 """
 
 
+@pytest.mark.long
 def test_with_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
     """Moves by gloo."""
     system = System(stack)
@@ -381,6 +382,7 @@ def test_with_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
         agree((losses, {n: np.array(p, np.float32) for n, p in parameters.items()}), RECIPES[name][2])
 
 
+@pytest.mark.long
 def test_memory_of_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
     system = System(stack)
     for _ in range(2):

@@ -52,6 +52,7 @@ def test_values_are_those_of_one_worker(system: None) -> None:
     np.testing.assert_allclose(y.numpy(), np.maximum(a @ b, 0), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.long
 def test_each_worker_holds_its_part_only(system: None) -> None:
     with gt.signal.context("all"):
         x = gt.zeros(300, 1000)
