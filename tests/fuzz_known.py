@@ -40,6 +40,7 @@ KNOWN: list[Known] = [
     ),
     Known("batch_norm_inference", "only torch fails.*eps must be positive", "refused by some releases of torch"),
     Known(".*", "^result 0", "elements that share memory: which is written last", case=r"^\w+_\(\w+\[[^]]*\]:expanded"),
+    Known(".*", "only torch fails.*refers to a single memory location", "torch refuses to write what shares memory"),
     Known("gcd|lcm", "result", "the smallest integer has no absolute value", case="extreme|far|special"),
     Known(
         "polygamma", r"torch \[-?\d{13,}|e\+\d\d", "next to a pole: as large as the sine of a multiple of pi is small"

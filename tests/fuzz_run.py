@@ -117,7 +117,7 @@ def _run(engine: str, signature: Signature, operands: list[Any], fill: str) -> A
             made = tuple(made) if len(signature.outs) > 1 else (made,)
             return tuple(m.clone() if isinstance(m, torch.Tensor) else m.copy() for m in made)
     except Exception as error:
-        if ENGINES[engine].is_out_of_memory(error) or isinstance(error, MemoryError) or "memory" in str(error):
+        if ENGINES[engine].is_out_of_memory(error) or isinstance(error, MemoryError) or "allocate" in str(error):
             return MemoryError()
         return error
     finally:
