@@ -8,7 +8,7 @@ import torch
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS, sign
 from gt.ops.varying import always, unfit, vary
-from gt.types import BYTES, Scalar
+from gt.types import BYTES, INT, Scalar
 from gt.worker.engines import make_engine
 from tests.samples import Sample, samples, type_of
 
@@ -93,3 +93,29 @@ def test_what_a_graph_must_not_hold() -> None:
     assert "stops at a zero" in unfit(whole, on_gpu=False)
     assert not unfit(whole, on_gpu=True)
     assert not unfit(signed(by_name["matmul"])[0], on_gpu=False)
+
+
+STARTING = [s for s in WITH_NUMBERS if s.op in ("slice", "put_view", "view_backward")]
+
+
+@pytest.mark.parametrize("sample", STARTING, ids=str)
+def test_starts_in_memory_are_looked_at(sample: Sample) -> None:
+    """As the kernel does it: the one that takes them from memory would read what is behind the tensor."""
+    signature, operands = signed(sample)
+    at = [i for i, t in enumerate(signature.ins) if isinstance(t, Scalar)]
+    made = vary(signature, tuple(operands[i] for i in at), frozenset(range(len(at))), CPU, compiled=True)
+    assert made is not None
+    for i in at:
+        for start in range(-2, 9) if signature.ins[i] is INT and i else ():
+            given = [
+                start if k == i else x.clone() if isinstance(x, torch.Tensor) else x for k, x in enumerate(operands)
+            ]
+            assert fails(ENGINE.link(signature), *given) == fails(made.derive, tuple(given[k] for k in at)), (i, start)
+
+
+def fails(run, *given) -> bool:
+    try:
+        run(*given)
+    except IndexError:
+        return True
+    return False

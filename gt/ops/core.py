@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gt.errors import DimError, DTypeError, ShapeError
+from gt.ops.positions import Positions
 from gt.ops.split import Apart, Cut, Split
 from gt.types import DTYPES, DType, OperandType, Scalar, TensorType
 
@@ -58,6 +59,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     local: Callable[[dict[str, Any], Cut], dict[str, Any]] | None = None
     #: (*operand types, **attrs) -> arithmetic operations, for ops that do many an element.
     flops: Callable[..., int] | None = None
+    #: (*operand types, **attrs) -> which operands are positions, and in what.
+    positions: Callable[..., tuple[Positions, ...]] | None = None
     #: It does something outside the workers' memory: it must run once for each time it is asked for.
     effects: bool = False
     #: There is no operand to tell the device from: the kernel takes ``device=``.

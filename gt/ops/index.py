@@ -12,6 +12,7 @@ from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.core import EITHER, OPS, Attrs, op
 from gt.ops.elements import element, single_element
 from gt.ops.infer import assignable, broadcast_shapes, own_dims, require_bools, require_ints, shown, sizes
+from gt.ops.positions import in_dims
 from gt.ops.split import shaped
 from gt.ops.splits_index import (
     indexing,
@@ -75,6 +76,11 @@ def _part(start: int, size: int, kind: str, length: int = 1, step: int = 1) -> i
     return start if kind == "i" else slice(start, start + length * step, step)
 
 
+def _last_start(size: int, kind: str, length: int = 1, step: int = 1) -> int:
+    """The greatest start `_part` takes."""
+    return size - 1 - (length - 1) * step if length else size
+
+
 def _slice_back(needs: Any, g: Any, _y: Any, _x: Any, *starts: int, items: tuple[Item, ...]) -> list[Any]:
     chain = (("slice", (("items", items),)),)
     return [g._op("view_backward", *starts, chain=chain, shape=tuple(_x.shape)), *(None,) * len(starts)]
@@ -97,6 +103,21 @@ def viewed(base: Any, starts: tuple[Any, ...], chain: Chain, step: Any) -> Any:
     if starts:
         raise DimError(f"{len(starts)} starts too many for the chain of views")
     return base
+
+
+def last_starts(base: TensorType, chain: Chain) -> tuple[int, ...]:
+    """For each start a chain of views takes, the greatest it may be."""
+    found: list[int] = []
+
+    def step(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: dict[str, Any]) -> Any:
+        if starts:
+            taken = [item for item in attrs["items"] if item[0] != "n"]
+            found.extend(_last_start(n, *item) for n, item in zip(x.shape, taken, strict=True))
+        return via.infer(x, *starts, **attrs)
+
+    items = [given["items"] for given in (dict(attrs) for _, attrs in chain) if "items" in given]
+    viewed(base, (INT,) * sum(map(_taken, items)), chain, step)
+    return tuple(found)
 
 
 def _view_type(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: dict[str, Any]) -> TensorType:
@@ -255,6 +276,7 @@ def _index_back(needs: Any, g: Any, _y: Any, _x: Any, *indices: Any, dims: Dims)
 op(
     "index",
     infer=_picked,
+    positions=lambda x, *indices, dims: in_dims(x.shape, dims, 1),
     split=indexing,
     vjp=_index_back,
     torch=_index_torch,
@@ -303,6 +325,7 @@ op(
     "index_put",
     operands=f"t{EITHER}t+",
     infer=_placed,
+    positions=lambda x, value, *indices, dims, accumulate: in_dims(x.shape, dims, 2),
     split=placing,
     vjp=_place_back,
     torch=lambda torch, x, *rest, **attrs: _place_torch(torch, x.clone(), *rest, **attrs),
@@ -319,6 +342,7 @@ def _gathered_back(g: TensorType, *indices: OperandType, dims: Dims, shape: Shap
 op(
     "index_backward",
     infer=_gathered_back,
+    positions=lambda g, *indices, dims, shape: in_dims(shape, dims, 1),
     split=indexing_back,
     local=shaped,
     vjp=lambda needs, g, _y, _x, *indices, dims, shape: [

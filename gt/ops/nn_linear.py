@@ -8,6 +8,7 @@ from typing import Any
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_flags, check_int
 from gt.ops.nn_back import one, op
+from gt.ops.positions import Positions
 from gt.ops.splits_nn import looking_up, mapping, spreading, weighing
 from gt.types import OperandType, TensorType, int32, int64
 
@@ -132,6 +133,7 @@ op(
     "embedding",
     operands="tt",
     infer=_looked_up,
+    positions=lambda weight, index, *, padding_idx, by_freq: (Positions(1, weight.shape[0]),),
     split=looking_up,
     vjp=(
         lambda g, _y, _w, index, *, padding_idx, by_freq: one(

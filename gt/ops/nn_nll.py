@@ -12,6 +12,7 @@ from gt.ops.nn_back import many, one, op
 from gt.ops.nn_linear import wide
 from gt.ops.nn_loss import REDUCTIONS
 from gt.ops.nn_norm import floating_input, statistic
+from gt.ops.positions import Positions
 from gt.ops.splits_nn import picking, picking_back
 from gt.types import OperandType, TensorType, int64
 
@@ -92,7 +93,20 @@ def _nll_vjp(needs: Any, g: Any, _y: Any, x: Any, target: Any, *weight: Any, **a
     return [one("nll_loss_backward", given, x, target, *weight, **attrs), None, *[None] * len(weight)]
 
 
-op("nll_loss", operands="ttt?", infer=_picked, split=picking, vjp=_nll_vjp, torch=_nll_torch, kernel=_nll_numpy)
+def _classes(at: int, x: TensorType, ignore_index: int) -> tuple[Positions, ...]:
+    return (Positions(at, x.shape[min(x.ndim - 1, 1)], ignored=ignore_index),)
+
+
+op(
+    "nll_loss",
+    operands="ttt?",
+    infer=_picked,
+    positions=lambda x, *rest, reduction, ignore_index: _classes(1, x, ignore_index),
+    split=picking,
+    vjp=_nll_vjp,
+    torch=_nll_torch,
+    kernel=_nll_numpy,
+)
 
 
 def _picked_back(g: TensorType, x: TensorType, target: TensorType, *weight: TensorType, **attrs: Any) -> TensorType:
@@ -141,6 +155,7 @@ op(
     "nll_loss_backward",
     operands="tttt?",
     infer=_picked_back,
+    positions=lambda g, x, *rest, reduction, ignore_index: _classes(2, x, ignore_index),
     split=picking_back,
     vjp=_nll_back_vjp,
     torch=_nll_back_torch,

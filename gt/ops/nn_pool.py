@@ -13,6 +13,7 @@ from gt.ops.infer import shown
 from gt.ops.nn_back import one, op
 from gt.ops.nn_conv import Ints, _spatial, check_span, padded, seen
 from gt.ops.nn_norm import floating_input
+from gt.ops.positions import Positions
 from gt.ops.splits_nn import images
 from gt.types import TensorType, int64
 
@@ -196,6 +197,7 @@ op(
     "max_pool_backward",
     operands="tt",
     infer=_placed,
+    positions=lambda g, at, *, size, window: (Positions(1, prod(size)),),
     split=lambda g, at, *, size, window: images(g, at, rank=len(size), linear=((0,),)),
     vjp=(
         lambda d, _y, _g, indices, *, size, window: (

@@ -12,6 +12,7 @@ from typing import Any
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.core import Types, dtype_named, op
 from gt.ops.infer import own_dim, own_dims, require_bools, require_ints, shown, without
+from gt.ops.positions import Positions
 from gt.ops.split import Cut, Split, folding, summable
 from gt.types import DType, Shape, TensorType, bool_, int64, uint8
 
@@ -333,6 +334,7 @@ op(
     "value_selecting_reduction_backward",
     operands="tt",
     infer=_spread,
+    positions=lambda g, at, *, dim, size, keepdim: (Positions(1, size),) if size else (),
     split=_unfolding,
     vjp=(_collect, None),
     wants_out=True,

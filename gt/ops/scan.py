@@ -8,6 +8,7 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import Types, op
 from gt.ops.infer import common, floating, own_dim, shown, without
+from gt.ops.positions import in_dim
 from gt.ops.reduce import Dims, averaging, axes, cast, folded, in_, restored, total
 from gt.ops.split import Split, along, folding, summable
 from gt.types import TensorType, int64, promote
@@ -141,6 +142,7 @@ op(
     "cummaxmin_backward",
     operands="tt",
     infer=_scattered_back,
+    positions=in_dim,
     split=partial(along, linear=((0,),)),
     vjp=(lambda c, _y, _g, index, *, dim: c.gather(dim, index), None),
     torch=lambda torch, g, index, *, dim: g.new_zeros(g.shape).scatter_add_(dim, index, g),

@@ -9,6 +9,7 @@ from gt.ops.core import EITHER, op
 from gt.ops.elements import element
 from gt.ops.index import positions
 from gt.ops.infer import own_dim, require_bools, shown
+from gt.ops.positions import in_dim
 from gt.ops.splits_index import gathering, scattering, scattering_sums
 from gt.types import OperandType, Scalar, TensorType, bool_
 
@@ -44,6 +45,7 @@ op(
     "gather",
     operands="tt",
     infer=_gathered,
+    positions=in_dim,
     split=gathering,
     vjp=(lambda g, _y, _x, index, *, dim: g.new_zeros(_x.shape)._op_("scatter_add", index, g, dim=dim), None),
     torch=lambda torch, x, index, *, dim: torch.gather(x, dim, index),
@@ -113,6 +115,7 @@ op(
     "scatter",
     operands=f"tt{EITHER}",
     infer=_scattered,
+    positions=in_dim,
     split=scattering,
     vjp=(
         lambda g, _y, _x, index, _source, *, dim: g._op("scatter", index, 0, dim=dim),
@@ -128,6 +131,7 @@ op(
     "scatter_add",
     operands="ttt",
     infer=_added,
+    positions=in_dim,
     split=scattering_sums,
     vjp=(
         lambda g, _y, _x, _index, _source, *, dim: g,
@@ -244,6 +248,7 @@ op(
     "scatter_reduce",
     operands="ttt",
     infer=_folded,
+    positions=in_dim,
     split=scattering,
     vjp=_fold_back,
     torch=lambda torch, x, index, source, *, dim, reduce, include_self: torch.scatter_reduce(

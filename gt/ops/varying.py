@@ -14,10 +14,10 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 from gt.ops import philox
-from gt.ops.index import fitting, viewed
+from gt.ops.index import fitting, last_starts, viewed
 from gt.ops.optim import _same_strides, alone
 from gt.ops.signature import Signature
-from gt.types import BYTES, FLOAT, Scalar
+from gt.types import BYTES, FLOAT, Scalar, TensorType
 
 Numbers = tuple[Any, ...]
 #: (signature, device) -> (*operands) -> the result
@@ -46,7 +46,10 @@ def vary(
     made = rule(signature, device)
     if changing - _able(signature) or (not compiled and _fused_in_double(signature)):
         return None
-    return Varying(partial(_picked, tuple(sorted(changing))), partial(_placed, made, where, numbers, sorted(changing)))
+    derive = partial(_picked, tuple(sorted(changing)))
+    if lasts := _last_starts(signature):
+        derive = partial(_picked_within, lasts, derive)
+    return Varying(derive, partial(_placed, made, where, numbers, sorted(changing)))
 
 
 def always(signature: Signature, compiled: bool) -> frozenset[int]:
@@ -105,6 +108,23 @@ _ABLE = {"adam_step": (0, 5), "adagrad_step": (0, 1), "rmsprop_step": (0, 3, 4),
 
 def _picked(which: tuple[int, ...], numbers: Numbers) -> Numbers:
     return tuple(numbers[i] for i in which)
+
+
+def _last_starts(signature: Signature) -> tuple[int, ...]:
+    attrs, base = dict(signature.attrs), next(iter(signature.ins), None)
+    if not isinstance(base, TensorType) or not attrs.keys() & {"items", "chain"}:
+        return ()
+    if "items" in attrs:
+        return last_starts(base, ((signature.op.name, signature.attrs),))
+    return last_starts(TensorType(attrs.get("shape", base.shape), base.dtype), attrs["chain"])
+
+
+def _picked_within(lasts: tuple[int, ...], pick: Callable[[Numbers], Numbers], numbers: Numbers) -> Numbers:
+    """The kernels that take starts in memory do not look at them."""
+    for start, last in zip(numbers[len(numbers) - len(lasts) :], lasts, strict=True):
+        if not 0 <= start <= last:
+            raise IndexError(f"a slice from {start} on: it starts at {last} at most")
+    return pick(numbers)
 
 
 def _placed(run: Any, where: list[int], numbers: Numbers, changing: Any, *operands: Any) -> Any:

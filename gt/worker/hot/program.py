@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
+from gt.ops.positions import Positions
 from gt.ops.varying import always, unfit, vary
 from gt.types import Scalar
 from gt.worker.hot.donated import roots
@@ -32,6 +35,8 @@ class Call:
     #: slots nobody needs from here on
     done: tuple[int, ...]
     into: bool
+    #: slots that hold positions to be looked at before the call; by their place in ``slots``
+    positions: tuple[Positions, ...] = ()
 
 
 class Program:
@@ -56,6 +61,10 @@ class Program:
         self.calls = [
             self._call(step, numbers, varying, compiled, fixed, ends[at]) for at, step in enumerate(piece.steps)
         ]
+        #: is its last result whether a position is out of range? Compiled code must not raise on a CPU: see `Positions`
+        self.looks = compiled and device.type == "cpu" and any(step.signature.op.positions for step in piece.steps)
+        if self.looks:
+            self.calls = [replace(c, positions=_positions(s)) for c, s in zip(self.calls, piece.steps, strict=True)]
         self.fixed_at, self.fixed = tuple(fixed), list(fixed.values())
         #: what writes the numbers into their cells
         self.cells = struct.Struct("".join(self._kinds))
@@ -95,8 +104,12 @@ class Program:
 
     def __call__(self, inputs: list[Any], floats: Any, ints: Any) -> list[Any]:
         values: list[Any] = [*inputs, *[None] * (self.piece.slots - self.piece.inputs)]
+        outside = []
         for call in self.calls:
             operands = [values[k] for k in call.slots]
+            for p in call.positions:
+                operands[p.operand], wrong = _confined(operands[p.operand], p)
+                outside.append(wrong.any())
             made = call.run(*operands, *[(floats if f else ints)[k] for f, k in call.numbers])
             _keep(values, call.into, call.results, made)
             for k in call.done:
@@ -104,7 +117,7 @@ class Program:
         made = [values[k] for k in self.piece.results]
         for at, i in self.donated.items():
             made[at] = inputs[i].copy_(made[at])
-        return made
+        return [*made, torch.stack(outside).any()] if self.looks else made
 
 
 def by_steps(piece: Piece, inputs: list[Any], numbers: list[Any]) -> list[Any]:
@@ -136,6 +149,23 @@ def _bound(step: Step, numbers: tuple[Any, ...]) -> Callable[..., Any]:
         return step.run(*(next(given) if n else next(rest) for n in is_number))
 
     return run
+
+
+def _positions(step: Step) -> tuple[Positions, ...]:
+    """Those of a step; their operands counted among its tensors."""
+    op, ins = step.signature.op, step.signature.ins
+    found = op.positions(*ins, **dict(step.signature.attrs)) if op.positions is not None else ()
+    if any(not at.size and ins[at.operand].numel for at in found):  # type: ignore[union-attr]
+        raise Unfit(f"{op.name} has no position to take")
+    return tuple(at._replace(operand=sum(not isinstance(t, Scalar) for t in ins[: at.operand])) for at in found)
+
+
+def _confined(given: Any, at: Positions) -> tuple[Any, Any]:
+    """With 0 in the place of positions that are none, and where they are."""
+    wrong = (given < (-at.size if at.from_end else 0)) | (given >= at.size)
+    if at.ignored is not None:
+        wrong &= given != at.ignored
+    return given.masked_fill(wrong, 0), wrong
 
 
 def _last_uses(piece: Piece) -> list[tuple[int, ...]]:
