@@ -10,11 +10,13 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gt
 from gt.client import config, scope
 from gt.errors import ConfigError
+from gt.testing import Cluster
 from tests import programs
 from tests.test_cluster import Deaths, Play, seeds, small  # noqa: F401, a fixture
 
@@ -113,3 +115,43 @@ def test_clients_die_while_tensors_move(seed: int, small: Any, signals: list[str
         deaths.act(workers=False)
     deaths.stop()
     play.end()
+
+
+@seeds(12)
+def test_a_lost_worker_is_told_as_such_wherever_its_values_went(
+    seed: int, signals: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by workers that have it from others, who had it from others again."""
+    monkeypatch.setattr("gt.client.session.EXPLAINED", 0.05)
+    rng, told = random.Random(seed), 0
+    for _ in range(40):
+        told += read_after_a_death(rng, signals)
+    assert told > 5
+
+
+def read_after_a_death(rng: random.Random, signals: list[str]) -> bool:
+    """Was the worker missed? If not, the value is right."""
+    cluster, steps = Cluster(workers=4), iter(range(rng.randint(1, 60)))
+    dying = rng.choice(list(cluster.workers))
+
+    def count(cluster: Cluster) -> None:
+        if next(steps, None) is None and dying in cluster.workers:
+            cluster.kill_worker(dying)
+
+    with cluster.client():
+        want = np.arange(16.0, dtype="f").reshape(4, 4)
+        try:
+            with gt.signal.context(rng.choice(signals)):
+                x = gt.arange(16.0).reshape(4, 4)
+            cluster.settle()
+            cluster.after_step = count
+            for name in rng.choices(signals, k=rng.randint(2, 5)):
+                with gt.signal.context(name):
+                    x = x @ x * 0.1
+                want = want @ want * np.float32(0.1)
+            np.testing.assert_allclose(x.numpy(), want, rtol=1e-4)
+        except gt.WorkerLost:
+            return True
+        except ConfigError:  # a signal names a worker that is dead
+            pass
+    return False

@@ -15,9 +15,9 @@ class Troubles:
     def __init__(self) -> None:
         #: failures nobody has read yet: cause -> text
         self.unread: dict[int, str] = {}
-        self._known: dict[int, str] = {}
+        self._known: dict[int, tuple[type[GtError], str]] = {}
         #: a worker that only knows that something failed elsewhere may be quicker than the worker where it did
-        self._waiting: dict[int, list[tuple[Pending, type[GtError]]]] = {}
+        self._waiting: dict[int, list[Pending]] = {}
 
     def happened(self, m: Trouble) -> None:
         text = told(m.text, m.site)
@@ -25,8 +25,8 @@ class Troubles:
             self.unread[m.cause] = text
         if len(self._known) >= KEPT:
             del self._known[next(iter(self._known))]
-        self._known[m.cause] = text
-        for pending, kind in self._waiting.pop(m.cause, ()):
+        kind, _ = self._known[m.cause] = BY_NAME.get(m.kind, RemoteError), text
+        for pending in self._waiting.pop(m.cause, ()):
             self.unread.pop(m.cause, None)
             pending.fail(kind(text))
 
@@ -38,15 +38,16 @@ class Troubles:
         if not m.elsewhere:
             pending.fail(kind(told(m.text, m.site)))
         elif m.cause in self._known:
-            pending.fail(kind(self._known[m.cause]))
+            kind, text = self._known[m.cause]
+            pending.fail(kind(text))
         else:
             pending.guess = kind(told(m.text, m.site))
-            self._waiting.setdefault(m.cause, []).append((pending, kind))
+            self._waiting.setdefault(m.cause, []).append(pending)
 
     def workers_gone(self, gone: list[WorkerInfo]) -> None:
         """One of them would have said more, or is what more there is to say."""
         who = ", ".join(f"worker {w.id} ({w.device}, pid {w.pid})" for w in gone)
-        for pending, _ in [x for waiting in self._waiting.values() for x in waiting]:
+        for pending in [x for waiting in self._waiting.values() for x in waiting]:
             pending.fail(WorkerLost(f"{who} is gone: {pending.guess}"))
         self._waiting.clear()
 

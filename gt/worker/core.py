@@ -57,7 +57,7 @@ from gt.worker.hot.levels import Levels
 from gt.worker.mover import Mover
 from gt.worker.plane import Broken, Plane
 from gt.worker.replay import Replaying
-from gt.worker.space import NOTHING, DeviceBroken, Entry, Failure, MoveEntry, Space, first_line, raising
+from gt.worker.space import LOST, NOTHING, DeviceBroken, Entry, Failure, MoveEntry, Space, first_line, raising
 from gt.worker.tracing import Tracer, Untraced
 
 
@@ -382,7 +382,8 @@ class Worker(Answering, Replaying):
         """Of a number no other worker gives."""
         self.causes += 1
         text = f"{what} failed on worker {self.id} ({self.engine.device}): {problem}"
-        return Failure((self.id + 1 << 32) + self.causes, kind, text, site, elsewhere)
+        lost = LOST if kind == "WorkerLost" else 0
+        return Failure((self.id + 1 << 32) + self.causes | lost, kind, text, site, elsewhere)
 
 
 HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {

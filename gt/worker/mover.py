@@ -13,7 +13,7 @@ from typing import Any
 from gt.wire.messages import Group
 from gt.worker.engines import Engine
 from gt.worker.plane import Broken, Plane
-from gt.worker.space import Failure, Flying, MoveEntry, Space
+from gt.worker.space import LOST, Failure, Flying, MoveEntry, Space
 from gt.worker.tracing import Tracer
 
 #: Moves from workers whose failures those they go to may not see.
@@ -117,7 +117,7 @@ class Mover:
             return value.failure
         if cause:
             text = f"{value.what} failed: a value on one of them could not be made"
-            return Failure(cause, "RemoteError", text, value.site, elsewhere=True)
+            return Failure(cause, "WorkerLost" if cause & LOST else "RemoteError", text, value.site, elsewhere=True)
         return made
 
     def all_left(self, space: Space) -> bool:

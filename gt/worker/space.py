@@ -19,6 +19,10 @@ class DeviceBroken(Exception):
     """The device can do no more in this process: the worker ends."""
 
 
+#: In a failure's number: a worker that is gone is the cause. To other workers only the number goes.
+LOST = 1 << 62
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Stands where a tensor would be whose instruction, or one it depends on, failed."""
