@@ -11,12 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
 import gt
 import gt.linalg
 import gt.nn.functional
 from tests.worlds import to_torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # older ones do what newer versions of numpy warn about
+    from torch.testing._internal.common_methods_invocations import op_db
 
 #: what a family of samples is called -> the dtype they are asked for, and whether with gradients
 FAMILIES = {

@@ -659,7 +659,8 @@ def test_every_method_is_there():
 
 def test_every_method_is_torchs():
     ours = {n for n in vars(gt.Tensor) if not n.startswith("_")}
-    assert {n for n in ours if not hasattr(torch.Tensor, n)} == set()
+    newer = {"const_data_ptr"} if torch.__version__ < "2.13" else set()
+    assert {n for n in ours if not hasattr(torch.Tensor, n)} == newer
 
 
 def test_public_names():
