@@ -84,6 +84,9 @@ def make_case(op: str, seed: int) -> Case:
         change = rng.choice(CHANGES)
         case.changes.append(change.__name__)
         change(case, rng)
+    if rng.random() < 0.2:  # beside what else was changed: kernels that overlook strides are many
+        case.changes.append("laid_out")
+        laid_out(case, rng)
     if op == "searchsorted":
         case.changes.append(rng.choice(("sorted", "sorted", "unsorted")))
     return case

@@ -40,7 +40,7 @@ KNOWN: list[Known] = [
     ),
     Known("batch_norm_inference", "only torch fails.*eps must be positive", "refused by some releases of torch"),
     Known(".*", "^result 0", "elements that share memory: which is written last", case=r"^\w+_\(\w+\[[^]]*\]:expanded"),
-    Known(".*", "only torch fails.*refers to a single memory location", "torch refuses to write what shares memory"),
+    Known(".*", "only torch fails.*refers? to a single memory location", "torch refuses to write what shares memory"),
     Known("gcd|lcm", "result", "the smallest integer has no absolute value", case="extreme|far|special"),
     Known(
         "polygamma", r"torch \[-?\d{13,}|e\+\d\d", "next to a pole: as large as the sine of a multiple of pi is small"
@@ -58,7 +58,7 @@ KNOWN: list[Known] = [
         "prod|prod_others|cumprod_backward", r"\b(nan|inf)\b", "partial products overflow or vanish in another order"
     ),
     Known("det|slogdet", "^result", "NaN, or products that overflow, on the diagonal", case=":(special|extreme)"),
-    Known("matmul|addmm|baddbmm", r"\b(nan|inf)\b", "partial sums overflow in another order", case=":extreme"),
+    Known("matmul|addmm|baddbmm|linear", r"\b(nan|inf)\b", "partial sums overflow in another order", case=":extreme"),
     Known("qr|inv|solve|solve_triangular|svd|eigh", "^result", "products overflow", case=":(special|extreme)"),
     Known("inv|solve", "[Ss]ingular", "a pivot vanishes by rounding, or does not", case=":extreme"),
     Known("(log_)?softmax_backward", "^result 0", "rounded in a narrower dtype than the result's", case="dtype='float"),
@@ -115,7 +115,7 @@ KNOWN: list[Known] = [
         "(layer|rms|group|batch)_norm(_backward|_tracked|_inference)?",
         r"^result [01]: ",
         "equal values, or large factors: the rounding of x * rstd - mean * rstd, with rstd up to 1 / sqrt(eps)",
-        case=r":far|group_norm_?\(float32\[\d+, \d+\]",
+        case=r":far|group_norm_?\(float32\[\d+, \d+(, 1)*\]",
     ),
     Known(
         "convolution.*|interpolate.*",
@@ -174,7 +174,7 @@ KNOWN: list[Known] = [
         "attention_backward",
         r"^result [012]: ",
         "logarithms that are not those of the scores: weights far above 1, and differences of large numbers",
-        case=r"\[.*(attribute_changed|resized)",
+        case=r"\[.*(attribute_changed|resized)|:positive:expanded",
     ),
     Known(
         ".*_step",
@@ -218,6 +218,23 @@ KNOWN: list[Known] = [
         case=r", -?1e\+30(8)?,",
     ),
     Known("attention", r"^result 1: ", "torch's kernel for float16 rounds scores to float16", case=r"\(float16"),
+    Known(
+        "sinh|cosh", r"^result 0: torch \[inf", "between 88.7 and 89.4 torch's exponential overflows", case=":special"
+    ),
+    Known(
+        "mse_loss_backward",
+        r"^result 0: .*\binf\b",
+        "the mean's divisor comes before the product with the difference in torch, after it in numpy",
+        case=":extreme",
+    ),
+    Known("cholesky", r"^result 0: .*e-0[6-9]", "a pivot that is rounding: its root", case=":index"),
+    Known(
+        "clamp",
+        r"^result 0: .*numpy \[nan",
+        "a limit of NaN is overlooked by torch's loops for some machines",
+        case="nan",
+    ),
+    Known("lerp", r"^result 0: .*numpy \[nan", "a weight beyond the range", case=r"\(float16.*, -?\d{19}|1e\+30"),
     Known("glu_backward", r"^result 0: ", "torch rounds each step of its formula", case=r"\(float16.*:(far|extreme)"),
     Known("convolution", r"^result 0: ", "torch's kernel for float16 adds up in float16", case=r"\(float16"),
     Known(

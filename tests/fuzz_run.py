@@ -78,9 +78,11 @@ def outcome(case: Case) -> str:
     if (flops := signature.op.flops) and flops(*signature.ins, **dict(signature.attrs)) > MAX_FLOPS:
         return "takes too long"
     first, again = (_run("torch", signature, operands, fill) for fill in ("zeros", "junk"))
+    if isinstance(first, MemoryError) or isinstance(again, MemoryError):
+        return "no memory"
     _same_bits(first, again)
     other = _run("numpy", signature, operands, "") if _has_numpy(signature) else first
-    if isinstance(first, MemoryError) or isinstance(other, MemoryError):
+    if isinstance(other, MemoryError):
         return "no memory"
     if isinstance(first, Exception) and isinstance(other, Exception):
         return "failed"
@@ -301,6 +303,8 @@ def _child(op: str, first: int, last: int, writer: int) -> None:
             result = {"wrong": str(problem)}
         except BaseException as error:
             result = {"wrong": f"in the test itself: {type(error).__name__}: {error}"}
+            if isinstance(error, MemoryError) or ENGINES["torch"].is_out_of_memory(error):
+                result = {"outcome": "no memory"}
         os.write(writer, json.dumps(result).encode() + b"\n")
     os._exit(0)
 

@@ -439,6 +439,8 @@ def _attend_back(qkv: list[T], mask: tuple[T, ...], attrs: dict[str, Any]) -> li
 
     def fit(made: list[Any]) -> list[Any]:
         g, q, k, v, _, _, *masks = made
+        if not q.numel():  # torch divides by the number of heads, which may be 0
+            return made
         return [g, q, k, v, *_attend(**attrs)(q, k, v, *masks), *masks]
 
     return [Sample("attention_backward", (out, *qkv, out, lse, *mask), attrs, back, fit=fit)]

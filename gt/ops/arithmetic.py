@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, log, nan
 from typing import Any
 
 from gt.errors import DTypeError
 from gt.ops.core import EITHER, NUMBER, op
+from gt.ops.elements import wide
 from gt.ops.infer import common, pointwise, refusing_bool
 from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, on_tensors, zero
 from gt.ops.split import elementwise, linear, scaling
@@ -232,6 +234,18 @@ def _added(x: TensorType, a: TensorType, b: TensorType, value: Scalar) -> Tensor
     return met
 
 
+def _widely(run: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda np, *operands: run(np, *wide(np, *operands))
+
+
+def _with_product(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    return x + value * a * b
+
+
+def _with_quotient(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    return x + value * a / b
+
+
 def _scaled(x: Any, value: Any) -> Any:
     return x if isinstance(value, int | float) and value == 1 else x * value
 
@@ -249,7 +263,8 @@ op(
         None,
     ),
     torch=lambda torch, x, a, b, value: torch.addcmul(x, a, b, value=value),
-    kernel=lambda np, x, a, b, value: x + value * a * b,
+    numpy=_widely(_with_product),
+    kernel=_with_product,
     inplace=lambda torch, x, a, b, value: x.addcmul_(a, b, value=value),
 )
 
@@ -271,7 +286,8 @@ op(
         None,
     ),
     torch=lambda torch, x, a, b, value: torch.addcdiv(x, a, b, value=value),
-    kernel=lambda np, x, a, b, value: x + value * a / b,
+    numpy=_widely(_with_quotient),
+    kernel=_with_quotient,
     inplace=lambda torch, x, a, b, value: x.addcdiv_(a, b, value=value),
 )
 
@@ -281,6 +297,11 @@ def _between(start: TensorType, end: TensorType, weight: OperandType) -> TensorT
     if start.dtype.kind != "f":
         raise DTypeError(f"not defined for {start.dtype.name}; use x.to(gt.float32)")
     return _alike(*tensors)
+
+
+def _lerp_numpy(np: Any, start: Any, end: Any, weight: Any) -> Any:
+    """From the nearer end, as torch does: what is added to an infinity matters."""
+    return np.where(abs(weight) < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight))
 
 
 op(
@@ -295,9 +316,6 @@ op(
         lambda g, _y, start, end, _weight: g * (end - start),
     ),
     torch=lambda torch, start, end, weight: torch.lerp(start, end, weight),
-    # from the nearer end, as torch does: what is added to an infinity matters
-    kernel=lambda np, start, end, weight: np.where(
-        abs(weight) < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight)
-    ),
+    kernel=_widely(_lerp_numpy),
     inplace=lambda torch, start, end, weight: start.lerp_(end, weight),
 )

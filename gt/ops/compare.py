@@ -50,12 +50,16 @@ def _truths(name: str) -> Callable[..., Any]:
     return call
 
 
+def _truths_numpy(name: str) -> Callable[..., Any]:
+    return lambda np, a, b: getattr(np, name)(*(x if isinstance(x, np.ndarray) else bool(x) for x in (a, b)))
+
+
 op(
     "logical_and",
     operands=EITHER * 2,
     **TESTING,
     torch=_truths("logical_and"),
-    kernel=lambda np, a, b: np.logical_and(a, b),
+    kernel=_truths_numpy("logical_and"),
 )
 
 op(
@@ -63,7 +67,7 @@ op(
     operands=EITHER * 2,
     **TESTING,
     torch=_truths("logical_or"),
-    kernel=lambda np, a, b: np.logical_or(a, b),
+    kernel=_truths_numpy("logical_or"),
 )
 
 op(
@@ -71,7 +75,7 @@ op(
     operands=EITHER * 2,
     **TESTING,
     torch=_truths("logical_xor"),
-    kernel=lambda np, a, b: np.logical_xor(a, b),
+    kernel=_truths_numpy("logical_xor"),
 )
 
 op("logical_not", **TESTING, torch=lambda torch, x: torch.logical_not(x), kernel=lambda np, x: np.logical_not(x))
@@ -116,4 +120,12 @@ op(
 
 op("gcd", **_WHOLE, torch=lambda torch, a, b: torch.gcd(a, b), kernel=lambda np, a, b: np.gcd(a, b))
 
-op("lcm", **_WHOLE, torch=lambda torch, a, b: torch.lcm(a, b), kernel=lambda np, a, b: np.lcm(a, b))
+
+def _lcm_torch(torch: Any, a: Any, b: Any) -> Any:
+    """torch's own divides by what it takes for the divisor; that is -1 for some with the smallest integer, whose
+    quotient is a trap on x86-64."""
+    divisor = torch.gcd(a, b).abs()
+    return (torch.div(a, divisor + (divisor == 0), rounding_mode="trunc") * b).abs()
+
+
+op("lcm", **_WHOLE, torch=_lcm_torch, kernel=lambda np, a, b: np.lcm(a, b))

@@ -36,7 +36,8 @@ def _checked(np: Any, a: Any, divisor: Any) -> Any:
 def _truncated(np: Any, a: Any, b: Any) -> Any:
     if a.dtype.kind == "f":
         return np.trunc(a / b)
-    return abs(a) // abs(_checked(np, a, b)) * np.sign(a) * np.sign(b)
+    b = _checked(np, a, b)
+    return a // b + ((a % b != 0) & ((a < 0) != (b < 0)))
 
 
 _DIVIDE = {

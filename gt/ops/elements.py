@@ -55,3 +55,8 @@ def _length(data: Any, shape: tuple[int, ...], itemsize: int, dtype: str) -> int
     if memoryview(data).nbytes != needed:
         raise ValueError(f"{dtype}{list(shape)} takes {needed} bytes, not {memoryview(data).nbytes}")
     return needed
+
+
+def wide(np: Any, *xs: Any) -> tuple[Any, ...]:
+    """float16 as float32: numpy would add up in float16."""
+    return tuple(x.astype(np.float32) if getattr(x, "dtype", None) == np.float16 else x for x in xs)

@@ -297,7 +297,8 @@ def _logit_back(g: Any, _y: Any, x: Any, *, eps: float | None) -> Any:
 
 
 def _logit_numpy(np: Any, x: Any, *, eps: float | None) -> Any:
-    x = x if eps is None else np.clip(x, eps, 1 - eps)
+    if eps is not None and eps == eps:  # torch compares, and NaN is neither above nor below
+        x = np.clip(x, eps, 1 - eps)
     return np.log(x / (1 - x))
 
 

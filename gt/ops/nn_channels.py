@@ -8,8 +8,8 @@ from typing import Any
 from gt.errors import ShapeError
 from gt.ops.attributes import MAX_INT64, check_int
 from gt.ops.core import NUMBER, Types
+from gt.ops.elements import wide
 from gt.ops.nn_back import differentiated, op
-from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import (
     Mask,
     _affine,
@@ -292,7 +292,7 @@ def _batch_back_torch(
     w = given[0] if weight else None
     if not x.numel():
         return _no_gradients(x, w, mask)
-    mean, rstd = _stats(x, w, mean, rstd)
+    mean, rstd = _contiguous(*_stats(x, w, mean, rstd))
     if not x.is_cuda and x.itemsize < 4:  # as above
         g, x = _contiguous(g, x)
     made = torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, mean, rstd, True, eps, mask)

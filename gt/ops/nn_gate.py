@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from gt.errors import ShapeError
+from gt.ops.elements import wide
 from gt.ops.infer import wrap_dim
 from gt.ops.nn_back import differentiated, one, op
-from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import floating_input
 from gt.ops.split import along
 from gt.types import TensorType

@@ -7,6 +7,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_flags, check_int
+from gt.ops.elements import wide
 from gt.ops.nn_back import one, op
 from gt.ops.positions import Positions
 from gt.ops.splits_nn import looking_up, mapping, spreading, weighing
@@ -29,11 +30,6 @@ def _mapped(x: TensorType, weight: TensorType, *bias: TensorType) -> TensorType:
         if b.shape not in ((), weight.shape[:-1], (1,)):
             raise ShapeError(f"a bias of {b} does not fit a weight of {weight}")
     return made
-
-
-def wide(np: Any, *xs: Any) -> tuple[Any, ...]:
-    """float16 as float32: numpy would add up in float16."""
-    return tuple(x.astype(np.float32) if getattr(x, "dtype", None) == np.float16 else x for x in xs)
 
 
 def _linear_numpy(np: Any, x: Any, weight: Any, *bias: Any) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_flags, check_int, check_numbers
+from gt.ops.elements import wide
 from gt.ops.nn_back import differentiated, one, op
-from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import floating_input
 from gt.ops.splits_nn import averaged, losing, losing_back
 from gt.types import TensorType

@@ -8,8 +8,8 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_int
 from gt.ops.core import Types
+from gt.ops.elements import wide
 from gt.ops.nn_back import many, one, op
-from gt.ops.nn_linear import wide
 from gt.ops.nn_loss import REDUCTIONS
 from gt.ops.nn_norm import floating_input, statistic
 from gt.ops.positions import Positions

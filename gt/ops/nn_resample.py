@@ -12,10 +12,10 @@ from typing import Any
 
 from gt.errors import ShapeError
 from gt.ops.attributes import MAX_INT32, check_flags, check_int, check_numbers
+from gt.ops.elements import wide
 from gt.ops.infer import shown
 from gt.ops.nn_back import one, op
 from gt.ops.nn_conv import Ints, _spatial
-from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import floating_input
 from gt.ops.nn_pool import adapted, planar, pooled, pooled_size, shares, two, unless_empty
 from gt.ops.split import Split

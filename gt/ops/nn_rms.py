@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from gt.ops.core import Types
+from gt.ops.elements import wide
 from gt.ops.nn_back import chosen, differentiated, op
-from gt.ops.nn_linear import wide
 from gt.ops.nn_norm import (
     Mask,
     _affine,

@@ -280,6 +280,23 @@ def _singular(x: TensorType, *, full_matrices: bool) -> Types:
     return first, second, third
 
 
+def _check_finite(xp: Any, x: Any) -> None:
+    """With infinities some libraries never come to an end."""
+    if not xp.isfinite(x).all():
+        raise ValueError("svd: the matrix has values that are not finite")
+
+
+def _svd_torch(torch: Any, x: Any, *, full_matrices: bool) -> Any:
+    if not x.is_cuda:
+        _check_finite(torch, x)
+    return torch.linalg.svd(x, full_matrices)
+
+
+def _svd_numpy(np: Any, x: Any, *, full_matrices: bool) -> Any:
+    _check_finite(np, x)
+    return np.linalg.svd(x, full_matrices=full_matrices)
+
+
 def _svd_back(g: Any, y: Any, _x: Any, *, full_matrices: bool) -> Any:
     u, s, vh = y
     gu, gs, gvh = g
@@ -315,6 +332,6 @@ op(
     wants_out=True,
     split=partial(leading, inner=(2,), outer=(2, 1, 2)),
     vjp=(_svd_back,),
-    torch=_unless_empty(lambda torch, x, *, full_matrices: torch.linalg.svd(x, full_matrices)),
-    kernel=_unless_empty(lambda np, x, *, full_matrices: np.linalg.svd(x, full_matrices=full_matrices)),
+    torch=_unless_empty(_svd_torch),
+    kernel=_unless_empty(_svd_numpy),
 )

@@ -67,7 +67,7 @@ def unfit(signature: Signature, on_gpu: bool) -> str:
     op = signature.op
     if op.effects or BYTES in signature.ins:
         return f"{op.name} has to do with more than the device's memory"
-    if op.name in _DATA:
+    if op.name in _DATA or (op.name in _DATA_ON_A_CPU and not on_gpu):
         return f"what {op.name} gives depends on values"
     divides = op.name in _DIVIDING or dict(signature.attrs).get("rounding_mode") is not None
     if divides and not on_gpu and all(t.dtype.kind in "iub" for t in signature.ins):
@@ -77,6 +77,7 @@ def unfit(signature: Signature, on_gpu: bool) -> str:
 
 #: a Python loop, a shape or a wait hangs on values
 _DATA = {"nonzero", "masked_select", "masked_put", "masked_scatter_backward", "unique_ranks"}
+_DATA_ON_A_CPU = {"svd"}
 _DIVIDING = {"floor_divide", "remainder", "fmod"}
 _RANDOM = {"rand", "randn", "randint", "dropout"}
 
