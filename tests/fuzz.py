@@ -281,7 +281,7 @@ def make_operands(case: Case) -> list[Any]:
     laid = zip(_fitted(case, made), case.operands, strict=True)
     operands = [_laid_out(x, o.layout) if isinstance(o, Operand) else x for x, o in laid]
     if "sorted" in case.changes and operands and isinstance(operands[0], torch.Tensor):
-        operands[0] = operands[0].sort(-1).values
+        operands[0] = operands[0].sort(-1).values.nan_to_num(torch.inf, torch.inf, -torch.inf)
     return operands
 
 

@@ -721,6 +721,13 @@ def sizes() -> list[Sample]:
         forward = lambda x, size=size, mode=mode, smooth=smooth: F.interpolate(x, size, mode=mode, align_corners=smooth)
         for d in FLOATS if mode == "bilinear" and not corners else ("float32", "float64"):
             made += _both("interpolate", forward, T(shape, d), rank, how)
-    how = {"size": (5, 7), "mode": "bilinear", "align_corners": False, "scales": (1.7, 1.9)}
-    scaled = lambda x: F.interpolate(x, scale_factor=(1.7, 1.9), mode="bilinear", align_corners=False)
-    return [*made, *_both("interpolate", scaled, T((1, 2, 3, 4)), 2, how)]
+    # by scales; some leave a size as it is, or double it
+    for mode, size, scales in (
+        ("bilinear", (5, 7), (1.7, 1.9)),
+        ("bilinear", (3, 8), (1.2, 2.2)),
+        ("nearest", (3, 8), (1.2, 2.2)),
+    ):
+        how = {"size": size, "mode": mode, "align_corners": False, "scales": scales}
+        scaled = lambda x, mode=mode, scales=scales: F.interpolate(x, scale_factor=scales, mode=mode)
+        made += _both("interpolate", scaled, T((1, 2, 3, 4)), 2, how)
+    return made

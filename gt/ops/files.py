@@ -59,7 +59,9 @@ def _save(request: Any, pieces: list[Any]) -> int:
 def _torch_bytes(torch: Any, x: Any) -> Any:
     if not x.numel():
         return b""
-    return x.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().data
+    x = x.contiguous().reshape(-1)
+    x = x if x.stride() == (1,) else x.clone(memory_format=torch.contiguous_format)  # of one element any is contiguous
+    return x.view(torch.uint8).cpu().numpy().data
 
 
 op(

@@ -9,6 +9,7 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.core import op
+from gt.ops.elements import wide
 from gt.ops.infer import pointwise, pointwise_floating, refusing
 from gt.ops.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, zero
 from gt.ops.split import elementwise, linear
@@ -155,7 +156,13 @@ def _sinc_back(g: Any, _y: Any, x: Any) -> Any:
     return (g * ((angle * angle.cos() - angle.sin()) / (x * angle))).masked_fill(x == 0, 0)
 
 
-op("sinc", **FLOATING, vjp=(_sinc_back,), torch=lambda torch, x: torch.sinc(x), kernel=lambda np, x: np.sinc(x))
+op(
+    "sinc",
+    **FLOATING,
+    vjp=(_sinc_back,),
+    torch=lambda torch, x: torch.sinc(x),
+    kernel=lambda np, x: np.sinc(*wide(np, x)),
+)
 
 # -- errors and gammas ---------------------------------------------------------------------
 
