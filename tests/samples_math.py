@@ -86,6 +86,8 @@ def _several() -> list[Sample]:
         *(Sample("heaviside", p) for p in [*pairs, *same, *whole]),
         *(Sample("nextafter", p) for p in [*pairs, *same[:2]]),
         *(Sample(op, p) for op in ("gcd", "lcm") for p in ints),
+        *rows("lcm", V([100, 91, 15, 0], "int8"), V([33, 64, 11, 7], "int8")),
+        *rows("lcm", V([3000, -(2**15) + 1], "int16"), V([7001, 1000], "int16")),
         *(
             Sample(op, p)
             for op in ("bitwise_left_shift", "bitwise_right_shift")

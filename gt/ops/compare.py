@@ -124,8 +124,10 @@ op("gcd", **_WHOLE, torch=lambda torch, a, b: torch.gcd(a, b), kernel=lambda np,
 def _lcm_torch(torch: Any, a: Any, b: Any) -> Any:
     """torch's own divides by what it takes for the divisor; that is -1 for some with the smallest integer, whose
     quotient is a trap on x86-64."""
-    divisor = torch.gcd(a, b).abs()
-    return (torch.div(a, divisor + (divisor == 0), rounding_mode="trunc") * b).abs()
+    dtype = torch.result_type(a, b)
+    wide = torch.promote_types(dtype, torch.int32)  # as torch's own computes
+    a, b, divisor = a.to(wide), b.to(wide), torch.gcd(a, b).to(wide).abs()
+    return (torch.div(a, divisor + (divisor == 0), rounding_mode="trunc") * b).abs().to(dtype)
 
 
 op("lcm", **_WHOLE, torch=_lcm_torch, kernel=lambda np, a, b: np.lcm(a, b))

@@ -94,7 +94,6 @@ def _sum_numpy(np: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
     beta = element(np, beta, product.dtype)
     # torch does not look at a factor of nothing
     made = product if alpha == 1 or not a.shape[-1] else product * element(np, alpha, product.dtype)
-    made = np.zeros_like(made) if alpha == 0 else made  # libraries leave such a product out
     # torch does not look at what is multiplied by zero: NaN does not go through
     return made if beta == 0 else made + (x if beta == 1 else x * beta)
 
