@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from math import inf, log, nan
 from typing import Any
 
@@ -235,7 +236,7 @@ def _added(x: TensorType, a: TensorType, b: TensorType, value: Scalar) -> Tensor
 
 
 def _widely(run: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda np, *operands: run(np, *wide(np, *operands))
+    return wraps(run)(lambda np, *operands: run(np, *wide(np, *operands)))
 
 
 def _with_product(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
