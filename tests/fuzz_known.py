@@ -41,7 +41,11 @@ KNOWN: list[Known] = [
         "NaN, or a pivot that overflows: an error by some libraries, NaN by others",
         case=":(special|extreme)",
     ),
-    Known("batch_norm_inference", "only torch fails.*eps must be (positive|non-negative)", "refused by some releases of torch"),
+    Known(
+        "batch_norm_inference",
+        "only torch fails.*eps must be (positive|non-negative)",
+        "refused by some releases of torch",
+    ),
     Known(".*", "^result 0", "elements that share memory: which is written last", case=r"^\w+_\(\w+\[[^]]*\]:expanded"),
     Known(".*", "only torch fails.*refers? to a single memory location", "torch refuses to write what shares memory"),
     Known("gcd|lcm", "result", "the smallest integer has no absolute value", case="extreme|far|special"),

@@ -20,6 +20,7 @@ from gt.client.session import Session
 from gt.client.tensor import Tensor
 from gt.errors import GtError, RemoteError, WorkerLost
 from gt.ops import OPS, Attrs, Op, Signature, sign
+from gt.ops.split import Apart
 from gt.types import BYTES, DTYPES, Scalar, TensorType
 from gt.worker.engines import Engine, make_engine
 from tests.samples import Sample, samples, type_of
@@ -61,6 +62,8 @@ class Program:
 
     #: how often an operand is one that is at hand already
     reuse = 0.7
+    #: may its tensors be cut, so that of an op on many tensors only a part fails?
+    cuts = False
     #: ops it does not use
     avoid: frozenset[str] = frozenset()
 
@@ -74,7 +77,7 @@ class Program:
         op, attrs = OPS[sample.op], tuple(sample.attrs.items())
         operands = [self._operand(x) for x in self._makes(sample)]
         signature = self._legal(op, attrs, operands, into=False)
-        if signature is None or op.view or op.name in self.avoid:
+        if signature is None or op.view or op.name in self.avoid or (self.cuts and _fails_in_part(signature, operands)):
             return
         made = self._expect(signature, operands)
         if made is not None:
@@ -260,6 +263,11 @@ def _type(x: Any) -> TensorType | Scalar:
     if isinstance(x, Slot):
         return x.tensor._type
     return BYTES if isinstance(x, bytes) else type_of(x)
+
+
+def _fails_in_part(signature: Signature, operands: list[Any]) -> bool:
+    split = signature.op.split and signature.op.split(*signature.ins, **dict(signature.attrs))
+    return isinstance(split, Apart) and any(isinstance(x, Slot) and x.memory.failed for x in operands)
 
 
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:

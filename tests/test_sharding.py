@@ -57,8 +57,11 @@ class CutPlay(Play):
     def __init__(self, seed: int, names: list[str]) -> None:
         super().__init__(seed, workers=4)
         self.names = random.Random(seed).sample(names, 4)
-        for program in self.programs:
-            program.avoid = AMBIGUOUS
+
+    def join(self) -> programs.Program:
+        program = super().join()
+        program.avoid, program.cuts = AMBIGUOUS, True
+        return program
 
     def act(self) -> None:
         name = self.rng.choice([*self.names, None, None])
