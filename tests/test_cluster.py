@@ -37,7 +37,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of what the sam
 
 
 def seeds(usual: int) -> Any:
-    return pytest.mark.parametrize("seed", range(int(os.environ.get("GT_SEEDS", usual))))
+    """So many of them, or ``GT_SEEDS``; half of the usual ones run in `make test-all` only."""
+    if "GT_SEEDS" in os.environ:
+        return pytest.mark.parametrize("seed", range(int(os.environ["GT_SEEDS"])))
+    long = [pytest.param(seed, marks=pytest.mark.long) for seed in range(usual // 2, usual)]
+    return pytest.mark.parametrize("seed", [*range(usual // 2), *long])
 
 
 class Play:
