@@ -71,7 +71,7 @@ KNOWN: list[Known] = [
     Known("(log_)?softmax.*", "^result 0", "rounded in a narrower dtype than the operand's", case="dtype='float"),
     Known("put_view", "only numpy.*does not fit into float16", "torch refuses such a number, but not in a 0-d view"),
     Known(
-        "put_view|masked_put|index_put",
+        "put_view|masked_put|index_put|copy",
         "^result 0",
         "floats outside the range of integers, cast to them",
         case=r"\((uint8|int\d+)\[.*?, float.*:(far|extreme|special)|\(uint8\[.*?, float",
@@ -226,7 +226,10 @@ KNOWN: list[Known] = [
     ),
     Known("attention", r"^result 1: ", "torch's kernel for float16 rounds scores to float16", case=r"\(float16"),
     Known(
-        "sinh|cosh", r"^result 0: torch \[inf", "between 88.7 and 89.4 torch's exponential overflows", case=":special"
+        "sinh|cosh",
+        r"^result 0: torch \[inf",
+        "between 88.7 and 89.4 torch's exponential overflows",
+        case=":(special|index)",
     ),
     Known(
         "mse_loss_backward",
@@ -247,6 +250,12 @@ KNOWN: list[Known] = [
     Known("binary_cross_entropy", r"^result 0: ", "torch adds up halves as halves", case=r"\(float16.*:extreme.*'sum'"),
     Known("b?addb?mm", r"^result 0: .*nan", "a product times 0: left out by some libraries", case=r", -?0(\.0)?\) "),
     Known("b?addb?mm", "only numpy fails.*does not fit", "torch takes any number where nothing is computed"),
+    Known(
+        "logit", "^result 0", "torch's vector loop takes a limit of NaN, its loop for the rest does not", case="eps=nan"
+    ),
+    Known("lerp", "^result 0", "a difference beyond the range", case=":extreme"),
+    Known("mul", "^result 0: .*nan", "0 times a number beyond the range of halves", case=r"\(float16.*, -?\d{19}"),
+    Known("batch_norm.*", "^result 0: .*nan", "no variance, and eps is 0: 0 times infinity", case=r"eps=-?0\.0"),
     Known("glu_backward", r"^result 0: ", "torch rounds each step of its formula", case=r"\(float16.*:(far|extreme)"),
     Known("convolution", r"^result 0: ", "torch's kernel for float16 adds up in float16", case=r"\(float16"),
     Known(
