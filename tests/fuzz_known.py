@@ -122,7 +122,7 @@ KNOWN: list[Known] = [
         "(layer|rms|group|batch)_norm(_backward|_tracked|_inference)?",
         r"^result [01]: ",
         "equal values, or large factors: the rounding of x * rstd - mean * rstd, with rstd up to 1 / sqrt(eps)",
-        case=r":far|group_norm_?\(float32\[\d+, \d+(, 1)*\]",
+        case=r":far|:zero|group_norm_?\(float32\[\d+, \d+(, 1)*\]",
     ),
     Known(
         "convolution.*|interpolate.*",
@@ -256,6 +256,12 @@ KNOWN: list[Known] = [
     Known("lerp", "^result 0", "a difference beyond the range", case=":extreme"),
     Known("mul", "^result 0: .*nan", "0 times a number beyond the range of halves", case=r"\(float16.*, -?\d{19}"),
     Known("batch_norm.*", "^result 0: .*nan", "no variance, and eps is 0: 0 times infinity", case=r"eps=-?0\.0"),
+    Known(
+        "to|(cum)?(sum|prod)",
+        "^result 0",
+        "floats outside the range of integers, cast to them",
+        case=r"\(float.*'u?int",
+    ),
     Known("glu_backward", r"^result 0: ", "torch rounds each step of its formula", case=r"\(float16.*:(far|extreme)"),
     Known("convolution", r"^result 0: ", "torch's kernel for float16 adds up in float16", case=r"\(float16"),
     Known(
