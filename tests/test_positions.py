@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+import gt
 from gt.ops import OPS, sign
 from gt.ops.positions import Positions
+from gt.testing import Cluster
 from gt.types import FLOAT, TensorType, float32, int64
 from gt.worker.engines import make_engine
 from gt.worker.hot.levels import Levels
@@ -144,7 +146,7 @@ def all_in_one() -> tuple[Any, list[Any], dict[str, int], list[int]]:
 
 @pytest.fixture
 def two_threads() -> Any:
-    """Of them a loop is shared out, and what one raises ends the process."""
+    """torch compiles large loops for several threads; an exception in one of them ends the process."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -164,17 +166,40 @@ def test_compiled_code_fails_and_not_its_process(two_threads: Any) -> None:
             assert levels.run(made, given, numbers, {}) is None, (name, value)
 
 
-def test_where_there_is_no_position_it_runs_by_steps() -> None:
+def test_an_index_into_a_dim_of_size_0_runs_by_steps() -> None:
     t, at = TensorType((0, 3), float32), TensorType((2,), int64)
     how = {"padding_idx": -1, "by_freq": False}
     made = piece(("embedding", (t, at), (0, 1), (2,), False, how), inputs=2, results=(2,), compile=True)
     levels = Levels(ENGINE, "off")
     assert levels.run(made, [torch.zeros(0, 3), torch.tensor([0, 1])], [], {}) is None
-    assert levels.stats()[0]["reasons"] == ["embedding has no position to take"]
+    assert levels.stats()[0]["reasons"] == ["embedding indexes a dim of size 0"]
+
+
+def test_a_fragment_that_writes_its_inputs_fails_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad positions were replaced by 0, so what it wrote is wrong and must not be read."""
+    monkeypatch.setenv("GT_TEMPLATES", "1")
+    cluster = Cluster()
+    (worker,) = cluster.workers.values()
+    worker.levels = Levels(ENGINE, "all")
+    with cluster.client():
+        weight, kept = gt.zeros(4), gt.ones(2)
+        indices = [gt.full((2,), 9 if k == 5 else 1, dtype=gt.int64) for k in range(6)]
+        gt.step()
+        for index in indices:
+            weight.index_add_(0, index, kept)
+            result = (weight * 2).tanh() + kept.sum() * 3
+            gt.step()
+            cluster.settle()
+        assert "compiled" in [entry["level"] for entry in worker.levels.stats()]
+        with pytest.raises(gt.RemoteError, match="a position is out of range"):
+            weight.numpy()
+        with pytest.raises(gt.RemoteError, match="a position is out of range"):
+            result.numpy()
+        assert kept.numpy().tolist() == [1, 1]
 
 
 def again(levels: Levels, made: Any, inputs: list[Any], numbers: list[Any]) -> Levels:
-    """Compiled code that failed a few times is given up: it is taken up anew."""
+    """Reset the error count: a track gives up compiled code after a few errors."""
     (track,) = levels._tracks.values()
     track.errors = 0
     assert levels.run(made, inputs, numbers, {}) is not None

@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from gt.ops import OPS
 from tests.fuzz import Case, Operand
 from tests.processes import ROOT, environment
+from tests.samples import INF
 
 SEEDS = int(os.environ.get("GT_SEEDS", "2"))
 #: ops that are tried together
@@ -112,16 +114,20 @@ BROKEN = [
 ]
 
 
-def test_a_broken_kernel_is_seen() -> None:
-    """In a process of its own, which may be forked: this one has threads."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from tests.test_safety import show_broken; show_broken()"],
+def run_here(call: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", f"from tests import test_safety; test_safety.{call}"],
         cwd=ROOT,
         env=environment(GLIBC_TUNABLES="glibc.malloc.tcache_count=0"),
         capture_output=True,
         text=True,
         timeout=100,
     )
+
+
+def test_a_broken_kernel_is_seen() -> None:
+    """In a process of its own, which may be forked: this one has threads."""
+    done = run_here("show_broken()")
     for line, (_, report) in zip(done.stdout.splitlines(), BROKEN, strict=True):
         assert report in line, done.stderr
 
@@ -134,3 +140,43 @@ def show_broken() -> None:
     for fields, _ in BROKEN:
         OPS["exp"] = _broken("exp", **fields)
         fuzz_run.check("exp", 0, 1)
+
+
+def holds(*values: Any, dtype: str = "float32", layout: str = "plain") -> Operand:
+    x = torch.tensor(values, dtype=getattr(torch, dtype))
+    return Operand(tuple(x.shape), dtype, layout=layout, values=x)
+
+
+NORM = {"eps": 1e-5, "weight": False, "mask": (True, False, False)}
+#: cases that random calls found, and their outcome
+FOUND = [
+    # torch reads the statistics as if they were contiguous
+    (
+        Case(
+            "batch_norm_backward",
+            0,
+            [*[Operand((2, 4, 1), "float32")] * 2, *[Operand((4,), "float32", "positive", "spaced")] * 2],
+            NORM,
+        ),
+        "ran",
+    ),
+    # ends the process on x86-64
+    (Case("lcm", 0, [holds(-(2**63), 2**62, dtype="int64"), holds(3, 5, dtype="int64")], {}), "ran"),
+    # does not end with MKL
+    (Case("svd", 0, [holds([INF, 1.0], [INF, 1.0], dtype="float64")], {"full_matrices": False}), "failed"),
+    (Case("div", 0, [holds(-(2**63), dtype="int64"), holds(5, dtype="int64")], {"rounding_mode": "trunc"}), "ran"),
+]
+
+
+def test_what_random_calls_found() -> None:
+    """In one process of its own: a case that ends it leaves a line missing."""
+    done = run_here("show_found()")
+    lines = done.stdout.splitlines()
+    assert lines == [f"{case} {expected}" for case, expected in FOUND], done.stderr
+
+
+def show_found() -> None:
+    from tests.fuzz_run import outcome
+
+    for case, _ in FOUND:
+        print(case, outcome(case), flush=True)

@@ -53,6 +53,7 @@ def test_every_dtype_and_shape(session, tmp_path, monkeypatch, dtype, streamed):
         monkeypatch.setattr(saving, "_read_by_workers", lambda *args: None)
     given = {f"x{k}": gt.ones(shape).to(getattr(gt, dtype)) for k, shape in enumerate([(2, 3), (), (0, 4), (7,)])}
     given["view"] = gt.arange(6).reshape(2, 3).t()
+    given["one of many"] = gt.arange(6)[::2][:1]  # its stride is 2
     gt.save(given, tmp_path / "x")
     back = gt.load(tmp_path / "x")
     assert list(back) == list(given)

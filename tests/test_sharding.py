@@ -126,14 +126,14 @@ def test_a_lost_worker_is_told_as_such_wherever_its_values_went(
 ) -> None:
     """Also by workers that have it from others, who had it from others again."""
     monkeypatch.setattr("gt.client.session.EXPLAINED", 0.05)
-    rng, told = random.Random(seed), 0
+    rng, lost = random.Random(seed), 0
     for _ in range(40):
-        told += read_after_a_death(rng, signals)
-    assert told > 5
+        lost += read_after_a_death(rng, signals)
+    assert lost > 5
 
 
 def read_after_a_death(rng: random.Random, signals: list[str]) -> bool:
-    """Was the worker missed? If not, the value is right."""
+    """Compute under several signals while a worker dies. Was it `WorkerLost`? Otherwise the value is right."""
     cluster, steps = Cluster(workers=4), iter(range(rng.randint(1, 60)))
     dying = rng.choice(list(cluster.workers))
 

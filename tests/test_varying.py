@@ -93,6 +93,8 @@ def test_what_a_graph_must_not_hold() -> None:
     assert "stops at a zero" in unfit(whole, on_gpu=False)
     assert not unfit(whole, on_gpu=True)
     assert not unfit(signed(by_name["matmul"])[0], on_gpu=False)
+    assert "depends on values" in unfit(signed(by_name["svd"])[0], on_gpu=False)
+    assert not unfit(signed(by_name["svd"])[0], on_gpu=True)
 
 
 STARTING = [s for s in WITH_NUMBERS if s.op in ("slice", "put_view", "view_backward")]
@@ -100,7 +102,7 @@ STARTING = [s for s in WITH_NUMBERS if s.op in ("slice", "put_view", "view_backw
 
 @pytest.mark.parametrize("sample", STARTING, ids=str)
 def test_starts_in_memory_are_looked_at(sample: Sample) -> None:
-    """As the kernel does it: the one that takes them from memory would read what is behind the tensor."""
+    """As the op's own kernel checks them: the one that reads starts from memory would read past the tensor."""
     signature, operands = signed(sample)
     at = [i for i, t in enumerate(signature.ins) if isinstance(t, Scalar)]
     made = vary(signature, tuple(operands[i] for i in at), frozenset(range(len(at))), CPU, compiled=True)

@@ -235,7 +235,8 @@ def _added(x: TensorType, a: TensorType, b: TensorType, value: Scalar) -> Tensor
     return met
 
 
-def _widely(run: Callable[..., Any]) -> Callable[..., Any]:
+def _in_float32(run: Callable[..., Any]) -> Callable[..., Any]:
+    """torch computes these in float32 where the operands are float16."""
     return wraps(run)(lambda np, *operands: run(np, *wide(np, *operands)))
 
 
@@ -264,7 +265,7 @@ op(
         None,
     ),
     torch=lambda torch, x, a, b, value: torch.addcmul(x, a, b, value=value),
-    numpy=_widely(_with_product),
+    numpy=_in_float32(_with_product),
     kernel=_with_product,
     inplace=lambda torch, x, a, b, value: x.addcmul_(a, b, value=value),
 )
@@ -287,7 +288,7 @@ op(
         None,
     ),
     torch=lambda torch, x, a, b, value: torch.addcdiv(x, a, b, value=value),
-    numpy=_widely(_with_quotient),
+    numpy=_in_float32(_with_quotient),
     kernel=_with_quotient,
     inplace=lambda torch, x, a, b, value: x.addcdiv_(a, b, value=value),
 )
@@ -317,6 +318,6 @@ op(
         lambda g, _y, start, end, _weight: g * (end - start),
     ),
     torch=lambda torch, start, end, weight: torch.lerp(start, end, weight),
-    kernel=_widely(_lerp_numpy),
+    kernel=_in_float32(_lerp_numpy),
     inplace=lambda torch, start, end, weight: start.lerp_(end, weight),
 )

@@ -122,10 +122,10 @@ op("gcd", **_WHOLE, torch=lambda torch, a, b: torch.gcd(a, b), kernel=lambda np,
 
 
 def _lcm_torch(torch: Any, a: Any, b: Any) -> Any:
-    """torch's own divides by what it takes for the divisor; that is -1 for some with the smallest integer, whose
-    quotient is a trap on x86-64."""
+    """torch.lcm divides by torch.gcd, which is -1 for some pairs with the smallest integer. On x86-64 dividing the
+    smallest integer by -1 ends the process. So this divides by the absolute value."""
     dtype = torch.result_type(a, b)
-    wide = torch.promote_types(dtype, torch.int32)  # as torch's own computes
+    wide = torch.promote_types(dtype, torch.int32)  # torch.lcm multiplies in int32 at least
     a, b, divisor = a.to(wide), b.to(wide), torch.gcd(a, b).to(wide).abs()
     return (torch.div(a, divisor + (divisor == 0), rounding_mode="trunc") * b).abs().to(dtype)
 

@@ -76,8 +76,8 @@ def _part(start: int, size: int, kind: str, length: int = 1, step: int = 1) -> i
     return start if kind == "i" else slice(start, start + length * step, step)
 
 
-def _last_start(size: int, kind: str, length: int = 1, step: int = 1) -> int:
-    """The greatest start `_part` takes."""
+def _max_start(size: int, kind: str, length: int = 1, step: int = 1) -> int:
+    """The largest start that `_part` accepts."""
     return size - 1 - (length - 1) * step if length else size
 
 
@@ -105,19 +105,19 @@ def viewed(base: Any, starts: tuple[Any, ...], chain: Chain, step: Any) -> Any:
     return base
 
 
-def last_starts(base: TensorType, chain: Chain) -> tuple[int, ...]:
-    """For each start a chain of views takes, the greatest it may be."""
-    found: list[int] = []
+def max_starts(base: TensorType, chain: Chain) -> tuple[int, ...]:
+    """The largest valid value of each start in a chain of views."""
+    limits: list[int] = []
 
     def step(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: dict[str, Any]) -> Any:
         if starts:
             taken = [item for item in attrs["items"] if item[0] != "n"]
-            found.extend(_last_start(n, *item) for n, item in zip(x.shape, taken, strict=True))
+            limits.extend(_max_start(n, *item) for n, item in zip(x.shape, taken, strict=True))
         return via.infer(x, *starts, **attrs)
 
     items = [given["items"] for given in (dict(attrs) for _, attrs in chain) if "items" in given]
     viewed(base, (INT,) * sum(map(_taken, items)), chain, step)
-    return tuple(found)
+    return tuple(limits)
 
 
 def _view_type(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: dict[str, Any]) -> TensorType:

@@ -254,14 +254,14 @@ def _resize_rows(
     weigh = WEIGHTS[mode]
     made = []
     for n, m, scale in zip(sizes, size, scales, strict=True):
-        scale = None if _is_plain(n, m, mode, len(size)) else scale
+        scale = None if _ignores_scale(n, m, mode, len(size)) else scale
         step = ((n - 1) / (m - 1) if m > 1 else 0.0) if align_corners else (1 / scale if scale else n / m)
         made.append([(weigh(i, n, step, align_corners), 1) for i in range(m)])
     return made
 
 
-def _is_plain(n: int, m: int, mode: str, rank: int) -> bool:
-    """Does torch go by the sizes alone, whatever the scale is?"""
+def _ignores_scale(n: int, m: int, mode: str, rank: int) -> bool:
+    """torch uses the ratio of the sizes here, whatever scale was given."""
     if mode == "nearest":
         return rank == 2 and m in (n, 2 * n)
     return "linear" in mode and n == m

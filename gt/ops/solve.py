@@ -281,9 +281,9 @@ def _singular(x: TensorType, *, full_matrices: bool) -> Types:
 
 
 def _check_finite(xp: Any, x: Any) -> None:
-    """With infinities some libraries never come to an end."""
+    """MKL's svd loops forever on infinities."""
     if not xp.isfinite(x).all():
-        raise ValueError("svd: the matrix has values that are not finite")
+        raise ValueError("svd: the matrix contains NaN or infinite values")
 
 
 def _svd_torch(torch: Any, x: Any, *, full_matrices: bool) -> Any:

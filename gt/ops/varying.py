@@ -14,7 +14,7 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 from gt.ops import philox
-from gt.ops.index import fitting, last_starts, viewed
+from gt.ops.index import fitting, max_starts, viewed
 from gt.ops.optim import _same_strides, alone
 from gt.ops.signature import Signature
 from gt.types import BYTES, FLOAT, Scalar, TensorType
@@ -47,8 +47,8 @@ def vary(
     if changing - _able(signature) or (not compiled and _fused_in_double(signature)):
         return None
     derive = partial(_picked, tuple(sorted(changing)))
-    if lasts := _last_starts(signature):
-        derive = partial(_picked_within, lasts, derive)
+    if limits := _max_starts(signature):
+        derive = partial(_checked_starts, limits, derive)
     return Varying(derive, partial(_placed, made, where, numbers, sorted(changing)))
 
 
@@ -77,6 +77,7 @@ def unfit(signature: Signature, on_gpu: bool) -> str:
 
 #: a Python loop, a shape or a wait hangs on values
 _DATA = {"nonzero", "masked_select", "masked_put", "masked_scatter_backward", "unique_ranks"}
+#: the kernel reads values first, on a CPU only
 _DATA_ON_A_CPU = {"svd"}
 _DIVIDING = {"floor_divide", "remainder", "fmod"}
 _RANDOM = {"rand", "randn", "randint", "dropout"}
@@ -111,20 +112,20 @@ def _picked(which: tuple[int, ...], numbers: Numbers) -> Numbers:
     return tuple(numbers[i] for i in which)
 
 
-def _last_starts(signature: Signature) -> tuple[int, ...]:
+def _max_starts(signature: Signature) -> tuple[int, ...]:
     attrs, base = dict(signature.attrs), next(iter(signature.ins), None)
     if not isinstance(base, TensorType) or not attrs.keys() & {"items", "chain"}:
         return ()
     if "items" in attrs:
-        return last_starts(base, ((signature.op.name, signature.attrs),))
-    return last_starts(TensorType(attrs.get("shape", base.shape), base.dtype), attrs["chain"])
+        return max_starts(base, ((signature.op.name, signature.attrs),))
+    return max_starts(TensorType(attrs.get("shape", base.shape), base.dtype), attrs["chain"])
 
 
-def _picked_within(lasts: tuple[int, ...], pick: Callable[[Numbers], Numbers], numbers: Numbers) -> Numbers:
-    """The kernels that take starts in memory do not look at them."""
-    for start, last in zip(numbers[len(numbers) - len(lasts) :], lasts, strict=True):
-        if not 0 <= start <= last:
-            raise IndexError(f"a slice from {start} on: it starts at {last} at most")
+def _checked_starts(limits: tuple[int, ...], pick: Callable[[Numbers], Numbers], numbers: Numbers) -> Numbers:
+    """Kernels that read starts from memory do not check them."""
+    for start, limit in zip(numbers[len(numbers) - len(limits) :], limits, strict=True):
+        if not 0 <= start <= limit:
+            raise IndexError(f"a slice starts at {start}; valid starts are 0 to {limit}")
     return pick(numbers)
 
 

@@ -19,7 +19,7 @@ class DeviceBroken(Exception):
     """The device can do no more in this process: the worker ends."""
 
 
-#: In a failure's number: a worker that is gone is the cause. To other workers only the number goes.
+#: This bit in `Failure.cause` says that a lost worker is the cause. Other workers receive only the number.
 LOST = 1 << 62
 
 

@@ -114,7 +114,7 @@ def _profiler(device: str) -> Any:
     config = None
     with contextlib.suppress(AttributeError, TypeError):
         config = _C._profiler._ExperimentalConfig(profile_all_threads=True)
-    made = profiler.profile(activities=kinds, experimental_config=config, acc_events=True)  # else torch 2.11 warns
+    made = profiler.profile(activities=kinds, experimental_config=config, acc_events=True)  # torch 2.11 warns otherwise
     if not _profiling.acquire(blocking=False):
         raise Untraced("cannot be traced: another worker in its process is")
     try:

@@ -47,7 +47,7 @@ class Compiled:
 
     def __call__(self, inputs: list[Any], floats: Any, ints: Any) -> list[Any]:
         made = list(self.call(*inputs, floats, ints))
-        if self.program.looks and made.pop():
+        if self.program.checks_positions and made.pop():
             raise IndexError("a position is out of range")
         if self.apart is None:
             shared = sharing(inputs, made)

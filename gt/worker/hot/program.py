@@ -35,7 +35,7 @@ class Call:
     #: slots nobody needs from here on
     done: tuple[int, ...]
     into: bool
-    #: slots that hold positions to be looked at before the call; by their place in ``slots``
+    #: positions to check before the call; `Positions.operand` is an index into ``slots``
     positions: tuple[Positions, ...] = ()
 
 
@@ -61,9 +61,11 @@ class Program:
         self.calls = [
             self._call(step, numbers, varying, compiled, fixed, ends[at]) for at, step in enumerate(piece.steps)
         ]
-        #: is its last result whether a position is out of range? Compiled code must not raise on a CPU: see `Positions`
-        self.looks = compiled and device.type == "cpu" and any(step.signature.op.positions for step in piece.steps)
-        if self.looks:
+        #: the last result is a flag: some position was out of range (see `gt.ops.positions`)
+        self.checks_positions = (
+            compiled and device.type == "cpu" and any(step.signature.op.positions for step in piece.steps)
+        )
+        if self.checks_positions:
             self.calls = [replace(c, positions=_positions(s)) for c, s in zip(self.calls, piece.steps, strict=True)]
         self.fixed_at, self.fixed = tuple(fixed), list(fixed.values())
         #: what writes the numbers into their cells
@@ -108,8 +110,8 @@ class Program:
         for call in self.calls:
             operands = [values[k] for k in call.slots]
             for p in call.positions:
-                operands[p.operand], wrong = _confined(operands[p.operand], p)
-                outside.append(wrong.any())
+                operands[p.operand], bad = _without_bad(operands[p.operand], p)
+                outside.append(bad.any())
             made = call.run(*operands, *[(floats if f else ints)[k] for f, k in call.numbers])
             _keep(values, call.into, call.results, made)
             for k in call.done:
@@ -117,7 +119,7 @@ class Program:
         made = [values[k] for k in self.piece.results]
         for at, i in self.donated.items():
             made[at] = inputs[i].copy_(made[at])
-        return [*made, torch.stack(outside).any()] if self.looks else made
+        return [*made, torch.stack(outside).any()] if self.checks_positions else made
 
 
 def by_steps(piece: Piece, inputs: list[Any], numbers: list[Any]) -> list[Any]:
@@ -152,20 +154,20 @@ def _bound(step: Step, numbers: tuple[Any, ...]) -> Callable[..., Any]:
 
 
 def _positions(step: Step) -> tuple[Positions, ...]:
-    """Those of a step; their operands counted among its tensors."""
+    """The step's positions, with operands counted among its tensors only."""
     op, ins = step.signature.op, step.signature.ins
-    found = op.positions(*ins, **dict(step.signature.attrs)) if op.positions is not None else ()
-    if any(not at.size and ins[at.operand].numel for at in found):  # type: ignore[union-attr]
-        raise Unfit(f"{op.name} has no position to take")
-    return tuple(at._replace(operand=sum(not isinstance(t, Scalar) for t in ins[: at.operand])) for at in found)
+    positions = op.positions(*ins, **dict(step.signature.attrs)) if op.positions is not None else ()
+    if any(not p.size and ins[p.operand].numel for p in positions):  # type: ignore[union-attr]
+        raise Unfit(f"{op.name} indexes a dim of size 0")
+    return tuple(p._replace(operand=sum(not isinstance(t, Scalar) for t in ins[: p.operand])) for p in positions)
 
 
-def _confined(given: Any, at: Positions) -> tuple[Any, Any]:
-    """With 0 in the place of positions that are none, and where they are."""
-    wrong = (given < (-at.size if at.from_end else 0)) | (given >= at.size)
-    if at.ignored is not None:
-        wrong &= given != at.ignored
-    return given.masked_fill(wrong, 0), wrong
+def _without_bad(index: Any, p: Positions) -> tuple[Any, Any]:
+    """The index with 0 in place of bad positions, and the mask of bad positions."""
+    bad = (index < (-p.size if p.from_end else 0)) | (index >= p.size)
+    if p.ignored is not None:
+        bad &= index != p.ignored
+    return index.masked_fill(bad, 0), bad
 
 
 def _last_uses(piece: Piece) -> list[tuple[int, ...]]:
