@@ -60,9 +60,8 @@ def _torch_bytes(torch: Any, x: Any) -> Any:
     if not x.numel():
         return b""
     x = x.contiguous().reshape(-1)
-    x = (
-        x if x.stride() == (1,) else x.clone(memory_format=torch.contiguous_format)
-    )  # torch calls any single element contiguous
+    if x.stride() != (1,):  # torch calls any single element contiguous
+        x = x.clone(memory_format=torch.contiguous_format)
     return x.view(torch.uint8).cpu().numpy().data
 
 
