@@ -32,7 +32,7 @@ check: .venv/check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python tests/sizes.py
+	$(BIN)/python tests/support/sizes.py
 
 bench: .venv/test
 	$(BIN)/python benchmarks/control_plane.py

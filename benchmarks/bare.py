@@ -13,9 +13,9 @@ from typing import Any
 
 import zmq
 
-from gt.client.emit import binary
-from gt.client.session import Session
-from gt.client.tensor import Cell, Tensor
+from gt.client.stream.session import Session
+from gt.client.tensor.emit import binary
+from gt.client.tensor.tensor import Cell, Tensor
 from gt.dispatcher.actions import Send as ToPeer
 from gt.dispatcher.core import Dispatcher
 from gt.ops import OPS

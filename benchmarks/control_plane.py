@@ -30,7 +30,7 @@ import torch
 import gt
 from benchmarks import bare
 from benchmarks.hot import null, replay
-from gt.client import connect
+from gt.client.stream import connect
 from gt.version import VERSION
 
 now = time.perf_counter

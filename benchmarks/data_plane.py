@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from gt.version import VERSION
-from gt.worker.plane.processes import ProcessPlane
+from gt.worker.collectives.processes import ProcessPlane
 
 now = time.perf_counter
 GOAL = 1.15

@@ -9,7 +9,7 @@ from gt.ops import OPS
 from gt.ops.gathered import GATHERED
 from gt.ops.split import Apart, Split
 from gt.types import TensorType
-from tests.samples import Sample, samples, type_of
+from tests.support.samples import Sample, samples, type_of
 
 PAGE = pathlib.Path(__file__).with_name("sharding_ops.md")
 BEGIN, END = "<!-- begin: made by docs/make_sharding_page.py -->\n", "<!-- end -->\n"

@@ -10,58 +10,58 @@ from gt import autograd, debug, linalg
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
-from gt.client import activations as _activations
-from gt.client import compile as _compile
-from gt.client import composed as _composed
-from gt.client import config as _config
-from gt.client import connect as _connect
-from gt.client import creation as _creation
-from gt.client import drawing as _drawing
-from gt.client import einsum as _einsum
-from gt.client import facts as _facts
-from gt.client import finding as _finding
-from gt.client import functions as _functions
-from gt.client import hot as _hot
-from gt.client import joining as _joining
-from gt.client import methods as _methods
-from gt.client import picking as _picking
-from gt.client import pointwise as _pointwise
-from gt.client import printing as _printing
-from gt.client import products as _products
-from gt.client import quantiles as _quantiles
-from gt.client import random as _random
-from gt.client import reductions as _reductions
-from gt.client import signal
-from gt.client import solving as _solving
-from gt.client import views as _views
-from gt.client.activations import *
-from gt.client.arguments import Device as _Device
-from gt.client.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from gt.client.checkpoint import checkpoint
-from gt.client.compile import *
-from gt.client.composed import *
-from gt.client.config import *
-from gt.client.connect import *
-from gt.client.creation import *
-from gt.client.drawing import *
-from gt.client.einsum import *
-from gt.client.facts import *
-from gt.client.finding import *
-from gt.client.foreign import told as _told
-from gt.client.functions import *
-from gt.client.hot import *
-from gt.client.joining import *
-from gt.client.picking import *
-from gt.client.pointwise import *
-from gt.client.printing import *
-from gt.client.products import *
-from gt.client.quantiles import *
-from gt.client.random import *
-from gt.client.reductions import *
-from gt.client.solving import *
-from gt.client.tensor import Tensor
-from gt.client.views import *
+from gt.client.compile import decorator as _compile
+from gt.client.compile.decorator import *
+from gt.client.grad.backward import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.grad.checkpoint import checkpoint
+from gt.client.signals import config as _config
+from gt.client.signals import signal
+from gt.client.signals.config import *
+from gt.client.stream import connect as _connect
+from gt.client.stream import step as _hot
+from gt.client.stream.connect import *
+from gt.client.stream.step import *
+from gt.client.tensor import printing as _printing
+from gt.client.tensor import random_state as _random
+from gt.client.tensor.arguments import Device as _Device
+from gt.client.tensor.foreign import told as _told
+from gt.client.tensor.printing import *
+from gt.client.tensor.random_state import *
+from gt.client.tensor.tensor import Tensor
 from gt.errors import *
+from gt.functions import activations as _activations
+from gt.functions import composite as _composed
+from gt.functions import creation as _creation
+from gt.functions import draw as _drawing
+from gt.functions import einsum as _einsum
+from gt.functions import factorizations as _solving
+from gt.functions import joining as _joining
+from gt.functions import matmul as _products
+from gt.functions import methods as _methods
+from gt.functions import pointwise as _pointwise
+from gt.functions import quantiles as _quantiles
+from gt.functions import rearrange as _functions
+from gt.functions import reduce as _reductions
+from gt.functions import scatter as _picking
+from gt.functions import search as _finding
+from gt.functions import type_info as _facts
+from gt.functions import views as _views
+from gt.functions.activations import *
+from gt.functions.composite import *
+from gt.functions.creation import *
+from gt.functions.draw import *
+from gt.functions.einsum import *
+from gt.functions.factorizations import *
+from gt.functions.joining import *
+from gt.functions.matmul import *
+from gt.functions.pointwise import *
+from gt.functions.quantiles import *
+from gt.functions.rearrange import *
+from gt.functions.reduce import *
+from gt.functions.scatter import *
+from gt.functions.search import *
+from gt.functions.type_info import *
+from gt.functions.views import *
 from gt.missing import missing as _missing
 from gt.types import *
 from gt.types import bool_ as bool

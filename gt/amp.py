@@ -6,13 +6,13 @@ import contextlib
 import threading
 from typing import Any
 
-from gt.client import emit
-from gt.client.arguments import cast, dtype_of
-from gt.client.autograd import no_grad
-from gt.client.creation import tensor
-from gt.client.emit import call_into_many
-from gt.client.tape import Leaf
-from gt.client.tensor import Tensor
+from gt.client.grad.backward import no_grad
+from gt.client.tensor import emit
+from gt.client.tensor.arguments import cast, dtype_of
+from gt.client.tensor.emit import call_into_many
+from gt.client.tensor.tape import Leaf
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import tensor
 from gt.missing import absent
 from gt.ops import OPS, Attrs, Op
 from gt.ops.autocast import FLOAT32, FLOAT32_RESULT, LOWER, WIDEST

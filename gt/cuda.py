@@ -23,13 +23,13 @@ def empty_cache() -> None:
 
 def synchronize(device: object = None) -> None:
     """Wait until the workers have done all that was asked of them so far."""
-    from gt.client.connect import session
+    from gt.client.stream.connect import session
 
     session().ask()
 
 
 def manual_seed(seed: int) -> None:
-    from gt.client.random import manual_seed
+    from gt.client.tensor.random_state import manual_seed
 
     manual_seed(seed)
 

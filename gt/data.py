@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
 from gt.nn.state import value_of
 
 __all__ = ["to_device"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any, TextIO
 
-from gt.client import located, sites
-from gt.client.connect import session
-from gt.client.tensor import Tensor
-from gt.client.tracing import trace
+from gt.client.stream import sites
+from gt.client.stream.connect import session
+from gt.client.stream.tracing import trace
+from gt.client.tensor import layout
+from gt.client.tensor.tensor import Tensor
 from gt.ops import Signature
 from gt.wire.fragments import Form
 from gt.wire.messages import FETCH, FORGET, RESET, RUN, Fragment
@@ -74,12 +75,12 @@ def memory() -> dict[str, dict[str, Any]]:
 
 def show_layout(x: Tensor, file: TextIO | None = None) -> None:
     """A picture, in text, of which worker has which part of a tensor."""
-    print(located.picture(x), file=file or sys.stdout)
+    print(layout.picture(x), file=file or sys.stdout)
 
 
 def explain(x: Tensor) -> str:
     """Why a tensor lies where it does, and what it cost to bring it there."""
-    found = located.layout(x)
+    found = layout.layout(x)
     return "\n".join([f"{x._type} lies {found.sentence}" if found.workers else str(x._type), *found.story])
 
 

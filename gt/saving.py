@@ -6,7 +6,7 @@ header's metadata, so that other readers of the format still see the tensors. No
 
 A save is all or nothing: the values go into a file of another name beside it, which takes the place of the old one
 when all is on disk. The worker that has the tensors writes them there itself, if it sees that file (see
-`gt.ops.files`); if not, they come through this process. The format is so simple that the library for it, which would
+`gt.ops.system.files`); if not, they come through this process. The format is so simple that the library for it, which would
 want all values here, is not used.
 """
 
@@ -17,13 +17,13 @@ import os
 import secrets
 from typing import Any, BinaryIO
 
-from gt.client import connect
-from gt.client.emit import call_with, current, detached, upload
-from gt.client.tensor import Tensor
+from gt.client.stream import connect
+from gt.client.tensor.emit import call_with, current, detached, upload
+from gt.client.tensor.tensor import Tensor
 from gt.errors import RemoteError
 from gt.nn.state import value_of
 from gt.ops import OPS
-from gt.ops.files import MARK, TAIL, proof
+from gt.ops.system.files import MARK, TAIL, proof
 from gt.say import warn
 from gt.types import DTYPES, DType, TensorType
 

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gt.client.connect import use
-from gt.client.session import Session
+from gt.client.stream.connect import use
+from gt.client.stream.session import Session
 from gt.dispatcher.actions import Action, Close, SendAll
 from gt.dispatcher.actions import Send as Send_
 from gt.dispatcher.core import Dispatcher
@@ -27,9 +27,9 @@ from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
 from gt.worker.answering import Send
+from gt.worker.collectives.local import Board, LocalPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine, make_engine
-from gt.worker.plane_local import Board, LocalPlane
 
 Frames = list[Any]
 

@@ -15,7 +15,7 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from tests.processes import System
+from tests.support.processes import System
 
 #: fixtures that start processes
 STARTING = {"stack", "system"}

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client.connect import use
-from gt.client.emit import call, upload
-from gt.dispatcher.trail import Trail
+from gt.client.stream.connect import use
+from gt.client.tensor.emit import call, upload
+from gt.dispatcher.instruction_log import Trail
 from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import BYTES, FLOAT, INT, TensorType
@@ -43,8 +43,8 @@ from gt.wire.messages import (
 )
 from gt.wire.shared import Lane, host_identity
 from gt.worker.engines.numpy import NumpyEngine
-from tests.invariants import always
-from tests.programs import Program
+from tests.support.invariants import always
+from tests.support.programs import Program
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROUNDS = int(os.environ.get("GT_FUZZ", "40"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gt
-from gt.client import emit
+from gt.client.tensor import emit
 from gt.ops import OPS
 from gt.ops.autocast import FLOAT32, FLOAT32_RESULT, LOWER, WIDEST
 from gt.testing import Cluster

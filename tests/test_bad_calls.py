@@ -12,8 +12,8 @@ from gt.errors import DimError, DTypeError, GtError, ShapeError
 from gt.ops import OPS, sign
 from gt.types import DTYPES, SCALARS, OperandType, TensorType
 from gt.worker.engines import make_engine
-from tests.bad_calls_nn import BAD_NN
-from tests.samples import type_of
+from tests.support.bad_calls_nn import BAD_NN
+from tests.support.samples import type_of
 
 X = "float32[5,3]"
 #: what the letters mean that an op's operands are given by

@@ -18,8 +18,8 @@ from benchmarks.core.formulas import GIB
 from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import DONE, World
 from benchmarks.distributed import algorithms, comm, memory, models, scaling, suite, training
-from tests.launches import FOLDER, ONE_THREAD, SCRIPT, SMALL, TORCHRUN, launcher, only_record
-from tests.processes import LONG, environment
+from tests.support.launches import FOLDER, ONE_THREAD, SCRIPT, SMALL, TORCHRUN, launcher, only_record
+from tests.support.processes import LONG, environment
 
 near = pytest.approx
 ALONE = World(0, 1, 0, torch.device("cpu"), "gloo", members=[{"host": "here", "gpu": None, "pid": 1}])

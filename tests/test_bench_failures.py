@@ -12,8 +12,8 @@ import torch
 from benchmarks.core import results
 from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED, BadInput
 from benchmarks.distributed import suite
-from tests.launches import SMALL, launcher, only_record
-from tests.processes import alive, wait_until
+from tests.support.launches import SMALL, launcher, only_record
+from tests.support.processes import alive, wait_until
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from benchmarks.core import results
 from benchmarks.hot import null, replay, rounds
 from benchmarks.hot.rows import GOALS, ROWS, WORKS
 from benchmarks.simulation import load
-from tests.processes import ROOT
-from tests.processes import environment as clean
+from tests.support.processes import ROOT
+from tests.support.processes import environment as clean
 
 near = pytest.approx
 

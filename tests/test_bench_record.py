@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.core import environment, results, sampler, timing, verdict
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 near = pytest.approx
 

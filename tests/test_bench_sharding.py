@@ -19,10 +19,10 @@ from benchmarks.core.formulas import geometric_mean
 from benchmarks.simulation import calibrate
 from benchmarks.simulation.machine import read
 from benchmarks.simulation.workloads import Workload, mlp, mlp_step
-from gt.client import random
-from tests.processes import ROOT, free_port
-from tests.processes import System as Processes
-from tests.processes import environment as clean
+from gt.client.tensor import random_state
+from tests.support.processes import ROOT, free_port
+from tests.support.processes import System as Processes
+from tests.support.processes import environment as clean
 
 near = pytest.approx
 
@@ -30,7 +30,7 @@ near = pytest.approx
 @pytest.fixture(autouse=True)
 def own_seed():
     """What is seeded here leaves other tests' random numbers alone."""
-    with random.replayed(None):
+    with random_state.replayed(None):
         yield
 
 

@@ -16,7 +16,7 @@ from benchmarks.simulation.cluster import Cluster
 from benchmarks.simulation.predict import predict
 from benchmarks.simulation.worker import Board, MoveEntry
 from benchmarks.simulation.workloads import Workload, mlp, mlp_step
-from gt.client import random
+from gt.client.tensor import random_state
 from gt.dispatcher.state import Client
 from gt.ops import OPS, sign
 from gt.types import DTYPES, TensorType
@@ -27,7 +27,7 @@ near = pytest.approx
 @pytest.fixture(autouse=True)
 def own_seed():
     """What is seeded here leaves other tests' random numbers alone."""
-    with random.replayed(None):
+    with random_state.replayed(None):
         yield
 
 

@@ -22,7 +22,7 @@ from benchmarks.transformer import benchmark, dataset, engine_gt, fitting, launc
 from benchmarks.transformer.engines import TorchEngine
 from benchmarks.transformer.options import DEFAULTS, parser
 from benchmarks.transformer.problems import BadInput
-from tests.processes import LONG, ROOT, environment, wait_until
+from tests.support.processes import LONG, ROOT, environment, wait_until
 
 FOLDER = ROOT / "benchmarks" / "transformer"
 TINY = [

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 import gt
-from gt.dispatcher import buckets
-from gt.dispatcher.buckets import gathered
+from gt.dispatcher.replay import buckets
+from gt.dispatcher.replay.buckets import gathered
 from gt.testing import Cluster
+from gt.worker.collectives import Broken
+from gt.worker.collectives.bucket import ALIGNED, Bucket, Share
 from gt.worker.fragments import Program
 from gt.worker.hot.levels import Levels
-from gt.worker.plane import Broken
-from gt.worker.plane.bucket import ALIGNED, Bucket, Share
-from tests.processes import System, script
+from tests.support.processes import System, script
 
 # -- the order of words ----------------------------------------------------------------------
 
@@ -299,8 +299,8 @@ def test_memory_that_is_not_there_breaks_the_group_and_nothing_else(stack):
     """The others must not wait for a member that could not lay its bucket out."""
     program = """
         import torch
-        from gt.worker.plane.groups import Group, Membership
-        from gt.worker.plane.processes import ProcessPlane
+        from gt.worker.collectives.groups import Group, Membership
+        from gt.worker.collectives.processes import ProcessPlane
         planes = [ProcessPlane(), ProcessPlane()]
         for rank, plane in enumerate(planes):
             plane.join(1, (0, 1), rank, planes[0].address, "gloo")
@@ -316,8 +316,8 @@ def test_memory_that_is_not_there_breaks_the_group_and_nothing_else(stack):
         for flights in both:
             a, b = (f.result() for f in flights)
             assert torch.equal(a, 2 * given[0]) and torch.equal(b, 2 * given[1]), (a, b)
-        import gt.worker.plane.passage as passage
-        from gt.worker.plane import Broken
+        import gt.worker.collectives.passage as passage
+        from gt.worker.collectives import Broken
         good = planes[0].reduce_all(1, given, {"op": "sum"})
         def none(*_):
             raise MemoryError("no memory")

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from gt import testing
-from gt.client import codes, sending, uploads
-from gt.client import session as session_module
-from gt.client.emit import call, call_into, call_many, create, upload
-from gt.client.session import Pending, Session
-from gt.dispatcher import admission, book, giving
+from gt.client.stream import outbox, signatures, uploads
+from gt.client.stream import session as session_module
+from gt.client.stream.session import Pending, Session
+from gt.client.tensor.emit import call, call_into, call_many, create, upload
+from gt.dispatcher import admission, delivery, ledger
 from gt.dispatcher import core as dispatcher_core
 from gt.errors import ClusterError, ConnectionLost, NoWorkers, RemoteError, ShapeError, WorkerLost
 from gt.ops import OPS
@@ -30,8 +30,8 @@ from gt.wire import parts
 from gt.wire.messages import FETCH, Define, Done, Execute, Leave, PartTaken
 from gt.worker.core import Worker
 from gt.worker.engines import make_engine
-from tests.invariants import always, settled
-from tests.programs import SAMPLES, Program
+from tests.support.invariants import always, settled
+from tests.support.programs import SAMPLES, Program
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of what the samples do on purpose
 
@@ -104,20 +104,20 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(parts, "PARTS_AHEAD", 1 << 16)
         monkeypatch.setattr(parts, "SHARED_PART", rng.choice((1 << 13, 40_000)))
         monkeypatch.setattr(parts, "LANE", rng.choice((1 << 16, 100_000)))
-        monkeypatch.setattr(sending, "BATCH", rng.choice((10, 60, 640)))
-        for module in (session_module, sending, dispatcher_core):
+        monkeypatch.setattr(outbox, "BATCH", rng.choice((10, 60, 640)))
+        for module in (session_module, outbox, dispatcher_core):
             monkeypatch.setattr(module, "WINDOW", rng.choice((256, 1 << 16)))
-        monkeypatch.setattr(codes, "SIGNATURES", rng.choice((20, 20_000)))
-        monkeypatch.setattr(sending, "FREED", rng.choice((1, 4096)))
+        monkeypatch.setattr(signatures, "SIGNATURES", rng.choice((20, 20_000)))
+        monkeypatch.setattr(outbox, "FREED", rng.choice((1, 4096)))
         monkeypatch.setattr(dispatcher_core, "AHEAD", rng.choice((30.0, 6000.0)))
         monkeypatch.setattr(dispatcher_core, "TURN", rng.choice((9.0, 2000.0)))
         if rng.random() < 0.5:  # frames instead of shared memory
             monkeypatch.setattr(testing, "host_identity", lambda: "")
             monkeypatch.setattr(uploads, "host_identity", lambda: "")
-        monkeypatch.setattr(giving, "EACH", rng.choice((0.0, 50.0, 5000.0)))
-        monkeypatch.setattr(giving, "CREWS", rng.choice((1, 256)))
-        monkeypatch.setattr(book, "DESCRIPTORS", rng.choice((0, 256)))
-        monkeypatch.setattr(book, "GROUPS", rng.choice((1, 2)))
+        monkeypatch.setattr(delivery, "EACH", rng.choice((0.0, 50.0, 5000.0)))
+        monkeypatch.setattr(delivery, "CREWS", rng.choice((1, 256)))
+        monkeypatch.setattr(ledger, "DESCRIPTORS", rng.choice((0, 256)))
+        monkeypatch.setattr(ledger, "GROUPS", rng.choice((1, 2)))
 
     return shrink
 
@@ -419,7 +419,7 @@ def test_without_workers_a_client_is_told_and_never_waits_for_ever() -> None:
 
 def test_reads_without_workers_cost_no_credit_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "WINDOW", 1000)
-    monkeypatch.setattr(sending, "WINDOW", 1000)
+    monkeypatch.setattr(outbox, "WINDOW", 1000)
     monkeypatch.setattr(dispatcher_core, "WINDOW", 1000)
     monkeypatch.setattr(admission, "WINDOW", 1000)
     monkeypatch.setattr(admission, "MAX_WORDS", 1000)
@@ -585,7 +585,7 @@ def upload_array(values: Any, session: Session) -> Any:
 
 
 def test_an_interrupt_while_waiting_for_room_leaves_no_tensor_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "BATCH", 1)
+    monkeypatch.setattr(outbox, "BATCH", 1)
     cluster = Cluster()
     with cluster.client() as session:
         x = create(OPS["full"], (1.5,), (("shape", (2,)), ("dtype", "float32")), session)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client.session import Session
+from gt.client.stream.session import Session
 from gt.testing import Cluster
 from gt.wire.messages import RUN
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import gt
-from gt.client import config
-from gt.client.config import Signal
-from gt.client.configfile import read
+from gt.client.signals import config
+from gt.client.signals.config import Signal
+from gt.client.signals.configfile import read
 from gt.testing import Cluster
-from tests.processes import environment
+from tests.support.processes import environment
 
 DIM = "a dim, an integer from -64 to 63 (negative ones count from the end)"
 WORKERS = "a list of different workers, such as [0, 1]"
@@ -322,7 +322,7 @@ def test_a_mesh_takes_the_first_workers() -> None:
 
 SHOW = "import gt\nfrom gt.client import config\n{}\nprint(sorted(config.current.signals), config.current.auto)"
 USES = {
-    "session": "from gt.client.session import Session; Session()",
+    "session": "from gt.client.stream.session import Session; Session()",
     "context": "gt.signal.context('a').__enter__()",
     "register": "gt.register_config('b', gt.SignalConfig())",
     "file": "gt.load_config('other.yaml')",

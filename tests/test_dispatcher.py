@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gt
-from gt.client.emit import call, create
+from gt.client.tensor.emit import call, create
 from gt.dispatcher.actions import Close, Send, SendAll
 from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Dispatcher
 from gt.dispatcher.server import Server
@@ -57,7 +57,7 @@ from gt.wire.messages import (
     WorkerInfo,
     WorkerStats,
 )
-from tests.invariants import always
+from tests.support.invariants import always
 
 WORKER, OTHER, CLIENT, SECOND = b"worker", b"other worker", b"client", b"second client"
 SMALL, LARGE = TensorType((2,), DTYPES["float32"]), TensorType((1_000_000,), DTYPES["float32"])

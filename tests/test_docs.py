@@ -14,8 +14,8 @@ import tomllib
 import pytest
 
 import gt
-from tests.pages import blocks
-from tests.processes import ROOT, Process, environment
+from tests.support.pages import blocks
+from tests.support.processes import ROOT, Process, environment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
@@ -31,7 +31,7 @@ def test_python_runs(page, system, tmp_path):
     log = tmp_path / "log"
     backend = "torch" if page.name == "README.md" else "numpy"
     settings = {"GT_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "", "GT_INSTRUCTION_LOG": str(log)}
-    process = Process("-m", "tests.pages", str(page), str(system.port), **settings)
+    process = Process("-m", "tests.support.pages", str(page), str(system.port), **settings)
     try:
         assert process.end() == 0, process.output
     finally:

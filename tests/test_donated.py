@@ -14,7 +14,7 @@ from gt.worker.hot.compiler import Shared
 from gt.worker.hot.graph import Graph
 from gt.worker.hot.runner import Runner
 from gt.worker.hot.track import HOT
-from tests.shadow import Shadow, client, wait_for_compiler
+from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_graphs import Graphs
 
 

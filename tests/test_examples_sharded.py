@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.processes import ROOT, Process, System
+from tests.support.processes import ROOT, Process, System
 
 EXAMPLES = {
     "train_gpt.py": ["--steps", "10", "--batch", "5", "--length", "16", "--width", "32"],

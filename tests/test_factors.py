@@ -10,7 +10,7 @@ import torch
 
 import gt
 from gt.testing import Cluster
-from tests.worlds import to_torch
+from tests.support.worlds import to_torch
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from gt.wire.sockets import SILENCE_MS
-from tests.processes import Process, System, alive, free_port, script, wait_until
+from tests.support.processes import Process, System, alive, free_port, script, wait_until
 
 NUMPY = ("--backend", "numpy")
 #: Seconds of silence that end a connection. What is known sooner was told by the kernel, however busy the machine is.
@@ -541,7 +541,7 @@ def test_another_protocol_is_refused_naming_both(system):
     client = system.start(
         "-c",
         f"""
-import gt, gt.client.connect as connect
+import gt, gt.client.stream.connect as connect
 connect.PROTOCOL, connect.VERSION = 99, "9.9.9"
 gt.connect("localhost:{system.port}")
 """,
@@ -594,7 +594,7 @@ def test_bad_frames_from_one_who_holds_the_secret(system):
     from gt.wire.codec import encode
     from gt.wire.messages import MAX_FRAME, Hello, Submit
     from gt.wire.sockets import ZmqConnection
-    from tests.processes import TOKEN
+    from tests.support.processes import TOKEN
 
     client = system.client(
         """
@@ -637,7 +637,7 @@ def test_an_interrupt_between_taking_the_turn_and_using_it(system):
     """Ctrl-C may come when the link is taken and nobody has said so: the next call is not kept waiting for that."""
     client = system.client(
         """
-        from gt.client.connect import session
+        from gt.client.stream.connect import session
         x = gt.ones(3)
         say(x.sum().item())
         for _ in range(2):

@@ -16,9 +16,9 @@ import torch
 
 import gt
 import gt.nn.functional as F
-from gt.client import autograd
+from gt.client.grad import backward
 from gt.testing import Cluster
-from tests.samples import T, V
+from tests.support.samples import T, V
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ def compare_gradients(gots: list[Any], wants: list[Any], mine: list[Any], expect
     except NotImplementedError:
         return
     cotangents = [gt.tensor(c.numpy()) for c in given]
-    got = autograd.grad([g for g, _ in pairs], [mine[i] for i in leaves], cotangents, allow_unused=True)
+    got = backward.grad([g for g, _ in pairs], [mine[i] for i in leaves], cotangents, allow_unused=True)
     for g, w in zip(got, want, strict=True):
         if w is None:
             assert g is None
@@ -305,7 +305,7 @@ def test_half_precision_is_torchs(call: Case, dtype: str) -> None:
         mine = [half(x, dtype) for x in expected]
         got = getattr(F, call.name)(*mine, **options)
         learning = [x for x in mine if isinstance(x, gt.Tensor) and x.requires_grad]
-        for g, w in zip((got, *autograd.grad(got.sum(), learning)), (want, *wanted), strict=True):
+        for g, w in zip((got, *backward.grad(got.sum(), learning)), (want, *wanted), strict=True):
             assert g.dtype is getattr(gt, dtype)
             near = torch.tensor(np.array(g.detach().float().numpy()))
             torch.testing.assert_close(near, w.detach().float(), rtol=5e-2, atol=5e-2)
@@ -334,7 +334,7 @@ def test_dropout_is_a_function_of_the_seed(backend: str) -> None:
         kept = (first != 0).float().mean().item()
         assert abs(kept - 0.7) < 0.03
         assert gt.allclose(first, (first != 0).float() / 0.7)
-        (g,) = autograd.grad(first.sum(), x)
+        (g,) = backward.grad(first.sum(), x)
         assert gt.equal(g, first)
 
 
@@ -389,7 +389,7 @@ def test_a_mask_can_learn() -> None:
     want = torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(q, q, q, mask).sum(), mask)[0]
     with Cluster().client():
         mine, x = gt.tensor(mask.detach().numpy()).requires_grad_(), gt.tensor(q.numpy())
-        close(autograd.grad(F.scaled_dot_product_attention(x, x, x, mine).sum(), mine)[0], want)
+        close(backward.grad(F.scaled_dot_product_attention(x, x, x, mine).sum(), mine)[0], want)
 
 
 def test_attention_holds_no_square() -> None:

@@ -1,7 +1,7 @@
 """Random programs with gradients give what torch gives, however GT runs them.
 
 ``GT_SEEDS=5000 pytest tests/test_gradient_programs.py`` tries that many seeds of each test instead of the usual few.
-What fails is shrunk, and printed as a script; its lines belong into `tests.gradient_rows`.
+What fails is shrunk, and printed as a script; its lines belong into `tests.support.gradient_rows`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ import pytest
 
 import gt.testing
 from gt.worker.core import Worker
-from tests import gradient_programs as programs
-from tests.gradient_programs import COMPILABLE, MIXED, REPEATED, SETTINGS, WITHOUT_TEMPLATES, Program, Setting, Step
-from tests.gradient_rows import ROWS
+from tests.support import gradient_programs as programs
+from tests.support.gradient_programs import (
+    COMPILABLE,
+    MIXED,
+    REPEATED,
+    SETTINGS,
+    WITHOUT_TEMPLATES,
+    Program,
+    Setting,
+    Step,
+)
+from tests.support.gradient_rows import ROWS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of what programs do on purpose
 

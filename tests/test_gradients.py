@@ -17,15 +17,15 @@ import pytest
 import torch
 
 import gt
-from gt.client import autograd
-from gt.client.emit import call, call_many
-from gt.client.tape import _kept
+from gt.client.grad import backward
+from gt.client.tensor.emit import call, call_many
+from gt.client.tensor.tape import _kept
 from gt.ops import OPS
 from gt.testing import Cluster
 from gt.types import SCALAR_OF
-from tests.oracle import expected
-from tests.samples import Sample, T, V, samples
-from tests.samples_nn import WITH_STATISTICS
+from tests.support.oracle import expected
+from tests.support.samples import Sample, T, V, samples
+from tests.support.samples_nn import WITH_STATISTICS
 
 #: Ops no gradient goes through, and why.
 NOT_DIFFERENTIABLE = {
@@ -171,7 +171,7 @@ def compare(sample: Sample, ours: list[Any], theirs: list[Any], chosen: list[int
     results = [y for y, w in zip(forward(sample, ours), made, strict=True) if floats(w) and w.requires_grad]
     ours_given = [to_gt(c).requires_grad_() for c in given]
     mine = [ours[i] for i in chosen]
-    got = autograd.grad(results, mine, ours_given, create_graph=True, allow_unused=True)
+    got = backward.grad(results, mine, ours_given, create_graph=True, allow_unused=True)
     for g, w in zip(got, want, strict=True):
         close(g, w)
     if OPS[THROUGH.get(sample.op, sample.op)].vjp is not None:
@@ -190,7 +190,7 @@ def second(op: str, got: Any, want: Any, ours: list[Any], theirs: list[Any], rng
         not_in_torch(error, f"second {op}")
         return
     ways = [(g, to_gt(c)) for (g, _), c in zip(pairs, given, strict=True) if g.requires_grad]
-    made = autograd.grad([g for g, _ in ways], ours, [c for _, c in ways], allow_unused=True) if ways else ()
+    made = backward.grad([g for g, _ in ways], ours, [c for _, c in ways], allow_unused=True) if ways else ()
     for g, w in zip(made or [None] * len(ours), wanted, strict=True):
         close(g, w)
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import gt
-from gt.ops import OPS, philox, sign
+from gt.ops import OPS, sign
+from gt.ops.random import philox
 from gt.testing import Cluster
 from gt.types import INT, TensorType, float32
 from gt.worker.engines import make_engine
@@ -18,7 +19,7 @@ from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
 from gt.worker.hot.program import by_steps
 from gt.worker.hot.track import HOT
-from tests.shadow import Shadow, client, wait_for_compiler
+from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, train
 
 pytestmark = [
@@ -166,7 +167,7 @@ def test_what_waits_for_the_device_runs_by_steps() -> None:
 
 @pytest.mark.parametrize("key", [(0, 0, 0, 1), (1, 1, 0, 5000), (-1, 2**63, 4093, 3001), (7, 2**31, 2**33 + 3, 9)])
 def test_random_words_of_a_key_in_memory(key) -> None:
-    from gt.ops import philox_gpu
+    from gt.ops.random import philox_gpu
     from gt.ops.varying import _key
 
     seed, stream, start, count = key

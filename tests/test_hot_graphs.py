@@ -18,7 +18,7 @@ from gt.worker.hot.compiled import Compiled, sharing
 from gt.worker.hot.compiler import Shared
 from gt.worker.hot.graph import REVIEW, ROWS, Graph
 from gt.worker.hot.track import HOT
-from tests.shadow import Shadow, client, wait_for_compiler
+from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, scaled, train
 
 

@@ -26,7 +26,7 @@ from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Piece, Step
 from gt.worker.hot.program import by_steps, mutated
 from gt.worker.hot.track import HOT, REMAKES
-from tests.shadow import Shadow, client, wait_for_compiler
+from tests.support.shadow import Shadow, client, wait_for_compiler
 
 ENGINE = make_engine("torch", "cpu")
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import gt
-from gt.client.random import replayed
+from gt.client.tensor.random_state import replayed
 from gt.dispatcher import batching
 from gt.dispatcher.actions import Send, SendAll
 from gt.errors import ConfigError
@@ -18,7 +18,7 @@ from gt.testing import Cluster
 from gt.wire.messages import FETCH, Execute
 from gt.worker.hot.levels import Levels
 from gt.worker.replay import REASONS
-from tests.processes import LONG, ROOT, Process, environment, script
+from tests.support.processes import LONG, ROOT, Process, environment, script
 from tests.test_templates import loop, outcome
 
 # -- gt.debug.print_hot_paths --------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gt
-from tests.worlds import agree, refused, same, same_after, session
+from tests.support.worlds import agree, refused, same, same_after, session
 
 __all__ = ["session"]
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-import tests.sizes
+import tests.support.sizes
 from gt.ops import OPS
 
-ROOT = pathlib.Path(tests.sizes.ROOT)
+ROOT = pathlib.Path(tests.support.sizes.ROOT)
 SOURCES = sorted((ROOT / "gt").rglob("*.py"))
 IMPURE = {"zmq", "torch", "numpy", "time", "random", "threading", "socket", "asyncio", "select", "subprocess"}
 #: decide, and do nothing: time, ids and randomness come in as data
@@ -110,19 +110,19 @@ def test_a_dispatcher_imports_no_tensor_library() -> None:
 
 
 def test_files_fit_in_a_head_and_functions_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tests.sizes.main() == 0, capsys.readouterr().err
+    assert tests.support.sizes.main() == 0, capsys.readouterr().err
 
 
 def test_every_exception_to_the_sizes_is_still_needed() -> None:
-    for name in tests.sizes.EXCEPTIONS:
+    for name in tests.support.sizes.EXCEPTIONS:
         file, _, function = name.partition(":")
         text = (ROOT / file).read_text()
         if not function:
-            assert text.count("\n") > tests.sizes.FILE_LINES, name
+            assert text.count("\n") > tests.support.sizes.FILE_LINES, name
             continue
         lengths = [
             node.end_lineno - node.lineno + 1
             for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.FunctionDef) and node.name == function and node.end_lineno
         ]
-        assert max(lengths) > tests.sizes.FUNCTION_LINES, name
+        assert max(lengths) > tests.support.sizes.FUNCTION_LINES, name

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 import gt
-from gt.client.session import Session
-from gt.dispatcher.layouts import Layout, Mesh
+from gt.client.stream.session import Session
+from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.ops.placement import P, R, Shard, bounds
 from gt.testing import Cluster
-from tests.recipes import Watched
+from tests.support.recipes import Watched
 
 FILE = """
 rows: {shard: {axis: 0, workers: [0, 1]}}

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gt.client import link
-from gt.client.link import ThreadedLink
+from gt.client.stream import link
+from gt.client.stream.link import ThreadedLink
 from gt.wire.unix import Inbox, UnixConnection
 
 
@@ -48,8 +48,8 @@ def test_an_interrupt_while_a_tensor_is_freed_is_not_lost(system: Any) -> None:
     """Python drops what is raised in a destructor. The program hears of it all the same, and the tensor is freed."""
     client = system.client(
         """
-        from gt.client.fragments import Fragments
-        from gt.client.connect import session
+        from gt.client.stream.templates import Fragments
+        from gt.client.stream.connect import session
         x = gt.ones(1000)
         say(x.sum().item())
         empty = Fragments.empty

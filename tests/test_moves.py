@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gt.dispatcher.layouts import Layout, Mesh
-from gt.dispatcher.moves import ALONE, Step, cost, route, share
+from gt.dispatcher.plan.layouts import Layout, Mesh
+from gt.dispatcher.plan.moves import ALONE, Step, cost, route, share
 from gt.ops.placement import P, Partial, Placement, R, Shard
 from gt.types import TensorType
-from gt.worker.plane_local import Board, LocalPlane
+from gt.worker.collectives.local import Board, LocalPlane
 
 MESHES = [Mesh((0,)), Mesh((1,)), Mesh((0, 1)), Mesh((2, 1, 3)), Mesh((2, 3)), Mesh((0, 1, 2, 3), (2, 2))]
 SHAPES = [(5, 4), (1, 3), (0, 2)]

@@ -14,7 +14,7 @@ import torch
 import gt
 import gt.missing
 from docs import make_torch_names
-from tests.worlds import session
+from tests.support.worlds import session
 
 __all__ = ["session"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.autograd import no_grad
+from gt.client.grad.backward import no_grad
 from gt.testing import Cluster
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from gt.testing import Cluster
-from tests.opinfo_gaps import GAPS, Gap
+from tests.support.opinfo_gaps import GAPS, Gap
 
 pytest.importorskip("expecttest", reason="torch's samples need it: pip install expecttest")
 
-from tests.opinfo import FAMILIES, OPS, Case, cases, difference, forms
+from tests.support.opinfo import FAMILIES, OPS, Case, cases, difference, forms
 
 FIRST = 6  # the plainest samples come first, and are always taken
 EACH = int(os.environ.get("GT_FUZZ", "8"))

@@ -14,8 +14,8 @@ from gt.errors import DTypeError, GtError
 from gt.ops import OPS, Op, sign
 from gt.types import Scalar, TensorType
 from gt.worker.engines import make_engine
-from tests.oracle import SETTLED, TOLERANCES, TOLERANCES_ON_A_GPU, expected
-from tests.samples import LIMITS, Limit, Sample, T, samples, type_of
+from tests.support.oracle import SETTLED, TOLERANCES, TOLERANCES_ON_A_GPU, expected
+from tests.support.samples import LIMITS, Limit, Sample, T, samples, type_of
 
 SAMPLES = samples()
 ENGINES = {name: make_engine(name, "cpu") for name in ("torch", "numpy")}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import gt
-from gt.client.autograd import no_grad
+from gt.client.grad.backward import no_grad
 from gt.testing import Cluster
 
 SHAPES = [(3, 4), (5,), (2, 3, 2), (), (4, 1)]

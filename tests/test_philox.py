@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gt.ops import philox
+from gt.ops.random import philox
 
 DRAWS = {
     "words": lambda start, n: philox.words(3, 4, start, n),
@@ -70,6 +70,6 @@ def test_the_gpus_numbers_are_numpys() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    from gt.ops import philox_gpu
+    from gt.ops.random import philox_gpu
 
     assert philox_gpu.differences(torch.device("cuda:0")) == []

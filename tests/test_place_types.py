@@ -14,7 +14,7 @@ from gt.types import BYTES, FLOAT, TensorType, bool_, float64
 from gt.wire.codec import definition
 from gt.wire.messages import FETCH, FIRST_CODE, FIRST_OWN, FORGET, RESET, RUN, Configure, Fragment, SignalSpec, Submit
 from gt.worker.engines import make_engine
-from tests.processes import System
+from tests.support.processes import System
 from tests.test_abuse import Scene
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -308,7 +308,7 @@ def test_bools_are_zero_or_one(backend: str) -> None:
 # -- with real processes ---------------------------------------------------------------------
 
 LIAR = """
-    from gt.client.emit import call
+    from gt.client.tensor.emit import call
     from gt.ops import OPS
     from gt.types import TensorType
 

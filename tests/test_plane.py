@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import plane_member as at
-from tests.plane_member import Member, everywhere
-from tests.processes import ROOT, wait_until
+from tests.support import plane_member as at
+from tests.support.plane_member import Member, everywhere
+from tests.support.processes import ROOT, wait_until
 
 _numbers = itertools.count(1)
 
@@ -120,7 +120,7 @@ def test_groups_leave_nothing_behind(members: list[Member]) -> None:
 def test_torch_is_imported_by_the_first_join_only() -> None:
     program = """if True:
         import sys
-        from gt.worker.plane.processes import ProcessPlane
+        from gt.worker.collectives.processes import ProcessPlane
         plane = ProcessPlane()
         assert plane.address.startswith("127.0.0.1:"), plane.address
         plane.close()

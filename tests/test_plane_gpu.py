@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests import plane_member as at
-from tests.plane_member import Member, everywhere
+from tests.support import plane_member as at
+from tests.support.plane_member import Member, everywhere
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 _numbers = itertools.count(1)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from gt.worker.plane import Broken
-from gt.worker.plane_local import Board, LocalPlane
-from tests.planes import check, fits, given, rows
+from gt.worker.collectives import Broken
+from gt.worker.collectives.local import Board, LocalPlane
+from tests.support.planes import check, fits, given, rows
 
 
 def group_of(size: int, board: Board | None = None) -> list[LocalPlane]:

@@ -15,7 +15,7 @@ from gt.testing import Cluster
 from gt.types import FLOAT, TensorType, float32, int64
 from gt.worker.engines import make_engine
 from gt.worker.hot.levels import Levels
-from tests.samples import Sample, samples, type_of
+from tests.support.samples import Sample, samples, type_of
 from tests.test_hot_levels import folder, piece  # noqa: F401, a fixture
 
 ENGINE = make_engine("torch", "cpu")

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 import gt
 from gt.testing import Cluster
-from tests.worlds import session
+from tests.support.worlds import session
 
 __all__ = ["session"]
 

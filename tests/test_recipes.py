@@ -14,8 +14,8 @@ import pytest
 import gt
 from gt import nn
 from gt.testing import Cluster
-from tests.processes import System
-from tests.recipes import AUTO, Gpt, Mlp, Watched, configured, numbers, texts, train
+from tests.support.processes import System
+from tests.support.recipes import AUTO, Gpt, Mlp, Watched, configured, numbers, texts, train
 
 #: torch's, of a CPU that has no bfloat16 and computes it another way
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")
@@ -353,7 +353,7 @@ def test_tensor_parallel_stages_by_contexts_alone(under: Any) -> None:
 REAL = ("data parallel, gpt", "tensor parallel, gpt", "fully sharded, 13 rows", "stages, gpt", "auto")
 CLIENT = """
     import json, pathlib
-    from tests.recipes import configured
+    from tests.support.recipes import configured
     from tests.test_recipes import REAL, RECIPES, trained
     go()
     for name in REAL:
@@ -389,7 +389,7 @@ def test_memory_of_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> N
         system.worker("--backend", "numpy")
     program = f"""
         import json, pathlib
-        from tests.recipes import Mlp, configured, numbers, train
+        from tests.support.recipes import Mlp, configured, numbers, train
         from tests.test_recipes import DATA, SHARDED
         for text in (DATA, SHARDED):
             with configured(pathlib.Path({str(tmp_path / "recipe.yaml")!r}), text):

@@ -1,7 +1,7 @@
 """What `infer` accepts is safe to run: random calls of every op, on both engines, in a child that may die.
 
 ``GT_SEEDS=400 pytest tests/test_safety.py`` tries that many calls of each op instead of the usual few.
-``python -m tests.fuzz_run`` does the same without pytest, and runs a single case again.
+``python -m tests.support.fuzz_run`` does the same without pytest, and runs a single case again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from gt.ops import OPS
-from tests.fuzz import Case, Operand
-from tests.processes import ROOT, environment
-from tests.samples import INF
+from tests.support.fuzz import Case, Operand
+from tests.support.processes import ROOT, environment
+from tests.support.samples import INF
 
 SEEDS = int(os.environ.get("GT_SEEDS", "2"))
 #: ops that are tried together
@@ -33,7 +33,7 @@ class Runner:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz_run"],
+            [sys.executable, "-m", "tests.support.fuzz_run"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -133,7 +133,7 @@ def test_a_broken_kernel_is_seen() -> None:
 
 
 def show_broken() -> None:
-    from tests import fuzz_run
+    from tests.support import fuzz_run
 
     plain = Case("exp", 0, [Operand((64, 4), "float32")], {})
     fuzz_run.make_case = lambda op, seed: plain
@@ -176,7 +176,7 @@ def test_what_random_calls_found() -> None:
 
 
 def show_found() -> None:
-    from tests.fuzz_run import outcome
+    from tests.support.fuzz_run import outcome
 
     for case, _ in FOUND:
         print(case, outcome(case), flush=True)

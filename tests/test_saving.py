@@ -11,9 +11,9 @@ import torch
 
 import gt
 from gt import saving
-from gt.client.emit import call_with
+from gt.client.tensor.emit import call_with
 from gt.ops import OPS
-from gt.ops.files import MARK, _torch_bytes
+from gt.ops.system.files import MARK, _torch_bytes
 from gt.testing import Cluster
 
 safetensors = pytest.importorskip("safetensors.torch")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import gt
-from gt.client import autograd
-from tests.worlds import session, to_torch
+from gt.client.grad import backward
+from tests.support.worlds import session, to_torch
 
 __all__ = ["session"]
 
@@ -37,7 +37,7 @@ OTHERS: dict[str, np.ndarray] = {
 
 
 def worlds() -> tuple[dict[str, Any], dict[str, Any]]:
-    ours: dict[str, Any] = {"gt": gt, "F": gt.client.functions, "np": np}
+    ours: dict[str, Any] = {"gt": gt, "F": gt.functions.rearrange, "np": np}
     theirs: dict[str, Any] = {"gt": torch, "F": torch.nn.functional, "np": np}
     for name, value in LEAVES.items():
         ours[name] = gt.tensor(value, requires_grad=True)
@@ -68,7 +68,7 @@ def close(ours: Any, theirs: Any) -> None:
         assert to_torch(ours) == theirs
 
 
-GRAD = {gt: autograd.grad, torch: torch.autograd.grad}
+GRAD = {gt: backward.grad, torch: torch.autograd.grad}
 
 
 def gradients(library: Any, world: dict[str, Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:

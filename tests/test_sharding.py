@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client import config, scope
+from gt.client.signals import config
+from gt.client.stream import scope
 from gt.errors import ConfigError
 from gt.testing import Cluster
-from tests import programs
+from tests.support import programs
 from tests.test_cluster import Deaths, Play, seeds, small  # noqa: F401, a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -125,7 +126,7 @@ def test_a_lost_worker_is_told_as_such_wherever_its_values_went(
     seed: int, signals: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also by workers that have it from others, who had it from others again."""
-    monkeypatch.setattr("gt.client.session.EXPLAINED", 0.05)
+    monkeypatch.setattr("gt.client.stream.session.EXPLAINED", 0.05)
     rng, lost = random.Random(seed), 0
     for _ in range(40):
         lost += read_after_a_death(rng, signals)

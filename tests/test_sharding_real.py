@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client import connect
+from gt.client.stream import connect
 from gt.errors import WorkerLost
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client import codes, config, scope, signal
-from gt.client.session import Session
+from gt.client.signals import config, signal
+from gt.client.stream import scope, signatures
+from gt.client.stream.session import Session
 from gt.testing import Cluster
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Configure, Definition, SignalSpec, Submit
@@ -411,7 +412,7 @@ def test_no_signal_has_a_longer_name_on_the_wire() -> None:
 def test_signatures_are_forgotten_under_signals_too(
     stages: None, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codes, "SIGNATURES", 10)
+    monkeypatch.setattr(signatures, "SIGNATURES", 10)
     total = gt.zeros(1)
     for n in range(1, 40):
         with gt.signal.context("stage0" if n % 2 else "stage1"):

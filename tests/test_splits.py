@@ -20,8 +20,8 @@ from gt.ops.gathered import GATHERED
 from gt.ops.placement import Partial
 from gt.ops.split import Apart, Row, Split, rows
 from gt.types import TensorType, float32
-from tests.cutting import Call, can, found, paths, show, works
-from tests.samples import Sample, T, V, samples
+from tests.support.cutting import Call, can, found, paths, show, works
+from tests.support.samples import Sample, T, V, samples
 
 SEEDS = int(os.environ.get("GT_SEEDS", "1"))
 #: rows a sample tries in the search for missing ones

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.processes import System, script
+from tests.support.processes import System, script
 
 NUMPY = ("--backend", "numpy")
 
@@ -139,13 +139,13 @@ def test_many_signatures_hold_flat_memory(system):
     """A program that makes ever new shapes: the tables of all three parts are cut back."""
     client = system.client(
         """
-        import gt.client.codes
-        gt.client.codes.SIGNATURES = 500
+        import gt.client.stream.signatures
+        gt.client.stream.signatures.SIGNATURES = 500
         total = 0
         for n in range(1, 3000):
             total += (gt.ones(n) + 1)[0].item() if n % 100 == 0 else 0
             gt.zeros(n) * 2
-        from gt.client.connect import session
+        from gt.client.stream.connect import session
         say("known", len(session().signatures), total)
         """
     )
@@ -230,7 +230,7 @@ def test_the_client_does_not_wait_but_to_read(system):
     """All waits of a client are one function: slow work is handed over without it, and the read calls it."""
     client = system.client(
         """
-        from gt.client.connect import session
+        from gt.client.stream.connect import session
         x = gt.ones(700, 700)
         x.sum().item()
         waits, wait = 0, session().link.wait
@@ -257,7 +257,7 @@ def test_instructions_go_out_by_themselves(system):
         x = gt.ones(16)
         x.sum().item()
         y = x + 1
-        from gt.client.connect import session
+        from gt.client.stream.connect import session
         while session().words: time.sleep(0.005)
         say("sent")
         """

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client import fragments, sending
-from gt.client.connect import use
-from gt.client.session import Session
+from gt.client.stream import outbox, templates
+from gt.client.stream.connect import use
+from gt.client.stream.session import Session
 from gt.errors import GtError
 from gt.testing import Cluster
 from gt.wire.messages import RUN
@@ -160,7 +160,7 @@ def played(seed: int, workers: int, clients: int, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_same_bits_on_or_off(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "BATCH", random.Random(seed).choice((40, 640)))
+    monkeypatch.setattr(outbox, "BATCH", random.Random(seed).choice((40, 640)))
     assert played(seed, 1, 1, monkeypatch, True) == played(seed, 1, 1, monkeypatch, False)
 
 
@@ -181,9 +181,9 @@ def test_the_same_bits_with_several_clients(seed: int, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("seed", range(24))
 def test_the_same_bits_in_chunks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "BATCH", 20)
-    monkeypatch.setattr(fragments, "WHOLE", 60)
-    monkeypatch.setattr(fragments, "CHUNK", random.Random(seed).choice((20, 35)))
+    monkeypatch.setattr(outbox, "BATCH", 20)
+    monkeypatch.setattr(templates, "WHOLE", 60)
+    monkeypatch.setattr(templates, "CHUNK", random.Random(seed).choice((20, 35)))
     assert played(seed, 1 + seed % 2, 1, monkeypatch, True) == played(seed, 1 + seed % 2, 1, monkeypatch, False)
 
 
@@ -222,14 +222,14 @@ def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
 def test_long_pieces_are_forgotten_as_well() -> None:
     with Cluster(workers=1).client() as session:
         x = gt.ones(2)
-        for adds in range(140, 140 + 3 * fragments.TEMPLATES):
+        for adds in range(140, 140 + 3 * templates.TEMPLATES):
             for _ in range(2):
                 y = x
                 for _ in range(adds):
                     y = y + x
                 gt.step()
         assert y.sum().item() == 2 * (adds + 1)
-        assert len(session.fragments._recent) <= fragments.TEMPLATES
+        assert len(session.fragments._recent) <= templates.TEMPLATES
         assert not session.fragments.forgotten
 
 

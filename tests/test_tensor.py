@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gt
-from tests.worlds import agree, refused, same, session, to_torch
+from tests.support.worlds import agree, refused, same, session, to_torch
 
 __all__ = ["session"]
 

@@ -2,7 +2,7 @@
 
 import os
 
-from tests.processes import System
+from tests.support.processes import System
 
 PRODUCTS = """
 x, w = gt.randn(1024, 512), gt.randn(512, 512)

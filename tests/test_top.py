@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds import same, same_after, session
+from tests.support.worlds import same, same_after, session
 
 __all__ = ["session"]
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import gt
-from gt.client import connect
+from gt.client.stream import connect
 from gt.errors import CompileError, ConfigError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.testing import Cluster
 from gt.wire.messages import INLINE
-from tests.processes import System, wait_until
+from tests.support.processes import System, wait_until
 
 Event = dict[str, Any]
 

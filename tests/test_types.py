@@ -18,8 +18,8 @@ from gt.errors import DimError, ShapeError
 from gt.ops import OPS, sign
 from gt.ops.infer import broadcast_shapes, wrap_dim, wrap_dims
 from gt.types import DTYPES, SCALAR_OF, DType, TensorType, float32, int64, promote, result_dtype
-from tests.oracle import ORACLES, infers_as
-from tests.samples import ALL, type_of
+from tests.support.oracle import ORACLES, infers_as
+from tests.support.samples import ALL, type_of
 
 NUMBERS = (True, 2, 1.5)
 #: a dimensioned tensor, a 0-d one, or a number, of every dtype there is
@@ -149,7 +149,7 @@ def test_where_takes_what_torch_takes(as_bool: bool, c: Any, a: Any, b: Any) -> 
     agree("where", (c.bool() if as_bool or c.dtype is torch.uint8 else c, a, b))
 
 
-#: not empty unless the tensor is 0-d: see `gt.ops.reduce`
+#: not empty unless the tensor is 0-d: see `gt.ops.math.reduce`
 dims = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
 maybe_dtype = st.none() | dtypes
 

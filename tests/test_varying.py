@@ -10,7 +10,7 @@ from gt.ops import OPS, sign
 from gt.ops.varying import always, unfit, vary
 from gt.types import BYTES, INT, Scalar
 from gt.worker.engines import make_engine
-from tests.samples import Sample, samples, type_of
+from tests.support.samples import Sample, samples, type_of
 
 ENGINE = make_engine("torch", "cpu")
 CPU = torch.device("cpu")

@@ -21,7 +21,7 @@ from gt.wire.codec import DEPTH, BadFrame, Decode, definition, encode, signature
 from gt.wire.messages import FIRST_CODE, MAX_WIDTH, Definition, Place, Submit, ToClient, ToDispatcher, ToWorker
 from gt.wire.parts import Incoming, Outgoing, Road
 from gt.wire.shared import Lane, Lanes
-from tests.samples import samples, type_of
+from tests.support.samples import samples, type_of
 
 ROLES = {"dispatcher": ToDispatcher, "client": ToClient, "worker": ToWorker}
 DECODE = {role: Decode(role) for role in ROLES}

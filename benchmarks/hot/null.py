@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.core.environment import ROOT
-from gt.client.connect import open_session, use
-from gt.client.session import Session
+from gt.client.stream.connect import open_session, use
+from gt.client.stream.session import Session
 from gt.launch.parent import end_with_parent
 from gt.launch.quiet import calm_collector
 from gt.ops import Signature

@@ -15,7 +15,7 @@ from typing import Any
 import gt
 from benchmarks.hot import null
 from benchmarks.simulation import load
-from gt.client.session import Session
+from gt.client.stream.session import Session
 from gt.wire.codec import Decode, encode
 from gt.worker.core import Worker
 

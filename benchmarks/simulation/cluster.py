@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.simulation.load import Load
 from benchmarks.simulation.machine import Machine
 from benchmarks.simulation.worker import Board, Costs, Worker
-from gt.client.connect import use
-from gt.client.session import Session
+from gt.client.stream.connect import use
+from gt.client.stream.session import Session
 from gt.dispatcher.actions import Send, SendAll
 from gt.dispatcher.core import Dispatcher
 from gt.version import PROTOCOL, VERSION

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import gt
-from gt.client.connect import use
-from gt.client.session import Session
+from gt.client.stream.connect import use
+from gt.client.stream.session import Session
 from gt.dispatcher.actions import Send, SendAll
 from gt.dispatcher.core import Dispatcher
 from gt.version import PROTOCOL, VERSION

@@ -1,7 +1,7 @@
 """``gt.autograd``, as torch has it: gradients, one's own functions, and checks of both."""
 
 from gt.autograd import function
-from gt.client.autograd import (
+from gt.client.grad.backward import (
     backward,
     enable_grad,
     grad,
@@ -10,8 +10,8 @@ from gt.client.autograd import (
     no_grad,
     set_grad_enabled,
 )
-from gt.client.function import Function
-from gt.client.gradcheck import gradcheck, gradgradcheck
+from gt.client.grad.function import Function
+from gt.client.grad.gradcheck import gradcheck, gradgradcheck
 from gt.missing import absent as _absent
 
 __all__ = [

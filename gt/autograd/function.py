@@ -1,5 +1,5 @@
 """``gt.autograd.function``."""
 
-from gt.client.function import Function, FunctionCtx, once_differentiable
+from gt.client.grad.function import Function, FunctionCtx, once_differentiable
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]

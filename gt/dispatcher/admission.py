@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.dispatcher.courses import Known
 from gt.dispatcher.forward import NONSENSE
-from gt.dispatcher.layouts import Layout, Lost
+from gt.dispatcher.plan.layouts import Layout, Lost
+from gt.dispatcher.replay.replay_plans import Known
 from gt.dispatcher.state import Client, Coded, Violation
 from gt.wire.codec import encode, signature_of
 from gt.wire.messages import (

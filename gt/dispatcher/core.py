@@ -27,13 +27,13 @@ from msgspec.structs import replace
 
 from gt.dispatcher import admission
 from gt.dispatcher.actions import Action, Close, Send
-from gt.dispatcher.book import Book
 from gt.dispatcher.forward import forward
-from gt.dispatcher.layouts import Layout, Mesh
-from gt.dispatcher.loss import NO_WORKERS, strand
-from gt.dispatcher.plan import Ground
+from gt.dispatcher.ledger import Book
+from gt.dispatcher.lost_workers import NO_WORKERS, strand
+from gt.dispatcher.plan.layouts import Layout, Mesh
+from gt.dispatcher.plan.plan import Ground
+from gt.dispatcher.plan.signals import Signals
 from gt.dispatcher.questions import Asking
-from gt.dispatcher.signals import Signals
 from gt.dispatcher.state import Client, Peer, Violation, Worker
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame

@@ -1,7 +1,7 @@
 """The dispatcher's hot loop: a client's stream in, streams for workers out.
 
 For each instruction the operands' places are looked up and, with the code, make the key of a cached plan: where it
-runs, and its results will lie. Only a miss does any thinking (`gt.dispatcher.plan`). What runs on one worker, where
+runs, and its results will lie. Only a miss does any thinking (`gt.dispatcher.plan.plan`). What runs on one worker, where
 its operands are, is passed on as it came; so is what several workers do with what they have, but for its code, which is
 the dispatcher's own. Anything else is written anew, with the moves it needs before it. A stream is cut after about
 ``budget`` microseconds of estimated work, so that no client holds a worker for long.
@@ -13,12 +13,12 @@ from collections import Counter
 from math import inf
 from typing import Any
 
-from gt.dispatcher.carrying import bring, free, leave, move, overwritten, relay
-from gt.dispatcher.courses import Hole
-from gt.dispatcher.layouts import Layout, Lost, Place, Where, placed
-from gt.dispatcher.plan import Ground, Passed, Plan, plan
-from gt.dispatcher.replay import find, forget, learn, passed_on, repeat
-from gt.dispatcher.segments import Forwarded, Workers
+from gt.dispatcher.plan.layouts import Layout, Lost, Place, Where, placed
+from gt.dispatcher.plan.move_emission import bring, free, leave, move, overwritten, relay
+from gt.dispatcher.plan.plan import Ground, Passed, Plan, plan
+from gt.dispatcher.plan.segments import Forwarded, Workers
+from gt.dispatcher.replay.replay import find, forget, learn, passed_on, repeat
+from gt.dispatcher.replay.replay_plans import Hole
 from gt.dispatcher.state import Client, Coded, Violation
 from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD

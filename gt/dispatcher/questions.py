@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gt.dispatcher.giving import Giving
-from gt.dispatcher.segments import Segment
+from gt.dispatcher.delivery import Giving
+from gt.dispatcher.explain import locate
+from gt.dispatcher.plan.segments import Segment
 from gt.dispatcher.state import Client, Violation, Worker
-from gt.dispatcher.story import locate
 from gt.wire.messages import TRACE, Answer, Ask, Blocks, Locate, NoValue, Query, Report, Trace, WorkerStats
 
 #: Questions a client may have open.

@@ -11,9 +11,9 @@ from typing import Any
 from gt.dispatcher.actions import Action, Close, Send, SendAll
 from gt.dispatcher.batching import VARIABLE, batch_size
 from gt.dispatcher.core import Dispatcher
-from gt.dispatcher.loss import NO_WORKERS_LEFT
+from gt.dispatcher.instruction_log import Trail
+from gt.dispatcher.lost_workers import NO_WORKERS_LEFT
 from gt.dispatcher.state import Peer
-from gt.dispatcher.trail import Trail
 from gt.errors import ConfigError
 from gt.say import topic, warn
 from gt.wire.auth import Keys

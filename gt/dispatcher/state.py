@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gt.dispatcher.book import Book
-from gt.dispatcher.layouts import Layout, Lost, Where
-from gt.dispatcher.signals import Signals
+from gt.dispatcher.ledger import Book
+from gt.dispatcher.plan.layouts import Layout, Lost, Where
+from gt.dispatcher.plan.signals import Signals
 from gt.ops import Signature
 from gt.types import BOOL, BYTES, FLOAT, INT, TensorType
 from gt.wire.codec import encode
@@ -90,7 +90,7 @@ class Client:
     tensors: dict[int, Where] = field(default_factory=dict)
     #: (code, *places of the operands) -> where it runs, and its results lie; or a `gt.dispatcher.forward.Plan`
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    #: number -> `gt.dispatcher.replay.Known`
+    #: number -> `gt.dispatcher.replay.replay.Known`
     fragments: dict[int, Any] = field(default_factory=dict)
     #: tensor -> its copies in other layouts
     copies: dict[int, dict[Layout, int]] = field(default_factory=dict)

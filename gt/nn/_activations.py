@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client import pointwise, reductions, views
-from gt.client.arguments import a_tensor, cast, one_dim, refuse
-from gt.client.emit import call, call_into
-from gt.client.tensor import Tensor
+from gt.client.tensor.arguments import a_tensor, cast, one_dim, refuse
+from gt.client.tensor.emit import call, call_into
+from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
+from gt.functions import pointwise, reduce, views
 from gt.ops import OPS, Attrs
 
 __all__ = [
@@ -148,7 +148,7 @@ def rrelu(
 
 
 def _drawn(x: Tensor) -> Tensor:
-    from gt.client.drawing import rand_like
+    from gt.functions.draw import rand_like
 
     return rand_like(x.detach())
 
@@ -177,29 +177,29 @@ def _soft_dim(name: str, x: Tensor, dim: int | None) -> int:
 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    return reductions.softmax(input, _soft_dim("softmax", input, dim), dtype)
+    return reduce.softmax(input, _soft_dim("softmax", input, dim), dtype)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    return reductions.log_softmax(input, _soft_dim("log_softmax", input, dim), dtype)
+    return reduce.log_softmax(input, _soft_dim("log_softmax", input, dim), dtype)
 
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    return reductions.softmax(-input, _soft_dim("softmin", input, dim), dtype)
+    return reduce.softmax(-input, _soft_dim("softmin", input, dim), dtype)
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
     drawn = -pointwise.log(-pointwise.log(_drawn(logits).clamp(min=1e-20)).clamp(min=1e-20))
-    soft = reductions.softmax((logits + drawn) / tau, dim)
+    soft = reduce.softmax((logits + drawn) / tau, dim)
     if not hard:
         return soft
-    best = reductions.max(soft, dim, keepdim=True)[1]
+    best = reduce.max(soft, dim, keepdim=True)[1]
     count = views.reshape(_positions(soft, dim), [-1 if d == dim % soft.ndim else 1 for d in range(soft.ndim)])
     chosen: Tensor = cast(pointwise.eq(count, best), soft._type.dtype) - soft.detach() + soft
     return chosen
 
 
 def _positions(x: Tensor, dim: int) -> Tensor:
-    from gt.client.creation import arange
+    from gt.functions.creation import arange
 
     return arange(x._type.shape[dim])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client import pointwise, reductions, views
-from gt.client.arguments import a_tensor, cast, refuse
-from gt.client.functions import gather, index_select
-from gt.client.tensor import Tensor
+from gt.client.tensor.arguments import a_tensor, cast, refuse
+from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
+from gt.functions import pointwise, views
+from gt.functions import reduce as reductions
+from gt.functions.rearrange import gather, index_select
 from gt.nn._losses import chosen, met, reduced
 from gt.types import float32, int64
 

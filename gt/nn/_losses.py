@@ -6,11 +6,13 @@ import warnings
 from math import log, pi
 from typing import Any
 
-from gt.client import emit, pointwise, reductions, views
-from gt.client.arguments import a_tensor, cast, refuse
-from gt.client.emit import call, call_many
-from gt.client.tensor import Tensor
+from gt.client.tensor import emit
+from gt.client.tensor.arguments import a_tensor, cast, refuse
+from gt.client.tensor.emit import call, call_many
+from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
+from gt.functions import pointwise, views
+from gt.functions import reduce as reductions
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
 from gt.types import result_dtype

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client import views
-from gt.client.arguments import a_tensor, refuse
-from gt.client.reductions import vector_norm
-from gt.client.tensor import Tensor
+from gt.client.tensor.arguments import a_tensor, refuse
+from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
+from gt.functions import views
+from gt.functions.reduce import vector_norm
 from gt.nn import functional as F
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.creation import full
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import full
 from gt.nn import functional as F
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from gt.client.creation import empty, zeros
-from gt.client.functions import cat
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
+from gt.functions.creation import empty, zeros
+from gt.functions.rearrange import cat
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.linear import NonDynamicallyQuantizableLinear

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import index
 from typing import Any, Self
 
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
 from gt.nn.module import Module, _indented
 from gt.nn.parameter import Parameter
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from gt.client.creation import empty
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import empty
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.module import Module

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.autograd import no_grad
-from gt.client.creation import empty
-from gt.client.tensor import Tensor
+from gt.client.grad.backward import no_grad
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import empty
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.module import Module

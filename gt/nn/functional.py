@@ -8,15 +8,16 @@ from __future__ import annotations
 from math import prod, sqrt
 from typing import Any
 
-from gt.client import pointwise, random, reductions, views
-from gt.client.arguments import a_tensor, cast, refuse, whole
-from gt.client.autograd import no_grad
-from gt.client.composed import pdist
-from gt.client.emit import call, call_into, call_many
-from gt.client.foreign import told
-from gt.client.functions import pad
-from gt.client.tensor import Tensor
+from gt.client.grad.backward import no_grad
+from gt.client.tensor import random_state
+from gt.client.tensor.arguments import a_tensor, cast, refuse, whole
+from gt.client.tensor.emit import call, call_into, call_many
+from gt.client.tensor.foreign import told
+from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
+from gt.functions import pointwise, reduce, views
+from gt.functions.composite import pdist
+from gt.functions.rearrange import pad
 from gt.missing import absent
 from gt.nn import _activations, _distances, _losses, _spatial
 from gt.nn._activations import *
@@ -89,14 +90,14 @@ def _renormalise(w: Tensor, index: Tensor, max_norm: float, norm_type: float) ->
     """The rows that are asked for are made no longer than ``max_norm``, in place, as torch does it."""
     with no_grad():
         asked = w.new_zeros(w._type.shape[0], dtype=bool_).index_fill(0, views.reshape(index, -1), True)
-        lengths = reductions.norm(w, norm_type, 1)
+        lengths = reduce.norm(w, norm_type, 1)
         scale = pointwise.where(asked & (lengths > max_norm), max_norm / (lengths + 1e-7), 1.0)
         call_into(OPS["mul"], w, (views.unsqueeze(scale, 1),))
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Without ``num_classes``, reads what the greatest is."""
-    from gt.client.creation import arange
+    from gt.functions.creation import arange
 
     x = a_tensor("one_hot", tensor)
     if x._type.dtype.name != "int64":
@@ -104,7 +105,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     if num_classes == -1:
         if not x._type.numel:
             raise refuse(ShapeError, "an empty tensor does not tell its classes", "one_hot", x)
-        num_classes = int(reductions.amax(x).item()) + 1
+        num_classes = int(reduce.amax(x).item()) + 1
     count = whole(num_classes, "one_hot(): num_classes is an int")
     return cast(pointwise.eq(views.unsqueeze(x, -1), arange(count)), x._type.dtype)
 
@@ -117,7 +118,7 @@ def _dropped(name: str, x: Tensor, p: float, training: bool, inplace: bool) -> T
         raise refuse(ShapeError, f"dropout probability has to be between 0 and 1, but got {p}", name, x)
     if not training or p == 0:
         return x
-    made = call_many(OPS["dropout"], (x, *random.key()), (("p", float(p)),))[0]
+    made = call_many(OPS["dropout"], (x, *random_state.key()), (("p", float(p)),))[0]
     return call_into(OPS["copy"], x, (made,)) if inplace else made
 
 
@@ -257,7 +258,7 @@ def instance_norm(
     made = batch_norm(seen, mean, var, w, b, True, momentum, eps)
     for old, new in ((running_mean, mean), (running_var, var)):
         if old is not None and new is not None:
-            call_into(OPS["copy"], old, (reductions.mean(views.reshape(new, (n, c)), 0),))
+            call_into(OPS["copy"], old, (reduce.mean(views.reshape(new, (n, c)), 0),))
     return views.reshape(made, x._type.shape)
 
 
@@ -275,7 +276,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     n, c, *rest = x._type.shape
     squares = views.reshape(pointwise.square(x), (n, 1, c, prod(rest)))
     side = squares.detach().new_zeros((n, 1, size, prod(rest)))
-    from gt.client.functions import cat
+    from gt.functions.rearrange import cat
 
     before, after = size // 2, (size - 1) // 2
     parts = [side[:, :, :before], squares, side[:, :, :after]]
@@ -284,7 +285,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
-    return pointwise.div(input, pointwise.clamp(reductions.norm(input, p, dim, True), min=eps))
+    return pointwise.div(input, pointwise.clamp(reduce.norm(input, p, dim, True), min=eps))
 
 
 # -- attention -----------------------------------------------------------------------------
@@ -348,7 +349,7 @@ def _plain_attention(
         scores = pointwise.masked_fill(scores, pointwise.logical_not(mask), float("-inf"))
     elif mask is not None:
         scores = scores + mask
-    return dropout(reductions.softmax(scores, -1), dropout_p) @ v
+    return dropout(reduce.softmax(scores, -1), dropout_p) @ v
 
 
 for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, "dropout", "softmax", "log_softmax"):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from gt.client.autograd import register_hook
-from gt.client.tensor import Tensor
+from gt.client.grad.backward import register_hook
+from gt.client.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
     from gt.nn.module import Module

@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import erf, prod, sqrt
 from typing import Any
 
-from gt.client.autograd import no_grad
-from gt.client.creation import eye, from_numpy, zeros
-from gt.client.drawing import rand, randn
-from gt.client.functions import argsort
-from gt.client.pointwise import where
-from gt.client.tensor import Tensor
+from gt.client.grad.backward import no_grad
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import eye, from_numpy, zeros
+from gt.functions.draw import rand, randn
+from gt.functions.pointwise import where
+from gt.functions.rearrange import argsort
 from gt.missing import absent
 from gt.say import warn
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
 from gt.nn import functional as F
 from gt.nn.module import Module
 from gt.nn.pooling import PairwiseDistance

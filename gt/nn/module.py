@@ -6,13 +6,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from gt.client import config, placing, recording
-from gt.client.arguments import dtype_of
-from gt.client.autograd import requires_grad_
-from gt.client.creation import zeros_like
-from gt.client.emit import detached
-from gt.client.foreign import dtype_called
-from gt.client.tensor import Tensor
+from gt.client.compile import recording
+from gt.client.grad.backward import requires_grad_
+from gt.client.signals import config
+from gt.client.tensor import placing
+from gt.client.tensor.arguments import dtype_of
+from gt.client.tensor.emit import detached
+from gt.client.tensor.foreign import dtype_called
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import zeros_like
 from gt.nn import hooks, state
 from gt.nn.parameter import Parameter, assign
 from gt.types import DType, bfloat16, float16, float32, float64

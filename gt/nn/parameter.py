@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.autograd import requires_grad_
-from gt.client.creation import as_tensor, empty
-from gt.client.emit import current, detached
-from gt.client.pointwise import clone
-from gt.client.tensor import Tensor
+from gt.client.grad.backward import requires_grad_
+from gt.client.tensor.emit import current, detached
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import as_tensor, empty
+from gt.functions.pointwise import clone
 
 __all__ = ["Parameter"]
 

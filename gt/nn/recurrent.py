@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from gt.client.creation import empty, zeros
-from gt.client.functions import cat, stack
-from gt.client.pointwise import relu, sigmoid, tanh
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
+from gt.functions.creation import empty, zeros
+from gt.functions.pointwise import relu, sigmoid, tanh
+from gt.functions.rearrange import cat, stack
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.module import Module

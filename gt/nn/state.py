@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gt.client.autograd import no_grad
-from gt.client.creation import as_tensor
-from gt.client.tensor import Tensor
+from gt.client.grad.backward import no_grad
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import as_tensor
 from gt.nn.hooks import each
 from gt.nn.parameter import Parameter
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from gt.client.creation import full
-from gt.client.functions import triu
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import full
+from gt.functions.rearrange import triu
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.attention import MultiheadAttention

@@ -1,45 +1,39 @@
 """The instruction set: one declaration an op. Importing this package fills the table `OPS`."""
 
-from gt.ops import (  # noqa: F401, importing a family declares its ops
+# importing a family declares its ops
+from gt.ops.math import (  # noqa: F401
     activations,
     activations_piecewise,
     arithmetic,
-    blocks,
     compare,
-    create,
     division,
-    files,
-    functions,
-    gradients,
-    index,
     linalg,
-    masks,
-    nn_attention,
-    nn_channels,
-    nn_conv,
-    nn_dropout,
-    nn_gate,
-    nn_linear,
-    nn_loss,
-    nn_nll,
-    nn_norm,
-    nn_pool,
-    nn_resample,
-    nn_rms,
-    optim,
+    matmul,
     order,
-    pieces,
-    placing,
     pointwise,
     product,
     reduce,
     scan,
-    scatter,
-    select,
-    shape,
-    solve,
+    sort,
+    unary,
 )
-from gt.ops.core import OPS, Attrs, Op
+from gt.ops.nn import (  # noqa: F401
+    attention,
+    channel_norm,
+    conv,
+    dropout,
+    glu,
+    linear,
+    loss,
+    nll,
+    norm,
+    pool,
+    resample,
+    rms_norm,
+)
+from gt.ops.op import OPS, Attrs, Op
+from gt.ops.shape import creation, index, masks, scatter, views, windows  # noqa: F401
 from gt.ops.signature import Signature, sign
+from gt.ops.system import blocks, files, gradient_norms, optimizer_steps, placed  # noqa: F401
 
 __all__ = ["OPS", "Attrs", "Op", "Signature", "sign"]

@@ -13,7 +13,7 @@ is a tensor id; a scalar operand is the number itself. How many words follow is 
 from __future__ import annotations
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.core import OPS, Attrs, Op, Types
+from gt.ops.op import OPS, Attrs, Op, Types
 from gt.types import OperandType, Scalar, TensorType
 
 #: words before the outputs: code and site

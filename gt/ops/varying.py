@@ -13,10 +13,10 @@ from functools import partial
 from math import sqrt
 from typing import Any, NamedTuple
 
-from gt.ops import philox
-from gt.ops.index import fitting, max_starts, viewed
-from gt.ops.optim import _same_strides, alone
+from gt.ops.random import philox
+from gt.ops.shape.index import fitting, max_starts, viewed
 from gt.ops.signature import Signature
+from gt.ops.system.optimizer_steps import _same_strides, alone
 from gt.types import BYTES, FLOAT, Scalar, TensorType
 
 Numbers = tuple[Any, ...]

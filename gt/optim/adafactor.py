@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.creation import zeros, zeros_like
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import zeros, zeros_like
 from gt.ops import OPS
 from gt.optim.optimizer import Group, Optimizer
 from gt.types import DType

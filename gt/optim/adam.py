@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.tensor import Tensor
+from gt.client.tensor.tensor import Tensor
 from gt.ops import OPS
 from gt.optim.optimizer import Group, Optimizer, check
 

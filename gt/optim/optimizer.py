@@ -8,12 +8,12 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any
 
-from gt.client import recording
-from gt.client.autograd import enable_grad, is_leaf
-from gt.client.creation import as_tensor, zeros_like
-from gt.client.emit import call_into_many
-from gt.client.tape import mode
-from gt.client.tensor import Tensor
+from gt.client.compile import recording
+from gt.client.grad.backward import enable_grad, is_leaf
+from gt.client.tensor.emit import call_into_many
+from gt.client.tensor.tape import mode
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import as_tensor, zeros_like
 from gt.ops import Attrs, Op
 
 Group = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gt.client import recording
+from gt.client.compile import recording
 from gt.optim.optimizer import Group, Optimizer
 
 

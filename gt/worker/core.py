@@ -51,11 +51,11 @@ from gt.wire.parts import Incoming
 from gt.wire.shared import Lanes
 from gt.worker.account import account, holders
 from gt.worker.answering import Answering, Send
+from gt.worker.collectives import Broken, Plane
 from gt.worker.engines import Engine
 from gt.worker.fragments import Program
 from gt.worker.hot.levels import Levels
 from gt.worker.mover import Mover
-from gt.worker.plane import Broken, Plane
 from gt.worker.replay import Replaying
 from gt.worker.space import LOST, NOTHING, DeviceBroken, Entry, Failure, MoveEntry, Space, first_line, raising
 from gt.worker.tracing import Tracer, Untraced

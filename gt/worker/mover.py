@@ -11,8 +11,8 @@ import contextlib
 from typing import Any
 
 from gt.wire.messages import Group
+from gt.worker.collectives import Broken, Plane
 from gt.worker.engines import Engine
-from gt.worker.plane import Broken, Plane
 from gt.worker.space import LOST, Failure, Flying, MoveEntry, Space
 from gt.worker.tracing import Tracer
 

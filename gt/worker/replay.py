@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from gt.ops import Signature
 from gt.wire.messages import Advice, Execute
 from gt.worker.answering import Send
+from gt.worker.collectives import Broken
 from gt.worker.fragments import Part, Program, Stopped
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.piece import Halfway, Piece
 from gt.worker.mover import Mover
-from gt.worker.plane import Broken
 from gt.worker.space import ODD, Space
 
 #: The reasons for which pieces are not compiled that a client is told of unasked; the statistics have all.

@@ -20,9 +20,9 @@ from gt.wire.messages import Refused as RefusedMessage
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
 from gt.worker.answering import Send
+from gt.worker.collectives.processes import ProcessPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine
-from gt.worker.plane.processes import ProcessPlane
 from gt.worker.space import DeviceBroken
 
 

@@ -11,8 +11,8 @@ from gt.types import TensorType
 from gt.wire.codec import from_wire
 from gt.wire.messages import Execute, Move
 from gt.wire.parts import Incoming, Outgoing, Road
+from gt.worker.collectives import Flight
 from gt.worker.engines import Linked
-from gt.worker.plane import Flight
 
 
 class DeviceBroken(Exception):

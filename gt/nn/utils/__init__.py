@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-from gt.client.arguments import cast
-from gt.client.autograd import no_grad
-from gt.client.creation import tensor
-from gt.client.emit import call, call_into_many, call_many
-from gt.client.functions import cat
-from gt.client.placing import workers_of
-from gt.client.pointwise import clamp
-from gt.client.tensor import Tensor
+from gt.client.grad.backward import no_grad
+from gt.client.tensor.arguments import cast
+from gt.client.tensor.emit import call, call_into_many, call_many
+from gt.client.tensor.placing import workers_of
+from gt.client.tensor.tensor import Tensor
+from gt.functions.creation import tensor
+from gt.functions.pointwise import clamp
+from gt.functions.rearrange import cat
 from gt.missing import absent
 from gt.nn.parameter import assign
 from gt.nn.utils import rnn

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.client.arguments import tensor_list
-from gt.client.functions import pad, stack
-from gt.client.tensor import Tensor
-from gt.client.views import transpose
+from gt.client.tensor.arguments import tensor_list
+from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError
+from gt.functions.rearrange import pad, stack
+from gt.functions.views import transpose
 from gt.missing import absent
 
 __all__ = ["pad_sequence", "unpad_sequence"]

@@ -1,0 +1,78 @@
+"""Whether what is computed goes on the tape: ``gt.no_grad`` and its kin."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from gt.client.tensor.tape import mode
+
+
+class Switch(contextlib.ContextDecorator):
+    """Recording on or off: a context, or a decorator."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(mode.enabled)
+        mode.enabled = self._on
+
+    def __exit__(self, *_: object) -> None:
+        mode.enabled = self._before.pop()
+
+    def _recreate_cm(self) -> Switch:
+        return Switch(self._on)  # a decorated function may run in many threads at once
+
+
+class _Fixed(Switch):
+    """Takes no argument, and so may decorate a function without being called."""
+
+    on: bool
+
+    def __new__(cls, function: Any = None) -> Any:
+        return super().__new__(cls) if function is None else Switch(cls.on)(function)
+
+    def __init__(self) -> None:
+        super().__init__(self.on)
+
+
+class no_grad(_Fixed):  # noqa: N801, torch's name
+    on = False
+
+
+class enable_grad(_Fixed):  # noqa: N801, torch's name
+    on = True
+
+
+class inference_mode(Switch):  # noqa: N801, torch's name
+    """`no_grad`; what is made inside may be used outside, which torch forbids."""
+
+    def __new__(cls, mode: Any = True) -> Any:
+        return super().__new__(cls) if isinstance(mode, bool) else Switch(False)(mode)
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__(not mode and is_grad_enabled())
+
+
+class set_grad_enabled(Switch):  # noqa: N801, torch's name
+    """Takes effect at once, and ends with the context if it is used as one."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        self.__enter__()
+        self._entered = True
+
+    def __enter__(self) -> None:
+        if not getattr(self, "_entered", False):  # the first time it was already
+            super().__enter__()
+        self._entered = False
+
+    def __call__(self, function: Any) -> Any:
+        self.__exit__()  # it decorates, and takes effect when the function runs
+        return super().__call__(function)
+
+
+def is_grad_enabled() -> bool:
+    return mode.enabled

@@ -1,0 +1,159 @@
+"""A tensor as text, letter by letter as torch writes it.
+
+Only what is shown is read: of a large tensor the workers first cut out the corners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isfinite
+from typing import Any, NamedTuple
+
+from gt.client.tensor.emit import current
+from gt.client.tensor.tape import Node
+from gt.client.tensor.tensor import Tensor
+from gt.errors import ConfigError
+from gt.functions.rearrange import cat
+from gt.functions.views import narrow
+from gt.types import Shape, bool_, float32, int64
+
+__all__ = ["set_printoptions"]
+
+
+class Options(NamedTuple):
+    precision: int = 4
+    #: a tensor with more elements is shown by its corners
+    threshold: float = 1000
+    #: how many elements of a dim are shown at either end
+    edgeitems: int = 3
+    linewidth: int = 80
+    #: None: decided by the values
+    sci_mode: bool | None = None
+
+
+PROFILES = {"default": Options(), "short": Options(precision=2, edgeitems=2), "full": Options(threshold=inf)}
+_options = Options()
+
+
+def set_printoptions(profile: str | None = None, **options: Any) -> None:
+    """See `torch.set_printoptions`."""
+    global _options
+    if profile is not None and profile not in PROFILES:
+        raise ConfigError(f"set_printoptions(profile={profile!r}): there are {', '.join(PROFILES)}")
+    unknown = set(options) - set(Options._fields)
+    if unknown:
+        raise ConfigError(f"set_printoptions(): no option is called {unknown.pop()}")
+    given = {name: value for name, value in options.items() if value is not None}
+    _options = (PROFILES[profile] if profile else _options)._replace(**{"sci_mode": None, **given})
+
+
+def shown(x: Tensor) -> str:
+    prefix, shape, dtype = "tensor(", x._type.shape, x._type.dtype
+    if not x._type.numel:
+        notes = [f"size={tuple(shape)}"] if len(shape) != 1 else []
+        notes += [] if dtype is float32 else [f"dtype={dtype}"]
+        return _with_notes(prefix + "[]", [*notes, *_grad_note(x)], len(prefix))
+    large = x._type.numel > _options.threshold
+    values = (_corners(x) if large else x)._readable()
+    text = prefix + _nested(values.tolist(), shape, len(prefix), large, _formatter(values))
+    notes = [] if dtype in (float32, int64, bool_) else [f"dtype={dtype}"]
+    return _with_notes(text, [*notes, *_grad_note(x)], len(prefix))
+
+
+def _grad_note(x: Tensor) -> list[str]:
+    """Where it comes from, or that gradients end here."""
+    current(x)
+    if x._node is None:
+        return []
+    return [f"grad_fn={x._node!r}" if isinstance(x._node, Node) else "requires_grad=True"]
+
+
+def _with_notes(text: str, notes: list[str], indent: int) -> str:
+    # one more than there is: torch counts so
+    last = len(text) - text.rfind("\n") + 1
+    for note in notes:
+        # lines break where torch's do, whose name is longer
+        length = len(note.replace("gt.", "torch."))
+        if last + length + 2 > _options.linewidth:
+            text += ",\n" + " " * indent + note
+            last = indent + length
+        else:
+            text += ", " + note
+            last += length + 2
+    return text + ")"
+
+
+# -- what is read --------------------------------------------------------------------------
+
+
+def _is_cut(size: int) -> bool:
+    return size > 2 * _options.edgeitems
+
+
+def _corners(x: Tensor) -> Tensor:
+    """The first and the last few of every long dim, cut out where the tensor lives."""
+    edge = _options.edgeitems
+    for dim, size in enumerate(x._type.shape):
+        if _is_cut(size):
+            x = cat((narrow(x, dim, 0, edge), narrow(x, dim, size - edge, edge)), dim)
+    return x
+
+
+# -- numbers -------------------------------------------------------------------------------
+
+#: one element as text, and how wide the widest is
+Formatter = tuple[Callable[[Any], str], int]
+
+
+def _formatter(values: Any) -> Formatter:
+    flat = values.reshape(-1).tolist()
+    if values.dtype.kind != "f":
+        return str, max(map(len, map(str, flat)))
+    counted = [v for v in flat if isfinite(v) and v != 0]
+    whole = all(v == int(v) for v in counted)
+    write = _writer(whole, bool(counted) and _is_scientific([abs(v) for v in counted]))
+    return write, max((len(write(v)) for v in counted), default=1)
+
+
+def _is_scientific(sizes: list[float]) -> bool:
+    if _options.sci_mode is not None:
+        return _options.sci_mode
+    return max(sizes) / min(sizes) > 1000 or max(sizes) > 1e8 or min(sizes) < 1e-4
+
+
+def _writer(whole: bool, scientific: bool) -> Callable[[float], str]:
+    digits = _options.precision
+    if scientific:
+        return lambda v: f"{v:.{digits}e}"
+    if whole:
+        return lambda v: f"{v:.0f}." if isfinite(v) else f"{v:.0f}"
+    return lambda v: f"{v:.{digits}f}"
+
+
+# -- brackets ------------------------------------------------------------------------------
+
+
+def _nested(values: Any, shape: Shape, indent: int, large: bool, formatter: Formatter) -> str:
+    """``values`` holds of each cut dim the two ends; ``shape`` says which are cut."""
+    if not shape:
+        return _padded(values, formatter)
+    cut = large and _is_cut(shape[0])
+    if len(shape) == 1:
+        return _row([_padded(v, formatter) for v in values], cut, indent, formatter[1])
+    rows = [_nested(v, shape[1:], indent + 1, large, formatter) for v in values]
+    if cut:
+        rows.insert(_options.edgeitems, "...")
+    return "[" + ("," + "\n" * (len(shape) - 1) + " " * (indent + 1)).join(rows) + "]"
+
+
+def _padded(value: Any, formatter: Formatter) -> str:
+    write, width = formatter
+    return write(value).rjust(width)
+
+
+def _row(texts: list[str], cut: bool, indent: int, width: int) -> str:
+    if cut:
+        texts.insert(_options.edgeitems, " ...")
+    count = max(1, (_options.linewidth - indent) // (width + 2))
+    lines = [", ".join(texts[i : i + count]) for i in range(0, len(texts), count)]
+    return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"

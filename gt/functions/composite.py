@@ -1,0 +1,207 @@
+"""torch's smaller functions that are others put together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gt.client.tensor.arguments import a_tensor, cast, one_dim, refuse
+from gt.client.tensor.emit import detached
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.functions import creation, pointwise, rearrange, reduce, views
+from gt.types import Shape, Size, bool_, float32, int64
+
+__all__ = [
+    "angle", "bartlett_window", "blackman_window", "conj", "conj_physical", "constant_pad_nd", "cumulative_trapezoid",
+    "detach", "from_dlpack", "frombuffer", "hamming_window", "hann_window", "is_same_size", "is_signed", "isreal",
+    "mvlgamma", "pdist", "real", "renorm", "resolve_conj", "resolve_neg", "trapezoid", "trapz", "unravel_index",
+    "vander",
+]  # fmt: skip
+
+
+# -- integrals ------------------------------------------------------------------------------
+
+
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+    return reduce.sum(_strips("trapezoid", y, x, dx, dim), dim) / 2
+
+
+trapz = trapezoid
+
+
+def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+    return reduce.cumsum(_strips("cumulative_trapezoid", y, x, dx, dim), dim) / 2
+
+
+def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
+    """Twice the area under each stretch from one point to the next."""
+    y = a_tensor(name, y)
+    dim = one_dim(dim, y._type.ndim)
+    both = views.narrow(y, dim, 1, max(y.size(dim) - 1, 0)) if y.size(dim) else y
+    both = both + views.narrow(y, dim, 0, y.size(dim) - 1) if y.size(dim) else both
+    if x is None:
+        return both * (1 if dx is None else dx)
+    x = a_tensor(name, x)
+    if x._type.ndim == 1:
+        if x.size(0) != y.size(dim):
+            raise refuse(ShapeError, "as many places as values are needed", name, y, x, dim=dim)
+        x = views.reshape(x, (x.size(0), *(1,) * (y._type.ndim - dim - 1)))
+        return both * reduce.diff(x, dim=0)
+    at = dim - y._type.ndim
+    return both * reduce.diff(x, dim=at)
+
+
+# -- of numbers that are real ----------------------------------------------------------------
+
+
+def real(input: Tensor) -> Tensor:
+    """All of GT's are."""
+    return a_tensor("real", input)
+
+
+conj = conj_physical = resolve_conj = resolve_neg = real
+
+
+def isreal(input: Tensor) -> Tensor:
+    return creation.ones_like(a_tensor("isreal", input), dtype=bool_)
+
+
+def angle(input: Tensor) -> Tensor:
+    """0, or π where it is negative."""
+    x = a_tensor("angle", input)
+    x = x if x._type.dtype.kind == "f" else cast(x, float32)
+    turned = pointwise.where(x < 0, math.pi, 0.0 * pointwise.nan_to_num(x, 0.0, 0.0, 0.0))
+    made: Tensor = pointwise.where(pointwise.isnan(x), x, cast(turned, x._type.dtype))
+    return made
+
+
+def mvlgamma(input: Tensor, p: int) -> Tensor:
+    x = a_tensor("mvlgamma", input)
+    x = x if x._type.dtype.kind == "f" else cast(x, float32)
+    steps = creation.arange(p, dtype=x._type.dtype) / -2
+    made: Tensor = pointwise.lgamma(views.unsqueeze(x, -1) + steps).sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
+    return made
+
+
+# -- of shapes and dtypes ---------------------------------------------------------------------
+
+
+def is_same_size(input: Tensor, other: Tensor) -> bool:
+    return a_tensor("is_same_size", input).shape == a_tensor("is_same_size", other).shape
+
+
+def is_signed(input: Tensor) -> bool:
+    return a_tensor("is_signed", input)._type.dtype.kind in "if"
+
+
+def detach(input: Tensor) -> Tensor:
+    return detached(a_tensor("detach", input))
+
+
+def sum_to_size(input: Tensor, *size: Any) -> Tensor:
+    """The sum over what broadcasting would have repeated."""
+    given = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+    shape, lead = input._type.shape, input._type.ndim - len(given)
+    fits = lead >= 0 and all(n in (1, have) for n, have in zip(given, shape[lead:], strict=True))
+    if not fits:
+        raise refuse(ShapeError, f"does not come from {Size(given)} by broadcasting", "sum_to_size", input)
+    if not shape:
+        return reduce.sum(input)
+    dims = [*range(lead), *(lead + i for i, n in enumerate(given) if n == 1 and shape[lead + i] != 1)]
+    return views.reshape(reduce.sum(input, dims, keepdim=True), given) if dims else input
+
+
+def constant_pad_nd(input: Tensor, pad: Any, value: float = 0) -> Tensor:
+    return rearrange.pad(input, pad, value=value)
+
+
+def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
+    """The place in each dim of what is counted through all of them."""
+    x = a_tensor("unravel_index", indices)
+    if x._type.dtype.kind not in "iu":
+        raise refuse(DTypeError, "places are integers", "unravel_index", x)
+    x, made, step = cast(x, int64), [], 1
+    for size in reversed((shape,) if isinstance(shape, int) else tuple(shape)):
+        made.append(x // step % size)
+        step *= size
+    return tuple(reversed(made))
+
+
+# -- the rest ----------------------------------------------------------------------------------
+
+
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803, torch\'s name
+    x = a_tensor("vander", x)
+    if x._type.ndim != 1:
+        raise refuse(ShapeError, "a vector is needed", "vander", x)
+    powers = creation.arange(x.size(0) if N is None else N)
+    made = views.unsqueeze(x, 1) ** (powers if increasing else rearrange.flip(powers, (0,)))
+    return made if x._type.dtype.kind == "f" else cast(made, int64)
+
+
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """Slices along a dim that are longer than ``maxnorm`` are made as long."""
+    x = a_tensor("renorm", input)
+    others = [d for d in range(x._type.ndim) if d != one_dim(dim, x._type.ndim)]
+    if x._type.ndim < 2:
+        raise refuse(ShapeError, "at least two dims are needed", "renorm", x, p, dim, maxnorm)
+    lengths = reduce.norm(x, p, others, keepdim=True)
+    scale: Tensor = pointwise.where(lengths > maxnorm, maxnorm / (lengths + 1e-7), 1.0)
+    return x * scale
+
+
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """The distances between each two rows."""
+    x = a_tensor("pdist", input)
+    if x._type.ndim != 2:
+        raise refuse(ShapeError, "a matrix is needed", "pdist", x)
+    i, j = creation.triu_indices(x.size(0), x.size(0), 1)
+    return reduce.norm(rearrange.index_select(x, 0, i) - rearrange.index_select(x, 0, j), p, 1)
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    import numpy as np
+
+    return creation.tensor(np.from_dlpack(ext_tensor))
+
+
+def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
+    import numpy as np
+
+    from gt.client.tensor.arguments import dtype_of
+
+    array = np.frombuffer(buffer, np.dtype(dtype_of(dtype).name), count, offset)
+    return creation.tensor(array, requires_grad=requires_grad)
+
+
+# -- windows -----------------------------------------------------------------------------------
+
+
+def _cosines(name: str, *weights: float) -> Any:
+    def window(window_length: int, periodic: bool = True, *given: float, **options: Any) -> Tensor:
+        a = (*given, *weights[len(given) :])
+        turns = creation.arange(window_length, dtype=float32) * (2 * math.pi / _length(window_length, periodic))
+        made = creation.full_like(turns, a[0])
+        for k, weight in enumerate(a[1:], 1):
+            made = made + pointwise.cos(turns * k) * ((-1) ** k * weight)
+        made = made if window_length > 1 else creation.ones(window_length)
+        return creation.tensor(made, **options) if options else made
+
+    window.__name__ = window.__qualname__ = name
+    return window
+
+
+def _length(window_length: int, periodic: bool) -> int:
+    return max(window_length if periodic else window_length - 1, 1)
+
+
+hann_window = _cosines("hann_window", 0.5, 0.5)
+hamming_window = _cosines("hamming_window", 0.54, 0.46)
+blackman_window = _cosines("blackman_window", 0.42, 0.5, 0.08)
+
+
+def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+    at = creation.arange(window_length, dtype=float32) * (2 / _length(window_length, periodic))
+    made = 1 - pointwise.abs(at - 1) if window_length > 1 else creation.ones(window_length)
+    return creation.tensor(made, **options) if options else made

@@ -1,0 +1,340 @@
+"""Tensors out of Python values, arrays, numbers, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from math import ceil
+from typing import Any
+
+from gt.client.grad import backward
+from gt.client.stream import connect
+from gt.client.tensor import foreign
+from gt.client.tensor.arguments import cast, device_of, dtype_of, operand, refuse, sizes, uploaded, whole
+from gt.client.tensor.emit import call, create, detached
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.ops import OPS
+from gt.types import NUMBER_OF, DType, Shape, bool_, float32, float64, int64
+
+__all__ = [
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
+    "logspace", "ones", "ones_like", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+]  # fmt: skip
+
+FULL, FULL_LIKE, ARANGE, CLONE = (OPS[name] for name in ("full", "full_like", "arange", "clone"))
+EQ, FLIP, CAT = (OPS[name] for name in ("eq", "flip", "cat"))
+
+#: what a list of Python numbers becomes, by the kind of the array numpy makes of it
+_DEFAULTS = {"f": float32, "i": int64, "b": bool_}
+_REFUSED = {
+    "c": "GT has no complex numbers",
+    "u": "an int has more than 64 bits",
+    "O": "elements must be numbers of at most 64 bits",
+    "U": "elements must be numbers, not text",
+    "S": "elements must be numbers, not bytes",
+}
+
+
+Maker = Callable[..., Tensor]
+
+
+def with_options(make: Maker) -> Maker:
+    """The keywords torch's makers share. Where a tensor lives is for the system to say, so a device is overlooked."""
+
+    @wraps(make)
+    def made(
+        *args: Any,
+        requires_grad: bool = False,
+        device: Any = None,
+        layout: Any = None,
+        pin_memory: bool = False,
+        memory_format: Any = None,
+        generator: None = None,
+        **options: Any,
+    ) -> Tensor:
+        if generator is not None:
+            raise DTypeError(f"{make.__name__}(): there are no generators here; use gt.manual_seed")
+        device_of(device)
+        tensor = make(*args, **options)
+        return backward.requires_grad_(tensor) if requires_grad else tensor
+
+    return made
+
+
+# -- from values ---------------------------------------------------------------------------
+
+
+@with_options
+def tensor(data: Any, dtype: Any = None) -> Tensor:
+    """A tensor with a copy of the data: a number, nested lists, an array, or a tensor."""
+    wanted = None if dtype is None else dtype_of(dtype)
+    if isinstance(data, Tensor):
+        return cast(call(CLONE, (detached(data),)), wanted or data._type.dtype)
+    if type(data) in NUMBER_OF:
+        return _filled("tensor", (), data, wanted)
+    if foreign.of_torch(data):
+        array, odd = foreign.array_of(data)
+        return uploaded(array, wanted or odd)
+    if hasattr(data, "__array__"):
+        import numpy as np
+
+        return uploaded(np.asarray(data), wanted)
+    return _from_lists(data, wanted)
+
+
+def _from_lists(data: Any, wanted: DType | None) -> Tensor:
+    import numpy as np
+
+    if not isinstance(data, list | tuple | range):
+        raise DTypeError(f"tensor({data!r}): makes no tensor of a {type(data).__name__}")
+    first = _first_leaf(data)
+    if isinstance(first, Tensor):
+        made = _joined([tensor(x) for x in data])
+        return made if wanted is None else cast(made, wanted)
+    array = _array(np, data)
+    # numpy's own values keep their dtype, as in torch; Python's numbers take the default one
+    keep = isinstance(first, np.generic | np.ndarray)
+    found = _DEFAULTS.get(array.dtype.kind, float32)
+    if wanted is not None and wanted.kind in "iu" and array.dtype.kind == "i":
+        _check_range(array, wanted)
+    return uploaded(array, wanted if wanted is not None or keep else found)
+
+
+def _first_leaf(data: Any) -> Any:
+    while isinstance(data, list | tuple | range) and len(data):
+        data = data[0]
+    return data
+
+
+def _joined(rows: list[Tensor]) -> Tensor:
+    from gt.functions.rearrange import stack
+
+    return stack(rows)
+
+
+def _array(np: Any, data: Any) -> Any:
+    try:
+        array = np.array(data)
+    except ValueError:
+        raise ShapeError(f"tensor({_short(data)}): lists at the same depth must be equally long") from None
+    except OverflowError:
+        raise DTypeError(f"tensor({_short(data)}): {_REFUSED['u']}") from None
+    if array.dtype.kind in _REFUSED:
+        raise DTypeError(f"tensor({_short(data)}): {_REFUSED[array.dtype.kind]}")
+    return array
+
+
+def _check_range(array: Any, dtype: DType) -> None:
+    most = 2 ** (8 * dtype.itemsize - (dtype.kind == "i")) - 1
+    # torch lets -1 into uint8, as the largest
+    least = -(2 ** (8 * dtype.itemsize - 1)) if dtype.kind == "i" else -most
+    if array.size and not (least <= array.min() and array.max() <= most):
+        raise DTypeError(f"tensor({_short(array.tolist())}, dtype={dtype}): a value does not fit into {dtype.name}")
+
+
+def _short(data: Any) -> str:
+    text = repr(data)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def from_numpy(array: Any) -> Tensor:
+    """The array's values as they are now.
+
+    Unlike torch's, the tensor does not share memory with the array: it lives on a worker. Later writes to the one do
+    not show in the other.
+    """
+    if not hasattr(array, "__array__") or isinstance(array, Tensor):
+        raise DTypeError(f"from_numpy(): a numpy array is needed here, not {type(array).__name__}")
+    return tensor(array)
+
+
+@with_options
+def as_tensor(data: Any, dtype: Any = None) -> Tensor:
+    """As `tensor`, but a tensor of that dtype is given back as it is."""
+    if isinstance(data, Tensor):
+        return data if dtype is None else cast(data, dtype_of(dtype))
+    return tensor(data, dtype)
+
+
+def asarray(obj: Any, *, dtype: Any = None, copy: bool | None = None, **options: Any) -> Tensor:
+    return tensor(obj, dtype, **options) if copy else as_tensor(obj, dtype, **options)
+
+
+@with_options
+def scalar_tensor(s: Any, *, dtype: Any = None) -> Tensor:
+    return _filled("scalar_tensor", (), s, default_dtype(dtype))
+
+
+# -- all the same --------------------------------------------------------------------------
+
+
+def default_dtype(dtype: Any) -> DType:
+    return float32 if dtype is None else dtype_of(dtype)
+
+
+def size_from(size: Any, shape: tuple[Any, ...], name: str) -> Shape:
+    """``zeros(2, 3)``, ``zeros((2, 3))`` or ``zeros(size=(2, 3))``."""
+    return sizes(shape if size is None else (size,), name)
+
+
+def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
+    value = operand(value)
+    if isinstance(value, Tensor):
+        from gt.functions.views import expand
+
+        return call(CLONE, (expand(cast(value, dtype or value._type.dtype), shape),))
+    if type(value) not in NUMBER_OF:
+        raise DTypeError(f"{name}(): a number is needed here, not {type(value).__name__}")
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise DTypeError(f"{name}({value}): {_REFUSED['u']}")
+    attrs = (("shape", shape), ("dtype", (dtype or NUMBER_OF[type(value)].dtype).name))
+    return create(FULL, (value,), attrs, connect.session())
+
+
+@with_options
+def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
+    return _filled("full", sizes((size,), "full"), fill_value, None if dtype is None else dtype_of(dtype))
+
+
+@with_options
+def zeros(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    return _filled("zeros", size_from(size, shape, "zeros"), 0, default_dtype(dtype))
+
+
+@with_options
+def ones(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    return _filled("ones", size_from(size, shape, "ones"), 1, default_dtype(dtype))
+
+
+@with_options
+def empty(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """Zeros: what memory held before is nobody's business on a shared worker."""
+    return _filled("empty", size_from(size, shape, "empty"), 0, default_dtype(dtype))
+
+
+def _alike(name: str, input: Tensor, value: Any, dtype: Any) -> Tensor:
+    """It lies where the input does, which a tensor made of nothing would not."""
+    wanted = dtype_like(input, dtype)
+    if type(value) not in NUMBER_OF or not isinstance(input, Tensor):
+        return _filled(name, input._type.shape, value, wanted)
+    return call(FULL_LIKE, (input, value), (("dtype", wanted.name),))
+
+
+@with_options
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None) -> Tensor:
+    return _alike("full_like", input, fill_value, dtype)
+
+
+@with_options
+def zeros_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _alike("zeros_like", input, 0, dtype)
+
+
+@with_options
+def ones_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _alike("ones_like", input, 1, dtype)
+
+
+@with_options
+def empty_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _alike("empty_like", input, 0, dtype)
+
+
+def dtype_like(input: Tensor, dtype: Any) -> DType:
+    return input._type.dtype if dtype is None else dtype_of(dtype)
+
+
+# -- in a row ------------------------------------------------------------------------------
+
+
+@with_options
+def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Tensor:
+    start, end = (0, start) if end is None else (start, end)
+    start, end, step = (a_number("arange", x) for x in (start, end, step))
+    if dtype is None:
+        dtype = float32 if any(isinstance(x, float) for x in (start, end, step)) else int64
+    elif dtype_of(dtype).kind != "f":
+        start, end, step = int(start), int(end), int(step)
+    if step == 0:
+        raise refuse(ShapeError, "step must not be 0", "arange", start, end, step)
+    if (end - start) * step < 0:
+        raise refuse(ShapeError, f"a step of {step} does not lead from {start} to {end}", "arange", start, end, step)
+    return _arange(
+        start, step, ceil((end - start) / step) if _floats(start, end, step) else _count(start, end, step), dtype
+    )
+
+
+def _floats(*numbers: Any) -> bool:
+    return any(isinstance(x, float) for x in numbers)
+
+
+def _count(start: int, end: int, step: int) -> int:
+    return len(range(start, end, step))
+
+
+def _arange(start: Any, step: Any, n: int, dtype: Any) -> Tensor:
+    return create(ARANGE, (start, step), (("n", n), ("dtype", dtype_of(dtype).name)), connect.session())
+
+
+def a_number(name: str, x: Any) -> Any:
+    value = operand(x)
+    if isinstance(value, Tensor):
+        value = value.item()
+    if type(value) not in NUMBER_OF:
+        raise DTypeError(f"{name}(): a number is needed here, not {type(x).__name__}")
+    return int(value) if isinstance(value, bool) else value
+
+
+@with_options
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
+    """Counted from both ends to the middle, so that both ends are exact."""
+    start, end = float(a_number("linspace", start)), float(a_number("linspace", end))
+    if whole(steps, "linspace(): steps are an int") < 0:
+        raise refuse(ShapeError, "steps must not be negative", "linspace", start, end, steps)
+    if default_dtype(dtype).kind != "f":
+        start, end = int(start), int(end)
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    half = (steps + 1) // 2
+    rising = _arange(start, step, half, float64)
+    falling = call(FLIP, (_arange(end, -step, steps - half, float64),), (("dims", (0,)),))
+    return cast(call(CAT, (rising, falling), (("dim", 0),)), default_dtype(dtype))
+
+
+def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, **options: Any) -> Tensor:
+    if default_dtype(dtype).kind != "f":
+        start, end = int(start), int(end)
+    powers = linspace(start, end, steps, dtype=float64)
+    made = cast(call(OPS["pow"], (float(base), powers)), default_dtype(dtype))
+    return tensor(made, **options) if options else made
+
+
+def _triangle(name: str, row: int, col: int, offset: int, dtype: Any) -> Tensor:
+    import numpy as np
+
+    row, col, offset = (whole(n, f"{name}(): sizes are ints") for n in (row, col, offset))
+    if row < 0 or col < 0:
+        raise refuse(ShapeError, "sizes are 0 or more", name, row, col, offset)
+    return uploaded(np.stack(getattr(np, name)(row, offset, col)), dtype_of(dtype or int64))
+
+
+@with_options
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> Tensor:
+    """The places of the lower triangle, one column each."""
+    return _triangle("tril_indices", row, col, offset, dtype)
+
+
+@with_options
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> Tensor:
+    return _triangle("triu_indices", row, col, offset, dtype)
+
+
+@with_options
+def eye(n: int, m: int | None = None, *, dtype: Any = None) -> Tensor:
+    from gt.functions.views import unsqueeze
+
+    rows, columns = arange(n), arange(n if m is None else m)
+    return cast(call(EQ, (unsqueeze(rows, 1), columns)), default_dtype(dtype))
+
+
+# -- at random -----------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+"""torch's random tensors: the numbers depend on the seed and the call, never on where they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client.stream import connect
+from gt.client.tensor import random_state
+from gt.client.tensor.arguments import a_tensor, cast, dtype_of, operand, refuse, sizes
+from gt.client.tensor.emit import call, create, known
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.functions.creation import a_number, default_dtype, dtype_like, size_from, with_options
+from gt.ops import OPS
+from gt.types import NUMBER_OF, Shape, float32, float64, int64
+
+RAND, RANDN, RANDINT, LT, SORT = (OPS[name] for name in ("rand", "randn", "randint", "lt", "sort"))
+
+__all__ = [
+    "bernoulli", "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+]  # fmt: skip
+
+
+def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
+    attrs = (("shape", shape), ("dtype", dtype_of(dtype).name))
+    session = connect.session()
+    # the signature first: a call that is refused must not use up a stream of random numbers
+    types = (NUMBER_OF[int],) * (2 + len(limits))
+    known(session, op, attrs, types, False)
+    return create(op, (*random_state.key(), *limits), attrs, session)
+
+
+@with_options
+def rand(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    return _drawn(RAND, size_from(size, shape, "rand"), default_dtype(dtype))
+
+
+@with_options
+def randn(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    return _drawn(RANDN, size_from(size, shape, "randn"), default_dtype(dtype))
+
+
+@with_options
+def randint(
+    *limits_and_size: Any, low: int = 0, high: int | None = None, size: Any = None, dtype: Any = int64
+) -> Tensor:
+    """``randint(high, size)`` or ``randint(low, high, size)``."""
+    given = list(limits_and_size)
+    if size is None:
+        size = given.pop() if given else ()
+    if high is None:
+        high = given.pop() if given else 0
+    low, high = a_number("randint", given.pop() if given else low), a_number("randint", high)
+    if high <= low:
+        raise refuse(ShapeError, f"there is no integer from {low} to below {high}", "randint", low, high, size)
+    return _drawn(RANDINT, sizes((size,), "randint"), int64 if dtype is None else dtype, low, high)
+
+
+@with_options
+def rand_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _drawn(RAND, input._type.shape, dtype_like(input, dtype))
+
+
+@with_options
+def randn_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return _drawn(RANDN, input._type.shape, dtype_like(input, dtype))
+
+
+@with_options
+def randint_like(input: Tensor, *limits: int, low: int = 0, high: int | None = None, dtype: Any = None) -> Tensor:
+    given = limits if high is None else (*(limits or (low,)), high)
+    return randint(*given, input._type.shape, dtype=dtype_like(input, dtype))
+
+
+@with_options
+def randperm(n: int, *, dtype: Any = int64) -> Tensor:
+    """The order of random numbers."""
+    from gt.functions.rearrange import argsort
+
+    return cast(argsort(rand(n, dtype=float64)), dtype_of(dtype))
+
+
+def bernoulli(input: Tensor, p: float | None = None, *, generator: None = None) -> Tensor:
+    """Ones, with the tensor's own values, or p, as their probability."""
+    input = a_tensor("bernoulli", input)
+    drawn = rand(input._type.shape, dtype=input._type.dtype if input._type.dtype.kind == "f" else float32)
+    return cast(call(LT, (drawn, input if p is None else p)), input._type.dtype)
+
+
+def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, **options: Any) -> Tensor:
+    """``normal(mean, std)`` with tensors, or ``normal(0.0, 1.0, (2, 3))``."""
+    mean, std = operand(mean), operand(std)
+    if size is None:
+        from gt.ops.infer import broadcast_shapes
+
+        if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
+            raise DTypeError("normal(): needs a tensor or a size")
+        size = broadcast_shapes(*(x._type.shape if isinstance(x, Tensor) else () for x in (mean, std)))
+        floating = [x._type.dtype for x in (mean, std) if isinstance(x, Tensor) and x._type.dtype.kind == "f"]
+        dtype = floating[0] if dtype is None and floating else dtype
+    drawn: Tensor = randn(size, dtype=dtype, **options) * std + mean
+    return drawn

@@ -1,0 +1,135 @@
+"""What of `gt.linalg` torch has at its top too."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gt.client.grad.function import Function, FunctionCtx
+from gt.client.tensor.arguments import a_tensor, refuse
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.functions import creation, linalg, pointwise, reduce, views
+from gt.functions.linalg import det, slogdet
+from gt.functions.matmul import matmul
+
+__all__ = [
+    "cholesky", "cholesky_inverse", "cholesky_solve", "corrcoef", "cov", "det", "inverse", "logdet", "pinverse",
+    "qr", "slogdet", "svd",
+]  # fmt: skip
+
+
+def cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    return linalg.cholesky(input, upper=upper)
+
+
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's names
+    """The solution of ``A @ X = B`` from the factor of A."""
+    made: Tensor = _FromFactor.apply(a_tensor("cholesky_solve", B), a_tensor("cholesky_solve", L), upper)
+    return made
+
+
+class _FromFactor(Function):
+    """With torch's gradient: that of a full matrix, though only a triangle is looked at."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, B: Tensor, L: Tensor, upper: bool) -> Tensor:  # noqa: N803
+        lower = views.matrix_transpose(L) if upper else L
+        half = linalg.solve_triangular(lower, B, upper=False)
+        made = linalg.solve_triangular(views.matrix_transpose(lower), half, upper=True)
+        ctx.save_for_backward(L, made)
+        ctx.upper = upper  # type: ignore[attr-defined]
+        return made
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Any, ...]:
+        L, X = ctx.saved_tensors
+        assert L is not None
+        assert X is not None
+        upper: bool = ctx.upper  # type: ignore[attr-defined]
+        dB = cholesky_solve(grads[0], L, upper)
+        part = matmul(dB, X.mT)
+        both = part + part.mT
+        return dB, -(matmul(L, both) if upper else matmul(both, L)), None
+
+
+def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's name
+    return cholesky_solve(creation.eye(L._type.shape[-1], dtype=L._type.dtype), L, upper)
+
+
+def inverse(input: Tensor) -> Tensor:
+    return linalg.inv(input)
+
+
+def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
+    return linalg.pinv(input, rcond)
+
+
+def qr(input: Tensor, some: bool = True) -> linalg.QRResult:
+    return linalg.qr(input, "reduced" if some else "complete")
+
+
+class SVD(NamedTuple):
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
+    """torch's old one: V is not transposed. Without ``compute_uv`` U and V are zeros."""
+    made = linalg.svd(input, full_matrices=not some)
+    V = views.matrix_transpose(made.Vh)
+    if compute_uv:
+        return SVD(made.U, made.S, V)
+    *batch, m, n = input._type.shape
+    U, V = (creation.zeros((*batch, k, k), dtype=input._type.dtype) for k in (m, n))
+    return SVD(U, made.S, V)
+
+
+def logdet(input: Tensor) -> Tensor:
+    """NaN where the determinant is negative."""
+    sign, logabsdet = slogdet(input)
+    return logabsdet + pointwise.log(sign.detach())
+
+
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """Rows are variables, columns observations."""
+    x = a_tensor("cov", input)
+    if x._type.ndim > 2:
+        raise refuse(ShapeError, "needs a tensor of at most two dims", "cov", x)
+    x = views.reshape(x, (1, x._type.numel)) if x._type.ndim < 2 else x
+    x = x if x._type.dtype.kind == "f" else x.float()
+    weights = _weights(x, fweights, aweights)
+    if weights is None:
+        centred = x - reduce.mean(x, 1, keepdim=True)
+        return views.squeeze(matmul(centred, centred.mT) / max(x._type.shape[1] - correction, 0))
+    total = reduce.sum(weights)
+    centred = x - views.unsqueeze(reduce.sum(x * weights, 1), 1) / total
+    if aweights is None or not correction:
+        divisor = total - correction
+    else:
+        divisor = total - correction * reduce.sum(weights * aweights) / total
+    made = matmul(centred * weights, centred.mT) / pointwise.clamp(divisor, min=0)
+    return views.squeeze(made)
+
+
+def _weights(x: Tensor, fweights: Tensor | None, aweights: Tensor | None) -> Tensor | None:
+    for name, w, kinds in (("fweights", fweights, "iu"), ("aweights", aweights, "f")):
+        if w is None:
+            continue
+        if w._type.dtype.kind not in kinds:
+            raise refuse(DTypeError, f"{name} are {'floating' if kinds == 'f' else 'integers'}", "cov", x, w)
+        if w._type.ndim > 1 or w._type.numel != x._type.shape[1]:
+            raise refuse(ShapeError, f"{name} are one number an observation", "cov", x, w)
+    if fweights is None or aweights is None:
+        return aweights if fweights is None else fweights
+    return fweights * aweights
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    made = cov(input)
+    if not made._type.ndim:
+        return made / made
+    scale = pointwise.sqrt(views.diagonal(made))
+    return pointwise.clamp(made / views.unsqueeze(scale, 1) / scale, -1, 1)

@@ -1,0 +1,263 @@
+"""The in-place forms of torch's methods: an op whose result is written into its first operand."""
+
+from __future__ import annotations
+
+from math import log1p, pi
+from typing import Any
+
+from gt.client.tensor.arguments import a_tensor, dtype_of, operands, refuse
+from gt.client.tensor.emit import call_into
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.functions import creation, draw, matmul, pointwise, scatter, views
+from gt.functions.pointwise import ADD, CLAMP, DIV, SUB, Function
+from gt.ops import OPS, Attrs, Op
+from gt.types import NUMBER_OF, float64
+
+#: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.
+INPLACE_UNARY = (
+    "abs ceil cos erf exp expm1 floor log log1p log2 logical_not bitwise_not neg reciprocal relu rsqrt sigmoid "
+    "sign sin sqrt square tan tanh trunc exp2 log10 asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma "
+    "digamma sinc frac deg2rad rad2deg"
+)
+INPLACE_BINARY = (
+    "bitwise_and bitwise_or bitwise_xor copy eq floor_divide fmod ge gt le lt mul ne pow remainder bitwise_left_shift "
+    "bitwise_right_shift xlogy copysign"
+)
+INPLACE_OF_TENSORS = "atan2 logical_and logical_or logical_xor gcd lcm hypot heaviside nextafter"
+
+
+def _unary_(op: Op) -> Function:
+    return lambda x: call_into(op, x, ())
+
+
+def _second(op: Op, x: Tensor, other: Any) -> Any:
+    """The other operand; most are what they should be already."""
+    if isinstance(other, Tensor) or type(other) in NUMBER_OF:
+        return other
+    return operands(op.name + "_", x, other)[1]
+
+
+def _binary_(op: Op) -> Function:
+    return lambda x, other: call_into(op, x, (_second(op, x, other),))
+
+
+def _tensor_(op: Op) -> Function:
+    return lambda x, other: call_into(op, x, (a_tensor(op.name + "_", other),))
+
+
+def _scaled_(op: Op) -> Function:
+    def method(x: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
+        if alpha != 1:
+            other = pointwise.scaled(op.name + "_", x, other, alpha)
+        return call_into(op, x, (_second(op, x, other),))
+
+    return method
+
+
+def _div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    return call_into(DIV, x, (_second(DIV, x, other),), (("rounding_mode", rounding_mode),))
+
+
+def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    limits, attrs = pointwise.clamp_arguments(min, max)
+    return call_into(CLAMP, x, operands("clamp_", x, *limits)[1:], attrs)
+
+
+def _clamp_min_(x: Tensor, min: Any) -> Tensor:
+    return call_into(OPS["maximum"], x, (min,)) if pointwise.truths(x, min) else _clamp_(x, min)
+
+
+def _clamp_max_(x: Tensor, max: Any) -> Tensor:
+    return call_into(OPS["minimum"], x, (max,)) if pointwise.truths(x, max) else _clamp_(x, None, max)
+
+
+def _fill_(x: Tensor, value: Any) -> Tensor:
+    return call_into(OPS["copy"], x, (pointwise.fitting("fill_", x, value),))
+
+
+def _zero_(x: Tensor) -> Tensor:
+    return call_into(OPS["copy"], x, (0,))
+
+
+def _masked_fill_(x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    return call_into(OPS["masked_fill"], x, (mask, pointwise.fitting("masked_fill_", x, value)))
+
+
+def _lerp_(x: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return call_into(OPS["lerp"], x, operands("lerp_", x, end, weight)[1:])
+
+
+def _three_(op: Op) -> Function:
+    def method(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+        return call_into(op, x, operands(op.name + "_", x, tensor1, tensor2, value)[1:])
+
+    return method
+
+
+def _nan_to_num_(
+    x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    return call_into(OPS["nan_to_num"], x, (), pointwise.nan_to_num_attributes(nan, posinf, neginf))
+
+
+def _logit_(x: Tensor, eps: float | None = None) -> Tensor:
+    return call_into(OPS["logit"], x, (), (("eps", eps),))
+
+
+def _scan_(op: Op) -> Function:
+    def method(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+        if dtype is not None and dtype_of(dtype) is not x._type.dtype:
+            text = f"the result is of {dtype_of(dtype).name}, and does not go into the tensor"
+            raise refuse(DTypeError, text, op.name + "_", x, dim=dim)
+        return call_into(op, x, (), (("dim", views.dim_of(op.name + "_", x, dim)),))
+
+    return method
+
+
+def _round_(x: Tensor, *, decimals: int = 0) -> Tensor:
+    if decimals:
+        return call_into(OPS["round_decimals"], x, (), (("decimals", decimals),))
+    return call_into(OPS["round"], x, ())
+
+
+def _scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    dim = views.dim_of("scatter_add_", x, dim)
+    return call_into(OPS["scatter_add"], x, operands("scatter_add_", x, index, src)[1:], (("dim", dim),))
+
+
+def _triangle_(op: Op) -> Function:
+    return lambda x, diagonal=0: call_into(op, x, (), (("diagonal", diagonal),))
+
+
+def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    if a > b:
+        raise refuse(ShapeError, "the range ends before it starts", "uniform_", x, a, b)
+    drawn = draw.rand_like(x)
+    return call_into(OPS["copy"], x, (drawn if (a, b) == (0, 1) else drawn * (b - a) + a,))
+
+
+def _normal_(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    if std < 0:
+        raise refuse(ShapeError, "std is not negative", "normal_", x, mean, std)
+    drawn = draw.randn_like(x)
+    return call_into(OPS["copy"], x, (drawn if (mean, std) == (0, 1) else drawn * std + mean,))
+
+
+def _uniform_above_zero(x: Tensor) -> Tensor:
+    """In float64, as the logarithm of 0 would be infinite."""
+    return 1 - draw.rand(x._type.shape, dtype=float64)
+
+
+def _exponential_(x: Tensor, lambd: float = 1.0) -> Tensor:
+    if lambd <= 0:
+        raise refuse(ShapeError, "lambd is greater than 0", "exponential_", x, lambd)
+    return call_into(OPS["copy"], x, (pointwise.log(_uniform_above_zero(x)) / -lambd,))
+
+
+def _geometric_(x: Tensor, p: float) -> Tensor:
+    if not 0 < p < 1:
+        raise refuse(ShapeError, "p is between 0 and 1", "geometric_", x, p)
+    return call_into(OPS["copy"], x, (pointwise.ceil(pointwise.log(_uniform_above_zero(x)) / log1p(-p)),))
+
+
+def _log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    if std <= 0:
+        raise refuse(ShapeError, "std is greater than 0", "log_normal_", x, mean, std)
+    return call_into(OPS["copy"], x, (pointwise.exp(draw.randn_like(x) * std + mean),))
+
+
+def _cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    if sigma <= 0:
+        raise refuse(ShapeError, "sigma is greater than 0", "cauchy_", x, median, sigma)
+    return call_into(OPS["copy"], x, (pointwise.tan(draw.rand_like(x) * pi - pi / 2) * sigma + median,))
+
+
+def _random_(x: Tensor, *limits: int) -> Tensor:
+    """``random_()``, ``random_(to)``, ``random_(from, to)``: integers, up to what the dtype counts exactly."""
+    bits = {"float64": 53, "float32": 24, "bfloat16": 8, "float16": 11, "bool": 1}
+    dtype = x._type.dtype
+    most = 2 ** min(62, bits.get(dtype.name, 8 * dtype.itemsize - (dtype.kind == "i")))
+    low, high = limits if len(limits) == 2 else (0, *(limits or (most,)))
+    return call_into(OPS["copy"], x, (draw.randint(low, high, x._type.shape),))
+
+
+def _bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
+    return call_into(OPS["copy"], x, (draw.rand(x._type.shape) < p,))
+
+
+def _beta_(name: str) -> Function:
+    """``addmm_`` and its kin: few write where they read, so the result is computed and copied."""
+    function = getattr(matmul, name)
+
+    def method(x: Tensor, *args: Any, **options: Any) -> Tensor:
+        return call_into(OPS["copy"], x, (function(x, *args, **options),))
+
+    return method
+
+
+def _fill_diagonal_(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    if x._type.ndim < 2 or (x._type.ndim > 2 and len(set(x._type.shape)) > 1):
+        text = "needs at least two dims, of one size if there are more"
+        raise refuse(ShapeError, text, "fill_diagonal_", x, fill_value)
+    rows, columns = x._type.shape[0], x._type.shape[-1]
+    if x._type.ndim > 2:
+        every = creation.arange(rows)
+        return call_into(OPS["index_put"], x, (fill_value, *(every,) * x._type.ndim), _all_dims(x._type.ndim))
+    x.diagonal().fill_(fill_value)
+    for top in range(columns + 1, rows, columns + 1) if wrap else ():
+        x[top:].diagonal().fill_(fill_value)
+    return x
+
+
+def _all_dims(ndim: int) -> Attrs:
+    return (("dims", tuple(range(ndim))), ("accumulate", False))
+
+
+#: torch's other names: of what they are the same as
+ALIASES = {
+    "absolute_": "abs_", "arccos_": "acos_", "arccosh_": "acosh_", "arcsin_": "asin_", "arcsinh_": "asinh_",
+    "arctan_": "atan_", "arctan2_": "atan2_", "arctanh_": "atanh_", "divide_": "div_", "fix_": "trunc_",
+    "greater_": "gt_", "greater_equal_": "ge_", "less_": "lt_", "less_equal_": "le_", "multiply_": "mul_",
+    "negative_": "neg_", "not_equal_": "ne_", "sgn_": "sign_", "subtract_": "sub_",
+}  # fmt: skip
+
+INPLACE: dict[str, Function] = {
+    **{name + "_": _unary_(OPS[name]) for name in INPLACE_UNARY.split()},
+    **{name + "_": _binary_(OPS[name]) for name in INPLACE_BINARY.split()},
+    "add_": _scaled_(ADD),
+    "sub_": _scaled_(SUB),
+    **{name + "_": _tensor_(OPS[name]) for name in INPLACE_OF_TENSORS.split()},
+    "div_": _div_,
+    "true_divide_": _div_,
+    "clamp_": _clamp_,
+    "clip_": _clamp_,
+    "fill_": _fill_,
+    "zero_": _zero_,
+    "masked_fill_": _masked_fill_,
+    "scatter_add_": _scatter_add_,
+    **scatter.INPLACE,
+    **{name + "_": _beta_(name) for name in ("addmm", "baddbmm", "addbmm", "addmv", "addr")},
+    "fill_diagonal_": _fill_diagonal_,
+    "tril_": _triangle_(OPS["tril"]),
+    "triu_": _triangle_(OPS["triu"]),
+    "cumsum_": _scan_(OPS["cumsum"]),
+    "cumprod_": _scan_(OPS["cumprod"]),
+    "lerp_": _lerp_,
+    "addcmul_": _three_(OPS["addcmul"]),
+    "addcdiv_": _three_(OPS["addcdiv"]),
+    "nan_to_num_": _nan_to_num_,
+    "logit_": _logit_,
+    "round_": _round_,
+    "clamp_min_": _clamp_min_,
+    "clamp_max_": _clamp_max_,
+    "uniform_": _uniform_,
+    "normal_": _normal_,
+    "bernoulli_": _bernoulli_,
+    "exponential_": _exponential_,
+    "geometric_": _geometric_,
+    "log_normal_": _log_normal_,
+    "cauchy_": _cauchy_,
+    "random_": _random_,
+}
+INPLACE |= {alias: INPLACE[name] for alias, name in ALIASES.items()}

@@ -1,0 +1,323 @@
+"""torch's functions that stack, cut, turn and spread tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations as chosen
+from itertools import combinations_with_replacement as chosen_again
+from itertools import pairwise
+from typing import Any
+
+from gt.client.tensor.arguments import a_tensor, also_called, one_dim, refuse, sizes, tensor_list, whole
+from gt.client.tensor.emit import call
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.functions import creation, pointwise, reduce, views
+from gt.functions.rearrange import cat, flip, index_select, stack
+from gt.ops import OPS
+from gt.ops import infer as rules
+from gt.types import Size, int64
+
+__all__ = [
+    "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes", "broadcast_tensors", "cartesian_prod",
+    "column_stack", "combinations", "diag", "diag_embed", "diagflat", "diagonal_copy", "dsplit", "dstack",
+    "expand_copy", "fliplr", "flipud", "hsplit", "meshgrid", "narrow_copy", "permute_copy", "repeat_interleave",
+    "rot90", "row_stack", "select_copy", "split_copy", "split_with_sizes", "split_with_sizes_copy", "squeeze_copy",
+    "t_copy", "tensor_split", "transpose_copy", "unbind_copy", "unfold_copy", "unsafe_chunk", "unsafe_split",
+    "unsafe_split_with_sizes", "unsqueeze_copy", "view_copy", "vsplit",
+]  # fmt: skip
+
+VIEW_BACKWARD, PAD, INDEX, SEARCHSORTED = (OPS[n] for n in ("view_backward", "pad", "index", "searchsorted"))
+
+# -- more dims -----------------------------------------------------------------------------
+
+
+def _given(name: str, tensors: Any, make: Any) -> Any:
+    """One tensor gives one; several, or a list of them, give a tuple."""
+    if len(tensors) == 1 and isinstance(tensors[0], Tensor):
+        return make(tensors[0])
+    many = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    return tuple(make(a_tensor(name, x)) for x in many)
+
+
+def _one(x: Tensor) -> Tensor:
+    return x if x._type.ndim else views.reshape(x, 1)
+
+
+def _two(x: Tensor) -> Tensor:
+    return x if x._type.ndim > 1 else views.unsqueeze(_one(x), 0)
+
+
+def _three(x: Tensor) -> Tensor:
+    return x if x._type.ndim > 2 else views.unsqueeze(_two(x), -1)
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    return _given("atleast_1d", tensors, _one)
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    return _given("atleast_2d", tensors, _two)
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    return _given("atleast_3d", tensors, _three)
+
+
+def broadcast_shapes(*shapes: Any) -> Size:
+    return Size(rules.broadcast_shapes(*(sizes((s,), "broadcast_shapes") for s in shapes)))
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    many = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    xs = tensor_list("broadcast_tensors", many)
+    try:
+        shape = rules.broadcast_shapes(*(x._type.shape for x in xs))
+    except ShapeError as problem:
+        raise refuse(ShapeError, str(problem), "broadcast_tensors", *xs) from None
+    return tuple(x if x._type.shape == shape else views.expand(x, shape) for x in xs)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    many = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    xs = [_one(x) for x in tensor_list("meshgrid", many)]
+    if indexing not in ("ij", "xy"):
+        raise refuse(ShapeError, "indexing is 'ij' or 'xy'", "meshgrid", *xs, indexing=indexing)
+    for x in xs:
+        if x._type.ndim != 1:
+            raise refuse(ShapeError, "needs tensors of at most one dim", "meshgrid", *xs)
+        if x._type.dtype is not xs[0]._type.dtype:
+            raise refuse(DTypeError, "dtypes differ", "meshgrid", *xs)
+    swapped = indexing == "xy" and len(xs) > 1
+    if swapped:
+        xs[0], xs[1] = xs[1], xs[0]
+    shape = tuple(x._type.shape[0] for x in xs)
+    grids = [
+        views.expand(views.reshape(x, tuple(n if e == d else 1 for e, n in enumerate(shape))), shape)
+        for d, x in enumerate(xs)
+    ]
+    if swapped:
+        grids[0], grids[1] = grids[1], grids[0]
+    return tuple(grids)
+
+
+def cartesian_prod(*tensors: Tensor) -> Tensor:
+    if len(tensors) == 1:
+        return tensors[0]
+    return stack([views.reshape(grid, -1) for grid in meshgrid(*tensors)], 1)
+
+
+def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    if input._type.ndim != 1 or r < 0:
+        raise refuse(ShapeError, "needs a tensor of one dim, and r of 0 or more", "combinations", input, r=r)
+    if r == 0:
+        return creation.zeros(0, dtype=input._type.dtype)
+    ways = list((chosen_again if with_replacement else chosen)(range(input._type.shape[0]), r))
+    at = creation.tensor(ways, dtype=int64) if ways else creation.zeros((0, r), dtype=int64)
+    return call(INDEX, (input, at), (("dims", (0,)),))
+
+
+# -- side by side --------------------------------------------------------------------------
+
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    return cat([_three(x) for x in tensor_list("dstack", tensors)], 2)
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    xs = tensor_list("column_stack", tensors)
+    return cat([x if x._type.ndim > 1 else views.reshape(x, (x._type.numel, 1)) for x in xs], 1)
+
+
+def row_stack(tensors: Sequence[Tensor]) -> Tensor:
+    return cat([_two(x) for x in tensor_list("row_stack", tensors)])
+
+
+def block_diag(*tensors: Tensor) -> Tensor:
+    xs = [_two(a_tensor("block_diag", x)) for x in tensors]
+    if not xs:
+        return creation.zeros(1, 0)
+    for x in xs:
+        if x._type.ndim != 2:
+            raise refuse(ShapeError, "needs tensors of at most two dims", "block_diag", *xs)
+    columns = sum(x._type.shape[1] for x in xs)
+    before, rows = 0, []
+    for x in xs:
+        after = columns - before - x._type.shape[1]
+        rows.append(call(PAD, (x, 0), (("pads", ((0, 0), (before, after))),)))
+        before += x._type.shape[1]
+    return cat(rows)
+
+
+# -- cutting -------------------------------------------------------------------------------
+
+
+def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """So many parts, as even as can be, or parts that end at those places."""
+    if isinstance(indices_or_sections, Tensor):
+        indices_or_sections = indices_or_sections.tolist()
+    if not input._type.ndim:
+        raise refuse(ShapeError, "needs a tensor of at least one dim", "tensor_split", input, indices_or_sections)
+    dim = views.dim_of("tensor_split", input, dim)
+    size = input._type.shape[dim]
+    if isinstance(indices_or_sections, int):
+        n = indices_or_sections
+        if n < 1:
+            raise refuse(ShapeError, "needs at least one section", "tensor_split", input, n, dim=dim)
+        each, more = divmod(size, n)
+        return views.split(input, [each + (i < more) for i in range(n)], dim)
+    ends = [slice(None, whole(end, "tensor_split(): indices are ints")) for end in indices_or_sections]
+    places = [0, *(end.indices(size)[1] for end in ends), size]
+    return tuple(views.narrow(input, dim, start, max(end - start, 0)) for start, end in pairwise(places))
+
+
+def _splitter(name: str, least: int, dim: int) -> Any:
+    def split(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+        x = a_tensor(name, input)
+        if x._type.ndim < least:
+            raise refuse(ShapeError, f"needs a tensor of at least {least} dims", name, x, indices_or_sections)
+        along = 0 if x._type.ndim == 1 else dim
+        n = indices_or_sections
+        if isinstance(n, int) and (n < 1 or x._type.shape[along] % n):
+            raise refuse(ShapeError, f"{x._type.shape[along]} does not divide into {n} parts", name, x, n)
+        return tensor_split(x, n, along)
+
+    split.__name__ = split.__qualname__ = name
+    return split
+
+
+hsplit, vsplit, dsplit, tensor_split = (
+    also_called(split, sections="indices_or_sections", indices="indices_or_sections")
+    for split in (_splitter("hsplit", 1, 1), _splitter("vsplit", 2, 0), _splitter("dsplit", 3, 2), tensor_split)
+)
+
+# -- turning -------------------------------------------------------------------------------
+
+
+def fliplr(input: Tensor) -> Tensor:
+    if input._type.ndim < 2:
+        raise refuse(ShapeError, "needs a tensor of at least two dims", "fliplr", input)
+    return flip(input, 1)
+
+
+def flipud(input: Tensor) -> Tensor:
+    if not input._type.ndim:
+        raise refuse(ShapeError, "needs a tensor of at least one dim", "flipud", input)
+    return flip(input, 0)
+
+
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """By k quarter turns, from the first dim towards the second."""
+    if len(dims) != 2 or input._type.ndim < 2:
+        raise refuse(ShapeError, "turns in a plane of two dims", "rot90", input, k, dims=dims)
+    a, b = views.dims_of("rot90", input, dims)
+    quarter = k % 4
+    if quarter == 0:
+        return pointwise.clone(input)
+    if quarter == 2:
+        return flip(input, (a, b))
+    return views.transpose(flip(input, b), a, b) if quarter == 1 else flip(views.transpose(input, a, b), b)
+
+
+# -- diagonals -----------------------------------------------------------------------------
+
+
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """The last dim as the diagonal of a plane of two new ones."""
+    x = a_tensor("diag_embed", input)
+    if not x._type.ndim:
+        raise refuse(ShapeError, "needs a tensor of at least one dim", "diag_embed", x)
+    ndim = x._type.ndim + 1
+    a, b = one_dim(dim1, ndim), one_dim(dim2, ndim)
+    if a == b or not (0 <= a < ndim and 0 <= b < ndim):
+        raise refuse(ShapeError, f"needs two different dims of {ndim}", "diag_embed", x, dim1=dim1, dim2=dim2)
+    side = x._type.shape[-1] + abs(offset)
+    rest = iter(x._type.shape[:-1])
+    shape = tuple(side if d in (a, b) else next(rest) for d in range(ndim))
+    how = (("offset", offset), ("dim1", a), ("dim2", b))
+    return call(VIEW_BACKWARD, (x,), (("chain", (("diagonal", how),)), ("shape", shape)))
+
+
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    x = a_tensor("diag", input)
+    if x._type.ndim not in (1, 2):
+        raise refuse(ShapeError, "needs a tensor of one or two dims", "diag", x, diagonal)
+    if x._type.ndim == 1:
+        return diag_embed(x, diagonal)
+    return pointwise.clone(views.diagonal(x, diagonal))
+
+
+def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    return diag_embed(views.reshape(input, -1 if input._type.numel else 0), offset)
+
+
+# -- repeating -----------------------------------------------------------------------------
+
+
+def repeat_interleave(
+    input: Any, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
+    """Each element so often; different numbers are added up to know the size, which is waited for unless given."""
+    if repeats is None:
+        counts = a_tensor("repeat_interleave", input)
+        return repeat_interleave(creation.arange(counts._type.numel), counts, 0, output_size=output_size)
+    x = a_tensor("repeat_interleave", input)
+    if dim is None:
+        x, dim = views.reshape(x, -1 if x._type.numel else 0), 0
+    x = _one(x)
+    dim = views.dim_of("repeat_interleave", x, dim)
+    n, shape = x._type.shape[dim], x._type.shape
+    if isinstance(repeats, Tensor) and repeats._type.numel == 1 and n != 1:
+        repeats = views.expand(views.reshape(repeats, 1), n)
+    if isinstance(repeats, list | tuple):
+        repeats = creation.tensor(repeats)
+    if isinstance(repeats, Tensor):
+        repeats = _one(repeats)
+        if repeats._type.shape != (n,) or repeats._type.dtype.kind not in "iu":
+            raise refuse(ShapeError, f"needs {n} whole numbers", "repeat_interleave", x, repeats, dim=dim)
+        ends = reduce.cumsum(repeats, 0)
+        if output_size is None:
+            output_size = int(ends[-1].item()) if n else 0
+        order = call(SEARCHSORTED, (ends, creation.arange(output_size)), (("right", True), ("out_int32", False)))
+        return index_select(x, dim, order)
+    times = whole(repeats, "repeat_interleave(): repeats is an int or a tensor")
+    if times < 0:
+        raise refuse(ShapeError, "repeats is 0 or more", "repeat_interleave", x, times, dim=dim)
+    wide = (*shape[: dim + 1], times, *shape[dim + 1 :])
+    spread = views.reshape(
+        views.expand(views.unsqueeze(x, dim + 1), wide), (*shape[:dim], n * times, *shape[dim + 1 :])
+    )
+    return spread if spread._view is None else pointwise.clone(spread)
+
+
+# -- as copies -----------------------------------------------------------------------------
+
+
+def _copying(name: str, view: Any) -> Any:
+    def copied(input: Tensor, *args: Any, **options: Any) -> Any:
+        made = view(input, *args, **options)
+        return tuple(map(pointwise.clone, made)) if isinstance(made, tuple) else pointwise.clone(made)
+
+    copied.__name__ = copied.__qualname__ = name
+    return copied
+
+
+def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    return views.split(input, tuple(split_sizes), dim)
+
+
+unsafe_split, unsafe_chunk, unsafe_split_with_sizes = views.split, views.chunk, split_with_sizes
+diagonal_copy = _copying("diagonal_copy", views.diagonal)
+expand_copy = _copying("expand_copy", views.expand)
+narrow_copy = _copying("narrow_copy", views.narrow)
+permute_copy = _copying("permute_copy", views.permute)
+select_copy = _copying("select_copy", views.select)
+split_copy = _copying("split_copy", views.split)
+split_with_sizes_copy = _copying("split_with_sizes_copy", split_with_sizes)
+squeeze_copy = _copying("squeeze_copy", views.squeeze)
+t_copy = _copying("t_copy", views.t)
+transpose_copy = _copying("transpose_copy", views.transpose)
+unbind_copy = _copying("unbind_copy", views.unbind)
+unfold_copy = _copying("unfold_copy", views.unfold)
+unsqueeze_copy = _copying("unsqueeze_copy", views.unsqueeze)
+view_copy = _copying("view_copy", views.view)

@@ -1,0 +1,354 @@
+"""``gt.linalg``: see `torch.linalg`."""
+
+# ruff: noqa: N803 (torch names its matrices so)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf, prod
+from typing import Any, NamedTuple
+
+from gt.client.grad.function import Function, FunctionCtx
+from gt.client.tensor.arguments import a_tensor, cast, dtype_of, many_dims, refuse
+from gt.client.tensor.emit import call, call_many
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.functions import creation, pointwise, reduce, views
+from gt.functions import matmul as products
+from gt.functions.matmul import matmul, matrix_power, multi_dot
+from gt.ops import OPS, Op
+from gt.types import int32, int64
+
+__all__ = [
+    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "inv_ex", "lstsq",
+    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve",
+    "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
+]  # fmt: skip
+
+INV, DET, SLOGDET, SOLVE = (OPS[n] for n in ("inv", "det", "slogdet", "solve"))
+CHOLESKY, QR, EIGH, SVD, TRIANGULAR = (OPS[n] for n in ("cholesky", "qr", "eigh", "svd", "solve_triangular"))
+
+
+class SlogdetResult(NamedTuple):
+    sign: Tensor
+    logabsdet: Tensor
+
+
+class QRResult(NamedTuple):
+    Q: Tensor
+    R: Tensor
+
+
+class EighResult(NamedTuple):
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class SVDResult(NamedTuple):
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class LstsqResult(NamedTuple):
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+def _one(op: Op, A: Tensor) -> Tensor:
+    return call(op, (a_tensor(op.name, A),))
+
+
+# -- solving -------------------------------------------------------------------------------
+
+
+def inv(A: Tensor) -> Tensor:
+    return _one(INV, A)
+
+
+def det(A: Tensor) -> Tensor:
+    return _one(DET, A)
+
+
+def slogdet(A: Tensor) -> SlogdetResult:
+    return SlogdetResult(*call_many(SLOGDET, (a_tensor("slogdet", A),)))
+
+
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """``A @ X = B``, or ``X @ A = B``; B may be a vector for each matrix."""
+    A, B = a_tensor("solve", A), a_tensor("solve", B)
+    vector = B._type.ndim == 1 or (A._type.ndim - 1 == B._type.ndim and B._type.shape == A._type.shape[:-1])
+    if vector:
+        return views.squeeze(solve(A, views.unsqueeze(B, -1), left=left), -1)
+    if left:
+        return call(SOLVE, (A, B))
+    return call(SOLVE, (views.matrix_transpose(A), views.matrix_transpose(B))).mT
+
+
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    if not left:
+        turned = solve_triangular(A.mT, B.mT, upper=not upper, unitriangular=unitriangular)
+        return turned.mT
+    given = (a_tensor("solve_triangular", A), a_tensor("solve_triangular", B))
+    return call(TRIANGULAR, given, (("upper", upper), ("unitriangular", unitriangular)))
+
+
+class InverseResult(NamedTuple):
+    inverse: Tensor
+    info: Tensor
+
+
+class SolveResult(NamedTuple):
+    result: Tensor
+    info: Tensor
+
+
+def _no_trouble(A: Tensor) -> Tensor:
+    """The ``info`` of what went well: what did not is an error when the result is read."""
+    return creation.zeros(A._type.shape[:-2], dtype=int32)
+
+
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseResult:
+    return InverseResult(inv(A), _no_trouble(A))
+
+
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolveResult:
+    return SolveResult(solve(A, B, left=left), _no_trouble(A))
+
+
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
+    """The first ``ind`` dims are the rows of a matrix, the others its columns."""
+    shape = A._type.shape
+    rows = prod(shape[:ind])
+    if ind < 1 or rows * rows != A._type.numel:
+        raise refuse(ShapeError, "the first and the last dims must make a square", "tensorinv", A, ind=ind)
+    return views.reshape(inv(views.reshape(A, (rows, rows))), (*shape[ind:], *shape[:ind]))
+
+
+def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    if dims is not None:
+        A = views.movedim(A, tuple(dims), tuple(range(A._type.ndim - len(dims), A._type.ndim)))
+    rest = A._type.shape[B._type.ndim :]
+    if prod(rest) ** 2 != A._type.numel or prod(rest) != B._type.numel:
+        raise refuse(ShapeError, "the first and the last dims must make a square", "tensorsolve", A, B, dims=dims)
+    square = views.reshape(A, (prod(rest), prod(rest)))
+    return views.reshape(solve(square, views.reshape(B, (B._type.numel,))), rest)
+
+
+def vander(x: Tensor, *, N: int | None = None) -> Tensor:
+    """The powers of each number, from the 0-th on."""
+    x = a_tensor("vander", x)
+    x = x if x._type.ndim else views.reshape(x, 1)
+    n = x._type.shape[-1] if N is None else N
+    powers = creation.arange(n, dtype=x._type.dtype if x._type.dtype.kind == "f" else int64)
+    return pointwise.pow(views.unsqueeze(x, -1), powers)
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    if upper:
+        return _one(CHOLESKY, views.matrix_transpose(A)).mT
+    return _one(CHOLESKY, A)
+
+
+class CholeskyResult(NamedTuple):
+    L: Tensor
+    info: Tensor
+
+
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyResult:
+    """A matrix that has no factor is an error here, when the result is read; ``info`` is 0."""
+    return CholeskyResult(cholesky(A, upper=upper), _no_trouble(A))
+
+
+def _nothing_of(A: Tensor) -> Tensor:
+    """No elements, with a history, as torch has it."""
+    return views.narrow(views.reshape(A, (A._type.numel,)), 0, 0, 0)
+
+
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LstsqResult:
+    """By the pseudoinverse, for matrices of any rank; where torch gives residuals for a full rank, GT always does."""
+    vector = B._type.ndim == A._type.ndim - 1
+    right = views.unsqueeze(B, -1) if vector else B
+    solution = matmul(pinv(A, rcond), right)
+    empty = creation.zeros(0, dtype=A._type.dtype)
+    tall = A._type.shape[-2] > A._type.shape[-1] and driver not in (None, "gelsy")
+    residuals = reduce.sum(pointwise.square(matmul(A, solution) - right), -2) if tall else _nothing_of(A)
+    rank = cast(empty, int64) if driver == "gels" else matrix_rank(A.detach(), rtol=rcond)
+    values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else empty
+    return LstsqResult(views.squeeze(solution, -1) if vector else solution, residuals, rank, values)
+
+
+# -- factors -------------------------------------------------------------------------------
+
+
+def qr(A: Tensor, mode: str = "reduced") -> QRResult:
+    A = a_tensor("qr", A)
+    if mode == "r":
+        return QRResult(A.new_empty(0), qr(A).R)
+    return QRResult(*call_many(QR, (A,), (("mode", mode),)))
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> EighResult:
+    A = a_tensor("eigh", A)
+    if UPLO.upper() not in ("L", "U"):
+        raise refuse(ShapeError, "UPLO is 'L' or 'U'", "eigh", A, UPLO=UPLO)
+    return EighResult(*call_many(EIGH, (A if UPLO.upper() == "L" else views.matrix_transpose(A),)))
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    return eigh(A, UPLO).eigenvalues
+
+
+def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> SVDResult:
+    return SVDResult(*call_many(SVD, (a_tensor("svd", A),), (("full_matrices", full_matrices),)))
+
+
+def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
+    return svd(A, full_matrices=False).S
+
+
+def pinv(
+    A: Tensor, rcond: float | None = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
+) -> Tensor:
+    A = a_tensor("pinv", A)
+    if not A._type.numel:
+        return pointwise.clone(views.matrix_transpose(A))
+    made: Tensor = _PseudoInverse.apply(A, hermitian, atol, rcond if rtol is None else rtol)
+    return made
+
+
+class _PseudoInverse(Function):
+    """Its gradient by its own rule: that of the factors has none where singular values are equal."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, A: Tensor, hermitian: bool, atol: Any, rtol: Any) -> Tensor:
+        if hermitian:
+            L, U = eigh(A)
+            S, Vh = pointwise.abs(L), views.matrix_transpose(U * views.unsqueeze(pointwise.sign(L), -2))
+        else:
+            U, S, Vh = svd(A, full_matrices=False)
+        keep = _threshold(A, S, atol, rtol) < S
+        inverse = pointwise.where(keep, pointwise.reciprocal(pointwise.where(keep, S, 1)), 0)
+        made: Tensor = matmul(Vh.mT * views.unsqueeze(inverse, -2), U.mT)
+        ctx.save_for_backward(A, made)
+        return made
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Any, ...]:
+        """-Pᵀ g Pᵀ, and what the parts of the spaces do that A does not reach."""
+        A, P = ctx.saved_tensors
+        assert A is not None
+        assert P is not None
+        g, across = grads[0].mT, P.mT
+        left, right = matmul(matmul(g, P), across), matmul(across, matmul(P, g))
+        inside = matmul(across, matmul(grads[0], across))
+        return left - matmul(matmul(A, P), left) + right - matmul(right, matmul(P, A)) - inside, None, None, None
+
+
+_EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
+
+
+def _threshold(A: Tensor, S: Tensor, atol: Any, rtol: Any) -> Any:
+    largest = reduce.amax(S.detach(), -1, keepdim=True)
+    if rtol is None:
+        rtol = 0.0 if atol is not None else max(A._type.shape[-2:]) * _EPS[A._type.dtype.name]
+    rtol, atol = (views.unsqueeze(t, -1) if isinstance(t, Tensor) else t for t in (rtol, atol))
+    least = largest * rtol
+    return least if atol is None else pointwise.clamp(least, min=atol)
+
+
+def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
+    A = a_tensor("matrix_rank", A)
+    if not A._type.numel:
+        return creation.zeros(A._type.shape[:-2], dtype=int64)
+    S = svdvals(A)
+    return reduce.sum(_threshold(A, S, atol if tol is None else tol, 0.0 if tol is not None else rtol) < S, -1)
+
+
+def cond(A: Tensor, p: Any = None) -> Tensor:
+    A = a_tensor("cond", A)
+    if p in (None, 2, -2):
+        S = svdvals(A)
+        first, last = S[..., 0], S[..., -1]
+        return last / first if p == -2 else first / last
+    return pointwise.mul(matrix_norm(A, p), matrix_norm(inv(A), p))
+
+
+# -- norms ---------------------------------------------------------------------------------
+
+
+def _floating(name: str, x: Any, dtype: Any) -> Tensor:
+    made = a_tensor(name, x)
+    made = made if dtype is None else cast(made, dtype_of(dtype))
+    if made._type.dtype.kind != "f":
+        raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, made)
+    return made
+
+
+def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Over all dims as one, if none is named."""
+    x = _floating("vector_norm", x, dtype)
+    return reduce.norm(x, ord, many_dims(dim, x._type.ndim), keepdim)
+
+
+def _greatest(x: Tensor) -> Tensor:
+    """Of numbers that are not negative; of none 0."""
+    return reduce.amax(x, -1) if x._type.shape[-1] else reduce.sum(x, -1)
+
+
+_MATRIX_NORMS: dict[Any, Callable[[Tensor], Tensor]] = {
+    "fro": lambda x: vector_norm(x, 2, (-2, -1)),
+    "nuc": lambda x: reduce.sum(svdvals(x), -1),
+    2: lambda x: _greatest(svdvals(x)),
+    -2: lambda x: reduce.amin(svdvals(x), -1),
+    1: lambda x: _greatest(reduce.sum(pointwise.abs(x), -2)),
+    -1: lambda x: reduce.amin(reduce.sum(pointwise.abs(x), -2), -1),
+    inf: lambda x: _greatest(reduce.sum(pointwise.abs(x), -1)),
+    -inf: lambda x: reduce.amin(reduce.sum(pointwise.abs(x), -1), -1),
+}
+
+
+def matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    A = _floating("matrix_norm", A, dtype)
+    if A._type.ndim < 2 or len(dim) != 2 or ord not in _MATRIX_NORMS:
+        raise refuse(ShapeError, f"needs matrices, and ord one of {list(_MATRIX_NORMS)}", "matrix_norm", A, ord)
+    rows, columns = views.dims_of("matrix_norm", A, dim)
+    made = _MATRIX_NORMS[ord](views.movedim(A, (rows, columns), (-2, -1)))
+    for d in sorted((rows, columns)) if keepdim else ():
+        made = views.unsqueeze(made, d)
+    return made
+
+
+def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Of vectors, or of matrices where ``ord`` is given with two dims."""
+    A = a_tensor("norm", A)
+    two = len(dim) == 2 if isinstance(dim, list | tuple) else dim is None and A._type.ndim == 2
+    if isinstance(ord, str) or (ord is not None and two):
+        return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
+    return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
+
+
+# -- products ------------------------------------------------------------------------------
+
+
+def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    if input._type.ndim != other._type.ndim:
+        raise refuse(ShapeError, "both need as many dims", "cross", input, other, dim=dim)
+    for x in (input, other):
+        if x._type.ndim and -x._type.ndim <= dim < x._type.ndim and x._type.shape[dim] != 3:
+            raise refuse(ShapeError, f"dim {dim} must have size 3", "cross", input, other, dim=dim)
+    return products.cross(input, other, dim)
+
+
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    if x._type.dtype is not y._type.dtype:
+        raise refuse(DTypeError, f"dtypes differ: {x._type.dtype.name} and {y._type.dtype.name}", "vecdot", x, y)
+    return reduce.sum(pointwise.mul(x, y), dim)
+
+
+def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    return views.diagonal(A, offset, dim1, dim2)

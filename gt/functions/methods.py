@@ -1,0 +1,323 @@
+"""The methods and operators of a tensor, each one row of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gt.client.grad import backward
+from gt.client.tensor import layout
+from gt.client.tensor.arguments import Device, a_tensor, cast, device_of, dtype_of, operand, sizes
+from gt.client.tensor.emit import binary, call, call_into, call_many, current, detached, view_of
+from gt.client.tensor.foreign import of_torch
+from gt.client.tensor.strides import VIEW
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, GradError
+from gt.functions import (
+    activations,
+    composite,
+    creation,
+    draw,
+    factorizations,
+    indexing,
+    inplace,
+    joining,
+    matmul,
+    pointwise,
+    quantiles,
+    rearrange,
+    reduce,
+    scatter,
+    search,
+    views,
+)
+from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
+from gt.missing import Missing, torch_names
+from gt.ops import OPS, Attrs, Op
+from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
+
+#: Functions that are methods too: the first argument is the tensor.
+METHODS = {
+    pointwise: (
+        "abs absolute add atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clip clone cos div divide "
+        "eq erf exp expm1 floor floor_divide fmod ge greater greater_equal gt is_floating_point isclose isfinite "
+        "isinf isnan le less less_equal log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill "
+        "maximum minimum mul multiply ne neg negative not_equal numel pow reciprocal relu remainder round rsqrt "
+        "sigmoid sign sin sqrt square sub subtract tan tanh true_divide trunc acos acosh addcdiv addcmul arccos "
+        "arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atanh bitwise_left_shift bitwise_right_shift "
+        "clamp_max clamp_min copysign cosh deg2rad digamma erfc erfinv exp2 fix float_power fmax fmin frac gcd "
+        "heaviside hypot isneginf isposinf lcm lerp lgamma log10 logaddexp logaddexp2 logit nan_to_num nextafter "
+        "positive rad2deg sgn signbit sinc sinh xlogy"
+    ),
+    activations: "hardshrink prelu",
+    reduce: (
+        "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
+        "prod softmax std sum var aminmax cummax cummin cumprod diff dist logcumsumexp median mode nanmean "
+        "nanmedian nansum"
+    ),
+    quantiles: "nanquantile quantile",
+    views: (
+        "adjoint broadcast_to chunk contiguous diagonal expand expand_as flatten is_contiguous moveaxis movedim narrow "
+        "permute ravel reshape reshape_as select split squeeze stride swapaxes swapdims t transpose unbind unflatten "
+        "unfold unsqueeze view view_as"
+    ),
+    rearrange: (
+        "argsort argwhere flip gather index_select masked_select nonzero repeat roll scatter_add sort tile topk tril "
+        "triu"
+    ),
+    matmul: ("addbmm addmm addmv addr baddbmm bmm cross dot ger inner kron matmul matrix_power mm mv outer trace vdot"),
+    joining: (
+        "diag diag_embed diagflat dsplit fliplr flipud hsplit narrow_copy repeat_interleave rot90 split_with_sizes "
+        "tensor_split unsafe_chunk unsafe_split unsafe_split_with_sizes vsplit"
+    ),
+    scatter: (
+        "diagonal_scatter index_add index_copy index_fill index_put index_reduce masked_scatter put scatter "
+        "scatter_reduce select_scatter slice_scatter take take_along_dim"
+    ),
+    search: "bincount histc kthvalue msort multinomial unique unique_consecutive",
+    composite: (
+        "angle conj conj_physical is_same_size is_signed isreal mvlgamma renorm resolve_conj resolve_neg sum_to_size"
+    ),
+    factorizations: "cholesky cholesky_inverse cholesky_solve corrcoef cov det inverse logdet pinverse qr slogdet svd",
+}
+
+#: operator -> op and attributes; each has a reflected form (``2 - x``)
+ARITHMETIC: dict[str, tuple[Op, Attrs]] = {
+    "add": (ADD, ()),
+    "sub": (SUB, ()),
+    "mul": (MUL, ()),
+    "truediv": (DIV, TRUE_DIVISION),
+    "floordiv": (OPS["floor_divide"], ()),
+    "mod": (OPS["remainder"], ()),
+    "pow": (POW, ()),
+    "and": (OPS["bitwise_and"], ()),
+    "or": (OPS["bitwise_or"], ()),
+    "xor": (OPS["bitwise_xor"], ()),
+    "lshift": (OPS["bitwise_left_shift"], ()),
+    "rshift": (OPS["bitwise_right_shift"], ()),
+    "matmul": (OPS["matmul"], ()),
+}
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+#: method -> the dtype it casts to
+CASTS: dict[str, DType] = {
+    "float": float32,
+    "double": float64,
+    "half": float16,
+    "bfloat16": bfloat16,
+    "long": int64,
+    "int": int32,
+    "short": int16,
+    "char": int8,
+    "byte": uint8,
+    "bool": bool_,
+}
+
+
+# -- operators -----------------------------------------------------------------------------
+
+
+def _operator(op: Op, attrs: Attrs) -> Function:
+    def apply(a: Tensor, b: Any) -> Any:
+        try:
+            return binary(op, a, b, attrs)
+        except KeyError:  # b is neither a tensor nor one of Python's own numbers
+            pass
+        b = operand(b)
+        return b if b is NotImplemented else binary(op, a, b, attrs)
+
+    return apply
+
+
+def _reflected(op: Op, attrs: Attrs) -> Function:
+    def apply(a: Tensor, b: Any) -> Any:
+        b = operand(b)
+        return b if b is NotImplemented else call(op, (b, a), attrs)
+
+    return apply
+
+
+def _in_place(op: Op, attrs: Attrs) -> Function:
+    def apply(a: Tensor, b: Any) -> Any:
+        b = b if type(b) in NUMBER_OF else operand(b)
+        return b if b is NotImplemented else call_into(op, a, (b,), attrs)
+
+    return apply
+
+
+def _invert(x: Tensor) -> Tensor:
+    return call(OPS["bitwise_not"], (x,))
+
+
+# -- dtypes and new tensors ----------------------------------------------------------------
+
+
+def _caster(dtype: DType) -> Function:
+    return lambda x: cast(x, dtype)
+
+
+def _to(
+    x: Tensor,
+    *given: Any,
+    device: Any = None,
+    dtype: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
+    """``x.to(dtype)``, ``x.to(other)``, ``x.to(device, dtype)``. Where a tensor lives is not for the program to say."""
+    wanted = None if dtype is None else dtype_of(dtype)
+    device_of(device)
+    for what in given:
+        if isinstance(what, Tensor):
+            wanted = what._type.dtype
+        elif isinstance(what, str | int) and not isinstance(what, bool):
+            device_of(what)
+        elif isinstance(what, bool):  # non_blocking and copy may stand there too
+            copy = copy or (what is given[-1] and len([b for b in given if isinstance(b, bool)]) == 2)
+        elif what is not None:
+            wanted = dtype_of(what.dtype if of_torch(what) else what)
+    wanted = wanted or x._type.dtype
+    return pointwise.clone(x) if copy and wanted is x._type.dtype else cast(x, wanted)
+
+
+def _set_data(x: Tensor, value: Tensor) -> None:
+    """``x.data = value``: x looks at another value from here on, past the tape."""
+    if not isinstance(value, Tensor):
+        raise DTypeError(f"x.data is a tensor, not a {type(value).__name__}")
+    if x._view is not None:
+        raise GradError("a view has no data of its own; x.data.copy_(value) writes into it")
+    current(value)
+    value = pointwise.clone(detached(value)) if value._view is not None else value
+    x._cell, x._type = value._cell, value._type
+
+
+def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """``x.type(dtype)``; without one, torch's name of what it is."""
+    if dtype is not None:
+        return cast(x, dtype_of(dtype))
+    by_dtype = {wanted: name for name, wanted in CASTS.items()}
+    return f"gt.{by_dtype[x._type.dtype].title().replace('Bfl', 'BFl')}Tensor"
+
+
+def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+    """`cpu` and `cuda`: the tensor stays where the system has put it."""
+    device_of(device)
+    return x
+
+
+def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **options: Any) -> Tensor:
+    return creation.tensor(data, x._type.dtype if dtype is None else dtype, **options)
+
+
+def _new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **options: Any) -> Tensor:
+    return creation.full(size, fill_value, dtype=x._type.dtype if dtype is None else dtype, **options)
+
+
+def _new(make: Callable[..., Tensor], alike: Callable[..., Tensor]) -> Function:
+    def method(x: Tensor, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
+        if not options and size and sizes(size, make.__name__) == x._type.shape:
+            return alike(x, dtype=dtype)  # where x is, as gradients want it
+        return make(*size, dtype=x._type.dtype if dtype is None else dtype, **options)
+
+    return method
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
+
+
+def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
+    if not backward.is_leaf(x):
+        raise GradError("only leaf tensors can be deep-copied; x.detach() is one")
+    made = memo[id(x)] = pointwise.clone(detached(x))
+    return backward.requires_grad_(made, x._node is not None)
+
+
+def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Any:
+    """An op by its name: what gradients are written in where no method of torch's would do."""
+    op, given = OPS[name], tuple(attrs.items())
+    if op is VIEW:  # a rule does not know the strides of the gradient it is given
+        return views.reshape(x, attrs["shape"])
+    if op.view:
+        return view_of(x, op, given, rest)
+    return call(op, (x, *rest), given)
+
+
+def _ops(x: Tensor, name: str, *rest: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """The same for an op of several results."""
+    return call_many(OPS[name], (x, *rest), tuple(attrs.items()))
+
+
+def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
+    return call_into(OPS[name], x, rest, tuple(attrs.items()))
+
+
+OTHERS: dict[str, Any] = {
+    "_op": _op,
+    "_ops": _ops,
+    "ldexp": pointwise.ldexp,
+    "polygamma": lambda x, n: pointwise.polygamma(n, x),
+    "_op_": _op_,
+    "bernoulli": draw.bernoulli,
+    "__getitem__": indexing.getitem,
+    "__setitem__": indexing.setitem,
+    "__neg__": pointwise.neg,
+    "__pos__": _itself,
+    "__abs__": pointwise.abs,
+    "__invert__": _invert,
+    "to": _to,
+    "type": _typed,
+    "data": property(detached, _set_data),
+    "is_complex": lambda x: False,
+    "is_nonzero": bool,
+    "real": property(composite.real),
+    "ndimension": Tensor.dim,
+    "nelement": pointwise.numel,
+    "get_device": lambda x: -1,
+    "pin_memory": _moved,
+    "is_pinned": lambda x: False,
+    "is_cpu": property(lambda x: False),
+    "is_inference": lambda x: False,
+    "is_sparse": property(lambda x: False),
+    "is_quantized": property(lambda x: False),
+    "is_meta": property(lambda x: False),
+    "type_as": lambda x, other: cast(x, a_tensor("type_as", other)._type.dtype),
+    "cpu": _moved,
+    "cuda": _moved,
+    "device": property(lambda x: Device("gt")),
+    "is_cuda": property(lambda x: False),
+    "layout": property(layout.layout),
+    "__copy__": pointwise.clone,
+    "__deepcopy__": _deep_copy,
+    "where": lambda x, condition, other: pointwise.where(condition, x, other),
+    "new_tensor": _new_tensor,
+    "new_full": _new_full,
+    "new_zeros": _new(creation.zeros, creation.zeros_like),
+    "new_ones": _new(creation.ones, creation.ones_like),
+    "new_empty": _new(creation.empty, creation.empty_like),
+    "T": property(views.reversed_dims),
+    "mT": property(views.matrix_transpose),
+    "H": property(views.t),
+    "mH": property(views.matrix_transpose),
+}
+
+
+def _rows() -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for module, names in METHODS.items():
+        rows |= {name: getattr(module, name) for name in names.split()}
+    for name, (op, attrs) in ARITHMETIC.items():
+        rows[f"__{name}__"] = _operator(op, attrs)
+        rows[f"__r{name}__"] = _reflected(op, attrs)
+        rows[f"__i{name}__"] = _in_place(op, attrs)
+    rows |= {f"__{name}__": _operator(OPS[name], ()) for name in COMPARISONS}
+    rows |= {name: _caster(dtype) for name, dtype in CASTS.items()}
+    return rows | inplace.INPLACE | OTHERS | backward.METHODS
+
+
+for _name, _method in _rows().items():
+    setattr(Tensor, _name, _method)
+for _name in torch_names("Tensor"):
+    if not hasattr(Tensor, _name):
+        setattr(Tensor, _name, Missing("Tensor", _name))

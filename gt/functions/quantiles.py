@@ -1,0 +1,76 @@
+"""Quantiles, made of sorting, picking and going between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gt.client.tensor.arguments import a_tensor, cast, refuse
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.functions import pointwise, views
+from gt.functions.creation import tensor
+from gt.functions.rearrange import gather, sort
+from gt.functions.reduce import any, sum
+from gt.types import int64
+
+__all__ = ["nanquantile", "quantile"]
+
+
+def _between(low: Tensor, high: Tensor, place: Tensor, interpolation: str) -> Tensor:
+    share = place - pointwise.floor(place)
+    return INTERPOLATIONS[interpolation](low, high, place, share)
+
+
+#: (the value before, the value after, the place, how far it is from the one before)
+INTERPOLATIONS: dict[str, Callable[..., Tensor]] = {
+    "linear": lambda low, high, place, share: pointwise.lerp(low, high, share),
+    "lower": lambda low, high, place, share: low,
+    "higher": lambda low, high, place, share: high,
+    "midpoint": lambda low, high, place, share: pointwise.lerp(low, high, 0.5),
+    "nearest": lambda low, high, place, share: pointwise.where(pointwise.round(place) > place - share, high, low),
+}
+
+
+def _quantile(name: str, x: Any, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
+    x = a_tensor(name, x)
+    if x._type.dtype.kind != "f" or x._type.dtype.itemsize < 4:
+        raise refuse(DTypeError, "needs float32 or float64", name, x)
+    if interpolation not in INTERPOLATIONS:
+        raise refuse(
+            ShapeError, f"interpolation is one of {tuple(INTERPOLATIONS)}", name, x, interpolation=interpolation
+        )
+    if isinstance(q, float | int) and not 0 <= q <= 1:
+        raise refuse(ShapeError, "q is in the range [0, 1]", name, x, q)
+    if isinstance(q, Tensor) and q._type.dtype is not x._type.dtype:
+        raise refuse(DTypeError, "q has the dtype of the input", name, x, q)
+    q = q if isinstance(q, Tensor) else tensor(q, dtype=x._type.dtype)
+    shape = x._type.shape
+    kept = (
+        (1,) * len(shape)
+        if dim is None
+        else tuple(1 if d == dim % (len(shape) or 1) else n for d, n in enumerate(shape))
+    )
+    rows = x.reshape(-1) if dim is None or not shape else x.movedim(dim, -1)
+    rows = sort(rows, -1).values
+    bad = pointwise.isnan(rows)
+    n = rows._type.shape[-1]
+    count = sum(pointwise.logical_not(bad), -1, True) if name == "nanquantile" else n
+    # with the quantiles last; a row with a NaN has a NaN for all of them, and those stand last
+    place = (q.reshape(-1) * (count - 1)).expand((*rows._type.shape[:-1], q._type.numel))
+    place = pointwise.masked_fill(place, any(bad, -1, True), n - 1) if name == "quantile" else pointwise.clamp(place, 0)
+    low, high = (gather(rows, -1, cast(edge(place), int64)) for edge in (pointwise.floor, pointwise.ceil))
+    made = _between(low, high, place, interpolation).movedim(-1, 0)
+    return views.reshape(made, (*q._type.shape, *(kept if keepdim else made._type.shape[1:])))
+
+
+def quantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    return _quantile("quantile", input, q, dim, keepdim, interpolation)
+
+
+def nanquantile(
+    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    return _quantile("nanquantile", input, q, dim, keepdim, interpolation)

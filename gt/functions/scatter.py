@@ -1,0 +1,320 @@
+"""torch's functions that read and write at positions: the scatter, index and take families, each in place too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gt.client.tensor.arguments import a_tensor, cast, one_dim, operands, refuse
+from gt.client.tensor.emit import call, call_into
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DTypeError, ShapeError
+from gt.functions import creation, pointwise, views
+from gt.functions.indexing import positions
+from gt.functions.rearrange import gather
+from gt.ops import OPS, Attrs, Op
+from gt.ops.infer import broadcast_shapes
+from gt.types import bool_, int64
+
+__all__ = [
+    "diagonal_scatter", "fill", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
+    "masked_scatter", "put", "scatter", "scatter_reduce", "select_scatter", "slice_scatter", "take", "take_along_dim",
+]  # fmt: skip
+
+SCATTER, SCATTER_ADD, SCATTER_REDUCE = (OPS[n] for n in ("scatter", "scatter_add", "scatter_reduce"))
+INDEX, INDEX_PUT, MASKED_SCATTER = (OPS[n] for n in ("index", "index_put", "masked_scatter"))
+
+#: (op, operands after the first, attributes): what a function and its in-place form have in common
+Call = tuple[Op, tuple[Any, ...], Attrs]
+
+
+#: torch's words for what `scatter` does with what is there
+SCATTERED = {"add": "sum", "multiply": "prod"}
+
+
+def _both(name: str, plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """A function and its in-place form from what they have in common."""
+
+    def function(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        x = a_tensor(name, input)
+        op, rest, attrs = plan(x, *args, **options)
+        return call(op, (x, *rest), attrs)
+
+    def in_place(input: Tensor, *args: Any, **options: Any) -> Tensor:
+        op, rest, attrs = plan(input, *args, **options)
+        return call_into(op, input, rest, attrs)
+
+    function.__name__ = function.__qualname__ = name
+    in_place.__name__ = in_place.__qualname__ = name + "_"
+    return function, in_place
+
+
+# -- scatter -------------------------------------------------------------------------------
+
+
+def _scatter(
+    x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
+) -> Call:
+    given = value if src is None else src
+    if given is None:
+        raise refuse(DTypeError, "needs src or value", "scatter", x, index, dim=dim)
+    _, index, given = operands("scatter", x, index, given)
+    dim = one_dim(dim, x._type.ndim)
+    if not isinstance(given, Tensor):
+        given = pointwise.fitting("scatter", x, given)
+    if reduce is None:
+        return SCATTER, (index, given), (("dim", dim),)
+    how = SCATTERED.get(reduce)
+    if how is None:
+        raise refuse(ShapeError, "reduce is 'add' or 'multiply'", "scatter", x, index, reduce=reduce)
+    if not isinstance(given, Tensor):
+        given = creation.full(index._type.shape, given, dtype=x._type.dtype)
+    return SCATTER_REDUCE, (index, given), (("dim", dim), ("reduce", how), ("include_self", True))
+
+
+def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Call:
+    rest = operands("scatter_reduce", x, index, src)[1:]
+    attrs = (("dim", one_dim(dim, x._type.ndim)), ("reduce", reduce), ("include_self", include_self))
+    return SCATTER_REDUCE, rest, attrs
+
+
+scatter, scatter_ = _both("scatter", _scatter)
+scatter_reduce, scatter_reduce_ = _both("scatter_reduce", _scatter_reduce)
+
+# -- whole slices --------------------------------------------------------------------------
+
+
+def _index_of(name: str, x: Tensor, dim: int, index: Any) -> tuple[int, Tensor]:
+    index = a_tensor(name, index)
+    if index._type.ndim > 1:
+        raise refuse(ShapeError, "the index has at most one dim", name, x, index, dim=dim)
+    return views.dim_of(name, x, dim), views.reshape(index, 1) if not index._type.ndim else index
+
+
+def _source(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    shape = x._type.shape
+    want = (*shape[:dim], index._type.numel, *shape[dim + 1 :])
+    if source._type.dtype is not x._type.dtype:
+        text = f"dtypes differ: {x._type.dtype.name} and {source._type.dtype.name}"
+        raise refuse(DTypeError, text, name, x, index, source, dim=dim)
+    if source._type.shape != want and not (source._type.ndim == 0 and index._type.numel == 1):
+        raise refuse(ShapeError, f"the source has shape {list(want)}", name, x, index, source, dim=dim)
+    return source
+
+
+def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Call:
+    dim, index = _index_of("index_add", x, dim, index)
+    source = _source("index_add", x, dim, index, a_tensor("index_add", source))
+    if alpha != 1 and x._type.dtype is bool_:
+        source = pointwise.mul(source, bool(alpha))
+    elif alpha != 1:
+        source = pointwise.scaled("index_add", x, source, alpha)
+    return INDEX_PUT, (source, index), (("dims", (dim,)), ("accumulate", True))
+
+
+def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Call:
+    dim, index = _index_of("index_copy", x, dim, index)
+    source = _source("index_copy", x, dim, index, a_tensor("index_copy", source))
+    return INDEX_PUT, (source, index), (("dims", (dim,)), ("accumulate", False))
+
+
+def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Call:
+    dim, index = _index_of("index_fill", x, dim, index)
+    return INDEX_PUT, (pointwise.fitting("index_fill", x, value), index), (("dims", (dim,)), ("accumulate", False))
+
+
+_FOLDS = {"prod": "prod", "mean": "mean", "amax": "amax", "amin": "amin"}
+
+
+def _index_reduce(
+    x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Call:
+    dim, index = _index_of("index_reduce", x, dim, index)
+    source = _source("index_reduce", x, dim, index, a_tensor("index_reduce", source))
+    if reduce not in _FOLDS:
+        raise refuse(ShapeError, f"reduce is one of {', '.join(_FOLDS)}", "index_reduce", x, reduce=reduce)
+    shape = source._type.shape
+    wide = views.reshape(index, tuple(n if d == dim else 1 for d, n in enumerate(shape)))
+    attrs = (("dim", dim), ("reduce", reduce), ("include_self", include_self))
+    return SCATTER_REDUCE, (views.expand(cast(wide, int64), shape), source), attrs
+
+
+def _index_put(x: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Call:
+    given = operands("index_put", x, values)[1]
+    dims, found = positions(indices)
+    return INDEX_PUT, (given, *found), (("dims", dims), ("accumulate", accumulate))
+
+
+def _along_rows(
+    pair: tuple[Callable[..., Tensor], Callable[..., Tensor]],
+) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """The same, with a tensor without dims taken for a row of one."""
+    function, in_place = pair
+
+    def made(input: Tensor, dim: int, index: Any, source: Any, *args: Any, **options: Any) -> Tensor:
+        if isinstance(input, Tensor) and not input._type.ndim:
+            row, source = views.reshape(input, 1), _row(source)
+            return views.reshape(function(row, dim, index, source, *args, **options), ())
+        return function(input, dim, index, source, *args, **options)
+
+    def made_(input: Tensor, dim: int, index: Any, source: Any, *args: Any, **options: Any) -> Tensor:
+        if not input._type.ndim:
+            in_place(views.reshape(input, 1), dim, index, _row(source), *args, **options)
+            return input
+        return in_place(input, dim, index, source, *args, **options)
+
+    made.__name__ = made.__qualname__ = function.__name__
+    made_.__name__ = made_.__qualname__ = in_place.__name__
+    return made, made_
+
+
+def _row(source: Any) -> Any:
+    return views.reshape(source, 1) if isinstance(source, Tensor) and not source._type.ndim else source
+
+
+index_add, index_add_ = _along_rows(_both("index_add", _index_add))
+index_copy, index_copy_ = _along_rows(_both("index_copy", _index_copy))
+index_reduce, index_reduce_ = _along_rows(_both("index_reduce", _index_reduce))
+_fill, _fill_ = _both("index_fill", _index_fill)
+index_put, index_put_ = _both("index_put", _index_put)
+
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value._node is not None and input._type.ndim:
+        return _chosen(input, dim, index, pointwise.fitting("index_fill", input, value))
+    if not input._type.ndim:
+        return views.reshape(_fill(views.reshape(input, 1), dim, index, value), ())
+    return _fill(input, dim, index, value)
+
+
+def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    if isinstance(value, Tensor) and value._node is not None:
+        return call_into(OPS["copy"], input, (index_fill(input, dim, index, value),))
+    _fill_(input if input._type.ndim else views.reshape(input, 1), dim, index, value)
+    return input
+
+
+def _chosen(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    """Through a mask: an index that stands there twice must not count twice in the value's gradient."""
+    dim, index = _index_of("index_fill", x, dim, index)
+    mask = creation.zeros(x._type.shape[dim], dtype=bool_)
+    call_into(INDEX_PUT, mask, (True, index), (("dims", (0,)), ("accumulate", False)))
+    made: Tensor = pointwise.where(views.reshape(mask, (-1, *(1,) * (x._type.ndim - dim - 1))), value, x)
+    return made
+
+
+# -- as if flat ----------------------------------------------------------------------------
+
+
+def take(input: Tensor, index: Tensor) -> Tensor:
+    x, index = a_tensor("take", input), a_tensor("take", index)
+    if index._type.dtype is not int64:
+        raise refuse(DTypeError, "the index is int64", "take", x, index)
+    return call(INDEX, (_flattened(x), index), (("dims", (0,)),))
+
+
+def _flattened(x: Tensor) -> Tensor:
+    return views.reshape(x, (x._type.numel,))
+
+
+def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """As if flat; the source is as large as the index."""
+    return put_(pointwise.clone(a_tensor("put", input)), index, source, accumulate)
+
+
+def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    index, source = a_tensor("put", index), a_tensor("put", source)
+    if index._type.numel != source._type.numel or source._type.dtype is not input._type.dtype:
+        text = "the source has the tensor's dtype and as many elements as the index"
+        raise refuse(ShapeError, text, "put", input, index, source)
+    rest = (_flattened(source), _flattened(index))
+    flat = input if input._type.ndim == 1 else views.view(input, -1) if input._type.numel else _flattened(input)
+    call_into(INDEX_PUT, flat, rest, (("dims", (0,)), ("accumulate", accumulate)))
+    return input
+
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    x, indices = a_tensor("take_along_dim", input), a_tensor("take_along_dim", indices)
+    if indices._type.dtype is not int64:
+        raise refuse(DTypeError, "the indices are int64", "take_along_dim", x, indices, dim=dim)
+    if dim is None:
+        return gather(_flattened(x), 0, _flattened(indices))
+    if x._type.ndim != indices._type.ndim:
+        raise refuse(ShapeError, "both need as many dims", "take_along_dim", x, indices, dim=dim)
+    dim = views.dim_of("take_along_dim", x, dim)
+    ours, theirs = ([n for d, n in enumerate(t._type.shape) if d != dim] for t in (x, indices))
+    try:
+        met = list(broadcast_shapes(tuple(ours), tuple(theirs)))
+    except ShapeError as problem:
+        raise refuse(ShapeError, str(problem), "take_along_dim", x, indices, dim=dim) from None
+    if not x._type.ndim:
+        return gather(x, 0, indices)
+    indices = pointwise.where(indices < 0, indices + x._type.shape[dim], indices)
+    wide = [views.expand(t, (*met[:dim], t._type.shape[dim], *met[dim:])) for t in (x, indices)]
+    return gather(wide[0], dim, wide[1])
+
+
+# -- masks ---------------------------------------------------------------------------------
+
+
+def _masked(x: Tensor, mask: Tensor, source: Tensor) -> Call:
+    mask, source = operands("masked_scatter", x, mask, source)[1:]
+    return MASKED_SCATTER, (views.expand(mask, x._type.shape), source), ()
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    x, mask = a_tensor("masked_scatter", input), a_tensor("masked_scatter", mask)
+    shape = broadcast_shapes(x._type.shape, mask._type.shape)
+    op, rest, attrs = _masked(views.expand(x, shape), mask, source)
+    return call(op, (views.expand(x, shape), *rest), attrs)
+
+
+def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    op, rest, attrs = _masked(input, mask, source)
+    return call_into(op, input, rest, attrs)
+
+
+def fill(input: Tensor, value: Any) -> Tensor:
+    return call(OPS["copy"], (input, pointwise.fitting("fill", input, value)))
+
+
+# -- a copy with a part replaced -----------------------------------------------------------
+
+
+def _replaced(name: str, x: Tensor, src: Any, part: Callable[[Tensor], Tensor]) -> Tensor:
+    made = pointwise.clone(a_tensor(name, x))
+    place, src = part(made), a_tensor(name, src)
+    if place._type.shape != src._type.shape:
+        raise refuse(ShapeError, f"the source has shape {list(place._type.shape)}", name, x, src)
+    place.copy_(src)
+    return made
+
+
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    return _replaced("select_scatter", input, src, lambda x: views.select(x, dim, index))
+
+
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    return _replaced("diagonal_scatter", input, src, lambda x: views.diagonal(x, offset, dim1, dim2))
+
+
+def slice_scatter(
+    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    dim = views.dim_of("slice_scatter", input, dim)
+    at = (slice(None),) * dim + (slice(start, end, step),)
+    return _replaced("slice_scatter", input, src, lambda x: x[at])
+
+
+#: in-place forms, attached by `gt.functions.methods`
+INPLACE: dict[str, Callable[..., Tensor]] = {
+    "scatter_": scatter_,
+    "scatter_reduce_": scatter_reduce_,
+    "index_add_": index_add_,
+    "index_copy_": index_copy_,
+    "index_fill_": index_fill_,
+    "index_put_": index_put_,
+    "index_reduce_": index_reduce_,
+    "put_": put_,
+    "masked_scatter_": masked_scatter_,
+}

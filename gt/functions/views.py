@@ -1,0 +1,330 @@
+"""Tensors that look at others; `gt.client.tensor.strides` says which are possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+from gt.client.tensor.arguments import also_called, one_dim, refuse, sizes, whole
+from gt.client.tensor.emit import call, call_many, look_at, view_of
+from gt.client.tensor.strides import (
+    DIAGONAL,
+    EXPAND,
+    PERMUTE,
+    SLICE,
+    UNFOLD,
+    VIEW,
+    contiguous_strides,
+    strides,
+    view_strides,
+)
+from gt.client.tensor.tensor import Tensor
+from gt.errors import DimError, DTypeError, ShapeError
+from gt.ops import OPS
+from gt.ops.infer import wrap_dim, wrap_dims
+from gt.types import Shape
+
+__all__ = [
+    "adjoint", "broadcast_to", "chunk", "diagonal", "flatten", "moveaxis", "movedim", "narrow", "permute", "ravel",
+    "reshape", "select", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind", "unflatten",
+    "unsqueeze",
+]  # fmt: skip
+
+RESHAPE, SPLIT = OPS["reshape"], OPS["split"]
+
+# -- strides -------------------------------------------------------------------------------
+
+
+def is_contiguous(input: Tensor) -> bool:
+    if input._view is None or not input._type.numel:
+        return True
+    shape, steps = input._type.shape, strides(input)
+    return all(n == 1 or a == b for n, a, b in zip(shape, steps, contiguous_strides(shape), strict=True))
+
+
+def stride(input: Tensor, dim: int | None = None) -> Any:
+    steps = strides(input)
+    return steps if dim is None else steps[dim_of("stride", input, dim)]
+
+
+def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
+    """There is one memory format; how the worker lays it out is its business."""
+    return input if is_contiguous(input) else call(RESHAPE, (input,), (("shape", input._type.shape),))
+
+
+# -- arguments -----------------------------------------------------------------------------
+
+
+def dim_of(name: str, x: Tensor, dim: int, extra: int = 0) -> int:
+    """A dim of x counted from the start; raises if there is none. ``extra`` dims are about to be added."""
+    dim = whole(dim, f"{name}(): a dim is an int")
+    try:
+        return wrap_dim(dim, x._type.ndim + extra)
+    except DimError as problem:
+        raise refuse(DimError, str(problem), name, x, dim=dim) from None
+
+
+def dims_of(name: str, x: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
+    dims = [whole(d, f"{name}(): dims are ints") for d in dims]
+    try:
+        return wrap_dims(dims, x._type.ndim)
+    except (DimError, ShapeError) as problem:
+        raise refuse(type(problem), str(problem), name, x, dims=tuple(dims)) from None
+
+
+def complete(name: str, x: Tensor, given: tuple[Any, ...], numel: int | None = None) -> Shape:
+    """A shape with its -1 worked out."""
+    shape = sizes(given, name)
+    if -1 not in shape:
+        return shape
+    known = prod(n for n in shape if n != -1)
+    total = x._type.numel if numel is None else numel
+    if shape.count(-1) > 1:
+        raise refuse(ShapeError, "only one size can be -1", name, x, shape=shape)
+    if not known or total % known:
+        raise refuse(ShapeError, f"{total} elements do not divide into {known}", name, x, shape=shape)
+    return tuple(total // known if n == -1 else n for n in shape)
+
+
+# -- other shapes --------------------------------------------------------------------------
+
+
+def view(input: Tensor, *shape: Any) -> Tensor:
+    new = complete("view", input, shape)
+    if new != input._type.shape and prod(new) == input._type.numel and _way(input, new) is None:
+        text = "its memory has no view of that shape; use reshape"
+        raise refuse(ShapeError, text, "view", input, shape=new)
+    return view_of(input, VIEW, (("shape", new),))
+
+
+def _way(x: Tensor, shape: Shape) -> Shape | None:
+    return shape if x._view is None else view_strides(x._type.shape, strides(x), shape)
+
+
+def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
+    """A view where there is one, also of the same shape, and a copy where not."""
+    new = complete("reshape", input, sizes if shape is None else (shape,))
+    if new == input._type.shape:
+        return _seen_as(input, new)
+    attrs = (("shape", new),)
+    if prod(new) != input._type.numel or _way(input, new) is None:
+        return call(RESHAPE, (input,), attrs)
+    return view_of(input, VIEW, attrs)
+
+
+def _seen_as(input: Tensor, shape: Shape) -> Tensor:
+    """A view that adds or takes away sizes of 1: there always is one."""
+    return view_of(input, VIEW, (("shape", shape),))
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    shape = input._type.shape
+    if not shape:
+        return reshape(input, 1)
+    first, last = dim_of("flatten", input, start_dim), dim_of("flatten", input, end_dim)
+    if first > last:
+        text = "start_dim comes after end_dim"
+        raise refuse(ShapeError, text, "flatten", input, start_dim=start_dim, end_dim=end_dim)
+    if first == last:
+        return input
+    return reshape(input, (*shape[:first], prod(shape[first : last + 1]), *shape[last + 1 :]))
+
+
+def ravel(input: Tensor) -> Tensor:
+    return reshape(input, -1 if input._type.numel else 0)
+
+
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    dim, shape = dim_of("unflatten", input, dim), input._type.shape
+    parts = complete("unflatten", input, (tuple(sizes),), shape[dim])
+    if prod(parts) != shape[dim]:
+        raise refuse(ShapeError, f"the sizes do not make up {shape[dim]}", "unflatten", input, dim=dim, sizes=parts)
+    return reshape(input, (*shape[:dim], *parts, *shape[dim + 1 :]))
+
+
+def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    shape = input._type.shape
+    given = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    gone = {d for d in dims_of("squeeze", input, tuple(given)) if shape and shape[d] == 1}
+    return _seen_as(input, tuple(n for d, n in enumerate(shape) if d not in gone))
+
+
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    dim, shape = dim_of("unsqueeze", input, dim, extra=1), input._type.shape
+    return _seen_as(input, (*shape[:dim], 1, *shape[dim:]))
+
+
+def expand(input: Tensor, *shape: Any, size: Any = None, implicit: bool = False) -> Tensor:
+    """-1 leaves a size as it is."""
+    shape, old = sizes(shape if size is None else (size,), "expand"), input._type.shape
+    new = len(shape) - len(old)
+    if -1 in shape[: max(new, 0)]:
+        raise refuse(ShapeError, "-1 names a size the tensor does not have", "expand", input, shape=shape)
+    if new >= 0 and -1 in shape:
+        shape = (*shape[:new], *(n if m == -1 else m for n, m in zip(old, shape[new:], strict=True)))
+    if shape == (1,) * new + old:  # nothing is stretched: such a view can be written
+        return _seen_as(input, shape)
+    return view_of(input, EXPAND, (("shape", shape),))
+
+
+def broadcast_to(input: Tensor, size: Any) -> Tensor:
+    return expand(input, size)
+
+
+def view_as(input: Tensor, other: Tensor) -> Tensor:
+    return view(input, other._type.shape)
+
+
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    return reshape(input, other._type.shape)
+
+
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    return expand(input, other._type.shape)
+
+
+# -- other orders --------------------------------------------------------------------------
+
+
+def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
+    given = sizes(order if dims is None else (dims,), "permute")
+    ndim = input._type.ndim
+    return view_of(input, PERMUTE, (("dims", tuple(one_dim(d, ndim) for d in given)),))
+
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    a, b = dim_of("transpose", input, dim0), dim_of("transpose", input, dim1)
+    order = list(range(input._type.ndim))
+    if order:
+        order[a], order[b] = b, a
+    return view_of(input, PERMUTE, (("dims", tuple(order)),))
+
+
+swapdims = transpose
+swapaxes = also_called(transpose, axis0="dim0", axis1="dim1")
+
+
+def t(input: Tensor) -> Tensor:
+    if input._type.ndim > 2:
+        text = f"a tensor of {input._type.ndim} dims has no transpose; use transpose or mT"
+        raise refuse(ShapeError, text, "t", input)
+    return reversed_dims(input)
+
+
+def reversed_dims(input: Tensor) -> Tensor:
+    return view_of(input, PERMUTE, (("dims", tuple(range(input._type.ndim))[::-1]),))
+
+
+def matrix_transpose(input: Tensor) -> Tensor:
+    if not input._type.ndim:
+        return input
+    if input._type.ndim < 2:
+        raise refuse(ShapeError, "needs a tensor of at least two dims", "mT", input)
+    return transpose(input, -2, -1)
+
+
+def adjoint(input: Tensor) -> Tensor:
+    return matrix_transpose(input)
+
+
+def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
+    sources = dims_of("movedim", input, (source,) if isinstance(source, int) else source)
+    targets = dims_of("movedim", input, (destination,) if isinstance(destination, int) else destination)
+    if len(sources) != len(targets):
+        text = "as many dims must go as come"
+        raise refuse(ShapeError, text, "movedim", input, source=source, destination=destination)
+    fixed = dict(zip(targets, sources, strict=True))
+    rest = iter(d for d in range(input._type.ndim) if d not in sources)
+    return permute(input, tuple(fixed[d] if d in fixed else next(rest) for d in range(input._type.ndim)))
+
+
+moveaxis = movedim
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def _items(shape: Shape, dim: int, item: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(item if d == dim else ("s", n, 1) for d, n in enumerate(shape))
+
+
+def _starts(ndim: int, dim: int, start: int) -> tuple[int, ...]:
+    return tuple(start if d == dim else 0 for d in range(ndim))
+
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    dim, shape = _real_dim("select", input, dim), input._type.shape
+    index = whole(index, "select(): the index is an int")
+    if not -shape[dim] <= index < shape[dim]:
+        text = f"index {index} is out of bounds for dim {dim} of size {shape[dim]}"
+        raise refuse(DimError, text, "select", input, dim=dim, index=index)
+    attrs = (("items", _items(shape, dim, ("i",))),)
+    return view_of(input, SLICE, attrs, _starts(len(shape), dim, index % shape[dim]))
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    dim, shape = _real_dim("narrow", input, dim), input._type.shape
+    if isinstance(start, Tensor) and start._type.dtype.kind == "b":
+        raise refuse(DTypeError, "start must be an integer", "narrow", input, dim=dim, start=start._type)
+    start, length = (whole(n, "narrow(): start and length are ints") for n in (start, length))
+    size, first = shape[dim], start + shape[dim] if start < 0 else start
+    if not (0 <= first <= size and 0 <= length <= size - first):
+        text = f"{length} elements from {start} are not within size {size}"
+        raise refuse(DimError, text, "narrow", input, dim=dim, start=start, length=length)
+    attrs = (("items", _items(shape, dim, ("s", length, 1))),)
+    return view_of(input, SLICE, attrs, _starts(len(shape), dim, first))
+
+
+def _real_dim(name: str, x: Tensor, dim: int) -> int:
+    if not x._type.ndim:
+        raise refuse(DimError, "needs a tensor of at least one dim", name, x, dim=dim)
+    return dim_of(name, x, dim)
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    ndim = input._type.ndim
+    offset = whole(offset, "diagonal(): the offset is an int")
+    attrs = (("offset", offset), ("dim1", one_dim(dim1, ndim)), ("dim2", one_dim(dim2, ndim)))
+    return view_of(input, DIAGONAL, attrs)
+
+
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """All windows of that size along a dim, ``step`` apart: one more dim, at the end."""
+    size, step = (whole(n, "unfold(): size and step are ints") for n in (size, step))
+    return view_of(input, UNFOLD, (("dim", one_dim(dimension, input._type.ndim)), ("size", size), ("step", step)))
+
+
+def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Views: parts of that size, the last perhaps smaller; or parts of those sizes."""
+    dim = _real_dim("split", input, dim)
+    given, size = split_size_or_sections, input._type.shape[dim]
+    if not isinstance(given, int):
+        return _parts(input, sizes((given,), "split"), dim)
+    if given < 0 or (given == 0 and size):
+        raise refuse(ShapeError, "parts must have a size of at least 1", "split", input, given, dim=dim)
+    whole, rest = divmod(size, given or 1)
+    return _parts(input, (given,) * whole + ((rest,) if rest else ()) or (0,), dim)
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    dim = _real_dim("chunk", input, dim)
+    if chunks < 1:
+        raise refuse(ShapeError, "needs at least one chunk", "chunk", input, chunks=chunks, dim=dim)
+    size = input._type.shape[dim]
+    return split(input, -(-size // chunks), dim) if size else _parts(input, (0,) * chunks, dim)
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    dim = _real_dim("unbind", input, dim)
+    return tuple(select(input, dim, i) for i in range(input._type.shape[dim]))
+
+
+def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
+    """One instruction makes them all; each is then the view that a slice would have made."""
+    made = call_many(SPLIT, (x,), (("sizes", parts), ("dim", dim)))
+    shape = x._type.shape
+    for part, start, n in zip(made, accumulate(parts, initial=0), parts, strict=False):
+        look_at(part, x, (SLICE, (("items", _items(shape, dim, ("s", n, 1))),), _starts(len(shape), dim, start)))
+    return made

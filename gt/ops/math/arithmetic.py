@@ -1,0 +1,323 @@
+"""Ops of two operands and more: arithmetic, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from math import inf, log, nan
+from typing import Any
+
+from gt.errors import DTypeError
+from gt.ops.elements import wide
+from gt.ops.infer import common, pointwise, refusing_bool
+from gt.ops.math.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, on_tensors, zero
+from gt.ops.op import EITHER, NUMBER, op
+from gt.ops.split import elementwise, linear, scaling
+from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
+
+op(
+    "add",
+    operands=EITHER * 2,
+    **MEETING | linear((0, 1)),
+    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: g),
+    kernel=lambda xp, a, b: a + b,
+    inplace=lambda torch, a, b: a.add_(b),
+)
+
+op(
+    "sub",
+    operands=EITHER * 2,
+    infer=refusing_bool(pointwise, "logical_xor, or logical_not to invert a mask"),
+    common=common,
+    **linear((0, 1)),
+    vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: -g),
+    kernel=lambda xp, a, b: a - b,
+    inplace=lambda torch, a, b: a.sub_(b),
+)
+
+op(
+    "mul",
+    operands=EITHER * 2,
+    **MEETING | {"split": scaling},
+    vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
+    kernel=lambda xp, a, b: a * b,
+    inplace=lambda torch, a, b: a.mul_(b),
+)
+
+# -- powers --------------------------------------------------------------------------------
+
+
+def _pow_base(g: Any, _y: Any, a: Any, b: Any) -> Any:
+    if isinstance(b, int | float):
+        return zero(g) if b == 0 else g * (a * 2 if b == 2 else a ** (b - 1) * b)
+    return (g * (b * a ** (b - 1))).masked_fill(b == 0, 0)
+
+
+def _pow_exponent(g: Any, y: Any, a: Any, b: Any) -> Any:
+    """0 where 0 ** b is flat, that is for b from 0 up."""
+    if not isinstance(a, int | float):
+        return (g * (y * a.to(y.dtype).log())).masked_fill((a == 0) & (b >= 0), 0)
+    made = g * (y * (log(a) if a > 0 else nan if a else -inf))
+    return made if a else made.masked_fill(b >= 0, 0)
+
+
+def _pow_numpy(np: Any, a: Any, b: Any) -> Any:
+    """numpy refuses negative powers of integers; torch rounds them towards zero."""
+    if a.dtype.kind not in "iu" or b.dtype.kind == "u":
+        return a**b
+    rounded = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0))
+    return np.where(b < 0, rounded, a ** np.maximum(b, 0))
+
+
+op(
+    "pow",
+    operands=EITHER * 2,
+    **NUMERIC,
+    vjp=(_pow_base, _pow_exponent),
+    kernel=lambda xp, a, b: a**b,
+    numpy=_pow_numpy,
+    inplace=lambda torch, a, b: a.pow_(b),
+)
+
+op(
+    "hypot",
+    **ONLY_FLOATING,
+    vjp=(lambda g, y, a, _b: g * (a / y), lambda g, y, _a, b: g * (b / y)),
+    wants_out=True,
+    torch=on_tensors("hypot"),
+    kernel=lambda np, a, b, *, out: np.hypot(a, b),
+)
+
+op(
+    "xlogy",
+    operands=EITHER * 2,
+    **FLOATING,
+    vjp=(
+        lambda g, _y, a, b: g._op("xlogy", b).masked_fill((a == 0) & (b <= 0), 0),
+        lambda g, _y, a, b: g * a / b,
+    ),
+    torch=lambda torch, a, b: torch.xlogy(a, b),
+    kernel=lambda np, a, b: np.where(np.isnan(b), b, np.where(a == 0, 0, a * np.log(b))),
+)
+
+op(
+    "logaddexp",
+    **ONLY_FLOATING,
+    vjp=(
+        lambda g, _y, a, b: g / (1 + (b - a).exp()),
+        lambda g, _y, a, b: g / (1 + (a - b).exp()),
+    ),
+    torch=lambda torch, a, b: torch.logaddexp(a, b),
+    kernel=lambda np, a, b: np.logaddexp(a, b),
+)
+
+op(
+    "logaddexp2",
+    **ONLY_FLOATING,
+    vjp=(
+        lambda g, _y, a, b: g / (1 + (b - a).exp2()),
+        lambda g, _y, a, b: g / (1 + (a - b).exp2()),
+    ),
+    torch=lambda torch, a, b: torch.logaddexp2(a, b),
+    kernel=lambda np, a, b: np.logaddexp2(a, b),
+)
+
+# -- the greater, the lesser, the angle, the sign ------------------------------------------
+
+op(
+    "maximum",
+    operands=EITHER * 2,
+    **MEETING,
+    vjp=(
+        lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a < b, 0),
+        lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a > b, 0),
+    ),
+    wants_out=True,
+    torch=on_tensors("maximum"),
+    kernel=lambda np, a, b, *, out: np.maximum(a, b),
+)
+
+op(
+    "minimum",
+    operands=EITHER * 2,
+    **MEETING,
+    vjp=(
+        lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a > b, 0),
+        lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a < b, 0),
+    ),
+    wants_out=True,
+    torch=on_tensors("minimum"),
+    kernel=lambda np, a, b, *, out: np.minimum(a, b),
+)
+
+op(
+    "fmax",
+    **MEETING,
+    vjp=(
+        lambda g, _y, a, b: g.where((a >= b) | (b != b), 0),
+        lambda g, _y, a, b: g.masked_fill((a >= b) | (b != b), 0),
+    ),
+    torch=lambda torch, a, b: torch.fmax(a, b),
+    kernel=lambda np, a, b: np.fmax(a, b),
+)
+
+op(
+    "fmin",
+    **MEETING,
+    vjp=(
+        lambda g, _y, a, b: g.where((a <= b) | (b != b), 0),
+        lambda g, _y, a, b: g.masked_fill((a <= b) | (b != b), 0),
+    ),
+    torch=lambda torch, a, b: torch.fmin(a, b),
+    kernel=lambda np, a, b: np.fmin(a, b),
+)
+
+
+def _per_square(a: Any, b: Any) -> Any:
+    square = a * a + b * b
+    return square.reciprocal().masked_fill(square == 0, 0)
+
+
+op(
+    "atan2",
+    operands=EITHER * 2,
+    **FLOATING,
+    vjp=(
+        lambda g, _y, a, b: g * (b * _per_square(a, b)),
+        lambda g, _y, a, b: g * (-a * _per_square(a, b)),
+    ),
+    wants_out=True,
+    torch=on_tensors("atan2"),
+    kernel=lambda np, a, b, *, out: np.arctan2(a, b),
+)
+
+op(
+    "copysign",
+    operands=EITHER * 2,
+    **FLOATING,
+    vjp=(lambda g, y, a, _b: g * (y / a).masked_fill(a == 0, 0), zero),
+    wants_out=True,
+    torch=on_tensors("copysign"),
+    kernel=lambda np, a, b, *, out: np.copysign(a, b),
+)
+
+
+def _alike(*types: OperandType) -> TensorType:
+    if len({t.dtype for t in types}) > 1:
+        raise DTypeError(f"dtypes differ: {' and '.join(t.dtype.name for t in types)}")
+    return pointwise(*types)
+
+
+op(
+    "heaviside",
+    infer=_alike,
+    common=common,
+    split=elementwise,
+    torch=lambda torch, x, values: torch.heaviside(x, values),
+    kernel=lambda np, x, values: np.where(x == 0, values, x > 0),
+)
+
+op(
+    "nextafter",
+    **ONLY_FLOATING,
+    vjp=(lambda g, _y, a, b: g.masked_fill(a == b, 0), zero),
+    torch=lambda torch, a, b: torch.nextafter(a, b),
+    kernel=lambda np, a, b: np.nextafter(a, b),
+)
+
+# -- three operands and a number -----------------------------------------------------------
+
+
+def _added(x: TensorType, a: TensorType, b: TensorType, value: Scalar) -> TensorType:
+    met = pointwise(x, a, b)
+    if met.dtype is bool_ or (met.dtype.kind != "f" and value.dtype.kind == "f"):
+        raise DTypeError(f"not defined for {met.dtype.name} and the value {value}; use x.to(gt.float32)")
+    return met
+
+
+def _in_float32(run: Callable[..., Any]) -> Callable[..., Any]:
+    """torch computes these in float32 where the operands are float16."""
+    return wraps(run)(lambda np, *operands: run(np, *wide(np, *operands)))
+
+
+def _with_product(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    return x + value * a * b
+
+
+def _with_quotient(xp: Any, x: Any, a: Any, b: Any, value: Any) -> Any:
+    return x + value * a / b
+
+
+def _scaled(x: Any, value: Any) -> Any:
+    return x if isinstance(value, int | float) and value == 1 else x * value
+
+
+op(
+    "addcmul",
+    operands=f"ttt{NUMBER}",
+    infer=_added,
+    **linear((0, 1), (0, 2)),
+    common=lambda x, a, b, value: result_dtype(x, a, b),
+    vjp=(
+        lambda g, _y, _x, _a, _b, _value: g,
+        lambda g, _y, _x, _a, b, value: g * _scaled(b, value),
+        lambda g, _y, _x, a, _b, value: g * _scaled(a, value),
+        None,
+    ),
+    torch=lambda torch, x, a, b, value: torch.addcmul(x, a, b, value=value),
+    numpy=_in_float32(_with_product),
+    kernel=_with_product,
+    inplace=lambda torch, x, a, b, value: x.addcmul_(a, b, value=value),
+)
+
+
+def _divided_and_added(x: TensorType, a: TensorType, b: TensorType, value: OperandType) -> TensorType:
+    return ONLY_FLOATING["infer"](x, a, b)  # type: ignore[no-any-return]
+
+
+op(
+    "addcdiv",
+    operands=f"ttt{NUMBER}",
+    **linear((0, 1)),
+    infer=_divided_and_added,
+    common=lambda x, a, b, value: result_dtype(x, a, b),
+    vjp=(
+        lambda g, _y, _x, _a, _b, _value: g,
+        lambda g, _y, _x, _a, b, value: g * (value / b),
+        lambda g, _y, _x, a, b, value: -g * _scaled(a / (b * b), value),
+        None,
+    ),
+    torch=lambda torch, x, a, b, value: torch.addcdiv(x, a, b, value=value),
+    numpy=_in_float32(_with_quotient),
+    kernel=_with_quotient,
+    inplace=lambda torch, x, a, b, value: x.addcdiv_(a, b, value=value),
+)
+
+
+def _between(start: TensorType, end: TensorType, weight: OperandType) -> TensorType:
+    tensors = [t for t in (start, end, weight) if isinstance(t, TensorType)]
+    if start.dtype.kind != "f":
+        raise DTypeError(f"not defined for {start.dtype.name}; use x.to(gt.float32)")
+    return _alike(*tensors)
+
+
+def _lerp_numpy(np: Any, start: Any, end: Any, weight: Any) -> Any:
+    """From the nearer end, as torch does: what is added to an infinity matters."""
+    return np.where(abs(weight) < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight))
+
+
+op(
+    "lerp",
+    operands=f"tt{EITHER}",
+    infer=_between,
+    **linear((0, 1)),
+    common=lambda start, end, weight: start.dtype,
+    vjp=(
+        lambda g, _y, _start, _end, weight: g * (1 - weight),
+        lambda g, _y, _start, _end, weight: g * weight,
+        lambda g, _y, start, end, _weight: g * (end - start),
+    ),
+    torch=lambda torch, start, end, weight: torch.lerp(start, end, weight),
+    kernel=_in_float32(_lerp_numpy),
+    inplace=lambda torch, start, end, weight: start.lerp_(end, weight),
+)

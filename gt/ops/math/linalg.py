@@ -1,0 +1,337 @@
+"""Ops on square and other matrices that solve or take them apart: `torch.linalg`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops.infer import broadcast_shapes, require_bools
+from gt.ops.op import Types, op
+from gt.ops.split import Split, leading
+from gt.types import TensorType, float32, float64
+
+
+def _matrix(x: TensorType) -> TensorType:
+    if x.ndim < 2:
+        raise ShapeError(f"needs matrices, a tensor of at least two dims, not {x.ndim}")
+    if x.dtype not in (float32, float64):
+        raise DTypeError(f"not defined for {x.dtype.name}; use float32 or float64")
+    return x
+
+
+def _square(x: TensorType) -> TensorType:
+    _matrix(x)
+    if x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"needs square matrices, not {x.shape[-2]} by {x.shape[-1]}")
+    return x
+
+
+def _numbers(x: TensorType) -> TensorType:
+    return TensorType(_square(x).shape[:-2], x.dtype)
+
+
+def _wide(g: Any) -> Any:
+    """A number a matrix, as a matrix of one."""
+    return g.unsqueeze(-1).unsqueeze(-1)
+
+
+def _unless_empty(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same kernel, but not for empty results: libraries go through a billion empty matrices one by one."""
+
+    def kernel(xp: Any, *operands: Any, out: Types, **attrs: Any) -> Any:
+        if any(t.numel for t in out):
+            return run(xp, *operands, **attrs)
+        x = operands[0]
+        made = [xp.zeros(t.shape, dtype=x.dtype, device=x.device) for t in out]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return kernel
+
+
+op(
+    "inv",
+    operands="t",
+    infer=_square,
+    wants_out=True,
+    split=partial(leading, inner=(2,), outer=(2,)),
+    vjp=(lambda g, y, _x: -(y.mT @ g @ y.mT),),
+    torch=_unless_empty(lambda torch, x: torch.linalg.inv(x)),
+    kernel=_unless_empty(lambda np, x: np.linalg.inv(x)),
+)
+
+op(
+    "det",
+    operands="t",
+    infer=_numbers,
+    split=partial(leading, inner=(2,), outer=(0,)),
+    vjp=(lambda g, y, x: _wide(g * y) * x._op("inv").mT,),
+    torch=lambda torch, x: torch.linalg.det(x),
+    kernel=lambda np, x: np.linalg.det(x),
+)
+
+
+def _slogdet_back(g: Any, _y: Any, x: Any) -> Any:
+    return None if g[1] is None else _wide(g[1]) * x._op("inv").mT
+
+
+op(
+    "slogdet",
+    operands="t",
+    infer=lambda x: (_numbers(x), _numbers(x)),
+    split=partial(leading, inner=(2,), outer=(0, 0)),
+    vjp=(_slogdet_back,),
+    torch=lambda torch, x: torch.linalg.slogdet(x),
+    kernel=lambda np, x: np.linalg.slogdet(x),
+)
+
+# -- equations -----------------------------------------------------------------------------
+
+
+def _solved(a: TensorType, b: TensorType) -> TensorType:
+    _square(a)
+    _matrix(b)
+    if a.dtype is not b.dtype:
+        raise DTypeError(f"dtypes differ: {a.dtype.name} and {b.dtype.name}")
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(f"{a.shape[-1]} unknowns, but {b.shape[-2]} rows on the right")
+    return TensorType((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), a.dtype)
+
+
+def _solve_back(needs: Any, g: Any, y: Any, a: Any, _b: Any) -> list[Any]:
+    right = a.mT._op("solve", g)
+    return [-(right @ y.mT) if needs[0] else None, right]
+
+
+def _solving(a: TensorType, b: TensorType, **how: bool) -> Split:
+    """Batches, and columns of the right side."""
+    left, made = leading(a, b, inner=(2, 2), outer=(2,)).indices.split("->")
+    return Split(f"{left[:-1]}Z->{made[:-1]}Z", linear=((1,),))
+
+
+op(
+    "solve",
+    operands="tt",
+    infer=_solved,
+    wants_out=True,
+    split=_solving,
+    vjp=_solve_back,
+    # torch would take a matrix for a batch of vectors where the sizes allow it
+    torch=_unless_empty(
+        lambda torch, a, b: torch.linalg.solve(a, b.expand(*a.shape[:-2], *b.shape[-2:]) if b.ndim < a.ndim else b)
+    ),
+    kernel=_unless_empty(lambda np, a, b: np.linalg.solve(*_stretched(np, a, b))),
+)
+
+
+def _stretched(np: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return np.broadcast_to(a, (*batch, *a.shape[-2:])), np.broadcast_to(b, (*batch, *b.shape[-2:]))
+
+
+def _triangle(x: Any, upper: bool, unitriangular: bool) -> Any:
+    return x.triu(int(unitriangular)) if upper else x.tril(-int(unitriangular))
+
+
+def _triangular_back(needs: Any, g: Any, y: Any, a: Any, _b: Any, *, upper: bool, unitriangular: bool) -> list[Any]:
+    right = a.mT._op("solve_triangular", g, upper=not upper, unitriangular=unitriangular)
+    return [-_triangle(right @ y.mT, upper, unitriangular) if needs[0] else None, right]
+
+
+def _triangular_numpy(np: Any, a: Any, b: Any, *, upper: bool, unitriangular: bool) -> Any:
+    """Row by row. A zero on the diagonal divides, as in torch; `numpy.linalg.solve` would call the matrix singular."""
+    a, b = _stretched(np, a, b)
+    made, n = np.zeros_like(b), a.shape[-1]
+    for i in reversed(range(n)) if upper else range(n):
+        known = slice(i + 1, n) if upper else slice(i)
+        rest = b[..., i, :] - (a[..., i : i + 1, known] @ made[..., known, :])[..., 0, :]
+        made[..., i, :] = rest if unitriangular else rest / a[..., i, i, None]
+    return made
+
+
+def _solved_triangle(a: TensorType, b: TensorType, *, upper: bool, unitriangular: bool) -> TensorType:
+    require_bools(upper=upper, unitriangular=unitriangular)
+    return _solved(a, b)
+
+
+op(
+    "solve_triangular",
+    operands="tt",
+    infer=_solved_triangle,
+    wants_out=True,
+    split=_solving,
+    vjp=_triangular_back,
+    torch=_unless_empty(
+        lambda torch, a, b, *, upper, unitriangular: torch.linalg.solve_triangular(
+            a, b, upper=upper, unitriangular=unitriangular
+        )
+    ),
+    kernel=_unless_empty(_triangular_numpy),
+)
+
+
+def _apart(a: Any, x: Any) -> Any:
+    """``x @ inv(a)`` for a lower triangular a."""
+    return a.mT._op("solve_triangular", x.mT, upper=True, unitriangular=False).mT
+
+
+def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
+    product = (y.mT @ g).tril()
+    half = product - product.diagonal(0, -2, -1).diag_embed() * 0.5
+    made = _apart(y, y.mT._op("solve_triangular", half, upper=True, unitriangular=False))
+    return (made + made.mT) * 0.5
+
+
+op(
+    "cholesky",
+    operands="t",
+    infer=_square,
+    wants_out=True,
+    split=partial(leading, inner=(2,), outer=(2,)),
+    vjp=(_cholesky_back,),
+    torch=_unless_empty(lambda torch, x: torch.linalg.cholesky(x)),
+    kernel=_unless_empty(lambda np, x: np.linalg.cholesky(x)),
+)
+
+# -- factors -------------------------------------------------------------------------------
+
+
+def _factored(x: TensorType, *, mode: str) -> Types:
+    *batch, m, n = _matrix(x).shape
+    if mode not in ("reduced", "complete"):
+        raise ShapeError(f"mode is 'reduced' or 'complete', not {mode!r}")
+    k = min(m, n) if mode == "reduced" else m
+    return TensorType((*batch, m, k), x.dtype), TensorType((*batch, k, n), x.dtype)
+
+
+def _qr_back(g: Any, y: Any, x: Any, *, mode: str) -> Any:
+    q, r = y
+    m, n = x.shape[-2:]
+    if mode == "complete" and m > n:
+        raise NotImplementedError("qr: mode='complete' has no gradient for more rows than columns; use 'reduced'")
+    gq = q.new_zeros(q.shape) if g[0] is None else g[0]
+    gr = r.new_zeros(r.shape) if g[1] is None else g[1]
+    if m >= n:
+        return _tall_back(gq, gr, q, r)
+    # the first columns alone make q; the rest are q @ theirs
+    left = _tall_back(gq + x[..., m:] @ gr[..., m:].mT, gr[..., :m], q, r[..., :m])
+    return left._op("cat", q @ gr[..., m:], dim=left.ndim - 1)
+
+
+def _tall_back(gq: Any, gr: Any, q: Any, r: Any) -> Any:
+    m = r @ gr.mT - gq.mT @ q
+    lower = m.tril(-1)
+    mirrored = lower + lower.mT + m.diagonal(0, -2, -1).diag_embed()
+    return r._op("solve_triangular", (gq + q @ mirrored).mT, upper=True, unitriangular=False).mT
+
+
+op(
+    "qr",
+    operands="t",
+    infer=_factored,
+    wants_out=True,
+    split=partial(leading, inner=(2,), outer=(2, 2)),
+    vjp=(_qr_back,),
+    torch=_unless_empty(lambda torch, x, *, mode: torch.linalg.qr(x, mode)),
+    kernel=_unless_empty(lambda np, x, *, mode: np.linalg.qr(x, mode=mode)),
+)
+
+
+def _spectral(x: TensorType) -> Types:
+    return TensorType(_square(x).shape[:-1], x.dtype), x
+
+
+def _differences(w: Any) -> Any:
+    """``w[j] - w[i]``, and on the diagonal 1."""
+    apart = w.unsqueeze(-2) - w.unsqueeze(-1)
+    return apart + w.new_ones(w.shape).diag_embed()
+
+
+def _eigh_back(g: Any, y: Any, _x: Any) -> Any:
+    w, v = y
+    inner = w.new_zeros(v.shape) if g[0] is None else g[0].diag_embed()
+    if g[1] is not None:
+        turned = v.mT @ g[1]
+        inner = inner + (turned - turned.diagonal(0, -2, -1).diag_embed()) / _differences(w)
+    made = v @ inner @ v.mT
+    return (made + made.mT) * 0.5
+
+
+op(
+    "eigh",
+    operands="t",
+    infer=_spectral,
+    wants_out=True,
+    split=partial(leading, inner=(2,), outer=(1, 2)),
+    vjp=(_eigh_back,),
+    torch=_unless_empty(lambda torch, x: torch.linalg.eigh(x)),
+    kernel=_unless_empty(lambda np, x: np.linalg.eigh(x)),
+)
+
+
+def _singular(x: TensorType, *, full_matrices: bool) -> Types:
+    *batch, m, n = _matrix(x).shape
+    require_bools(full_matrices=full_matrices)
+    k = min(m, n)
+    rows, columns = (m, n) if full_matrices else (k, k)
+    made = ((*batch, m, rows), (*batch, k), (*batch, columns, n))
+    first, second, third = (TensorType(shape, x.dtype) for shape in made)
+    return first, second, third
+
+
+def _check_finite(xp: Any, x: Any) -> None:
+    """MKL's svd loops forever on infinities."""
+    if not xp.isfinite(x).all():
+        raise ValueError("svd: the matrix contains NaN or infinite values")
+
+
+def _svd_torch(torch: Any, x: Any, *, full_matrices: bool) -> Any:
+    if not x.is_cuda:
+        _check_finite(torch, x)
+    return torch.linalg.svd(x, full_matrices)
+
+
+def _svd_numpy(np: Any, x: Any, *, full_matrices: bool) -> Any:
+    _check_finite(np, x)
+    return np.linalg.svd(x, full_matrices=full_matrices)
+
+
+def _svd_back(g: Any, y: Any, _x: Any, *, full_matrices: bool) -> Any:
+    u, s, vh = y
+    gu, gs, gvh = g
+    m, n = _x.shape[-2:]
+    k = min(m, n)
+    if full_matrices:
+        u, vh = u[..., :k], vh[..., :k, :]
+        gu, gvh = gu if gu is None else gu[..., :k], gvh if gvh is None else gvh[..., :k, :]
+    inner = s.new_zeros((*s.shape, k)) if gs is None else gs.diag_embed()
+    apart = _differences(s * s)
+    if gu is not None:
+        inner = inner + _skew(u.mT @ gu) / apart * s.unsqueeze(-2)
+    if gvh is not None:
+        inner = inner + s.unsqueeze(-1) * (_skew(vh @ gvh.mT) / apart)
+    made = u @ inner @ vh
+    if gu is not None and m > k:
+        over = gu / s.unsqueeze(-2)
+        made = made + (over - u @ (u.mT @ over)) @ vh
+    if gvh is not None and n > k:
+        over = gvh / s.unsqueeze(-1)
+        made = made + u @ (over - (over @ vh.mT) @ vh)
+    return made
+
+
+def _skew(x: Any) -> Any:
+    return x - x.mT
+
+
+op(
+    "svd",
+    operands="t",
+    infer=_singular,
+    wants_out=True,
+    split=partial(leading, inner=(2,), outer=(2, 1, 2)),
+    vjp=(_svd_back,),
+    torch=_unless_empty(_svd_torch),
+    kernel=_unless_empty(_svd_numpy),
+)

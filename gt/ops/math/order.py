@@ -1,0 +1,215 @@
+"""Reductions that look at size or order: norms, medians, the mode."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf
+from typing import Any
+
+from gt.errors import DimError, DTypeError
+from gt.ops.infer import own_dim, require_bools, without
+from gt.ops.math.reduce import SELECTING, Dims, averaging, axes, cast, count, folded, in_, restored
+from gt.ops.op import Types, op
+from gt.ops.split import Split, folding
+from gt.types import TensorType, bool_, int64, promote
+
+# -- norms ---------------------------------------------------------------------------------
+
+
+def _normed(x: TensorType, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> TensorType:
+    shape = folded(x, dim, keepdim)
+    if type(ord) not in (int, float):
+        raise DTypeError(f"ord is a number, not {ord!r}")
+    averaging(x.dtype, None)
+    if (ord < 0 or ord == inf) and 0 in (x.shape[d] for d in dim if x.ndim):
+        raise DimError(f"there is no norm of order {ord} of nothing")
+    made = averaging(x.dtype, dtype)
+    if promote(x.dtype, made) is not made:
+        raise DTypeError(f"a norm of {x.dtype.name} in {made.name} would lose precision")
+    return TensorType(shape, made)
+
+
+def _norm_numpy(np: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
+    x, fold = np.abs(cast(x, dtype)), {"axis": axes(x, dim), "keepdims": keepdim}
+    if x.dtype == np.float16:
+        x = x.astype(np.float32)
+    if ord in (inf, -inf) or (ord != 0 and count(x, dim) == 1):  # its powers could overflow
+        return (np.max if ord > 0 else np.min)(x, **fold)
+    return np.sum(x != 0, **fold) if ord == 0 else np.sum(x**ord, **fold) ** (1 / ord)
+
+
+def _norm_back(g: Any, y: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
+    """0 where the norm is 0: of all the slopes there, that one."""
+    g, y = restored(g, x, dim, keepdim), restored(y, x, dim, keepdim)
+    x = x if dtype is None else x._op("to", dtype=dtype)
+    if ord == 0:
+        return (g * 0).expand(x.shape)
+    if ord == 1:
+        return x.sign() * g
+    if ord == 2:
+        return g * (x / y).masked_fill(y == 0, 0)
+    if ord in (inf, -inf):
+        those = x.abs() == y
+        return x.sign() * (those / those.sum(dim, keepdim=True)) * g
+    if ord < 1:
+        return (x.sign() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * g * y ** (1 - ord)
+    scale = (g / y ** (ord - 1)).masked_fill(y == 0, 0)
+    return (x.sign() * x.abs() ** (ord - 1) if ord < 2 else x * x.abs() ** (ord - 2)) * scale
+
+
+def _norm_torch(torch: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
+    return torch.linalg.vector_norm(x, ord, axes(x, dim), keepdim, dtype=in_(torch, dtype))
+
+
+#: those whose terms can be put together
+_TERMS = {0: "sum", 1: "sum", inf: "max", -inf: "min"}
+
+
+def _norms(x: TensorType, *, ord: float, **how: Any) -> Split:
+    return folding(x, **how, how=_TERMS.get(ord, ""), fills=ord in (inf, -inf))
+
+
+op("vector_norm", infer=_normed, split=_norms, vjp=(_norm_back,), torch=_norm_torch, kernel=_norm_numpy)
+
+# -- the middle ----------------------------------------------------------------------------
+
+
+def _middle(np: Any, x: Any, skip_nan: bool) -> Any:
+    """Where the lower middle stands along the last dim; a NaN is taken for the middle, or passed over."""
+    order = np.argsort(x, axis=-1, kind="stable")  # NaN come last
+    bad = np.sum(x != x, axis=-1)
+    n = x.shape[-1]
+    place = np.where(bad > 0, np.maximum(n - bad - 1, 0) // 2 if skip_nan else n - bad, (n - 1) // 2)
+    return np.take_along_axis(order, np.minimum(place, n - 1)[..., None], axis=-1)[..., 0]
+
+
+def _median_numpy(np: Any, x: Any, *, dim: int, keepdim: bool, skip_nan: bool) -> Any:
+    row = np.moveaxis(x if x.ndim else x.reshape(1), dim, -1)
+    at = _middle(np, row, skip_nan)
+    values = np.take_along_axis(row, at[..., None], axis=-1)[..., 0]
+    shape = without(x.shape, (dim,), keepdim)
+    return values.reshape(shape), at.reshape(shape)
+
+
+def _found(x: TensorType, *, dim: int, keepdim: bool) -> Types:
+    own_dim(dim, x.ndim)
+    require_bools(keepdim=keepdim)
+    if x.ndim and not x.shape[dim]:
+        raise DimError(f"dim {dim} has size 0, and there is no middle of nothing")
+    values = TensorType(without(x.shape, (dim,), keepdim), x.dtype)
+    return values, TensorType(values.shape, int64)
+
+
+def _middle_type(x: TensorType, *, dim: int, keepdim: bool) -> Types:
+    _refuse_bool(x)
+    return _found(x, dim=dim, keepdim=keepdim)
+
+
+def _refuse_bool(x: TensorType) -> None:
+    if x.dtype is bool_:
+        raise DTypeError("not defined for bool; use x.to(gt.uint8)")
+
+
+def _dense(x: Any) -> Any:
+    """torch reads beyond the memory of an expanded tensor here."""
+    return x.contiguous()
+
+
+op(
+    "median_dim",
+    operands="t",
+    infer=_middle_type,
+    split=partial(folding, results=2),
+    vjp=SELECTING,
+    torch=lambda torch, x, *, dim, keepdim: torch.median(_dense(x), dim, keepdim),
+    kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=False),
+)
+
+op(
+    "nanmedian_dim",
+    operands="t",
+    infer=_middle_type,
+    split=partial(folding, results=2),
+    vjp=SELECTING,
+    torch=lambda torch, x, *, dim, keepdim: torch.nanmedian(_dense(x), dim, keepdim),
+    kernel=lambda np, x, *, dim, keepdim: _median_numpy(np, x, dim=dim, keepdim=keepdim, skip_nan=True),
+)
+
+
+def _whole(x: TensorType) -> TensorType:
+    _refuse_bool(x)
+    if not x.numel and x.dtype.kind != "f":
+        raise DimError("there is no middle of nothing; of floats it is NaN")
+    return TensorType((), x.dtype)
+
+
+def _shared(g: Any, y: Any, x: Any) -> Any:
+    """By all that are the median."""
+    those = (x == y) | ((x != x) & (y != y))
+    return g / those.sum() * those
+
+
+def _whole_numpy(np: Any, x: Any, skip_nan: bool) -> Any:
+    if not x.size:
+        return np.nan
+    return x.reshape(-1)[_middle(np, x.reshape(-1), skip_nan)]
+
+
+op(
+    "median",
+    operands="t",
+    infer=_whole,
+    vjp=(_shared,),
+    torch=lambda torch, x: torch.median(x),
+    kernel=lambda np, x: _whole_numpy(np, x, False),
+)
+
+op(
+    "nanmedian",
+    operands="t",
+    infer=_whole,
+    vjp=(_shared,),
+    torch=lambda torch, x: torch.nanmedian(x),
+    kernel=lambda np, x: _whole_numpy(np, x, True),
+)
+
+
+def _mode_torch(torch: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
+    """From ranks: on a CPU torch sorts with a comparison that NaN makes inconsistent, and may read beyond the row."""
+    if x.is_cuda or not x.is_floating_point() or not x.ndim:
+        return torch.mode(x, dim, keepdim)
+    ordered, places = torch.sort(x, dim=dim, stable=True)
+    n = x.shape[dim]
+    rises = ordered.narrow(dim, 1, n - 1) != ordered.narrow(dim, 0, n - 1)  # NaN differs from NaN
+    first = rises.new_zeros((*x.shape[:dim], 1, *x.shape[dim + 1 :]))
+    at = torch.mode(torch.cat([first, rises], dim).cumsum(dim), dim, True)[1]
+    values, places = ordered.gather(dim, at), places.gather(dim, at)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+def _mode_numpy(np: Any, x: Any, *, dim: int, keepdim: bool) -> Any:
+    row = np.moveaxis(x if x.ndim else x.reshape(1), dim, -1)
+    if row.size:
+        at = np.apply_along_axis(lambda r: _most_frequent(np, r), -1, row)
+    else:
+        at = np.zeros(row.shape[:-1], dtype=np.int64)
+    values = np.take_along_axis(row, at[..., None], axis=-1)[..., 0]
+    shape = without(x.shape, (dim,), keepdim)
+    return values.reshape(shape), at.reshape(shape)
+
+
+def _most_frequent(np: Any, row: Any) -> Any:
+    values, counts = np.unique(row, return_counts=True, equal_nan=False)
+    value = values[np.argmax(counts)]
+    return np.flatnonzero(row == value if value == value else row != row)[-1]
+
+
+op(
+    "mode",
+    operands="t",
+    infer=_found,
+    split=partial(folding, results=2),
+    vjp=SELECTING,
+    torch=_mode_torch,
+    kernel=_mode_numpy,
+)

@@ -1,0 +1,163 @@
+"""The loss of classes: for each target, the input at its class."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops.attributes import MAX_INT64, check_int
+from gt.ops.elements import wide
+from gt.ops.gradient_rules import many, one, op
+from gt.ops.nn.loss import REDUCTIONS
+from gt.ops.nn.norm import floating_input, statistic
+from gt.ops.op import Types
+from gt.ops.positions import Positions
+from gt.ops.splits_nn import picking, picking_back
+from gt.types import OperandType, TensorType, int64
+
+
+def _picked(
+    x: TensorType, target: OperandType, *weight: TensorType, reduction: str, ignore_index: int
+) -> TensorType | Types:
+    """Each loss; or their sum and that of the weights, which divides it where the mean is asked for."""
+    floating_input(x)
+    check_int("ignore_index", ignore_index, -MAX_INT64, MAX_INT64)
+    if not isinstance(target, TensorType) or target.dtype is not int64:
+        raise DTypeError(f"the target holds class numbers in int64, not {target}")
+    if not x.ndim:
+        raise ShapeError("needs a dim of classes")
+    classes = 1 if x.ndim > 1 else 0
+    shape = (*x.shape[:classes], *x.shape[classes + 1 :])
+    if target.shape != shape:
+        raise ShapeError(f"the target has the input's shape without the classes, {list(shape)}")
+    if target.numel and not x.shape[classes]:
+        raise ShapeError(f"there are no classes in {x}")
+    for w in weight:
+        if w.shape != x.shape[classes : classes + 1] or w.dtype is not x.dtype:
+            raise ShapeError(f"a weight a class, of {x.dtype.name}; not {w}")
+    if reduction == "none":
+        return TensorType(shape, x.dtype)
+    if reduction != "sum":
+        raise ShapeError(f"reduction is none or sum here, and {reduction!r} is not")
+    return (TensorType((), statistic(x.dtype)),) * 2
+
+
+def _flat(x: Any, target: Any) -> tuple[Any, Any]:
+    """More than two dims as torch's kernel for images has them."""
+    if x.ndim <= 2:
+        return x, target
+    n, c = x.shape[:2]
+    rest = prod(x.shape[2:])
+    return x.reshape(n, c, 1, rest), target.reshape(n, 1, rest)
+
+
+def _nll_torch(torch: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
+    seen, at = _flat(x, target)
+    forward = torch.ops.aten.nll_loss_forward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_forward
+    w = weight[0] if weight else None
+    if reduction == "sum" and x.itemsize > 2:
+        made: Any = forward(seen, at, w, REDUCTIONS.index("sum"), ignore_index)
+        return made
+    each = forward(seen, at, w, REDUCTIONS.index("none"), ignore_index)[0].reshape(target.shape)
+    if reduction == "none":
+        return each
+    # halves are added up as floats
+    counts = target != ignore_index
+    counts = counts if w is None else w[target.where(counts, 0)] * counts
+    return each.sum(dtype=torch.float32), counts.sum(dtype=torch.float32)
+
+
+def _class_weights(np: Any, x: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any, Any]:
+    """For each target, its class (0 if it is ignored) and what it counts."""
+    counts = target != ignore_index
+    at = np.where(counts, target, 0)
+    if at.size and (at.min() < 0 or at.max() >= x.shape[min(x.ndim - 1, 1)]):
+        raise IndexError("Target is out of bounds.")
+    return at, np.where(counts, weight[0][at] if weight else np.ones(at.shape, x.dtype), 0)
+
+
+def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
+    x, *given = wide(np, x, *weight)
+    at, w = _class_weights(np, x, target, given, ignore_index)
+    axis = min(x.ndim - 1, 1)
+    picked = np.take_along_axis(x, np.expand_dims(at, axis), axis).squeeze(axis) if x.size else w
+    each = np.where(target != ignore_index, -picked * w, 0)
+    return each if reduction == "none" else (each.sum(), w.sum())
+
+
+def _nll_vjp(needs: Any, g: Any, _y: Any, x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
+    given = g[0] if isinstance(g, tuple) else g
+    if given is None:
+        return [None] * len(needs)
+    return [one("nll_loss_backward", given, x, target, *weight, **attrs), None, *[None] * len(weight)]
+
+
+def _classes(at: int, x: TensorType, ignore_index: int) -> tuple[Positions, ...]:
+    return (Positions(at, x.shape[min(x.ndim - 1, 1)], ignored=ignore_index),)
+
+
+op(
+    "nll_loss",
+    operands="ttt?",
+    infer=_picked,
+    positions=lambda x, *rest, reduction, ignore_index: _classes(1, x, ignore_index),
+    split=picking,
+    vjp=_nll_vjp,
+    torch=_nll_torch,
+    kernel=_nll_numpy,
+)
+
+
+def _picked_back(g: TensorType, x: TensorType, target: TensorType, *weight: TensorType, **attrs: Any) -> TensorType:
+    made = _picked(x, target, *weight, **attrs)
+    if g is not (made[0] if isinstance(made, tuple) else made):
+        raise ShapeError(f"{g} is not the gradient of this loss")
+    return x
+
+
+def _nll_back_torch(torch: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
+    if not x.is_cuda:
+        return _nll_back_cpu(torch, g, x, target, *weight, ignore_index=ignore_index)
+    seen, at = _flat(x, target)
+    back = torch.ops.aten.nll_loss_backward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_backward
+    g = g.reshape(at.shape) if reduction == "none" else g.to(x.dtype)
+    w, total = weight[0] if weight else None, x.new_empty(())  # the total is asked for and not looked at
+    return back(g, seen.contiguous(), at, w, REDUCTIONS.index(reduction), ignore_index, total).reshape(x.shape)
+
+
+def _nll_back_cpu(torch: Any, g: Any, x: Any, target: Any, *weight: Any, ignore_index: int) -> Any:
+    """torch's kernel writes where a target says, be it in the result or not; this one raises."""
+    counts, axis = target != ignore_index, min(x.ndim - 1, 1)
+    at = target.where(counts, 0)
+    each = -g if not weight else -g * weight[0][at]
+    each = torch.where(counts, each, 0).to(x.dtype).expand(target.shape)
+    made = torch.zeros(x.shape, dtype=x.dtype)
+    return made.scatter_(axis, at.unsqueeze(axis), each.unsqueeze(axis)) if target.numel() else made
+
+
+def _nll_back_numpy(np: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
+    g, x, *given = wide(np, g, x, *weight)
+    at, w = _class_weights(np, x, target, given, ignore_index)
+    each = np.where(target != ignore_index, -w * g, 0).astype(x.dtype)
+    made, axis = np.zeros(x.shape, x.dtype), min(x.ndim - 1, 1)
+    if made.size:
+        np.put_along_axis(made, np.expand_dims(at, axis), np.expand_dims(each, axis), axis)
+    return made
+
+
+def _nll_back_vjp(needs: Any, d: Any, _y: Any, _g: Any, _x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
+    """The loss is linear: what its gradient does to a gradient is the loss itself."""
+    return [many("nll_loss", d, target, *weight, **attrs)[0], None, None, *[None] * len(weight)]
+
+
+op(
+    "nll_loss_backward",
+    operands="tttt?",
+    infer=_picked_back,
+    positions=lambda g, x, *rest, reduction, ignore_index: _classes(2, x, ignore_index),
+    split=picking_back,
+    vjp=_nll_back_vjp,
+    torch=_nll_back_torch,
+    kernel=_nll_back_numpy,
+)

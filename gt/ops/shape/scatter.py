@@ -1,0 +1,258 @@
+"""Ops that read and write along one dim, at positions a tensor gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops.elements import element
+from gt.ops.infer import own_dim, require_bools, shown
+from gt.ops.op import EITHER, op
+from gt.ops.positions import in_dim
+from gt.ops.shape.index import positions
+from gt.ops.splits_index import gathering, scattering, scattering_sums
+from gt.types import OperandType, Scalar, TensorType, bool_
+
+
+def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
+    own_dim(dim, x.ndim)
+    shape = index.shape if isinstance(index, TensorType) and not index.numel else positions((index,))
+    ours, theirs = x.shape or (1,), shape or (1,)
+    if 0 in shape:  # nothing is picked: torch does not look any further
+        return TensorType(shape, x.dtype)
+    if len(ours) != len(theirs):
+        raise ShapeError(f"an index of {len(theirs)} dims for a tensor of {len(ours)}")
+    if any(m > n for d, (n, m) in enumerate(zip(ours, theirs, strict=True)) if d != dim):
+        raise ShapeError(f"the index {shown(shape)} is larger than {shown(x.shape)} outside dim {dim}")
+    return TensorType(shape, x.dtype)
+
+
+def _along(np: Any, x: Any, index: Any, dim: int) -> tuple[Any, Any]:
+    """The part of x the index covers, and the index, as numpy's …_along_axis want them."""
+    x, index = np.atleast_1d(x), np.atleast_1d(index)
+    if index.size and (index.min() < 0 or index.max() >= x.shape[dim]):
+        raise IndexError(f"an index is outside dim {dim} of size {x.shape[dim]}")
+    return x[tuple(slice(None if d == dim else n) for d, n in enumerate(index.shape))], index
+
+
+def _gather_numpy(np: Any, x: Any, index: Any, *, dim: int) -> Any:
+    if not index.size:
+        return np.zeros(index.shape, dtype=x.dtype)
+    return np.take_along_axis(*_along(np, x, index, dim), axis=dim).reshape(index.shape)
+
+
+op(
+    "gather",
+    operands="tt",
+    infer=_gathered,
+    positions=in_dim,
+    split=gathering,
+    vjp=(lambda g, _y, _x, index, *, dim: g.new_zeros(_x.shape)._op_("scatter_add", index, g, dim=dim), None),
+    torch=lambda torch, x, index, *, dim: torch.gather(x, dim, index),
+    kernel=_gather_numpy,
+)
+
+
+def _scattered(x: TensorType, index: OperandType, source: OperandType, *, dim: int) -> TensorType:
+    into = _gathered(x, index, dim=dim)
+    if isinstance(source, Scalar):
+        return x
+    if source.dtype is not x.dtype:
+        raise DTypeError(f"the source is a tensor of {x.dtype.name}, not {source}")
+    if not into.numel:
+        return x
+    ours, theirs = into.shape or (1,), source.shape or (1,)
+    if len(theirs) != len(ours) or any(m > n for n, m in zip(theirs, ours, strict=True)):
+        raise ShapeError(f"the index {shown(into.shape)} is larger than the source {shown(source.shape)}")
+    return x
+
+
+def _added(x: TensorType, index: OperandType, source: OperandType, *, dim: int) -> TensorType:
+    return _scattered(x, index, source, dim=dim)
+
+
+def _places(np: Any, made: Any, index: Any, source: Any, dim: int) -> tuple[Any, Any, Any]:
+    """What is written to, where, and with what."""
+    part, at = _along(np, made, index, dim)
+    where = list(np.indices(at.shape, sparse=True))
+    where[dim] = at
+    source = source.astype(made.dtype) if isinstance(source, np.ndarray) else element(np, source, made.dtype)
+    return part, tuple(where), np.atleast_1d(source)[tuple(map(slice, at.shape))] if source.ndim else source
+
+
+def _scatter_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int) -> Any:
+    made = x.copy()
+    if index.size:
+        part, at, values = _places(np, made, index, source, dim)
+        part[at] = values
+    return made
+
+
+def _scatter_add_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int) -> Any:
+    made = x.copy()
+    if index.size:
+        part, at, values = _places(np, made, index, source, dim)
+        np.add.at(part, at, values)
+    return made
+
+
+def _picked(g: Any, index: Any, source: Any, dim: int) -> Any:
+    """The gradient of a source, of which the index may have taken a part."""
+    return _grown(g.gather(dim, index), source)
+
+
+def _grown(back: Any, source: Any) -> Any:
+    """With zeros for what was not taken."""
+    if tuple(back.shape) == tuple(source.shape):
+        return back
+    if back.ndim != source.ndim:
+        return back.reshape(source.shape) if back.numel() else back.new_zeros(source.shape)
+    pads = tuple((0, m - n) for n, m in zip(back.shape, source.shape, strict=True))
+    return back._op("pad", 0, pads=pads)
+
+
+op(
+    "scatter",
+    operands=f"tt{EITHER}",
+    infer=_scattered,
+    positions=in_dim,
+    split=scattering,
+    vjp=(
+        lambda g, _y, _x, index, _source, *, dim: g._op("scatter", index, 0, dim=dim),
+        None,
+        lambda g, _y, _x, index, _source, *, dim: _picked(g, index, _source, dim),
+    ),
+    torch=lambda torch, x, index, source, *, dim: torch.scatter(x, dim, index, source),
+    kernel=_scatter_numpy,
+    inplace=lambda torch, x, index, source, *, dim: x.scatter_(dim, index, source),
+)
+
+op(
+    "scatter_add",
+    operands="ttt",
+    infer=_added,
+    positions=in_dim,
+    split=scattering_sums,
+    vjp=(
+        lambda g, _y, _x, _index, _source, *, dim: g,
+        None,
+        lambda g, _y, _x, index, _source, *, dim: _picked(g, index, _source, dim),
+    ),
+    torch=lambda torch, x, index, source, *, dim: torch.scatter_add(x, dim, index, source),
+    kernel=_scatter_add_numpy,
+    inplace=lambda torch, x, index, source, *, dim: x.scatter_add_(dim, index, source),
+)
+
+# -- folding what meets at one place -------------------------------------------------------
+
+_FOLDS = {"sum": "add", "prod": "multiply", "mean": "add", "amax": "maximum", "amin": "minimum"}
+
+
+def _folded(
+    x: TensorType, index: OperandType, source: OperandType, *, dim: int, reduce: str, include_self: bool
+) -> TensorType:
+    if reduce not in _FOLDS:
+        raise ShapeError(f"reduce is one of {', '.join(_FOLDS)}, not {reduce!r}")
+    require_bools(include_self=include_self)
+    if reduce == "mean" and x.dtype is bool_:
+        raise DTypeError("there is no mean of bools; use x.to(gt.float32)")
+    return _added(x, index, source, dim=dim)
+
+
+def _start(np: Any, dtype: Any, reduce: str) -> Any:
+    if reduce in ("amax", "amin"):
+        sign = -1 if reduce == "amax" else 1
+        if dtype.kind == "f":
+            return sign * np.inf
+        if dtype.kind == "b":
+            return reduce == "amin"
+        return np.iinfo(dtype).min if sign < 0 else np.iinfo(dtype).max
+    return int(reduce == "prod")
+
+
+def _fold_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int, reduce: str, include_self: bool) -> Any:
+    made = x.copy()
+    if not index.size:
+        return made
+    part, at, values = _places(np, made, index, source, dim)
+    if not include_self:
+        part[at] = np.asarray(_start(np, x.dtype, reduce)).astype(x.dtype)
+    getattr(np, _FOLDS[reduce]).at(part, at, values)
+    if reduce == "mean":
+        count = np.full(x.shape, int(include_self), dtype=np.int64)
+        places, at, ones = _places(np, count, index, np.ones(source.shape, dtype=np.int64), dim)
+        np.add.at(places, at, ones)
+        count = np.maximum(count, 1)
+        made = made / count if x.dtype.kind == "f" else made // count
+    return made
+
+
+def _fold_back(
+    needs: Any, g: Any, y: Any, x: Any, index: Any, source: Any, *, dim: int, reduce: str, include_self: bool
+) -> list[Any]:
+    part = source
+    if tuple(index.shape) != tuple(source.shape):
+        part = source[tuple(map(slice, index.shape))] if index.ndim else source.reshape(())
+    mine, theirs = _FOLD_BACKS[reduce](g, y, x, index, part, dim, include_self)
+    if not include_self:
+        mine = mine._op("scatter", index, 0, dim=dim)
+    return [mine, None, _grown(theirs, source)]
+
+
+def _sum_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
+    return g, g.gather(dim, index)
+
+
+def _mean_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
+    start = x.new_ones(x.shape) if own else x.new_zeros(x.shape)
+    count = start.scatter_add(dim, index, source.new_ones(source.shape)).clamp(min=1)
+    return g / count, (g / count).gather(dim, index)
+
+
+def _prod_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
+    """Where one factor is 0, only its own gradient is not, and it is the product of the others."""
+    apart = x.where(x != 0, 1)
+    mine = (g * y / apart).where(x != 0, g * apart._op("scatter_reduce", index, source, **_how(dim, own)) / apart)
+    zeros = (source == 0).to(source.dtype)
+    counts = x.new_zeros(x.shape).scatter_add(dim, index, zeros)
+    lone = (source == 0).logical_and(counts.gather(dim, index) == 1)
+    factors = source.where(source != 0, 1)
+    rest = x._op("scatter_reduce", index, source.where(lone.logical_not(), 1), **_how(dim, own)).gather(dim, index)
+    whole = (g * y).gather(dim, index) / factors
+    theirs = whole.where(source != 0, (g.gather(dim, index) * rest).where(lone, 0))
+    return mine, theirs
+
+
+def _how(dim: int, own: bool) -> dict[str, Any]:
+    return {"dim": dim, "reduce": "prod", "include_self": own}
+
+
+def _extreme_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
+    """Shared evenly among all that are the extreme."""
+    mine = (x == y).to(g.dtype)
+    theirs = (source == y.gather(dim, index)).to(g.dtype)
+    share = g / mine.scatter_add(dim, index, theirs).clamp(min=1)
+    return share * mine, share.gather(dim, index) * theirs
+
+
+_FOLD_BACKS = {
+    "sum": _sum_back,
+    "mean": _mean_back,
+    "prod": _prod_back,
+    "amax": _extreme_back,
+    "amin": _extreme_back,
+}
+
+
+op(
+    "scatter_reduce",
+    operands="ttt",
+    infer=_folded,
+    positions=in_dim,
+    split=scattering,
+    vjp=_fold_back,
+    torch=lambda torch, x, index, source, *, dim, reduce, include_self: torch.scatter_reduce(
+        x, dim, index, source, reduce, include_self=include_self
+    ),
+    kernel=_fold_numpy,
+)

@@ -1,0 +1,275 @@
+"""Ops that change where elements stand and leave their values alone. Those marked ``view`` move no memory."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+from gt.errors import ShapeError
+from gt.ops.infer import common, expandable, own_dim, own_dims, require_ints, shown, sizes
+from gt.ops.op import Types, op
+from gt.ops.split import shaped
+from gt.ops.splits_shape import (
+    expanding,
+    joining,
+    keeping,
+    parting,
+    permuting,
+    repeating,
+    reshaping,
+    shifted,
+    triangular,
+)
+from gt.types import Shape, TensorType, result_dtype
+
+# -- views ---------------------------------------------------------------------------------
+
+
+def _reshaped(x: TensorType, *, shape: Shape) -> TensorType:
+    if prod(sizes(shape)) != x.numel:
+        raise ShapeError(f"{shown(shape)} holds {prod(shape)} elements, not {x.numel}")
+    return TensorType(shape, x.dtype)
+
+
+# a gradient has strides of its own: where they allow no view, this is a copy
+_BACK = (lambda g, _y, _x, *, shape: g.reshape(_x.shape),)
+
+op(
+    "view",
+    operands="t",
+    infer=_reshaped,
+    split=reshaping,
+    local=shaped,
+    vjp=_BACK,
+    view=True,
+    kernel=lambda xp, x, *, shape: x.reshape(shape),
+)
+
+op(
+    "reshape",
+    operands="t",
+    infer=_reshaped,
+    split=reshaping,
+    local=shaped,
+    vjp=_BACK,
+    torch=lambda torch, x, *, shape: x.clone(memory_format=torch.contiguous_format).view(shape),
+    kernel=lambda np, x, *, shape: np.array(x, order="C").reshape(shape),
+)
+
+
+def _permuted(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
+    if len(dims) != x.ndim:
+        raise ShapeError(f"dims {dims} must name each of the {x.ndim} dims once")
+    return TensorType(tuple(x.shape[d] for d in own_dims(dims, x.ndim)), x.dtype)
+
+
+op(
+    "permute",
+    operands="t",
+    infer=_permuted,
+    split=permuting,
+    vjp=(lambda g, _y, _x, *, dims: g.permute(tuple(dims.index(d) for d in range(len(dims)))),),
+    view=True,
+    torch=lambda torch, x, *, dims: x.permute(dims),
+    kernel=lambda np, x, *, dims: x.transpose(dims),
+)
+
+
+def _expanded(x: TensorType, *, shape: Shape) -> TensorType:
+    expandable(x.shape, sizes(shape))
+    return TensorType(shape, x.dtype)
+
+
+op(
+    "expand",
+    operands="t",
+    infer=_expanded,
+    split=expanding,
+    local=shaped,
+    vjp=(lambda g, _y, _x, *, shape: g,),
+    view=True,
+    torch=lambda torch, x, *, shape: x.expand(shape),
+    kernel=lambda np, x, *, shape: np.broadcast_to(x, shape),
+)
+
+
+def _parts(x: TensorType, *, sizes: tuple[int, ...], dim: int) -> Types:
+    if not x.ndim:
+        raise ShapeError("needs a tensor of at least one dim")
+    own_dim(dim, x.ndim)
+    for n in sizes:
+        require_ints(size=n)
+    if not sizes or min(sizes) < 0 or sum(sizes) != x.shape[dim]:
+        raise ShapeError(f"sizes {sizes} must be 0 or more and add up to {x.shape[dim]}, the size of dim {dim}")
+    return tuple(TensorType((*x.shape[:dim], n, *x.shape[dim + 1 :]), x.dtype) for n in sizes)
+
+
+def _one_or_all(parts: Any) -> Any:
+    return parts if len(parts) > 1 else parts[0]  # an op with one result gives it bare
+
+
+def _split_back(needs: Any, g: Any, _y: Any, _x: Any, *, sizes: tuple[int, ...], dim: int) -> list[Any]:
+    parts = g if isinstance(g, tuple) else (g,)
+    if len(parts) == 1:
+        return [parts[0]]
+    shapes = [(*_x.shape[:dim], n, *_x.shape[dim + 1 :]) for n in sizes]
+    some = next(part for part in parts if part is not None)
+    whole = [some.new_zeros(n) if part is None else part for part, n in zip(parts, shapes, strict=True)]
+    return [whole[0]._op("cat", *whole[1:], dim=dim)]
+
+
+op(
+    "split",
+    operands="t",
+    infer=_parts,
+    split=parting,
+    vjp=_split_back,
+    view=True,
+    torch=lambda torch, x, *, sizes, dim: _one_or_all(torch.split(x, sizes, dim)),
+    kernel=lambda np, x, *, sizes, dim: _one_or_all(np.split(x, list(accumulate(sizes))[:-1], axis=dim)),
+)
+
+# -- fresh memory --------------------------------------------------------------------------
+
+
+def _joined(*xs: TensorType, dim: int) -> TensorType:
+    if not all(x.ndim for x in xs):
+        raise ShapeError("a 0-d tensor cannot be joined; reshape it to (1,)")
+    # torch overlooks tensors of shape (0,), so that a result can be grown from nothing
+    counted = [x.shape for x in xs if x.shape != (0,)] or [(0,)]
+    first = counted[0]
+    own_dim(dim, len(first))
+    for shape in counted:
+        if len(shape) != len(first) or shape[:dim] + shape[dim + 1 :] != first[:dim] + first[dim + 1 :]:
+            raise ShapeError(f"{shown(shape)} and {shown(first)} differ outside dim {dim}")
+    return TensorType((*first[:dim], sum(s[dim] for s in counted), *first[dim + 1 :]), result_dtype(*xs))
+
+
+def _cat_numpy(np: Any, *xs: Any, dim: int) -> Any:
+    return np.concatenate([x for x in xs if x.shape != (0,)] or xs, axis=dim)
+
+
+def _cat_back(needs: Any, g: Any, _y: Any, *_xs: Any, dim: int) -> list[Any]:
+    ends = accumulate((0 if x.shape == (0,) else x.shape[dim] for x in _xs), initial=0)
+    back = []
+    for x, needed, start in zip(_xs, needs, ends, strict=False):
+        if needed:
+            back.append(g.new_zeros((0,)) if x.shape == (0,) else g.narrow(dim, start, x.shape[dim]))
+        else:
+            back.append(None)
+    return back
+
+
+op(
+    "cat",
+    infer=_joined,
+    split=joining,
+    vjp=_cat_back,
+    common=common,
+    torch=lambda torch, *xs, dim: torch.cat(xs, dim),
+    kernel=_cat_numpy,
+)
+
+
+def _flipped(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
+    own_dims(dims, x.ndim)
+    return x
+
+
+op(
+    "flip",
+    operands="t",
+    infer=_flipped,
+    split=keeping,
+    vjp=(lambda g, _y, _x, *, dims: g.flip(dims),),
+    torch=lambda torch, x, *, dims: torch.flip(x, dims),
+    kernel=lambda np, x, *, dims: np.flip(x, dims if x.ndim else ()).copy(),
+)
+
+
+def _rolled(x: TensorType, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> TensorType:
+    if not shifts or len(shifts) != len(dims) or not x.ndim:
+        raise ShapeError(f"shifts {shifts} and dims {dims} must go in pairs, on a tensor of at least one dim")
+    for d, shift in zip(dims, shifts, strict=True):
+        own_dim(d, x.ndim)
+        require_ints(shift=shift)
+    return x
+
+
+def _shifts(x: Any, shifts: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
+    """None larger than its dim: torch would compute with size - shift, which overflows."""
+    return tuple(n % max(x.shape[d], 1) for n, d in zip(shifts, dims, strict=True))
+
+
+op(
+    "roll",
+    operands="t",
+    infer=_rolled,
+    split=keeping,
+    vjp=(lambda g, _y, _x, *, shifts, dims: g.roll(tuple(-n for n in shifts), dims),),
+    torch=lambda torch, x, *, shifts, dims: torch.roll(x, _shifts(x, shifts, dims), dims),
+    kernel=lambda np, x, *, shifts, dims: np.roll(x, _shifts(x, shifts, dims), dims),
+)
+
+
+def _repeated(x: TensorType, *, repeats: tuple[int, ...]) -> TensorType:
+    if len(repeats) < x.ndim:
+        raise ShapeError(f"repeats {repeats} must have a number for each of the {x.ndim} dims")
+    padded = (1,) * (len(repeats) - x.ndim) + x.shape
+    return TensorType(tuple(n * r for n, r in zip(padded, sizes(repeats), strict=True)), x.dtype)
+
+
+def _repeat_back(g: Any, _y: Any, _x: Any, *, repeats: tuple[int, ...]) -> Any:
+    padded = (1,) * (len(repeats) - _x.ndim) + tuple(_x.shape)
+    if not repeats:
+        return g
+    apart = g.reshape(tuple(n for pair in zip(repeats, padded, strict=True) for n in pair))
+    return apart.sum(tuple(range(0, 2 * len(repeats), 2))).reshape(_x.shape)
+
+
+op(
+    "repeat",
+    operands="t",
+    infer=_repeated,
+    split=repeating,
+    vjp=(_repeat_back,),
+    torch=lambda torch, x, *, repeats: x.repeat(repeats),
+    kernel=lambda np, x, *, repeats: np.tile(x, repeats),
+)
+
+
+def _triangle(x: TensorType, *, diagonal: int) -> TensorType:
+    if x.ndim < 2:
+        raise ShapeError("needs a tensor of at least two dims")
+    require_ints(diagonal=diagonal)
+    return x
+
+
+def _diagonal(x: Any, diagonal: int) -> int:
+    """The same diagonal, or the nearest outside the matrix: kernels add to it, and numpy takes 32 bits."""
+    rows, columns = x.shape[-2:]
+    return max(-int(rows), min(diagonal, int(columns)))
+
+
+op(
+    "tril",
+    operands="t",
+    infer=_triangle,
+    split=triangular,
+    local=shifted,
+    vjp=(lambda g, _y, _x, *, diagonal: g.tril(diagonal),),
+    torch=lambda torch, x, *, diagonal: torch.tril(x, _diagonal(x, diagonal)),
+    kernel=lambda np, x, *, diagonal: np.tril(x, _diagonal(x, diagonal)),
+)
+
+op(
+    "triu",
+    operands="t",
+    infer=_triangle,
+    split=triangular,
+    local=shifted,
+    vjp=(lambda g, _y, _x, *, diagonal: g.triu(diagonal),),
+    torch=lambda torch, x, *, diagonal: torch.triu(x, _diagonal(x, diagonal)),
+    kernel=lambda np, x, *, diagonal: np.triu(x, _diagonal(x, diagonal)),
+)

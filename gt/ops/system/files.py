@@ -1,0 +1,138 @@
+"""Ops that write tensors to a file and read them from one, where a worker shares the client's file system.
+
+These are the only ops with an effect outside the workers' memory, so a worker does not take a client's word for a
+path. It writes only into a file that the client has just made, named and filled with a secret of its own; and it
+reads only from a file of which the client can tell something that only its readers know (`proof`). A client can have
+nothing done that it could not do itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.errors import ShapeError
+from gt.ops.elements import from_bytes_numpy, from_bytes_torch
+from gt.ops.infer import sizes
+from gt.ops.op import dtype_named, op
+from gt.types import OperandType, Shape, TensorType, int64
+
+#: how a file that is being written is called, and what it begins with, before the secret
+MARK = ".gt-saving-"
+#: the end of a file that goes into its proof
+TAIL = 4096
+
+DONE = TensorType((), int64)
+
+#: (shape, dtype's name)
+Described = tuple[Shape, str]
+
+
+def proof(head: bytes, tail: bytes) -> str:
+    """What only a reader of a file can say: a digest of its header and of its last bytes."""
+    from hashlib import sha256
+
+    return sha256(head + b"\0" + tail).hexdigest()
+
+
+# -- writing -------------------------------------------------------------------------------
+
+
+def _save(request: Any, pieces: list[Any]) -> int:
+    """Write the pieces, one behind the other, from an offset on; how many bytes they were."""
+    import json
+    import os
+
+    told = json.loads(bytes(request))
+    path, secret, offset = str(told["path"]), str(told["secret"]), int(told["offset"])
+    if os.path.basename(path) != MARK + secret or len(secret) != 32:
+        raise PermissionError(f"{path} is not the name of a file that is being saved")
+    with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b") as file:
+        if file.read(len(MARK) + 32) != (MARK + secret).encode():
+            raise PermissionError(f"{path} was not made for this")
+        file.seek(offset)
+        total = sum(file.write(piece) for piece in pieces)
+        file.flush()
+        os.fsync(file.fileno())
+    return total
+
+
+def _torch_bytes(torch: Any, x: Any) -> Any:
+    if not x.numel():
+        return b""
+    x = x.contiguous().reshape(-1)
+    if x.stride() != (1,):  # torch calls any single element contiguous
+        x = x.clone(memory_format=torch.contiguous_format)
+    return x.view(torch.uint8).cpu().numpy().data
+
+
+op(
+    "save_file",
+    operands="Bt+",
+    infer=lambda request, *xs: DONE,
+    effects=True,
+    torch=lambda torch, request, *xs: torch.tensor(_save(request, [_torch_bytes(torch, x) for x in xs])),
+    kernel=lambda np, request, *xs: np.asarray(_save(request, [x.tobytes() for x in xs])),
+)
+
+
+# -- reading -------------------------------------------------------------------------------
+
+
+def _loaded(request: OperandType, *, types: tuple[Described, ...]) -> tuple[TensorType, ...]:
+    if not types:
+        raise ShapeError("names no tensors to read")
+    return (*(TensorType(sizes(tuple(shape)), dtype_named(dtype)) for shape, dtype in types), DONE)
+
+
+def _load(request: Any, types: tuple[TensorType, ...]) -> list[bytearray]:
+    import json
+    import os
+    import stat
+
+    told = json.loads(bytes(request))
+    with open(os.open(told["path"], os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise PermissionError(f"{told['path']} is no plain file")
+        head = file.read(int(told["head"]))
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+        if proof(head, file.read()) != told["proof"]:
+            raise PermissionError(f"{told['path']} is not the file that the client sees")
+        return [_read(file, int(offset), t.nbytes) for offset, t in zip(told["offsets"], types, strict=True)]
+
+
+def _read(file: Any, offset: int, nbytes: int) -> bytearray:
+    import os
+
+    if offset + nbytes > os.fstat(file.fileno()).st_size:  # before so much memory is asked for
+        raise ValueError("the file is too short")
+    made = bytearray(nbytes)
+    file.seek(offset)
+    if file.readinto(made) != nbytes:
+        raise ValueError("the file is too short")
+    return made
+
+
+def _load_torch(torch: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
+    read = _load(request, out[:-1])
+    made = [
+        from_bytes_torch(torch, data, t.shape, t.dtype.name).to(device) for data, t in zip(read, out[:-1], strict=True)
+    ]
+    return (*made, torch.tensor(len(made)))
+
+
+def _load_numpy(np: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
+    read = _load(request, out[:-1])
+    made = [from_bytes_numpy(np, data, t.shape, t.dtype.name) for data, t in zip(read, out[:-1], strict=True)]
+    return (*made, np.asarray(len(made)))
+
+
+op(
+    "load_file",
+    operands="B",
+    infer=_loaded,
+    effects=True,
+    creates=True,
+    wants_out=True,
+    torch=_load_torch,
+    kernel=_load_numpy,
+)

@@ -1,0 +1,363 @@
+"""The steps of optimizers: ops that work on many tensors at once.
+
+The operands of a step are columns of ``n`` tensors each: the parameters, then each kind of state, then the gradients;
+after them the numbers, which change with a schedule and so are no attributes. The results are the new parameters and
+states. An optimizer writes them in place: torch does that with its fused and ``foreach`` kernels, numpy one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan, pow, sqrt
+from typing import Any
+
+from gt.errors import DTypeError, ShapeError
+from gt.ops.attributes import MAX_INT32, check_flags, check_int
+from gt.ops.op import NUMBER, op
+from gt.ops.split import Apart, Split, letters
+from gt.types import OperandType, Shape, TensorType
+
+#: one parameter's new values: (xp, parameter, *states, gradient, *numbers, **flags) -> (parameter, *states)
+Rule = Callable[..., Any]
+Columns = list[list[Any]]
+
+
+def _step(
+    name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: Rule, states: Rule | None = None
+) -> None:
+    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers.
+
+    ``states``: (a parameter's shape, **flags) -> the shapes of its states, where they are not the parameter's own.
+    """
+
+    def columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
+        count = kinds(**flags) + 1
+        if len(operands) != n * count + numbers:
+            raise ShapeError(f"takes {count} times {n} tensors and {numbers} numbers, not {len(operands)} operands")
+        rest = tuple(map(as_float, operands[n * count :]))
+        return [list(operands[k * n : k * n + n]) for k in range(count)], rest
+
+    def infer(*operands: OperandType, n: int, **flags: Any) -> tuple[TensorType, ...]:
+        check_int("n", n, 1, MAX_INT32)
+        check_flags(**flags)
+        found, _ = columns(operands, n, flags)
+        for p, *rest in zip(*found, strict=True):
+            _check_parameter(p, rest, states(p.shape, **flags) if states else [p.shape] * (len(rest) - 1))
+        return tuple(t for column in found[:-1] for t in column)
+
+    def kernel(xp: Any, *operands: Any, n: int, **flags: Any) -> Any:
+        found, rest = columns(operands, n, flags)
+        rows = [rule(xp, *row, *rest, **flags) for row in zip(*found, strict=True)]
+        return alone(tuple(row[k] for k in range(len(found) - 1) for row in rows))
+
+    def inplace(torch: Any, *operands: Any, n: int, **flags: Any) -> Any:
+        found, rest = columns(operands, n, flags)
+        many(torch, *found, *rest, **flags)
+        return alone(operands[: n * (len(found) - 1)])
+
+    def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
+        return _parameters(columns(operands, n, flags)[0], n)
+
+    takes = f"t+{NUMBER}{{{numbers}}}"
+    op(name, operands=takes, infer=infer, split=None if states else split, kernel=kernel, inplace=inplace)
+
+
+def _check_parameter(p: TensorType, rest: list[TensorType], shapes: list[Shape]) -> None:
+    """Refuses states and gradients that torch's fused kernels would read, or write, beyond their end."""
+    *states, g = rest
+    if p.dtype.kind != "f":
+        raise DTypeError(f"not defined for {p.dtype.name}")
+    if g is not p:
+        raise ShapeError(f"a gradient {g} does not belong to a parameter {p}")
+    for state, shape in zip(states, shapes, strict=True):
+        if state is not TensorType(shape, p.dtype):
+            raise ShapeError(f"a state {state} does not belong to a parameter {p}")
+
+
+def as_float(number: Any) -> Any:
+    """torch converts no int of more than 64 bits; in compiled code a number is a 0-d tensor, and stays one."""
+    return float(number) if isinstance(number, int) else number
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Of numbers as in C: what is beyond all numbers is an infinity, and what is none is NaN."""
+    if not isinstance(base, float) or not isinstance(exponent, float):
+        return base**exponent
+    try:
+        return pow(base, exponent)
+    except OverflowError:
+        return inf
+    except ValueError:
+        return nan if base else inf
+
+
+def _root(x: Any) -> float:
+    return sqrt(x) if x >= 0 else nan
+
+
+def _over(a: Any, b: Any) -> Any:
+    """a / b as in C."""
+    if isinstance(b, float) and not b:
+        return a * inf
+    return a / b
+
+
+def _parameters(columns: Columns, n: int) -> Apart:
+    """Each parameter with its states and its gradient by itself, element by element."""
+    parts = []
+    for i, row in enumerate(zip(*columns, strict=True)):
+        alike = all(t.shape == row[0].shape for t in row)
+        names = [letters(t.ndim) if alike else "." * t.ndim for t in row]
+        at = tuple(k * n + i for k in range(len(row)))
+        parts.append((at, at[:-1], Split(f"{','.join(names)}->{','.join(names[:-1])}")))
+    return Apart(tuple(parts), calls="n")
+
+
+def alone(results: tuple[Any, ...]) -> Any:
+    """A single result is no tuple."""
+    return results if len(results) > 1 else results[0]
+
+
+def _same_strides(torch: Any, params: list[Any], *others: list[Any]) -> tuple[list[Any], ...]:
+    """torch's fused kernels take memory as it lies: what lies differently is copied first."""
+    return tuple(
+        [x if x.stride() == p.stride() else torch.empty_like(p).copy_(x) for p, x in zip(params, xs, strict=True)]
+        for xs in others
+    )
+
+
+def _decayed(torch: Any, params: list[Any], grads: list[Any], weight_decay: float, maximize: bool) -> list[Any]:
+    """The gradients an optimizer goes by; fresh memory unless they are the given ones."""
+    if maximize:
+        grads = torch._foreach_neg(grads)
+    if isinstance(weight_decay, torch.Tensor):
+        decayed: list[Any] = torch._foreach_add(grads, torch._foreach_mul(params, weight_decay))
+        return decayed
+    return torch._foreach_add(grads, params, alpha=weight_decay) if weight_decay else grads
+
+
+def _add_scaled_(torch: Any, xs: list[Any], ys: list[Any], factor: Any) -> None:
+    """xs += ys * factor; in compiled code a factor that changes from run to run is a 0-d tensor."""
+    if isinstance(factor, torch.Tensor):
+        torch._foreach_add_(xs, torch._foreach_mul(ys, factor))
+    else:
+        torch._foreach_add_(xs, ys, alpha=factor)
+
+
+def _one_decayed(p: Any, g: Any, weight_decay: float, maximize: bool) -> Any:
+    g = -g if maximize else g
+    return g + p * weight_decay if weight_decay else g
+
+
+# -- SGD -----------------------------------------------------------------------------------
+
+
+def _sgd(xp: Any, p: Any, *rest: Any, momentum: bool, nesterov: bool, maximize: bool) -> tuple[Any, ...]:
+    *states, g, lr, decay, factor, dampening = rest
+    g = _one_decayed(p, g, decay, maximize)
+    if not momentum:
+        return (p - lr * g,)
+    buffer = states[0] * factor + (1 - dampening) * g
+    return p - lr * (g + factor * buffer if nesterov else buffer), buffer
+
+
+def _sgd_many(torch: Any, params: list[Any], *rest: Any, momentum: bool, nesterov: bool, maximize: bool) -> None:
+    *states, grads, lr, decay, factor, dampening = rest
+    grads = _decayed(torch, params, grads, decay, maximize)
+    if momentum:
+        torch._foreach_mul_(states[0], factor)
+        _add_scaled_(torch, states[0], grads, 1 - dampening)
+        grads = _decayed(torch, states[0], grads, factor, False) if nesterov else states[0]
+    _add_scaled_(torch, params, grads, -lr)
+
+
+_step("sgd_step", lambda momentum, **_: 1 + momentum, 4, _sgd, _sgd_many)
+
+
+# -- Adam and AdamW ------------------------------------------------------------------------
+
+
+def _adam(
+    xp: Any, p: Any, m: Any, v: Any, *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool
+) -> tuple[Any, ...]:
+    *highest, g, lr, beta1, beta2, eps, decay, step = rest
+    g = _one_decayed(p, g, 0.0 if decoupled else decay, maximize)
+    if decoupled:
+        p = p * (1 - lr * decay)
+    m = m + (g - m) * (1 - beta1)
+    v = v * beta2 + g * g * (1 - beta2)
+    top = xp.maximum(highest[0], v) if amsgrad else v
+    size, root = _over(lr, 1 - _power(beta1, step)), _root(1 - _power(beta2, step))
+    new = p - size * m / (_over(xp.sqrt(top), root) + eps)
+    return (new, m, v, top) if amsgrad else (new, m, v)
+
+
+def _dense(x: Any) -> bool:
+    """Do the elements fill their memory, each a place of its own?"""
+    order = sorted(range(x.ndim), key=x.stride, reverse=True)
+    return bool(x.is_contiguous() or x.permute(order).is_contiguous())
+
+
+def _adam_many(torch: Any, params: list[Any], *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool) -> None:
+    *states, grads, lr, beta1, beta2, eps, decay, step = rest
+    # torch's fused kernels take memory as it lies, from the first element on
+    dense = [p if _dense(p) else p.contiguous() for p in params]
+    (grads,) = _same_strides(torch, dense, grads)
+    laid = _same_strides(torch, dense, *states)
+    counted = step if isinstance(step, torch.Tensor) else torch.full((), step, device=params[0].device)
+    counted = counted.to(torch.float32)
+    fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    fused(
+        dense, grads, laid[0], laid[1], laid[2] if amsgrad else [], [counted] * len(params),
+        lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
+    )  # fmt: skip
+    for given, used in zip((params, *states), (dense, *laid), strict=True):
+        for x, y in zip(given, used, strict=True):
+            if x is not y:
+                x.copy_(y)
+
+
+_step("adam_step", lambda amsgrad, **_: 3 + amsgrad, 6, _adam, _adam_many)
+
+
+# -- Adagrad, RMSprop, Lion ----------------------------------------------------------------
+
+
+def _adagrad(xp: Any, p: Any, total: Any, g: Any, lr: float, decay: float, eps: float, *, maximize: bool) -> Any:
+    g = _one_decayed(p, g, decay, maximize)
+    total = total + g * g
+    return p - lr * g / (xp.sqrt(total) + eps), total
+
+
+def _adagrad_many(
+    torch: Any, params: Any, totals: Any, grads: Any, lr: float, decay: float, eps: float, *, maximize: bool
+) -> None:
+    grads = _decayed(torch, params, grads, decay, maximize)
+    torch._foreach_addcmul_(totals, grads, grads, value=1)
+    deviations = torch._foreach_sqrt(totals)
+    torch._foreach_add_(deviations, eps)
+    torch._foreach_addcdiv_(params, torch._foreach_mul(grads, -lr), deviations)
+
+
+#: its lr is already the one of this step
+_step("adagrad_step", lambda **_: 2, 3, _adagrad, _adagrad_many)
+
+
+def _rmsprop(xp: Any, p: Any, square: Any, *rest: Any, momentum: bool, centered: bool, maximize: bool) -> Any:
+    *states, g, lr, alpha, eps, decay, factor = rest
+    g = _one_decayed(p, g, decay, maximize)
+    square = square * alpha + g * g * (1 - alpha)
+    new, variance = [square], square
+    if centered:
+        mean = states[0] + (g - states[0]) * (1 - alpha)
+        new.append(mean)
+        variance = square - mean * mean
+    step = g / (xp.sqrt(variance) + eps)
+    if momentum:
+        step = states[-1] * factor + step
+        new.append(step)
+    return (p - lr * step, *new)
+
+
+def _rmsprop_many(
+    torch: Any, params: Any, squares: Any, *rest: Any, momentum: bool, centered: bool, maximize: bool
+) -> None:
+    *states, grads, lr, alpha, eps, decay, factor = rest
+    grads = _decayed(torch, params, grads, decay, maximize)
+    torch._foreach_mul_(squares, alpha)
+    torch._foreach_addcmul_(squares, grads, grads, value=1 - alpha)
+    if centered:
+        torch._foreach_lerp_(states[0], grads, 1 - alpha)
+        deviations = torch._foreach_addcmul(squares, states[0], states[0], value=-1)
+        torch._foreach_sqrt_(deviations)
+    else:
+        deviations = torch._foreach_sqrt(squares)
+    torch._foreach_add_(deviations, eps)
+    if momentum:
+        torch._foreach_mul_(states[-1], factor)
+        torch._foreach_addcdiv_(states[-1], grads, deviations)
+        _add_scaled_(torch, params, states[-1], -lr)
+    elif isinstance(lr, torch.Tensor):
+        _add_scaled_(torch, params, torch._foreach_div(grads, deviations), -lr)
+    else:
+        torch._foreach_addcdiv_(params, grads, deviations, value=-lr)
+
+
+_step("rmsprop_step", lambda momentum, centered, **_: 2 + momentum + centered, 5, _rmsprop, _rmsprop_many)
+
+
+def _lion(
+    xp: Any, p: Any, m: Any, g: Any, lr: float, beta1: float, beta2: float, decay: float, *, maximize: bool
+) -> Any:
+    g = -g if maximize else g
+    way = m * beta1 + g * (1 - beta1)
+    one = xp.ones_like(way)
+    sign = xp.where(way > 0, one, xp.where(way < 0, -one, xp.zeros_like(way)))  # torch's: that of NaN is 0
+    return p * (1 - lr * decay) - lr * sign, m * beta2 + g * (1 - beta2)
+
+
+def _lion_many(
+    torch: Any, params: Any, means: Any, grads: Any, lr: float, beta1: float, beta2: float, decay: float,
+    *, maximize: bool,
+) -> None:  # fmt: skip
+    grads = torch._foreach_neg(grads) if maximize else grads
+    torch._foreach_mul_(params, 1 - lr * decay)
+    ways = torch._foreach_mul(means, beta1)
+    torch._foreach_add_(ways, grads, alpha=1 - beta1)
+    torch._foreach_sign_(ways)
+    _add_scaled_(torch, params, ways, -lr)
+    torch._foreach_mul_(means, beta2)
+    torch._foreach_add_(means, grads, alpha=1 - beta2)
+
+
+_step("lion_step", lambda **_: 2, 4, _lion, _lion_many)
+
+
+# -- Adafactor -----------------------------------------------------------------------------
+
+
+def _adafactor(xp: Any, p: Any, *rest: Any, factored: bool, maximize: bool) -> tuple[Any, ...]:
+    *states, g, lr, beta2_decay, eps1, eps2, d, decay, step = rest
+    g = -g if maximize else g
+    fresh = _power(step, beta2_decay)
+    scale = _root_mean(xp, p)
+    alpha = xp.where(scale > eps2, scale, xp.zeros_like(scale) + eps2) * min(lr, _over(1.0, _root(step)))
+    p = p * (1 - lr * decay) if decay else p
+    squares = g * g
+    if factored:
+        row, column = states
+        row = row + (xp.mean(squares, axis=-1, keepdims=True) - row) * fresh
+        column = column + (xp.mean(squares, axis=-2, keepdims=True) - column) * fresh
+        mean = xp.mean(row, axis=-2, keepdims=True)
+        estimate = row @ column / xp.where(mean > eps1, mean, xp.zeros_like(mean) + eps1)
+        states = [row, column]
+    else:
+        estimate = states[0] + (squares - states[0]) * fresh
+        states = [estimate]
+    floor = xp.zeros_like(estimate) + eps1 * eps1
+    update = g / xp.sqrt(xp.where(estimate > floor, estimate, floor))
+    excess = _root_mean(xp, update) / d
+    return (p - update * (alpha / xp.where(excess > 1, excess, xp.zeros_like(excess) + 1)), *states)
+
+
+def _root_mean(xp: Any, x: Any) -> Any:
+    return xp.sqrt(xp.mean(x * x))
+
+
+def _adafactor_many(torch: Any, params: list[Any], *rest: Any, factored: bool, maximize: bool) -> None:
+    columns, numbers = rest[: 3 if factored else 2], rest[3 if factored else 2 :]
+    for p, *row in zip(params, *columns, strict=True):
+        made = _adafactor(torch, p, *row, *numbers, factored=factored, maximize=maximize)
+        for target, new in zip((p, *row[:-1]), made, strict=True):
+            target.copy_(new)
+
+
+def _adafactor_states(shape: Shape, factored: bool, maximize: bool) -> list[Shape]:
+    if not factored:
+        return [shape]
+    if len(shape) < 2:
+        raise ShapeError(f"a parameter of {len(shape)} dims has no rows and columns; use factored=False")
+    return [(*shape[:-1], 1), (*shape[:-2], 1, shape[-1])]
+
+
+_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many, states=_adafactor_states)

@@ -1,0 +1,40 @@
+"""Ops about where a tensor lies: its values stay as they are."""
+
+from __future__ import annotations
+
+from gt.ops.elements import element
+from gt.ops.op import NUMBER, dtype_named, op
+from gt.ops.split import Split, letters
+from gt.types import OperandType, TensorType
+
+# The signal says where; an instruction is emitted under it as well, and the attribute lets a view be made anew.
+op(
+    "placed",
+    operands="t",
+    infer=lambda x, *, signal: x,
+    vjp=(lambda g, _y, _x, *, signal: g,),
+    view=True,
+    places=True,
+    kernel=lambda xp, x, *, signal: x[...],
+    inplace=lambda torch, x, *, signal: x,
+)
+
+
+def _like(x: TensorType, value: OperandType, *, dtype: str) -> TensorType:
+    return TensorType(x.shape, dtype_named(dtype))
+
+
+def _following(x: TensorType, value: OperandType, *, dtype: str) -> Split:
+    names = letters(x.ndim)
+    return Split(f"{names}->{names}", linear=((0,),), still=(0,))
+
+
+# `full` lies where new tensors do; this one lies where its operand does
+op(
+    "full_like",
+    operands=f"t{NUMBER}",
+    infer=_like,
+    split=_following,
+    torch=lambda torch, x, value, *, dtype: torch.full(x.shape, value, dtype=getattr(torch, dtype), device=x.device),
+    kernel=lambda np, x, value, *, dtype: np.full(x.shape, element(np, value, dtype)),
+)

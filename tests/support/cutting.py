@@ -1,0 +1,285 @@
+"""Calls cut by hand: each worker's share of a call computed on its own, on torch's CPU engine, and put together again.
+
+Here placements are tried, not planned: what `gt.ops.split.rows` claims, and everything else there might be.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+
+from gt.ops import OPS, sign
+from gt.ops.placement import P, Partial, Placement, R, Replicate, Shard, bounds
+from gt.ops.split import Apart, Cut, Row, Split, rows
+from gt.types import Scalar, TensorType
+from gt.worker.engines import make_engine
+from tests.support.samples import Sample, T, V, type_of
+
+ENGINE = make_engine("torch", "cpu")
+#: (relative, absolute)
+TOLERANCES = {torch.float64: (1e-9, 1e-9), torch.float32: (2e-4, 1e-4)}
+HALVES = {torch.float16: (3e-2, 1e-1), torch.bfloat16: (1e-1, 2e-1)}
+
+Tensors = tuple[torch.Tensor, ...]
+Mesh = tuple[int, ...]
+Ranks = tuple[int, ...]
+#: a block, and where it begins
+Block = tuple[TensorType, tuple[int, ...]]
+
+
+class Call:
+    """A sample with its operands, its result, and how it may be cut."""
+
+    def __init__(self, sample: Sample, draw: int = 0) -> None:
+        self.sample, self.op = sample, OPS[sample.op]
+        rng = torch.Generator().manual_seed(zlib.crc32(str(sample).encode()) + draw)
+        self.operands = [x.make(rng) if isinstance(x, T | V) else x for x in sample.operands]
+        self.tensors = [x for x in self.operands if isinstance(x, torch.Tensor)]
+        self.attrs = dict(sample.attrs)
+        self.ins = tuple(t for t in map(type_of, self.operands) if not isinstance(t, Scalar))
+        self.whole = self.run(self.tensors, self.attrs)
+        self.outs = tuple(t for t in map(type_of, self.whole) if isinstance(t, TensorType))
+        self.rng = rng
+
+    def run(self, tensors: Sequence[torch.Tensor], attrs: dict[str, Any], expect: Any = None) -> Tensors:
+        """One worker's results; raises if their types are not the expected ones, or not those inferred."""
+        given = iter(tensors)
+        operands = [next(given) if isinstance(x, torch.Tensor) else x for x in self.operands]
+        signature = sign(self.op, tuple(attrs.items()), tuple(map(type_of, operands)))
+        if expect is not None and signature.outs != expect:
+            raise WrongType(f"{signature} gives {signature.outs}, not {expect}")
+        with torch.no_grad():
+            made = ENGINE.link(signature)(*operands)
+        made = tuple(made) if len(signature.outs) > 1 else (made,)
+        assert tuple(map(type_of, made)) == signature.outs, str(signature)
+        return made
+
+    def split(self) -> Split | Apart | None:
+        return self.op.split(*map(type_of, self.operands), **self.attrs) if self.op.split else None
+
+    def rows(self, workers: int) -> list[Row]:
+        split = self.split()
+        if split is None:
+            return [Row((R,) * len(self.ins), (R,) * len(self.outs))]
+        if isinstance(split, Split):
+            return rows(split, self.ins, self.outs, workers)
+        return list(self._rows_apart(split, workers))
+
+    def _rows_apart(self, split: Apart, workers: int) -> Iterator[Row]:
+        """Each part's rows with the others' first, and all parts' last together: they are independent."""
+        choices = [
+            rows(part, [self.ins[i] for i in ins], [self.outs[i] for i in outs], workers)
+            for ins, outs, part in split.parts
+        ]
+        first = [0] * len(choices)
+        picks = [first, *([*first[:p], k, *first[p + 1 :]] for p, c in enumerate(choices) for k in range(1, len(c)))]
+        for pick in [*picks, [len(c) - 1 for c in choices]]:
+            ins, outs = [R] * len(self.ins), [R] * len(self.outs)
+            for k, c, (at, made, _) in zip(pick, choices, split.parts, strict=True):
+                for i, placement in zip(at, c[k].ins, strict=True):
+                    ins[i] = placement
+                for i, placement in zip(made, c[k].outs, strict=True):
+                    outs[i] = placement
+            yield Row(tuple(ins), tuple(outs))
+
+
+class WrongType(Exception):
+    pass
+
+
+# -- blocks --------------------------------------------------------------------------------
+
+
+def block_type(t: TensorType, placement: Placement, workers: int, rank: int) -> Block:
+    if not isinstance(placement, Shard):
+        return t, (0,) * t.ndim
+    start, length = bounds(t.shape[placement.dim], workers, rank)
+    shape, at = list(t.shape), [0] * t.ndim
+    shape[placement.dim], at[placement.dim] = length, start
+    return TensorType(tuple(shape), t.dtype), tuple(at)
+
+
+def cut(x: torch.Tensor, placement: Placement, workers: int, rng: torch.Generator) -> list[torch.Tensor]:
+    match placement:
+        case Shard(dim):
+            return [x.narrow(dim, *bounds(x.shape[dim], workers, r)) for r in range(workers)]
+        case Partial():  # random terms, never multiples of x: relu and max would pass by luck
+            noise = [(torch.randint(-30, 31, x.shape, generator=rng) / 8).to(x.dtype) for _ in range(workers - 1)]
+            return [*noise, x - sum(noise)]
+        case _:
+            return [x] * workers
+
+
+COMBINE: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "prod": torch.mul,
+}
+
+
+def join(parts: Sequence[torch.Tensor], placement: Placement) -> torch.Tensor | None:
+    match placement:
+        case Shard(dim):
+            return torch.cat(list(parts), dim)
+        case Partial(how):
+            return reduce(COMBINE[how], parts)
+        case _:
+            return parts[0] if all(close(parts[0], p) for p in parts) else None
+
+
+def close(got: torch.Tensor | None, want: torch.Tensor) -> bool:
+    if got is None or got.shape != want.shape or got.dtype != want.dtype:
+        return False
+    rtol, atol = (TOLERANCES | HALVES).get(want.dtype, (0, 0))
+    if want.is_floating_point() and want.numel():  # terms may be as large as the largest result
+        atol *= max(1.0, float(want.nan_to_num(0, 0, 0).abs().max()))
+    return bool(torch.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True))
+
+
+# -- shares --------------------------------------------------------------------------------
+# a mesh is one number of workers an axis, and there is a row an axis: the second cuts the blocks of the first
+
+
+def shares(types: Sequence[TensorType], placed: Sequence[Sequence[Placement]], mesh: Mesh, at: Ranks) -> list[Block]:
+    """The blocks of these types at one place of the mesh, and where they begin."""
+    blocks: list[Block] = [(t, (0,) * t.ndim) for t in types]
+    for placements, workers, rank in zip(placed, mesh, at, strict=True):
+        cuts = [block_type(t, p, workers, rank) for (t, _), p in zip(blocks, placements, strict=True)]
+        blocks = [
+            (t, tuple(map(sum, zip(start, more, strict=True))))
+            for (_, start), (t, more) in zip(blocks, cuts, strict=True)
+        ]
+    return blocks
+
+
+def share(call: Call, path: Sequence[Row], mesh: Mesh, at: Ranks) -> Cut:
+    ins = shares(call.ins, [row.ins for row in path], mesh, at)
+    outs = shares(call.outs, [row.outs for row in path], mesh, at)
+    return Cut(
+        ins=tuple(t for t, _ in ins),
+        outs=tuple(t for t, _ in outs),
+        ins_at=tuple(start for _, start in ins),
+        outs_at=tuple(start for _, start in outs),
+        whole_ins=call.ins,
+        whole_outs=call.outs,
+    )
+
+
+def cut_all(x: torch.Tensor, placed: Sequence[Placement], mesh: Mesh, rng: torch.Generator) -> list[torch.Tensor]:
+    """A tensor's blocks, in the order of the mesh."""
+    if not placed:
+        return [x]
+    return [b for part in cut(x, placed[0], mesh[0], rng) for b in cut_all(part, placed[1:], mesh[1:], rng)]
+
+
+def join_all(parts: Sequence[torch.Tensor], placed: Sequence[Placement], mesh: Mesh) -> torch.Tensor | None:
+    if not placed:
+        return parts[0]
+    inner = len(parts) // mesh[0]
+    joined = [join_all(parts[k * inner : (k + 1) * inner], placed[1:], mesh[1:]) for k in range(mesh[0])]
+    return join([x for x in joined if x is not None], placed[0]) if all(x is not None for x in joined) else None
+
+
+def works(call: Call, path: Sequence[Row], mesh: Mesh) -> bool:
+    """Does the result come out of the shares? Raises what an op raises that cannot do its share."""
+    blocks = [cut_all(x, [row.ins[i] for row in path], mesh, call.rng) for i, x in enumerate(call.tensors)]
+    made = []
+    for n, at in enumerate(itertools.product(*map(range, mesh))):
+        part = share(call, path, mesh, at)
+        attrs = call.op.local(call.attrs, part) if call.op.local else call.attrs
+        made.append(call.run([b[n] for b in blocks], attrs, part.outs))
+    return all(
+        close(join_all([m[i] for m in made], [row.outs[i] for row in path], mesh), whole)
+        for i, whole in enumerate(call.whole)
+    )
+
+
+def paths(call: Call, mesh: Mesh) -> Iterator[tuple[Row, ...]]:
+    """Every way over a mesh of two axes: a row for the first, and one for the second that all its blocks allow."""
+    split = call.split()
+    if not isinstance(split, Split):
+        return
+    for row in rows(split, call.ins, call.outs, mesh[0]):
+        allowed: list[list[Row]] = []
+        for rank in range(mesh[0]):
+            ins = [t for t, _ in shares(call.ins, [row.ins], mesh[:1], (rank,))]
+            outs = [t for t, _ in shares(call.outs, [row.outs], mesh[:1], (rank,))]
+            allowed.append(rows(split, ins, outs, mesh[1]))
+        yield from ((row, second) for second in allowed[0] if all(second in more for more in allowed[1:]))
+
+
+# -- everything there might be -------------------------------------------------------------
+
+
+def placements(t: TensorType, partial: Sequence[Placement]) -> list[Placement]:
+    return [R, *(Shard(d) for d in range(t.ndim) if t.shape[d] > 1), *partial]
+
+
+def result_placements(t: TensorType, ins: Sequence[Placement]) -> list[Placement]:
+    """Of the terms of a sum come terms of a sum, or nothing that is of use."""
+    of_terms = any(isinstance(p, Partial) for p in ins)
+    folds = [Partial("max"), Partial("min")] if t.dtype.kind == "b" else [Partial(how) for how in COMBINE]
+    return placements(t, [P] if of_terms and t.dtype.kind != "b" else [] if of_terms else folds)
+
+
+def found(call: Call, workers: int, limit: int) -> set[Row]:
+    """All rows that work; of very many, about so many are tried, and always the same ones."""
+    choices = [*itertools.product(*(placements(t, [P] if t.dtype.kind == "f" else []) for t in call.ins))]
+    made: set[Row] = set()
+    if call.op.local is None:
+        for ins in some(choices, limit):
+            made.update(_found(call, ins, workers))
+    else:
+        results = {ins: itertools.product(*(result_placements(t, ins) for t in call.outs)) for ins in choices}
+        guesses = some([Row(ins, outs) for ins in choices for outs in results[ins]], limit)
+        made.update(row for row in guesses if can(call, row, workers))
+    return {row for row in made if not useless(row, made)}
+
+
+def some(choices: Sequence[Any], limit: int) -> Iterator[Any]:
+    every = -(-len(choices) // limit)
+    return (c for c in choices if zlib.crc32(str(c).encode()) % every == 0)
+
+
+def can(call: Call, row: Row, workers: int) -> bool:
+    """Does it work, whatever a kernel says to operands that do not go together?"""
+    try:
+        return works(call, (row,), (workers,))
+    except Exception:
+        return False
+
+
+def _found(call: Call, ins: tuple[Placement, ...], workers: int) -> Iterator[Row]:
+    blocks = [cut(x, p, workers, call.rng) for x, p in zip(call.tensors, ins, strict=True)]
+    try:
+        made = [call.run([b[r] for b in blocks], call.attrs) for r in range(workers)]
+    except Exception:  # as above
+        return
+    fitting = []
+    for i, whole in enumerate(call.whole):
+        parts = [m[i] for m in made]
+        fitting.append([p for p in result_placements(call.outs[i], ins) if fits(parts, p, call.outs[i], whole)])
+    yield from (Row(ins, outs) for outs in itertools.product(*fitting))
+
+
+def fits(parts: Sequence[torch.Tensor], p: Placement, t: TensorType, whole: torch.Tensor) -> bool:
+    types = [block_type(t, p, len(parts), r)[0] for r in range(len(parts))]
+    return all(type_of(x) is b for x, b in zip(parts, types, strict=True)) and close(join(parts, p), whole)
+
+
+def useless(row: Row, others: set[Row]) -> bool:
+    """Terms of what everyone has whole."""
+    for i, p in enumerate(row.outs):
+        if isinstance(p, Partial) and Row(row.ins, (*row.outs[:i], R, *row.outs[i + 1 :])) in others:
+            return True
+    return all(isinstance(p, Replicate) for p in row.ins) and any(isinstance(p, Partial) for p in row.outs)
+
+
+def show(row: Row) -> str:
+    return f"{' '.join(map(str, row.ins))} -> {' '.join(map(str, row.outs))}"

@@ -1,0 +1,216 @@
+"""A process that is one member of groups, told over a pipe what to do; its parent waits for answers, not for ever."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import signal
+import time
+from typing import Any
+
+from gt.worker.collectives import Broken, Flight
+from gt.worker.collectives.processes import ProcessPlane
+
+#: Only a hang should ever reach this.
+LONG = 60.0
+#: Seconds. Less than anything that leaving or closing could wait for: a collective, or a group that is being made.
+PROMPT = 10.0
+
+_context = multiprocessing.get_context("forkserver")
+# imported once, not once a member
+_context.set_forkserver_preload(
+    ["torch", "gt.worker.collectives.passage", "tests.support.planes", "tests.support.plane_member"]
+)
+
+
+class State:
+    """What a member has: its plane, and the flights it has not waited for yet."""
+
+    def __init__(self, engine: str, device: str) -> None:
+        self.plane = ProcessPlane(engine=engine, device=device)
+        self.numpy, self.device = engine == "numpy", device
+        self.flights: list[Flight] = []
+
+    def wait(self, flight: Flight) -> Any:
+        if flight.done():
+            return flight.result()
+        poll, deadline = select.poll(), time.monotonic() + LONG
+        poll.register(self.plane.wake_fd(), select.POLLIN)
+        while not flight.done():
+            left = deadline - time.monotonic()
+            assert left > 0, f"a flight did not end within {LONG} s"
+            poll.poll(left * 1000)
+            self.plane.drain()
+        return flight.result()
+
+    def outcome(self, flight: Flight) -> str:
+        """What a flight breaks with; "" if it does not."""
+        try:
+            self.wait(flight)
+        except Broken as error:
+            return str(error)
+        return ""
+
+
+class Member:
+    """The parent's end: ``tell`` calls a function (state, *arguments) over there, ``hear`` gives what it returned."""
+
+    def __init__(self, engine: str = "torch", device: str = "cpu") -> None:
+        self._pipe, there = _context.Pipe()
+        self.process = _context.Process(target=_serve, args=(there, engine, device), daemon=True)
+        self.process.start()
+        there.close()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.is_alive()
+
+    def tell(self, function: Any, *arguments: Any) -> None:
+        self._pipe.send((function, arguments))
+
+    def hear(self, seconds: float = LONG + 10) -> Any:
+        assert self._pipe.poll(seconds), f"no answer within {seconds} s"
+        error, value = self._pipe.recv()
+        if error is not None:
+            raise error
+        return value
+
+    def ask(self, function: Any, *arguments: Any) -> Any:
+        self.tell(function, *arguments)
+        return self.hear()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.kill()
+        self.process.join(10)
+
+    def close(self) -> None:
+        self.kill()
+        self._pipe.close()
+
+
+def _serve(pipe: Any, engine: str, device: str) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    state = State(engine, device)
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = None, function(state, *arguments)
+        except Exception as error:
+            answer = AssertionError(f"{type(error).__name__}: {error}"), None
+        pipe.send(answer)
+
+
+def everywhere(members: list[Member], function: Any, *arguments: Any) -> list[Any]:
+    """The same call at all, at once; each rank comes as the function's first argument."""
+    for rank, member in enumerate(members):
+        member.tell(function, rank, *arguments)
+    return [member.hear() for member in members]
+
+
+# -- what members do ---------------------------------------------------------------------------
+
+
+def address(state: State) -> str:
+    return state.plane.address
+
+
+def join(state: State, rank: int, group: int, size: int, store: str, backend: str = "gloo") -> None:
+    state.plane.join(group, tuple(range(10, 10 + size)), rank, store, backend)
+
+
+def run_table(state: State, rank: int, group: int, size: int, together: int) -> int:
+    """All rows, with so many flights under way at a time; the arguments must be as they were afterwards."""
+    import torch
+
+    from tests.support.planes import check, fits, given, rows
+
+    under_way: list[Any] = []
+
+    def land() -> None:
+        row, mine, flight = under_way.pop(0)
+        got = state.wait(flight)
+        if state.device != "cpu" and got is not None:
+            assert got.device == torch.device(state.device), f"{row.name}: on {got.device}"
+            got = got.cpu()
+        check(row, rank, got, state.numpy)
+        if mine is not None and not row.hows[rank].get("own"):
+            same = torch.as_tensor(mine).cpu().nan_to_num(77), row.arrays[rank].nan_to_num(77)
+            assert torch.equal(*same), f"{row.name}: its argument was changed"
+
+    count = 0
+    for row in rows(size):
+        if not fits(row, state.numpy):
+            continue
+        count += 1
+        mine = given(row.arrays[rank], state.numpy)
+        if mine is not None and state.device != "cpu":
+            mine = mine.to(state.device)
+        under_way.append((row, mine, state.plane.start(group, row.kind, mine, row.hows[rank])))
+        if len(under_way) >= together:
+            land()
+    while under_way:
+        land()
+    return count
+
+
+def start_sum(state: State, rank: int, group: int, value: float = 1.0, length: int = 4) -> None:
+    import torch
+
+    x = torch.full((length,), float(value), device=state.device)
+    state.flights.append(state.plane.start(group, "all_reduce", x.numpy() if state.numpy else x, {"op": "sum"}))
+
+
+def finish_sum(state: State, rank: int) -> list[float]:
+    flights, state.flights = state.flights, []
+    return [float(state.wait(flight)[0]) for flight in flights]
+
+
+def broken(state: State, rank: int) -> list[str]:
+    flights, state.flights = state.flights, []
+    return [state.outcome(flight) for flight in flights]
+
+
+def leave(state: State, rank: int, group: int) -> float:
+    begun = time.monotonic()
+    state.plane.leave(group)
+    return time.monotonic() - begun
+
+
+def possessions(state: State, rank: int) -> int:
+    """Open files and threads."""
+    return len(os.listdir("/proc/self/fd")) + len(os.listdir("/proc/self/task"))
+
+
+def share_gpus(state: State) -> None:
+    os.environ["GT_NCCL_SHARED"] = "1"
+
+
+def settle(state: State, rank: int) -> float:
+    """Take the results, broken or not, and wait for the GPU to have done all it was given; the seconds it took."""
+    import torch
+
+    begun = time.monotonic()
+    everything = broken(state, rank)
+    torch.cuda.synchronize()
+    assert everything
+    return time.monotonic() - begun
+
+
+def close(state: State, rank: int) -> float:
+    begun = time.monotonic()
+    state.plane.close()
+    return time.monotonic() - begun
+
+
+def be_patient_for(state: State, seconds: float) -> float:
+    """How long it waits for others to join; gives what it was before."""
+    from gt.worker.collectives import backends
+
+    before, backends.JOIN_S = backends.JOIN_S, seconds
+    return before

@@ -1,0 +1,285 @@
+"""Random programs over the whole op table, each beside the same program computed by an engine directly.
+
+A program draws rows from `tests.support.samples`, puts tensors it has already in the place of the row's own operands, and asks
+`sign` whether the call is legal. What a call gives is computed first, by the engine in this process; then the same
+call is emitted. So every value that is ever read can be compared.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gt.client.stream.session import Session
+from gt.client.tensor.emit import binary, call, call_into, call_many, create, current, upload, view_of
+from gt.client.tensor.tensor import Tensor
+from gt.errors import GtError, RemoteError, WorkerLost
+from gt.functions import views
+from gt.ops import OPS, Attrs, Op, Signature, sign
+from gt.ops.split import Apart
+from gt.types import BYTES, DTYPES, Scalar, TensorType
+from gt.worker.engines import Engine, make_engine
+from tests.support.samples import Sample, samples, type_of
+
+#: without those that write and read files, which are none of a cluster's business
+SAMPLES = [sample for sample in samples() if not OPS[sample.op].effects]
+ENGINES = {name: make_engine(name, "cpu") for name in ("torch", "numpy")}
+LARGEST = 4000
+TOLERANCES = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
+
+
+@dataclass(eq=False)
+class Memory:
+    """What several views share: if it fails or is lost, they all are."""
+
+    #: the names of the ops one of which failed first; none if all went well
+    failed: tuple[str, ...] = ()
+    maybe_lost: bool = False
+
+
+@dataclass(eq=False)
+class Slot:
+    """One of the program's tensors, and what it should hold."""
+
+    tensor: Tensor
+    value: Any
+    memory: Memory = field(default_factory=Memory)
+    is_view: bool = False
+
+
+class Program:
+    def __init__(self, session: Session, rng: random.Random, backend: str = "torch") -> None:
+        self.session, self.rng, self.backend = session, rng, backend
+        self.engine: Engine = ENGINES[backend]
+        self.slots: list[Slot] = []
+        self.ops: set[str] = set()
+
+    # -- what it may do ------------------------------------------------------------------
+
+    #: how often an operand is one that is at hand already
+    reuse = 0.7
+    #: may its tensors be cut, so that of an op on many tensors only a part fails?
+    cuts = False
+    #: ops it does not use
+    avoid: frozenset[str] = frozenset()
+
+    def act(self) -> None:
+        actions = (self.compute, self.compute, self.compute, self.compute, self.free, self.read, self.look, self.write)
+        self.rng.choice((*actions, self.write))()
+
+    def compute(self, sample: Sample | None = None) -> None:
+        """One call drawn from the table, on its own operands or on those at hand."""
+        sample = sample or self.rng.choice(SAMPLES)
+        op, attrs = OPS[sample.op], tuple(sample.attrs.items())
+        operands = [self._operand(x) for x in self._makes(sample)]
+        signature = self._legal(op, attrs, operands, into=False)
+        if signature is None or op.view or op.name in self.avoid or (self.cuts and _fails_in_part(signature, operands)):
+            return
+        made = self._expect(signature, operands)
+        if made is not None:
+            self._keep(self._emit(op, operands, attrs, signature), made, operands, signature.op.name)
+
+    def look(self) -> None:
+        """A view of something, which then shares its fate."""
+        if not self.slots or self.backend != "torch":
+            return
+        sample = self.rng.choice([s for s in SAMPLES if OPS[s.op].view])
+        op, attrs, x = OPS[sample.op], tuple(sample.attrs.items()), self.rng.choice(self.slots)
+        operands = [x, *sample.operands[1:]]
+        signature = self._legal(op, attrs, operands, into=False)
+        if signature is None:
+            return
+        made = self._expect(signature, operands)
+        if not made and not x.memory.failed:  # starts that are not within this one
+            return
+        made = made or [None] * len(signature.outs)
+        if any(v is not None and v.numel() and v.data_ptr() and not _shares(v, x.value) for v in made):
+            return
+        self.ops.add(op.name)
+        scalars = tuple(sample.operands[1:])
+        if len(signature.outs) > 1:
+            tensors = views.split(x.tensor, sample.attrs["sizes"], sample.attrs["dim"])
+        else:
+            tensors = (view_of(x.tensor, op, attrs, scalars),)
+        self.slots += [Slot(t, v, x.memory, is_view=True) for t, v in zip(tensors, made, strict=True)]
+
+    def write(self) -> None:
+        """An op in place, on a tensor or through a view."""
+        if not self.slots:
+            return
+        sample = self.rng.choice(SAMPLES)
+        op, attrs, target = OPS[sample.op], tuple(sample.attrs.items()), self.rng.choice(self.slots)
+        operands = [target, *(self._operand(x) for x in self._makes(sample)[1:])]
+        if not sample.operands or op.view or (target.is_view and self.backend != "torch"):
+            return
+        signature, apart = self._legal(op, attrs, operands, into=True), self._legal(op, attrs, operands, into=False)
+        if signature is None or apart is None or len(signature.outs) > 1:
+            return
+        before = target.memory.failed
+        try:
+            call_into(op, target.tensor, tuple(self._word(x) for x in operands[1:]), attrs)
+        except GtError:  # a view that shows elements twice cannot be written
+            if not target.is_view:
+                raise
+            return
+        self.ops.add(op.name)
+        self._expect_in_place(apart if target.is_view else signature, operands, target)
+        if not before and target.memory.failed and target.is_view:
+            target.memory.failed += ("put_view",)
+
+    def free(self) -> None:
+        if self.slots:
+            self.slots.pop(self.rng.randrange(len(self.slots)))
+
+    def send_large(self, nbytes: int) -> None:
+        """More than fits into a control message."""
+        values = np.frombuffer(self.rng.randbytes(nbytes // 4 * 4), np.int32)
+        made = upload(memoryview(values).cast("B"), TensorType(values.shape, DTYPES["int32"]), self.session)
+        self.slots.append(Slot(made, torch.from_numpy(values.copy()) if self.backend == "torch" else values.copy()))
+
+    def read(self, slot: Slot | None = None) -> bool:
+        """Read one of the tensors, and compare. Was there a value?"""
+        if not self.slots:
+            return False
+        slot = slot or self.rng.choice(self.slots)
+        tensor, memory = slot.tensor, slot.memory
+        error: GtError | None = None
+        try:
+            current(tensor)
+            data = self.session.read(tensor._cell.id, tensor._type)
+        except (WorkerLost, RemoteError) as told:
+            error = told
+        if isinstance(error, WorkerLost):
+            assert memory.maybe_lost, f"{error}, and it was not there"
+            assert "worker " in str(error)
+            return False
+        if error is not None:
+            assert memory.failed, f"unexpected failure: {error}"
+            assert str(error).startswith(memory.failed), (str(error), memory.failed)
+            return False
+        assert not memory.failed, f"{memory.failed} failed, and a value came"
+        same(bytes(data), slot.value, tensor._type)
+        return True
+
+    def read_all(self) -> None:
+        for slot in self.slots:
+            self.read(slot)
+
+    def lose(self) -> None:
+        """Its worker dies: from here on what it has may be gone."""
+        for slot in self.slots:
+            slot.memory.maybe_lost = True
+
+    # -- one call ------------------------------------------------------------------------
+
+    def _makes(self, sample: Sample) -> list[Any]:
+        made = sample.make()
+        if self.backend == "numpy":
+            made = [x.numpy() if isinstance(x, torch.Tensor) and x.dtype != torch.bfloat16 else x for x in made]
+        return [((x + 2**63) % 2**64) - 2**63 if type(x) is int else x for x in made]
+
+    def _operand(self, x: Any) -> Any:
+        """A slot in the place of a tensor: one we have, or a new one."""
+        if not isinstance(x, torch.Tensor | np.ndarray):
+            return x
+        if self.slots and self.rng.random() < self.reuse:
+            return self.rng.choice(self.slots)
+        if isinstance(x, torch.Tensor):
+            data = memoryview(x.reshape(-1).view(torch.uint8).numpy().tobytes()) if x.numel() else memoryview(b"")
+        else:
+            data = memoryview(x.tobytes())
+        slot = Slot(upload(data, type_of(x), self.session), x)
+        if type_of(x).dtype.name == "bfloat16" and self.backend == "numpy":
+            slot.memory.failed = ("upload",)
+        self.slots.append(slot)
+        return slot
+
+    def _legal(self, op: Op, attrs: Attrs, operands: list[Any], into: bool) -> Signature | None:
+        types = tuple(_type(x) for x in operands)
+        if not op.creates and not any(isinstance(x, Slot) for x in operands):
+            return None
+        try:
+            signature = sign(op, attrs, types, into)
+        except (GtError, AttributeError, TypeError):
+            return None
+        return signature if sum(t.numel for t in signature.outs) <= LARGEST else None
+
+    def _expect(self, signature: Signature, operands: list[Any]) -> list[Any] | None:
+        """What the call gives: values, or an empty list if it fails; None if the types were a promise not kept."""
+        if any(isinstance(x, Slot) and x.memory.failed for x in operands):
+            return []
+        try:
+            made = self.engine.link(signature)(*[x.value if isinstance(x, Slot) else x for x in operands])
+        except Exception:
+            return []
+        values = list(made) if len(signature.outs) > 1 else [made]
+        kept = all(type_of(v) is t for v, t in zip(values, signature.outs, strict=True))
+        return values if kept else None
+
+    def _keep(self, tensors: tuple[Tensor, ...], made: list[Any], operands: list[Any], name: str) -> None:
+        self.ops.add(name)
+        sources = [x.memory for x in operands if isinstance(x, Slot)]
+        failed = next((m.failed for m in sources if m.failed), ()) or (() if made else (name,))
+        lost = any(m.maybe_lost for m in sources)
+        for tensor, value in zip(tensors, made or [None] * len(tensors), strict=True):
+            self.slots.append(Slot(tensor, value, Memory(failed, lost)))
+
+    def _expect_in_place(self, signature: Signature, operands: list[Any], target: Slot) -> None:
+        memory = target.memory
+        sources = [x.memory for x in operands if isinstance(x, Slot)]
+        memory.maybe_lost = any(m.maybe_lost for m in sources)
+        memory.failed = next((m.failed for m in sources if m.failed), ())
+        if memory.failed:
+            return
+        try:
+            made = self.engine.link(signature)(*[x.value if isinstance(x, Slot) else x for x in operands])
+            if not signature.into:  # through a view: torch's own would refuse operands that share its memory
+                target.value.copy_(made)
+        except Exception:
+            memory.failed = (signature.op.name,)
+
+    def _emit(self, op: Op, operands: list[Any], attrs: Attrs, signature: Signature) -> tuple[Tensor, ...]:
+        words = tuple(self._word(x) for x in operands)
+        if BYTES in signature.ins:
+            return (upload(memoryview(words[0]), signature.outs[0], self.session),)
+        if op.creates:
+            return (create(op, words, attrs, self.session),)
+        if len(signature.outs) > 1:
+            return call_many(op, words, attrs)
+        if len(words) == 2 and isinstance(words[0], Tensor):
+            return (binary(op, words[0], words[1], attrs),)
+        return (call(op, words, attrs),)
+
+    @staticmethod
+    def _word(x: Any) -> Any:
+        return x.tensor if isinstance(x, Slot) else x
+
+
+def _type(x: Any) -> TensorType | Scalar:
+    if isinstance(x, Slot):
+        return x.tensor._type
+    return BYTES if isinstance(x, bytes) else type_of(x)
+
+
+def _fails_in_part(signature: Signature, operands: list[Any]) -> bool:
+    split = signature.op.split and signature.op.split(*signature.ins, **dict(signature.attrs))
+    return isinstance(split, Apart) and any(isinstance(x, Slot) and x.memory.failed for x in operands)
+
+
+def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def same(data: bytes, want: Any, kind: TensorType) -> None:
+    want = torch.from_numpy(np.ascontiguousarray(want)).reshape(want.shape) if isinstance(want, np.ndarray) else want
+    want = want.clone(memory_format=torch.contiguous_format)
+    assert len(data) == kind.nbytes == want.numel() * want.element_size()
+    if not kind.numel or data == want.reshape(-1).clone().view(torch.uint8).numpy().tobytes():
+        return
+    got = torch.frombuffer(bytearray(data), dtype=want.dtype).reshape(want.shape)
+    tolerance = TOLERANCES.get(kind.dtype.name, 0)
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True)
