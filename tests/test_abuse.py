@@ -21,7 +21,6 @@ from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import BYTES, FLOAT, INT, TensorType
 from gt.version import PROTOCOL, VERSION
-from gt.wire import parts
 from gt.wire.codec import definition, encode
 from gt.wire.messages import (
     FETCH,
@@ -30,16 +29,16 @@ from gt.wire.messages import (
     TRACE,
     Ask,
     Bye,
+    Chunk,
+    ChunkTaken,
     Definition,
     Done,
+    FailureReport,
     Hello,
-    Part,
-    PartTaken,
-    Place,
     Reply,
+    SharedRange,
     Submit,
     Trace,
-    Trouble,
 )
 from gt.wire.shared import Lane, host_identity
 from gt.worker.engines.numpy import NumpyEngine
@@ -231,7 +230,7 @@ def test_ids_are_a_client_s_own() -> None:
     "message",
     [
         Done(1, 1, 1),
-        Trouble(1, 1, "RemoteError", "boo", 0),
+        FailureReport(1, 1, "RemoteError", "boo", 0),
         Reply(1, 1),
         Hello("worker", PROTOCOL, VERSION, "", 1),
         Submit(5, [], [], 0),
@@ -283,29 +282,32 @@ def lane() -> Iterator[Lane]:
 a_lane = pytest.fixture(lane, name="lane")
 
 PARTS: dict[str, tuple[list[tuple[Any, ...]], bool]] = {
-    "a negative total": ([(Part(1, 0, 4, -1), b"1234")], False),
-    "a huge total": ([(Part(1, 0, 4, 2**63), b"1234")], False),
-    "the largest total": ([(Part(1, 0, 4, 2**64 - 1), b"1234")], False),
-    "a total of nothing": ([(Part(1, 0, 0, 0), b"")], False),
-    "more than the total": ([(Part(1, 0, 8, 4), b"12345678")], False),
-    "an offset in the middle": ([(Part(1, 4, 4, 16), b"1234")], False),
-    "a negative offset": ([(Part(1, -4, 4, 16), b"1234")], False),
-    "a huge offset": ([(Part(1, 2**64 - 1, 4, 16), b"1234")], False),
-    "the same part twice": ([(Part(1, 0, 8, 16), b"12345678")] * 3, False),
-    "overlapping parts": ([(Part(1, 0, 8, 16), b"12345678"), (Part(1, 4, 8, 16), b"12345678")], False),
-    "another total each time": ([(Part(1, 0, 8, 16), b"12345678"), (Part(1, 8, 8, 99), b"12345678")], False),
-    "a part more": ([(Part(1, 0, 16, 16), b"x" * 16), (Part(1, 16, 1, 16), b"x")], False),
-    "a negative transfer": ([(Part(-1, 0, 4, 4), b"1234")], False),
-    "a client's number that is another's": ([(Part(1, 0, 4, 4, None, 1), b"1234")], False),
-    "no bytes": ([(Part(1, 0, 4, 4),)], True),
-    "too few bytes": ([(Part(1, 0, 4, 4), b"123")], True),
-    "two frames": ([(Part(1, 0, 4, 4), b"1234", b"1234")], True),
-    "a negative size": ([(Part(1, 0, -4, 4), b"")], True),
-    "a place and bytes": ([(Part(1, 0, 4, 4, Place(1, 1, "x", 1, 1)), b"1234")], True),
-    "a place that is none": ([(Part(1, 0, 4, 4, Place(1, 1, "x", 1, 1)),)], False),
-    "a place of nobody": ([(Part(1, 0, 4, 4, Place(-1, -1, "", -1, -1)),)], False),
-    "a place of the largest numbers": ([(Part(1, 0, 4, 4, Place(2**64 - 1, 2**64 - 1, "\0", 2**63, 2**63)),)], False),
-    "parts of nothing taken": ([(PartTaken(1, 4),), (PartTaken(-1, -4),), (PartTaken(2**63, 2**63, 1),)], False),
+    "a negative total": ([(Chunk(1, 0, 4, -1), b"1234")], False),
+    "a huge total": ([(Chunk(1, 0, 4, 2**63), b"1234")], False),
+    "the largest total": ([(Chunk(1, 0, 4, 2**64 - 1), b"1234")], False),
+    "a total of nothing": ([(Chunk(1, 0, 0, 0), b"")], False),
+    "more than the total": ([(Chunk(1, 0, 8, 4), b"12345678")], False),
+    "an offset in the middle": ([(Chunk(1, 4, 4, 16), b"1234")], False),
+    "a negative offset": ([(Chunk(1, -4, 4, 16), b"1234")], False),
+    "a huge offset": ([(Chunk(1, 2**64 - 1, 4, 16), b"1234")], False),
+    "the same part twice": ([(Chunk(1, 0, 8, 16), b"12345678")] * 3, False),
+    "overlapping parts": ([(Chunk(1, 0, 8, 16), b"12345678"), (Chunk(1, 4, 8, 16), b"12345678")], False),
+    "another total each time": ([(Chunk(1, 0, 8, 16), b"12345678"), (Chunk(1, 8, 8, 99), b"12345678")], False),
+    "a part more": ([(Chunk(1, 0, 16, 16), b"x" * 16), (Chunk(1, 16, 1, 16), b"x")], False),
+    "a negative transfer": ([(Chunk(-1, 0, 4, 4), b"1234")], False),
+    "a client's number that is another's": ([(Chunk(1, 0, 4, 4, None, 1), b"1234")], False),
+    "no bytes": ([(Chunk(1, 0, 4, 4),)], True),
+    "too few bytes": ([(Chunk(1, 0, 4, 4), b"123")], True),
+    "two frames": ([(Chunk(1, 0, 4, 4), b"1234", b"1234")], True),
+    "a negative size": ([(Chunk(1, 0, -4, 4), b"")], True),
+    "a place and bytes": ([(Chunk(1, 0, 4, 4, SharedRange(1, 1, "x", 1, 1)), b"1234")], True),
+    "a place that is none": ([(Chunk(1, 0, 4, 4, SharedRange(1, 1, "x", 1, 1)),)], False),
+    "a place of nobody": ([(Chunk(1, 0, 4, 4, SharedRange(-1, -1, "", -1, -1)),)], False),
+    "a place of the largest numbers": (
+        [(Chunk(1, 0, 4, 4, SharedRange(2**64 - 1, 2**64 - 1, "\0", 2**63, 2**63)),)],
+        False,
+    ),
+    "parts of nothing taken": ([(ChunkTaken(1, 4),), (ChunkTaken(-1, -4),), (ChunkTaken(2**63, 2**63, 1),)], False),
 }
 
 
@@ -326,7 +328,7 @@ def test_parts(what: str) -> None:
 def test_a_place_outside_its_lane(lane: Lane, at: int) -> None:
     scene = Scene()
     place = lane.put(memoryview(b"1234"))
-    scene.post(Part(1, 0, 4, 16, msgspec.structs.replace(place, at=at)))
+    scene.post(Chunk(1, 0, 4, 16, msgspec.structs.replace(place, at=at)))
     scene.submit(UPLOAD, 0, 3, 1, FETCH, 5, 3)
     scene.check(refused=False)
 
@@ -335,8 +337,8 @@ def test_the_end_of_a_client_with_a_broken_transfer(lane: Lane) -> None:
     """What is kept of the failure must not hold on to the lane, which goes with its client."""
     scene = Scene()
     place = lane.put(memoryview(b"1234"))
-    scene.post(Part(1, 0, 4, 16, place))
-    scene.post(Part(1, 9, 4, 16, place))
+    scene.post(Chunk(1, 0, 4, 16, place))
+    scene.post(Chunk(1, 9, 4, 16, place))
     scene.check(refused=False)
     (worker,) = scene.cluster.workers.values()
     (broken,) = [space.transfers[1] for space in worker.spaces.values() if space.transfers]
@@ -352,7 +354,7 @@ def test_a_lane_is_nobody_else_s(lane: Lane) -> None:
     scene = Scene()
     place = lane.put(memoryview(b"our secret value"))
     wrong = msgspec.structs.replace(place, name="gt-" + "0" * 32)
-    scene.post(Part(1, 0, 16, 16, wrong))
+    scene.post(Chunk(1, 0, 16, 16, wrong))
     scene.submit(UPLOAD, 0, 3, 1, FETCH, 5, 3)
     (worker,) = scene.cluster.workers.values()
     scene.cluster.settle()
@@ -362,15 +364,15 @@ def test_a_lane_is_nobody_else_s(lane: Lane) -> None:
 
 def test_parts_confirmed_that_were_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large value goes out; its reader confirms too much, too little, negative and other people's parts."""
-    for name, value in (("PART", 1 << 12), ("PARTS_AHEAD", 1 << 14), ("SHARED_PART", 1 << 13), ("LANE", 1 << 15)):
-        monkeypatch.setattr(parts, name, value)
+    for name, value in (("CHUNK", 1 << 12), ("CHUNKS_AHEAD", 1 << 14), ("SHARED_CHUNK", 1 << 13), ("LANE", 1 << 15)):
+        monkeypatch.setattr(transfers, name, value)
     big = sign(OPS["full"], (("shape", (50_000,)), ("dtype", "float32")), (FLOAT,))
     for seed in range(20):
         rng = random.Random(seed)
         scene = Scene(seed)
         scene.submit(99, 0, 1, 1.0, FETCH, 5, 1, 99, 0, 2, 1.0, FETCH, 6, 2, definitions=[definition(99, big)])
         for _ in range(60):
-            scene.post(PartTaken(rng.choice((5, 6, 7, -1)), rng.choice((0, 4096, -4096, 2**63)), rng.choice((0, 1))))
+            scene.post(ChunkTaken(rng.choice((5, 6, 7, -1)), rng.choice((0, 4096, -4096, 2**63)), rng.choice((0, 1))))
         scene.check(refused=False)
         scene.post(Bye())
         scene.check()
@@ -438,7 +440,7 @@ class Mutations:
             return [msgspec.msgpack.encode(self._submission(message)), *rest]
         at = self.rng.randrange(len(message))
         message[at] = self.rng.choice(NASTY + NASTY_ATTRIBUTES)
-        if message[0] == "Part" and isinstance(message[5], list) and len(message[5]) == 5:
+        if message[0] == "Chunk" and isinstance(message[5], list) and len(message[5]) == 5:
             message[5][self.rng.randrange(5)] = self.rng.choice(NASTY)
         return [msgspec.msgpack.encode(message), *rest]
 
@@ -505,8 +507,8 @@ class Mutations:
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_mutations(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real traffic with one change in a hundred places, each tried on a server that somebody else is using."""
-    for name, value in (("PART", 1 << 13), ("PARTS_AHEAD", 1 << 15), ("SHARED_PART", 1 << 14), ("LANE", 1 << 16)):
-        monkeypatch.setattr(parts, name, value)
+    for name, value in (("CHUNK", 1 << 13), ("CHUNKS_AHEAD", 1 << 15), ("SHARED_CHUNK", 1 << 14), ("LANE", 1 << 16)):
+        monkeypatch.setattr(transfers, name, value)
     rng = random.Random(seed)
     frames, mutations = recorded(seed), Mutations(rng)
     scene = Scene(seed)

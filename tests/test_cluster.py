@@ -26,8 +26,8 @@ from gt.errors import ClusterError, ConnectionLost, NoWorkers, RemoteError, Shap
 from gt.ops import OPS
 from gt.testing import Cluster
 from gt.types import DTYPES, TensorType
-from gt.wire import parts
-from gt.wire.messages import FETCH, Define, Done, Execute, Leave, PartTaken
+from gt.wire import transfers
+from gt.wire.messages import FETCH, ChunkTaken, Define, Done, Execute, Leave
 from gt.worker.core import Worker
 from gt.worker.engines import make_engine
 from tests.support.invariants import always, settled
@@ -100,10 +100,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def shrink(seed: int) -> None:
         rng = random.Random(seed)
-        monkeypatch.setattr(parts, "PART", rng.choice((1 << 12, 1 << 15)))
-        monkeypatch.setattr(parts, "PARTS_AHEAD", 1 << 16)
-        monkeypatch.setattr(parts, "SHARED_PART", rng.choice((1 << 13, 40_000)))
-        monkeypatch.setattr(parts, "LANE", rng.choice((1 << 16, 100_000)))
+        monkeypatch.setattr(transfers, "CHUNK", rng.choice((1 << 12, 1 << 15)))
+        monkeypatch.setattr(transfers, "CHUNKS_AHEAD", 1 << 16)
+        monkeypatch.setattr(transfers, "SHARED_CHUNK", rng.choice((1 << 13, 40_000)))
+        monkeypatch.setattr(transfers, "LANE", rng.choice((1 << 16, 100_000)))
         monkeypatch.setattr(outbox, "BATCH", rng.choice((10, 60, 640)))
         for module in (session_module, outbox, dispatcher_core):
             monkeypatch.setattr(module, "WINDOW", rng.choice((256, 1 << 16)))
@@ -613,6 +613,6 @@ SORTED = (("dim", 0), ("descending", False), ("stable", False))
 
 def test_a_worker_overlooks_what_is_for_a_client_that_is_gone() -> None:
     worker = Worker(make_engine("numpy"))
-    for message in (Execute(7, [], [], 5), Define(7, [], [], []), Leave(7, 1, "gone"), PartTaken(1, 2, 7)):
+    for message in (Execute(7, [], [], 5), Define(7, [], [], []), Leave(7, 1, "gone"), ChunkTaken(1, 2, 7)):
         sent = [send.message for send in worker.handle(message)]
         assert sent == ([Done(7, 5, 0)] if isinstance(message, Execute) else [])

@@ -320,7 +320,7 @@ def test_a_mesh_takes_the_first_workers() -> None:
 
 # -- from outside ----------------------------------------------------------------------------
 
-SHOW = "import gt\nfrom gt.client import config\n{}\nprint(sorted(config.current.signals), config.current.auto)"
+SHOW = "import gt\nfrom gt.client.signals import config\n{}\nprint(sorted(config.current.signals), config.current.auto)"
 USES = {
     "session": "from gt.client.stream.session import Session; Session()",
     "context": "gt.signal.context('a').__enter__()",

@@ -20,39 +20,39 @@ from gt.types import BYTES, DTYPES, FLOAT, TensorType
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import definition, encode
 from gt.wire.messages import (
+    CHUNK,
+    CHUNKS_AHEAD,
     FETCH,
     FIRST_CODE,
     MAX_DEFINITION,
     MAX_FRAME,
     MAX_WORDS,
-    PART,
-    PARTS_AHEAD,
     RESET,
     TRACE,
     WINDOW,
     Admit,
-    Advice,
     Answer,
     Ask,
     Blocks,
     Bye,
+    Chunk,
+    ChunkTaken,
     Credit,
     Done,
     Drop,
     Execute,
+    FailureReport,
     Hello,
+    Notice,
     NoValue,
-    Part,
-    PartTaken,
-    Place,
     Query,
-    Refused,
+    Refusal,
     Reply,
     Report,
     Roster,
+    SharedRange,
     Submit,
     Trace,
-    Trouble,
     Welcome,
     WorkerInfo,
     WorkerStats,
@@ -115,7 +115,7 @@ def sent(actions: list[Any], peer: bytes, kind: type | None = None) -> list[Any]
 
 def refused(actions: list[Any], peer: bytes) -> str:
     """The reason, told and acted upon."""
-    (told,) = sent(actions, peer, Refused)
+    (told,) = sent(actions, peer, Refusal)
     (closed,) = [a for a in actions if isinstance(a, Close)]
     assert closed == Close(peer, told.reason)
     return str(told.reason)
@@ -161,7 +161,7 @@ def test_a_stranger_must_say_hello_as_somebody(peer: bytes, message: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "message", [Done(1, 1, 1), Trouble(1, 1, "", "", 1), Reply(1, 1), Hello("client", 1, "", "", 1)]
+    "message", [Done(1, 1, 1), FailureReport(1, 1, "", "", 1), Reply(1, 1), Hello("client", 1, "", "", 1)]
 )
 def test_a_client_may_not_speak_as_a_worker_nor_greet_twice(message: Any) -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
@@ -280,47 +280,47 @@ def test_what_a_worker_says_of_a_client_that_is_gone_is_dropped() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 9, 1)
     assert sent(desk.core.gone(CLIENT), WORKER) == [Drop(1)]
-    assert desk.say(WORKER, Trouble(1, 1, "RemoteError", "text", 0)) == []
-    assert desk.say(WORKER, PartTaken(1, 5, 1)) == []
+    assert desk.say(WORKER, FailureReport(1, 1, "RemoteError", "text", 0)) == []
+    assert desk.say(WORKER, ChunkTaken(1, 5, 1)) == []
     assert desk.say(WORKER, Reply(1, 9, True, Done(1, 7, 3)), b"bytes") == []
     assert not desk.worker(WORKER).given
 
 
 def test_trouble_goes_to_the_client_it_is_about() -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
-    trouble = Trouble(2, 1, "RemoteError", "text", 0)
+    trouble = FailureReport(2, 1, "RemoteError", "text", 0)
     assert desk.say(WORKER, trouble) == [Send(SECOND, trouble)]
 
 
 def test_parts_go_to_the_client_s_worker_and_back() -> None:
     desk = Desk(WORKER, OTHER, CLIENT)
-    actions = desk.say(CLIENT, Part(1, 0, 5, 9), b"12345")
-    assert actions == [Send(WORKER, Admit(1, "here")), Send(WORKER, Part(1, 0, 5, 9, None, 1), (b"12345",))]
-    assert desk.say(WORKER, PartTaken(1, 5, 1)) == [Send(CLIENT, PartTaken(1, 5, 1))]
-    assert desk.say(CLIENT, PartTaken(3, 5, worker=0)) == [Send(WORKER, PartTaken(3, 5, 1, 0))]
+    actions = desk.say(CLIENT, Chunk(1, 0, 5, 9), b"12345")
+    assert actions == [Send(WORKER, Admit(1, "here")), Send(WORKER, Chunk(1, 0, 5, 9, None, 1), (b"12345",))]
+    assert desk.say(WORKER, ChunkTaken(1, 5, 1)) == [Send(CLIENT, ChunkTaken(1, 5, 1))]
+    assert desk.say(CLIENT, ChunkTaken(3, 5, worker=0)) == [Send(WORKER, ChunkTaken(3, 5, 1, 0))]
 
 
 @pytest.mark.parametrize(
     ("part", "rest"),
     [
-        (Part(1, 0, 5, 5), ()),
-        (Part(1, 0, 5, 5), (b"1234",)),
-        (Part(1, 0, 5, 5), (b"12345", b"more")),
-        (Part(1, 0, -5, 5), (b"",)),
-        (Part(1, 0, -5, 5, Place(1, 1, "", 1, 1)), ()),
-        (Part(1, 0, 5, 5, Place(1, 1, "", 1, 1)), (b"12345",)),
+        (Chunk(1, 0, 5, 5), ()),
+        (Chunk(1, 0, 5, 5), (b"1234",)),
+        (Chunk(1, 0, 5, 5), (b"12345", b"more")),
+        (Chunk(1, 0, -5, 5), (b"",)),
+        (Chunk(1, 0, -5, 5, SharedRange(1, 1, "", 1, 1)), ()),
+        (Chunk(1, 0, 5, 5, SharedRange(1, 1, "", 1, 1)), (b"12345",)),
     ],
 )
-def test_a_part_must_be_what_it_says(part: Part, rest: tuple[bytes, ...]) -> None:
+def test_a_part_must_be_what_it_says(part: Chunk, rest: tuple[bytes, ...]) -> None:
     assert refused(Desk(WORKER, CLIENT).say(CLIENT, part, *rest), CLIENT) == "a part without its bytes"
 
 
 def test_without_a_worker_parts_are_taken_by_nobody_and_the_instruction_is_told() -> None:
     desk = Desk(CLIENT)
-    assert desk.say(CLIENT, Part(1, 0, 2, 4), b"12") == [Send(CLIENT, PartTaken(1, 2))]
+    assert desk.say(CLIENT, Chunk(1, 0, 2, 4), b"12") == [Send(CLIENT, ChunkTaken(1, 2))]
     desk.hello(WORKER)
     # a transfer that began without a worker is not continued on one
-    assert sent(desk.say(CLIENT, Part(1, 2, 2, 4), b"34"), CLIENT) == [PartTaken(1, 2)]
+    assert sent(desk.say(CLIENT, Chunk(1, 2, 2, 4), b"34"), CLIENT) == [ChunkTaken(1, 2)]
     upload = sign(OPS["upload"], (("shape", (1,)), ("dtype", "float32")), (BYTES,))
     actions = desk.say(CLIENT, Submit(1, [definition(FULL, upload)], [FULL, 0, 1, 1, FETCH, 5, 1], 7))
     (told,) = sent(actions, CLIENT, NoValue)
@@ -349,11 +349,11 @@ def test_a_worker_s_end_is_told_by_name_and_the_client_starts_anew() -> None:
     desk = Desk(WORKER, OTHER, CLIENT, SECOND)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 5, 1)
     desk.submit(SECOND, FULL, 0, 1, 2.5, FETCH, 6, 1)  # lives on the other worker
-    desk.say(CLIENT, Part(1, 0, 3, 9), b"123")
+    desk.say(CLIENT, Chunk(1, 0, 3, 9), b"123")
     actions = desk.core.gone(WORKER)
     text = "worker 0 (cpu, pid 7) is gone, and what it held with it"
     other = WorkerInfo(1, "", "cpu", "here", 7)
-    assert sent(actions, CLIENT) == [NoValue(5, "WorkerLost", text), PartTaken(1, 3), Roster([other])]
+    assert sent(actions, CLIENT) == [NoValue(5, "WorkerLost", text), ChunkTaken(1, 3), Roster([other])]
     assert sent(actions, SECOND) == [Roster([other])]
     assert desk.client(CLIENT).done == desk.client(CLIENT).received
     # what is made of lost tensors is lost, reads of it are told; new ones are made elsewhere
@@ -451,9 +451,9 @@ def test_a_trace_is_of_the_workers_a_client_uses_or_nobody_does() -> None:
 
 def test_what_workers_advise_is_said_once_and_seldom() -> None:
     desk = Desk(WORKER, OTHER, CLIENT)
-    assert desk.say(WORKER, Advice("no compiler", 1)) == [Send(CLIENT, Advice("no compiler", 1))]
-    assert desk.say(OTHER, Advice("no compiler", 1)) == desk.say(WORKER, Advice("who is that", 7)) == []
-    said = [desk.say(WORKER, Advice(f"reason {k}", 1)) for k in range(10)]
+    assert desk.say(WORKER, Notice("no compiler", 1)) == [Send(CLIENT, Notice("no compiler", 1))]
+    assert desk.say(OTHER, Notice("no compiler", 1)) == desk.say(WORKER, Notice("who is that", 7)) == []
+    said = [desk.say(WORKER, Notice(f"reason {k}", 1)) for k in range(10)]
     assert [bool(actions) for actions in said] == [True] * 2 + [False] * 8
 
 
@@ -715,7 +715,7 @@ def test_who_ignores_its_credit_is_refused() -> None:
     received = 0
     for _ in range(100):
         actions = desk.submit(CLIENT, *[FULL, 0, 1, 1.0] * 5000)
-        if sent(actions, CLIENT, Refused):
+        if sent(actions, CLIENT, Refusal):
             assert refused(actions, CLIENT) == "more work than its credit allows"
             break
         received += 20_000
@@ -740,23 +740,23 @@ def test_a_submission_must_weigh_what_it_says(words: int, weight: int, nbytes: i
 
 def test_parts_nobody_confirmed_are_bounded() -> None:
     desk = Desk(WORKER, CLIENT)
-    frame = bytes(PART)
+    frame = bytes(CHUNK)
     passed = 0
     for i in range(200):
-        actions = desk.say(CLIENT, Part(1, i * PART, PART, 1 << 40), frame)
-        if sent(actions, CLIENT, Refused):
+        actions = desk.say(CLIENT, Chunk(1, i * CHUNK, CHUNK, 1 << 40), frame)
+        if sent(actions, CLIENT, Refusal):
             break
-        passed += PART
-    assert PARTS_AHEAD < passed <= 4 * PARTS_AHEAD
+        passed += CHUNK
+    assert CHUNKS_AHEAD < passed <= 4 * CHUNKS_AHEAD
 
 
 def test_transfers_nobody_uses_are_bounded() -> None:
     desk = Desk(WORKER, CLIENT)
     for i in range(2 * WINDOW):
-        actions = desk.say(CLIENT, Part(i, 0, 0, 0), b"")
-        if sent(actions, CLIENT, Refused):
+        actions = desk.say(CLIENT, Chunk(i, 0, 0, 0), b"")
+        if sent(actions, CLIENT, Refusal):
             return
-        desk.say(WORKER, PartTaken(i, 0, 1))
+        desk.say(WORKER, ChunkTaken(i, 0, 1))
     raise AssertionError("no bound was reached")
 
 

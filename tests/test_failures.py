@@ -209,7 +209,7 @@ def test_local_parts_that_hang_are_given_up(stack):
     client = script(
         """
         import gt, sys, os, signal
-        from gt.client import connect
+        from gt.client.stream import connect
         for part in ("worker 0", "server"):
             x = gt.ones(3)
             print("ready", x.sum().item(), flush=True)
@@ -262,7 +262,7 @@ def test_server_killed(system):
 
 LOCAL = """
     import gt, sys, time, os
-    from gt.client import connect
+    from gt.client.stream import connect
     x = gt.ones(3)
     print("ready", x.sum().item(), *connect._local.pids.values(), flush=True)
     sys.stdin.readline()
@@ -623,7 +623,7 @@ def test_bad_frames_from_one_who_holds_the_secret(system):
                 lambda connection=connection, told=told: (
                     (connection.wait(100) and told.extend(connection.take()))
                     or connection.ended
-                    or any(b"Refused" in frames[0] for frames in told)
+                    or any(b"Refusal" in frames[0] for frames in told)
                 ),
                 what=f"the end of a connection that sent {frame[:20]!r}",
             )

@@ -18,11 +18,14 @@ SOURCES = sorted((ROOT / "gt").rglob("*.py"))
 IMPURE = {"zmq", "torch", "numpy", "time", "random", "threading", "socket", "asyncio", "select", "subprocess"}
 #: decide, and do nothing: time, ids and randomness come in as data
 PURE = [
-    *(ROOT / "gt/dispatcher" / f"{name}.py" for name in ("core", "forward", "state", "loss", "admission", "questions")),
+    *(
+        ROOT / "gt/dispatcher" / f"{name}.py"
+        for name in ("core", "forward", "state", "lost_workers", "admission", "questions")
+    ),
     ROOT / "gt/worker/core.py",
     ROOT / "gt/wire/messages.py",
     ROOT / "gt/wire/codec.py",
-    ROOT / "gt/wire/parts.py",
+    ROOT / "gt/wire/transfers.py",
 ]
 ROLES = ("client", "dispatcher", "worker")
 

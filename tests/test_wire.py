@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from gt.errors import ShapeError
 from gt.ops import OPS, sign
 from gt.types import BYTES, DTYPES, TensorType
-from gt.wire import messages, parts
+from gt.wire import messages
 from gt.wire.codec import DEPTH, BadFrame, Decode, definition, encode, signature_of
-from gt.wire.messages import FIRST_CODE, MAX_WIDTH, Definition, Place, Submit, ToClient, ToDispatcher, ToWorker
-from gt.wire.parts import Incoming, Outgoing, Road
+from gt.wire.messages import FIRST_CODE, MAX_WIDTH, Definition, SharedRange, Submit, ToClient, ToDispatcher, ToWorker
 from gt.wire.shared import Lane, Lanes
+from gt.wire.transfers import Channel, Incoming, Outgoing
 from tests.support.samples import samples, type_of
 
 ROLES = {"dispatcher": ToDispatcher, "client": ToClient, "worker": ToWorker}
@@ -282,7 +282,7 @@ class Model:
 
     def __init__(self) -> None:
         self.lane, self.reader = Lane(SIZE), Lanes()
-        self.under_way: list[tuple[Place, bytes]] = []
+        self.under_way: list[tuple[SharedRange, bytes]] = []
         self.count = 0
 
     def put(self, nbytes: int) -> None:
@@ -359,7 +359,7 @@ def place() -> Any:
     lane.close()
 
 
-def replaced(place: Place, **fields: Any) -> Place:
+def replaced(place: SharedRange, **fields: Any) -> SharedRange:
     return msgspec.structs.replace(place, **fields)
 
 
@@ -383,12 +383,12 @@ def replaced(place: Place, **fields: Any) -> Place:
         {"name": "gt\0"},
     ],
 )
-def test_a_place_that_is_none(place: Place, fields: dict[str, Any]) -> None:
+def test_a_place_that_is_none(place: SharedRange, fields: dict[str, Any]) -> None:
     with pytest.raises((OSError, ValueError, OverflowError)):
         Lanes().read(replaced(place, **fields), 6)
 
 
-def test_a_lane_is_opened_by_its_name_only(place: Place) -> None:
+def test_a_lane_is_opened_by_its_name_only(place: SharedRange) -> None:
     """Whoever guesses a process and a descriptor gets nothing: not another's lane, not a file, and not a pipe."""
     reader = Lanes()
     assert bytes(reader.read(place, 6)) == b"secret"
@@ -423,8 +423,8 @@ def test_a_lane_does_not_shrink() -> None:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("PART", 10), ("PARTS_AHEAD", 30), ("SHARED_PART", 40), ("LANE", 100)):
-        monkeypatch.setattr(parts, name, value)
+    for name, value in (("CHUNK", 10), ("CHUNKS_AHEAD", 30), ("SHARED_CHUNK", 40), ("LANE", 100)):
+        monkeypatch.setattr(transfers, name, value)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -435,11 +435,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_all_bytes_arrive(short: None, sizes: list[int], shared: list[bool], rng: Any) -> None:
     """Several values, one after the other, some through memory and some in frames; confirmed when it pleases."""
-    road, reader, wire = Road(), Lanes(), []
+    channel, reader, wire = Channel(), Lanes(), []
     for number, nbytes in enumerate(sizes):
         value = bytes(rng.randrange(256) for _ in range(nbytes))
         buffer = bytearray(nbytes)
-        outgoing, incoming = Outgoing(number, memoryview(value), road, shared[number]), Incoming(memoryview(buffer))
+        outgoing, incoming = Outgoing(number, memoryview(value), channel, shared[number]), Incoming(memoryview(buffer))
         while not (outgoing.all_sent and incoming.complete):
             for piece in outgoing.ready():
                 assert piece.nbytes <= (40 if shared[number] else 10)
@@ -450,36 +450,36 @@ def test_all_bytes_arrive(short: None, sizes: list[int], shared: list[bool], rng
                 whose, piece, target = wire.pop(0)
                 data = piece.data if piece.place is None else reader.read(piece.place, piece.nbytes)
                 target.add(piece.offset, data)
-                road.taken(whose)
+                channel.taken(whose)
         assert bytes(buffer) == value
-    road.close()
+    channel.close()
 
 
 def test_who_confirms_what_was_not_sent_changes_nothing(short: None) -> None:
-    road = Road()
-    outgoing = Outgoing(7, memoryview(bytes(100)), road, shared=False)
+    channel = Channel()
+    outgoing = Outgoing(7, memoryview(bytes(100)), channel, shared=False)
     assert len(list(outgoing.ready())) == 3
     for other in (0, -1, 8, 2**63):
-        road.taken(other)
+        channel.taken(other)
     assert list(outgoing.ready()) == []
-    road.taken(7)
+    channel.taken(7)
     assert len(list(outgoing.ready())) == 1
     for _ in range(50):
-        road.taken(7)
+        channel.taken(7)
     assert len(list(outgoing.ready())) == 3
-    assert road.confirmed == 4
+    assert channel.confirmed == 4
 
 
 def test_a_part_that_was_never_sent_is_confirmed_with_the_next_value(short: None) -> None:
-    road = Road()
-    lost = list(Outgoing(1, memoryview(bytes(80)), road, shared=True).ready())  # an interrupt: none of them is sent
+    channel = Channel()
+    lost = list(Outgoing(1, memoryview(bytes(80)), channel, shared=True).ready())  # an interrupt: none of them is sent
     assert len(lost) == 2
-    outgoing = Outgoing(2, memoryview(bytes(20)), road, shared=True)
+    outgoing = Outgoing(2, memoryview(bytes(20)), channel, shared=True)
     assert len(list(outgoing.ready())) == 1
-    road.taken(2)
-    assert road.confirmed == 3
-    assert len(list(Outgoing(3, memoryview(bytes(80)), road, shared=True).ready())) == 2
-    road.close()
+    channel.taken(2)
+    assert channel.confirmed == 3
+    assert len(list(Outgoing(3, memoryview(bytes(80)), channel, shared=True).ready())) == 2
+    channel.close()
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(1, 2), (-1, 2), (0, 11), (2**63, 1), (-(2**62), 0)])

@@ -24,14 +24,14 @@ from gt.wire.messages import (
     READ,
     RESET,
     Checked,
+    Chunk,
+    ChunkTaken,
     Define,
     Definition,
     Done,
     Execute,
     Message,
     Move,
-    Part,
-    PartTaken,
     Reply,
     ValueInline,
 )
@@ -171,8 +171,8 @@ class Worker:
                 self._go_on()
             case Define():
                 self._define(message)
-            case Part():
-                self._post(max(self.clock, at), PartTaken(message.transfer, message.nbytes, message.client), ())
+            case Chunk():
+                self._post(max(self.clock, at), ChunkTaken(message.transfer, message.nbytes, message.client), ())
 
     def _define(self, m: Define) -> None:
         for definition in m.definitions:

@@ -10,6 +10,7 @@ from gt.dispatcher.replay.replay_plans import Known
 from gt.dispatcher.state import Client, Coded, Violation
 from gt.wire.codec import encode, signature_of
 from gt.wire.messages import (
+    CHUNKS_AHEAD,
     FIRST_LOCAL,
     MARGIN,
     MAX_FRAGMENT,
@@ -17,9 +18,8 @@ from gt.wire.messages import (
     MAX_FRAME,
     MAX_SIGNATURES,
     MAX_WORDS,
-    PARTS_AHEAD,
     WINDOW,
-    Part,
+    Chunk,
     Submit,
 )
 
@@ -75,7 +75,7 @@ def _learn(client: Client, m: Submit) -> int:
     return sum(len(encode(fragment)) for fragment in m.fragments)
 
 
-def part(client: Client, home: Layout | None, m: Part, rest: tuple[Any, ...]) -> bool:
+def part(client: Client, home: Layout | None, m: Chunk, rest: tuple[Any, ...]) -> bool:
     """Is there somebody to pass it on to? If not, the instruction that needs it will be told."""
     in_frames = 0 if m.place is not None else m.nbytes
     if m.nbytes < 0 or [len(frame) for frame in rest] != ([] if m.place is not None else [m.nbytes]):
@@ -89,6 +89,6 @@ def part(client: Client, home: Layout | None, m: Part, rest: tuple[Any, ...]) ->
         return False
     client.parts.append((m.transfer, m.nbytes, in_frames))
     client.parts_ahead += in_frames
-    if client.parts_ahead > 4 * PARTS_AHEAD:
+    if client.parts_ahead > 4 * CHUNKS_AHEAD:
         raise Violation("more parts than may be under way")
     return True

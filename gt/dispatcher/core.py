@@ -2,12 +2,12 @@
 
 No socket, clock, thread or tensor library is here; `server.py` owns those, and a test checks the imports.
 
-    Hello            a peer becomes a client or a worker                  Welcome, or Refused
+    Hello            a peer becomes a client or a worker                  Welcome, or Refusal
     Configure        says what the signals of later submissions mean
     Submit           goes into its client's queue, and `_schedule` runs   Execute to workers
     Done             a worker has room again; the client gets credit      Execute, Credit
     Reply            a worker's value for a client is passed on           (the same bytes)
-    Part, PartTaken  pieces of large values are passed on                 (the same bytes)
+    Chunk, ChunkTaken  pieces of large values are passed on                 (the same bytes)
     Ask, Trace       are put to the workers, behind what was submitted    Query, Answer; Execute
     gone(peer)       a client's tensors are dropped; a worker's are lost  Drop, NoValue
     tick(now)        a client without workers is told so                  NoValue, Credit
@@ -39,26 +39,26 @@ from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.messages import (
     WINDOW,
-    Advice,
     Ask,
     Bye,
+    Chunk,
+    ChunkTaken,
     Configure,
     Credit,
     Done,
     Drop,
+    FailureReport,
     Hello,
     Locate,
     Message,
+    Notice,
     NoValue,
-    Part,
-    PartTaken,
-    Refused,
+    Refusal,
     Reply,
     Report,
     Roster,
     Submit,
     Trace,
-    Trouble,
     Welcome,
     WorkerInfo,
 )
@@ -178,7 +178,7 @@ class Dispatcher(Asking):
         self.out.append(Close(known.peer, ""))
 
     def _refuse(self, peer: Peer, reason: str) -> None:
-        self.out.append(Send(peer, Refused(reason)))
+        self.out.append(Send(peer, Refusal(reason)))
         self._forget(peer)
         self.out.append(Close(peer, reason))
 
@@ -315,11 +315,11 @@ class Dispatcher(Asking):
         elif m.last:
             self._schedule()
 
-    def _trouble(self, worker: Worker, m: Trouble, rest: object) -> None:
+    def _trouble(self, worker: Worker, m: FailureReport, rest: object) -> None:
         if (client := self.clients.get(m.client)) is not None:
             self._send(client, m)
 
-    def _advice(self, worker: Worker, m: Advice, rest: object) -> None:
+    def _advice(self, worker: Worker, m: Notice, rest: object) -> None:
         """Several workers say the same; and there is more to say than anybody would read."""
         client = self.clients.get(m.client)
         if client is not None and m.text not in client.advised and client.noticed < NOTICES:
@@ -327,21 +327,21 @@ class Dispatcher(Asking):
             client.noticed += 1
             self._send(client, m)
 
-    def _part(self, client: Client, m: Part, rest: tuple[Any, ...]) -> None:
+    def _part(self, client: Client, m: Chunk, rest: tuple[Any, ...]) -> None:
         home = self._home(client)
         layout = None if home is None else home.layout
         if admission.part(client, layout, m, rest) and home is not None:
             self._send(home, replace(m, client=client.id), rest)
         else:
-            self._send(client, PartTaken(m.transfer, m.nbytes))
+            self._send(client, ChunkTaken(m.transfer, m.nbytes))
 
-    def _part_taken_by_worker(self, worker: Worker, m: PartTaken, rest: object) -> None:
+    def _part_taken_by_worker(self, worker: Worker, m: ChunkTaken, rest: object) -> None:
         client = self.clients.get(m.client)
         if client is not None and client.parts:
             client.parts_ahead -= client.parts.popleft()[2]
             self._send(client, m)
 
-    def _part_taken_by_client(self, client: Client, m: PartTaken, rest: object) -> None:
+    def _part_taken_by_client(self, client: Client, m: ChunkTaken, rest: object) -> None:
         worker = self.workers.get(m.worker)
         if worker is not None and client.id in worker.admitted:
             self._send(worker, replace(m, client=client.id))
@@ -351,8 +351,8 @@ HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] =
     (type(None), Hello): Dispatcher._hello,
     (Client, Configure): Dispatcher._configure,
     (Client, Submit): Dispatcher._submit,
-    (Client, Part): Dispatcher._part,
-    (Client, PartTaken): Dispatcher._part_taken_by_client,
+    (Client, Chunk): Dispatcher._part,
+    (Client, ChunkTaken): Dispatcher._part_taken_by_client,
     (Client, Ask): Dispatcher._ask,
     (Client, Locate): Dispatcher._ask,
     (Client, Trace): Dispatcher._ask,
@@ -360,8 +360,8 @@ HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] =
     (Worker, Bye): Dispatcher._bye,
     (Worker, Done): Dispatcher._done,
     (Worker, Reply): Dispatcher._reply,
-    (Worker, Trouble): Dispatcher._trouble,
-    (Worker, Advice): Dispatcher._advice,
-    (Worker, PartTaken): Dispatcher._part_taken_by_worker,
+    (Worker, FailureReport): Dispatcher._trouble,
+    (Worker, Notice): Dispatcher._advice,
+    (Worker, ChunkTaken): Dispatcher._part_taken_by_worker,
     (Worker, Report): Dispatcher._report,
 }

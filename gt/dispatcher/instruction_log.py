@@ -27,13 +27,13 @@ from gt.wire.messages import (
     RESET,
     RUN,
     TRACE,
-    Alive,
     Done,
     Execute,
+    FailureReport,
+    Heartbeat,
     NoValue,
     Reply,
     Submit,
-    Trouble,
 )
 
 #: control words with one word behind them
@@ -59,7 +59,7 @@ class Trail:
     def sent(self, action: Send) -> None:
         known = self._core.by_peer.get(action.peer)
         message = action.message
-        if known is None or isinstance(message, Alive):
+        if known is None or isinstance(message, Heartbeat):
             return
         if isinstance(known, Client):
             size = sum(map(len, action.rest))
@@ -153,7 +153,7 @@ def _under(signal: str) -> str:
 
 
 def _details(message: Any) -> str:
-    if isinstance(message, Trouble | NoValue):
+    if isinstance(message, FailureReport | NoValue):
         return f"ERROR {message.kind}: {message.text}"
     if isinstance(message, Reply):
         return f"client:{message.client} request={message.request}"

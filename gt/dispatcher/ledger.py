@@ -20,7 +20,7 @@ from gt.ops.split import Cut
 from gt.types import Scalar, Shape, TensorType
 from gt.wire.codec import definition, to_wire
 from gt.wire.fragments import Form
-from gt.wire.messages import FIRST_LOCAL, FIRST_OWN, Definition, Fragment, Group, Move, WorkerInfo
+from gt.wire.messages import FIRST_LOCAL, FIRST_OWN, Definition, Fragment, GroupSpec, Move, WorkerInfo
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class News:
 
     definitions: list[Definition] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
+    groups: list[GroupSpec] = field(default_factory=list)
     fragments: list[Fragment] = field(default_factory=list)
 
     def add(self, more: News) -> None:
@@ -194,7 +194,7 @@ class Book:
             infos = [self._roster[w] for w in members]
             gpus = {info.gpu for info in infos}
             backend = "nccl" if len(gpus) == len(members) and "" not in gpus else "gloo"
-            told = Group(known, list(members), infos[0].store, backend)
+            told = GroupSpec(known, list(members), infos[0].store, backend)
             for worker in members:
                 telling(worker).groups.append(told)
         return known

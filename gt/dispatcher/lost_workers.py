@@ -8,7 +8,7 @@ from typing import Any
 from gt.dispatcher.forward import NONSENSE, request_of
 from gt.dispatcher.plan.layouts import Layout, Lost, Place
 from gt.dispatcher.state import Client, Violation, Worker
-from gt.wire.messages import FETCH, FORGET, RESET, RUN, Configure, Message, NoValue, PartTaken
+from gt.wire.messages import FETCH, FORGET, RESET, RUN, ChunkTaken, Configure, Message, NoValue
 
 NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
 #: the same for a system that a client started for itself
@@ -33,7 +33,7 @@ def lose(client: Client, worker: Worker) -> tuple[list[Message], dict[int, list[
             client.transfers[transfer] = lost
     if client.home == worker.id:
         # the parts it had not confirmed count as taken, so that the client does not wait for room for ever
-        told += [PartTaken(transfer, nbytes) for transfer, nbytes, _ in client.parts]
+        told += [ChunkTaken(transfer, nbytes) for transfer, nbytes, _ in client.parts]
         client.parts.clear()
         client.parts_ahead = 0
         client.home = None

@@ -18,7 +18,7 @@ from gt.errors import ConfigError
 from gt.say import topic, warn
 from gt.wire.auth import Keys
 from gt.wire.codec import BadFrame, Decode, encode
-from gt.wire.messages import Alive
+from gt.wire.messages import Heartbeat
 from gt.wire.transport import listen
 
 TICK = 1.0
@@ -73,7 +73,7 @@ class Server:
         """Try every peer, since sending to one that is gone fails; and let time pass for the core."""
         self.next_tick = now + TICK
         self._act(self.core.tick(now))
-        self._act([Send(peer, Alive()) for peer in self.core.by_peer])
+        self._act([Send(peer, Heartbeat()) for peer in self.core.by_peer])
         for peer in self.listener.silent(now):
             self.listener.drop(peer)
             self._gone(peer)

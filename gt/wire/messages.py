@@ -1,9 +1,9 @@
 """Every message that crosses a wire, and nothing else: frozen data without behaviour.
 
-    client ──Hello, Configure, Submit, Part, Ask, Locate, Trace, Bye──▶ dispatcher
-    client ◀──Welcome, Refused, Credit, Trouble, Advice, Blocks, values, Answer, Located── dispatcher
-                        dispatcher ──Welcome, Admit, Define, Execute, Leave, Part, Query, Drop──▶ worker
-                        dispatcher ◀──Hello, Done, Trouble, Advice, Reply, Report── worker
+    client ──Hello, Configure, Submit, Chunk, Ask, Locate, Trace, Bye──▶ dispatcher
+    client ◀──Welcome, Refusal, Credit, FailureReport, Notice, Blocks, values, Answer, Located── dispatcher
+                        dispatcher ──Welcome, Admit, Define, Execute, Leave, Chunk, Query, Drop──▶ worker
+                        dispatcher ◀──Hello, Done, FailureReport, Notice, Reply, Report── worker
 
 `Submit.stream` is the client's program, a flat list of words:
 
@@ -29,7 +29,7 @@ ids from FIRST_OWN on, and
 
 An operand of type bytes is the bytes themselves, or the number of a transfer whose parts were sent before.
 
-A message is one frame. A `Part` or `ValuePart` says in which shared memory its bytes lie, or carries them as a second
+A message is one frame. A `Chunk` or `ValueChunk` says in which shared memory its bytes lie, or carries them as a second
 frame. A `Reply` wraps a worker's message for a client: the dispatcher reads the wrapper and passes the rest on unread.
 """
 
@@ -59,9 +59,9 @@ MAX_FRAGMENT, MAX_FRAGMENTS = 1 << 14, 256
 #: Values up to here ride in a control message; larger ones go in parts.
 INLINE = 64 << 10
 #: A part in a frame is small, so that no control message waits behind it for long; one in shared memory may be larger.
-PART, SHARED_PART = 1 << 20, 8 << 20
+CHUNK, SHARED_CHUNK = 1 << 20, 8 << 20
 #: Bytes under way before the receiver must confirm some; also the size of the shared memory.
-PARTS_AHEAD, LANE = 8 << 20, 64 << 20
+CHUNKS_AHEAD, LANE = 8 << 20, 64 << 20
 
 Word = int | float | bool | bytes
 #: the name of a signal; "" is none, and what begins with @ is GT's own
@@ -115,13 +115,13 @@ class Welcome(Message, frozen=True, array_like=True, tag=True):
     workers: list[WorkerInfo] = []
 
 
-class Refused(Message, frozen=True, array_like=True, tag=True):
+class Refusal(Message, frozen=True, array_like=True, tag=True):
     """The last message of a connection."""
 
     reason: str
 
 
-class Alive(Message, frozen=True, array_like=True, tag=True):
+class Heartbeat(Message, frozen=True, array_like=True, tag=True):
     """Sent every second to every peer: a peer that is gone makes the sending fail."""
 
 
@@ -190,7 +190,7 @@ class Submit(Message, frozen=True, array_like=True, tag=True):
     fragments: list[Fragment] = []
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class SharedRange(msgspec.Struct, frozen=True, array_like=True):
     """Where a part lies: a range of the sender's shared memory (see `gt.wire.shared`)."""
 
     pid: int
@@ -200,19 +200,19 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     at: int
 
 
-class Part(Message, frozen=True, array_like=True, tag=True):
+class Chunk(Message, frozen=True, array_like=True, tag=True):
     """A piece of a large tensor on its way to a worker; without a place, its bytes are the next frame."""
 
     transfer: int
     offset: int
     nbytes: int
     total: int
-    place: Place | None = None
+    place: SharedRange | None = None
     #: filled in by the dispatcher
     client: int = 0
 
 
-class PartTaken(Message, frozen=True, array_like=True, tag=True):
+class ChunkTaken(Message, frozen=True, array_like=True, tag=True):
     """The receiver has taken the oldest part it was sent. ``transfer`` is the request, for the parts of a value."""
 
     transfer: int
@@ -268,7 +268,7 @@ class Credit(Message, frozen=True, array_like=True, tag=True):
     done: int
 
 
-class Trouble(Message, frozen=True, array_like=True, tag=True):
+class FailureReport(Message, frozen=True, array_like=True, tag=True):
     """An instruction failed. Values that depend on it carry the same ``cause``."""
 
     client: int
@@ -278,7 +278,7 @@ class Trouble(Message, frozen=True, array_like=True, tag=True):
     site: int
 
 
-class Advice(Message, frozen=True, array_like=True, tag=True):
+class Notice(Message, frozen=True, array_like=True, tag=True):
     """What a client should know, though nothing failed."""
 
     text: str
@@ -309,14 +309,14 @@ class ValueInline(Message, frozen=True, array_like=True, tag=True):
     worker: int = -1
 
 
-class ValuePart(Message, frozen=True, array_like=True, tag=True):
+class ValueChunk(Message, frozen=True, array_like=True, tag=True):
     """A piece of the value; without a place, its bytes are the next frame."""
 
     request: int
     offset: int
     nbytes: int
     total: int
-    place: Place | None = None
+    place: SharedRange | None = None
     worker: int = -1
 
 
@@ -328,7 +328,7 @@ class NoValue(Message, frozen=True, array_like=True, tag=True):
     text: str
     cause: int = 0
     site: int = 0
-    #: the failure was on another worker, whose `Trouble` says more
+    #: the failure was on another worker, whose `FailureReport` says more
     elsewhere: bool = False
 
 
@@ -383,7 +383,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     after: WireType | None
 
 
-class Group(msgspec.Struct, frozen=True, array_like=True):
+class GroupSpec(msgspec.Struct, frozen=True, array_like=True):
     """Workers that move tensors among each other, by their ranks, and where they meet."""
 
     id: int
@@ -398,7 +398,7 @@ class Define(Message, frozen=True, array_like=True, tag=True):
     client: int
     definitions: list[Definition]
     moves: list[Move]
-    groups: list[Group]
+    groups: list[GroupSpec]
     fragments: list[Fragment] = []
 
 
@@ -461,33 +461,33 @@ ToDispatcher = (
     Hello
     | Configure
     | Submit
-    | Part
-    | PartTaken
+    | Chunk
+    | ChunkTaken
     | Ask
     | Locate
     | Trace
     | Bye
     | Done
-    | Trouble
-    | Advice
+    | FailureReport
+    | Notice
     | Reply
     | Report
 )
 ToClient = (
     Welcome
-    | Refused
-    | Alive
+    | Refusal
+    | Heartbeat
     | Credit
-    | Trouble
-    | Advice
+    | FailureReport
+    | Notice
     | Blocks
     | Checked
     | ValueInline
-    | ValuePart
+    | ValueChunk
     | NoValue
-    | PartTaken
+    | ChunkTaken
     | Answer
     | Located
     | Roster
 )
-ToWorker = Welcome | Refused | Alive | Admit | Define | Leave | Execute | Part | PartTaken | Drop | Query
+ToWorker = Welcome | Refusal | Heartbeat | Admit | Define | Leave | Execute | Chunk | ChunkTaken | Drop | Query

@@ -18,7 +18,7 @@ import os
 from collections import deque
 from functools import cache
 
-from gt.wire.messages import Place
+from gt.wire.messages import SharedRange
 
 
 @cache
@@ -48,14 +48,14 @@ class Lane:
         #: [start, length] of what is under way, oldest first; a part never wraps around the end
         self._taken: deque[tuple[int, int]] = deque()
 
-    def put(self, data: memoryview) -> Place | None:
+    def put(self, data: memoryview) -> SharedRange | None:
         """Copy the bytes in; None if they find no room before something is released."""
         at = self._room(data.nbytes)
         if at is None:
             return None
         self._taken.append((at, data.nbytes))
         self._view[at : at + data.nbytes] = data
-        return Place(os.getpid(), self._fd, self.name, self.size, at)
+        return SharedRange(os.getpid(), self._fd, self.name, self.size, at)
 
     def release(self) -> None:
         """The oldest part was taken."""
@@ -92,7 +92,7 @@ class Lanes:
     def __init__(self) -> None:
         self._open: dict[str, memoryview] = {}
 
-    def read(self, place: Place, nbytes: int) -> memoryview:
+    def read(self, place: SharedRange, nbytes: int) -> memoryview:
         """The bytes of one part. Raises OSError, ValueError or OverflowError if they are not there."""
         view = self._open.get(place.name)
         if view is None:
@@ -106,7 +106,7 @@ class Lanes:
         self._open.pop(name, None)
 
 
-def _opened(place: Place) -> mmap.mmap:
+def _opened(place: SharedRange) -> mmap.mmap:
     # without blocking: what is opened may turn out to be a pipe
     fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

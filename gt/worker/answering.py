@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gt.wire.messages import INLINE, Message, NoValue, Reply, ValueInline, ValuePart
-from gt.wire.parts import Outgoing
+from gt.wire.messages import INLINE, Message, NoValue, Reply, ValueChunk, ValueInline
+from gt.wire.transfers import Outgoing
 from gt.worker.engines import Engine
 from gt.worker.space import DeviceBroken, Failure, Space, first_line
 
@@ -45,7 +45,7 @@ class Answering:
         if data.nbytes <= INLINE:
             self._reply(client, ValueInline(request, bytes(data), self.id))
             return
-        space.outgoing = Outgoing(request, data, space.road, space.shares_memory)
+        space.outgoing = Outgoing(request, data, space.channel, space.shares_memory)
         self._send_parts(client, space)
 
     def _reply(self, client: int, value: Any, data: memoryview | None = None, last: bool = True) -> None:
@@ -55,7 +55,7 @@ class Answering:
         outgoing = space.outgoing
         assert outgoing is not None
         for piece in outgoing.ready():
-            part = ValuePart(outgoing.value, piece.offset, piece.nbytes, outgoing.total, piece.place, self.id)
+            part = ValueChunk(outgoing.value, piece.offset, piece.nbytes, outgoing.total, piece.place, self.id)
             self._reply(client, part, piece.data, last=outgoing.all_sent)
         if outgoing.all_sent:
             space.outgoing = None

@@ -5,7 +5,7 @@ anything outside it. A space runs its stream in order, whatever it holds:
 
     Execute    each instruction calls its linked kernel; a failing one leaves a `Failure` where its result would be,
                and whoever depends on that becomes the same failure. First cause first.
-    Part       a piece of a large tensor the client sends; the instruction that needs it comes after the last piece
+    Chunk       a piece of a large tensor the client sends; the instruction that needs it comes after the last piece
     FETCH      a small value goes out at once; a large one in parts, as fast as the client takes them. Until the last
                is out the space waits, so that later instructions cannot change what is being sent.
 """
@@ -32,23 +32,23 @@ from gt.wire.messages import (
     TRACE,
     Admit,
     Checked,
+    Chunk,
+    ChunkTaken,
     Define,
     Definition,
     Done,
     Drop,
     Execute,
+    FailureReport,
     Leave,
     Message,
     NoValue,
-    Part,
-    PartTaken,
     Query,
     Reply,
     Report,
-    Trouble,
 )
-from gt.wire.parts import Incoming
 from gt.wire.shared import Lanes
+from gt.wire.transfers import Incoming
 from gt.worker.account import account, holders
 from gt.worker.answering import Answering, Send
 from gt.worker.collectives import Broken, Plane
@@ -76,7 +76,7 @@ class Worker(Answering, Replaying):
     # -- events --------------------------------------------------------------------------
 
     def handle(self, message: Message, data: memoryview | None = None) -> list[Send]:
-        """Everything the dispatcher says; ``data`` is the frame behind a `Part`."""
+        """Everything the dispatcher says; ``data`` is the frame behind a `Chunk`."""
         if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop):
             HANDLERS[type(message)](self, message, data)
         elif isinstance(message, Execute) and message.confirm:  # its client is gone; run or not, it is confirmed
@@ -104,16 +104,16 @@ class Worker(Answering, Replaying):
         told = account(self, self.id, self.engine, self.spaces, m.client)
         self.out.append(Send(Report(m.client, m.request, told)))
 
-    def _part(self, m: Part, data: memoryview | None) -> None:
+    def _part(self, m: Chunk, data: memoryview | None) -> None:
         space = self.spaces[m.client]
         try:
             self._take(space, m, data)
         except (OSError, ValueError, OverflowError, MemoryError) as error:
             # without its traceback, which would hold on to the memory
             space.transfers[m.transfer] = error.with_traceback(None)
-        self.out.append(Send(PartTaken(m.transfer, m.nbytes, m.client)))
+        self.out.append(Send(ChunkTaken(m.transfer, m.nbytes, m.client)))
 
-    def _take(self, space: Space, m: Part, data: memoryview | None) -> None:
+    def _take(self, space: Space, m: Chunk, data: memoryview | None) -> None:
         if m.transfer not in space.transfers:
             buffer = memoryview(self.engine.allocate(m.total))
             space.transfers[m.transfer] = Incoming(buffer), buffer
@@ -129,9 +129,9 @@ class Worker(Answering, Replaying):
             raise ValueError("a part without its bytes")
         transfer[0].add(m.offset, data)
 
-    def _part_taken(self, m: PartTaken, data: object) -> None:
+    def _part_taken(self, m: ChunkTaken, data: object) -> None:
         space = self.spaces[m.client]
-        space.road.taken(m.transfer)
+        space.channel.taken(m.transfer)
         if space.outgoing is not None:
             self._send_parts(m.client, space)
         self._go_on(space)
@@ -376,7 +376,7 @@ class Worker(Answering, Replaying):
         site = stream[i + 1] if type(stream[i + 1]) is int else 0
         failure = self._failure(kind, signature, problem, site)
         self._poison(space, signature, stream, i, failure)
-        self.out.append(Send(Trouble(client, failure.cause, kind, failure.text, failure.site)))
+        self.out.append(Send(FailureReport(client, failure.cause, kind, failure.text, failure.site)))
 
     def _failure(self, kind: str, what: object, problem: str, site: int, elsewhere: bool = False) -> Failure:
         """Of a number no other worker gives."""
@@ -390,8 +390,8 @@ HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {
     Admit: Worker._admit,
     Drop: Worker._drop,
     Query: Worker._query,
-    Part: Worker._part,
-    PartTaken: Worker._part_taken,
+    Chunk: Worker._part,
+    ChunkTaken: Worker._part_taken,
     Execute: Worker._execute,
     Define: Worker._define,
     Leave: Worker._leave,

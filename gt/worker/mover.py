@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from gt.wire.messages import Group
+from gt.wire.messages import GroupSpec
 from gt.worker.collectives import Broken, Plane
 from gt.worker.engines import Engine
 from gt.worker.space import LOST, Failure, Flying, MoveEntry, Space
@@ -26,7 +26,7 @@ class Mover:
         #: groups that are no more, and why
         self._lost: dict[int, str] = {}
 
-    def join(self, space: Space, group: Group, me: int) -> None:
+    def join(self, space: Space, group: GroupSpec, me: int) -> None:
         members = space.groups[group.id] = tuple(group.members)
         if self.plane is not None:
             self.plane.join(group.id, members, members.index(me), group.store, group.backend)

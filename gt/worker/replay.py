@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any, NamedTuple
 
 from gt.ops import Signature
-from gt.wire.messages import Advice, Execute
+from gt.wire.messages import Execute, Notice
 from gt.worker.answering import Send
 from gt.worker.collectives import Broken
 from gt.worker.fragments import Part, Program, Stopped
@@ -164,7 +164,7 @@ class Replaying:
         for reason, text in self.levels.notices:
             if reason not in space.told and len(space.told) < REASONS:
                 space.told.add(reason)
-                self.out.append(Send(Advice(text, client)))
+                self.out.append(Send(Notice(text, client)))
         self.levels.notices.clear()
 
     def _halfway(self, run: Running, part: Part, halfway: Halfway) -> None:

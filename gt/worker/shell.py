@@ -15,8 +15,7 @@ from gt.say import topic
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import Keys
 from gt.wire.codec import Decode, encode
-from gt.wire.messages import Alive, Bye, Done, Drop, Execute, Hello, Reply, Welcome
-from gt.wire.messages import Refused as RefusedMessage
+from gt.wire.messages import Bye, Done, Drop, Execute, Heartbeat, Hello, Refusal, Reply, Welcome
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
 from gt.worker.answering import Send
@@ -70,9 +69,9 @@ class Shell:
         message = self.decode(frames[0])
         if isinstance(message, Welcome):
             self.worker.id = message.id
-        elif isinstance(message, RefusedMessage):
+        elif isinstance(message, Refusal):
             raise Refused(message.reason)
-        elif not isinstance(message, Alive):
+        elif not isinstance(message, Heartbeat):
             self._work(message, frames)
 
     def _work(self, message: Any, frames: list[bytes]) -> None:

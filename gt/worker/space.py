@@ -10,7 +10,7 @@ from gt.ops import Signature
 from gt.types import TensorType
 from gt.wire.codec import from_wire
 from gt.wire.messages import Execute, Move
-from gt.wire.parts import Incoming, Outgoing, Road
+from gt.wire.transfers import Channel, Incoming, Outgoing
 from gt.worker.collectives import Flight
 from gt.worker.engines import Linked
 
@@ -117,7 +117,7 @@ class Space:
         self.shares_memory = shares_memory
         #: the name of the client's lane
         self.lane = ""
-        self.road = Road()
+        self.channel = Channel()
         #: the value that is going out, the one that is waited for, and what waits behind them
         self.outgoing: Outgoing | None = None
         self.awaited: Flying | None = None
@@ -167,7 +167,7 @@ class Space:
     def close(self) -> None:
         self.store.clear()
         self.outgoing = self.awaited = None
-        self.road.close()
+        self.channel.close()
 
 
 ODD = (Failure, Flying)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gt.client.stream import sites
 from gt.client.stream.reads import Pending
 from gt.errors import BY_NAME, GtError, RemoteError, WorkerLost
-from gt.wire.messages import NoValue, Trouble, WorkerInfo
+from gt.wire.messages import FailureReport, NoValue, WorkerInfo
 
 #: The failures kept for those who ask later.
 KEPT = 1000
@@ -19,7 +19,7 @@ class Troubles:
         #: a worker that only knows that something failed elsewhere may be quicker than the worker where it did
         self._waiting: dict[int, list[Pending]] = {}
 
-    def happened(self, m: Trouble) -> None:
+    def happened(self, m: FailureReport) -> None:
         text = told(m.text, m.site)
         if len(self.unread) < 100:
             self.unread[m.cause] = text

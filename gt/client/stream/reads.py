@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gt.errors import GtError
-from gt.wire.messages import Blocks, ValueInline, ValuePart
-from gt.wire.parts import Incoming
+from gt.wire.messages import Blocks, ValueChunk, ValueInline
+from gt.wire.transfers import Incoming
 
 
 class Pending:
@@ -38,7 +38,7 @@ class Pending:
     def whole(self, m: ValueInline) -> None:
         self._take(m.worker, bytearray(m.data))
 
-    def part(self, m: ValuePart, data: memoryview) -> None:
+    def part(self, m: ValueChunk, data: memoryview) -> None:
         if m.worker not in self._parts:
             memory = _fresh(m.total)
             self._parts[m.worker] = Incoming(memoryview(memory)), memory

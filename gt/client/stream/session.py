@@ -26,26 +26,26 @@ from gt.wire.messages import (
     FETCH,
     INLINE,
     WINDOW,
-    Advice,
-    Alive,
     Answer,
     Ask,
     Blocks,
     Bye,
     Checked,
+    ChunkTaken,
     Configure,
     Credit,
+    FailureReport,
+    Heartbeat,
     Locate,
     Located,
+    Notice,
     NoValue,
-    PartTaken,
-    Place,
-    Refused,
+    Refusal,
     Roster,
+    SharedRange,
     Trace,
-    Trouble,
+    ValueChunk,
     ValueInline,
-    ValuePart,
     Welcome,
     WorkerInfo,
     WorkerStats,
@@ -234,10 +234,10 @@ class Session(Sending):
     def _welcome(self, m: Welcome, frames: object) -> None:
         self.id, self.workers, self.welcomed = m.id, m.workers, True
 
-    def _refused(self, m: Refused, frames: object) -> None:
+    def _refused(self, m: Refusal, frames: object) -> None:
         self._end(BY_NAME["Refused"](f"the server turned this connection away: {m.reason}"))
 
-    def _alive(self, m: Alive, frames: object) -> None:
+    def _alive(self, m: Heartbeat, frames: object) -> None:
         pass
 
     def _roster(self, m: Roster, frames: object) -> None:
@@ -249,10 +249,10 @@ class Session(Sending):
     def _credit(self, m: Credit, frames: object) -> None:
         self._done = max(self._done, m.done)
 
-    def _trouble(self, m: Trouble, frames: object) -> None:
+    def _trouble(self, m: FailureReport, frames: object) -> None:
         self.troubles.happened(m)
 
-    def _advice(self, m: Advice, frames: object) -> None:
+    def _advice(self, m: Notice, frames: object) -> None:
         warn(m.text)
 
     def _blocks(self, m: Blocks, frames: object) -> None:
@@ -267,7 +267,7 @@ class Session(Sending):
         if (pending := self._pending.get(m.request)) is not None:
             pending.whole(m)
 
-    def _value_part(self, m: ValuePart, frames: list[bytes]) -> None:
+    def _value_part(self, m: ValueChunk, frames: list[bytes]) -> None:
         pending = self._pending.get(m.request)
         if pending is not None:
             try:
@@ -277,9 +277,9 @@ class Session(Sending):
             else:
                 pending.part(m, data)
         if self.link is not None:  # taken even if nobody wants it any more: the worker waits for it
-            self.link.send([encode(PartTaken(m.request, m.nbytes, worker=m.worker))])
+            self.link.send([encode(ChunkTaken(m.request, m.nbytes, worker=m.worker))])
 
-    def _unreadable(self, place: Place | None, error: Exception) -> WorkerLost:
+    def _unreadable(self, place: SharedRange | None, error: Exception) -> WorkerLost:
         pid = 0 if place is None else place.pid
         who = next(
             (f"worker {w.id} ({w.device}, pid {pid})" for w in self.workers if w.pid == pid), f"the worker of pid {pid}"
@@ -289,7 +289,7 @@ class Session(Sending):
     def _no_value(self, m: NoValue, frames: object) -> None:
         self.troubles.no_value(m, self._pending.get(m.request))
 
-    def _part_taken(self, m: PartTaken, frames: object) -> None:
+    def _part_taken(self, m: ChunkTaken, frames: object) -> None:
         self.uploads.taken(m)
 
     def _answer(self, m: Answer | Located, frames: object) -> None:
@@ -326,18 +326,18 @@ class Session(Sending):
 
 HANDLERS: dict[type, Callable[[Session, Any, Any], None]] = {
     Welcome: Session._welcome,
-    Refused: Session._refused,
-    Alive: Session._alive,
+    Refusal: Session._refused,
+    Heartbeat: Session._alive,
     Roster: Session._roster,
     Credit: Session._credit,
-    Trouble: Session._trouble,
-    Advice: Session._advice,
+    FailureReport: Session._trouble,
+    Notice: Session._advice,
     Blocks: Session._blocks,
     Checked: Session._checked,
     ValueInline: Session._value,
-    ValuePart: Session._value_part,
+    ValueChunk: Session._value_part,
     NoValue: Session._no_value,
-    PartTaken: Session._part_taken,
+    ChunkTaken: Session._part_taken,
     Answer: Session._answer,
     Located: Session._answer,
 }

@@ -26,7 +26,7 @@ from gt.ops import Signature
 from gt.ops.gathered import GATHERED
 from gt.types import Scalar, TensorType
 from gt.wire.codec import definition
-from gt.wire.messages import INLINE, Advice
+from gt.wire.messages import INLINE, Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,4 +250,4 @@ def _cut_by(choice: Choice) -> int:
 def _advise(client: Client, done: Forwarded, text: str) -> None:
     if text not in client.advised and len(client.advised) < 100:
         client.advised.add(text)
-        done.said.append(Advice(text))
+        done.said.append(Notice(text))

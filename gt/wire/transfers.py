@@ -10,20 +10,20 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gt.wire.messages import LANE, PART, PARTS_AHEAD, SHARED_PART, Place
+from gt.wire.messages import CHUNK, CHUNKS_AHEAD, LANE, SHARED_CHUNK, SharedRange
 from gt.wire.shared import Lane
 
 
-class Piece(NamedTuple):
+class NextChunk(NamedTuple):
     """The next part to send: in shared memory at ``place``, or as ``data`` in a frame of its own."""
 
     offset: int
     nbytes: int
-    place: Place | None
+    place: SharedRange | None
     data: memoryview | None
 
 
-class Road:
+class Channel:
     """The way to one receiver, for all the values that go there, one after the other.
 
     One thread may send while another hears of what was taken: neither trusts a count that both would change.
@@ -36,18 +36,18 @@ class Road:
         #: how many parts were confirmed so far
         self.confirmed = 0
 
-    def put(self, value: int, data: memoryview, offset: int, shared: bool) -> Piece | None:
+    def put(self, value: int, data: memoryview, offset: int, shared: bool) -> NextChunk | None:
         """The part that begins there; None if there is no room before something is confirmed."""
-        place, part = None, data[offset : offset + (SHARED_PART if shared else PART)]
+        place, part = None, data[offset : offset + (SHARED_CHUNK if shared else CHUNK)]
         if shared:
             self._lane = self._lane or Lane(LANE)
             place = self._lane.put(part)
             if place is None:
                 return None
-        elif sum(nbytes for _, nbytes, in_lane in list(self._sent) if not in_lane) >= PARTS_AHEAD:
+        elif sum(nbytes for _, nbytes, in_lane in list(self._sent) if not in_lane) >= CHUNKS_AHEAD:
             return None
         self._sent.append((value, part.nbytes, shared))
-        return Piece(offset, part.nbytes, place, None if shared else part)
+        return NextChunk(offset, part.nbytes, place, None if shared else part)
 
     def taken(self, value: int) -> None:
         """A part of that value was confirmed: the oldest. One before it was, in truth, never sent: an interrupt came.
@@ -73,10 +73,10 @@ class Road:
 class Outgoing:
     """One value on its way out."""
 
-    def __init__(self, value: int, data: memoryview, road: Road, shared: bool) -> None:
+    def __init__(self, value: int, data: memoryview, channel: Channel, shared: bool) -> None:
         #: the number of its transfer, or of the request for it
         self.value = value
-        self.data, self.road, self.shared = data, road, shared
+        self.data, self.channel, self.shared = data, channel, shared
         self.total = data.nbytes
         self._offset = 0
 
@@ -84,10 +84,10 @@ class Outgoing:
     def all_sent(self) -> bool:
         return self._offset == self.total
 
-    def ready(self) -> Iterator[Piece]:
+    def ready(self) -> Iterator[NextChunk]:
         """The parts that may go now."""
         while not self.all_sent:
-            piece = self.road.put(self.value, self.data, self._offset, self.shared)
+            piece = self.channel.put(self.value, self.data, self._offset, self.shared)
             if piece is None:
                 return
             self._offset += piece.nbytes
