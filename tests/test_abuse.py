@@ -21,6 +21,7 @@ from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import BYTES, FLOAT, INT, TensorType
 from gt.version import PROTOCOL, VERSION
+from gt.wire import transfers
 from gt.wire.codec import definition, encode
 from gt.wire.messages import (
     FETCH,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gt.errors import ShapeError
 from gt.ops import OPS, sign
 from gt.types import BYTES, DTYPES, TensorType
-from gt.wire import messages
+from gt.wire import messages, transfers
 from gt.wire.codec import DEPTH, BadFrame, Decode, definition, encode, signature_of
 from gt.wire.messages import FIRST_CODE, MAX_WIDTH, Definition, SharedRange, Submit, ToClient, ToDispatcher, ToWorker
 from gt.wire.shared import Lane, Lanes
