@@ -144,16 +144,16 @@ class _Recorder:
 def recorded_program(instructions: int) -> list[bytes]:
     """What a client sends for a chain of adds, each by itself."""
     session = Session("recorded")
-    session.fragments.enabled = False
-    session.link = recorder = _Recorder()
-    session._sent = -(1 << 60)  # never out of credit
+    session.outbox.templates.enabled = False
+    session.connection.link = recorder = _Recorder()
+    session.outbox.sent = -(1 << 60)  # never out of credit
     make = (("shape", (64, 64)), ("dtype", "float32"))
-    code, _, _ = session.define(OPS["full"], make, (_scalar(),), False)
-    session.extend((code, 0, session.next_id(), 1.0))
+    code, _, _ = session.signatures.define(OPS["full"], make, (_scalar(),), False)
+    session.outbox.extend((code, 0, session.outbox.next_id(), 1.0))
     x = y = Tensor(Cell(1, session), TensorType((64, 64)))
     for _ in range(instructions):
         y = binary(OPS["add"], y, x)
-    session.flush()
+    session.outbox.flush()
     return recorder.sent
 
 

@@ -249,8 +249,8 @@ def two_clients(rounds: int) -> Iterator[Row]:
 
 def flat_memory(rounds: int) -> Iterator[Row]:
     """10,000 tensors of 1 MiB made and dropped."""
-    assert connect._local is not None
-    processes = [psutil.Process(), *(psutil.Process(pid) for pid in connect._local.pids.values())]
+    assert connect._process.local is not None
+    processes = [psutil.Process(), *(psutil.Process(pid) for pid in connect._process.local.pids.values())]
 
     def resident() -> float:
         return sum(p.memory_info().rss for p in processes) / 2**20

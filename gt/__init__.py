@@ -6,7 +6,7 @@ Each module says in its own ``__all__`` what of it is public; here it is only ga
 from importlib import import_module
 from typing import Any
 
-from gt import autograd, debug, linalg
+from gt import autograd, debug, linalg, signal
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
@@ -15,7 +15,6 @@ from gt.client.compile.decorator import *
 from gt.client.grad.backward import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.grad.checkpoint import checkpoint
 from gt.client.signals import config as _config
-from gt.client.signals import signal
 from gt.client.signals.config import *
 from gt.client.stream import connect as _connect
 from gt.client.stream import step as _hot

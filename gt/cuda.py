@@ -25,7 +25,7 @@ def synchronize(device: object = None) -> None:
     """Wait until the workers have done all that was asked of them so far."""
     from gt.client.stream.connect import session
 
-    session().ask()
+    session().worker_stats()
 
 
 def manual_seed(seed: int) -> None:

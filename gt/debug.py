@@ -24,7 +24,7 @@ CONTROL = {FETCH: "read", RESET: "forget signatures", FORGET: "forget a fragment
 def get_worker_stats() -> dict[str, dict[str, Any]]:
     """One entry a worker: instructions run so far, how many of them repeated, what was compiled."""
     keys = ("total_instructions", "hot_instructions", "unique_sequences", "compilation_stats", "backend", "device")
-    return {f"worker {s.worker}": {key: getattr(s, key) for key in keys} for s in session().ask()}
+    return {f"worker {s.worker}": {key: getattr(s, key) for key in keys} for s in session().worker_stats()}
 
 
 def print_hot_paths(file: TextIO | None = None) -> None:
@@ -69,7 +69,7 @@ def memory() -> dict[str, dict[str, Any]]:
             "all_clients": {"tensors": s.tensors, "bytes": s.bytes},
             "device": s.memory,
         }
-        for s in session().ask()
+        for s in session().worker_stats()
     }
 
 
@@ -86,9 +86,9 @@ def explain(x: Tensor) -> str:
 
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:
     """The last instructions this client emitted, with the source lines that asked for them."""
-    now = session()
-    now.flush()
-    lines = [line for sent in list(now.recent) for line in _told(*sent)]
+    outbox = session().outbox
+    outbox.flush()
+    lines = [line for sent in list(outbox.recent) for line in _told(*sent)]
     print("\n".join(lines[-last:]), file=file or sys.stdout)
 
 

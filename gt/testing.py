@@ -70,9 +70,9 @@ class Cluster:
     def add_client(self) -> Session:
         name = self._name("c")
         session = self.clients[name] = Session(f"cluster in this process, client {name.decode()}")
-        session.link = ClusterLink(self, name)
+        session.connection.link = ClusterLink(self, name)
         self._post(name, b"", [encode(self._hello("client"))])
-        session.await_(lambda: session.welcomed)
+        session.connection.wait(lambda: session.welcomed)
         return session
 
     @contextlib.contextmanager
@@ -93,8 +93,8 @@ class Cluster:
     def kill_client(self, session: Session) -> None:
         name = self.name_of(session)
         del self.clients[name]
-        session.link = None
-        session._end(ConnectionLost("killed by the test"))
+        session.connection.link = None
+        session.connection.end(ConnectionLost("killed by the test"))
         session.uploads.close()
         self._cut(name)
 

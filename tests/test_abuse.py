@@ -409,8 +409,8 @@ def recorded(seed: int) -> list[list[Any]]:
     cluster = Cluster(1, seed, "numpy")
     session = cluster.add_client()
     frames: list[list[Any]] = []
-    send = session.link.send
-    session.link.send = lambda sent: (frames.append(list(sent)), send(sent))[1]
+    send = session.connection.link.send
+    session.connection.link.send = lambda sent: (frames.append(list(sent)), send(sent))[1]
     program = Program(session, random.Random(seed), "numpy")
     for i in range(50):
         program.act()

@@ -111,4 +111,4 @@ def test_a_system_that_computes_nothing():
         assert client_us > 0
         assert gt.debug.get_worker_stats()["worker 0"]["hot_instructions"] > replay.OPS
         assert min(replay.nothing_repeats(session, 2, 1)) > 0
-        assert session.fragments.enabled
+        assert session.outbox.templates.enabled

@@ -17,8 +17,8 @@ import pytest
 
 from gt import testing
 from gt.client.stream import outbox, signatures, uploads
-from gt.client.stream import session as session_module
-from gt.client.stream.session import Pending, Session
+from gt.client.stream.pending import PendingValue
+from gt.client.stream.session import Session
 from gt.client.tensor.emit import call, call_into, call_many, create, upload
 from gt.dispatcher import admission, delivery, ledger
 from gt.dispatcher import core as dispatcher_core
@@ -64,9 +64,9 @@ class Play:
             for _ in range(self.rng.randint(1, 8)):
                 self.cluster.step()
         elif what < 0.08:
-            program.session.flush_by_itself()
+            program.session.outbox.flush_in_background()
         elif what < 0.10:
-            program.session.ask()
+            program.session.worker_stats()
         elif what < 0.12:
             self.cluster.tick()
         elif what < 0.18:
@@ -89,7 +89,7 @@ class Play:
 
     def settle(self) -> None:
         for program in self.programs:
-            program.session.flush_by_itself()
+            program.session.outbox.flush_in_background()
         self.cluster.settle()
         settled(self.cluster)
 
@@ -105,10 +105,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(transfers, "SHARED_CHUNK", rng.choice((1 << 13, 40_000)))
         monkeypatch.setattr(transfers, "LANE", rng.choice((1 << 16, 100_000)))
         monkeypatch.setattr(outbox, "BATCH", rng.choice((10, 60, 640)))
-        for module in (session_module, outbox, dispatcher_core):
+        for module in (outbox, dispatcher_core):
             monkeypatch.setattr(module, "WINDOW", rng.choice((256, 1 << 16)))
-        monkeypatch.setattr(signatures, "SIGNATURES", rng.choice((20, 20_000)))
-        monkeypatch.setattr(outbox, "FREED", rng.choice((1, 4096)))
+        monkeypatch.setattr(signatures, "MAX_SIGNATURES", rng.choice((20, 20_000)))
+        monkeypatch.setattr(outbox, "MAX_FREED", rng.choice((1, 4096)))
         monkeypatch.setattr(dispatcher_core, "AHEAD", rng.choice((30.0, 6000.0)))
         monkeypatch.setattr(dispatcher_core, "TURN", rng.choice((9.0, 2000.0)))
         if rng.random() < 0.5:  # frames instead of shared memory
@@ -195,9 +195,9 @@ class Deaths:
             if not self.cluster.workers:
                 self.revive()
         except ConnectionLost:  # it was the one that died
-            assert any(p.session.ended for p in self.play.programs)
+            assert any(p.session.connection.ended for p in self.play.programs)
         self._mourn()
-        self.play.programs = [p for p in self.play.programs if p.session.ended is None]
+        self.play.programs = [p for p in self.play.programs if p.session.connection.ended is None]
         while len(self.play.programs) < 2:
             self.play.programs.append(self.play.join())
 
@@ -207,7 +207,7 @@ class Deaths:
             self.revive()
         self.cluster.settle()
         self._mourn()
-        self.play.programs = [p for p in self.play.programs if p.session.ended is None]
+        self.play.programs = [p for p in self.play.programs if p.session.connection.ended is None]
 
     def _after(self, steps: int, kill: Any) -> None:
         left = [steps]
@@ -244,7 +244,7 @@ class Deaths:
             self.hit.clear()
 
     def kill_client(self) -> None:
-        alive = [p for p in self.play.programs if p.session.ended is None]
+        alive = [p for p in self.play.programs if p.session.connection.ended is None]
         if alive:
             self.cluster.kill_client(self.rng.choice(alive).session)
 
@@ -311,7 +311,7 @@ def test_the_first_cause_is_told_and_the_session_goes_on() -> None:
     assert call(OPS["add"], (x, x)).numpy().tolist() == [2, 4, 6]
     del bad, worse, worst, failed
     gc.collect()  # the errors' tracebacks hold them
-    session.flush()
+    session.outbox.flush()
     cluster.settle()
     settled(cluster)
     (worker,) = cluster.workers.values()
@@ -352,7 +352,7 @@ def test_a_large_value_that_went_to_a_worker_now_gone_is_lost_not_broken(small: 
         cluster.settle()
         del x
         gc.collect()
-        session.flush()
+        session.outbox.flush()
         cluster.settle()
         settled(cluster)
     assert lost > 10
@@ -361,12 +361,12 @@ def test_a_large_value_that_went_to_a_worker_now_gone_is_lost_not_broken(small: 
 def test_a_worker_that_dies_before_its_memory_was_opened() -> None:
     cluster, session = a_cluster()
     x = large(session, 1 << 20)
-    session.flush()
+    session.outbox.flush()
     cluster.settle()
     cluster.paused.add(cluster.name_of(session))
-    session.extend((FETCH, 1000, x._cell.id))
-    pending = session._pending[1000] = Pending(x.nbytes)
-    session.flush()
+    session.outbox.extend((FETCH, 1000, x._cell.id))
+    pending = session.replies.pending[1000] = PendingValue(x.nbytes)
+    session.outbox.flush()
     cluster.settle()  # the value lies in the worker's lane, and the client is told where
     cluster.kill_worker(next(iter(cluster.workers)))
     cluster.paused.clear()
@@ -379,7 +379,7 @@ def test_a_worker_that_dies_before_its_memory_was_opened() -> None:
 def test_a_write_with_a_lost_operand_leaves_nothing_behind() -> None:
     cluster, session = a_cluster()
     lost = tensor(session, 1, 2)
-    session.flush()
+    session.outbox.flush()
     cluster.settle()
     cluster.kill_worker(next(iter(cluster.workers)))
     cluster.add_worker()
@@ -388,11 +388,11 @@ def test_a_write_with_a_lost_operand_leaves_nothing_behind() -> None:
     call_into(OPS["add"], x, (lost,))
     with pytest.raises(WorkerLost):
         x.numpy()
-    session.flush()
+    session.outbox.flush()
     cluster.settle()
     settled(cluster)
     del x
-    session.flush()
+    session.outbox.flush()
     cluster.settle()
     settled(cluster)
 
@@ -400,7 +400,7 @@ def test_a_write_with_a_lost_operand_leaves_nothing_behind() -> None:
 def test_without_workers_a_client_is_told_and_never_waits_for_ever() -> None:
     cluster, session = a_cluster()
     x = tensor(session, 1)
-    session.flush()
+    session.outbox.flush()
     cluster.settle()
     cluster.kill_worker(next(iter(cluster.workers)))
 
@@ -418,7 +418,6 @@ def test_without_workers_a_client_is_told_and_never_waits_for_ever() -> None:
 
 
 def test_reads_without_workers_cost_no_credit_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "WINDOW", 1000)
     monkeypatch.setattr(outbox, "WINDOW", 1000)
     monkeypatch.setattr(dispatcher_core, "WINDOW", 1000)
     monkeypatch.setattr(admission, "WINDOW", 1000)
@@ -428,7 +427,7 @@ def test_reads_without_workers_cost_no_credit_for_ever(monkeypatch: pytest.Monke
     for _ in range(40):  # the server must not take it for one that ignores its credit
         with pytest.raises(NoWorkers):
             tensor(session, *range(400)).numpy()
-    assert session.ended is None
+    assert session.connection.ended is None
     cluster.add_worker()
     assert tensor(session, 5).numpy() == [5]
 
@@ -443,10 +442,10 @@ def test_a_client_that_takes_nothing_holds_up_nobody_else(small: Any) -> None:
         quick = cluster.add_client()
         x = large(slow, 300_000, seed)
         cluster.paused.add(cluster.name_of(slow))
-        slow.extend((FETCH, 1000, x._cell.id))  # asked for, and then the process is stopped
+        slow.outbox.extend((FETCH, 1000, x._cell.id))  # asked for, and then the process is stopped
         for _ in range(200):  # with more to do than a worker is given ahead
             x = call(OPS["add"], (x, 1))
-            slow._submit()
+            slow.outbox._submit()
         for i in range(50):
             assert call(OPS["add"], (tensor(quick, i), 1.0)).numpy() == [i + 1]
         if seed % 2:
@@ -459,8 +458,8 @@ def test_a_client_that_takes_nothing_holds_up_nobody_else(small: Any) -> None:
             assert set(x.numpy()) == {seed + 200}
         cluster.settle()
         del x
-        slow.flush_by_itself()
-        quick.flush_by_itself()
+        slow.outbox.flush_in_background()
+        quick.outbox.flush_in_background()
         cluster.settle()
         settled(cluster)
 
@@ -473,8 +472,8 @@ def test_nothing_of_a_client_stays_when_it_is_killed() -> None:
         for _ in range(seed % 5):
             x = large(session, 200_000)
         x = large(session, 3 << 20)
-        session.extend((FETCH, 1000, x._cell.id))
-        session._submit()
+        session.outbox.extend((FETCH, 1000, x._cell.id))
+        session.outbox._submit()
         for _ in range(3 * seed):
             cluster.step()
         cluster.kill_client(session)
@@ -488,7 +487,7 @@ def test_nothing_of_a_client_stays_when_it_is_killed() -> None:
 
 def test_tensors_of_two_sessions_do_not_meet() -> None:
     cluster, one = a_cluster()
-    with pytest.raises(ClusterError, match="two sessions cannot meet"):
+    with pytest.raises(ClusterError, match="two sessions cannot be used together"):
         call(OPS["add"], (tensor(one, 1), tensor(cluster.add_client(), 1)))
 
 
@@ -501,7 +500,7 @@ def test_many_values_that_are_just_small_enough_stay_within_the_credit() -> None
     assert made[-1].numpy()[0] == 199
     cluster.settle()
     del made
-    session.flush()
+    session.outbox.flush()
     cluster.settle()
     settled(cluster)
 
@@ -518,9 +517,9 @@ def test_many_tensors_dropped_at_once(count: int) -> None:
     del made
     for _ in range(60):
         x = call(OPS["add"], (x, 1.0))
-        session.flush()
+        session.outbox.flush()
     assert x.numpy() == [61]
-    session.flush()
+    session.outbox.flush()
     cluster.settle()
     (worker,) = cluster.workers.values()
     assert len(worker.spaces[session.id].store) == 1
@@ -531,7 +530,7 @@ def test_a_value_in_parts_that_is_interrupted_leaves_the_way_free(small: Any, mo
         small(seed)
         cluster, session = a_cluster(1, seed)
         for n in range(12):
-            send, left = session.link.send, [n]
+            send, left = session.connection.link.send, [n]
 
             def interrupted(frames: Any, send: Any = send, left: Any = left) -> None:
                 left[0] -= 1
@@ -539,10 +538,10 @@ def test_a_value_in_parts_that_is_interrupted_leaves_the_way_free(small: Any, mo
                     raise KeyboardInterrupt
                 send(frames)
 
-            monkeypatch.setattr(session.link, "send", interrupted)
+            monkeypatch.setattr(session.connection.link, "send", interrupted)
             with contextlib.suppress(KeyboardInterrupt):
                 large(session, 250_000)
-            monkeypatch.setattr(session.link, "send", send)
+            monkeypatch.setattr(session.connection.link, "send", send)
             assert set(large(session, 250_000, n).numpy()) == {n}
         cluster.settle()
         held = [t for w in cluster.workers.values() for t in w.spaces[session.id].transfers.values()]
@@ -567,7 +566,7 @@ def test_what_is_sent_by_itself_in_the_middle_of_an_upload_is_weighed_right(monk
 
     def upload(session: Session, data: memoryview) -> Any:
         sent = send(session, data)
-        session.flush_by_itself()
+        session.outbox.flush_in_background()
         return sent
 
     monkeypatch.setattr(Session, "upload", upload)
@@ -589,7 +588,7 @@ def test_an_interrupt_while_waiting_for_room_leaves_no_tensor_behind(monkeypatch
     cluster = Cluster()
     with cluster.client() as session:
         x = create(OPS["full"], (1.5,), (("shape", (2,)), ("dtype", "float32")), session)
-        flush = session.flush
+        flush = session.outbox.flush
         interrupts = iter([True, True, True])
 
         def interrupted() -> None:
@@ -597,12 +596,12 @@ def test_an_interrupt_while_waiting_for_room_leaves_no_tensor_behind(monkeypatch
             if next(interrupts, False):
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(session, "flush", interrupted)
+        monkeypatch.setattr(session.outbox, "flush", interrupted)
         for act in (lambda: call(OPS["neg"], (x,)), lambda: call_many(OPS["sort"], (x,), SORTED), lambda: x + x):
             with pytest.raises(KeyboardInterrupt):
                 act()
         gc.collect()
-        session.flush()
+        session.outbox.flush()
         cluster.settle()
         (worker,) = cluster.workers.values()
         assert set(worker.spaces[session.id].store) == {x._cell.id}

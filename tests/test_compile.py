@@ -23,7 +23,7 @@ def session() -> Iterator[Session]:
 
 def runs(session: Session) -> int:
     """How many of the last submissions run a fragment."""
-    return sum(RUN in stream[:1] for stream, _, _ in session.recent)
+    return sum(RUN in stream[:1] for stream, _, _ in session.outbox.recent)
 
 
 class Net(gt.nn.Module):
@@ -148,7 +148,7 @@ def test_what_is_no_good(session: Session, capfd: pytest.CaptureFixture[str]) ->
         kept.append(x + 1)
         return x * 2
 
-    assert "live on without being given back" in told(capfd, gt.compile(keeps), gt.ones(3))
+    assert "live on without being returned" in told(capfd, gt.compile(keeps), gt.ones(3))
 
 
 def test_a_tensor_it_uses_is_another_one(session: Session) -> None:
@@ -206,10 +206,10 @@ def test_sent_by_its_number(session: Session) -> None:
     x = gt.zeros(2)
     for _ in range(4):
         x = long(x)
-    session.flush()
-    session.recent.clear()
+    session.outbox.flush()
+    session.outbox.recent.clear()
     x = long(x)
-    assert sum(len(stream) for stream, _, _ in session.recent) < 20
+    assert sum(len(stream) for stream, _, _ in session.outbox.recent) < 20
     assert x.numpy().tolist() == [1000, 1000]
     assert "= add" in _tape()
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import gt
-from gt.client.signals import config
-from gt.client.signals.config import Signal
 from gt.client.signals.configfile import read
+from gt.client.stream import configuration
+from gt.client.stream.configuration import Signal
 from gt.testing import Cluster
 from tests.support.processes import environment
 
@@ -204,11 +204,11 @@ MISTAKES = {
 @pytest.mark.parametrize("text", MISTAKES)
 def test_every_mistake_is_told(text: str, write: Any) -> None:
     gt.register_config("before", gt.SignalConfig())
-    before = config.current
+    before = configuration.current
     with pytest.raises(gt.ConfigError) as error:
         gt.load_config(write(text))
     assert str(error.value) == f"s.yaml: {MISTAKES[text]}"
-    assert config.current is before
+    assert configuration.current is before
 
 
 def test_files_that_cannot_be_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,21 +233,21 @@ def test_register_config() -> None:
     gt.register_config("a", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=(0, 1)), backward_signal="b"))
     gt.register_config("b", gt.SignalConfig(gt.ShardConfig(1), compile=True))
     gt.register_config("c", gt.SignalConfig(gt.ShardConfig(-1, range(2))))
-    assert config.current.signals == {
+    assert configuration.current.signals == {
         "a": Signal(name="a", workers=(0, 1), shard=((0, ""),), backward="b"),
         "b": Signal(name="b", shard=((1, ""),), compile=True),
         "c": Signal(name="c", workers=(0, 1), shard=((-1, ""),)),
     }
     gt.register_config("a", gt.SignalConfig())
-    assert config.current.signals["a"] == Signal(name="a", places=False)
+    assert configuration.current.signals["a"] == Signal(name="a", places=False)
 
 
 def test_a_file_takes_the_place_of_all_before(write: Any) -> None:
     gt.register_config("a", gt.SignalConfig())
     gt.load_config(write("b: {replicate: true}"))
-    assert list(config.current.signals) == ["b"]
+    assert list(configuration.current.signals) == ["b"]
     gt.register_config("a", gt.SignalConfig())
-    assert list(config.current.signals) == ["b", "a"]
+    assert list(configuration.current.signals) == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_worker_that_does_not_exist_when_loading(write: Any) -> None:
     with Cluster(workers=2).client(), pytest.raises(gt.ConfigError) as error:
         gt.load_config(write(FAR))
     assert str(error.value) == f"signal 'far': worker 7 does not exist; there are: 0, 1{MORE}"
-    assert config.current.signals == {}
+    assert configuration.current.signals == {}
 
 
 def test_a_worker_that_does_not_exist_when_registering() -> None:
@@ -307,7 +307,7 @@ def test_a_worker_that_does_not_exist_at_first_use(write: Any) -> None:
         for _ in range(2):
             cluster.add_worker()
         cluster.settle()
-        assert len(session.workers) == 4
+        assert len(session.connection.workers) == 4
         assert gt.signal.tensor(y, "meshed").tolist() == [2, 2]
 
 
@@ -320,7 +320,10 @@ def test_a_mesh_takes_the_first_workers() -> None:
 
 # -- from outside ----------------------------------------------------------------------------
 
-SHOW = "import gt\nfrom gt.client.signals import config\n{}\nprint(sorted(config.current.signals), config.current.auto)"
+SHOW = (
+    "import gt\nfrom gt.client.stream import configuration\n{}\n"
+    "print(sorted(configuration.current.signals), configuration.current.auto)"
+)
 USES = {
     "session": "from gt.client.stream.session import Session; Session()",
     "context": "gt.signal.context('a').__enter__()",

@@ -648,7 +648,7 @@ def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> No
     def wait(*args: Any) -> bool:
         raise Blocked
 
-    session.link.wait = wait
+    session.connection.link.wait = wait
     x = create(OPS["full"], (1.0,), (("shape", (2,)), ("dtype", "float32")), session)
 
     def run_ahead() -> None:
@@ -658,8 +658,8 @@ def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> No
 
     with pytest.raises(Blocked):
         run_ahead()
-    assert WINDOW < session._sent - session._done <= WINDOW + 2000
-    assert len(session.words) < 2000
+    assert WINDOW < session.outbox.sent - session.outbox.finished <= WINDOW + 2000
+    assert len(session.outbox.words) < 2000
 
 
 def test_many_workers_are_asked_to_confirm_now_and_then() -> None:
@@ -679,8 +679,8 @@ def test_many_workers_are_asked_to_confirm_now_and_then() -> None:
             x = y = gt.ones(64, 2)
             for _ in range(15000):
                 y = y + x
-            session.flush()
-            assert session._sent > 1.1 * WINDOW
+            session.outbox.flush()
+            assert session.outbox.sent > 1.1 * WINDOW
             assert y.sum().item() == 128 * 15001
     finally:
         gt.auto_shard(False)
@@ -696,7 +696,7 @@ def test_what_nobody_was_asked_for_is_no_burden_when_a_worker_is_gone() -> None:
     try:
         with cluster.client() as session:
             x = gt.ones(64, 2)
-            session.flush()
+            session.outbox.flush()
             cluster.settle()
             client = cluster.dispatcher.clients[session.id]
             assert client.unasked

@@ -213,7 +213,7 @@ def test_local_parts_that_hang_are_given_up(stack):
         for part in ("worker 0", "server"):
             x = gt.ones(3)
             print("ready", x.sum().item(), flush=True)
-            os.kill(connect._local.pids[part], signal.SIGSTOP)
+            os.kill(connect._process.local.pids[part], signal.SIGSTOP)
             try:
                 x.sum().item()
             except gt.ClusterError as error:
@@ -264,7 +264,7 @@ LOCAL = """
     import gt, sys, time, os
     from gt.client.stream import connect
     x = gt.ones(3)
-    print("ready", x.sum().item(), *connect._local.pids.values(), flush=True)
+    print("ready", x.sum().item(), *connect._process.local.pids.values(), flush=True)
     sys.stdin.readline()
 """
 
@@ -641,9 +641,9 @@ def test_an_interrupt_between_taking_the_turn_and_using_it(system):
         x = gt.ones(3)
         say(x.sum().item())
         for _ in range(2):
-            session().link._turn.acquire()  # as if an interrupt had come right after it
+            session().connection.link._turn.acquire()  # as if an interrupt had come right after it
         say("after", (x + 1).sum().item())
-        say("free", session().link._turn.acquire(blocking=False))
+        say("free", session().connection.link._turn.acquire(blocking=False))
         """
     )
     client.expect("3.0")

@@ -209,12 +209,12 @@ def test_messages_of_a_size_change_nothing_else(workers, batch):
 def test_no_message_has_more_instructions(batch):
     cluster = Counting(1, batch)
     with cluster.client() as session:
-        session.fragments.enabled = False
+        session.outbox.templates.enabled = False
         x = y = gt.ones(3)
         for _ in range(10):
             y = y + x
         assert y.tolist() == [11.0] * 3
-        widths = {code: shape.width for code, shape in session.shapes.items()} | {FETCH: 3}
+        widths = {code: shape.width for code, shape in session.signatures.by_code.items()} | {FETCH: 3}
     counts = [instructions(stream, widths) for stream in cluster.streams]
     assert max(counts) == batch
     assert sum(counts) == 12  # one that makes x, ten that add, and the read

@@ -285,11 +285,11 @@ def test_rows_of_a_loop_share_a_signature(session):
     x = gt.ones(50, 2)
     _ = x[0]
     x[0] = 1
-    known = len(session.signatures)
+    known = len(session.signatures.plain)
     for n in range(50):
         _ = x[n]
         x[n] = 2
-    assert len(session.signatures) == known
+    assert len(session.signatures.plain) == known
 
 
 # -- at random -----------------------------------------------------------------------------

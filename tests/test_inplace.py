@@ -162,10 +162,10 @@ def test_refused(session, statement, error, text):
 
 def test_writing_into_what_is_shown_twice_sends_nothing(session):
     z = gt.ones(4).expand(3, 4)
-    before = list(session.words)
+    before = list(session.outbox.words)
     with pytest.raises(gt.ShapeError, match="shows elements more than once; write into a clone"):
         z += 1
-    assert session.words == before
+    assert session.outbox.words == before
 
 
 def test_random_values_in_place(session):

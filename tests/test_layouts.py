@@ -99,7 +99,7 @@ def test_why_it_lies_there(session: Session) -> None:
 
 def test_what_is_lost_says_so(cluster: Cluster, session: Session) -> None:
     x = made("rows", 5, 4)
-    session.flush()
+    session.outbox.flush()
     cluster.settle()
     cluster.kill_worker(next(name for name, worker in cluster.workers.items() if worker.id == 1))
     cluster.settle()

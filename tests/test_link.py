@@ -48,19 +48,19 @@ def test_an_interrupt_while_a_tensor_is_freed_is_not_lost(system: Any) -> None:
     """Python drops what is raised in a destructor. The program hears of it all the same, and the tensor is freed."""
     client = system.client(
         """
-        from gt.client.stream.templates import Fragments
+        from gt.client.stream.templates import Templates
         from gt.client.stream.connect import session
         x = gt.ones(1000)
         say(x.sum().item())
-        empty = Fragments.empty
+        empty = Templates.empty
 
         class Interrupted(property):
             def __get__(self, fragments, kind):
-                Fragments.empty = empty
+                Templates.empty = empty
                 signal.raise_signal(signal.SIGINT)
 
-        Fragments.empty = Interrupted()
-        assert not session().words
+        Templates.empty = Interrupted()
+        assert not session().outbox.words
         try:
             del x
             for _ in range(1000): pass

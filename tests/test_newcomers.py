@@ -118,7 +118,7 @@ def test_values_go_out_to_torch_and_numpy(session):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])
 def test_a_tensor_of_torchs_becomes_one_of_ours(session, dtype):
-    if dtype == "bfloat16" and session.workers[0].backend == "numpy":
+    if dtype == "bfloat16" and session.connection.workers[0].backend == "numpy":
         pytest.skip("numpy has none")
     p = torch.tensor([0.0, 1.0, 3.0]).to(getattr(torch, dtype))
     for made in (gt.tensor(p), gt.as_tensor(p), gt.from_numpy(p)):
@@ -223,8 +223,8 @@ def test_files_of_torchs(session, tmp_path, capsys):
 
 
 def test_what_is_told_of_workers_and_places(session, capsys):
-    assert "host" not in repr(session.workers[0])
-    assert repr(session.workers[0]).startswith("Worker(id=0, device='cpu', backend=")
+    assert "host" not in repr(session.connection.workers[0])
+    assert repr(session.connection.workers[0]).startswith("Worker(id=0, device='cpu', backend=")
     x = gt.ones(2, 3, 4)
     assert gt.debug.explain(x).startswith("float32[2,3,4] lies whole on worker 0\nit was made there")
     gt.debug.show_layout(x)

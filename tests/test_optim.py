@@ -109,16 +109,16 @@ def test_one_instruction_a_step_whatever_the_rate():
         for lr in (0.1, 0.2):
             for p in ps:
                 p.grad = gt.ones(3)
-            session.flush()
+            session.outbox.flush()
             opt.param_groups[0]["lr"] = lr
             opt.step()
-        before = len(session.signatures)
+        before = len(session.signatures.plain)
         opt.param_groups[0]["lr"] = 0.3
-        session.flush()
-        session.fragments.enabled = False  # then a step goes out word by word
+        session.outbox.flush()
+        session.outbox.templates.enabled = False  # then a step goes out word by word
         opt.step()
-        assert len(session.signatures) == before
-        assert len(session.words) == 2 + 2 * 30 + 10 + 6
+        assert len(session.signatures.plain) == before
+        assert len(session.outbox.words) == 2 + 2 * 30 + 10 + 6
 
 
 def test_many_parameters_are_split():

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import gt
-from gt.client.signals import config
-from gt.client.stream import scope
+from gt.client.stream import configuration, scope
 from gt.errors import ConfigError
 from gt.testing import Cluster
 from tests.support import programs
@@ -44,7 +43,7 @@ def signals(tmp_path: Any) -> Iterator[list[str]]:
     path = tmp_path / "signals.yaml"
     path.write_text(SIGNALS)
     gt.load_config(str(path))
-    yield [name for name in config.current.signals if not name.startswith("@")]
+    yield [name for name in configuration.current.signals if not name.startswith("@")]
     gt.load_config(None)
 
 
@@ -126,7 +125,7 @@ def test_a_lost_worker_is_told_as_such_wherever_its_values_went(
     seed: int, signals: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also by workers that have it from others, who had it from others again."""
-    monkeypatch.setattr("gt.client.stream.session.EXPLAINED", 0.05)
+    monkeypatch.setattr("gt.client.stream.replies.FAILURE_DETAIL_TIMEOUT_S", 0.05)
     rng, lost = random.Random(seed), 0
     for _ in range(40):
         lost += read_after_a_death(rng, signals)

@@ -31,7 +31,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def worker_pid(number: int) -> int:
-    return next(w.pid for w in connect.session().workers if w.id == number)
+    return next(w.pid for w in connect.session().connection.workers if w.id == number)
 
 
 def test_values_are_those_of_one_worker(system: None) -> None:
@@ -83,12 +83,12 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
     os.kill(worker_pid(1), signal.SIGSTOP)  # so that the collective is under way when it dies
     with gt.signal.context("dp"):
         y = x.T @ x + x.sum()
-    connect.session().flush()
+    connect.session().outbox.flush()
     os.kill(worker_pid(1), how)
     os.kill(worker_pid(1), signal.SIGCONT)
     with pytest.raises(WorkerLost, match="worker 1 "):
         y.numpy()
-    assert here.sum().item() == 3 or connect.session().workers  # what lay elsewhere is there
+    assert here.sum().item() == 3 or connect.session().connection.workers  # what lay elsewhere is there
     gt.register_config("two", gt.SignalConfig(shard=gt.ShardConfig(0, [0, 2])))
     with gt.signal.context("two"):
         z = gt.ones(100, 10)
@@ -103,7 +103,7 @@ def test_groups_that_are_used_no_more_are_left(monkeypatch: pytest.MonkeyPatch) 
     gt.gpu_workers(4)
     try:
         meshes = [m for n in (2, 3, 4) for m in itertools.permutations(range(4), n)]
-        pids = [w.pid for w in connect.session().workers]
+        pids = [w.pid for w in connect.session().connection.workers]
         x = gt.arange(60).float()
         counted = []
         for number, mesh in enumerate([*meshes, *meshes[:20]]):

@@ -140,13 +140,13 @@ def test_many_signatures_hold_flat_memory(system):
     client = system.client(
         """
         import gt.client.stream.signatures
-        gt.client.stream.signatures.SIGNATURES = 500
+        gt.client.stream.signatures.MAX_SIGNATURES = 500
         total = 0
         for n in range(1, 3000):
             total += (gt.ones(n) + 1)[0].item() if n % 100 == 0 else 0
             gt.zeros(n) * 2
         from gt.client.stream.connect import session
-        say("known", len(session().signatures), total)
+        say("known", len(session().signatures.plain), total)
         """
     )
     known, total = client.expect("known").split()[1:]
@@ -233,15 +233,15 @@ def test_the_client_does_not_wait_but_to_read(system):
         from gt.client.stream.connect import session
         x = gt.ones(700, 700)
         x.sum().item()
-        waits, wait = 0, session().link.wait
+        waits, wait = 0, session().connection.link.wait
         def counted(*arguments):
             global waits
             waits += 1
             return wait(*arguments)
-        session().link.wait = counted
+        session().connection.link.wait = counted
         y = x
         for _ in range(20): y = (y @ x) * 1e-3
-        session().flush()
+        session().outbox.flush()
         emitted = waits
         y.sum().item()
         say("waits", emitted, waits - emitted)
@@ -258,7 +258,7 @@ def test_instructions_go_out_by_themselves(system):
         x.sum().item()
         y = x + 1
         from gt.client.stream.connect import session
-        while session().words: time.sleep(0.005)
+        while session().outbox.words: time.sleep(0.005)
         say("sent")
         """
     )

@@ -150,7 +150,7 @@ def played(seed: int, workers: int, clients: int, monkeypatch: pytest.MonkeyPatc
             with use(session):
                 results.append(outcome(states[k]))
         if on and seed % 3 and seed != 19:  # that one's body is too short to be worth it
-            assert any(session.fragments.told for session in sessions)
+            assert any(session.outbox.templates.announced for session in sessions)
         return results
     finally:
         gt.auto_shard(False)
@@ -182,8 +182,8 @@ def test_the_same_bits_with_several_clients(seed: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("seed", range(24))
 def test_the_same_bits_in_chunks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "BATCH", 20)
-    monkeypatch.setattr(templates, "WHOLE", 60)
-    monkeypatch.setattr(templates, "CHUNK", random.Random(seed).choice((20, 35)))
+    monkeypatch.setattr(templates, "MAX_WHOLE_WORDS", 60)
+    monkeypatch.setattr(templates, "SECTION_WORDS", random.Random(seed).choice((20, 35)))
     assert played(seed, 1 + seed % 2, 1, monkeypatch, True) == played(seed, 1 + seed % 2, 1, monkeypatch, False)
 
 
@@ -195,9 +195,9 @@ def _chain(x: Any, adds: int) -> float:
 
 
 def _messages(session: Session, act: Callable[[], Any]) -> list[list[Any]]:
-    before = list(session.recent)
+    before = list(session.outbox.recent)
     act()
-    return [stream for stream, *_ in session.recent if all(stream is not old[0] for old in before)]
+    return [stream for stream, *_ in session.outbox.recent if all(stream is not old[0] for old in before)]
 
 
 def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
@@ -205,7 +205,7 @@ def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
         x = gt.ones(2, 2)
         for _ in range(4):
             assert _chain(x, 1000) == 4004
-        told = len(session.fragments.told)
+        told = len(session.outbox.templates.announced)
         for _ in range(3):
             sent = _messages(session, lambda: _chain(x, 1000))
             assert len(sent) >= 4
@@ -216,21 +216,21 @@ def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
             sent = _messages(session, lambda adds=adds: _chain(x, adds))
             assert all(next(word for word in stream if word >= 0) == RUN for stream in sent)
         assert told <= 4
-        assert len(session.fragments.told) <= told + 1
+        assert len(session.outbox.templates.announced) <= told + 1
 
 
 def test_long_pieces_are_forgotten_as_well() -> None:
     with Cluster(workers=1).client() as session:
         x = gt.ones(2)
-        for adds in range(140, 140 + 3 * templates.TEMPLATES):
+        for adds in range(140, 140 + 3 * templates.MAX_TEMPLATES):
             for _ in range(2):
                 y = x
                 for _ in range(adds):
                     y = y + x
                 gt.step()
         assert y.sum().item() == 2 * (adds + 1)
-        assert len(session.fragments._recent) <= templates.TEMPLATES
-        assert not session.fragments.forgotten
+        assert len(session.outbox.templates._recent) <= templates.MAX_TEMPLATES
+        assert not session.outbox.templates.forgotten
 
 
 def test_what_is_let_go_between_two_pieces_is_no_part_of_either() -> None:
@@ -250,13 +250,13 @@ def test_what_is_let_go_between_two_pieces_is_no_part_of_either() -> None:
                 kept.append(y)
             elif k % 2:
                 kept.clear()
-        assert len(session.fragments._recent) == 1
+        assert len(session.outbox.templates._recent) == 1
         y = kept = None
-        assert session.ahead
+        assert session.outbox.freed_between
         (space,) = next(iter(cluster.workers.values())).spaces.values()
-        session.flush()
+        session.outbox.flush()
         cluster.settle()
-        assert not session.ahead
+        assert not session.outbox.freed_between
         assert len(space.store) == 1
 
 

@@ -240,7 +240,7 @@ def test_where_there_is_nothing_to_write_to(local: None, path: pathlib.Path, tmp
             pytest.fail("it did not begin")
     assert os.listdir(tmp_path) == []
     path.write_text("what was there")
-    told = r"a trace is running already, and there is one at a time$"
+    told = r"a trace is running already; only one at a time is possible$"
     with pytest.raises(GtError, match=told), gt.debug.trace(path), gt.debug.trace(path):
         pytest.fail("it did not begin")
     with gt.debug.trace(path):  # the outer one has ended
@@ -252,7 +252,7 @@ def test_where_there_is_nothing_to_write_to(local: None, path: pathlib.Path, tmp
         with gt.debug.trace(path):
             return x + 1
 
-    with pytest.raises(CompileError, match=r"inside a compiled function; trace the call of it$"):
+    with pytest.raises(CompileError, match=r"inside a compiled function; trace the call of the function instead$"):
         traced(gt.ones(3))
 
 
@@ -262,7 +262,7 @@ def test_a_worker_is_lost_meanwhile(local: None, path: pathlib.Path) -> None:
         os.kill(next(w.pid for w in gt.workers() if w.id == 1), signal.SIGKILL)
         wait_until(lambda: gt.ones(1).item() == 1 and len(gt.workers()) == 1)
 
-    with pytest.raises(WorkerLost, match=r"worker 1 is gone, and what it wrote down with it$"), gt.debug.trace(path):
+    with pytest.raises(WorkerLost, match=r"worker 1 is gone, and its part of the trace with it$"), gt.debug.trace(path):
         kill()
     assert list(processes(path)) == ["worker 0 (cpu)"]
     path.unlink()

@@ -141,9 +141,9 @@ def test_nothing_is_left_behind():
             gt.nn.functional.cross_entropy(model(gt.randn(8, 20)), gt.zeros(8, dtype=gt.int64)).backward()
             opt.step()
             opt.zero_grad()
-            session.flush()
+            session.outbox.flush()
             cluster.settle()
-            held.append(session.ask()[0].client_tensors)
+            held.append(session.worker_stats()[0].client_tensors)
         assert held[1] == held[2] == held[3] == 3 * 6
 
 
@@ -153,14 +153,14 @@ def test_an_item_is_one_round_trip():
         model = mlp(gt.nn)
         opt = gt.optim.SGD(model.parameters(), lr=0.1)
         waits = 0
-        plain = session.await_
+        plain = session.connection.wait
 
         def counted(*args, **kwargs):
             nonlocal waits
             waits += 1
             return plain(*args, **kwargs)
 
-        session.await_ = counted
+        session.connection.wait = counted
         for _ in range(3):
             loss = gt.nn.functional.cross_entropy(model(gt.randn(8, 20)), gt.zeros(8, dtype=gt.int64))
             loss.backward()

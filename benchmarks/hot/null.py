@@ -59,7 +59,7 @@ def system() -> Iterator[Session]:
 
 def _session(address: str) -> Session:
     session = open_session(f"unix:{address}", None, "a system that computes nothing", PATIENCE)
-    session.await_(lambda: bool(session.workers), PATIENCE)
+    session.connection.wait(lambda: bool(session.connection.workers), PATIENCE)
     return session
 
 

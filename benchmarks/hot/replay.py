@@ -124,9 +124,9 @@ def nothing_repeats(session: Session, pieces: int, seed: int) -> tuple[float, fl
     """What the same program takes with templates, over without: by the clock, and of the client's own time."""
     x, taken = gt.ones(64, 64), {}
     for on in (True, False) if seed % 2 else (False, True):
-        session.fragments.enabled = on
+        session.outbox.templates.enabled = on
         begun, used = time.perf_counter(), time.process_time()
         unlike(x, seed, pieces)
         taken[on] = time.perf_counter() - begun, time.process_time() - used
-    session.fragments.enabled = True
+    session.outbox.templates.enabled = True
     return taken[True][0] / taken[False][0], taken[True][1] / taken[False][1]

@@ -54,10 +54,10 @@ class Cluster:
     def client(self) -> Iterator[Session]:
         """A client whose session is the current one inside the block."""
         session = self._session = Session("a simulated cluster")
-        session.fragments.enabled = False  # what is counted and predicted is instructions, each by itself
-        session.link = Link(self)
+        session.outbox.templates.enabled = False  # what is counted and predicted is instructions, each by itself
+        session.connection.link = Link(self)
         self.post(0.0, CLIENT, DISPATCHER, Hello("client", PROTOCOL, VERSION, "", 0), ())
-        session.await_(lambda: session.welcomed)
+        session.connection.wait(lambda: session.welcomed)
         with use(session):
             yield session
         session.close()

@@ -54,22 +54,22 @@ def record(setup: Callable[[], Any], step: Callable[[Any], Any], rounds: int, te
     ``templates`` every instruction is sent by itself.
     """
     session = Session("recorded")
-    session.fragments.enabled = templates
-    session.link = recorder = _Recorder()
-    session._sent = -(1 << 60)  # never out of credit
-    session.welcomed = True
+    session.outbox.templates.enabled = templates
+    session.connection.link = recorder = _Recorder()
+    session.outbox.sent = -(1 << 60)  # never out of credit
+    session.id = 1
     gt.auto_shard()
     try:
         with use(session):
             made = setup()
             for _ in range(2):
                 step(made)
-            session.flush()
+            session.outbox.flush()
             opening, recorder.sent = recorder.sent, []
             pieces = []
             for _ in range(rounds):
                 step(made)
-                session.flush()
+                session.outbox.flush()
                 pieces.append(recorder.sent)
                 recorder.sent = []
             del made

@@ -7,7 +7,7 @@ from typing import Any
 from gt.client.stream import connect
 from gt.client.tensor import random_state
 from gt.client.tensor.arguments import a_tensor, cast, dtype_of, operand, refuse, sizes
-from gt.client.tensor.emit import call, create, known
+from gt.client.tensor.emit import call, coded_call, create
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions.creation import a_number, default_dtype, dtype_like, size_from, with_options
@@ -26,7 +26,7 @@ def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
     session = connect.session()
     # the signature first: a call that is refused must not use up a stream of random numbers
     types = (NUMBER_OF[int],) * (2 + len(limits))
-    known(session, op, attrs, types, False)
+    coded_call(session, op, attrs, types, False)
     return create(op, (*random_state.key(), *limits), attrs, session)
 
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from gt.client.tensor import foreign
 from gt.client.tensor.arguments import cast, operand, uploaded
-from gt.client.tensor.emit import Step, call, call_into, put, view_of
+from gt.client.tensor.emit import call, call_into, put, view_of
 from gt.client.tensor.strides import SLICE, VIEW
-from gt.client.tensor.tensor import Tensor
+from gt.client.tensor.tensor import Tensor, ViewStep
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.functions.creation import zeros
 from gt.functions.rearrange import count
@@ -57,7 +57,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     return _pick(base, plan.picks)
 
 
-def _row(x: Tensor, index: int) -> Step:
+def _row(x: Tensor, index: int) -> ViewStep:
     """The step to ``x[index]``."""
     shape = x._type.shape
     start = _bounded(x, index, 0, index) % shape[0]
@@ -119,7 +119,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
     plan = parse(x, index)
     value = _value(x, value)
     if not plan.picks:
-        step: tuple[Step, ...] = () if plan.whole else ((SLICE, (("items", plan.items),), plan.starts),)
+        step: tuple[ViewStep, ...] = () if plan.whole else ((SLICE, (("items", plan.items),), plan.starts),)
         put(x, step, value)
         return
     target = x if plan.whole else _basic(x, plan)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.client.grad import backward
-from gt.client.tensor import layout
+from gt.client.tensor import layout, printing
 from gt.client.tensor.arguments import Device, a_tensor, cast, device_of, dtype_of, operand, sizes
 from gt.client.tensor.emit import binary, call, call_into, call_many, current, detached, view_of
 from gt.client.tensor.foreign import of_torch
@@ -254,6 +254,7 @@ def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
 
 
 OTHERS: dict[str, Any] = {
+    "__repr__": printing.shown,
     "_op": _op,
     "_ops": _ops,
     "ldexp": pointwise.ldexp,

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from gt.client.tensor.arguments import also_called, one_dim, refuse, sizes, whole
-from gt.client.tensor.emit import call, call_many, look_at, view_of
+from gt.client.tensor.emit import call, call_many, make_view, view_of
 from gt.client.tensor.strides import (
     DIAGONAL,
     EXPAND,
@@ -326,5 +326,5 @@ def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
     made = call_many(SPLIT, (x,), (("sizes", parts), ("dim", dim)))
     shape = x._type.shape
     for part, start, n in zip(made, accumulate(parts, initial=0), parts, strict=False):
-        look_at(part, x, (SLICE, (("items", _items(shape, dim, ("s", n, 1))),), _starts(len(shape), dim, start)))
+        make_view(part, x, (SLICE, (("items", _items(shape, dim, ("s", n, 1))),), _starts(len(shape), dim, start)))
     return made

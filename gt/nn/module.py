@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from gt.client.compile import recording
 from gt.client.grad.backward import requires_grad_
-from gt.client.signals import config
+from gt.client.stream import configuration, recorder
 from gt.client.tensor import placing
 from gt.client.tensor.arguments import dtype_of
 from gt.client.tensor.emit import detached
@@ -45,11 +44,11 @@ class Module:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        if config.current.rules and not placing.here.inside:
+        if configuration.current.rules and not placing.module_call.active:
             return placing.call(self, inputs, kwargs)
         own = self.__dict__
-        if recording.active is not None:
-            recording.active.modules[self] = None
+        if recorder.active is not None:
+            recorder.active.modules[self] = None
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
             return hooks.call(self, inputs, kwargs)
         return self.forward(*inputs, **kwargs)

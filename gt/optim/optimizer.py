@@ -8,8 +8,8 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any
 
-from gt.client.compile import recording
 from gt.client.grad.backward import enable_grad, is_leaf
+from gt.client.stream import recorder
 from gt.client.tensor.emit import call_into_many
 from gt.client.tensor.tape import mode
 from gt.client.tensor.tensor import Tensor
@@ -95,12 +95,12 @@ class Optimizer:
     # -- a step ----------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        if recording.active is not None:
-            recording.active.optimizers.append(self)
+        if recorder.active is not None:
+            recorder.active.optimizers.append(self)
             for p in (p for group in self.param_groups for p in group["params"]):
-                recording.active.grad_set(p)
+                recorder.active.note_grad(p)
             if closure is not None or any(self._step_hooks):
-                recording.active.refuse("an optimizer's hooks, or a closure, are more than its words")
+                recorder.active.refuse("an optimizer's hooks, or a closure, are more than its words")
         for hook in self._step_hooks[0]:
             hook(self, (closure,), {})
         loss = None
@@ -119,7 +119,7 @@ class Optimizer:
         for hook in self._step_hooks[1]:
             hook(self, (closure,), {})
         for p in self.param_groups[0]["params"][:1] if self.param_groups else ():
-            p._cell.session.after_step()
+            p._cell.session.outbox.after_step()
         return loss
 
     def update(self, group: Group, params: list[Tensor]) -> None:
@@ -164,8 +164,8 @@ class Optimizer:
             if self._numbers is not None:
                 self._numbers += map(float, numbers)
                 continue
-            if recording.active is not None:
-                recording.active.stepped += len(numbers)
+            if recorder.active is not None:
+                recorder.active.step_numbers += len(numbers)
             some = params[start : start + most]
             targets = (*some, *[self.state[p][name] for name in names for p in some])
             given = (*[p._grad for p in some], *map(float, numbers))

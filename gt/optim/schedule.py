@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gt.client.compile import recording
+from gt.client.stream import recorder
 from gt.optim.optimizer import Group, Optimizer
 
 
 def stepped_here() -> None:
-    if recording.active is not None:
-        recording.active.refuse("a schedule is stepped inside, and its Python would not run again: step it outside")
+    if recorder.active is not None:
+        recorder.active.refuse("a schedule is stepped inside, and its Python would not run again: step it outside")
 
 
 class LRScheduler:

@@ -74,7 +74,7 @@ def settled(cluster: Cluster) -> None:
     assert not core.asked
     by_id = {worker.id: worker for worker in cluster.workers.values()}
     assert set(by_id) == set(core.workers)
-    assert {s.id for s in cluster.clients.values() if s.ended is None} == set(core.clients)
+    assert {s.id for s in cluster.clients.values() if s.connection.ended is None} == set(core.clients)
     for known in core.workers.values():
         assert not known.given
         assert not known.parked

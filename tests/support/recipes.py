@@ -199,7 +199,7 @@ class Watched:
         self.peaks = [self.stores[id].peak for id in self.moves]
 
     def _settle(self) -> None:
-        self.session.flush()
+        self.session.outbox.flush()
         self.cluster.settle()
 
     @property

@@ -115,7 +115,7 @@ class Shadow:
     def _deliver(self) -> None:
         from gt.client.stream.connect import session
 
-        session().flush()
+        session().outbox.flush()
         self.cluster.settle()
 
     def compare(self) -> None:

@@ -53,7 +53,7 @@ def tolerance(dtype: torch.dtype) -> tuple[float, float]:
     """How far a result of this session may be from torch's: not at all, if nothing but `EXACT` ops was used in it."""
     session = connected()
     assert session is not None
-    used = {signature.op.name for signature in session.shapes.values()}
+    used = {signature.op.name for signature in session.signatures.by_code.values()}
     if not dtype.is_floating_point or used <= set(EXACT.split()):
         return 0.0, 0.0
     return ROUNDING if dtype.itemsize > 2 else HALF_ROUNDING
@@ -125,8 +125,8 @@ def refused(session: Any, statement: str, error: type[Exception], text: str) -> 
     ours, _ = worlds()
     *before, statement = statement.split("; ")
     exec("; ".join(before), ours)
-    before = list(session.words)
+    before = list(session.outbox.words)
     with pytest.raises(error) as caught:
         exec(statement, ours)
     assert str(caught.value) == text
-    assert session.words == before
+    assert session.outbox.words == before

@@ -1,9 +1,9 @@
-"""``@gt.compile``: a function that is run once more without running its Python.
+"""``@gt.compile``: a function that is repeated without running its Python.
 
-The first calls with arguments of certain shapes run as ever, and are recorded. When two in a row did the same, the
-next one sends "run fragment 17 with these inputs" and nothing else. What may change from call to call is looked at
-before: the arguments' types, which gradients there are, whether modules train, and the tensors it uses besides. The
-numbers an optimizer steps with and the seeds of random numbers are made anew each time.
+The first calls with arguments of certain types run as usual and are recorded. When two in a row did the same, the next
+call sends "run fragment 17 with these inputs" and nothing else. Before that, everything that may change from call to
+call is checked: the arguments' types, which tensors have gradients, whether modules are in training mode, and the other
+tensors it uses. The numbers of optimizer steps and the seeds of random numbers are computed anew for each call.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from gt.client.compile import recording
-from gt.client.compile.recording import Irregular, Recorder, Recording, finish
-from gt.client.signals import config
-from gt.client.stream import scope
+from gt.client.compile.recording import PLAIN, Irregular, Recording, Source, finish
+from gt.client.stream import configuration, recorder, scope
 from gt.client.stream.connect import session as current_session
+from gt.client.stream.recorder import Recorder
 from gt.client.stream.session import Session
 from gt.client.stream.templates import Template
-from gt.client.tensor import emit, tape
-from gt.client.tensor import random_state as drawing
+from gt.client.tensor import emit, random_state, tape
 from gt.client.tensor.emit import current
 from gt.client.tensor.tensor import Cell, Tensor, fresh
 from gt.say import warn
@@ -30,20 +28,20 @@ from gt.wire.fragments import run_words
 
 __all__ = ["compile"]
 
-#: Ways of calling a function that are remembered; and attempts at recording one before it is left alone.
-WAYS, ATTEMPTS = 32, 6
+#: The most variants of a function that are kept, and the most attempts at recording one.
+MAX_VARIANTS, MAX_ATTEMPTS = 32, 6
 
 
-class Unseen(Exception):
-    """An argument that cannot be compared with what it was."""
+class Incomparable(Exception):
+    """An argument that cannot be compared with the one of the last call."""
 
 
-#: a session that takes no notice of tensors that are freed: a fragment has freed them
-_NOBODY: Any = SimpleNamespace(words=(), append=lambda _: None, fragments=SimpleNamespace(empty=False))
+#: a session in which freeing a tensor has no effect: a fragment has freed it already
+_NO_SESSION: Any = SimpleNamespace(outbox=SimpleNamespace(words=(), templates=SimpleNamespace(empty=False)))
 
 
-class Way:
-    """One way of calling a function: arguments of certain types."""
+class Variant:
+    """A function for arguments of certain types."""
 
     def __init__(self) -> None:
         self.last: Recording | None = None
@@ -52,146 +50,163 @@ class Way:
 
 
 def compile(function: Callable[..., Any] | None = None) -> Any:
-    """See docs/hot_paths.md. Also without parentheses."""
+    """Compile a function, or a step of training: repeated calls run as one fragment, without the function's Python.
+
+        @gt.compile
+        def step(x, y):
+            loss = loss_function(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+    A function that cannot be compiled runs as usual, and a warning says why. See docs/hot_paths.md.
+    """
     if function is None:
         return compile
-    return functools.wraps(function)(Compiled(function))
+    return functools.wraps(function)(CompiledFunction(function))
 
 
-class Compiled:
+class CompiledFunction:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._ways: OrderedDict[Any, Way] = OrderedDict()
+        self._variants: OrderedDict[Any, Variant] = OrderedDict()
         self._session: Session | None = None
-        self._told = False
-        self._made = 0
+        self._warned = False
+        self._variant_count = 0
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session = current_session()
-        if recording.active is not None or not session.fragments.enabled:
+        templates = session.outbox.templates
+        if recorder.active is not None or not templates.enabled:
             return self._function(*args, **kwargs)
         if session is not self._session:
-            self._ways.clear()
+            self._variants.clear()
             self._session = session
         arguments: list[Tensor] = []
         try:
             key = self._key(args, kwargs, arguments)
-        except Unseen as what:
-            self._tell(f"an argument is a {what}, in which nobody sees what changed: let it be a tensor, or a tuple")
+        except Incomparable as kind:
+            self._warn_once(f"an argument is a {kind}, whose changes cannot be seen: pass a tensor, or a tuple")
             return self._function(*args, **kwargs)
-        way = self._ways.get(key)
-        if way is None:
-            way = self._way(key)
-        self._ways.move_to_end(key)
-        if way.template is not None and way.last is not None:
-            if way.last.holds() and way.template.number in session.fragments.told:
-                return _replay(session, way.template, way.last, arguments)
-            way.last = way.template = None
-            way.attempts = min(way.attempts, ATTEMPTS - 2)
-        if way.attempts >= ATTEMPTS:
+        variant = self._variants.get(key)
+        if variant is None:
+            variant = self._new_variant(key)
+        self._variants.move_to_end(key)
+        if variant.template is not None and variant.last is not None:
+            if variant.last.holds() and variant.template.number in templates.announced:
+                return _replay(session, variant.template, variant.last, arguments)
+            variant.last = variant.template = None
+            variant.attempts = min(variant.attempts, MAX_ATTEMPTS - 2)
+        if variant.attempts >= MAX_ATTEMPTS:
             return self._function(*args, **kwargs)
-        return self._record(session, way, arguments, args, kwargs)
+        return self._record(session, variant, arguments, args, kwargs)
 
-    def _way(self, key: Any) -> Way:
-        way = self._ways[key] = Way()
-        self._made += 1
-        if len(self._ways) > WAYS:
-            self._ways.popitem(last=False)
-        if self._made == 4 * WAYS:
-            warn(f"gt.compile: {self._name()} was called in {self._made} ways; numbers that change are best tensors")
-        return way
+    def _new_variant(self, key: Any) -> Variant:
+        variant = self._variants[key] = Variant()
+        self._variant_count += 1
+        if len(self._variants) > MAX_VARIANTS:
+            self._variants.popitem(last=False)
+        if self._variant_count == 4 * MAX_VARIANTS:
+            warn(
+                f"gt.compile: {self._name()} was called in {self._variant_count} variants; "
+                "pass numbers that change as tensors"
+            )
+        return variant
 
     def _name(self) -> str:
         return getattr(self._function, "__name__", "a function")
 
-    def _key(self, args: Any, kwargs: dict[str, Any], found: list[Tensor]) -> Any:
-        """What the recording of a call depends on; the tensors among the arguments are put into ``found``."""
-        shown = _shown((args, tuple(sorted(kwargs.items()))), found)
-        same = tuple(next(i for i, y in enumerate(found) if y._cell is x._cell) for x in found)
-        return shown, same, tape.mode.enabled, _precision(), scope.here.placing, scope.here.pulling, id(config.current)
+    def _key(self, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+        """What the recording of a call depends on. The tensors among the arguments are appended to ``tensors``."""
+        comparable = _comparable((args, tuple(sorted(kwargs.items()))), tensors)
+        same = tuple(next(i for i, y in enumerate(tensors) if y._cell is x._cell) for x in tensors)
+        signals = scope.thread.signal, scope.thread.backward, id(configuration.current)
+        return comparable, same, tape.mode.enabled, _precision(), signals
 
     # -- recording -------------------------------------------------------------------------
 
-    def _record(self, session: Session, way: Way, arguments: list[Tensor], args: Any, kwargs: Any) -> Any:
-        way.attempts += 1
+    def _record(self, session: Session, variant: Variant, arguments: list[Tensor], args: Any, kwargs: Any) -> Any:
+        variant.attempts += 1
+        outbox = session.outbox
         views = [x._view for x in arguments]
         for x in arguments:
             current(x)
             x._view = None
-        versions = {id: cell.version for id, cell in recording.cells_of(session).items()}
-        session.cut()
-        recorder = recording.active = session.recorder = Recorder(session, session.next_id())
+        before = [(x._cell, x._cell.version) for x in arguments]
+        outbox.cut()
+        notes = recorder.active = outbox.recorder = Recorder(outbox.next_id())
         try:
-            returned = _own(self._function(*args, **kwargs), arguments)
-            session.flush()
+            returned = _without_views(self._function(*args, **kwargs), arguments)
+            outbox.flush()
         finally:
-            recording.active = session.recorder = None
-            session.fragments.begin(session.next_id() + 1)
-            written = [x._cell.version != versions.get(x._cell.id) for x in arguments]
+            recorder.active = outbox.recorder = None
+            outbox.begin_fragment()
+            written = [(x._cell, x._cell.version) != was for x, was in zip(arguments, before, strict=True)]
             for x, view in zip(arguments, views, strict=True):
                 x._view = view
         if any(w and v is not None for w, v in zip(written, views, strict=True)):
-            recorder.refuse("it writes into a view it was given")
-        self._learn(session, way, recorder, arguments, versions, returned)
+            notes.refuse("it writes into a view that is an argument")
+        self._learn(session, variant, notes, arguments, returned)
         return returned
 
     def _learn(
-        self, session: Session, way: Way, recorder: Recorder, arguments: list[Tensor], versions: Any, returned: Any
+        self, session: Session, variant: Variant, notes: Recorder, arguments: list[Tensor], returned: Any
     ) -> None:
-        before, way.last = way.last, None
+        before, variant.last = variant.last, None
         try:
-            way.last = finish(recorder, arguments, versions, returned)
-            if before is not None and (different := before.agrees(way.last)):
-                raise Irregular(different)
+            last = variant.last = finish(notes, session, arguments, returned)
+            if before is not None and (difference := before.difference(last)):
+                raise Irregular(difference)
             if before is not None:
-                live = {*way.last.drawn, *way.last.stepped}
-                constant = [k for k in range(len(way.last.numbers)) if k not in live]
-                way.template = session.fragments.keep(way.last.words, way.last.found, constant)
+                live = {*last.drawn, *last.stepped}
+                constant = [k for k in range(len(last.numbers)) if k not in live]
+                variant.template = session.outbox.templates.add_recorded(last.words, last.kinds, constant)
         except Irregular as problem:
-            if way.attempts >= ATTEMPTS:
-                self._tell(str(problem))
+            if variant.attempts >= MAX_ATTEMPTS:
+                self._warn_once(str(problem))
 
-    def _tell(self, why: str) -> None:
-        if not self._told:
-            self._told = True
-            warn(f"gt.compile: {self._name()} runs as if it were not compiled: {why}")
+    def _warn_once(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(f"gt.compile: {self._name()} runs without being compiled: {reason}")
 
 
-def _own(returned: Any, arguments: list[Tensor]) -> Any:
-    """What is given back are tensors of their own, and no views."""
+def _without_views(returned: Any, arguments: list[Tensor]) -> Any:
+    """What the function returned, with copies in place of views."""
     if isinstance(returned, Tensor):
         if returned._view is None or any(returned is x for x in arguments):
             return returned
         return returned.clone()
     if type(returned) in (tuple, list):
-        return type(returned)(_own(x, arguments) for x in returned)
+        return type(returned)(_without_views(x, arguments) for x in returned)
     if type(returned) is dict:
-        return {key: _own(x, arguments) for key, x in returned.items()}
+        return {key: _without_views(x, arguments) for key, x in returned.items()}
     return returned
 
 
-def _shown(x: Any, found: list[Tensor]) -> Any:
-    """An argument as a part of a key: of a tensor its type, of anything else itself."""
+def _comparable(x: Any, tensors: list[Tensor]) -> Any:
+    """An argument as part of a key: the type of a tensor, anything else itself."""
     if isinstance(x, Tensor):
-        found.append(x)
+        tensors.append(x)
         return Tensor, x._type, x._node is not None, isinstance(x._node, tape.Leaf)
     if isinstance(x, tuple | list):
-        return type(x), *[_shown(y, found) for y in x]
+        return type(x), *[_comparable(y, tensors) for y in x]
     if isinstance(x, dict):
-        return dict, *[(key, _shown(y, found)) for key, y in x.items()]
+        return dict, *[(key, _comparable(y, tensors)) for key, y in x.items()]
     if type(x) is float:
-        return float, x.hex()  # 0.0 is -0.0, and NaN is not itself
+        return float, x.hex()  # 0.0 equals -0.0, and NaN does not equal itself
     try:
         hash(x)
     except TypeError:
-        raise Unseen(type(x).__name__) from None
-    own = getattr(x, "__dict__", None)
-    if not own or isinstance(x, type):
+        raise Incomparable(type(x).__name__) from None
+    attributes = getattr(x, "__dict__", None)
+    if not attributes or isinstance(x, type):
         return type(x), x
-    return type(x), x, tuple([(name, value) for name, value in own.items() if type(value) in recording.PLAIN])
+    return type(x), x, tuple([(name, value) for name, value in attributes.items() if type(value) in PLAIN])
 
 
 def _precision() -> Any:
@@ -202,7 +217,7 @@ def _precision() -> Any:
     return current_dtype()
 
 
-# -- and again -----------------------------------------------------------------------------
+# -- replaying -----------------------------------------------------------------------------
 
 
 def _replay(session: Session, template: Template, last: Recording, arguments: list[Tensor]) -> Any:
@@ -211,38 +226,38 @@ def _replay(session: Session, template: Template, last: Recording, arguments: li
             current(x)
     live: dict[int, Any] = {}
     if last.drawn or last.stepped:
-        live = dict(zip(last.stepped, _stepped(last.optimizers), strict=True))
+        live = dict(zip(last.stepped, _step_numbers(last.optimizers), strict=True))
         for k in range(0, len(last.drawn), 2):
-            live[last.drawn[k]], live[last.drawn[k + 1]] = drawing.key()
+            live[last.drawn[k]], live[last.drawn[k + 1]] = random_state.key()
     numbers = [live[k] for k in sorted(live)]
     inputs = last.ids.copy()
-    for k, source in last.moving:
+    for k, source in last.varying:
         inputs[k] = _cell(source, arguments).id
     freed = [_cell(source, arguments) for source in last.freed]
-    for source, bumps in last.written:
-        _cell(source, arguments).version += bumps
+    for source, count in last.written:
+        _cell(source, arguments).version += count
     for tensor in last.replaced:
-        tensor._grad = None  # so that a graph may write the new one where the old one was
-    base = session.run(
-        lambda first: run_words(template.number, 0, first, 0, inputs, numbers), last.made, template.length
+        tensor._grad = None  # so that a graph may write the new gradient where the old one was
+    base = session.outbox.run_fragment(
+        lambda first: run_words(template.number, 0, first, 0, inputs, numbers), last.results, template.length
     )
     for cell in freed:
-        cell.session = _NOBODY
-    made = {k: fresh(base + k, session, t) for k, t in last.types.items()}
-    for tensor, _, place in last.grads:
-        if place is not None:
-            tensor._grad = made[place]
-    return last.result(lambda k: made[k] if k >= 0 else arguments[~k])
+        cell.session = _NO_SESSION
+    results = {k: fresh(base + k, session, t) for k, t in last.types.items()}
+    for tensor, _, result in last.grads:
+        if result is not None:
+            tensor._grad = results[result]
+    return last.rebuild(lambda k: results[k] if k >= 0 else arguments[~k])
 
 
-def _cell(source: tuple[str, Any], arguments: list[Tensor]) -> Cell:
+def _cell(source: Source, arguments: list[Tensor]) -> Cell:
     kind, what = source
     if kind == "cell":
         return what()  # type: ignore[no-any-return]
-    return arguments[what]._cell if kind == "argument" else what._grad._cell  # type: ignore[no-any-return]
+    return arguments[what]._cell if kind == "argument" else what._grad._cell
 
 
-def _stepped(optimizers: list[Any]) -> list[float]:
+def _step_numbers(optimizers: list[Any]) -> list[float]:
     numbers: list[float] = []
     for optimizer in optimizers:
         numbers += optimizer.numbers_of_a_step()

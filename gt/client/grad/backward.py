@@ -13,13 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gt.client.compile import recording
 from gt.client.grad.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from gt.client.signals import config
-from gt.client.signals.signal import pulling
-from gt.client.stream import sites
+from gt.client.signals.signal import backward_scope
+from gt.client.stream import configuration, recorder, sites
 from gt.client.tensor import placing
-from gt.client.tensor.emit import binary, current, detached, lay_out
+from gt.client.tensor.emit import binary, current, detached, place_by
 from gt.client.tensor.tape import Edge, Leaf, Node, Retain, mode, retained
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError
@@ -53,7 +51,7 @@ def backward(
     wanted = None if inputs is None else {_edge_of(x): x for x in _listed(inputs)}
     session = next((x._cell.session for x in _listed(tensors)), None)
     if session is not None:
-        session.cut_if_long()
+        session.outbox.cut_if_long()
     edges = set(wanted) if wanted is not None else None
 
     def found(edge: Edge, g: Tensor) -> None:
@@ -64,7 +62,7 @@ def backward(
     with sites.held():
         _walk(roots, keep, create_graph, edges, found)
     if session is not None:
-        session.after_backward()
+        session.outbox.after_backward()
 
 
 def grad(
@@ -119,7 +117,7 @@ def _go(roots: list[Root], keep: bool, targets: set[Edge] | None, found: Found) 
                 own = sums[node] = [None] * len(node.outs)
                 heapq.heappush(young_first, (-node.number, node))
             before = own[index]
-            if config.current.rules and isinstance(node, Leaf):
+            if configuration.current.rules and isinstance(node, Leaf):
                 placing.follow(node.tensor(), g)
             own[index] = g if before is None else before + g
 
@@ -137,7 +135,7 @@ def _go(roots: list[Root], keep: bool, targets: set[Edge] | None, found: Found) 
         if isinstance(node, Node) and (on_the_way is None or _goes_on(node, on_the_way)):
             # what meets here is added up here, before it goes to where the operand came from
             if node.signal:
-                with pulling(node.signal):
+                with backward_scope(node.signal):
                     add(node.edges, node.pull(grads, keep))
             else:
                 add(node.edges, node.pull(grads, keep))
@@ -181,8 +179,8 @@ def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
     elif create_graph:
         leaf.grad = leaf._grad + g
     else:
-        if recording.active is not None:
-            recording.active.grad_set(leaf)
+        if recorder.active is not None:
+            recorder.active.note_grad(leaf)
         leaf._grad.add_(g)
 
 
@@ -285,8 +283,8 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
     elif x._node is None:
         if x._type.dtype.kind != "f":
             raise GradError("only Tensors of floating point dtype can require gradients")
-        if config.current.auto:
-            lay_out(x, config.PARAMETER)
+        if configuration.current.auto:
+            place_by(x, configuration.PARAMETER)
         as_leaf(x)
     return x
 

@@ -29,7 +29,7 @@ class Stretch:
         self.function, self.args, self.kwargs = function, args, kwargs
         self.state = random_state.state() if rng else None
         #: the signals it ran under
-        self.signals = scope.here.stack
+        self.signals = scope.thread.stack
         self.count = 0
         self.values: dict[int, Saved] = {}
 

@@ -6,13 +6,17 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gt.client.grad.backward import no_grad
-from gt.client.tensor.emit import detached
+from gt.client.grad.grad_mode import no_grad
+from gt.client.stream import connect
+from gt.client.tensor.emit import create, detached
 from gt.client.tensor.tape import Edge, Node, Saved, edge_of, fitted, mode
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError
+from gt.ops import OPS
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
+
+FULL = OPS["full"]
 
 
 class FunctionCtx:
@@ -95,9 +99,7 @@ class FunctionNode(Node):
 
 
 def _zeros(type: Any) -> Tensor:
-    from gt.functions.creation import zeros
-
-    return zeros(type.shape, dtype=type.dtype)
+    return create(FULL, (0.0,), (("shape", type.shape), ("dtype", type.dtype.name)), connect.session())
 
 
 class Function:

@@ -42,9 +42,7 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Any], grad_outputs: 
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     outputs = _outputs(func, given)
     if grad_outputs is None:
-        from gt.functions.draw import randn_like
-
-        cotangents = [randn_like(y.detach()).requires_grad_() for y in outputs]
+        cotangents = [y.detach().clone().normal_().requires_grad_() for y in outputs]
     else:
         cotangents = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs)
     count = len(given)
@@ -82,15 +80,13 @@ def _rows(func: Function, given: tuple[Any, ...], places: list[int], j: int) -> 
     """The gradients of each element of output j: (its elements, the input's elements)."""
     import numpy as np
 
-    from gt.functions.creation import tensor
-
     wanted = [given[i] for i in places]
     y = _outputs(func, given)[j]
     made = [np.zeros((y._type.numel, x._type.numel)) for x in wanted]
     for k in range(y._type.numel):
         one = np.zeros(y._type.numel)
         one[k] = 1
-        cotangent = tensor(one.reshape(y._type.shape), dtype=y.dtype)
+        cotangent = y.new_tensor(one.reshape(y._type.shape))
         for rows, g in zip(made, grad(y, wanted, cotangent, retain_graph=True, allow_unused=True), strict=True):
             rows[k] = 0 if g is None else g.detach().numpy().reshape(-1)
     return made
@@ -99,8 +95,6 @@ def _rows(func: Function, given: tuple[Any, ...], places: list[int], j: int) -> 
 def _columns(func: Function, given: tuple[Any, ...], i: int, j: int, eps: float, count: int) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    from gt.functions.creation import tensor
-
     x = given[i].detach().numpy()
     columns = []
     for k in range(x.size):
@@ -108,7 +102,7 @@ def _columns(func: Function, given: tuple[Any, ...], i: int, j: int, eps: float,
         for step in (eps, -eps):
             moved = np.array(x)
             moved.reshape(-1)[k] += step
-            args = [tensor(moved, dtype=given[i].dtype) if n == i else v for n, v in enumerate(given)]
+            args = [given[i].new_tensor(moved) if n == i else v for n, v in enumerate(given)]
             args[i].requires_grad_()
             ends.append(_outputs(func, args)[j].detach().numpy().reshape(-1).astype(np.float64))
         columns.append((ends[0] - ends[1]) / (2 * eps))

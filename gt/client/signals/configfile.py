@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from gt.client.signals.config import Cuts, Signal
+from gt.client.stream.configuration import Cuts, Signal
 from gt.errors import ConfigError
 from gt.types import MAX_DIMS
 
@@ -61,7 +61,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-class Place(msgspec.Struct, frozen=True):
+class WorkerMesh(msgspec.Struct, frozen=True):
     """What a signal's workers are, as far as the file says: cuts are along the axes of its mesh."""
 
     workers: tuple[int, ...] = ()
@@ -93,7 +93,7 @@ def signals_from(tree: Any, at: At) -> dict[str, Signal]:
         return {}
     if not isinstance(tree, dict):
         at.refuse(tree, "names of signals, each with what it means")
-    around = _place(tree, at, Place())
+    around = _place(tree, at, WorkerMesh())
     made = {}
     for name, said in tree.items():
         if name not in DEFAULTS:
@@ -104,7 +104,7 @@ def signals_from(tree: Any, at: At) -> dict[str, Signal]:
 def signal_from(name: str, said: dict[str, Any]) -> Signal:
     """One signal, as `gt.register_config` describes it."""
     at = At("register_config")
-    return _signal(_name(name, at), said, at / name, Place())
+    return _signal(_name(name, at), said, at / name, WorkerMesh())
 
 
 def _name(name: Any, at: At) -> str:
@@ -120,7 +120,7 @@ def _name(name: Any, at: At) -> str:
 # -- one signal ------------------------------------------------------------------------------
 
 
-def _signal(name: str, said: Any, at: At, around: Place) -> Signal:
+def _signal(name: str, said: Any, at: At, around: WorkerMesh) -> Signal:
     if not isinstance(said, dict):
         at.refuse(said, f"a mapping with any of {', '.join(KEYS)}")
     at.check_keys(said, tuple(KEYS))
@@ -135,7 +135,7 @@ def _signal(name: str, said: Any, at: At, around: Place) -> Signal:
     return Signal(name=name, workers=place.workers, mesh=place.mesh, places=places, **fields)
 
 
-def _place(said: dict[Any, Any], at: At, around: Place) -> Place:
+def _place(said: dict[Any, Any], at: At, around: WorkerMesh) -> WorkerMesh:
     """Its own mesh; or else its own workers, in a row; or else what holds for the whole file."""
     where, workers = at / "workers", _workers(said["workers"], at / "workers") if "workers" in said else ()
     shard = said.get("shard") if at.path else None  # at the top that is a signal's name
@@ -145,13 +145,13 @@ def _place(said: dict[Any, Any], at: At, around: Place) -> Place:
         where = at / "shard.workers"
         workers = _workers(shard["workers"], where)
     if "mesh" not in said:
-        return Place(workers) if workers else around
+        return WorkerMesh(workers) if workers else around
     mesh = _mesh(said["mesh"], at / "mesh")
     count = prod(size for _, size in mesh)
     if workers and count != len(workers):
         sizes = " x ".join(str(size) for _, size in mesh)
         (at / "mesh").wrong(f"a mesh of {sizes} has {count} workers, and {where.path} names {len(workers)}")
-    return Place(workers, mesh)
+    return WorkerMesh(workers, mesh)
 
 
 def _workers(value: Any, at: At) -> tuple[int, ...]:
@@ -179,13 +179,13 @@ def _mesh(value: Any, at: At) -> Mesh:
 # -- the keys of a signal ----------------------------------------------------------------------
 
 
-def _shard(value: Any, at: At, place: Place) -> Cuts:
+def _shard(value: Any, at: At, place: WorkerMesh) -> Cuts:
     if not isinstance(value, dict) or not value:
         at.refuse(value, SHARD)
     return _cuts(value, at, place, ("axis", "workers"))
 
 
-def _output(value: Any, at: At, place: Place) -> Cuts:
+def _output(value: Any, at: At, place: WorkerMesh) -> Cuts:
     if value == "replicate":
         return ()
     if not isinstance(value, dict) or not value:
@@ -193,7 +193,7 @@ def _output(value: Any, at: At, place: Place) -> Cuts:
     return _cuts(value, at, place, ("axis",))
 
 
-def _cuts(value: dict[Any, Any], at: At, place: Place, keys: tuple[str, ...]) -> Cuts:
+def _cuts(value: dict[Any, Any], at: At, place: WorkerMesh, keys: tuple[str, ...]) -> Cuts:
     """Which dims are cut along which axes."""
     if not any(type(key) is int for key in value):
         at.check_keys(value, keys)
@@ -216,7 +216,7 @@ def _dim(value: Any, at: At) -> int:
     return value
 
 
-def _axis(value: Any, at: At, place: Place, used: list[str]) -> str:
+def _axis(value: Any, at: At, place: WorkerMesh, used: list[str]) -> str:
     if not place.mesh:
         at.wrong(f"{_short(value)} is an axis of no mesh; say mesh: {{{value if isinstance(value, str) else 'dp'}: 2}}")
     if value not in place.axes:
@@ -226,30 +226,30 @@ def _axis(value: Any, at: At, place: Place, used: list[str]) -> str:
     return str(value)
 
 
-def _flag(value: Any, at: At, place: Place) -> bool:
+def _flag(value: Any, at: At, place: WorkerMesh) -> bool:
     if not isinstance(value, bool):
         at.refuse(value, "true or false")
     return value
 
 
-def _match(value: Any, at: At, place: Place) -> tuple[str, ...]:
+def _match(value: Any, at: At, place: WorkerMesh) -> tuple[str, ...]:
     patterns = value if isinstance(value, list) else [value]
     if not patterns or not all(isinstance(p, str) and p for p in patterns):
         at.refuse(value, "a pattern for names of parameters, such as layers.*.weight, or a list of them")
     return tuple(patterns)
 
 
-def _backward(value: Any, at: At, place: Place) -> str:
+def _backward(value: Any, at: At, place: WorkerMesh) -> str:
     if not isinstance(value, str) or not value or value.startswith("@"):
         at.refuse(value, "the name of a signal")
     return value
 
 
-def _apart(value: Any, at: At, place: Place) -> None:
+def _apart(value: Any, at: At, place: WorkerMesh) -> None:
     """Read by `_place`, before the others."""
 
 
-KEYS: dict[str, Callable[[Any, At, Place], Any]] = {
+KEYS: dict[str, Callable[[Any, At, WorkerMesh], Any]] = {
     "shard": _shard,
     "workers": _apart,
     "mesh": _apart,

@@ -1,9 +1,9 @@
-"""``gt.signal``: names for stretches of a program, to which a configuration gives a meaning; see docs/signals.md.
+"""Entering and leaving signals; see docs/signals.md.
 
     with gt.signal.context("pp_stage0"):
         x = layer(x)
 
-Without a configuration they mean nothing, and a program runs as if they were not there.
+Without a configuration signals have no effect.
 """
 
 from __future__ import annotations
@@ -11,144 +11,135 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from gt.client.signals import config
-from gt.client.stream import scope
-from gt.client.stream.connect import connected
+from gt.client.signals.config import from_environment
+from gt.client.stream import configuration, scope
+from gt.client.stream.configuration import Signal
 from gt.client.stream.scope import Entered
-from gt.client.tensor import placing
-from gt.client.tensor.emit import PLACED, view_of
-from gt.client.tensor.tensor import Tensor
+from gt.client.stream.step import cut
 from gt.errors import ConfigError, SignalError
 from gt.say import warn
-
-__all__ = ["context", "current", "enter", "exit", "place", "tensor"]
 
 #: names there was a warning for
 _warned: set[str] = set()
 
 
 class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decorator, as torch.no_grad
-    """What is done inside runs under this signal, and its gradients under ``backward``, or what the signal says."""
+    """Run a block, or a decorated function, under a signal.
+
+        with gt.signal.context("stage0"):
+            x = layer(x)
+
+    Gradients run under ``backward``, or under what the signal's configuration names, or under the same signal.
+    """
 
     def __init__(self, name: str, backward: str | None = None) -> None:
-        self.name, self.backward = _checked("context", name), backward
+        self.name, self.backward = check_name("context", name), backward
         if backward is not None:
-            _checked("context", backward)
+            check_name("context", backward)
 
     def __enter__(self) -> context:
         _enter(self.name, self.backward, self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        stack = scope.here.stack
-        last = max(i for i, entered in enumerate(stack) if entered.by is self)
-        _leave(stack[:last])  # with all that was entered inside, and not left
+        stack = scope.thread.stack
+        last = max(i for i, entered in enumerate(stack) if entered.context is self)
+        _leave(stack[:last])  # together with every signal that was entered inside and not left
 
     def _recreate_cm(self) -> context:
         return context(self.name, self.backward)  # a decorated function may run in many threads at once
 
 
 def enter(name: str, backward: str | None = None) -> None:
-    """Begin a stretch that `exit` ends."""
-    _enter(_checked("enter", name), None if backward is None else _checked("enter", backward), None)
+    """Begin a stretch of code under a signal; `exit` ends it.
+
+    gt.signal.enter("stage0")
+    x = layer(x)
+    gt.signal.exit("stage0")
+    """
+    _enter(check_name("enter", name), None if backward is None else check_name("enter", backward), None)
 
 
-def _enter(name: str, backward: str | None, by: context | None) -> None:
-    config.from_environment()
+def _enter(name: str, backward: str | None, manager: context | None) -> None:
+    from_environment()
     around = scope.innermost()
-    signal = _known(name)
-    pulling = "" if backward is None else _places(backward)
-    if signal is not None and not pulling and signal.backward:
-        pulling = _places(signal.backward)
-    placing = name if signal is not None and signal.places else ""
+    signal = _configured(name)
+    backward_signal = "" if backward is None else placing_signal(backward)
+    if signal is not None and not backward_signal and signal.backward:
+        backward_signal = placing_signal(signal.backward)
+    own = name if signal is not None and signal.places else ""
     compile = around.compile or (signal is not None and signal.compile)
     if compile and not around.compile:
-        _cut()
-    made = Entered(name, placing or around.placing, pulling or placing or around.pulling, by, compile)
-    scope.replace((*scope.here.stack, made))
+        cut()
+    entered = Entered(name, own or around.signal, backward_signal or own or around.backward, manager, compile)
+    scope.replace((*scope.thread.stack, entered))
 
 
 def _leave(outer: tuple[Entered, ...]) -> None:
-    """What is to be compiled is one piece of its own."""
+    """Code that is to be compiled is a fragment of its own, so the stream is cut where it ends."""
     if scope.innermost().compile and not (outer and outer[-1].compile):
-        _cut()
+        cut()
     scope.replace(outer)
 
 
-def _cut() -> None:
-    session = connected()
-    if session is not None and session.ended is None:
-        session.cut()
-
-
 def exit(name: str | None = None) -> None:
-    """End the innermost stretch, which must be of this name if one is given."""
-    stack = scope.here.stack
+    """End the innermost stretch that `enter` began. If ``name`` is given, it must be the name of that stretch.
+
+    gt.signal.exit("stage0")
+    """
+    stack, shown = scope.thread.stack, "" if name is None else repr(name)
     if not stack:
-        raise SignalError(f"gt.signal.exit({_shown(name)}): no signal was entered in this thread")
+        raise SignalError(f"gt.signal.exit({shown}): no signal was entered in this thread")
     if name is not None and stack[-1].name != name:
         raise SignalError(f"gt.signal.exit({name!r}): the innermost signal is {stack[-1].name!r}; leave that first")
-    if stack[-1].by is not None:
-        raise SignalError(f"gt.signal.exit({_shown(name)}): {stack[-1].name!r} is a context, which ends by itself")
+    if stack[-1].context is not None:
+        raise SignalError(f"gt.signal.exit({shown}): {stack[-1].name!r} is a context, which ends by itself")
     _leave(stack[:-1])
 
 
 def current() -> str | None:
-    """The innermost name entered in this thread, configured or not."""
+    """The innermost signal name entered in this thread, configured or not; None if there is none.
+
+    print(gt.signal.current())
+    """
     return scope.innermost().name or None
 
 
-def tensor(x: Tensor, name: str) -> Tensor:
-    """x, laid out by this signal: a view of it."""
-    signal = _places(_checked("tensor", name))
-    if not signal:
-        return x
-    with pulling(signal):
-        return view_of(x, PLACED, (("signal", signal),))
+def backward_scope(signal: str) -> contextlib.AbstractContextManager[None]:
+    """Emit gradients under a signal, and their own gradients under the signal that it names for that."""
+    configured = configuration.current.signals.get(signal)
+    second = placing_signal(configured.backward) if configured is not None and configured.backward else ""
+    return scope.under(signal, second)
 
 
-def place(module: Any) -> None:
-    """Lay out a module's parameters by the rules that match their names; a model's first call does it by itself."""
-    config.from_environment()
-    placing.place(module)
-
-
-def pulling(signal: str) -> contextlib.AbstractContextManager[None]:
-    """Gradients run under a signal, and their own under what that one says."""
-    known = config.current.signals.get(signal)
-    return scope.under(signal, _places(known.backward) if known is not None and known.backward else "")
-
-
-def _checked(what: str, name: Any) -> str:
+def check_name(function: str, name: Any) -> str:
+    """The name of a signal; raises ConfigError for anything else."""
     if not isinstance(name, str) or not name or name.startswith("@"):
-        raise ConfigError(f"gt.signal.{what}({name!r}): a signal's name is a text that does not begin with @")
+        raise ConfigError(f"gt.signal.{function}({name!r}): a signal's name is a text that does not begin with @")
     return name
 
 
-def _shown(name: str | None) -> str:
-    return "" if name is None else repr(name)
+def placing_signal(name: str) -> str:
+    """The name, if it is configured and says something about placement; else ""."""
+    signal = _configured(name)
+    return name if signal is not None and signal.places else ""
 
 
-def _known(name: str) -> config.Signal | None:
-    found = config.current.signals.get(name)
-    if found is None:
+def _configured(name: str) -> Signal | None:
+    signal = configuration.current.signals.get(name)
+    if signal is None:
         _warn_once(name)
-    return found
-
-
-def _places(name: str) -> str:
-    """The name, if it is configured and says something about places."""
-    found = _known(name)
-    return name if found is not None and found.places else ""
+    return signal
 
 
 def _warn_once(name: str) -> None:
-    none_at_all = not config.current.signals
-    if (what := "" if none_at_all else name) in _warned:
+    signals = configuration.current.signals
+    key = name if signals else ""
+    if key in _warned:
         return
-    _warned.add(what)
-    if none_at_all:
+    _warned.add(key)
+    if not signals:
         warn(f"signal {name!r} and all others are ignored: there is no configuration; GT_CONFIG=file.yaml names one")
     else:
-        known = ", ".join(sorted(n for n in config.current.signals if not n.startswith("@"))) or "none"
-        warn(f"signal {name!r} is not configured, and is ignored; there are: {known}")
+        names = ", ".join(sorted(n for n in signals if not n.startswith("@"))) or "none"
+        warn(f"signal {name!r} is not configured, and is ignored; there are: {names}")

@@ -1,4 +1,4 @@
-"""Which session ops go to: the one connected to, or one started on this machine at first use."""
+"""Which session ops go to: the one the program connected to, or one started on this machine at first use."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from gt.client.signals import config
+from gt.client.stream import configuration, interrupts
 from gt.client.stream.session import Session
 from gt.errors import ConfigError, ConnectionLost, GtError, NoWorkers, Refused
 from gt.version import PROTOCOL, VERSION
@@ -21,112 +21,129 @@ from gt.wire.shared import host_identity
 __all__ = ["connect", "disconnect", "gpu_workers", "workers"]
 
 #: Seconds until a server that does not answer is given up.
-CONNECT = 3.0
-#: Seconds the last instructions have to fail in a way that is told.
-LAST = 2.0
+CONNECT_TIMEOUT_S = 3.0
+#: Seconds that `disconnect` waits for the last instructions, so that their failures are reported.
+FINISH_TIMEOUT_S = 2.0
 
-_lock = threading.RLock()
-_current: Session | None = None
-_local: Any = None
-_workers_wanted: int | None = None
+
+class _Process:
+    """What this process is connected to."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.session: Session | None = None
+        #: the `LocalSystem` that GT started for it, if it did
+        self.local: Any = None
+        #: as `gpu_workers` set it; None: one for each GPU, or one
+        self.worker_count: int | None = None
+
+
+_process = _Process()
 
 
 def session() -> Session:
-    """The current session; the first use of GT makes one."""
-    if _current is not None:
-        return _current
-    with _lock:
-        return _current if _current is not None else _start()
+    """The current session; the first use of GT starts one."""
+    current = _process.session
+    if current is not None:
+        return current
+    with _process.lock:
+        return _process.session if _process.session is not None else _start()
 
 
 def connected() -> Session | None:
     """The current session, if there is one."""
-    return _current
+    return _process.session
 
 
 @contextlib.contextmanager
 def use(other: Session) -> Iterator[None]:
-    """Make another session the current one for a while."""
-    global _current
-    before, _current = _current, other
+    """Make another session the current one inside the block."""
+    before, _process.session = _process.session, other
     try:
         yield
     finally:
-        _current = before
+        _process.session = before
 
 
 def connect(address: str) -> None:
-    """Use the server at ``"host:port"`` from here on; a session that was open is ended."""
-    global _current
+    """Use the server at ``"host:port"`` from here on. A session that was open ends, and its tensors with it.
+
+        gt.connect("localhost:9000")
+
+    ``python -m gt.server -p 9000`` starts a server, ``python -m gt.worker --host localhost -p 9000`` a worker for it.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"connect({address!r}): an address is host:port, for example localhost:9000")
     from gt.wire.auth import peer_keys, token_for_peer
 
-    with _lock:
-        made = open_session(f"tcp://{host}:{port}", peer_keys(token_for_peer()), f"{host}:{port}")
+    with _process.lock:
+        opened = open_session(f"tcp://{host}:{port}", peer_keys(token_for_peer()), f"{host}:{port}")
         disconnect()
-        _current = made
+        _process.session = opened
 
 
 def disconnect() -> None:
-    """End the session, and the local system if GT started one. The next op starts anew."""
-    global _current, _local
-    with _lock:
-        ending, _current = _current, None
-        local, _local = _local, None
-        with contextlib.ExitStack() as acts:  # all of them, also if the wait is interrupted
+    """End the session, and the local system if GT started one. The next op starts a new one."""
+    with _process.lock:
+        ending, _process.session = _process.session, None
+        local, _process.local = _process.local, None
+        with contextlib.ExitStack() as cleanup:  # all of it happens, also if the wait is interrupted
             if local is not None:
-                acts.callback(local.stop)
+                cleanup.callback(local.stop)
             if ending is not None:
-                acts.callback(ending.close)
+                cleanup.callback(ending.close)
                 with contextlib.suppress(GtError):
-                    ending.finish(LAST)
+                    ending.finish(FINISH_TIMEOUT_S)
 
 
 def gpu_workers(n: int) -> None:
-    """Restart the local system with n workers: one a GPU, or on the CPU where there are none."""
-    global _workers_wanted
+    """Restart the local system with n workers: one for each GPU, or n on the CPU where there is no GPU.
+
+    gt.gpu_workers(2)
+    """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ConfigError(f"gpu_workers({n!r}): at least one worker is needed")
-    with _lock:
+    with _process.lock:
         disconnect()
-        _workers_wanted = n
+        _process.worker_count = n
         _start()
 
 
 def workers() -> list[WorkerInfo]:
-    """The workers of the current session's system."""
-    return list(session().workers)
+    """The workers of the current session: number, device, backend and process of each.
+
+    print(gt.workers())
+    """
+    return list(session().connection.workers)
 
 
-def open_session(address: str, keys: Any, name: str, timeout: float = CONNECT, alive: Any = None) -> Session:
-    """Connect, say hello, and wait for the welcome. ``alive`` raises if there is no hope any more."""
+def open_session(
+    address: str, keys: Any, name: str, timeout: float = CONNECT_TIMEOUT_S, check_server: Callable[[], object] = bool
+) -> Session:
+    """Connect, say hello, and wait for the welcome. ``check_server`` raises if the server will never answer."""
     from gt.client.stream.link import ThreadedLink
-    from gt.client.tensor import interrupts
-    from gt.wire.transport import connection as connection_to
+    from gt.wire.transport import connection as connect_to
 
     interrupts.install()
-    made = Session(name)
-    connection = connection_to(address, keys)
-    link = ThreadedLink(connection, made.handle)
-    made.link = link
+    opened = Session(name)
+    transport = connect_to(address, keys)
+    link = ThreadedLink(transport, opened.handle)
+    opened.connection.link = link
     try:
         link.send([encode(Hello("client", PROTOCOL, VERSION, host_identity(), os.getpid()))])
         deadline = time.monotonic() + timeout
-        while not link.wait(lambda: made.welcomed or made.ended is not None, 0.2):
-            if alive is not None:
-                alive()
-            if time.monotonic() >= deadline or connection.refused:
-                raise _no_answer(name, connection.refused, timeout)
-        if made.ended is not None:
-            raise made.ended
+        while not link.wait(lambda: opened.welcomed or opened.connection.ended is not None, 0.2):
+            check_server()
+            if time.monotonic() >= deadline or transport.refused:
+                raise _no_answer(name, transport.refused, timeout)
+        opened.connection.check_open()
     except BaseException:
-        made.ended = made.ended or ConnectionLost(f"no connection to {name}")
+        opened.connection.ended = opened.connection.ended or ConnectionLost(f"no connection to {name}")
         link.close()
         raise
-    link.start(made.flush_by_itself)
-    return made
+    link.start(opened.outbox.flush_in_background)
+    return opened
 
 
 def _no_answer(name: str, refused: str, timeout: float) -> GtError:
@@ -141,32 +158,31 @@ def _no_answer(name: str, refused: str, timeout: float) -> GtError:
 
 def _start() -> Session:
     """Start a system on this machine: a server and workers, private to this process."""
-    global _current, _local
     from gt.launch.local import LocalSystem
 
-    config.from_environment()  # a mistake in the file is told before anything is started
-    local = LocalSystem(_workers_wanted, every_gpu=config.current.auto)
+    configuration.prepare()  # so that a mistake in the file is reported before anything is started
+    local = LocalSystem(_process.worker_count, every_gpu=configuration.current.auto)
+    timeout = LocalSystem.PATIENCE
     try:
-        made = open_session(local.address, None, "the local system", LocalSystem.PATIENCE, local.check)
-        made.on_end.append(local.stop)
-        if not made.await_workers(local.workers, LocalSystem.PATIENCE, local.check):
-            raise NoWorkers(f"the local workers were not ready after {LocalSystem.PATIENCE:g} s")
+        opened = open_session(local.address, None, "the local system", timeout, local.check)
+        opened.connection.on_end.append(local.stop)
+        if not opened.connection.wait_for_workers(local.workers, timeout, local.check):
+            raise NoWorkers(f"the local workers were not ready after {timeout:g} s")
     except BaseException:
         local.stop()
         raise
-    _current, _local = made, local
-    return made
+    _process.session, _process.local = opened, local
+    return opened
 
 
 def _after_fork() -> None:
     """A forked child has no session: sockets and threads stayed with its parent."""
-    global _current, _local, _lock
-    if _current is not None:
-        _current.ended = ConnectionLost(
+    if _process.session is not None:
+        _process.session.connection.ended = ConnectionLost(
             "a forked process cannot use its parent's tensors; it gets a session of its own"
         )
-    _current = _local = None
-    _lock = threading.RLock()
+    _process.session = _process.local = None
+    _process.lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,16 +1,16 @@
-"""One connection, many threads: whoever waits does the receiving for all.
+"""One connection, many threads: a thread that waits receives for all.
 
-A connection may be touched by one thread at a time, so there is a *turn*. To send, a thread puts its frames into
-the outbox and takes the turn if it is free; if not, it wakes the holder, who sends them. To wait for a reply, a thread
-takes the turn and polls; what arrives for others it hands over on the way. A background thread does both when nobody
-else does: it sends what was left lying for a moment, and notices the end of the connection.
+Only one thread at a time may use the connection: the one that holds the *turn*. To send, a thread appends its frames to
+a queue and takes the turn if it is free; if not, it wakes the holder, who sends them. To wait for a reply, a thread
+takes the turn and polls, and hands over what arrives for other threads. A background thread does both when no other
+thread does: it sends words that were not submitted for a moment, and notices the end of the connection.
 
-Ctrl-C may interrupt a wait, never the sending or the handling of a message: half a message would be worse than none.
+Ctrl-C may interrupt a wait, but never the sending or the handling of a message: half a message must not go out.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` makes enums of all it returns: ten times as long
+import _signal  # type: ignore[import-not-found]  # `signal` converts results to enums, which takes ten times as long
 import contextlib
 import os
 import signal
@@ -24,10 +24,10 @@ from typing import Any, Protocol
 from gt.errors import ConnectionLost
 from gt.wire.transport import Connection
 
-#: How often a waiting thread that does not hold the turn looks whether its reply is here.
-GLANCE = 0.002
-#: How long the background thread leaves instructions lying, and how long it sleeps when there are none.
-SOON, LATER = 0.002, 0.02
+#: Seconds between two checks of a waiting thread that does not hold the turn.
+TURN_CHECK_S = 0.002
+#: Seconds the background thread leaves words unsubmitted, and seconds it sleeps when there are none.
+FLUSH_PAUSE_S, IDLE_PAUSE_S = 0.002, 0.02
 _SIGINT = int(signal.SIGINT)
 
 
@@ -45,8 +45,8 @@ class Link(Protocol):
 class ThreadedLink:
     def __init__(self, connection: Connection, handle: Callable[[list[bytes]], None]) -> None:
         self._connection, self._handle = connection, handle
-        self._outbox: deque[list[Any]] = deque()
-        #: who has it sends and receives; and who that is, once he does
+        self._queue: deque[list[Any]] = deque()
+        #: its holder sends and receives; ``_holder`` is the holder's thread while it does
         self._turn = threading.RLock()
         self._holder = 0
         self._wake_read, self._wake_write = os.pipe()
@@ -58,7 +58,7 @@ class ThreadedLink:
         self._thread: threading.Thread | None = None
 
     def start(self, flush: Callable[[], bool]) -> None:
-        """``flush`` sends what has been lying for a while, and says whether there was anything."""
+        """Start the background thread. ``flush`` submits waiting words, and returns whether there were any."""
         self._thread = threading.Thread(target=self._background, args=(flush,), name="gt-link", daemon=True)
         self._thread.start()
 
@@ -67,12 +67,12 @@ class ThreadedLink:
     def send(self, frames: list[Any]) -> None:
         if self._connection.ended:
             raise ConnectionLost(self._connection.ended)
-        self._outbox.append(frames)
+        self._queue.append(frames)
         self._push()
 
     def _push(self) -> None:
-        # the loop: what was put into the outbox while we held the turn is ours to send
-        while self._outbox and not self._closed.is_set():
+        # a loop, because other threads leave their frames to the holder of the turn
+        while self._queue and not self._closed.is_set():
             if not self._take():
                 self._wake()
                 return
@@ -80,31 +80,31 @@ class ThreadedLink:
                 self._holder = threading.get_ident()
                 self._drain()
             finally:
-                self._holder = 0  # no call comes before it, and so no interrupt
+                self._holder = 0  # no call comes before it, so no interrupt does
                 self._turn.release()
 
     def _take(self, seconds: float = 0) -> bool:
-        """The turn, unless somebody has it: this thread's own callers as well."""
+        """Take the turn. False if another thread has it, or a caller further up in this thread."""
         if self._holder == threading.get_ident():
             return False
         while self._turn._is_owned():  # type: ignore[attr-defined]
-            self._turn.release()  # an interrupt came just after it was taken, or before it was given back
+            self._turn.release()  # an interrupt came just after it was taken, or just before it was released
         return self._turn.acquire(timeout=seconds) if seconds else self._turn.acquire(blocking=False)
 
     def _drain(self) -> None:
-        if self._outbox:
-            _uninterrupted(self._send_outbox)
+        if self._queue:
+            _uninterrupted(self._send_queue)
 
-    def _send_outbox(self) -> None:
-        while self._outbox:
-            self._connection.send(self._outbox[0])
-            self._outbox.popleft()
+    def _send_queue(self) -> None:
+        while self._queue:
+            self._connection.send(self._queue[0])
+            self._queue.popleft()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the holder as well
             os.write(self._wake_write, b"!")
-        # After the write: the holder clears the flag and then empties the pipe. A byte that came later than both would
-        # stay there, and no poll would wait any more.
+        # After the write: the holder clears the flag and then empties the pipe. A byte written after both would stay in
+        # the pipe, and every later poll would return at once.
         self._woken = True
 
     # -- receiving -----------------------------------------------------------------------
@@ -116,19 +116,19 @@ class ThreadedLink:
                 raise ConnectionLost(self._connection.ended or "this session was disconnected")
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            if self._take(GLANCE):
+            if self._take(TURN_CHECK_S):
                 try:
                     self._holder = threading.get_ident()
                     if not ready():
                         self._once(100)
                 finally:
-                    self._holder = 0  # no call comes before it, and so no interrupt
+                    self._holder = 0  # no call comes before it, so no interrupt does
                     self._turn.release()
                 self._push()
         return True
 
     def _once(self, milliseconds: int) -> None:
-        """With the turn: send what waits, then take in what comes."""
+        """With the turn: send what is queued, then receive what arrives."""
         self._drain()
         if self._connection.wait(milliseconds):
             _uninterrupted(self._receive)
@@ -145,20 +145,20 @@ class ThreadedLink:
     # -- the background ------------------------------------------------------------------
 
     def _background(self, flush: Callable[[], bool]) -> None:
-        pause = SOON
+        pause = FLUSH_PAUSE_S
         while not self._closed.wait(pause):
             try:
-                pause = SOON if flush() else min(2 * pause, LATER)
+                pause = FLUSH_PAUSE_S if flush() else min(2 * pause, IDLE_PAUSE_S)
                 if self._take():
                     try:
                         self._holder = threading.get_ident()
                         if not self._closed.is_set():
                             self._once(0)
                     finally:
-                        self._holder = 0  # no call comes before it, and so no interrupt
+                        self._holder = 0  # no call comes before it, so no interrupt does
                         self._turn.release()
             except ConnectionLost:
-                pause = LATER
+                pause = IDLE_PAUSE_S
 
     def close(self) -> None:
         if self._closed.is_set():
@@ -175,16 +175,16 @@ class ThreadedLink:
 
 
 def _uninterrupted(act: Callable[[], None]) -> None:
-    """Ctrl-C waits until the act is over."""
+    """Run ``act``; Ctrl-C is handled after it."""
     before = _signal.getsignal(_SIGINT) if threading.current_thread() is threading.main_thread() else None
-    if not callable(before):  # another thread, or a program that took signals into its own hands
+    if not callable(before):  # another thread, or a program with a signal handler of its own
         act()
         return
-    came: list[tuple[int, FrameType | None]] = []
-    _signal.signal(_SIGINT, lambda number, frame: came.append((number, frame)))
+    interrupts: list[tuple[int, FrameType | None]] = []
+    _signal.signal(_SIGINT, lambda number, frame: interrupts.append((number, frame)))
     try:
         act()
     finally:
         _signal.signal(_SIGINT, before)
-    if came:
-        before(*came[0])
+    if interrupts:
+        before(*interrupts[0])

@@ -1,189 +1,216 @@
-"""How instructions go out.
+"""How instructions are sent.
 
-Emitting appends words to a list and returns; the list goes out when it is long enough, when a value is read, or a
-moment later by itself. Nothing on that way takes a lock: ``extend`` of a list is one step for every other thread.
+Emitting appends words to a list and returns. The list is submitted when it is long enough, when a value is read, or a
+moment later by the background thread. No step of emitting takes a lock: ``extend`` of a list is atomic for all threads.
 
-Where a program comes round, the list is cut (`gt.client.stream.templates`): words seen before go out as one short instruction.
-So words that begin as something known are kept until it is clear whether they are that.
+Where a program repeats itself, the list is cut: a stretch of words that was seen before is replaced by one short
+instruction (`gt.client.stream.templates`). So words that begin like a known stretch wait until it is clear whether they
+are one.
+
+Every submission uses up credit, which comes back as the workers finish. A client that is far ahead waits in `flush`, so
+no queue grows without bound.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.compile.recording import Recorder
 from gt.client.stream import scope
-from gt.client.stream.signatures import Codes
-from gt.client.stream.templates import BATCH, LONG, PATIENCE, Fragments
+from gt.client.stream.recorder import Recorder
+from gt.client.stream.server_connection import ServerConnection
+from gt.client.stream.templates import BATCH, LONG, PATIENCE, Templates
 from gt.errors import GtError
-from gt.wire.codec import encode
-from gt.wire.messages import MAX_FRAGMENT, MAX_WORDS, WINDOW, Submit
+from gt.ops import Signature
+from gt.wire.codec import definition, encode
+from gt.wire.messages import MAX_FRAGMENT, MAX_WORDS, RESET, WINDOW, Definition, Submit
 
-#: Words that are sent along with a fragment as they are.
-FEW = 64
-#: Where the ids begin of what is made by fragments that are run by their number alone.
-FAR = 1 << 36
-#: The most tensors freed at once: what is emitted between two submissions fits into one (`MAX_WORDS`).
-FREED = 4096
+#: The most words that are sent as they are in one submission with a fragment.
+MAX_TAIL_WORDS = 64
+#: The first id of tensors made by compiled functions. Ids of other tensors stay below it.
+FIRST_COMPILED_ID = 1 << 36
+#: The most tensors freed in one submission: what is emitted between two submissions fits into one (`MAX_WORDS`).
+MAX_FREED = 4096
+#: Seconds between two checks, during a wait for credit, that a worker is connected.
+CREDIT_CHECK_S = 3.0
 
 
-class Sending(Codes):
-    """The part of a session that words go out by."""
+class Outbox:
+    """The words of one session that are not yet submitted, and how much of the submitted ones is done."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, connection: ServerConnection, templates: Templates) -> None:
+        self._connection, self.templates = connection, templates
         self.words: list[Any] = []
         self.extend, self.append = self.words.extend, self.words.append
-        #: so many words are too many to wait for more
+        #: `full` is called at this many words
         self.limit = self.batch = BATCH
-        #: ids of tensors that Python let go between two pieces, which go out before the next one and are no part of it:
-        #: when that is may differ from time to time; and when there were many words already
-        self.ahead: list[int] = []
-        self.dropped: deque[int] = deque()
+        #: ids of tensors that Python freed between two fragments. They are sent before the next fragment and belong to
+        #: neither: when Python frees them may differ from one repetition to the next
+        self.freed_between: list[int] = []
+        #: ids of tensors that Python freed while there were many words already
+        self.freed_late: deque[int] = deque()
         self.next_id = itertools.count(1).__next__
-        self._flushing = threading.RLock()
+        self.lock = threading.RLock()
+        #: signatures that are not announced yet
+        self._definitions: list[Definition] = []
+        #: code -> its signature, and the signal it is emitted under
+        self.announced_codes: dict[int, tuple[Signature, str]] = {}
         self._serial = 0
-        #: a submission that is perhaps not sent yet
+        #: a submission of which it is not certain that it was sent: an interrupt came
         self._staged: list[Any] | None = None
-        #: weights: sent, and known to be done; of the bytes among the words; of what fragments among them stand for
-        self._sent = self._done = self._inline = self._owed = 0
-        self.fragments = Fragments(self.shapes)
-        #: how many words there were when the background thread last looked, and how often it found as many
-        self._lying, self._looked = 0, 0
-        #: how often `backward` was called since the last step of an optimizer, and before it
-        self._backwards = self._cycle = 0
-        #: notes what a function does that is to be compiled, while it runs
+        #: weights in words: submitted in all, and finished by the workers
+        self.sent = self.finished = 0
+        #: weights of what is not submitted yet: bytes inside the words, and what fragments stand for beyond their words
+        self._inline = self._extra = 0
+        #: how many words there were when the background thread last checked, and how often that number was the same
+        self._last_count = self._same_count = 0
+        #: calls of `backward` since the last optimizer step, and between the two steps before
+        self._backwards = self._backwards_per_step = 0
+        #: notes what a function does while `gt.compile` records it
         self.recorder: Recorder | None = None
-        #: ids of what fragments make that are run by their number alone
-        self._far = FAR
+        self._next_compiled_id = FIRST_COMPILED_ID
         #: the last submissions, for `gt.debug.print_tape`
         self.recent: deque[tuple[list[Any], Any, Any]] = deque(maxlen=16)
 
-    @abstractmethod
-    def send(self, frames: list[Any]) -> None: ...
-
-    @abstractmethod
-    def await_(self, ready: Callable[[], bool], timeout: float | None = None) -> bool: ...
-
-    @abstractmethod
-    def _need_worker(self) -> None: ...
+    # -- what is emitted -----------------------------------------------------------------
 
     def free(self) -> None:
-        """Tell the workers which tensors Python let go since the last time; many at once, not all of a million."""
-        dropped, append, count = self.dropped, self.append, FREED
-        while dropped and count:
+        """Put the tensors that Python freed into the stream, up to `MAX_FREED` of them."""
+        freed, append, count = self.freed_late, self.append, MAX_FREED
+        while freed and count:
             try:
-                append(-dropped.popleft())
-            except IndexError:  # another thread was quicker
+                append(-freed.popleft())
+            except IndexError:  # another thread took the last one
                 return
             count -= 1
 
-    # -- when ----------------------------------------------------------------------------
+    def add_inline(self, nbytes: int) -> None:
+        """Count bytes that are about to be emitted as a word."""
+        if self._inline >= WINDOW // 2:
+            self.flush()
+        self._inline += nbytes >> 3
 
-    def run(self, words: Callable[[int], list[Any]], made: int, weight: int) -> int:
-        """Send the words that run a fragment, given the first id of what it makes; that id."""
-        if len(self.words) > FEW:
+    def define(self, code: int, signature: Signature, signal: str) -> None:
+        """Announce with the next submission what a code stands for."""
+        self._definitions.append(definition(code, signature, signal))
+        self.announced_codes[code] = signature, signal
+
+    def forget_codes(self, oldest: int) -> None:
+        """All codes are defined anew from here on; the workers drop those below ``oldest``, and all fragments."""
+        self.announced_codes = {}
+        with self.lock:
+            self.templates.clear()
+        self.extend((RESET, oldest))
+
+    def run_fragment(self, words: Callable[[int], list[Any]], results: int, weight: int) -> int:
+        """Emit the words that run a fragment. They depend on the id of its first result, which is returned."""
+        if len(self.words) > MAX_TAIL_WORDS:
             self.cut()
-        with self._flushing:
+        with self.lock:
             self.free()
-            first, self._far = self._far, self._far + made
+            first, self._next_compiled_id = self._next_compiled_id, self._next_compiled_id + results
             emitted = words(first)
-            self._owed += max(0, weight - len(emitted))
+            self._extra += max(0, weight - len(emitted))
             self.extend(emitted)
         self.flush()
-        with self._flushing:
-            self.fragments.begin(self.next_id() + 1)
+        self.begin_fragment()
         return first
 
+    def begin_fragment(self) -> None:
+        """The next word begins a new stretch that may repeat."""
+        with self.lock:
+            self.templates.begin(self.next_id() + 1)
+
+    # -- when it is submitted ------------------------------------------------------------
+
     def full(self) -> None:
-        """There are words enough to be sent, unless they may be something known: then for the rest of it."""
-        fragments, count = self.fragments, len(self.words)
+        """There are ``limit`` words. Submit them, unless they may be the beginning of a known stretch."""
+        templates, count = self.templates, len(self.words)
         if self.recorder is not None:
             self.flush()
             return
-        if fragments.rhythm:
-            if count == fragments.rhythm:
+        if templates.period:
+            if count == templates.period:
                 self._cut(())
                 return
-            fragments.rhythm = 0
+            templates.period = 0
         else:
-            if fragments.matches(self.words):
+            if templates.matches(self.words):
                 self._cut(())
                 self.limit = self.batch
                 return
-            if expected := fragments.expected(self.words, 1):
+            if expected := templates.expected_length(self.words, 1):
                 self.limit = expected
                 return
         self.limit = self.batch
         self.flush()
-        if rhythm := fragments.look_for_rhythm():
-            with self._flushing:
-                fragments.begin(self.next_id() + 1)
-                fragments.rhythm = self.limit = rhythm
+        if period := templates.find_period():
+            with self.lock:
+                templates.begin(self.next_id() + 1)
+                templates.period = self.limit = period
 
     def cut(self, rest: tuple[Any, ...] = ()) -> None:
-        """The program comes round here; ``rest`` are words that go out with what was emitted, and are no part of it."""
-        if self.fragments.enabled and self.recorder is None:
+        """A repeated stretch may end here. ``rest`` is emitted after it and is not part of it."""
+        if self.templates.enabled and self.recorder is None:
             self.limit = self.batch
-            self.fragments.at_a_cut()
+            self.templates.program_cuts()
             self._cut(rest)
         elif rest:
             self.extend(rest)
             self.flush()
 
     def after_backward(self) -> None:
-        """A cut, unless an optimizer's step came next the last time: then both are one piece, in which gradients are
-        on their way to the other workers while the rest is computed."""
+        """Cut, unless an optimizer step is expected next. Both are one fragment then, in which gradients move between
+        workers while the rest is computed."""
         self._backwards += 1
-        if self._backwards != self._cycle:
+        if self._backwards != self._backwards_per_step:
             self.cut()
 
     def after_step(self) -> None:
-        self._cycle, self._backwards = self._backwards, 0
+        self._backwards_per_step, self._backwards = self._backwards, 0
         self.cut()
 
     def cut_if_long(self) -> None:
-        """Worth being on its way while the rest is made?"""
+        """Cut if there are enough words that workers should begin with them now."""
         if len(self.words) >= LONG:
             self.cut()
 
     def _cut(self, rest: tuple[Any, ...]) -> None:
-        fragments, compile = self.fragments, scope.innermost().compile
-        with self._flushing:
-            if self.dropped:
+        templates, compile = self.templates, scope.innermost().compile
+        with self.lock:
+            if self.freed_late:
                 self.free()
             count = len(self.words)
-            if count or not fragments.empty:
-                found = fragments.cut(self.words[:count], compile) if count <= MAX_FRAGMENT else None
-                if found is not None:
-                    run, weight = found
-                    self._owed += max(0, weight - len(run))
+            if count or not templates.empty:
+                match = templates.cut(self.words[:count], compile) if count <= MAX_FRAGMENT else None
+                if match is not None:
+                    run, weight = match
+                    self._extra += max(0, weight - len(run))
                     self.words[:count] = run
-                self.extend(fragments.forgotten)
-                fragments.forgotten.clear()
+                self.extend(templates.forgotten)
+                templates.forgotten.clear()
             self.extend(rest)
         self.flush()
-        with self._flushing:
-            if not fragments.empty or not self.words:
-                fragments.begin(self.next_id() + 1)
+        with self.lock:
+            if not templates.empty or not self.words:
+                templates.begin(self.next_id() + 1)
 
     def flush(self) -> None:
-        """Send what was emitted so far; before, wait if too much of what was sent is not done yet."""
-        if self._sent - self._done > WINDOW:
-            while not self.await_(lambda: self._sent - self._done <= WINDOW // 2, 3.0):
-                self._need_worker()
+        """Submit all words. Before that, wait while too many submitted words are not finished."""
+        if self.sent - self.finished > WINDOW:
+            while not self._connection.wait(lambda: self.sent - self.finished <= WINDOW // 2, CREDIT_CHECK_S):
+                self._connection.require_worker()
         self._submit()
 
-    def flush_by_itself(self) -> bool:
-        """For the background thread, which must neither wait nor raise. Is there anything to look after?"""
-        if not (self.words or self.ahead or self.dropped) or self.ended is not None or self._sent - self._done > WINDOW:
+    def flush_in_background(self) -> bool:
+        """For the background thread, which must neither wait nor raise. True if there was something to watch."""
+        waiting = self.words or self.freed_between or self.freed_late
+        if not waiting or self._connection.ended is not None or self.sent - self.finished > WINDOW:
             return False
-        if self._may_be_known():
+        if self._may_become_fragment():
             return True
         try:
             self._submit()
@@ -191,49 +218,62 @@ class Sending(Codes):
             return False
         return True
 
-    def _may_be_known(self) -> bool:
-        """May it become something known, and has it grown of late?"""
+    def _may_become_fragment(self) -> bool:
+        """Do the words begin like a known stretch, and did more arrive lately?"""
         count = len(self.words)
-        if not (count <= self.fragments.rhythm or count <= self.fragments.expected(self.words)):
+        if not (count <= self.templates.period or count <= self.templates.expected_length(self.words)):
             return False
-        self._looked = 0 if count != self._lying else self._looked + 1
-        self._lying = count
-        return self._looked < PATIENCE
+        self._same_count = 0 if count != self._last_count else self._same_count + 1
+        self._last_count = count
+        return self._same_count < PATIENCE
 
-    def forget_fragments(self) -> None:
-        with self._flushing:
-            self.fragments.clear()
+    def flush_within(self, seconds: float) -> bool:
+        """Submit all words if the credit for them arrives in time. True if all are submitted."""
+        enough = WINDOW // 2
+        while self._connection.wait(lambda: self.sent - self.finished <= enough, seconds) and self.words:
+            self._submit()
+        return not self.words
 
-    # -- how -----------------------------------------------------------------------------
+    def send_in_order(self, frames: list[Any]) -> None:
+        """Send another message after everything that was emitted so far."""
+        self.flush()
+        with self.lock:
+            self._submit()
+            self._connection.send(frames)
+
+    def acknowledge(self, finished: int) -> None:
+        """The workers have finished this much, in all."""
+        self.finished = max(self.finished, finished)
+
+    # -- one submission ------------------------------------------------------------------
 
     def _submit(self) -> None:
-        if self.ended is not None:
-            raise self.ended.with_traceback(None)
-        with self._flushing:
+        self._connection.check_open()
+        with self.lock:
             if self._staged is not None:  # an interrupt came before we knew that it was sent
-                self.send(self._staged)
-            if self.dropped:
+                self._connection.send(self._staged)
+            if self.freed_late:
                 self.free()
-            words, ahead = self.words, self.ahead
+            words, freed_between = self.words, self.freed_between
             count = min(len(words), MAX_WORDS)
-            freed = min(len(ahead), FREED, MAX_WORDS - count)
+            freed = min(len(freed_between), MAX_FREED, MAX_WORDS - count)
             if not count + freed:
                 return
-            piece, definitions, fragments = words[:count], self._definitions[:], self.fragments.news[:]
-            stream = [*[-id for id in ahead[:freed]], *piece] if freed else piece
-            # counted here, of what is sent: whoever emits may be between two steps of its own just now
-            weight = len(stream) + self._owed + sum([len(word) >> 3 for word in stream if type(word) is bytes])
+            submitted, definitions, fragments = words[:count], self._definitions[:], self.templates.unannounced[:]
+            stream = [*[-id for id in freed_between[:freed]], *submitted] if freed else submitted
+            # counted from the words themselves: another thread may be in the middle of emitting
+            weight = len(stream) + self._extra + sum([len(word) >> 3 for word in stream if type(word) is bytes])
             frames = [encode(Submit(self._serial + 1, definitions, stream, weight, fragments))]
             defined, learned = len(definitions), len(fragments)
-            # no call from here to the deletion: an interrupt, or another thread, comes before all of it or after
+            # No call from here to the deletion: an interrupt or another thread comes before all of it or after it.
             self._staged = frames
             self._serial += 1
-            self._sent += weight
-            self._inline = self._owed = 0
-            del words[:count], ahead[:freed], self._definitions[:defined], self.fragments.news[:learned]
-            self.send(frames)
+            self.sent += weight
+            self._inline = self._extra = 0
+            del words[:count], freed_between[:freed], self._definitions[:defined], self.templates.unannounced[:learned]
+            self._connection.send(frames)
             self._staged = None
             if self.recorder is not None:
-                self.recorder.parts.append(piece)
-            self.fragments.sent(piece)
-            self.recent.append((stream, self._by_code, self.fragments.told))
+                self.recorder.submissions.append(submitted)
+            self.templates.sent(submitted)
+            self.recent.append((stream, self.announced_codes, self.templates.announced))

@@ -1,7 +1,7 @@
-"""Which signal instructions are emitted under: a stack of names in each thread.
+"""Which signal instructions are emitted under: a stack of names for each thread.
 
-Who uses no signals pays for one look at ``active``, the number of names entered in all threads together. A name that
-means nothing, or nothing about places, is on the stack like any other, and what is around it stays in force.
+A program without signals pays for one check of ``active``, the number of names entered in all threads together. A name
+that is not configured, or says nothing about placement, is on the stack as well; the signal around it stays in force.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import NamedTuple
 
 
 class Entered(NamedTuple):
-    """One name on the stack, and what is in force under it."""
+    """One name on the stack, and the signals in force inside it."""
 
     name: str
-    #: the signal instructions are emitted under, and the one for the gradients that come back through them
-    placing: str
-    pulling: str
-    #: the context that entered it, if one did
-    by: object = None
-    #: is what is emitted under it to be compiled?
+    #: the signal that instructions are emitted under
+    signal: str
+    #: the signal that the gradients of these instructions are emitted under
+    backward: str
+    #: the context manager that entered it, if one did
+    context: object = None
+    #: are the instructions inside to be compiled?
     compile: bool = False
 
 
@@ -29,36 +30,36 @@ NOTHING = Entered("", "", "")
 
 #: names entered and not left, in all threads together
 active = 0
-_counting = threading.Lock()
+_count_lock = threading.Lock()
 
 
-class _Here(threading.local):
+class _ThreadScope(threading.local):
     #: innermost last
     stack: tuple[Entered, ...] = ()
-    placing = ""
-    pulling = ""
+    signal = ""
+    backward = ""
 
 
-here = _Here()
+thread = _ThreadScope()
 
 
 def innermost() -> Entered:
-    return here.stack[-1] if here.stack else NOTHING
+    return thread.stack[-1] if thread.stack else NOTHING
 
 
 def replace(stack: tuple[Entered, ...]) -> None:
-    """Let this be the thread's stack from now on."""
+    """Set this thread's stack."""
     global active
-    with _counting:
-        active += len(stack) - len(here.stack)
-    here.stack = stack
-    here.placing, here.pulling = innermost()[1:3]
+    with _count_lock:
+        active += len(stack) - len(thread.stack)
+    thread.stack = stack
+    thread.signal, thread.backward = innermost()[1:3]
 
 
 @contextlib.contextmanager
 def restored(stack: tuple[Entered, ...]) -> Iterator[None]:
-    """The thread's stack as it was at some other time, for a while."""
-    before = here.stack
+    """Use a stack that was saved earlier, inside the block."""
+    before = thread.stack
     replace(stack)
     try:
         yield
@@ -66,6 +67,6 @@ def restored(stack: tuple[Entered, ...]) -> Iterator[None]:
         replace(before)
 
 
-def under(signal: str, pulling: str = "") -> contextlib.AbstractContextManager[None]:
-    """Emit under this signal, whatever is around it, for a while."""
-    return restored((*here.stack, Entered(signal, signal, pulling or signal, compile=innermost().compile)))
+def under(signal: str, backward: str = "") -> contextlib.AbstractContextManager[None]:
+    """Emit under this signal inside the block, whatever signal is around it."""
+    return restored((*thread.stack, Entered(signal, signal, backward or signal, compile=innermost().compile)))

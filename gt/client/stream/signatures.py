@@ -1,133 +1,135 @@
-"""The numbers calls go by: a call seen before is one word in the stream.
+"""Signatures: every way of calling an op has a number, its code. A call that was made before is one code in the stream.
 
-There is a table for each signal, so that a code says under which signal its instruction is emitted, and nobody
-further on has to ask.
+There is a table for each signal, so a code also says which signal its instruction is emitted under.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from abc import abstractmethod
 from typing import Any
 from weakref import WeakSet
 
-from gt.client.signals import config
-from gt.client.stream import scope
-from gt.errors import GtError
+from gt.client.stream import configuration, scope
+from gt.client.stream.outbox import Outbox
+from gt.client.stream.server_connection import ServerConnection
 from gt.ops import Op, Signature, sign
 from gt.say import topic
 from gt.types import TensorType
-from gt.wire.codec import definition
-from gt.wire.messages import FIRST_CODE, RESET, Definition
+from gt.wire.codec import encode
+from gt.wire.messages import FIRST_CODE, Configure
 
-#: Signatures kept before all are forgotten: a program that makes ever new shapes must not fill anybody's memory.
-SIGNATURES = 20_000
+#: At this many signatures all are forgotten, so that a program with ever new shapes does not fill the memory.
+MAX_SIGNATURES = 20_000
+#: Seconds to wait for the workers that a signal names.
+SIGNAL_WORKERS_TIMEOUT_S = 3.0
 
-#: (op, attrs, into, *operand types) -> (code, result type, signature)
-Table = dict[tuple[Any, ...], tuple[int, TensorType, Signature]]
+#: a code, the type of its (first) result, and its signature
+Coded = tuple[int, TensorType, Signature]
+#: (op, attrs, into, *operand types) -> the coded call
+Table = dict[tuple[Any, ...], Coded]
 
 
-class Codes:
-    """The part of a session that numbers calls."""
+class Signatures:
+    """The tables of one session."""
 
-    words: list[Any]
-    extend: Any
-    ended: GtError | None
-
-    def __init__(self) -> None:
-        #: the table of calls under no signal
-        self.signatures: Table = {}
-        #: signal -> its table; one that is not configured has that of none
-        self.tables: dict[str, Table] = {"": self.signatures}
-        #: the configuration the dispatcher was told; None if there was nothing to tell so far
-        self.configured: config.Configuration | None = None
-        self._definitions: list[Definition] = []
+    def __init__(self, outbox: Outbox, connection: ServerConnection, by_code: dict[int, Signature]) -> None:
+        self._outbox, self._connection = outbox, connection
+        #: code -> its signature, shared with those who read the stream
+        self.by_code = by_code
+        #: the table of calls without a signal
+        self.plain: Table = {}
+        #: signal -> its table; a signal that is not configured has the plain one
+        self.tables: dict[str, Table] = {"": self.plain}
+        #: the configuration that the tables were made under; None before the first call
+        self._configured: configuration.Configuration | None = None
+        #: the last configuration that was sent
+        self._announced: Configure | None = None
         self._next_code = itertools.count(FIRST_CODE).__next__
         #: where the codes of the current signatures begin
         self._oldest_code = FIRST_CODE
-        #: code -> what it stands for, and the signal, for `gt.debug.print_tape`
-        self._by_code: dict[int, tuple[Signature, str]] = {}
-        self.shapes: dict[int, Signature] = {}
-        self._debug = topic("GT_DEBUG_CLIENT")
-        config.from_environment()
-        with _listing:
+        self._log = topic("GT_DEBUG_CLIENT")
+        with _all_lock:
             _all.add(self)
 
-    @abstractmethod
-    def flush(self) -> None: ...
-
-    @abstractmethod
-    def forget_fragments(self) -> None: ...
-
-    @abstractmethod
-    def configure(self) -> None:
-        """Tell the dispatcher what signals mean from here on."""
-
-    @abstractmethod
-    def check_signal(self, name: str) -> None:
-        """Raises ConfigError if it names workers that do not exist."""
-
-    def table(self) -> Table:
-        """The table for calls made now, in this thread."""
-        found = self.tables.get(scope.here.placing)
-        return self._new_table(scope.here.placing) if found is None else found
+    def active(self) -> Table:
+        """The table for calls that this thread makes now."""
+        table = self.tables.get(scope.thread.signal)
+        return self._new_table(scope.thread.signal) if table is None else table
 
     def _new_table(self, signal: str) -> Table:
-        made: Table = {}
-        if signal in config.current.signals:
-            self.check_signal(signal)
+        table: Table = {}
+        if signal in configuration.current.signals:
+            self._check_signal(signal)
         else:
-            made = self.signatures
-        self.tables[signal] = made
-        return made
+            table = self.plain
+        self.tables[signal] = table
+        return table
 
-    def define(self, op: Op, attrs: Any, types: tuple[Any, ...], into: bool) -> tuple[int, TensorType, Signature]:
-        """A call not made before: infer its result, which may raise, and give it a number."""
+    def define(self, op: Op, attrs: Any, types: tuple[Any, ...], into: bool) -> Coded:
+        """Give a new signature a code. Infers the result types, which raises for a wrong call."""
         signature = sign(op, attrs, types, into)
-        if self.ended is not None:
-            raise self.ended.with_traceback(None)
-        if self.configured is not config.current:
-            self.configure()
-        if len(self._by_code) >= SIGNATURES:
-            self._forget_signatures()
-        table = self.table()
-        signal = "" if table is self.signatures else scope.here.placing
+        self._connection.check_open()
+        if self._configured is not configuration.current:
+            self._configure()
+        if len(self._outbox.announced_codes) >= MAX_SIGNATURES:
+            self._forget()
+        table = self.active()
+        signal = "" if table is self.plain else scope.thread.signal
         code = self._next_code()
-        self._definitions.append(definition(code, signature, signal))
-        self._by_code[code] = signature, signal
-        self.shapes[code] = signature
-        found = table[(op, attrs, into, *types)] = code, signature.outs[0], signature
-        if self._debug:
-            self._debug(f"{code} = {signature}" + (f" under {signal}" if signal else ""))
-        return found
+        self._outbox.define(code, signature, signal)
+        self.by_code[code] = signature
+        coded = table[(op, attrs, into, *types)] = code, signature.outs[0], signature
+        if self._log:
+            self._log(f"{code} = {signature}" + (f" under {signal}" if signal else ""))
+        return coded
 
     def forget_tables(self) -> None:
-        """Every call is new from here on."""
-        self.signatures.clear()
-        self.tables = {"": self.signatures}
+        """Every call is defined anew from here on."""
+        self.plain.clear()
+        self.tables = {"": self.plain}
 
-    def _forget_signatures(self) -> None:
-        """All but the last: another thread may just be about to use one of those."""
+    def _forget(self) -> None:
+        """Forget all signatures but those of the last code: another thread may be about to use it."""
         self.forget_tables()
-        self.flush()
-        self._by_code = {}
-        self.shapes.clear()
-        self.forget_fragments()
-        self.extend((RESET, self._oldest_code))
+        self._outbox.flush()
+        self.by_code.clear()
+        self._outbox.forget_codes(self._oldest_code)
         self._oldest_code = self._next_code()
 
+    # -- the configuration of signals ----------------------------------------------------
 
-_all: WeakSet[Codes] = WeakSet()
-_listing = threading.Lock()
+    def _configure(self) -> None:
+        """Send the configuration. It holds for the instructions after it, so codes are defined anew."""
+        now, before = configuration.current, self._configured
+        if now.signals or (before is not None and before.signals):
+            if self._outbox.announced_codes:
+                self._forget()
+            self._announced = now.message(self._connection.worker_ids())
+            self._outbox.send_in_order([encode(self._announced)])
+        self._configured = now
+
+    def _check_signal(self, name: str) -> None:
+        """Raise ConfigError if it names workers that do not exist. They may still be starting, so wait a little."""
+        now, connection = configuration.current, self._connection
+        signal = now.signals[name]
+        if signal.missing_worker(connection.worker_ids()) is not None:
+            connection.wait(lambda: signal.missing_worker(connection.worker_ids()) is None, SIGNAL_WORKERS_TIMEOUT_S)
+            signal.check_workers(connection.worker_ids())
+        if now.message(connection.worker_ids()) != self._announced:
+            self._configured = None  # the first workers are other ones than when it was sent
 
 
-def reconfigured() -> None:
-    """The configuration changed: what calls meant is no longer so."""
-    with _listing:
+_all: WeakSet[Signatures] = WeakSet()
+_all_lock = threading.Lock()
+
+
+def _reconfigured() -> None:
+    """The configuration changed, and with it the meaning of all calls under a signal."""
+    with _all_lock:
         sessions = list(_all)
-    for codes in sessions:
-        codes.forget_tables()
+    for signatures in sessions:
+        signatures.forget_tables()
 
 
-config.on_change.append(reconfigured)
+configuration.on_change.append(_reconfigured)

@@ -1,4 +1,4 @@
-"""``gt.step``: what a program says about its own rhythm."""
+"""``gt.step``: the program says where it repeats itself."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ from gt.client.stream.connect import connected
 __all__ = ["step"]
 
 
-class step:  # noqa: N801, called like a function, or a context
-    """The program comes round here: what was emitted since the last time is likely to be emitted again.
+class step:  # noqa: N801, called like a function, or used as a context
+    """Mark where a loop repeats, so that GT recognises the work in between as one repeated fragment.
 
-    Reads, `backward` and optimizer steps say so by themselves. As a context, both its ends do.
+        for batch in batches:
+            with gt.step():
+                predict(batch)
+
+    Reads, `backward` and optimizer steps do this by themselves. As a context, both its ends are marked.
     """
 
     def __init__(self) -> None:
-        _cut()
+        cut()
 
     def __enter__(self) -> step:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _cut()
+        cut()
 
 
-def _cut() -> None:
+def cut() -> None:
+    """Cut the stream of the current session, if there is one."""
     session = connected()
-    if session is not None and session.ended is None:
-        session.cut()
+    if session is not None and session.connection.ended is None:
+        session.outbox.cut()

@@ -1,13 +1,13 @@
-"""What a client emits again is sent as one instruction: "run fragment 17 with these inputs".
+"""Repeated words are sent as one instruction: "run fragment 17 with these inputs".
 
-The stream is cut where a program's own rhythm is: at reads, after `backward` and optimizer steps, around what is to be
-compiled, at `gt.step()`. What lies between two cuts is compared with what was seen before, all but the ids of tensors
-and the numbers. The words are emitted all the same: whatever differs is simply sent as it is, so a repetition is never
-taken for granted. A loop without any cut is found by its period. What is long is known in chunks, each of which goes
-out as soon as it is complete.
+The stream is cut where a program repeats itself: at reads, after `backward` and optimizer steps, around code that is to
+be compiled, and at `gt.step()`. The stretch between two cuts is compared with earlier ones: everything must be equal
+except the ids of tensors and the numbers. Words are emitted in any case, so a stretch that differs is sent as it is; a
+repetition is never assumed. A loop without cuts is found by its period. A long stretch is known in sections, each of
+which is sent as soon as it is complete.
 
-Comparing costs a fraction of a microsecond an instruction: a `Template` has the places of each kind of word, and takes
-them out in one step each.
+The comparison takes a fraction of a microsecond for each instruction: a `Template` holds the positions of each kind of
+word, and takes all words of a kind in one step.
 """
 
 from __future__ import annotations
@@ -23,74 +23,72 @@ from gt.ops import Signature
 from gt.wire.fragments import NoFragment, Sorted, canonical, run_words, sort
 from gt.wire.messages import FORGET, MAX_FRAGMENT, Fragment
 
-#: Words that go out together, if they are nothing known.
+#: Words in one submission, if they match no template.
 BATCH = 640
-#: Less than this is sent as it is.
-SHORTEST = 12
-#: From here on, what is before a `backward` is worth being sent before it.
+#: A shorter stretch is sent as it is.
+MIN_WORDS = 12
+#: With more words than this, the part before a `backward` is submitted before it.
 LONG = 1024
-#: Templates, and pieces seen once, that are kept; and words of all the latter.
-TEMPLATES, ONCE, ONCE_WORDS = 128, 64, 1 << 17
-#: What is longer is known in chunks of about so many words: each is sent, and run, while the next is emitted. Only what
-#: is to be compiled as a whole stays whole.
-WHOLE, CHUNK = 4096, 1280
-#: Codes at its beginning that a piece is looked for by.
-FIRST = 4
-#: How often the background thread waits for the rest of what may be known before it sends the words as they are.
+#: The most templates, the most stretches seen once that are kept, and the most words of all the latter.
+MAX_TEMPLATES, MAX_CANDIDATES, MAX_CANDIDATE_WORDS = 128, 64, 1 << 17
+#: A longer stretch is split into sections of about SECTION_WORDS, so that one section runs while the next is emitted.
+#: A stretch that is to be compiled is never split.
+MAX_WHOLE_WORDS, SECTION_WORDS = 4096, 1280
+#: A template is looked up by this many codes at its beginning.
+KEY_CODES = 4
+#: How often the background thread waits for the rest of a known stretch before it sends the words as they are.
 PATIENCE = 25
-#: Instructions looked at for a period; repetitions, and instructions in all of them, it takes to believe in one.
-WINDOW, REPEATS, CERTAIN = 1024, 3, 24
+#: To find a period: instructions examined, repetitions required, and instructions required in all repetitions.
+PERIOD_WINDOW, MIN_REPEATS, MIN_REPEATED = 1024, 3, 24
 
-
-#: the first few codes of a piece; its length and those
+#: the first codes of a stretch; its length and these codes
 Codes = tuple[int, ...]
 Key = tuple[int, Codes]
 
 
-def _taking(places: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    if len(places) > 1:
-        return itemgetter(*places)
-    return (lambda words: (words[places[0]],)) if places else (lambda words: ())
+def _getter(positions: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return (lambda words: (words[positions[0]],)) if positions else (lambda words: ())
 
 
 class Template:
-    """A fragment, and how to recognise it."""
+    """A fragment, and how to recognise its words."""
 
-    def __init__(self, number: int, words: list[Any], found: Sorted, compile: bool, goes_on: bool = False) -> None:
-        self.fragment: Fragment = canonical(number, words, found, compile)
+    def __init__(self, number: int, words: list[Any], kinds: Sorted, compile: bool, continues: bool = False) -> None:
+        self.fragment: Fragment = canonical(number, words, kinds, compile)
         self.number, self.length, self.compile = number, len(words), compile
-        #: is it a chunk of something longer, and not the last?
-        self.goes_on = goes_on
-        self._fixed_at = _taking(found.fixed)
+        #: is it a section of a longer stretch, and not the last one?
+        self.continues = continues
+        self._fixed_at = _getter(kinds.fixed)
         self._fixed = self._fixed_at(words)
-        self._made_at, self._made = _taking([p for p, _ in found.made]), _taking([k for _, k in found.made])
-        self._gone_at, self._gone = (
-            _taking([p for p, _ in found.made_freed]),
-            _taking([k for _, k in found.made_freed]),
+        self._made_at, self._made = _getter([p for p, _ in kinds.made]), _getter([k for _, k in kinds.made])
+        self._made_freed_at, self._made_freed = (
+            _getter([p for p, _ in kinds.made_freed]),
+            _getter([k for _, k in kinds.made_freed]),
         )
-        first = {k: p for p, k in reversed(found.given + found.given_freed)}
-        firsts = [first[k] for k in range(len(found.inputs))]
-        self._inputs_at = _taking(firsts)
-        self._given_at, self._given = _taking([p for p, _ in found.given]), _taking([k for _, k in found.given])
-        self._freed_at, self._freed = (
-            _taking([p for p, _ in found.given_freed]),
-            _taking([k for _, k in found.given_freed]),
+        first = {k: p for p, k in reversed(kinds.given + kinds.given_freed)}
+        self._inputs_at = _getter([first[k] for k in range(len(kinds.inputs))])
+        self._given_at, self._given = _getter([p for p, _ in kinds.given]), _getter([k for _, k in kinds.given])
+        self._given_freed_at, self._given_freed = (
+            _getter([p for p, _ in kinds.given_freed]),
+            _getter([k for _, k in kinds.given_freed]),
         )
-        self._numbers_at = _taking(found.numbers)
+        self._numbers_at = _getter(kinds.numbers)
 
     def match(self, words: list[Any], base: int) -> list[Any] | None:
-        """The words that run it, if these are what it stands for."""
+        """The words that run the fragment, if it stands for these words; else None."""
         if self._fixed_at(words) != self._fixed:
             return None
-        made = list(range(base, base + self.fragment.made))
-        if self._made_at(words) != self._made(made):
+        results = list(range(base, base + self.fragment.made))
+        if self._made_at(words) != self._made(results):
             return None
-        if tuple(map(neg, self._gone_at(words))) != self._gone(made):
+        if tuple(map(neg, self._made_freed_at(words))) != self._made_freed(results):
             return None
         inputs = list(map(abs, self._inputs_at(words)))
         if self._given(inputs) != self._given_at(words):
             return None
-        if self._freed(inputs) != tuple(map(neg, self._freed_at(words))):
+        if self._given_freed(inputs) != tuple(map(neg, self._given_freed_at(words))):
             return None
         for id in inputs:
             if base <= id < base + MAX_FRAGMENT:
@@ -99,302 +97,304 @@ class Template:
 
     def same(self, other: Template) -> bool:
         """Do both stand for the same words?"""
-        a, b = ((t.fragment.words, t.fragment.inputs, t.compile, t.goes_on) for t in (self, other))
+        a, b = ((t.fragment.words, t.fragment.inputs, t.compile, t.continues) for t in (self, other))
         return a == b
 
 
-class Fragments:
-    """One session's; used under its lock."""
+class Templates:
+    """The templates of one session. Used under the lock of its outbox."""
 
-    def __init__(self, shapes: dict[int, Signature]) -> None:
+    def __init__(self, by_code: dict[int, Signature]) -> None:
         self.enabled = os.environ.get("GT_TEMPLATES", "1") not in ("", "0")
-        self._shapes = shapes
-        self._next = 1
-        #: (length, first codes) -> those there are
-        self._known: dict[Key, list[Template]] = {}
+        #: code -> its signature, kept by `gt.client.stream.signatures`
+        self._by_code = by_code
+        self._next_number = 1
+        #: (length, first codes) -> the templates with them
+        self._templates: dict[Key, list[Template]] = {}
+        #: least recently used first
         self._recent: OrderedDict[int, Template] = OrderedDict()
-        #: (length, first codes) -> words, as they were sent, and base: seen once
-        self._once: OrderedDict[Key, tuple[list[list[Any]], int]] = OrderedDict()
-        self._once_words = 0
-        #: first codes, or the first alone -> the length of each that is known and begins so, and whether it is a chunk
+        #: (length, first codes) -> the submissions of a stretch that was seen once, and its base
+        self._candidates: OrderedDict[Key, tuple[list[list[Any]], int]] = OrderedDict()
+        self._candidate_words = 0
+        #: first codes, or the first alone -> (length, does it continue?) of each template that begins so
         self._lengths: dict[Codes, list[tuple[int, bool]]] = {}
-        #: what the words were last found to be, and how many there were
-        self._ready: tuple[Template, list[Any], int] | None = None
-        #: what was sent already of the piece that is being emitted; None if that is too long to be one
-        self.parts: list[list[Any]] | None = []
+        #: the last match: its template, the words that run it, and how many words matched
+        self._match: tuple[Template, list[Any], int] | None = None
+        #: the submissions of the stretch that is being emitted; None if it is too long for a fragment
+        self._submissions: list[list[Any]] | None = []
         self._sent = 0
-        #: the last submissions of it, whatever their length
+        #: the last submissions of the stretch, whatever its length
         self._last: deque[list[Any]] = deque(maxlen=8)
-        #: the first id of the piece
+        #: the first id that the stretch may define
         self.base = 1
-        #: templates to be told
-        self.news: list[Fragment] = []
-        #: words that say which are no longer known
+        #: fragments to announce with the next submission
+        self.unannounced: list[Fragment] = []
+        #: words that tell the workers which fragments are forgotten
         self.forgotten: list[int] = []
-        #: all that were told, for whoever shows what was sent
-        self.told: dict[int, Fragment] = {}
-        #: words after which a loop without cuts comes round, if it is known
-        self.rhythm = 0
-        #: a program that is cut now and then is looked at for a period only if that may be too far away
-        self._first_look = self._next_look = 2 * BATCH
+        #: number -> fragment, for all announced ones
+        self.announced: dict[int, Fragment] = {}
+        #: words after which a loop without cuts repeats; 0 if no period is known
+        self.period = 0
+        #: words before a period is looked for. A program with cuts needs it only for very long stretches
+        self._first_search = self._next_search = 2 * BATCH
 
-    # -- while a piece is emitted ----------------------------------------------------------
+    # -- while a stretch is emitted --------------------------------------------------------
 
-    def expected(self, words: list[Any], more: int = 0) -> int:
-        """How many words these may become, with so many more at least, if they begin as something known; else 0."""
+    def expected_length(self, words: list[Any], more: int = 0) -> int:
+        """The length of a known stretch that begins like these words and is longer by ``more``; 0 if there is none."""
         if self._sent or not self.enabled or not self._lengths:
             return 0
-        codes = self._first(words)
-        known = self._lengths.get(codes if len(codes) == FIRST else codes[:1], ())
-        lengths = [one for one in known if one[0] >= len(words) + more]
-        chunks = [length for length, goes_on in lengths if goes_on]
-        return min(chunks) if chunks else max(lengths)[0] if lengths else 0
+        codes = self._first_codes(words)
+        beginning_so = self._lengths.get(codes if len(codes) == KEY_CODES else codes[:1], ())
+        lengths = [row for row in beginning_so if row[0] >= len(words) + more]
+        sections = [length for length, continues in lengths if continues]
+        return min(sections) if sections else max(lengths)[0] if lengths else 0
 
     @property
     def empty(self) -> bool:
-        """Is nothing of the piece sent yet?"""
+        """Is nothing of the stretch submitted yet?"""
         return not self._sent
 
     def matches(self, words: list[Any]) -> bool:
-        """Are these words something known, to the last of them?"""
+        """Does a template stand for exactly these words?"""
         if self._sent or not self.enabled:
             return False
-        for template in self._known.get((len(words), self._first(words)), ()):
-            if (found := template.match(words, self.base)) is not None:
-                self._ready = template, found, len(words)
+        for template in self._templates.get((len(words), self._first_codes(words)), ()):
+            if (run := template.match(words, self.base)) is not None:
+                self._match = template, run, len(words)
                 return True
         return False
 
-    def sent(self, stream: list[Any]) -> None:
-        """These words were sent as they are, before the piece was at its end."""
-        self._sent += len(stream)
-        self._last.append(stream)
-        if self.parts is not None and self.enabled:
-            self.parts.append(stream)
+    def sent(self, words: list[Any]) -> None:
+        """These words of the stretch were submitted as they are."""
+        self._sent += len(words)
+        self._last.append(words)
+        if self._submissions is not None and self.enabled:
+            self._submissions.append(words)
             if self._sent > MAX_FRAGMENT:
-                self.parts = None
+                self._submissions = None
 
     # -- at its end ------------------------------------------------------------------------
 
     def cut(self, words: list[Any], compile: bool) -> tuple[list[Any], int] | None:
-        """What to send instead of these words, and what they weigh."""
+        """The words to send instead of these, and the weight of these; None if they are no known stretch."""
         length = len(words)
-        if self._sent or length < SHORTEST or length > MAX_FRAGMENT:
+        if self._sent or length < MIN_WORDS or length > MAX_FRAGMENT:
             self._learn(words, compile)
             return None
-        ready, self._ready = self._ready, None
-        if ready is not None and ready[0].compile == compile and ready[2] == length:
-            self._recent.move_to_end(ready[0].number)
-            return ready[1], length
-        for template in self._known.get((length, self._first(words)), ()):
-            if template.compile == compile and (found := template.match(words, self.base)) is not None:
+        match, self._match = self._match, None
+        if match is not None and match[0].compile == compile and match[2] == length:
+            self._recent.move_to_end(match[0].number)
+            return match[1], length
+        for template in self._templates.get((length, self._first_codes(words)), ()):
+            if template.compile == compile and (run := template.match(words, self.base)) is not None:
                 self._recent.move_to_end(template.number)
-                return found, length
+                return run, length
         learned = self._learn(words, compile)
-        if learned is None or (found := learned.match(words, self.base)) is None:
+        if learned is None or (run := learned.match(words, self.base)) is None:
             return None
-        return found, length
+        return run, length
 
-    def at_a_cut(self) -> None:
-        """The program itself says where it comes round."""
-        self.rhythm = 0
-        self._first_look = MAX_FRAGMENT // 2
+    def program_cuts(self) -> None:
+        """The program itself says where it repeats, so a period is looked for only in very long stretches."""
+        self.period = 0
+        self._first_search = MAX_FRAGMENT // 2
 
     def begin(self, base: int) -> None:
-        """A new piece begins; its first id is none before ``base``."""
+        """A new stretch begins; the ids it defines are at least ``base``."""
         self.base = base
-        self.parts, self._sent = [], 0
+        self._submissions, self._sent = [], 0
         self._last.clear()
-        self._ready = None
-        self._next_look = self._first_look
+        self._match = None
+        self._next_search = self._first_search
 
     def _learn(self, words: list[Any], compile: bool) -> Template | None:
-        """Seen for the first time it is kept; for the second, it becomes a template."""
-        if self.parts is None or self._sent + len(words) > MAX_FRAGMENT:
+        """Keep a stretch that is seen for the first time; make a template of it the second time."""
+        if self._submissions is None or self._sent + len(words) > MAX_FRAGMENT:
             return None
-        length, whole = self._sent + len(words), [*self.parts, words]
-        if length < SHORTEST:
+        length, submissions = self._sent + len(words), [*self._submissions, words]
+        if length < MIN_WORDS:
             return None
-        key = length, self._first(whole[0])
-        if self._sent and any(t.compile == compile for t in self._known.get(key, ())):
+        key = length, self._first_codes(submissions[0])
+        if self._sent and any(t.compile == compile for t in self._templates.get(key, ())):
             return None
-        before = self._once.pop(key, None)
+        before = self._candidates.pop(key, None)
         if before is not None:
-            self._once_words -= length
-            made = self._template(_joined(whole), (_joined(before[0]), before[1]), compile, key)
-            if made is not None:
-                return made
-        self._once[key] = whole, self.base
-        self._once_words += length
-        while len(self._once) > ONCE or self._once_words > ONCE_WORDS:
-            old, _ = self._once.popitem(last=False)
-            self._once_words -= old[0]
+            self._candidate_words -= length
+            template = self._template(_joined(submissions), (_joined(before[0]), before[1]), compile, key)
+            if template is not None:
+                return template
+        self._candidates[key] = submissions, self.base
+        self._candidate_words += length
+        while len(self._candidates) > MAX_CANDIDATES or self._candidate_words > MAX_CANDIDATE_WORDS:
+            oldest, _ = self._candidates.popitem(last=False)
+            self._candidate_words -= oldest[0]
         return None
 
     def _template(self, words: list[Any], before: tuple[list[Any], int], compile: bool, key: Key) -> Template | None:
-        whole = compile or len(words) <= WHOLE
+        whole = compile or len(words) <= MAX_WHOLE_WORDS
         if not whole and self._begins_known(words, key[1]):
-            return None  # its chunks were just not recognised this time: a part of it was sent too early
+            return None  # its sections were not recognised this time, because part of one was submitted too early
         try:
-            found = sort(words, self._shapes, self.base, fresh=True)
-            old = sort(before[0], self._shapes, before[1], fresh=True)
-            if canonical(0, words, found) != canonical(0, before[0], old):
+            kinds = sort(words, self._by_code, self.base, fresh=True)
+            kinds_before = sort(before[0], self._by_code, before[1], fresh=True)
+            if canonical(0, words, kinds) != canonical(0, before[0], kinds_before):
                 return None
             if whole:
-                return self._known_as(key, words, found, self.base, compile)
-            self._in_chunks(words, found, compile)
+                return self._add(key, words, kinds, self.base, compile)
+            self._add_sections(words, kinds, compile)
         except (NoFragment, IndexError, TypeError):
             pass
         return None
 
     def _begins_known(self, words: list[Any], codes: Codes) -> bool:
-        chunks = [length for length, goes_on in self._lengths.get(codes, ()) if goes_on]
-        known = [template for length in chunks for template in self._known[length, codes]]
-        return any(template.match(words[: template.length], self.base) is not None for template in known)
+        sections = [length for length, continues in self._lengths.get(codes, ()) if continues]
+        templates = [template for length in sections for template in self._templates[length, codes]]
+        return any(template.match(words[: template.length], self.base) is not None for template in templates)
 
-    def _in_chunks(self, words: list[Any], whole: Sorted, compile: bool) -> None:
-        """Each ends with the first instruction that makes it long enough, so those of a loop are the same."""
-        starts = self._instructions(words) or []
+    def _add_sections(self, words: list[Any], whole: Sorted, compile: bool) -> None:
+        """A section ends with the first instruction that makes it long enough, so all sections of a loop are equal."""
+        starts = self._instruction_starts(words) or []
         ends = [after for at, after in pairwise(starts) if words[at] >= 0]
         begin, base, made = 0, self.base, deque(whole.made)
         for end in (*ends, len(words)):
-            if end - begin < CHUNK and end < len(words):
+            if end - begin < SECTION_WORDS and end < len(words):
                 continue
-            begin += _freed_first(words[begin:end])
-            chunk = words[begin:end]
-            if len(chunk) >= SHORTEST:
-                key = len(chunk), self._first(chunk)
-                self._known_as(
-                    key, chunk, sort(chunk, self._shapes, base, fresh=True), base, compile, goes_on=end < len(words)
-                )
+            begin += _leading_frees(words[begin:end])
+            section = words[begin:end]
+            if len(section) >= MIN_WORDS:
+                key = len(section), self._first_codes(section)
+                kinds = sort(section, self._by_code, base, fresh=True)
+                self._add(key, section, kinds, base, compile, continues=end < len(words))
             while made and made[0][0] < end:
                 base = max(base, self.base + made.popleft()[1] + 1)
             begin = end
 
-    def _known_as(
-        self, key: Key, words: list[Any], found: Sorted, base: int, compile: bool, goes_on: bool = False
+    def _add(
+        self, key: Key, words: list[Any], kinds: Sorted, base: int, compile: bool, continues: bool = False
     ) -> Template | None:
-        template = Template(self._next, words, found, compile, goes_on)
-        for other in self._known.get(key, ()):
+        template = Template(self._next_number, words, kinds, compile, continues)
+        for other in self._templates.get(key, ()):
             if other.same(template):
                 return other
         if template.match(words, base) is None:
             return None
-        self._next += 1
-        self._known.setdefault(key, []).insert(0, template)
+        self._templates.setdefault(key, []).insert(0, template)
         self._recent[template.number] = template
         for first in (key[1], key[1][:1]):
-            self._lengths.setdefault(first, []).append((key[0], goes_on))
-        self.news.append(template.fragment)
-        self.told[template.number] = template.fragment
-        if len(self._recent) > TEMPLATES:
+            self._lengths.setdefault(first, []).append((key[0], continues))
+        self._announce(template)
+        if len(self._recent) > MAX_TEMPLATES:
             self._forget(self._recent.popitem(last=False)[1])
         return template
 
-    def keep(self, words: list[Any], found: Sorted, constant: list[int]) -> Template:
-        """A template of what was recorded, which is run by its number alone; some of its numbers never change."""
-        template = Template(self._next, words, found, True)
-        template.fragment = canonical(self._next, words, found, True, constant)
-        self._next += 1
-        self.news.append(template.fragment)
-        self.told[template.number] = template.fragment
+    def add_recorded(self, words: list[Any], kinds: Sorted, constant: list[int]) -> Template:
+        """A template for a recorded function, which runs by number alone. The numbers ``constant`` never change."""
+        template = Template(self._next_number, words, kinds, True)
+        template.fragment = canonical(self._next_number, words, kinds, True, constant)
+        self._announce(template)
         return template
 
+    def _announce(self, template: Template) -> None:
+        self._next_number += 1
+        self.unannounced.append(template.fragment)
+        self.announced[template.number] = template.fragment
+
     def _forget(self, template: Template) -> None:
-        key = next(k for k, found in self._known.items() if template in found)
-        self._known[key].remove(template)
-        if not self._known[key]:
-            del self._known[key]
+        key = next(k for k, templates in self._templates.items() if template in templates)
+        self._templates[key].remove(template)
+        if not self._templates[key]:
+            del self._templates[key]
         self.forgotten += (FORGET, template.number)
-        if len(self.told) > 4 * TEMPLATES:
-            kept = {number: f for number, f in self.told.items() if f.compile and number not in self._recent}
-            self.told = kept | {number: t.fragment for number, t in self._recent.items()}
+        if len(self.announced) > 4 * MAX_TEMPLATES:
+            recorded = {n: f for n, f in self.announced.items() if f.compile and n not in self._recent}
+            self.announced = recorded | {number: t.fragment for number, t in self._recent.items()}
         for first in (key[1], key[1][:1]):
-            self._lengths[first].remove((key[0], template.goes_on))
+            self._lengths[first].remove((key[0], template.continues))
             if not self._lengths[first]:
                 del self._lengths[first]
 
-    def _first(self, words: list[Any]) -> Codes:
-        """The first few codes; frees among them come and go."""
-        found: list[int] = []
+    def _first_codes(self, words: list[Any]) -> Codes:
+        """The first codes, without the frees among them: these may differ between repetitions."""
+        codes: list[int] = []
         i, end = 0, len(words)
-        while i < end and len(found) < FIRST:
+        while i < end and len(codes) < KEY_CODES:
             word = words[i]
             if word < 0:
                 i += 1
                 continue
-            found.append(word)
-            shape = self._shapes.get(word)
-            if shape is None:
+            codes.append(word)
+            signature = self._by_code.get(word)
+            if signature is None:
                 break
-            i += shape.width
-        return tuple(found)
+            i += signature.width
+        return tuple(codes)
 
     def clear(self) -> None:
-        """The codes they are made of mean nothing any more."""
-        self._known.clear()
+        """Forget everything: the codes have lost their meaning."""
+        self._templates.clear()
         self._recent.clear()
-        self._once.clear()
+        self._candidates.clear()
         self._lengths.clear()
-        self.news.clear()
+        self.unannounced.clear()
         self.forgotten.clear()
-        self.told = {}
-        self._once_words, self.rhythm, self.parts = 0, 0, None
+        self.announced = {}
+        self._candidate_words, self.period, self._submissions = 0, 0, None
 
     # -- loops without cuts ----------------------------------------------------------------
 
-    def look_for_rhythm(self) -> int:
-        """The words after which what was sent comes round, if it does."""
-        if not self._last or self._sent < self._next_look or not self.enabled:
+    def find_period(self) -> int:
+        """The number of words after which the submitted words repeat; 0 if they do not."""
+        if not self._last or self._sent < self._next_search or not self.enabled:
             return 0
-        self._next_look = 2 * self._sent
-        words = [word for part in self._last for word in part]
-        starts = self._instructions(words)
+        self._next_search = 2 * self._sent
+        words = _joined(list(self._last))
+        starts = self._instruction_starts(words)
         if starts is None:
             return 0
-        starts = starts[-WINDOW:]
-        names = [words[s] if words[s] >= 0 else -1 for s in starts]
-        if not (period := _period(names)):
+        starts = starts[-PERIOD_WINDOW:]
+        codes = [words[s] if words[s] >= 0 else -1 for s in starts]
+        if not (period := _period(codes)):
             return 0
         once = starts[-1] - starts[-1 - period]
         length = once * max(1, BATCH // once)
-        length -= _freed_first(words[-length:])
-        return length if length >= SHORTEST else 0
+        length -= _leading_frees(words[-length:])
+        return length if length >= MIN_WORDS else 0
 
-    def _instructions(self, words: list[Any]) -> list[int] | None:
-        """Where they begin, from the first submission that is whole on."""
+    def _instruction_starts(self, words: list[Any]) -> list[int] | None:
+        """Where each instruction begins; None if that cannot be told, or if there are too few."""
         starts, i, end = [], 0, len(words)
         while i < end:
             starts.append(i)
-            shape = self._shapes.get(words[i])
+            signature = self._by_code.get(words[i])
             if words[i] < 0:
                 i += 1
-            elif shape is None:
+            elif signature is None:
                 return None
             else:
-                i += shape.width
-        return starts if i == end and len(starts) > 2 * REPEATS else None
+                i += signature.width
+        return starts if i == end and len(starts) > 2 * MIN_REPEATS else None
 
 
-def _freed_first(words: list[Any]) -> int:
-    """How many of them free what was let go before the first instruction, which is no part of a piece."""
+def _leading_frees(words: list[Any]) -> int:
+    """How many words before the first instruction free tensors. They belong to no fragment."""
     return next((k for k, word in enumerate(words) if word >= 0), len(words))
 
 
-def _joined(parts: list[list[Any]]) -> list[Any]:
-    return parts[0] if len(parts) == 1 else [word for part in parts for word in part]
+def _joined(submissions: list[list[Any]]) -> list[Any]:
+    return submissions[0] if len(submissions) == 1 else [word for words in submissions for word in words]
 
 
-def _period(names: list[int]) -> int:
-    """After how many names the sequence, read backwards, comes round, if it does so `REPEATS` times; else 0."""
-    names = names[::-1]
-    border, k, best = [0] * len(names), 0, 0
-    for i in range(1, len(names)):
-        while k and names[i] != names[k]:
+def _period(codes: list[int]) -> int:
+    """After how many codes the end of the sequence repeats, if it does so `MIN_REPEATS` times; else 0."""
+    codes = codes[::-1]
+    border, k, best = [0] * len(codes), 0, 0
+    for i in range(1, len(codes)):
+        while k and codes[i] != codes[k]:
             k = border[k - 1]
-        if names[i] == names[k]:
+        if codes[i] == codes[k]:
             k += 1
         border[i] = k
-        if i + 1 >= max(REPEATS * (i + 1 - k), CERTAIN):
+        if i + 1 >= max(MIN_REPEATS * (i + 1 - k), MIN_REPEATED):
             best = i + 1 - k
     return best

@@ -1,6 +1,7 @@
-"""``with gt.debug.trace("step.json"):`` what the workers do meanwhile, as one file for ui.perfetto.dev.
+"""``with gt.debug.trace("step.json"):`` writes what the workers do in the block as one file for ui.perfetto.dev.
 
-Each worker sends what it wrote down, with times since it began; here they are put on one clock, a process for each.
+Each worker sends the events it recorded, with times since its own start. Here they are put on one clock, with one
+process in the file for each worker.
 """
 
 from __future__ import annotations
@@ -15,101 +16,107 @@ from gt.client.stream.connect import session
 from gt.client.stream.session import Session
 from gt.errors import CompileError, ConfigError, GtError, RemoteError, WorkerLost
 
-#: the sessions that are traced
-_running: set[Session] = set()
+#: the sessions that are being traced
+_traced_sessions: set[Session] = set()
 
 
 @contextlib.contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Write to ``path`` what the workers do inside the block: ops, kernels, collectives. Open it in ui.perfetto.dev."""
-    now, name = session(), os.fspath(path)
-    if now in _running:
-        raise GtError(f"gt.debug.trace({name!r}): a trace is running already, and there is one at a time")
-    if now.recorder is not None:
-        raise CompileError(f"gt.debug.trace({name!r}): inside a compiled function; trace the call of it")
-    _running.add(now)
+    """Write to ``path`` what the workers do inside the block: ops, kernels, collectives. Open it in ui.perfetto.dev.
+
+    with gt.debug.trace("step.json"):
+        train_step(batch)
+    """
+    client, name = session(), os.fspath(path)
+    if client in _traced_sessions:
+        raise GtError(f"gt.debug.trace({name!r}): a trace is running already; only one at a time is possible")
+    if client.outbox.recorder is not None:
+        raise CompileError(
+            f"gt.debug.trace({name!r}): inside a compiled function; trace the call of the function instead"
+        )
+    _traced_sessions.add(client)
     try:
-        with _beside(name) as beside:
-            yield from _traced(now, name, beside)
+        with _temporary_file(name) as temporary:
+            yield from _traced(client, name, temporary)
     finally:
-        _running.discard(now)
+        _traced_sessions.discard(client)
 
 
-def _traced(now: Session, name: str, beside: str) -> Iterator[None]:
+def _traced(client: Session, name: str, temporary: str) -> Iterator[None]:
     try:
-        began = _told(now, name, begin=True)
+        began = _request(client, name, begin=True)
     except BaseException:
-        with contextlib.suppress(GtError):  # some may have begun
-            _told(now, name, begin=False)
+        with contextlib.suppress(GtError):  # some workers may have begun
+            _request(client, name, begin=False)
         raise
     try:
         yield
     except BaseException:
-        with contextlib.suppress(GtError):  # the first error is the one that is told
-            _write(name, beside, _told(now, name, begin=False))
+        with contextlib.suppress(GtError):  # the error of the block is the one to raise
+            _write(name, temporary, _request(client, name, begin=False))
         raise
-    traces = _told(now, name, begin=False)
-    _write(name, beside, traces)
-    if gone := sorted(set(began) - set(traces)):
-        who = ", ".join(f"worker {id}" for id in gone)
-        raise WorkerLost(f"gt.debug.trace({name!r}): {who} is gone, and what it wrote down with it")
+    traces = _request(client, name, begin=False)
+    _write(name, temporary, traces)
+    if lost := sorted(set(began) - set(traces)):
+        who = ", ".join(f"worker {id}" for id in lost)
+        raise WorkerLost(f"gt.debug.trace({name!r}): {who} is gone, and its part of the trace with it")
 
 
 @contextlib.contextmanager
-def _beside(name: str) -> Iterator[str]:
-    """A file beside the path, which takes its place in the end: what was there is kept until there is more to show. It
-    is made at once, so that nobody waits for a trace that cannot be written."""
-    beside = f"{name}.{os.getpid()}.part"
-    with _told_as(name):
+def _temporary_file(name: str) -> Iterator[str]:
+    """A file beside the path that replaces it at the end, so that an old trace is kept until the new one is complete.
+    It is created at once, so that a path that cannot be written is reported before the block runs."""
+    temporary = f"{name}.{os.getpid()}.part"
+    with _reporting_os_errors(name):
         if os.path.isdir(name):
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
-        open(beside, "w").close()
+        open(temporary, "w").close()
     try:
-        yield beside
+        yield temporary
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside)
+            os.unlink(temporary)
 
 
 @contextlib.contextmanager
-def _told_as(name: str) -> Iterator[None]:
+def _reporting_os_errors(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise ConfigError(f"gt.debug.trace({name!r}): cannot be written: {error.strerror}") from None
 
 
-def _told(now: Session, name: str, begin: bool) -> dict[int, bytes]:
+def _request(client: Session, name: str, begin: bool) -> dict[int, bytes]:
     try:
-        return now.trace(begin)
+        return client.trace(begin)
     except RemoteError as error:
         raise GtError(f"gt.debug.trace({name!r}): {error}") from None
 
 
-def _write(name: str, beside: str, traces: dict[int, bytes]) -> None:
+def _write(name: str, temporary: str, traces: dict[int, bytes]) -> None:
     import json
     import zlib
 
-    told = {id: json.loads(zlib.decompress(data)) for id, data in sorted(traces.items()) if data}
-    if not told:
+    by_worker = {id: json.loads(zlib.decompress(data)) for id, data in sorted(traces.items()) if data}
+    if not by_worker:
         return
-    began = min(trace["began"] for trace in told.values())
-    events = [event for id, trace in told.items() for event in _events(id, trace, began)]
-    with _told_as(name):
-        with open(beside, "w") as file:
+    began = min(trace["began"] for trace in by_worker.values())
+    events = [event for id, trace in by_worker.items() for event in _events(id, trace, began)]
+    with _reporting_os_errors(name):
+        with open(temporary, "w") as file:
             json.dump({"displayTimeUnit": "ms", "baseTimeNanoseconds": began, "traceEvents": events}, file)
-        os.replace(beside, name)
+        os.replace(temporary, name)
 
 
 def _events(id: int, trace: dict[str, Any], began: int) -> Iterator[dict[str, Any]]:
     shift = (trace["began"] - began) / 1000
-    process = id + 1  # 0 is the machine's own, for those who show traces
+    process = id + 1  # viewers use process 0 for the machine itself
     yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": f"worker {id} ({trace['device']})"}}
     yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": id}}
     for event in trace["events"]:
         event["pid"] = process
         if "ts" in event:
             event["ts"] = round(event["ts"] + shift, 3)
-        if "id" in event:  # arrows: their numbers are a worker's own
+        if "id" in event:  # arrows: each worker numbers its own
             event["id"] = f"{id}.{event['id']}"
         yield event

@@ -1,62 +1,59 @@
-"""Large values on their way to a worker, one after the other, in parts (see `gt.wire.transfers`)."""
+"""Large values that the client sends to a worker, one after the other, in chunks (see `gt.wire.transfers`)."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
 
+from gt.client.stream.server_connection import ServerConnection
 from gt.errors import GtError
 from gt.wire.codec import encode
 from gt.wire.messages import Chunk, ChunkTaken
 from gt.wire.shared import host_identity
 from gt.wire.transfers import Channel, Outgoing
 
-if TYPE_CHECKING:
-    from gt.client.stream.session import Session
-
 
 class Uploads:
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
         self._lock = threading.RLock()
         self._channel = Channel()
         self._count = 0
 
     def send(self, data: memoryview) -> int:
-        """The number of the transfer. Waits until the last part is on its way."""
+        """Send the value and return the number of the transfer. Waits until the last chunk is sent."""
         with self._lock:
             self._count += 1
-            outgoing = Outgoing(self._count, data, self._channel, self._shared())
+            outgoing = Outgoing(self._count, data, self._channel, self._shares_memory())
             try:
                 while not outgoing.all_sent:
                     before = self._channel.confirmed
-                    if not self._send_parts(outgoing):
-                        self._session.await_(partial(self._channel.more_confirmed_than, before))
+                    if not self._send_chunks(outgoing):
+                        self._connection.wait(partial(self._channel.more_confirmed_than, before))
             except BaseException:
-                with contextlib.suppress(GtError):  # a part that follows nothing: what arrived is thrown away
-                    self._session.send([encode(Chunk(outgoing.value, -1, 0, 0)), b""])
+                with contextlib.suppress(GtError):  # a chunk out of order makes the worker drop the transfer
+                    self._connection.send([encode(Chunk(outgoing.value, -1, 0, 0)), b""])
                 raise
         return outgoing.value
 
-    def _send_parts(self, outgoing: Outgoing) -> bool:
-        """Send what there is room for. Was there any?"""
+    def _send_chunks(self, outgoing: Outgoing) -> bool:
+        """Send the chunks that there is room for. False if there was none."""
         sent = False
-        for piece in outgoing.ready():
-            part = Chunk(outgoing.value, piece.offset, piece.nbytes, outgoing.total, piece.place)
-            # a copy: the caller may change its array as soon as it has it back
-            self._session.send([encode(part)] if piece.data is None else [encode(part), bytes(piece.data)])
+        for ready in outgoing.ready():
+            chunk = Chunk(outgoing.value, ready.offset, ready.nbytes, outgoing.total, ready.place)
+            # a copy: the caller may change its array as soon as this returns
+            self._connection.send([encode(chunk)] if ready.data is None else [encode(chunk), bytes(ready.data)])
             sent = True
         return sent
 
-    def _shared(self) -> bool:
-        mine = host_identity()
-        return bool(mine) and all(w.host == mine for w in self._session.workers)
+    def _shares_memory(self) -> bool:
+        host = host_identity()
+        return bool(host) and all(worker.host == host for worker in self._connection.workers)
 
-    def taken(self, m: ChunkTaken) -> None:
+    def taken(self, m: ChunkTaken, frames: object) -> None:
         self._channel.taken(m.transfer)
 
     def close(self) -> None:
-        """Who is in the middle of it keeps the memory until it is done."""
+        """Drop the channel. An upload that is under way keeps its memory until it ends."""
         self._channel = Channel()

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 from gt.client.stream import connect
 from gt.client.tensor import foreign
-from gt.client.tensor.emit import upload
+from gt.client.tensor.emit import call, upload
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GtError, ShapeError
+from gt.ops import OPS
 from gt.types import DTYPES, DType, Shape, TensorType, bool_, float64, int64
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,10 +105,7 @@ def uploaded(array: Any, dtype: DType | None = None) -> Tensor:
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
     """x in this dtype; x itself if that is what it is."""
-    from gt.client.tensor.emit import call
-    from gt.functions.pointwise import TO
-
-    return x if x._type.dtype is dtype else call(TO, (x,), (("dtype", dtype.name),))
+    return x if x._type.dtype is dtype else call(OPS["to"], (x,), (("dtype", dtype.name),))
 
 
 def also_called(function: F, **names: str) -> F:

@@ -9,7 +9,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.wire.messages import Located
 
 
-class Layout:
+class TensorLayout:
     """``x.layout``: the workers, how they are arranged, and for each axis of that R, S(dim) or P(sum)."""
 
     def __init__(self, found: Located) -> None:
@@ -32,7 +32,7 @@ class Layout:
         return f"whole on {self!r}" if len(self.workers) == 1 else f"as {self!r}"
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Layout):
+        if not isinstance(other, TensorLayout):
             return NotImplemented
         return (self.workers, self.mesh, self.placements) == (other.workers, other.mesh, other.placements)
 
@@ -40,10 +40,10 @@ class Layout:
         return hash((self.workers, self.mesh, self.placements))
 
 
-def layout(x: Tensor) -> Layout:
+def layout(x: Tensor) -> TensorLayout:
     """Asked of the dispatcher: one round trip."""
     current(x)
-    return Layout(x._cell.session.locate(x._cell.id, x._type.shape))
+    return TensorLayout(x._cell.session.locate(x._cell.id, x._type.shape))
 
 
 def picture(x: Tensor) -> str:
@@ -66,13 +66,13 @@ def picture(x: Tensor) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _cuts(found: Layout, dim: int) -> list[tuple[int, int]]:
+def _cuts(found: TensorLayout, dim: int) -> list[tuple[int, int]]:
     """The different stretches of a dim."""
     blocks = [(starts[dim], starts[dim] + sizes[dim]) for starts, sizes in found.blocks.values() if len(starts) > dim]
     return sorted({cut for cut in blocks if cut[0] < cut[1]}) or [(0, 1)]
 
 
-def _holders(found: Layout, row: tuple[int, int], column: tuple[int, int]) -> str:
+def _holders(found: TensorLayout, row: tuple[int, int], column: tuple[int, int]) -> str:
     holders = []
     for worker, (starts, sizes) in found.blocks.items():
         at = [(starts[d], starts[d] + sizes[d]) for d in range(min(2, len(starts)))]
@@ -81,7 +81,7 @@ def _holders(found: Layout, row: tuple[int, int], column: tuple[int, int]) -> st
     return ",".join(holders)
 
 
-def _rest(found: Layout, ndim: int) -> str:
+def _rest(found: TensorLayout, ndim: int) -> str:
     """What the picture does not show."""
     cut = [str(d) for d in range(2, ndim) if len(_cuts(found, d)) > 1]
     if cut:

@@ -1,6 +1,7 @@
-"""Parameters by name: when a model is first called, each that a rule matches is laid out by it.
+"""Placing tensors by signals: one tensor, or the parameters of a model by their names.
 
-A name is that of `named_parameters` of the outermost module that is called. The first rule that matches holds.
+When a model is first called, each parameter whose name matches a rule is placed by that rule. The name is the one in
+`named_parameters` of the outermost module that is called. The first rule that matches counts.
 """
 
 from __future__ import annotations
@@ -9,89 +10,112 @@ import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from gt.client.signals import config
-from gt.client.tensor.emit import lay_out
+from gt.client.signals.config import from_environment
+from gt.client.signals.signal import backward_scope, check_name, placing_signal
+from gt.client.stream import configuration
+from gt.client.stream.configuration import Configuration, Signal
+from gt.client.tensor.emit import PLACED, place_by, view_of
+from gt.client.tensor.tensor import Tensor
 from gt.say import warn
 
-#: module -> the configuration it was laid out by
-_placed: WeakKeyDictionary[Any, config.Configuration] = WeakKeyDictionary()
+#: module -> the configuration that its parameters were placed by
+_placed: WeakKeyDictionary[Any, Configuration] = WeakKeyDictionary()
+#: the patterns of rules there was a warning for: they match no parameter
+_unmatched: set[tuple[str, ...]] = set()
 
 
-class _Here(threading.local):
-    #: is a module being called?
-    inside = False
+class _ModuleCall(threading.local):
+    #: is a module being called in this thread?
+    active = False
 
 
-here = _Here()
+module_call = _ModuleCall()
 
 
-def call(module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the outermost of modules, with its parameters laid out."""
-    place(module)
-    here.inside = True
-    try:
-        return module(*inputs, **kwargs)
-    finally:
-        here.inside = False
+def tensor(x: Tensor, name: str) -> Tensor:
+    """x, placed by this signal: a view of x.
+
+    y = gt.signal.tensor(x, "stage1")
+    """
+    signal = placing_signal(check_name("tensor", name))
+    if not signal:
+        return x
+    with backward_scope(signal):
+        return view_of(x, PLACED, (("signal", signal),))
 
 
 def place(module: Any) -> None:
-    now = config.current
+    """Place a module's parameters by the rules that match their names. The first call of a model does this by itself.
+
+    gt.signal.place(model)
+    """
+    from_environment()
+    place_parameters(module)
+
+
+def call(module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call an outermost module, after its parameters are placed."""
+    place_parameters(module)
+    module_call.active = True
+    try:
+        return module(*inputs, **kwargs)
+    finally:
+        module_call.active = False
+
+
+def place_parameters(module: Any) -> None:
+    now = configuration.current
     if not now.rules or _placed.get(module) is now:
         return
-    _tell_idle_rules(module, now.rules)
+    _warn_of_unmatched_rules(module, now.rules)
     for name, parameter in module.named_parameters():
-        # once: a part of a model that is called by itself, as for a checkpoint, has other names for its parameters
-        if parameter.__dict__.get("_named_under") is now:
+        # Only once: in a part of a model that is called by itself, as for a checkpoint, parameters have other names.
+        if parameter.__dict__.get("_placed_under") is now:
             continue
         rule = _matching(name, now.rules)
         if rule is not None:
-            lay_out(parameter, rule.name)
-        parameter._named_under = now
-        parameter._cut_by = rule.name if rule is not None and _cuts(rule) else None
-        parameter._lies_on = (rule.workers, rule.mesh) if rule is not None else None
+            place_by(parameter, rule.name)
+        parameter._placed_under = now
+        parameter._sharded_by = rule.name if rule is not None and _shards_fully(rule) else None
+        parameter._workers = (rule.workers, rule.mesh) if rule is not None else None
     _placed[module] = now
 
 
-#: rules that were told to match nothing
-_told: set[tuple[str, ...]] = set()
-
-
-def _tell_idle_rules(module: Any, rules: tuple[config.Signal, ...]) -> None:
-    """A pattern with a slip of the pen in it would be overlooked."""
+def _warn_of_unmatched_rules(module: Any, rules: tuple[Signal, ...]) -> None:
+    """A typing mistake in a pattern would go unnoticed."""
     names = [name for name, _ in module.named_parameters()]
     for rule in rules:
-        if rule.match in _told or any(_fits(name, p) for name in names for p in rule.match):
+        if rule.match in _unmatched or any(_matches(name, p) for name in names for p in rule.match):
             continue
-        _told.add(rule.match)
+        _unmatched.add(rule.match)
         patterns, some = ", ".join(rule.match), ", ".join(names[:3])
         warn(f"signal {rule.name!r}: {patterns} matches no parameter of {type(module).__name__} ({some}, …)")
 
 
-def _matching(name: str, rules: tuple[config.Signal, ...]) -> config.Signal | None:
-    return next((rule for rule in rules if any(_fits(name, pattern) for pattern in rule.match)), None)
+def _matching(name: str, rules: tuple[Signal, ...]) -> Signal | None:
+    return next((rule for rule in rules if any(_matches(name, pattern) for pattern in rule.match)), None)
 
 
-def _fits(name: str, pattern: str) -> bool:
-    """``*.up.weight`` is any ``up.weight``, also the model's own."""
+def _matches(name: str, pattern: str) -> bool:
+    """``*.up.weight`` matches any ``up.weight``, also one without a prefix."""
     from fnmatch import fnmatchcase
 
     return fnmatchcase(name, pattern) or fnmatchcase(f".{name}", pattern)
 
 
-def _cuts(rule: config.Signal) -> bool:
-    """Along every axis of its mesh? Then no worker has what another has."""
+def _shards_fully(rule: Signal) -> bool:
+    """Does it shard along every axis of its mesh? Then no two workers hold the same values."""
     axes = {name for name, size in rule.mesh if size > 1}
     return bool(rule.shard) and not rule.replicate and axes <= {name for _, name in rule.shard}
 
 
 def workers_of(parameter: Any) -> Any:
-    """The same for parameters that were laid out on the same workers."""
-    return getattr(parameter, "_lies_on", None)
+    """A value that is equal for parameters placed on the same workers."""
+    return getattr(parameter, "_workers", None)
 
 
 def follow(leaf: Any, grad: Any) -> None:
-    """A new gradient lies as its parameter does, if that is cut: no worker is to have all of it, or all of them."""
-    signal = getattr(leaf, "_cut_by", None)
-    if signal is not None and leaf._named_under is config.current:
-        lay_out(grad, signal)
+    """Place a new gradient as its parameter, if that is sharded: then no worker holds a whole gradient."""
+    signal = getattr(leaf, "_sharded_by", None)
+    if signal is not None and leaf._placed_under is configuration.current:
+        place_by(grad, signal)

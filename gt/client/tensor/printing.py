@@ -1,6 +1,6 @@
-"""A tensor as text, letter by letter as torch writes it.
+"""A tensor as text, exactly as torch prints it.
 
-Only what is shown is read: of a large tensor the workers first cut out the corners.
+Only what is printed is read: the workers first cut the corners out of a large tensor.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from collections.abc import Callable
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
-from gt.client.tensor.emit import current
+from gt.client.tensor.emit import call, current
 from gt.client.tensor.tape import Node
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ConfigError
-from gt.functions.rearrange import cat
-from gt.functions.views import narrow
+from gt.ops import OPS
 from gt.types import Shape, bool_, float32, int64
 
 __all__ = ["set_printoptions"]
@@ -91,11 +90,11 @@ def _is_cut(size: int) -> bool:
 
 
 def _corners(x: Tensor) -> Tensor:
-    """The first and the last few of every long dim, cut out where the tensor lives."""
+    """The first and last elements of every long dim, cut out on the workers."""
     edge = _options.edgeitems
     for dim, size in enumerate(x._type.shape):
         if _is_cut(size):
-            x = cat((narrow(x, dim, 0, edge), narrow(x, dim, size - edge, edge)), dim)
+            x = call(OPS["cat"], (x.narrow(dim, 0, edge), x.narrow(dim, size - edge, edge)), (("dim", dim),))
     return x
 
 

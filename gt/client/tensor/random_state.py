@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from operator import index
 from typing import Any
 
-from gt.client.compile import recording
+from gt.client.stream import recorder
+from gt.client.tensor.arguments import uploaded
 from gt.errors import DTypeError, ShapeError
-from gt.types import uint8
 
 __all__ = ["get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]
 
@@ -36,8 +36,8 @@ _streams = itertools.count()
 
 def key() -> tuple[int, int]:
     """The operands a random op starts with; no other op gets the same."""
-    if recording.active is not None:
-        recording.active.draws += 1
+    if recorder.active is not None:
+        recorder.active.draws += 1
     return _seed, next(_streams)
 
 
@@ -47,8 +47,8 @@ def manual_seed(seed: int) -> None:
     seed = index(seed)
     if not -(2**63) <= seed < 2**64:
         raise DTypeError(f"manual_seed({seed}): a seed has at most 64 bits")
-    if recording.active is not None:
-        recording.active.refuse("it sets the seed of random numbers")
+    if recorder.active is not None:
+        recorder.active.refuse("it sets the seed of random numbers")
     _seed, _streams = _signed(seed), itertools.count()
 
 
@@ -69,9 +69,9 @@ def state() -> tuple[int, int]:
 
 def get_rng_state() -> Any:
     """A tensor of 16 bytes, to keep with a model's state."""
-    from gt.functions.creation import tensor
+    import numpy as np
 
-    return tensor(list(struct.pack("<qq", *state())), dtype=uint8)
+    return uploaded(np.frombuffer(struct.pack("<qq", *state()), dtype=np.uint8))
 
 
 def set_rng_state(new_state: Any) -> None:

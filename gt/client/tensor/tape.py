@@ -106,7 +106,7 @@ class Node:
         self.op, self.attrs, self.edges, self.outs = op, attrs, edges, outs
         self.number = _next_number()
         #: what its gradients are emitted under, if not under whatever is in force then
-        self.signal = scope.here.pulling if scope.active else ""
+        self.signal = scope.thread.backward if scope.active else ""
         #: (results, operands), each `Saved`, a number, or a type: all there is of what was not kept; None once used up
         self.saved: tuple[list[Any], list[Any]] | None = None
         self.hooks: dict[int, list[Any]] = {}

@@ -1,78 +1,95 @@
-"""The tensor a user holds: a number for something on a worker, its type, and how it may be read.
+"""The tensor a user holds: the id of a value on the workers, its type, and how it is read.
 
-A `Cell` owns the number, and frees it when nobody looks any more; a tensor looks at a cell. Two tensors on one cell
-share their value, as ``x`` and ``x.detach()`` do.
+A `Cell` owns the id, and frees the value when the last tensor on it is gone. Two tensors on one cell share their value,
+as ``x`` and ``x.detach()`` do. Most methods are attached by `gt.functions.methods`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from gt.client.compile import recording
+from gt.client.stream import recorder
+from gt.client.stream.interrupts import rerun_after_interrupt
 from gt.client.stream.session import Session
 from gt.client.tensor.foreign import torch_function
 from gt.errors import DimError, DTypeError, ShapeError
+from gt.ops import Attrs, Op
 from gt.types import DType, Size, TensorType
 from gt.wire.messages import MAX_WORDS
 
-#: If there are fewer words to be sent, what is let go is one of them at once.
-FEW = MAX_WORDS // 2
+#: With fewer words in the outbox, a freed tensor becomes one of them at once.
+INLINE_FREE_LIMIT = MAX_WORDS // 2
 
 if TYPE_CHECKING:
     import numpy as np
 
     from gt.client.tensor.declared import Declared
-    from gt.client.tensor.emit import View
     from gt.client.tensor.tape import Node
 else:
     Declared = object
 
+#: (view op, its attributes, its scalar operands): one step from a base to a view
+ViewStep = tuple[Op, Attrs, tuple[int, ...]]
+
+
+class View(Protocol):
+    """What a view knows of its base; see `gt.client.tensor.emit.ViewRecipe`."""
+
+    base: Tensor
+    chain: tuple[ViewStep, ...]
+    version: int
+
+    def refresh(self, x: Tensor) -> None: ...
+
 
 class Cell:
-    """What a tensor id stands for on the workers."""
+    """A value on the workers."""
 
     __slots__ = ("__weakref__", "id", "session", "version")
 
     def __init__(self, id: int, session: Session) -> None:
         self.id, self.session = id, session
-        #: counts in-place changes
+        #: how often it was written in place
         self.version = 0
 
     def __del__(self) -> None:
-        """An interrupt may come at any call in here, and nowhere else. The tensor is freed without a call, as the last
-        step: what an interrupt ends can be done again (`gt.client.tensor.interrupts`)."""
+        """Free the value. An interrupt may come at any call in here, and nowhere else. The last step, which frees the
+        value, is no call, so after an interrupt the destructor can run again (`gt.client.stream.interrupts`)."""
         try:
-            session = self.session
-            words = session.words
-            if not words and session.fragments.empty:
-                session.ahead += (self.id,)
-            elif len(words) < FEW:
+            outbox = self.session.outbox
+            words = outbox.words
+            if not words and outbox.templates.empty:
+                outbox.freed_between += (self.id,)
+            elif len(words) < INLINE_FREE_LIMIT:
                 words += (-self.id,)
             else:
-                session.dropped += (self.id,)
-        except AttributeError:  # never got as far as an id
+                outbox.freed_late += (self.id,)
+        except AttributeError:  # the constructor was interrupted
             pass
+
+
+rerun_after_interrupt(Cell.__del__)
 
 
 class Tensor(Declared):
     """See `torch.Tensor`; methods are attached by `gt.functions.methods`."""
 
     __slots__ = ("__dict__", "__weakref__", "_cell", "_node", "_type", "_view")
-    #: numpy must leave ``array + tensor`` to the tensor
+    #: makes numpy leave ``array + tensor`` to the tensor
     __array_ufunc__ = None
-    #: and torch must say what to do with one
+    #: called by torch when one of its functions gets a tensor of GT
     __torch_function__: Any = classmethod(torch_function)
 
-    # what few tensors have is a class's default and an instance's exception
-    #: which of its node's results it is
+    # Few tensors have these, so the class holds the default.
+    #: which result of its node it is
     _index = 0
     _grad: Tensor | None = None
 
     def __init__(self, cell: Cell, type: TensorType) -> None:
         self._cell, self._type = cell, type
         self._view: View | None = None
-        #: where it comes from, if gradients are to go there
+        #: the op that made it, if gradients flow through it
         self._node: Node | None = None
 
     # -- what it is ----------------------------------------------------------------------
@@ -112,8 +129,8 @@ class Tensor(Declared):
 
     @property
     def grad(self) -> Tensor | None:
-        if recording.active is not None:
-            recording.active.grad_set(self)
+        if recorder.active is not None:
+            recorder.active.note_grad(self)
         return self._grad
 
     @grad.setter
@@ -122,9 +139,9 @@ class Tensor(Declared):
             if not isinstance(value, Tensor):
                 raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
             if value._type is not self._type:
-                raise ShapeError(f"a gradient of {self._type} is no {value._type}")
-        if recording.active is not None:
-            recording.active.grad_set(self)
+                raise ShapeError(f"the gradient of {self._type} must have the same type, not {value._type}")
+        if recorder.active is not None:
+            recorder.active.note_grad(self)
         self._grad = value
 
     # -- its value -----------------------------------------------------------------------
@@ -140,9 +157,8 @@ class Tensor(Declared):
     def _read(self) -> np.ndarray[Any, Any]:
         import numpy as np
 
-        from gt.client.tensor.emit import current
-
-        current(self)
+        if self._view is not None:
+            self._view.refresh(self)
         data = self._cell.session.read(self._cell.id, self._type)
         return np.frombuffer(data, dtype=self._type.dtype.name).reshape(self._type.shape)
 
@@ -201,11 +217,6 @@ class Tensor(Declared):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if not self._type.ndim else object.__format__(self, spec)
 
-    def __repr__(self) -> str:
-        from gt.client.tensor.printing import shown
-
-        return shown(self)
-
     # ``==`` compares elements, so two tensors are the same thing only if they are one object
     __hash__ = object.__hash__
 
@@ -214,12 +225,12 @@ class Tensor(Declared):
 
 
 def fresh(id: int, session: Session, type: TensorType) -> Tensor:
-    """``Tensor(Cell(id, session), type)``, in two thirds of the time: a call of a class is not a step but a way."""
+    """``Tensor(Cell(id, session), type)``, but skips `type.__call__`; about a third faster."""
     cell = _new(Cell)
     cell.id, cell.session, cell.version = id, session, 0
-    made: Tensor = _new(Tensor)
-    made._cell, made._type, made._view, made._node = cell, type, None, None
-    return made
+    tensor: Tensor = _new(Tensor)
+    tensor._cell, tensor._type, tensor._view, tensor._node = cell, type, None, None
+    return tensor
 
 
 _new: Any = object.__new__

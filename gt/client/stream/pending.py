@@ -1,4 +1,4 @@
-"""A value on its way to the client: whole from one worker, or in blocks from several."""
+"""A requested value that has not arrived yet: whole from one worker, or in blocks from several."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from gt.wire.messages import Blocks, ValueChunk, ValueInline
 from gt.wire.transfers import Incoming
 
 
-class Pending:
-    """A value that was asked for."""
+class PendingValue:
+    __slots__ = ("_blocks", "_incoming", "_missing", "buffer", "done", "error", "likely_error")
 
-    __slots__ = ("_blocks", "_missing", "_parts", "buffer", "done", "error", "guess")
-
-    def __init__(self, buffer: Any) -> None:
+    def __init__(self, buffer: Any = None) -> None:
         self.buffer = buffer
         self.done = False
         self.error: GtError | None = None
-        #: what is known of its failure so far, if more should come
-        self.guess: GtError | None = None
-        #: worker -> what it sends in parts, and the memory for it
-        self._parts: dict[int, tuple[Incoming, Any]] = {}
+        #: an error that another worker will describe better
+        self.likely_error: GtError | None = None
+        #: worker -> the value it sends in chunks, and the memory for it
+        self._incoming: dict[int, tuple[Incoming, Any]] = {}
+        #: worker -> (starts, sizes) of the block it sends, if there are several
         self._blocks: dict[int, tuple[Any, Any]] | None = None
         #: the workers that have not answered
         self._missing: set[int] = set()
 
     def expect(self, m: Blocks) -> None:
-        """It will come from these workers."""
+        """The value will come from these workers."""
         self._missing = set(m.workers)
         if len(m.pieces) > 1:
             import numpy as np
@@ -35,17 +34,17 @@ class Pending:
             self._blocks = {worker: (starts, sizes) for worker, starts, sizes in m.pieces}
             self.buffer = np.empty(m.shape, dtype=f"V{m.itemsize}")
 
-    def whole(self, m: ValueInline) -> None:
+    def add_inline(self, m: ValueInline) -> None:
         self._take(m.worker, bytearray(m.data))
 
-    def part(self, m: ValueChunk, data: memoryview) -> None:
-        if m.worker not in self._parts:
-            memory = _fresh(m.total)
-            self._parts[m.worker] = Incoming(memoryview(memory)), memory
-        incoming, memory = self._parts[m.worker]
+    def add_chunk(self, m: ValueChunk, data: memoryview) -> None:
+        if m.worker not in self._incoming:
+            memory = _allocate(m.total)
+            self._incoming[m.worker] = Incoming(memoryview(memory)), memory
+        incoming, memory = self._incoming[m.worker]
         incoming.add(m.offset, data)
         if incoming.complete:
-            del self._parts[m.worker]
+            del self._incoming[m.worker]
             self._take(m.worker, memory)
 
     def _take(self, worker: int, value: Any) -> None:
@@ -62,23 +61,23 @@ class Pending:
         self.answered(worker)
 
     def answered(self, worker: int) -> None:
-        """It has sent what it had to."""
+        """The worker has sent everything that was expected of it."""
         self._missing.discard(worker)
         self.done = self.done or not self._missing
 
     def fail(self, error: GtError) -> None:
-        """The first reason is the one that is told."""
+        """The first error is kept."""
         self.error = self.error or error
         self.done = True
 
 
-class Collected(Pending):
-    """Not one value but one from each worker."""
+class PendingFromEach(PendingValue):
+    """One value from each worker, instead of one value."""
 
     __slots__ = ("values",)
 
     def __init__(self) -> None:
-        super().__init__(None)
+        super().__init__()
         self.values: dict[int, bytes] = {}
 
     def _take(self, worker: int, value: Any) -> None:
@@ -86,8 +85,8 @@ class Collected(Pending):
         self.answered(worker)
 
 
-def _fresh(nbytes: int) -> Any:
-    """Memory to put a value together in; numpy's comes in large pages."""
+def _allocate(nbytes: int) -> Any:
+    """Memory to assemble a value in. numpy's uses large pages."""
     import numpy as np
 
     return np.empty(nbytes, dtype=np.uint8)

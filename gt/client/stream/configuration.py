@@ -1,0 +1,110 @@
+"""What signals mean: the configuration that sessions announce to the dispatcher.
+
+There is one configuration at a time, for all threads and sessions. It is immutable and only ever replaced as a whole.
+A session notices a new one when it next defines a signature, and sends it to the dispatcher first. Reading files, the
+environment and the program's own calls is the business of `gt.client.signals.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+
+import msgspec
+
+from gt.errors import ConfigError
+from gt.wire.messages import Configure, SignalSpec
+
+#: The signal that `gt.auto_shard` places parameters by.
+PARAMETER = "@parameter"
+
+#: (dim, mesh axis) pairs
+Cuts = tuple[tuple[int, str], ...]
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """One validated signal; see `gt.wire.messages.SignalSpec` for what the fields mean."""
+
+    name: str
+    workers: tuple[int, ...] = ()
+    mesh: tuple[tuple[str, int], ...] = ()
+    shard: Cuts = ()
+    replicate: bool = False
+    output: Cuts | None = None
+    #: patterns of the names of the parameters it places
+    match: tuple[str, ...] = ()
+    #: the signal that gradients run under
+    backward: str = ""
+    compile: bool = False
+    #: False: it says nothing about placement
+    places: bool = True
+
+    def workers_of(self, connected: Sequence[int]) -> tuple[int, ...]:
+        """Its workers: those it names, or the first ones that fill its mesh, or () for all connected ones."""
+        if self.workers or not self.mesh:
+            return self.workers
+        count = prod(size for _, size in self.mesh)
+        return tuple(sorted(connected)[:count]) if len(connected) >= count else tuple(range(count))
+
+    def missing_worker(self, connected: Sequence[int]) -> int | None:
+        """A worker that it needs and that is not connected."""
+        return next((id for id in self.workers_of(connected) if id not in connected), None)
+
+    def check_workers(self, connected: Sequence[int]) -> None:
+        """Raise ConfigError if one of its workers is not connected."""
+        if (missing := self.missing_worker(connected)) is not None:
+            existing = ", ".join(map(str, sorted(connected))) or "none"
+            subject = "auto_shard" if self.name == PARAMETER else f"signal {self.name!r}"
+            raise ConfigError(
+                f"{subject}: worker {missing} does not exist; there are: {existing} "
+                "(gt.gpu_workers(n) starts a system of n)"
+            )
+
+    def spec(self, connected: Sequence[int]) -> SignalSpec:
+        output = None if self.output is None else list(self.output)
+        return SignalSpec(
+            self.name,
+            list(self.workers_of(connected)),
+            list(self.mesh),
+            list(self.shard),
+            self.replicate,
+            output,
+            not self.match,
+            self.name == PARAMETER,
+        )
+
+
+class Configuration(msgspec.Struct, frozen=True, eq=False):
+    signals: dict[str, Signal] = {}
+    auto: bool = False
+    #: the signals that place parameters by name
+    rules: tuple[Signal, ...] = ()
+
+    def message(self, connected: Sequence[int]) -> Configure:
+        return Configure([signal.spec(connected) for signal in self.signals.values() if signal.places], self.auto)
+
+
+#: the configuration in force
+current = Configuration()
+#: called after it was replaced
+on_change: list[Callable[[], None]] = []
+#: called before a session is created: `gt.client.signals.config` reads GT_CONFIG and GT_AUTO_SHARD here
+before_session: list[Callable[[], None]] = []
+
+
+def replace(signals: Iterable[Signal], auto: Signal | None) -> None:
+    """Put a new configuration in force: these signals, and auto-sharding by ``auto`` if there is one."""
+    global current
+    by_name = {signal.name: signal for signal in signals if signal.name != PARAMETER}
+    if auto is not None:
+        by_name[PARAMETER] = auto
+    rules = tuple(signal for signal in by_name.values() if signal.match)
+    current = Configuration(by_name, auto is not None, rules)
+    for callback in on_change:
+        callback()
+
+
+def prepare() -> None:
+    """Read what the environment configures, if that has not happened yet."""
+    for callback in before_session:
+        callback()

@@ -1,0 +1,56 @@
+"""What a function does while `gt.compile` records it.
+
+The words of the function go out as usual, and the recorder keeps a copy. Everything else that the function changes in
+the client is noted where it happens: gradients it sets, modules it calls, random numbers it draws, optimizers it steps.
+What words alone cannot repeat is a reason not to compile the function.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+#: the recorder at work, if any
+active: Recorder | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Recorder:
+    """Notes what happens while a function runs."""
+
+    #: the first id that the function's results may have
+    base: int
+    thread: int = field(default_factory=threading.get_ident)
+    #: the words that were submitted, one list for each submission
+    submissions: list[list[Any]] = field(default_factory=list)
+    #: the tensors that the function used, by id, as long as they live
+    cells: WeakValueDictionary[int, Any] = field(default_factory=WeakValueDictionary)
+    #: the version of each when it was first used
+    versions: dict[int, int] = field(default_factory=dict)
+    #: tensors whose ``grad`` was set -> the gradient before
+    grads: dict[Any, Any] = field(default_factory=dict)
+    modules: dict[Any, None] = field(default_factory=dict)
+    #: how many (seed, stream) pairs were drawn
+    draws: int = 0
+    #: the optimizers that were stepped, and how many numbers they put into the stream
+    optimizers: list[Any] = field(default_factory=list)
+    step_numbers: int = 0
+    #: why the function cannot be replayed
+    problem: str = ""
+
+    def note_use(self, cell: Any) -> None:
+        """An instruction uses this tensor. Called before the instruction changes it."""
+        if cell.id not in self.versions:
+            self.cells[cell.id] = cell
+            self.versions[cell.id] = cell.version
+
+    def note_grad(self, tensor: Any) -> None:
+        """The ``grad`` of this tensor is read or set."""
+        if tensor not in self.grads:
+            self.grads[tensor] = tensor._grad
+
+    def refuse(self, problem: str) -> None:
+        """The function cannot be replayed; the first reason is kept."""
+        self.problem = self.problem or problem

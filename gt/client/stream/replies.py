@@ -1,0 +1,125 @@
+"""Requests that wait for a reply: reads of values, and questions about the system."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from gt.client.stream.failures import Failures
+from gt.client.stream.pending import PendingFromEach, PendingValue
+from gt.client.stream.server_connection import ServerConnection
+from gt.errors import RemoteError, WorkerLost
+from gt.wire.codec import encode
+from gt.wire.messages import (
+    Answer,
+    Blocks,
+    Checked,
+    ChunkTaken,
+    Located,
+    NoValue,
+    SharedRange,
+    Trace,
+    ValueChunk,
+    ValueInline,
+)
+from gt.wire.shared import Lanes
+
+#: Seconds to wait for the worker where an instruction failed to report why, once another worker said that it failed.
+FAILURE_DETAIL_TIMEOUT_S = 3.0
+
+
+class Replies:
+    def __init__(self, connection: ServerConnection, failures: Failures) -> None:
+        self._connection, self._failures = connection, failures
+        self._next_request = itertools.count(1).__next__
+        #: request -> a `PendingValue`, or the list that an answer is put into
+        self.pending: dict[int, Any] = {}
+        self._lanes = Lanes()
+
+    # -- asking --------------------------------------------------------------------------
+
+    def expect(self, pending: PendingValue) -> int:
+        """The number for a request of which this is the reply."""
+        request = self._next_request()
+        self.pending[request] = pending
+        return request
+
+    def wait(self, request: int) -> PendingValue:
+        """Wait for the reply. If it is an error that another worker describes better, wait a little for that."""
+        pending: PendingValue = self.pending[request]
+        try:
+            self._connection.wait(lambda: pending.done or pending.likely_error is not None)
+            if not pending.done and not self._connection.wait(lambda: pending.done, FAILURE_DETAIL_TIMEOUT_S):
+                pending.fail(pending.likely_error or RemoteError("no worker says why"))
+        finally:
+            del self.pending[request]
+        return pending
+
+    def abandon(self, request: int) -> None:
+        self.pending.pop(request, None)
+
+    def ask(self, kind: Any, *fields: Any, timeout: float | None = None) -> Any:
+        """Send a question, and return the answer; None after ``timeout`` seconds."""
+        request = self._next_request()
+        answers: list[Any] = []
+        self.pending[request] = answers
+        self._connection.send([encode(kind(request, *fields))])
+        return answers[0] if self._connection.wait(lambda: bool(answers), timeout) else None
+
+    def trace(self, begin: bool) -> dict[int, bytes]:
+        """Begin or end a trace: what each worker that takes part sends back."""
+        pending = PendingFromEach()
+        request = self.expect(pending)
+        try:
+            self._connection.send([encode(Trace(request, begin))])
+            self._connection.wait(lambda: pending.done)
+        finally:
+            self.abandon(request)
+        if pending.error is not None:
+            raise pending.error
+        return pending.values
+
+    # -- arriving ------------------------------------------------------------------------
+
+    def blocks(self, m: Blocks, frames: object) -> None:
+        if (pending := self.pending.get(m.request)) is not None:
+            pending.expect(m)
+
+    def checked(self, m: Checked, frames: object) -> None:
+        if (pending := self.pending.get(m.request)) is not None:
+            pending.answered(m.worker)
+
+    def inline(self, m: ValueInline, frames: object) -> None:
+        if (pending := self.pending.get(m.request)) is not None:
+            pending.add_inline(m)
+
+    def chunk(self, m: ValueChunk, frames: list[bytes]) -> None:
+        pending = self.pending.get(m.request)
+        if pending is not None:
+            try:
+                data = memoryview(frames[1]) if m.place is None else self._lanes.read(m.place, m.nbytes)
+            except (OSError, ValueError) as error:  # the sender died before we read it
+                pending.fail(self._unreadable(m.place, error))
+            else:
+                pending.add_chunk(m, data)
+        link = self._connection.link
+        if link is not None:  # acknowledged even if the read was abandoned: the worker waits for it
+            link.send([encode(ChunkTaken(m.request, m.nbytes, worker=m.worker))])
+
+    def _unreadable(self, place: SharedRange | None, error: Exception) -> WorkerLost:
+        pid = 0 if place is None else place.pid
+        workers = self._connection.workers
+        names = (f"worker {w.id} ({w.device}, pid {pid})" for w in workers if w.pid == pid)
+        who = next(names, f"the worker of pid {pid}")
+        return WorkerLost(f"{who} is gone, or its memory cannot be read ({error}); GT_SHM=0 does without it")
+
+    def no_value(self, m: NoValue, frames: object) -> None:
+        self._failures.no_value(m, self.pending.get(m.request))
+
+    def answer(self, m: Answer | Located, frames: object) -> None:
+        if (answers := self.pending.pop(m.request, None)) is not None:
+            answers.append(m)
+
+    def workers_lost(self) -> None:
+        """Release the shared memory of workers that are gone."""
+        self._lanes = Lanes()

@@ -1,0 +1,89 @@
+"""The server as one session sees it: the link to it, the workers behind it, and how the connection ended.
+
+Every wait of a client passes through `ServerConnection.wait`, and the end of the connection ends every wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from gt.client.stream.link import Link
+from gt.errors import ClusterError, ConnectionLost, GtError, NoWorkers
+from gt.wire.codec import encode
+from gt.wire.messages import Bye, WorkerInfo
+
+#: Seconds to wait for a first worker before an instruction is refused.
+FIRST_WORKER_TIMEOUT_S = 3.0
+
+
+class ServerConnection:
+    def __init__(self, name: str) -> None:
+        #: how the server was reached, for messages
+        self.name = name
+        self.workers: list[WorkerInfo] = []
+        self.link: Link | None = None
+        #: why the session is over; None while it is open
+        self.ended: GtError | None = None
+        self.on_end: list[Callable[[], None]] = []
+
+    def worker_ids(self) -> list[int]:
+        return [worker.id for worker in self.workers]
+
+    def check_open(self) -> None:
+        """Raise the reason why the session is over, if it is."""
+        if self.ended is not None:
+            raise self.ended.with_traceback(None)
+
+    def send(self, frames: list[Any]) -> None:
+        link = self.link
+        if link is None:
+            raise self.ended or ConnectionLost("there is no connection")
+        try:
+            link.send(frames)
+        except ConnectionLost as error:
+            raise self.end(error) from None
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Handle messages until ``ready()``; False after ``timeout`` seconds. Raises if the connection ends."""
+        link = self.link
+        if link is None:
+            raise self.ended or ConnectionLost("there is no connection")
+        try:
+            arrived = link.wait(lambda: ready() or self.ended is not None, timeout)
+        except ConnectionLost as error:
+            raise self.end(error) from None
+        self.check_open()
+        return arrived
+
+    def wait_for_workers(self, count: int, timeout: float, give_up: Callable[[], object] = bool) -> bool:
+        """Wait until ``count`` workers are connected. ``give_up`` returns true, or raises, to end the wait early."""
+        return self.wait(lambda: bool(give_up()) or len(self.workers) >= count, timeout)
+
+    def require_worker(self) -> None:
+        """Raise NoWorkers if no worker connects soon."""
+        if not self.wait_for_workers(1, FIRST_WORKER_TIMEOUT_S):
+            raise NoWorkers(f"no worker is connected to {self.name}; start one with python -m gt.worker")
+
+    def end(self, error: ClusterError | GtError) -> GtError:
+        """Mark the session as over. The first reason is kept and returned."""
+        if self.ended is None:
+            if isinstance(error, ConnectionLost):
+                error = ConnectionLost(f"the connection to {self.name} is lost: {error}")
+            self.ended = error
+            for callback in self.on_end:
+                callback()
+        return self.ended
+
+    def close(self) -> bool:
+        """Say goodbye, so that the server frees this session's tensors. False if it was closed before."""
+        link, self.link = self.link, None
+        if link is None:
+            return False
+        if self.ended is None:
+            self.ended = ConnectionLost("this session was disconnected, and its tensors went with it")
+            with contextlib.suppress(ConnectionLost):
+                link.send([encode(Bye())])
+        link.close()
+        return True

@@ -1,0 +1,64 @@
+"""The operands of an instruction: their types, and the words that stand for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.client.stream.session import Session
+from gt.client.tensor import foreign
+from gt.client.tensor.tensor import Tensor
+from gt.errors import ClusterError, DTypeError
+from gt.ops import Op
+from gt.types import INT, NUMBER_OF, OperandType, Scalar
+
+#: the range of an integer on the wire
+MIN_INT, MAX_INT = -(2**63), 2**63 - 1
+
+
+def words_of(op: Op, session: Session, operands: tuple[Any, ...]) -> tuple[tuple[OperandType, ...], list[Any]]:
+    types: list[OperandType] = []
+    words: list[Any] = []
+    recorder = session.outbox.recorder
+    for x in operands:
+        if isinstance(x, Tensor):
+            if x._view is not None:
+                x._view.refresh(x)
+            cell = x._cell
+            if cell.session is not session:
+                raise other_session(session, cell.session)
+            if recorder is not None:
+                recorder.note_use(cell)
+            types.append(x._type)
+            words.append(cell.id)
+        else:
+            types.append(number_type(op, x))
+            words.append(x)
+    return tuple(types), words
+
+
+def number_type(op: Op, x: Any) -> Scalar:
+    scalar = NUMBER_OF.get(type(x))
+    if scalar is None or (scalar is INT and not MIN_INT <= x <= MAX_INT):
+        raise no_operand(op, x)
+    return scalar
+
+
+def session_of(op: Op, operands: tuple[Any, ...]) -> Session:
+    for x in operands:
+        if isinstance(x, Tensor):
+            return x._cell.session
+    raise DTypeError(f"{op.name}: needs a tensor; make one with gt.tensor")
+
+
+def no_operand(op: Op, x: Any) -> DTypeError:
+    if isinstance(x, int):
+        return DTypeError(f"{op.name}(…, {x}): an int has at most 64 bits; use a float")
+    otherwise = f"an operand is a tensor or a number, not {type(x).__name__}"
+    return DTypeError(f"{op.name}: {foreign.no_tensor(x, otherwise)}")
+
+
+def other_session(session: Session, other_session: Session) -> ClusterError:
+    one, other = session.connection, other_session.connection
+    if one.ended is not None or other.ended is not None:
+        return ClusterError("a tensor of a session that has ended cannot be used any more")
+    return ClusterError(f"tensors of two sessions cannot be used together: {one.name} and {other.name}")
