@@ -16,7 +16,7 @@ import zmq
 from gt.client.stream.session import Session
 from gt.client.tensor.emit import binary
 from gt.client.tensor.tensor import Cell, Tensor
-from gt.dispatcher.actions import Send as ToPeer
+from gt.dispatcher.actions import SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.ops import OPS
 from gt.types import TensorType
@@ -182,7 +182,7 @@ def _drive(core: Dispatcher, actions: list[Any]) -> None:
     while actions:
         done = []
         for action in actions:
-            assert isinstance(action, ToPeer)
+            assert isinstance(action, SendMessage)
             encode(action.message)
             if isinstance(action.message, Execute):
                 done.append((action.peer, Done(action.message.client, action.message.crew, 100)))

@@ -18,8 +18,7 @@ from typing import Any
 
 from gt.client.stream.connect import use
 from gt.client.stream.session import Session
-from gt.dispatcher.actions import Action, Close, SendAll
-from gt.dispatcher.actions import Send as Send_
+from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.errors import ConnectionLost
 from gt.version import PROTOCOL, VERSION
@@ -181,7 +180,7 @@ class Cluster:
                 self.closed[action.peer] = action.reason
                 continue
             if isinstance(action, SendAll):
-                self._act([Send_(peer, action.message) for peer in action.peers])
+                self._act([SendMessage(peer, action.message) for peer in action.peers])
                 continue
             if action.peer not in self.workers and action.peer not in self.clients:
                 continue

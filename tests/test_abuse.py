@@ -16,7 +16,7 @@ import pytest
 import gt
 from gt.client.stream.connect import use
 from gt.client.tensor.emit import call, upload
-from gt.dispatcher.instruction_log import Trail
+from gt.dispatcher.instruction_log import InstructionLog
 from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import BYTES, FLOAT, INT, TensorType
@@ -192,17 +192,17 @@ STREAMS: dict[str, tuple[list[Any], bool]] = {
 
 @pytest.mark.parametrize("workers", [1, 0])
 @pytest.mark.parametrize("what", STREAMS)
-def test_streams(what: str, workers: int, tmp_path: Any) -> None:
+def test_streams(what: str, workers: int) -> None:
     stream, costs = STREAMS[what]
     scene = Scene()
-    trail = Trail(str(tmp_path / "log"), scene.cluster.dispatcher)
+    log = InstructionLog(scene.cluster.dispatcher, [].append)
     if not workers:  # what waits in a queue is looked at too
         name = next(iter(scene.cluster.workers))
         scene.cluster.kill_worker(name)
         scene.cluster.settle()
     scene.submit(*BASE, *stream)
     scene.cluster.settle()
-    trail.received(scene.evil, Submit(1, DEFINITIONS, [*BASE, *stream], 0))
+    log.received(scene.evil, Submit(1, DEFINITIONS, [*BASE, *stream], 0))
     if not workers:
         for _ in range(4):
             scene.cluster.tick()

@@ -313,5 +313,5 @@ def test_who_had_no_room_is_asked_first():
     assert len(asked) <= 5 * len(workers)
     workers[3].free = False
     assert not client.has_room(workers, 1.0)
-    del workers[3], client.told[3]  # it is gone
+    del workers[3], client.announced[3]  # it is gone
     assert client.has_room(workers, 1.0)

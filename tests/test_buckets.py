@@ -14,7 +14,7 @@ import torch
 
 import gt
 from gt.dispatcher.replay import buckets
-from gt.dispatcher.replay.buckets import gathered
+from gt.dispatcher.replay.buckets import bucket_reductions
 from gt.testing import Cluster
 from gt.worker.collectives import Broken
 from gt.worker.collectives.bucket import ALIGNED, Bucket, Share
@@ -95,7 +95,7 @@ def test_another_order_means_the_same(seed):
     rng = random.Random(seed)
     for _ in range(200):
         words = program(rng)
-        made = gathered(words[:], CODES, REDUCTIONS)
+        made = bucket_reductions(words[:], CODES, REDUCTIONS)
         values, reduced = meaning(words)
         after, reduced_after = meaning(made)
         assert after == values
@@ -103,13 +103,13 @@ def test_another_order_means_the_same(seed):
 
 
 def test_gradients_go_up_to_where_they_are_made(monkeypatch):
-    monkeypatch.setattr(buckets, "FIRST_BUCKET", 1)
-    monkeypatch.setattr(buckets, "BUCKET", 700 << 10)
+    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 700 << 10)
     # four products, then their reductions in another order, and what needs them
     words = [w for k in range(4) for w in (16, 0, 10 + k, 1)]
     words += [w for k in (3, 2, 1, 0) for w in (20, 0, 10 + k, 10 + k)]
     words += [17, 0, 20, 10, 13]
-    made = gathered(words, CODES, REDUCTIONS)
+    made = bucket_reductions(words, CODES, REDUCTIONS)
     assert [made[i : i + 3 : 2] for i in range(0, len(made) - 5, 4)] == [
         [16, 10], [20, 10], [16, 11], [16, 12], [20, 11], [20, 12], [16, 13], [20, 13],
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def test_words_of_another_kind_stay_as_they_are():
     unknown = [99, 0, 4, 1, 20, 0, 4, 4]
     none = [16, 0, 4, 1]
     for words in (control, unknown, none):
-        assert gathered(words[:], CODES, REDUCTIONS) == words
+        assert bucket_reductions(words[:], CODES, REDUCTIONS) == words
 
 
 # -- in a system -----------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def test_the_gradients_of_a_step_are_one_bucket(workers, accumulate, monkeypatch
 
 def test_buckets_begin_within_backward(monkeypatch):
     """The last layer's gradients are on their way before the first layer's are made."""
-    monkeypatch.setattr(buckets, "FIRST_BUCKET", 1)
-    monkeypatch.setattr(buckets, "BUCKET", 1)
+    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     monkeypatch.setenv("GT_TEMPLATES", "0")
     wanted = _trained(Cluster(2), 8)
     monkeypatch.setenv("GT_TEMPLATES", "1")
@@ -381,8 +381,8 @@ def test_all_of_a_broken_bucket_is_broken():
 def test_fragments_with_collectives_are_compiled_as_well(monkeypatch):
     """What lies between the buckets is, on each worker; and what it gives is what the steps give."""
     monkeypatch.setenv("GT_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"gt-tests-{os.getuid()}"))
-    monkeypatch.setattr(buckets, "FIRST_BUCKET", 1)
-    monkeypatch.setattr(buckets, "BUCKET", 1 << 9)
+    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1 << 9)
     wanted = [np.frombuffer(x, np.float32) for x in _trained(Cluster(2), 8)]
     cluster = Cluster(2)
     for worker in cluster.workers.values():

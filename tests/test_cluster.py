@@ -20,8 +20,7 @@ from gt.client.stream import outbox, signatures, uploads
 from gt.client.stream.pending import PendingValue
 from gt.client.stream.session import Session
 from gt.client.tensor.emit import call, call_into, call_many, create, upload
-from gt.dispatcher import admission, delivery, ledger
-from gt.dispatcher import core as dispatcher_core
+from gt.dispatcher import admission, delivery, ledger, scheduling
 from gt.errors import ClusterError, ConnectionLost, NoWorkers, RemoteError, ShapeError, WorkerLost
 from gt.ops import OPS
 from gt.testing import Cluster
@@ -105,19 +104,19 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(transfers, "SHARED_CHUNK", rng.choice((1 << 13, 40_000)))
         monkeypatch.setattr(transfers, "LANE", rng.choice((1 << 16, 100_000)))
         monkeypatch.setattr(outbox, "BATCH", rng.choice((10, 60, 640)))
-        for module in (outbox, dispatcher_core):
+        for module in (outbox, scheduling):
             monkeypatch.setattr(module, "WINDOW", rng.choice((256, 1 << 16)))
         monkeypatch.setattr(signatures, "MAX_SIGNATURES", rng.choice((20, 20_000)))
         monkeypatch.setattr(outbox, "MAX_FREED", rng.choice((1, 4096)))
-        monkeypatch.setattr(dispatcher_core, "AHEAD", rng.choice((30.0, 6000.0)))
-        monkeypatch.setattr(dispatcher_core, "TURN", rng.choice((9.0, 2000.0)))
+        monkeypatch.setattr(scheduling, "MAX_AHEAD_US", rng.choice((30.0, 6000.0)))
+        monkeypatch.setattr(scheduling, "TURN_US", rng.choice((9.0, 2000.0)))
         if rng.random() < 0.5:  # frames instead of shared memory
             monkeypatch.setattr(testing, "host_identity", lambda: "")
             monkeypatch.setattr(uploads, "host_identity", lambda: "")
-        monkeypatch.setattr(delivery, "EACH", rng.choice((0.0, 50.0, 5000.0)))
-        monkeypatch.setattr(delivery, "CREWS", rng.choice((1, 256)))
-        monkeypatch.setattr(ledger, "DESCRIPTORS", rng.choice((0, 256)))
-        monkeypatch.setattr(ledger, "GROUPS", rng.choice((1, 2)))
+        monkeypatch.setattr(delivery, "CONFIRM_AFTER_US_PER_WORKER", rng.choice((0.0, 50.0, 5000.0)))
+        monkeypatch.setattr(delivery, "MAX_WORKER_SETS", rng.choice((1, 256)))
+        monkeypatch.setattr(ledger, "MAX_GROUP_DESCRIPTORS", rng.choice((0, 256)))
+        monkeypatch.setattr(ledger, "MIN_GROUPS", rng.choice((1, 2)))
 
     return shrink
 
@@ -419,7 +418,7 @@ def test_without_workers_a_client_is_told_and_never_waits_for_ever() -> None:
 
 def test_reads_without_workers_cost_no_credit_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "WINDOW", 1000)
-    monkeypatch.setattr(dispatcher_core, "WINDOW", 1000)
+    monkeypatch.setattr(scheduling, "WINDOW", 1000)
     monkeypatch.setattr(admission, "WINDOW", 1000)
     monkeypatch.setattr(admission, "MAX_WORDS", 1000)
     cluster = Cluster(0)

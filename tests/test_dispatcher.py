@@ -10,10 +10,11 @@ import pytest
 
 import gt
 from gt.client.tensor.emit import call, create
-from gt.dispatcher.actions import Close, Send, SendAll
-from gt.dispatcher.core import AHEAD, PATIENCE, TURN, Dispatcher
+from gt.dispatcher.actions import Close, SendAll, SendMessage
+from gt.dispatcher.core import WORKER_WAIT_S, Dispatcher
+from gt.dispatcher.scheduling import MAX_AHEAD_US, TURN_US
 from gt.dispatcher.server import Server
-from gt.dispatcher.state import FLOOR, estimate
+from gt.dispatcher.state import MIN_CALL_US, estimate
 from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import BYTES, DTYPES, FLOAT, TensorType
@@ -109,7 +110,7 @@ class Desk:
 
 
 def sent(actions: list[Any], peer: bytes, kind: type | None = None) -> list[Any]:
-    found = [a.message for a in actions if isinstance(a, Send) and a.peer == peer]
+    found = [a.message for a in actions if isinstance(a, SendMessage) and a.peer == peer]
     return found if kind is None else [m for m in found if isinstance(m, kind)]
 
 
@@ -126,7 +127,7 @@ def refused(actions: list[Any], peer: bytes) -> str:
 
 def test_a_client_is_welcomed_and_told_of_the_workers() -> None:
     desk = Desk(WORKER)
-    assert desk.hello(CLIENT) == [Send(CLIENT, Welcome(1, VERSION, [WorkerInfo(0, "", "cpu", "here", 7)]))]
+    assert desk.hello(CLIENT) == [SendMessage(CLIENT, Welcome(1, VERSION, [WorkerInfo(0, "", "cpu", "here", 7)]))]
 
 
 def test_a_worker_is_welcomed_and_announced() -> None:
@@ -165,7 +166,7 @@ def test_a_stranger_must_say_hello_as_somebody(peer: bytes, message: Any) -> Non
 )
 def test_a_client_may_not_speak_as_a_worker_nor_greet_twice(message: Any) -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
-    assert "out of place" in refused(desk.say(CLIENT, message), CLIENT)
+    assert "unexpected message" in refused(desk.say(CLIENT, message), CLIENT)
     assert list(desk.core.clients) == [2]
 
 
@@ -195,10 +196,10 @@ def test_work_done_comes_back_as_credit_at_the_next_tick_or_when_it_is_much() ->
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, weight=10)
     assert desk.say(WORKER, Done(1, 10, 5)) == []
-    assert desk.core.tick(1.0) == [Send(CLIENT, Credit(10))]
+    assert desk.core.tick(1.0) == [SendMessage(CLIENT, Credit(10))]
     assert desk.core.tick(2.0) == []
     desk.submit(CLIENT, FULL, 0, 2, 2.5, weight=WINDOW // 8)
-    assert desk.say(WORKER, Done(1, WINDOW // 8, 5)) == [Send(CLIENT, Credit(10 + WINDOW // 8))]
+    assert desk.say(WORKER, Done(1, WINDOW // 8, 5)) == [SendMessage(CLIENT, Credit(10 + WINDOW // 8))]
 
 
 def test_a_repeated_submission_is_skipped_and_a_gap_refused() -> None:
@@ -232,9 +233,9 @@ def test_signatures_are_forgotten_on_demand() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, RESET, ADD)
     assert set(desk.client(CLIENT).codes) == set(SIGNATURES) - {FULL}
-    assert desk.client(CLIENT).told == {0: set()}
+    assert desk.client(CLIENT).announced == {0: set()}
     assert not desk.client(CLIENT).plans
-    assert "names what is not there" in refused(desk.submit(CLIENT, FULL, 0, 2, 2.5), CLIENT)
+    assert "names something that does not exist" in refused(desk.submit(CLIENT, FULL, 0, 2, 2.5), CLIENT)
 
 
 def test_a_code_has_one_meaning() -> None:
@@ -271,7 +272,9 @@ def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
 def test_a_value_is_passed_on_unread_with_the_done_that_rides_on_it() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 9, 1)
-    assert desk.say(WORKER, Reply(1, 9, True, Done(1, 7, 3)), b"any bytes") == [Send(CLIENT, None, (b"any bytes",))]
+    assert desk.say(WORKER, Reply(1, 9, True, Done(1, 7, 3)), b"any bytes") == [
+        SendMessage(CLIENT, None, (b"any bytes",))
+    ]
     assert desk.client(CLIENT).reads == {}
     assert desk.client(CLIENT).done == 7
 
@@ -283,21 +286,24 @@ def test_what_a_worker_says_of_a_client_that_is_gone_is_dropped() -> None:
     assert desk.say(WORKER, FailureReport(1, 1, "RemoteError", "text", 0)) == []
     assert desk.say(WORKER, ChunkTaken(1, 5, 1)) == []
     assert desk.say(WORKER, Reply(1, 9, True, Done(1, 7, 3)), b"bytes") == []
-    assert not desk.worker(WORKER).given
+    assert not desk.worker(WORKER).unconfirmed
 
 
 def test_trouble_goes_to_the_client_it_is_about() -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
     trouble = FailureReport(2, 1, "RemoteError", "text", 0)
-    assert desk.say(WORKER, trouble) == [Send(SECOND, trouble)]
+    assert desk.say(WORKER, trouble) == [SendMessage(SECOND, trouble)]
 
 
 def test_parts_go_to_the_client_s_worker_and_back() -> None:
     desk = Desk(WORKER, OTHER, CLIENT)
     actions = desk.say(CLIENT, Chunk(1, 0, 5, 9), b"12345")
-    assert actions == [Send(WORKER, Admit(1, "here")), Send(WORKER, Chunk(1, 0, 5, 9, None, 1), (b"12345",))]
-    assert desk.say(WORKER, ChunkTaken(1, 5, 1)) == [Send(CLIENT, ChunkTaken(1, 5, 1))]
-    assert desk.say(CLIENT, ChunkTaken(3, 5, worker=0)) == [Send(WORKER, ChunkTaken(3, 5, 1, 0))]
+    assert actions == [
+        SendMessage(WORKER, Admit(1, "here")),
+        SendMessage(WORKER, Chunk(1, 0, 5, 9, None, 1), (b"12345",)),
+    ]
+    assert desk.say(WORKER, ChunkTaken(1, 5, 1)) == [SendMessage(CLIENT, ChunkTaken(1, 5, 1))]
+    assert desk.say(CLIENT, ChunkTaken(3, 5, worker=0)) == [SendMessage(WORKER, ChunkTaken(3, 5, 1, 0))]
 
 
 @pytest.mark.parametrize(
@@ -312,12 +318,15 @@ def test_parts_go_to_the_client_s_worker_and_back() -> None:
     ],
 )
 def test_a_part_must_be_what_it_says(part: Chunk, rest: tuple[bytes, ...]) -> None:
-    assert refused(Desk(WORKER, CLIENT).say(CLIENT, part, *rest), CLIENT) == "a part without its bytes"
+    assert (
+        refused(Desk(WORKER, CLIENT).say(CLIENT, part, *rest), CLIENT)
+        == "the chunk does not have as many bytes as it says"
+    )
 
 
 def test_without_a_worker_parts_are_taken_by_nobody_and_the_instruction_is_told() -> None:
     desk = Desk(CLIENT)
-    assert desk.say(CLIENT, Chunk(1, 0, 2, 4), b"12") == [Send(CLIENT, ChunkTaken(1, 2))]
+    assert desk.say(CLIENT, Chunk(1, 0, 2, 4), b"12") == [SendMessage(CLIENT, ChunkTaken(1, 2))]
     desk.hello(WORKER)
     # a transfer that began without a worker is not continued on one
     assert sent(desk.say(CLIENT, Chunk(1, 2, 2, 4), b"34"), CLIENT) == [ChunkTaken(1, 2)]
@@ -340,7 +349,7 @@ def test_a_client_s_end_frees_all_it_had(clean: bool) -> None:
     assert sent(actions, WORKER) == [Drop(1)]
     assert [a for a in actions if isinstance(a, Close)] == ([Close(CLIENT, "")] if clean else [])
     assert list(desk.core.clients) == [2]
-    assert not desk.core.asked
+    assert not desk.core.requests
     assert desk.worker(WORKER).admitted == {2}
     assert desk.core.gone(CLIENT) == []
 
@@ -378,14 +387,14 @@ def test_without_workers_reads_are_told_after_a_while_and_once() -> None:
     desk = Desk(CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 5, 1)
     assert desk.core.tick(10.0) == []
-    assert desk.core.tick(10.0 + PATIENCE - 0.1) == []
+    assert desk.core.tick(10.0 + WORKER_WAIT_S - 0.1) == []
     text = "no worker is connected; start one with: python -m gt.worker --host example.org -p 9000"
-    assert desk.core.tick(10.0 + PATIENCE) == [Send(CLIENT, NoValue(5, "NoWorkers", text))]
+    assert desk.core.tick(10.0 + WORKER_WAIT_S) == [SendMessage(CLIENT, NoValue(5, "NoWorkers", text))]
     assert desk.core.tick(20.0) == []
     actions = desk.hello(WORKER)  # the read was answered; the rest runs
     assert sent(actions, WORKER, Execute)[0].stream == [FULL, 0, 1, 2.5]
     assert desk.client(CLIENT).reads == {}
-    assert not desk.client(CLIENT).given_up
+    assert not desk.client(CLIENT).abandoned_reads
 
 
 @pytest.mark.parametrize("stream", [[99], [b"x"], [FETCH], [FETCH, 2.5, 1], [FULL, 0]])
@@ -412,7 +421,7 @@ def test_a_question_goes_to_all_workers_and_is_answered_once() -> None:
     assert sent(actions, WORKER) == sent(actions, OTHER) == [Query(1, 3)]
     assert desk.say(OTHER, Report(1, 3, stats(1))) == []
     assert desk.say(OTHER, Report(1, 3, stats(1))) == []
-    assert desk.say(WORKER, Report(1, 3, stats(0))) == [Send(CLIENT, Answer(3, [stats(0), stats(1)]))]
+    assert desk.say(WORKER, Report(1, 3, stats(0))) == [SendMessage(CLIENT, Answer(3, [stats(0), stats(1)]))]
     assert desk.say(WORKER, Report(1, 3, stats(0))) == []
 
 
@@ -429,8 +438,8 @@ def test_who_only_asks_is_refused() -> None:
     for request in range(100):
         assert sent(desk.say(CLIENT, Ask(request)), WORKER)
     desk.say(SECOND, Ask(1))
-    assert refused(desk.say(CLIENT, Ask(100)), CLIENT) == "more than 100 questions at once"
-    assert len(desk.core.asked) == 1
+    assert refused(desk.say(CLIENT, Ask(100)), CLIENT) == "more than 100 open requests"
+    assert len(desk.core.requests) == 1
 
 
 def test_a_trace_is_of_the_workers_a_client_uses_or_nobody_does() -> None:
@@ -446,19 +455,19 @@ def test_a_trace_is_of_the_workers_a_client_uses_or_nobody_does() -> None:
     assert sent(desk.say(CLIENT, Trace(4, False)), CLIENT) == [Blocks(4, (), 1, [], [0])]
     for request in range(5, 104):
         desk.say(CLIENT, Trace(request, True))
-    assert refused(desk.say(CLIENT, Trace(104, True)), CLIENT) == "more than 100 questions at once"
+    assert refused(desk.say(CLIENT, Trace(104, True)), CLIENT) == "more than 100 open requests"
 
 
 def test_what_workers_advise_is_said_once_and_seldom() -> None:
     desk = Desk(WORKER, OTHER, CLIENT)
-    assert desk.say(WORKER, Notice("no compiler", 1)) == [Send(CLIENT, Notice("no compiler", 1))]
+    assert desk.say(WORKER, Notice("no compiler", 1)) == [SendMessage(CLIENT, Notice("no compiler", 1))]
     assert desk.say(OTHER, Notice("no compiler", 1)) == desk.say(WORKER, Notice("who is that", 7)) == []
     said = [desk.say(WORKER, Notice(f"reason {k}", 1)) for k in range(10)]
     assert [bool(actions) for actions in said] == [True] * 2 + [False] * 8
 
 
 def test_without_workers_the_answer_comes_at_once() -> None:
-    assert Desk(CLIENT).say(CLIENT, Ask(3)) == [Send(CLIENT, Answer(3, []))]
+    assert Desk(CLIENT).say(CLIENT, Ask(3)) == [SendMessage(CLIENT, Answer(3, []))]
 
 
 # -- fairness ------------------------------------------------------------------------------
@@ -522,12 +531,12 @@ HEAVY = estimate(SIGNATURES[ADD_LARGE])
 
 
 def test_estimates_are_of_the_right_size() -> None:
-    assert estimate(SIGNATURES[ADD]) == pytest.approx(FLOOR, abs=0.1)
+    assert estimate(SIGNATURES[ADD]) == pytest.approx(MIN_CALL_US, abs=0.1)
     assert pytest.approx(1200, rel=0.01) == HEAVY
     monster = sign(OPS["add"], (), (TensorType((1 << 30, 1 << 30), DTYPES["float32"]),) * 2)
-    assert estimate(monster) <= 1e7 + FLOOR
+    assert estimate(monster) <= 1e7 + MIN_CALL_US
     shown = sign(OPS["expand"], (("shape", (1 << 20, 1 << 20)),), (TensorType((1, 1)),))
-    assert estimate(shown) == FLOOR  # a view costs the same whatever it shows
+    assert estimate(shown) == MIN_CALL_US  # a view costs the same whatever it shows
 
 
 def test_a_small_program_passes_a_flood() -> None:
@@ -540,7 +549,7 @@ def test_a_small_program_passes_a_flood() -> None:
         while floor.one() != 2:
             assert floor.given
         # what the worker has ahead, one more turn, and the instruction a turn ends with
-        assert floor.now - begun <= AHEAD + TURN + 2 * HEAVY
+        assert floor.now - begun <= MAX_AHEAD_US + TURN_US + 2 * HEAVY
 
 
 def test_equal_shares_of_time_whatever_the_instructions() -> None:
@@ -548,7 +557,7 @@ def test_equal_shares_of_time_whatever_the_instructions() -> None:
     floor.flood(CLIENT, ADD_LARGE, 5000)
     floor.flood(SECOND, ADD, 13_000)
     floor.run(40_000)
-    assert floor.used[1] == pytest.approx(floor.used[2], abs=AHEAD + 2 * HEAVY)
+    assert floor.used[1] == pytest.approx(floor.used[2], abs=MAX_AHEAD_US + 2 * HEAVY)
 
 
 def test_shares_are_of_measured_time_not_of_estimates() -> None:
@@ -562,7 +571,7 @@ def test_shares_are_of_measured_time_not_of_estimates() -> None:
         begun = floor.now
         while floor.one() != 1:
             assert floor.given
-        assert floor.now - begun <= 2 * AHEAD + TURN + 2 * HEAVY
+        assert floor.now - begun <= 2 * MAX_AHEAD_US + TURN_US + 2 * HEAVY
 
 
 @pytest.mark.parametrize("queued", [True, False])
@@ -613,8 +622,8 @@ def test_a_claim_of_endless_work_does_not_upset_the_accounts() -> None:
     desk.say(CLIENT, Submit(1, [definition(FULL, monster)], [FULL, 0, 1, 1.0] * 10, 40))
     desk.submit(SECOND, FULL, 0, 1, 1.0)
     for _ in range(20):
-        if desk.worker(WORKER).given:
-            client = desk.worker(WORKER).given[0][0]
+        if desk.worker(WORKER).unconfirmed:
+            client = desk.worker(WORKER).unconfirmed[0][0]
             desk.say(WORKER, Done(client, 0, 10))
     assert desk.client(CLIENT).used < 1e4
     assert desk.client(SECOND).used < 1e4
@@ -623,15 +632,15 @@ def test_a_claim_of_endless_work_does_not_upset_the_accounts() -> None:
 def test_a_client_that_takes_nothing_does_not_use_up_the_worker() -> None:
     floor = Floor(CLIENT, SECOND)
     floor.flood(CLIENT, ADD_LARGE, 100)
-    assert not floor.desk.worker(WORKER).free_for(2, AHEAD)
+    assert not floor.desk.worker(WORKER).has_room_for(2, MAX_AHEAD_US)
     # the worker begins to send a large value, and runs nothing more of this client until it is taken
     floor.desk.say(WORKER, Reply(1, 77, last=False), b"part")
     floor.given.clear()
-    before = len(floor.desk.worker(WORKER).given)
+    before = len(floor.desk.worker(WORKER).unconfirmed)
     floor.flood(SECOND, ADD, 5)
     assert [m.client for m in floor.given] == [2]
     floor._collect(floor.desk.say(WORKER, Reply(1, 77, last=True), b"part"))
-    assert len(floor.desk.worker(WORKER).given) == before + 1
+    assert len(floor.desk.worker(WORKER).unconfirmed) == before + 1
 
 
 # -- credit --------------------------------------------------------------------------------
@@ -699,7 +708,7 @@ def test_what_nobody_was_asked_for_is_no_burden_when_a_worker_is_gone() -> None:
             session.outbox.flush()
             cluster.settle()
             client = cluster.dispatcher.clients[session.id]
-            assert client.unasked
+            assert client.unrequested
             cluster.kill_worker(next(iter(cluster.workers)))
             cluster.settle()
             assert client.received == client.done
@@ -716,7 +725,7 @@ def test_who_ignores_its_credit_is_refused() -> None:
     for _ in range(100):
         actions = desk.submit(CLIENT, *[FULL, 0, 1, 1.0] * 5000)
         if sent(actions, CLIENT, Refusal):
-            assert refused(actions, CLIENT) == "more work than its credit allows"
+            assert refused(actions, CLIENT) == "the client submitted more work than its credit allows"
             break
         received += 20_000
     assert WINDOW <= received <= 2 * WINDOW + 4 * MAX_WORDS
@@ -787,7 +796,7 @@ def test_a_question_comes_after_what_was_submitted_before_it() -> None:
     assert not sent(desk.say(CLIENT, Ask(3)), WORKER, Query)
     last: list[Any] = []
     while not sent(last, WORKER, Query):
-        given = desk.worker(WORKER).given[0]
+        given = desk.worker(WORKER).unconfirmed[0]
         last = desk.say(WORKER, Done(given[0], given[1], int(given[2])))
     assert not desk.client(CLIENT).queue
     kinds = [type(m) for m in sent(last, WORKER)]
@@ -810,9 +819,9 @@ def test_a_peer_that_turns_out_to_be_gone_is_dealt_with_after_what_was_to_be_sen
         return peer != CLIENT
 
     monkeypatch.setattr(server.listener, "send", send)
-    monkeypatch.setattr(server.core, "gone", lambda peer: [Send(WORKER, Drop(1))])
+    monkeypatch.setattr(server.core, "gone", lambda peer: [SendMessage(WORKER, Drop(1))])
     credit, execute = Credit(3), Execute(1, [], [], 0)
-    server._act([Send(CLIENT, credit), Send(CLIENT, credit), SendAll((WORKER, OTHER), execute)])
+    server._act([SendMessage(CLIENT, credit), SendMessage(CLIENT, credit), SendAll((WORKER, OTHER), execute)])
     server.close()
     assert sent == [
         (CLIENT, encode(credit)),

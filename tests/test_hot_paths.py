@@ -12,7 +12,7 @@ import pytest
 import gt
 from gt.client.tensor.random_state import replayed
 from gt.dispatcher import batching
-from gt.dispatcher.actions import Send, SendAll
+from gt.dispatcher.actions import SendAll, SendMessage
 from gt.errors import ConfigError
 from gt.testing import Cluster
 from gt.wire.messages import FETCH, Execute
@@ -171,10 +171,12 @@ class Counting(Cluster):
     def __init__(self, workers: int, batch: int | None) -> None:
         self.streams: list[list[int]] = []
         super().__init__(workers=workers)
-        self.dispatcher.batch = batch
+        self.dispatcher.delivery.batch_size = batch
 
     def _act(self, actions):
-        self.streams += [a.message.stream for a in actions if isinstance(a, Send | SendAll) and _is_words(a.message)]
+        self.streams += [
+            a.message.stream for a in actions if isinstance(a, SendMessage | SendAll) and _is_words(a.message)
+        ]
         super()._act(actions)
 
 

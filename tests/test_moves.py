@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gt.dispatcher.plan.layouts import Layout, Mesh
-from gt.dispatcher.plan.moves import ALONE, Step, cost, route, share
+from gt.dispatcher.plan.moves import LOCAL_OPS, MoveStep, cost, route, worker_share
 from gt.ops.placement import P, Partial, Placement, R, Shard
 from gt.types import TensorType
 from gt.worker.collectives.local import Board, LocalPlane
@@ -47,12 +47,16 @@ def joined(blocks: Blocks, layout: Layout, shape: tuple[int, ...]) -> Any:
     totals: dict[Any, Any] = {}
     for worker in layout.workers:
         at = tuple(
-            c for c, p in zip(layout.mesh.places[worker], layout.placements, strict=True) if not isinstance(p, Partial)
+            c
+            for c, p in zip(layout.mesh.coordinates[worker], layout.placements, strict=True)
+            if not isinstance(p, Partial)
         )
         totals[at] = totals.get(at, 0) + blocks[worker]
     for worker in layout.workers:
         at = tuple(
-            c for c, p in zip(layout.mesh.places[worker], layout.placements, strict=True) if not isinstance(p, Partial)
+            c
+            for c, p in zip(layout.mesh.coordinates[worker], layout.placements, strict=True)
+            if not isinstance(p, Partial)
         )
         starts, sizes = layout.block(shape, worker)
         region = tuple(slice(s, s + n) for s, n in zip(starts, sizes, strict=True))
@@ -61,21 +65,21 @@ def joined(blocks: Blocks, layout: Layout, shape: tuple[int, ...]) -> Any:
     return whole
 
 
-def run(step: Step, t: TensorType, blocks: Blocks) -> Blocks:
-    if step.alone:
+def run(step: MoveStep, t: TensorType, blocks: Blocks) -> Blocks:
+    if step.is_local:
         return {w: alone(step, t, w, blocks[w]) for w in step.target.workers}
     board, flights = Board(), {}
-    groups = {share(step, t, w)[0] for w in step.workers}
+    groups = {worker_share(step, t, w)[0] for w in step.workers}
     for number, members in enumerate(sorted(groups)):
         for rank, worker in enumerate(members):
             plane = LocalPlane(board, worker)
             plane.join(number, members, rank, f"local:{members[0]}", "gloo")
-            flights[worker] = plane.start(number, step.kind, blocks.get(worker), share(step, t, worker)[1])
+            flights[worker] = plane.start(number, step.kind, blocks.get(worker), worker_share(step, t, worker)[1])
     return {w: flights[w].result() for w in step.target.workers}
 
 
-def alone(step: Step, t: TensorType, worker: int, block: Any) -> Any:
-    how = ALONE[step.kind](step, t, worker)
+def alone(step: MoveStep, t: TensorType, worker: int, block: Any) -> Any:
+    how = LOCAL_OPS[step.kind](step, t, worker)
     if "mine" in how:
         return block if how["mine"] else block * 0
     return block[tuple(slice(s, s + n) for s, n in zip(how["starts"], how["sizes"], strict=True))]
@@ -98,4 +102,4 @@ def test_what_arrives_is_what_left(source: Mesh, target: Mesh) -> None:
                 assert blocks[worker].shape == now.local(t, worker).shape
         assert now is end
         np.testing.assert_array_equal(joined(blocks, end, shape), whole, err_msg=f"{start} -> {end}")
-        assert (cost(t, start, end) > 0) >= any(not step.alone for step in steps)
+        assert (cost(t, start, end) > 0) >= any(not step.is_local for step in steps)

@@ -79,14 +79,14 @@ LIES: dict[str, tuple[list[Any], str]] = {
     "what was written in place": ([ADD_INTO, 0, 1, 1, 2, ADD_TURNED, 0, 9, 1, 1], "float32[2,3]"),
     "what was uploaded": ([UPLOAD, 0, 9, bytes(24), ADD_LONGER, 0, 10, 9, 9], "float32[2,3]"),
     "what failed": ([UPLOAD, 0, 9, bytes(4), ADD_LONGER, 0, 10, 9, 9], "float32[2,3]"),
-    "two results of one id": ([SPLIT, 0, 9, 9, 3], "two results of one id"),
+    "two results of one id": ([SPLIT, 0, 9, 9, 3], "two results have the same id"),
     "an id of the dispatcher's": ([ADD, 0, FIRST_OWN, 1, 2], "is not an id that a client may use"),
     "the same as a float": ([ADD, 0, float(FIRST_OWN + 1), 1, 2], "is not an id that a client may use"),
     "the same beside a number": ([SCALED, 0, FIRST_OWN + 5, 1, 2.0], "is not an id that a client may use"),
     "the same of several": ([SPLIT, 0, 9, FIRST_OWN + 5, 3], "is not an id that a client may use"),
     "a number of another kind": ([SCALED, 0, 9, 1, 2], "was given '2' where it takes a float"),
     "bytes for a number": ([SCALED, 0, 9, 1, b"12"], "where it takes a float"),
-    "a copy that is none": ([FETCH, 5, FIRST_OWN + 1], "names what is not there"),
+    "a copy that is none": ([FETCH, 5, FIRST_OWN + 1], "names something that does not exist"),
 }
 
 
@@ -195,14 +195,14 @@ FRAGMENTS: dict[str, tuple[list[Any], str]] = {
     ),
     "what it makes itself": (
         [*run(3, 100, 1, SENT), *run(3, 110, 1, SENT), FULL, 0, 120, 1.0, *run(3, 120, 120, SENT)],
-        "given what it makes",
+        "creates is also one of its inputs",
     ),
     "a number of another kind": (run(4, 100, 1, 2), "was given '2' where it takes a float"),
     "a number of another kind, known": (
         [*run(4, 100, 1, 2.0), *run(4, 110, 1, 2.0), *run(4, 120, 1, True)],
         "was given 'True' where it takes a float",
     ),
-    "a base of the dispatcher's": (run(1, FIRST_OWN, 1, 2), "where no client may"),
+    "a base of the dispatcher's": (run(1, FIRST_OWN, 1, 2), "may not run a fragment from this base"),
 }
 
 
@@ -225,7 +225,7 @@ def test_a_fragment_s_number_does_not_come_back() -> None:
     scene.cluster.settle()
     scene.post(Submit(2, [], run(1, 300, 3), 1000, [fragment(1, 1, 1, ADD_LONGER, 0, 1, 0, 0)]))
     scene.check(refused=True)
-    assert "told twice" in told(scene)
+    assert "announced twice" in told(scene)
 
 
 # -- copies ----------------------------------------------------------------------------------

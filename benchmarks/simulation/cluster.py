@@ -19,7 +19,7 @@ from benchmarks.simulation.machine import Machine
 from benchmarks.simulation.worker import Board, Costs, Worker
 from gt.client.stream.connect import use
 from gt.client.stream.session import Session
-from gt.dispatcher.actions import Send, SendAll
+from gt.dispatcher.actions import SendAll, SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import Decode, encode, signature_of
@@ -101,7 +101,7 @@ class Cluster:
         for action in actions:
             if isinstance(action, SendAll):
                 sends.append((action.peers, action.message, ()))
-            elif isinstance(action, Send):
+            elif isinstance(action, SendMessage):
                 sends.append(((action.peer,), action.message, action.rest))
         begun = time.perf_counter()
         for _, sent, _ in sends:

@@ -16,7 +16,7 @@ from typing import Any
 import gt
 from gt.client.stream.connect import use
 from gt.client.stream.session import Session
-from gt.dispatcher.actions import Send, SendAll
+from gt.dispatcher.actions import SendAll, SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import Decode, encode
@@ -128,7 +128,7 @@ class Drive:
                 queue += self._encoded(action)
 
     def _encoded(self, action: Any) -> list[tuple[bytes, Any]]:
-        if isinstance(action, Send | SendAll) and action.message is not None:
+        if isinstance(action, SendMessage | SendAll) and action.message is not None:
             begun = time.perf_counter()
             encode(action.message)
             self.load.codec += time.perf_counter() - begun
@@ -161,9 +161,9 @@ def instructions(core: Dispatcher, stream: list[Any]) -> int:
             i += client.codes[code].width
             count += 1
         elif code == RUN:
-            form = client.fragments[stream[i + 1]].form
-            i += form.width
-            count += sum(one.code >= 0 for one in form.instructions)
+            fragment = client.fragments[stream[i + 1]].parsed
+            i += fragment.width
+            count += sum(one.code >= 0 for one in fragment.instructions)
         else:
             i += 1 if code < 0 else 3 if code == 1 else 2
     return count

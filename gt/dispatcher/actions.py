@@ -1,4 +1,4 @@
-"""What the dispatcher's core decides and its shell does."""
+"""The actions that the dispatcher's core decides on and its shell carries out."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gt.wire.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """One message for one peer; ``rest`` are frames passed on unread."""
+class SendMessage:
+    """One message for one peer; ``rest`` are frames that are passed on unread."""
 
     peer: Peer
     message: Message | None
@@ -20,7 +20,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendAll:
-    """One message for several peers: it is encoded once."""
+    """One message for several peers; it is encoded once."""
 
     peers: tuple[Peer, ...]
     message: Message
@@ -28,10 +28,10 @@ class SendAll:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """This peer has no business here any more."""
+    """End the connection to this peer."""
 
     peer: Peer
     reason: str
 
 
-Action = Send | SendAll | Close
+Action = SendMessage | SendAll | Close

@@ -1,13 +1,13 @@
-"""What a client may send: looked at before it is queued or passed on, so that nobody pays for it but its sender."""
+"""Checks of a client's messages before they are queued or passed on, so that only the sender pays for bad ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gt.dispatcher.forward import NONSENSE
 from gt.dispatcher.plan.layouts import Layout, Lost
-from gt.dispatcher.replay.replay_plans import Known
-from gt.dispatcher.state import Client, Coded, Violation
+from gt.dispatcher.replay.replay_plans import KnownFragment
+from gt.dispatcher.state import Client, CodedSignature
+from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS, Violation
 from gt.wire.codec import encode, signature_of
 from gt.wire.messages import (
     CHUNKS_AHEAD,
@@ -23,11 +23,11 @@ from gt.wire.messages import (
     Submit,
 )
 
-NOBODY = Lost("no worker was connected when the value was sent; send it again")
+SENT_WITHOUT_WORKER = Lost("no worker was connected when the value was sent; send it again")
 
 
-def submission(client: Client, m: Submit, nbytes: int) -> bool:
-    """Is it new? Its definitions are known from here on. Raises Violation or BadFrame."""
+def admit_submission(client: Client, m: Submit, nbytes: int) -> bool:
+    """Add its definitions and fragments to the client's. False for a repeated one. Raises Violation or BadFrame."""
     if m.serial <= client.serial:
         return False
     if m.serial != client.serial + 1:
@@ -36,59 +36,61 @@ def submission(client: Client, m: Submit, nbytes: int) -> bool:
     if len(m.stream) > MAX_WORDS or m.weight < len(m.stream):
         raise Violation(f"a submission of {len(m.stream)} words and weight {m.weight}")
     if client.received + m.weight - client.done > 2 * WINDOW + 4 * MAX_WORDS:
-        raise Violation("more work than its credit allows")
-    words = nbytes - _define(client, m) - _learn(client, m)
-    # a word takes 9 bytes at most, bytes among them 5 more than they are, and 8 of those have a weight of 1
-    if words > 24 * m.weight + 64 or nbytes > MAX_FRAME - MARGIN:
+        raise Violation("the client submitted more work than its credit allows")
+    word_bytes = nbytes - _add_definitions(client, m) - _add_fragments(client, m)
+    # A word takes at most 9 bytes. Bytes among the words take 5 more than their length, and 8 of them weigh 1.
+    if word_bytes > 24 * m.weight + 64 or nbytes > MAX_FRAME - MARGIN:
         raise Violation(f"a submission of {nbytes} bytes and weight {m.weight}")
     return True
 
 
-def _define(client: Client, m: Submit) -> int:
-    """The bytes all the definitions take up in the message."""
+def _add_definitions(client: Client, m: Submit) -> int:
+    """Returns the bytes of all definitions in the message."""
     nbytes = 0
     for definition in m.definitions:
         if definition.code in client.codes or not client.first_code <= definition.code < FIRST_LOCAL:
-            # also after it was forgotten: a worker may still have words to run that mean the first definition
+            # also refused if it was forgotten: a worker may still have words to run that use the first definition
             raise Violation(f"code {definition.code} is defined twice")
-        coded = client.codes[definition.code] = Coded(definition, signature_of(definition))
+        coded = client.codes[definition.code] = CodedSignature(definition, signature_of(definition))
         nbytes += coded.nbytes
     if len(client.codes) > MAX_SIGNATURES:
         raise Violation(f"more than {MAX_SIGNATURES} signatures")
     return nbytes
 
 
-def _learn(client: Client, m: Submit) -> int:
-    """The bytes all the fragments take up in the message."""
+def _add_fragments(client: Client, m: Submit) -> int:
+    """Returns the bytes of all fragments in the message."""
     for fragment in m.fragments:
         if not client.last_fragment < fragment.number < FIRST_LOCAL or fragment.own:
-            raise Violation(f"fragment {fragment.number} is none of a client's, or told twice")
+            raise Violation(
+                f"fragment {fragment.number} has a number that a client may not use, or was announced twice"
+            )
         client.last_fragment = fragment.number
         if len(fragment.words) > MAX_FRAGMENT or max(fragment.inputs, fragment.made) > MAX_FRAGMENT:
             raise Violation(f"a fragment of {len(fragment.words)} words")
         try:
-            client.fragments[fragment.number] = Known(fragment, client)
-        except NONSENSE as error:
-            raise Violation(f"a fragment that is none: {error}") from None
+            client.fragments[fragment.number] = KnownFragment(fragment, client)
+        except MALFORMED_STREAM_ERRORS as error:
+            raise Violation(f"the fragment is malformed: {error}") from None
     if len(client.fragments) > MAX_FRAGMENTS:
         raise Violation(f"more than {MAX_FRAGMENTS} fragments")
     return sum(len(encode(fragment)) for fragment in m.fragments)
 
 
-def part(client: Client, home: Layout | None, m: Chunk, rest: tuple[Any, ...]) -> bool:
-    """Is there somebody to pass it on to? If not, the instruction that needs it will be told."""
-    in_frames = 0 if m.place is not None else m.nbytes
+def admit_chunk(client: Client, home: Layout | None, m: Chunk, rest: tuple[Any, ...]) -> bool:
+    """May it be passed on to the home? If not, the instruction that uses the transfer fails. Raises Violation."""
+    frame_bytes = 0 if m.place is not None else m.nbytes
     if m.nbytes < 0 or [len(frame) for frame in rest] != ([] if m.place is not None else [m.nbytes]):
-        raise Violation("a part without its bytes")
+        raise Violation("the chunk does not have as many bytes as it says")
     where = client.transfers.get(m.transfer)
     if where is None:
-        where = client.transfers[m.transfer] = NOBODY if home is None else home
-    if len(client.transfers) > WINDOW or len(client.parts) >= WINDOW:
-        raise Violation("more parts than may be under way")
+        where = client.transfers[m.transfer] = SENT_WITHOUT_WORKER if home is None else home
+    if len(client.transfers) > WINDOW or len(client.chunks) >= WINDOW:
+        raise Violation("more chunks in transfer than allowed")
     if where is not home:
         return False
-    client.parts.append((m.transfer, m.nbytes, in_frames))
-    client.parts_ahead += in_frames
-    if client.parts_ahead > 4 * CHUNKS_AHEAD:
-        raise Violation("more parts than may be under way")
+    client.chunks.append((m.transfer, m.nbytes, frame_bytes))
+    client.chunk_bytes += frame_bytes
+    if client.chunk_bytes > 4 * CHUNKS_AHEAD:
+        raise Violation("more chunks in transfer than allowed")
     return True

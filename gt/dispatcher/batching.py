@@ -1,7 +1,7 @@
-"""GT_WORKER_BATCH_SIZE: how many instructions a worker gets in one message, if that is not left to the stream.
+"""GT_WORKER_BATCH_SIZE: the most instructions that a worker gets in one message.
 
-By itself a message is whatever a client submitted at once, or as much of it as is one turn. A number makes it no more
-than that; nothing ever waits for a message to fill.
+Without it, a message contains what a client submitted at once, or as much of it as fits into one turn. With it, larger
+messages are split. No message ever waits to be filled.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from gt.wire.messages import FETCH, FIRST_CODE, READ, RUN, TRACE
 VARIABLE = "GT_WORKER_BATCH_SIZE"
 
 
-def batch_size(text: str) -> int | None:
-    """What the variable says; None if nothing."""
+def parse_batch_size(text: str) -> int | None:
+    """The value of the variable; None if it is empty."""
     if not text.strip():
         return None
     if not (text.strip().isascii() and text.strip().isdecimal() and int(text) > 0):
@@ -28,31 +28,31 @@ def batch_size(text: str) -> int | None:
 
 
 def split(client: Client, words: list[Any], size: int) -> list[list[Any]]:
-    """The words, in runs of ``size`` instructions; a fragment counts as one. What is freed goes with what is before."""
-    made, begin, i, count = [], 0, 0, 0
+    """The words in batches of ``size`` instructions. A fragment counts as one; a free goes with what is before it."""
+    batches, begin, i, count = [], 0, 0, 0
     while i < len(words):
         if words[i] >= 0:
             if count == size:
-                made.append(words[begin:i])
+                batches.append(words[begin:i])
                 begin, count = i, 0
             count += 1
         width = _width(client, words, i)
         if width is None:
             break
         i += width
-    return [*made, words[begin:]]
+    return [*batches, words[begin:]]
 
 
 def _width(client: Client, words: list[Any], i: int) -> int | None:
-    """None for what was forgotten further on: where the next instruction begins nobody can tell."""
+    """The number of words of the instruction at ``i``; None if it is unknown because its signature was forgotten."""
     code = words[i]
     if code < 0:
         return 1
     if code == RUN:
-        known = client.fragments.get(words[i + 1])
-        form = client.book.fragments.get(words[i + 1]) if known is None else known.form
-        return None if form is None else form.width
+        fragment = client.fragments.get(words[i + 1])
+        parsed = client.ledger.fragments.get(words[i + 1]) if fragment is None else fragment.parsed
+        return None if parsed is None else parsed.width
     if code < FIRST_CODE:
         return {FETCH: 3, READ: 4, TRACE: 3}.get(code, 2)
-    told = client.book.told.get(code) or client.codes.get(code)
-    return None if told is None else told.width
+    coded = client.ledger.codes.get(code) or client.codes.get(code)
+    return None if coded is None else coded.width

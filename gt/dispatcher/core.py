@@ -1,20 +1,19 @@
 """The dispatcher as a pure state machine: ``handle(peer, message) -> actions``.
 
-No socket, clock, thread or tensor library is here; `server.py` owns those, and a test checks the imports.
+No socket, clock, thread or tensor library is used here; `server.py` owns those, and a test checks the imports.
 
-    Hello            a peer becomes a client or a worker                  Welcome, or Refusal
-    Configure        says what the signals of later submissions mean
-    Submit           goes into its client's queue, and `_schedule` runs   Execute to workers
-    Done             a worker has room again; the client gets credit      Execute, Credit
-    Reply            a worker's value for a client is passed on           (the same bytes)
-    Chunk, ChunkTaken  pieces of large values are passed on                 (the same bytes)
-    Ask, Trace       are put to the workers, behind what was submitted    Query, Answer; Execute
-    gone(peer)       a client's tensors are dropped; a worker's are lost  Drop, NoValue
-    tick(now)        a client without workers is told so                  NoValue, Credit
+    Hello              a peer becomes a client or a worker                    Welcome, or Refusal
+    Configure          gives the signals of later submissions their meaning
+    Submit             is queued for its client, and the scheduler runs       Execute to workers
+    Done               a worker has room again; the client gets credit        Execute, Credit
+    Reply              a worker's value is passed on to its client            (the same bytes)
+    Chunk, ChunkTaken  chunks of large values are passed on                   (the same bytes)
+    Ask, Locate, Trace are handled after what was submitted before            Query, Answer; Located; Execute
+    gone(peer)         a client's tensors are dropped; a worker's are lost    Drop, NoValue
+    tick(now)          reads of a client without workers are answered         NoValue, Credit
 
-**Fairness.** A worker is given a few milliseconds of work ahead, no more; who comes next is the client that has used
-the least worker time, as the workers measured it. A client that sends more, or larger, work waits in its own queue,
-and at the end of its credit it waits at home.
+The parts: `Delivery` addresses the workers, `Requests` keeps the open requests, and `Scheduler` decides whose work is
+forwarded next. They share the tables of clients and workers, which only `Dispatcher` changes.
 """
 
 from __future__ import annotations
@@ -26,25 +25,23 @@ from typing import Any
 from msgspec.structs import replace
 
 from gt.dispatcher import admission
-from gt.dispatcher.actions import Action, Close, Send
-from gt.dispatcher.forward import forward
-from gt.dispatcher.ledger import Book
-from gt.dispatcher.lost_workers import NO_WORKERS, strand
+from gt.dispatcher.actions import Action, Close, SendMessage
+from gt.dispatcher.delivery import Delivery
+from gt.dispatcher.ledger import Ledger
+from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads
 from gt.dispatcher.plan.layouts import Layout, Mesh
-from gt.dispatcher.plan.plan import Ground
-from gt.dispatcher.plan.signals import Signals
-from gt.dispatcher.questions import Asking
-from gt.dispatcher.state import Client, Peer, Violation, Worker
+from gt.dispatcher.requests import Requests
+from gt.dispatcher.scheduling import Scheduler
+from gt.dispatcher.state import Client, Peer, WorkerState
+from gt.dispatcher.violations import Violation
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.messages import (
-    WINDOW,
     Ask,
     Bye,
     Chunk,
     ChunkTaken,
     Configure,
-    Credit,
     Done,
     Drop,
     FailureReport,
@@ -52,7 +49,6 @@ from gt.wire.messages import (
     Locate,
     Message,
     Notice,
-    NoValue,
     Refusal,
     Reply,
     Report,
@@ -63,77 +59,104 @@ from gt.wire.messages import (
     WorkerInfo,
 )
 
-#: Estimated microseconds a worker is given ahead, and the most of it one client gets before the next is asked.
-AHEAD, TURN = 6000.0, 2000.0
-#: Seconds a client with work waits for a first worker before its reads are told.
-PATIENCE = 2.0
-#: What a client hears unasked from its workers, at most.
-NOTICES = 3
+#: Seconds that a client with work waits for a first worker before its reads are answered with an error.
+WORKER_WAIT_S = 2.0
+#: The most notices of workers that are passed on to a client.
+MAX_WORKER_NOTICES = 3
+
+#: handler(sender, message, frames after the message); the sender is a bare peer before its Hello
+Handler = Callable[[Any, Any, Any], None]
 
 
-class Dispatcher(Asking):
-    def __init__(self, host: str = "localhost", port: int = 9000) -> None:
-        super().__init__()
-        self.no_workers = NO_WORKERS.format(host=host, port=port)
-        #: what is known of each of them
+class Dispatcher:
+    def __init__(
+        self, host: str = "localhost", port: int = 9000, batch_size: int | None = None, no_workers: str | None = None
+    ) -> None:
+        self.clients: dict[int, Client] = {}
+        self.workers: dict[int, WorkerState] = {}
+        self.by_peer: dict[Peer, Client | WorkerState] = {}
+        #: worker -> its description
         self.infos: dict[int, WorkerInfo] = {}
-        self.by_peer: dict[Peer, Client | Worker] = {}
         self.next_client, self.next_worker = 1, 0
         self.next_group = count(1).__next__
+        #: what a client is told when no worker is connected
+        self.no_workers = no_workers or NO_WORKERS.format(host=host, port=port)
+        self.delivery = Delivery(self.workers, batch_size)
+        self.requests = Requests(self.clients, self.workers, self.delivery, self.no_workers)
+        self.scheduler = Scheduler(self.clients, self.workers, self.delivery, self.requests)
         #: the size of the message that is being handled
-        self.nbytes = 0
+        self._nbytes = 0
+        self._handlers = self._make_handlers()
+
+    def _make_handlers(self) -> dict[tuple[type, type], Handler]:
+        return {
+            (type(None), Hello): self._hello,
+            (Client, Configure): self._configure,
+            (Client, Submit): self._submit,
+            (Client, Chunk): self._chunk,
+            (Client, ChunkTaken): self._chunk_taken_by_client,
+            (Client, Ask): self.requests.add,
+            (Client, Locate): self.requests.add,
+            (Client, Trace): self.requests.add,
+            (Client, Bye): self._bye,
+            (WorkerState, Bye): self._bye,
+            (WorkerState, Done): self._done,
+            (WorkerState, Reply): self._reply,
+            (WorkerState, FailureReport): self._failure,
+            (WorkerState, Notice): self._notice,
+            (WorkerState, ChunkTaken): self._chunk_taken_by_worker,
+            (WorkerState, Report): self.requests.report,
+        }
 
     # -- events --------------------------------------------------------------------------
 
     def handle(self, peer: Peer, message: Message, rest: tuple[Any, ...] = (), nbytes: int = 0) -> list[Action]:
-        """One message of so many bytes and, behind it, frames that are not the dispatcher's to read."""
-        self.nbytes = nbytes
+        """A message of ``nbytes`` bytes; ``rest`` are the frames after it, which the dispatcher does not read."""
+        self._nbytes = nbytes
         try:
-            known = self.by_peer.get(peer)
-            handler = HANDLERS.get((type(known), type(message)))
+            sender = self.by_peer.get(peer)
+            handler = self._handlers.get((type(sender), type(message)))
             if handler is None:
-                raise Violation(f"{type(message).__name__} is out of place here")
-            handler(self, known if known is not None else peer, message, rest)
+                raise Violation(f"unexpected message {type(message).__name__}")
+            handler(sender if sender is not None else peer, message, rest)
         except (Violation, BadFrame) as error:
             self._refuse(peer, str(error))
-        return self._actions()
+        return self.delivery.take_actions()
 
     def gone(self, peer: Peer) -> list[Action]:
         """The peer ended, cleanly or not."""
         self._forget(peer)
-        return self._actions()
+        return self.delivery.take_actions()
 
     def bad_frame(self, peer: Peer, reason: str) -> list[Action]:
-        """The peer sent what is no message."""
+        """The peer sent a frame that is not a message."""
         self._refuse(peer, f"a frame that does not decode: {reason}")
-        return self._actions()
+        return self.delivery.take_actions()
 
     def tick(self, now: float) -> list[Action]:
-        """Called about once a second, with a clock that only runs forward."""
+        """Call this about once a second, with the time of a monotonic clock."""
         for client in list(self.clients.values()):
-            self._credit(client, at_least=1)
-            if client.unasked:
-                self._ask_all(client)
+            self.scheduler.send_credit(client, at_least=1)
+            if client.unrequested:
+                self.delivery.request_confirmations(client)
             if self.workers or not client.queue:
-                client.stranded = None
-            elif client.stranded is None:
-                client.stranded = now
-            elif now - client.stranded >= PATIENCE:
+                client.stranded_since = None
+            elif client.stranded_since is None:
+                client.stranded_since = now
+            elif now - client.stranded_since >= WORKER_WAIT_S:
                 try:
-                    self._send_all(client, strand(client, self.no_workers))
+                    self.delivery.send_each(client, answer_stranded_reads(client, self.no_workers))
                 except Violation as violation:
                     self._refuse(client.peer, str(violation))
-        return self._actions()
+        return self.delivery.take_actions()
 
     def name_of(self, peer: Peer) -> str:
         known = self.by_peer.get(peer)
-        return "a stranger" if known is None else f"{type(known).__name__.lower()} {known.id}"
+        if known is None:
+            return "a stranger"
+        return f"client {known.id}" if isinstance(known, Client) else f"worker {known.id}"
 
-    def _actions(self) -> list[Action]:
-        out, self.out = self.out, []
-        return out
-
-    # -- coming and going ----------------------------------------------------------------
+    # -- peers that connect and end ------------------------------------------------------
 
     def _hello(self, peer: Peer, m: Hello, rest: object) -> None:
         if m.protocol != PROTOCOL:
@@ -146,47 +169,47 @@ class Dispatcher(Asking):
         elif m.role == "worker":
             self._worker_hello(peer, m)
         else:
-            raise Violation(f"nobody here is a {m.role!r}")
+            raise Violation(f"unknown role {m.role!r}")
 
     def _client_hello(self, peer: Peer, m: Hello) -> None:
-        client = Client(self.next_client, peer, m.host, Book(self.infos, self.next_group))
+        client = Client(self.next_client, peer, m.host, Ledger(self.infos, self.next_group))
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
-        self._send(client, Welcome(client.id, VERSION, self._roster()))
+        self.delivery.send(client, Welcome(client.id, VERSION, self._roster()))
 
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
         id = self.next_worker
         self.next_worker += 1
         info = self.infos[id] = WorkerInfo(id, m.backend, m.device, m.host, m.pid, m.gpu, m.store)
-        worker = Worker(id, peer, info, Layout(Mesh((id,))))
+        worker = WorkerState(id, peer, info, Layout(Mesh((id,))))
         self.workers[id] = self.by_peer[peer] = worker
-        self._send(worker, Welcome(id, VERSION))
-        self._announce()
+        self.delivery.send(worker, Welcome(id, VERSION))
+        self._announce_roster()
         self._schedule()
 
     def _roster(self) -> list[WorkerInfo]:
         return [w.info for w in self.workers.values()]
 
-    def _announce(self) -> None:
+    def _announce_roster(self) -> None:
         for client in self.clients.values():
-            self._send(client, Roster(self._roster()))
+            self.delivery.send(client, Roster(self._roster()))
 
-    def _bye(self, known: Client | Worker, m: Bye, rest: object) -> None:
-        if isinstance(known, Worker):
-            known.last_words = m.reason[:400]
-        self._forget(known.peer)
-        self.out.append(Close(known.peer, ""))
+    def _bye(self, sender: Client | WorkerState, m: Bye, rest: object) -> None:
+        if isinstance(sender, WorkerState):
+            sender.exit_reason = m.reason[:400]
+        self._forget(sender.peer)
+        self.delivery.actions.append(Close(sender.peer, ""))
 
     def _refuse(self, peer: Peer, reason: str) -> None:
-        self.out.append(Send(peer, Refusal(reason)))
+        self.delivery.actions.append(SendMessage(peer, Refusal(reason)))
         self._forget(peer)
-        self.out.append(Close(peer, reason))
+        self.delivery.actions.append(Close(peer, reason))
 
     def _forget(self, peer: Peer) -> None:
         known = self.by_peer.pop(peer, None)
         if isinstance(known, Client):
             self._client_gone(known)
-        elif isinstance(known, Worker):
+        elif isinstance(known, WorkerState):
             self._worker_gone(known)
         self._schedule()
 
@@ -195,173 +218,92 @@ class Dispatcher(Asking):
         for worker in self.workers.values():
             if client.id in worker.admitted:
                 worker.admitted.discard(client.id)
-                self._send(worker, Drop(client.id))
+                self.delivery.send(worker, Drop(client.id))
             worker.parked.pop(client.id, None)
-        self.asked.client_gone(client.id)
+        self.requests.client_gone(client.id)
 
-    def _worker_gone(self, worker: Worker) -> None:
+    def _worker_gone(self, worker: WorkerState) -> None:
         del self.workers[worker.id], self.infos[worker.id]
         for client in self.clients.values():
-            client.config.forget()
+            client.config.forget_rules()
             client.forget_plans()
             if client.id in worker.admitted:
-                self._lose(client, worker)
-        for client_id, weight, _, _ in worker.given:
+                self.delivery.lose_worker(client, worker)
+        for client_id, weight, _, _ in worker.unconfirmed:
             if client_id in self.clients:
                 self.clients[client_id].done += weight
-        self.asked.worker_gone(worker.id)
-        self._answer()
+        self.requests.worker_gone(worker.id)
         for client in self.clients.values():
-            self._put_questions(client)
-        self._announce()
+            self.requests.handle_waiting(client)
+        self._announce_roster()
 
     # -- a client's program --------------------------------------------------------------
 
     def _submit(self, client: Client, m: Submit, rest: object) -> None:
-        if not admission.submission(client, m, self.nbytes):
-            return
-        if not client.queue and client.home is not None:
-            # whoever comes back from a pause starts level with those who worked on
-            client.used = max(client.used, self.workers[client.home].clock)
-        client.enqueue(m)
-        self._schedule()
+        if admission.admit_submission(client, m, self._nbytes):
+            self.scheduler.submit(client, m)
+            self._schedule()
 
     def _configure(self, client: Client, m: Configure, rest: object) -> None:
-        """It holds for what is submitted from here on."""
+        """It applies to later submissions, so it goes through the queue."""
         client.queue.append([m, 0])
         self._schedule()
 
-    def _schedule(self) -> None:
-        """Give the workers what they have room for, the least served client first."""
-        while True:
-            client = None
-            for other in self.clients.values():
-                if other.queue and self._has_room(other) and (client is None or other.used < client.used):
-                    client = other
-            if client is None:
-                return
-            try:
-                self._turn(client)
-            except Violation as violation:
-                self._refuse(client.peer, str(violation))
-
-    def _has_room(self, client: Client) -> bool:
-        """May all the workers it has work on get more of it?"""
-        home = self._home(client)
-        return home is not None and client.has_room(self.workers, AHEAD)
-
-    def _turn(self, client: Client) -> None:
-        """Forward about one turn's worth of the client's program."""
-        assert client.home is not None
-        home = self.workers[client.home]
-        home.clock = max(home.clock, client.used)
-        submit, position = head = client.queue[0]
-        if isinstance(submit, Configure):
-            client.queue.popleft()
-            client.config = Signals(submit.signals, submit.auto)
-            client.forget_plans()
-            return
-        ground = Ground(home.layout, list(self.workers))
-        forwarded = forward(client, ground, submit.stream, position, TURN / client.pace)
-        head[1] = forwarded.stop
-        weight = 0
-        if forwarded.stop >= len(submit.stream):
-            client.queue.popleft()
-            weight = submit.weight
-        for request, text in forwarded.unreadable:
-            self._send(client, NoValue(request, "WorkerLost", text))
-        self._send_all(client, forwarded.said)
-        self._give(client, forwarded, weight)
-        self._put_questions(client)
-
-    def _done(self, worker: Worker, m: Done, rest: object) -> None:
-        finished = worker.finish(m.client)
-        if finished is None:
-            raise Violation("done with what it was not given")
-        weight, cost, among = finished
-        if (client := self.clients.get(m.client)) is not None:
-            if cost > 0:
-                # one odd measurement must not swing the pace far, nor the same one of many workers
-                swing = (m.micros + 1) / (cost + 1)
-                pace = client.pace * (2.0 if swing > 2.0 else swing if swing > 0.5 else 0.5) ** (0.25 / among)
-                client.pace = 100.0 if pace > 100.0 else pace if pace > 0.001 else 0.001
-            client.used += (m.micros - cost) / among
-            if weight:
-                client.done += weight
-                self._credit(client, at_least=WINDOW // 8)
+    def _done(self, worker: WorkerState, m: Done, rest: object) -> None:
+        self.scheduler.confirm(worker, m)
         self._schedule()
 
-    def _credit(self, client: Client, at_least: int) -> None:
-        if client.done - client.told_done >= at_least:
-            client.told_done = client.done
-            self._send(client, Credit(client.done))
+    def _schedule(self) -> None:
+        while (violation := self.scheduler.run()) is not None:
+            client, reason = violation
+            self._refuse(client.peer, reason)
 
-    # -- values, passed on ---------------------------------------------------------------
+    # -- values and reports that are passed on -------------------------------------------
 
-    def _reply(self, worker: Worker, m: Reply, rest: tuple[Any, ...]) -> None:
+    def _reply(self, worker: WorkerState, m: Reply, rest: tuple[Any, ...]) -> None:
         client = self.clients.get(m.client)
-        if client is not None:  # else it ended while its value was under way
+        if client is not None:  # otherwise it ended while its value was in transfer
             if m.last:
-                waited_for = client.reads.get(m.request, set())
-                waited_for.discard(worker.id)
-                if not waited_for:
+                waiting_for = client.reads.get(m.request, set())
+                waiting_for.discard(worker.id)
+                if not waiting_for:
                     client.reads.pop(m.request, None)
                 worker.parked.pop(m.client, None)
-            else:  # the rest of its program waits there until it has taken some of this: others need not
+            else:  # the worker runs nothing more of this client until it has taken some of the value
                 worker.park(m.client)
-            self._send(client, None, rest)
+            self.delivery.send(client, None, rest)
         if m.done is not None:
             self._done(worker, m.done, ())
         elif m.last:
             self._schedule()
 
-    def _trouble(self, worker: Worker, m: FailureReport, rest: object) -> None:
+    def _failure(self, worker: WorkerState, m: FailureReport, rest: object) -> None:
         if (client := self.clients.get(m.client)) is not None:
-            self._send(client, m)
+            self.delivery.send(client, m)
 
-    def _advice(self, worker: Worker, m: Notice, rest: object) -> None:
-        """Several workers say the same; and there is more to say than anybody would read."""
+    def _notice(self, worker: WorkerState, m: Notice, rest: object) -> None:
+        """Pass on each text once, because several workers report the same, and only the first few texts."""
         client = self.clients.get(m.client)
-        if client is not None and m.text not in client.advised and client.noticed < NOTICES:
-            client.advised.add(m.text)
-            client.noticed += 1
-            self._send(client, m)
+        if client is not None and m.text not in client.notices and client.worker_notices < MAX_WORKER_NOTICES:
+            client.notices.add(m.text)
+            client.worker_notices += 1
+            self.delivery.send(client, m)
 
-    def _part(self, client: Client, m: Chunk, rest: tuple[Any, ...]) -> None:
-        home = self._home(client)
+    def _chunk(self, client: Client, m: Chunk, rest: tuple[Any, ...]) -> None:
+        home = self.delivery.home(client)
         layout = None if home is None else home.layout
-        if admission.part(client, layout, m, rest) and home is not None:
-            self._send(home, replace(m, client=client.id), rest)
+        if admission.admit_chunk(client, layout, m, rest) and home is not None:
+            self.delivery.send(home, replace(m, client=client.id), rest)
         else:
-            self._send(client, ChunkTaken(m.transfer, m.nbytes))
+            self.delivery.send(client, ChunkTaken(m.transfer, m.nbytes))
 
-    def _part_taken_by_worker(self, worker: Worker, m: ChunkTaken, rest: object) -> None:
+    def _chunk_taken_by_worker(self, worker: WorkerState, m: ChunkTaken, rest: object) -> None:
         client = self.clients.get(m.client)
-        if client is not None and client.parts:
-            client.parts_ahead -= client.parts.popleft()[2]
-            self._send(client, m)
+        if client is not None and client.chunks:
+            client.chunk_bytes -= client.chunks.popleft()[2]
+            self.delivery.send(client, m)
 
-    def _part_taken_by_client(self, client: Client, m: ChunkTaken, rest: object) -> None:
+    def _chunk_taken_by_client(self, client: Client, m: ChunkTaken, rest: object) -> None:
         worker = self.workers.get(m.worker)
         if worker is not None and client.id in worker.admitted:
-            self._send(worker, replace(m, client=client.id))
-
-
-HANDLERS: dict[tuple[type, type], Callable[[Dispatcher, Any, Any, Any], None]] = {
-    (type(None), Hello): Dispatcher._hello,
-    (Client, Configure): Dispatcher._configure,
-    (Client, Submit): Dispatcher._submit,
-    (Client, Chunk): Dispatcher._part,
-    (Client, ChunkTaken): Dispatcher._part_taken_by_client,
-    (Client, Ask): Dispatcher._ask,
-    (Client, Locate): Dispatcher._ask,
-    (Client, Trace): Dispatcher._ask,
-    (Client, Bye): Dispatcher._bye,
-    (Worker, Bye): Dispatcher._bye,
-    (Worker, Done): Dispatcher._done,
-    (Worker, Reply): Dispatcher._reply,
-    (Worker, FailureReport): Dispatcher._trouble,
-    (Worker, Notice): Dispatcher._advice,
-    (Worker, ChunkTaken): Dispatcher._part_taken_by_worker,
-    (Worker, Report): Dispatcher._report,
-}
+            self.delivery.send(worker, replace(m, client=client.id))

@@ -1,150 +1,174 @@
-"""Giving workers what was forwarded: first what codes stand for, then the runs of words, all in order."""
+"""Delivery to workers: first the meaning of new codes, then the segments of words, all in order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from gt.dispatcher.actions import Action, Send, SendAll
+from gt.dispatcher.actions import Action, SendAll, SendMessage
 from gt.dispatcher.batching import split
-from gt.dispatcher.ledger import News
-from gt.dispatcher.lost_workers import lose
-from gt.dispatcher.plan.segments import Forwarded, Segment, Workers, batches
-from gt.dispatcher.state import Client, Crew, Worker
+from gt.dispatcher.ledger import Announcements
+from gt.dispatcher.lost_workers import lose_worker
+from gt.dispatcher.segments import ForwardOutput, Segment, Workers, batches
+from gt.dispatcher.state import Client, WorkerSet, WorkerState
 from gt.wire.messages import WINDOW, Admit, Define, Definition, Execute, Leave, Message
 
-#: Moves that are told in one message.
-MOVES = 256
-#: Microseconds of work for each other worker of a crew before it is asked to confirm, so that the dispatcher spends
-#: little of its time on confirmations, however many they are; and the most.
-EACH, LATEST = 50.0, 3000.0
-#: The most crews of a client.
-CREWS = 256
+#: The most moves that are defined in one message.
+MAX_MOVES_PER_MESSAGE = 256
+#: A set of workers is asked to confirm its work after this many microseconds of it for each worker but one. So the
+#: dispatcher spends little time on confirmations, however many workers send them.
+CONFIRM_AFTER_US_PER_WORKER = 50.0
+#: It is asked after this many microseconds in any case.
+MAX_CONFIRM_AFTER_US = 3000.0
+#: The most worker sets that are remembered for a client.
+MAX_WORKER_SETS = 256
 
 
-class Giving:
-    """The part of the dispatcher that addresses workers."""
+class Delivery:
+    """Turns messages and forwarded work into actions, and keeps account of what each worker has to confirm."""
 
-    def __init__(self) -> None:
-        self.workers: dict[int, Worker] = {}
-        self.out: list[Action] = []
-        #: the most instructions in one message to a worker, if there is a most
-        self.batch: int | None = None
+    def __init__(self, workers: dict[int, WorkerState], batch_size: int | None = None) -> None:
+        self._workers = workers
+        #: the most instructions in one message to a worker; None: no limit
+        self.batch_size = batch_size
+        #: what the shell has to do next
+        self.actions: list[Action] = []
 
-    def _send(self, to: Client | Worker, message: Message | None, rest: tuple[Any, ...] = ()) -> None:
-        self.out.append(Send(to.peer, message, rest))
+    def take_actions(self) -> list[Action]:
+        actions, self.actions = self.actions, []
+        return actions
 
-    def _send_all(self, to: Client | Worker, messages: Iterable[Message]) -> None:
+    def send(self, to: Client | WorkerState, message: Message | None, rest: tuple[Any, ...] = ()) -> None:
+        self.actions.append(SendMessage(to.peer, message, rest))
+
+    def send_each(self, to: Client | WorkerState, messages: Iterable[Message]) -> None:
         for message in messages:
-            self._send(to, message)
+            self.send(to, message)
 
-    def _admit(self, client: Client, worker: Worker) -> None:
-        if client.id not in worker.admitted:
-            worker.admitted.add(client.id)
-            client.told.setdefault(worker.id, set())
-            self._send(worker, Admit(client.id, client.host))
+    # -- which workers -------------------------------------------------------------------
 
-    def _home(self, client: Client) -> Worker | None:
-        """The worker with the fewest clients, from a client's first instruction until one of both ends."""
-        if client.home is None and self.workers:
-            chosen = min(self.workers.values(), key=lambda w: (len(w.admitted), w.id))
+    def home(self, client: Client) -> WorkerState | None:
+        """The client's home worker; None if there is no worker.
+
+        The worker with the fewest clients becomes the home at the client's first instruction, until one of them ends.
+        """
+        if client.home is None and self._workers:
+            chosen = min(self._workers.values(), key=lambda w: (len(w.admitted), w.id))
             client.home = chosen.id
             client.used = chosen.clock
             self._admit(client, chosen)
-        return None if client.home is None else self.workers[client.home]
+        return None if client.home is None else self._workers[client.home]
 
-    def _give(self, client: Client, forwarded: Forwarded, weight: int) -> None:
-        """Everything in order: what codes stand for, then the runs of words. The last of them owes the weight."""
-        news = forwarded.news
-        if news:
-            first = {w: segment for segment in reversed(forwarded.segments) for w in segment.workers}
-            ahead = [
-                (self.workers[id], news.pop(id))
-                for id in list(news)
-                if not news[id].only_definitions or id not in first or len(first[id].workers) > 1
-            ]
-            self._tell(client, ahead)
-        last = len(forwarded.segments) - 1
-        for i, segment in enumerate(forwarded.segments):
-            # a worker that works alone hears what its codes stand for along with the words
-            told = news.pop(segment.workers[0], None) if len(segment.workers) == 1 else None
-            self._give_segment(client, segment, weight if i == last else 0, told.definitions if told else [])
+    def _admit(self, client: Client, worker: WorkerState) -> None:
+        if client.id not in worker.admitted:
+            worker.admitted.add(client.id)
+            client.announced.setdefault(worker.id, set())
+            self.send(worker, Admit(client.id, client.host))
+
+    def _worker_set(self, client: Client, ids: Workers) -> WorkerSet:
+        if len(client.worker_sets) >= MAX_WORKER_SETS:  # most are not used again; the others are created again
+            self.request_confirmations(client)
+            client.worker_sets.clear()
+        workers = tuple(self._workers[id] for id in ids)
+        for worker in workers:
+            self._admit(client, worker)
+        client.worker_set_count += 1
+        peers = tuple(worker.peer for worker in workers)
+        worker_set = client.worker_sets[ids] = WorkerSet(client.worker_set_count, workers, peers)
+        return worker_set
+
+    # -- work ----------------------------------------------------------------------------
+
+    def deliver(self, client: Client, output: ForwardOutput, weight: int) -> None:
+        """Send everything in order: announcements, then segments. The weight counts as done with the last segment."""
+        announcements = output.announcements
+        if announcements:
+            first = {w: segment for segment in reversed(output.segments) for w in segment.workers}
+            self._announce(
+                client,
+                [
+                    (self._workers[id], announcements.pop(id))
+                    for id in list(announcements)
+                    if not announcements[id].only_definitions or id not in first or len(first[id].workers) > 1
+                ],
+            )
+        last = len(output.segments) - 1
+        for i, segment in enumerate(output.segments):
+            # a single worker gets its definitions together with the words
+            own = announcements.pop(segment.workers[0], None) if len(segment.workers) == 1 else None
+            self.execute(client, segment, weight if i == last else 0, own.definitions if own else [])
         if last < 0:
             client.done += weight
 
-    def _tell(self, client: Client, ahead: list[tuple[Worker, News]]) -> None:
-        """Who has the same news gets the same bytes."""
-        told: dict[Any, tuple[News, list[Worker]]] = {}
-        for worker, news in ahead:
+    def _announce(self, client: Client, announcements: list[tuple[WorkerState, Announcements]]) -> None:
+        """Workers with equal announcements get the same encoded bytes."""
+        equal: dict[Any, tuple[Announcements, list[WorkerState]]] = {}
+        for worker, one in announcements:
             self._admit(client, worker)
-            told.setdefault(news.key(), (news, []))[1].append(worker)
-        for news, workers in told.values():
-            peers, groups = tuple(worker.peer for worker in workers), news.groups
-            for batch in batches(news.definitions):
-                self.out.append(SendAll(peers, Define(client.id, batch, [], groups)))
+            equal.setdefault(one.key(), (one, []))[1].append(worker)
+        for one, workers in equal.values():
+            peers, groups = tuple(worker.peer for worker in workers), one.groups
+            for batch in batches(one.definitions):
+                self.actions.append(SendAll(peers, Define(client.id, batch, [], groups)))
                 groups = []
-            for at in range(0, len(news.moves), MOVES):
-                self.out.append(SendAll(peers, Define(client.id, [], news.moves[at : at + MOVES], [])))
-            for fragment in news.fragments:
-                self.out.append(SendAll(peers, Define(client.id, [], [], [], [fragment])))
+            for at in range(0, len(one.moves), MAX_MOVES_PER_MESSAGE):
+                moves = one.moves[at : at + MAX_MOVES_PER_MESSAGE]
+                self.actions.append(SendAll(peers, Define(client.id, [], moves, [])))
+            for fragment in one.fragments:
+                self.actions.append(SendAll(peers, Define(client.id, [], [], [], [fragment])))
 
-    def _give_segment(self, client: Client, segment: Segment, weight: int, definitions: list[Definition]) -> None:
-        crew = client.crews.get(segment.workers) or self._crew(client, segment.workers)
+    def execute(self, client: Client, segment: Segment, weight: int, definitions: list[Definition]) -> None:
+        """Send one segment to its workers."""
+        worker_set = client.worker_sets.get(segment.workers) or self._worker_set(client, segment.workers)
         cost = segment.cost * client.pace
         client.used += cost
         *ahead, definitions = batches(definitions)
         for batch in ahead:
-            self._send(crew.workers[0], Execute(client.id, batch, [], crew.number, False))
-        crew.cost += cost
-        crew.weight += weight
-        client.unasked += weight
-        confirm = crew.cost >= min(EACH * (len(crew.peers) - 1), LATEST) or client.unasked >= WINDOW // 8
+            self.send(worker_set.workers[0], Execute(client.id, batch, [], worker_set.number, False))
+        worker_set.cost += cost
+        worker_set.weight += weight
+        client.unrequested += weight
+        patience = min(CONFIRM_AFTER_US_PER_WORKER * (len(worker_set.peers) - 1), MAX_CONFIRM_AFTER_US)
+        confirm = worker_set.cost >= patience or client.unrequested >= WINDOW // 8
         if confirm:
-            self._await(client, crew)
+            self._expect_confirmation(client, worker_set)
         words = segment.words
-        if self.batch is not None:
-            *first, words = split(client, words, self.batch)
-            for part in first:
-                self._send_crew(crew, Execute(client.id, definitions, part, crew.number, False))
+        if self.batch_size is not None:
+            *first, words = split(client, words, self.batch_size)
+            for batch_words in first:
+                self._send_set(worker_set, Execute(client.id, definitions, batch_words, worker_set.number, False))
                 definitions = []
-        self._send_crew(crew, Execute(client.id, definitions, words, crew.number, confirm))
+        self._send_set(worker_set, Execute(client.id, definitions, words, worker_set.number, confirm))
 
-    def _send_crew(self, crew: Crew, message: Execute) -> None:
-        self.out.append(Send(crew.peers[0], message) if len(crew.peers) == 1 else SendAll(crew.peers, message))
+    def _send_set(self, worker_set: WorkerSet, message: Execute) -> None:
+        peers = worker_set.peers
+        self.actions.append(SendMessage(peers[0], message) if len(peers) == 1 else SendAll(peers, message))
 
-    def _crew(self, client: Client, ids: Workers) -> Crew:
-        if len(client.crews) >= CREWS:  # most will be of no more use; those that are come again
-            self._ask_all(client)
-            client.crews.clear()
-        workers = tuple(self.workers[id] for id in ids)
-        for worker in workers:
-            self._admit(client, worker)
-        client.crewed += 1
-        crew = client.crews[ids] = Crew(client.crewed, workers, tuple(worker.peer for worker in workers))
-        return crew
+    def request_confirmations(self, client: Client) -> None:
+        """Ask all worker sets to confirm the work that they were not asked for yet."""
+        for worker_set in client.worker_sets.values():
+            if worker_set.cost or worker_set.weight:
+                self._expect_confirmation(client, worker_set)
+                self.actions.append(SendAll(worker_set.peers, Execute(client.id, [], [], worker_set.number)))
 
-    def _ask_all(self, client: Client) -> None:
-        for crew in client.crews.values():
-            if crew.cost or crew.weight:
-                self._await(client, crew)
-                self.out.append(SendAll(crew.peers, Execute(client.id, [], [], crew.number)))
+    def _expect_confirmation(self, client: Client, worker_set: WorkerSet) -> None:
+        """Every worker of the set will confirm what it got; the first one's confirmation carries the weight."""
+        client.unrequested -= worker_set.weight
+        for worker in worker_set.workers:
+            worker.expect(client.id, worker_set.weight, worker_set.cost, len(worker_set.workers))
+            worker_set.weight = 0
+        worker_set.cost = 0.0
 
-    def _await(self, client: Client, crew: Crew) -> None:
-        """All of a crew will confirm what they were given; the weight is the first one's."""
-        client.unasked -= crew.weight
-        for worker in crew.workers:
-            worker.give(client.id, crew.weight, crew.cost, len(crew.workers))
-            crew.weight = 0
-        crew.cost = 0.0
+    # -- lost workers --------------------------------------------------------------------
 
-    def _lose(self, client: Client, worker: Worker) -> None:
-        """What a client had there is lost; the workers that worked together with it go on without it."""
-        for group, members in client.book.lose(worker.id):
+    def lose_worker(self, client: Client, worker: WorkerState) -> None:
+        """Report the loss to the client, and let the workers that were in a group with the lost one leave it."""
+        for group, members in client.ledger.lose_worker(worker.id):
             for other in members:
-                if other in self.workers:
+                if other in self._workers:
                     reason = f"worker {worker.id} ({worker.info.device}, pid {worker.info.pid}) is gone"
-                    self._send(self.workers[other], Leave(client.id, group, reason))
-        messages, orphans = lose(client, worker)
-        self._send_all(client, messages)
+                    self.send(self._workers[other], Leave(client.id, group, reason))
+        messages, orphans = lose_worker(client, worker)
+        self.send_each(client, messages)
         for other, ids in orphans.items():
-            self._give_segment(client, Segment((other,), [-id for id in ids]), 0, [])
+            self.execute(client, Segment((other,), [-id for id in ids]), 0, [])

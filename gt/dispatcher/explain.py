@@ -1,22 +1,22 @@
-"""Where a tensor lies and why, for people: what `x.layout`, `gt.debug.show_layout` and `gt.debug.explain` tell."""
+"""Where a tensor is placed and why, for people: data for `x.layout`, `gt.debug.show_layout`, `gt.debug.explain`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gt.dispatcher.plan.layouts import Layout, Lost, Place
+from gt.dispatcher.instruction_plans import InstructionPlan
+from gt.dispatcher.plan.layouts import Layout, Lost, TensorState
 from gt.dispatcher.plan.moves import cost, route
-from gt.dispatcher.plan.plan import Plan
 from gt.dispatcher.state import Client
 from gt.types import TensorType
 from gt.wire.messages import Locate, Located
 
 
 def locate(client: Client, m: Locate) -> Located:
-    where = client.tensors.get(m.id, Lost("there is no such tensor"))
-    if isinstance(where, Lost):
-        return Located(m.request, [], [], [], [], [f"lost: {where.text}"])
-    home, shape = where.home, where.type.shape
+    state = client.tensors.get(m.id, Lost("there is no such tensor"))
+    if isinstance(state, Lost):
+        return Located(m.request, [], [], [], [], [f"lost: {state.text}"])
+    home, shape = state.home, state.type.shape
     blocks = [(w, *home.block(shape, w)) for w in home.workers] if tuple(m.shape) == shape else []
     return Located(
         m.request,
@@ -24,39 +24,43 @@ def locate(client: Client, m: Locate) -> Located:
         list(home.mesh.shape),
         [str(p) for p in home.placements],
         blocks,
-        list(_story(client, m.id, home, where)),
+        list(_history(client, m.id, home, state)),
     )
 
 
-def _story(client: Client, id: int, home: Layout, where: Place) -> Iterator[str]:
-    if id in client.made:
-        chosen, number = client.made[id]
-        yield from _made(chosen, number)
-        if chosen.outs[number].home is not home and all(i != number for i, _, _ in chosen.after):
-            yield f"later it was moved to {home} for good, since somebody needed the sum"
+def _history(client: Client, id: int, home: Layout, state: TensorState) -> Iterator[str]:
+    if id in client.origins:
+        plan, number = client.origins[id]
+        yield from _origin(plan, number)
+        if plan.outs[number].home is not home and all(move.position != number for move in plan.result_moves):
+            yield f"later it was moved to {home} for good, since its combined value was needed"
     else:
         yield "it was made there, where its operands were or where new tensors of this program go"
-    for layout in where.copies:
+    for layout in state.copies:
         yield f"a copy is kept as {layout}, until the tensor is written or freed"
-    if id in client.loose:
-        yield "it is a parameter placed by its name: copies of it are let go after use"
+    if id in client.uncached:
+        yield "it is a parameter placed by its name: copies of it are freed after use"
 
 
-def _made(chosen: Plan, number: int) -> Iterator[str]:
-    yield f"made by {chosen.signature} as {chosen.outs[number].home}"
-    tensors = [t for t in chosen.signature.ins if isinstance(t, TensorType)]
-    for offset, source, target, t in chosen.moves:
-        which = chosen.signature.offsets.index(offset)
-        ways = ", ".join(step.kind for step in route(t, source, target)) or "nothing to do"
-        moved = _size(cost(t, source, target))
-        yield f"operand {which}, {tensors[which]}: {source} -> {target} by {ways}; about {moved}"
-    if not chosen.moves and tensors:
+def _origin(plan: InstructionPlan, number: int) -> Iterator[str]:
+    yield f"made by {plan.signature} as {plan.outs[number].home}"
+    tensors = [t for t in plan.signature.ins if isinstance(t, TensorType)]
+    for move in plan.moves:
+        operand = plan.signature.offsets.index(move.position)
+        steps = _steps(move.type, move.source, move.target) or "nothing to do"
+        nbytes = _size(cost(move.type, move.source, move.target))
+        yield f"operand {operand}, {tensors[operand]}: {move.source} -> {move.target} by {steps}; about {nbytes}"
+    if not plan.moves and tensors:
         yield "its operands were where they were needed: nothing moved"
-    for which, target, t in chosen.after:
-        if which == number:
-            ways = ", ".join(step.kind for step in route(t, chosen.outs[number].home, target))
-            yield f"then brought to {target} by {ways}, because its signal says so"
-    yield f"bytes moved for it, a worker: about {_size(chosen.moved)}"
+    for move in plan.result_moves:
+        if move.position == number:
+            steps = _steps(move.type, plan.outs[number].home, move.target)
+            yield f"then brought to {move.target} by {steps}, because its signal says so"
+    yield f"bytes moved for it, a worker: about {_size(plan.moved)}"
+
+
+def _steps(t: TensorType, source: Layout, target: Layout) -> str:
+    return ", ".join(step.kind for step in route(t, source, target))
 
 
 def _size(nbytes: float) -> str:

@@ -1,10 +1,11 @@
-"""The dispatcher's hot loop: a client's stream in, streams for workers out.
+"""The dispatcher's hot loop: it takes a client's stream and produces segments of words for the workers.
 
-For each instruction the operands' places are looked up and, with the code, make the key of a cached plan: where it
-runs, and its results will lie. Only a miss does any thinking (`gt.dispatcher.plan.plan`). What runs on one worker, where
-its operands are, is passed on as it came; so is what several workers do with what they have, but for its code, which is
-the dispatcher's own. Anything else is written anew, with the moves it needs before it. A stream is cut after about
-``budget`` microseconds of estimated work, so that no client holds a worker for long.
+The loop looks up the states of an instruction's operands. With the code they are the key of a cached plan, which says
+where the instruction runs and which states its results get. Only a cache miss plans anything
+(`gt.dispatcher.instruction_plans`). An instruction on one worker that holds its operands is passed on unchanged. So is
+an instruction on several workers that hold its operands, except for its code, which is one of the dispatcher's.
+Any other instruction is rewritten, with the moves it needs before it. The loop stops after about ``budget``
+microseconds of estimated work, so that no client occupies a worker for long.
 """
 
 from __future__ import annotations
@@ -13,47 +14,54 @@ from collections import Counter
 from math import inf
 from typing import Any
 
-from gt.dispatcher.plan.layouts import Layout, Lost, Place, Where, placed
-from gt.dispatcher.plan.move_emission import bring, free, leave, move, overwritten, relay
-from gt.dispatcher.plan.plan import Ground, Passed, Plan, plan
-from gt.dispatcher.plan.segments import Forwarded, Workers
-from gt.dispatcher.replay.replay import find, forget, learn, passed_on, repeat
-from gt.dispatcher.replay.replay_plans import Hole
-from gt.dispatcher.state import Client, Coded, Violation
-from gt.ops.placement import Partial, R
+from gt.dispatcher.instruction_plans import InstructionPlan, PassThrough, WorkerView, make_plan
+from gt.dispatcher.move_emission import MoveEmitter, free_left_workers, free_replaced, free_tensor
+from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, TensorState, tensor_state
+from gt.dispatcher.plan.moves import PlannedMove
+from gt.dispatcher.replay.learning import learn
+from gt.dispatcher.replay.replay import find_plan, forget_fragment, pass_through, replay
+from gt.dispatcher.replay.replay_plans import NumberSlot
+from gt.dispatcher.segments import ForwardOutput, Workers
+from gt.dispatcher.state import Client, CodedSignature
+from gt.dispatcher.violations import (
+    MALFORMED_STREAM_ERRORS,
+    Violation,
+    check_tensor_id,
+    malformed_stream,
+    request_number,
+)
 from gt.ops.signature import HEAD
-from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FIRST_OWN, FORGET, READ, RESET, RUN, Blocks
+from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FORGET, READ, RESET, RUN, Blocks
 
-#: operands that several parts of an instruction name
-Shared = set[int] | frozenset[int]
-#: Integers up to here are compared in one step.
-SMALL_INT = (1 << 30) - 1
-#: What goes wrong when a stream is read that is none.
-NONSENSE = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+#: operands that several calls of one instruction name
+SharedOperands = set[int] | frozenset[int]
+#: Ids up to here are compared in one step.
+MAX_SMALL_INT = (1 << 30) - 1
 
 
-def forward(client: Client, ground: Ground, stream: list[Any], start: int, budget: float) -> Forwarded:
-    """Codes in the stream are replaced by the dispatcher's own. Raises Violation for what no honest client sends."""
-    done = Forwarded()
+def forward(client: Client, view: WorkerView, stream: list[Any], start: int, budget: float) -> ForwardOutput:
+    """Codes in the stream are replaced by the dispatcher's. Raises Violation for what no honest client sends."""
+    output = ForwardOutput()
     try:
-        _loop(client, ground, stream, start, budget, done)
-    except NONSENSE as error:
-        raise Violation(f"a stream that names what is not there: {type(error).__name__} {error}") from None
-    if done.stop > len(stream):
-        raise Violation("a stream that ends inside an instruction")
-    return done
+        _loop(client, view, stream, start, budget, output)
+    except MALFORMED_STREAM_ERRORS as error:
+        raise malformed_stream(error) from None
+    if output.stop > len(stream):
+        raise Violation("the stream ends inside an instruction")
+    return output
 
 
-def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: float, done: Forwarded) -> None:
-    tensors, codes, plans, made, loose = client.tensors, client.codes, client.plans, client.made, client.loose
-    copies = client.copies
+def _loop(client: Client, view: WorkerView, stream: list[Any], i: int, budget: float, output: ForwardOutput) -> None:
+    tensors, codes, plans, origins = client.tensors, client.codes, client.plans, client.origins
+    copies, uncached = client.copies, client.uncached
     end = len(stream)
-    # words from ``begin`` on go to ``where``: they are copied when the next go elsewhere; None: they went already
-    where: Workers | None = ground.home.workers
+    # The words from ``begin`` on go to ``where``. They are copied when an instruction goes to other workers.
+    # None: they are copied already.
+    where: Workers | None = view.home.workers
     begin, left = i, budget
     while i < end and budget > 0:
         code = stream[i]
-        result: Any
+        plan: Any
         if code >= FIRST_CODE:
             coded = codes[code]
             plain = coded.plain
@@ -62,311 +70,326 @@ def _loop(client: Client, ground: Ground, stream: list[Any], i: int, budget: flo
             elif plain == 1:
                 key = (code, tensors[stream[i + 3]])
             else:
-                for at, kind in coded.numbers:
-                    if type(stream[i + at]) is not kind:
-                        _check_number(coded, stream[i + at], kind)
+                for offset, number_type in coded.numbers:
+                    if type(stream[i + offset]) is not number_type:
+                        _check_number(coded, stream[i + offset], number_type)
                 key = (code, *[tensors[stream[i + o]] for o in coded.offsets])
-            result = plans.get(key)
-            if result is None:
-                result = plans[key] = plan(client, ground, coded, key[1:], done)
+            plan = plans.get(key)
+            if plan is None:
+                plan = plans[key] = make_plan(client, view, coded, key[1:], output)
             width = coded.width
-            if type(result) is Place:
+            if type(plan) is TensorState:
                 out = stream[i + 2]
-                if out > SMALL_INT:
-                    _check_id(out)
-                tensors[out] = result
+                if out > MAX_SMALL_INT:
+                    check_tensor_id(out)
+                tensors[out] = plan
                 cost = coded.cost
-            elif type(result) is Plan:
-                if result.simple is None:
+            elif type(plan) is InstructionPlan:
+                if plan.simple is None:
                     if where is not None:
-                        done.add(where, stream[begin:i], left - budget)
+                        output.add(where, stream[begin:i], left - budget)
                         where = None
-                    (_planned_parts if result.parts else _planned)(client, coded, result, stream, i, done)
-                    budget -= result.cost
+                    (_rewrite_calls if plan.calls else _rewrite)(client, coded, plan, stream, i, output)
+                    budget -= plan.cost
                     i += width
                     continue
                 out = stream[i + 2]
-                if out > SMALL_INT:
-                    _check_id(out)
-                stream[i], tensors[out], made[out] = result.simple
-                cost = result.cost
+                if out > MAX_SMALL_INT:
+                    check_tensor_id(out)
+                stream[i], tensors[out], origins[out] = plan.simple
+                cost = plan.cost
             else:
-                result = _results(client, coded, stream, i, result, done)
+                plan = _set_results(client, coded, stream, i, plan, output)
                 cost = coded.cost
         elif code < 0:
-            result = tensors.pop(-code)
+            plan = tensors.pop(-code)
             width, cost = 1, 0.0
             if copies and -code in copies:
                 if where is not None:
-                    done.add(where, stream[begin:i], left - budget)
+                    output.add(where, stream[begin:i], left - budget)
                     where = None
-                free(client, -code, result, done)
+                free_tensor(client, -code, plan, output)
                 i += 1
                 continue
-            if made:
-                made.pop(-code, None)
-                if loose:
-                    loose.discard(-code)
+            if origins:
+                origins.pop(-code, None)
+                if uncached:
+                    uncached.discard(-code)
         else:
-            course, width = None, 0
+            replay_plan, width = None, 0
             if code == RUN:
-                known = client.fragments[stream[i + 1]]
-                course, width = find(client, known, stream, i), known.form.width
-            if course is None or course.passed is None:
+                fragment = client.fragments[stream[i + 1]]
+                replay_plan, width = find_plan(client, fragment, stream, i), fragment.parsed.width
+            if replay_plan is None or replay_plan.pass_to is None:
                 if where is not None:
-                    done.add(where, stream[begin:i], left - budget)
+                    output.add(where, stream[begin:i], left - budget)
                     where = None
-                if course is not None:
-                    repeat(client, known, course, stream, i, done)
-                    budget -= course.cost
+                if replay_plan is not None:
+                    replay(client, fragment, replay_plan, stream, i, output)
+                    budget -= replay_plan.cost
                 elif width:
-                    budget -= learn(client, ground, known, stream, i, done, _loop)
-                i += width or _control(client, stream, i, done)
+                    budget -= learn(client, view, fragment, stream, i, output, _loop)
+                i += width or _control(client, stream, i, output)
                 continue
-            passed_on(client, known, course, stream, i)
-            result, cost = course.passed, course.cost
-        if result.workers is not where:
-            done.add(where or (), stream[begin:i], left - budget)
-            where, begin, left = result.workers, i, budget
+            pass_through(client, fragment, replay_plan, stream, i)
+            plan, cost = replay_plan.pass_to, replay_plan.cost
+        if plan.workers is not where:
+            output.add(where or (), stream[begin:i], left - budget)
+            where, begin, left = plan.workers, i, budget
         budget -= cost
         i += width
-    done.add(where or (), stream[begin:i], left - budget)
-    done.stop = i
+    output.add(where or (), stream[begin:i], left - budget)
+    output.stop = i
 
 
-def _check_number(coded: Coded, word: Any, kind: type) -> None:
-    if type(word) is not Hole:  # those of a fragment are checked when it is run
-        raise Violation(f"{coded.signature} was given {str(word)[:40]!r} where it takes a {kind.__name__}")
+def _check_number(coded: CodedSignature, word: Any, number_type: type) -> None:
+    if type(word) is not NumberSlot:  # the numbers of a fragment are checked when it is run
+        raise Violation(f"{coded.signature} was given {str(word)[:40]!r} where it takes a {number_type.__name__}")
 
 
-def _results(client: Client, coded: Coded, stream: list[Any], i: int, result: Any, done: Forwarded) -> Any:
-    """All but the simplest instructions: results in place, several of them, or made of what was sent in parts."""
+# -- instructions that are passed on unchanged ---------------------------------------------
+
+
+def _set_results(
+    client: Client,
+    coded: CodedSignature,
+    stream: list[Any],
+    i: int,
+    plan: PassThrough | Lost,
+    output: ForwardOutput,
+) -> PassThrough | Lost:
+    """The results of an instruction that has several, works in place, takes a transfer, or is lost."""
     tensors, at = client.tensors, i + HEAD
     if coded.into:
         start = i + coded.start
         if stream[at:start] != stream[start : start + start - at]:
-            raise Violation("in place, the results must be the first operands")
+            raise Violation("the results of an instruction in place must be its first operands")
     if coded.blobs:
-        result = _lost_blob(client, coded, stream[i : i + coded.width], result, done) or result
-    for place in result.outs if type(result) is Passed else (result,) * (coded.start - HEAD):
+        plan = _lost_transfer(client, coded, stream[i : i + coded.width], plan, output) or plan
+    states: tuple[AnyState, ...] = plan.outs if isinstance(plan, PassThrough) else (plan,) * (coded.start - HEAD)
+    for state in states:
         id = stream[at]
         before = tensors.get(id)
-        if before is not place:
+        if before is not state:
             if before is not None:
-                _replaced(client, coded, stream[i + HEAD : i + coded.start], id, before, place, done)
-            elif id > SMALL_INT:
-                _check_id(id)
-            tensors[id] = place
+                _check_distinct(coded, stream[i + HEAD : i + coded.start])
+                _replace(client, id, before, state, output)
+            elif id > MAX_SMALL_INT:
+                check_tensor_id(id)
+            tensors[id] = state
         at += 1
-    return result
+    return plan
 
 
-def _replaced(
-    client: Client, coded: Coded, outs: list[int], id: int, before: Where, after: Where, done: Forwarded
-) -> None:
-    """A tensor gets a new value elsewhere, or none: what workers have of the old one they need no more."""
-    _check_distinct(coded, outs)
+def _replace(client: Client, id: int, before: AnyState, after: AnyState, output: ForwardOutput) -> None:
+    """A tensor gets a new value in another layout, or loses it: the workers free what they hold of the old value."""
     if isinstance(before, Lost):
         return
     if isinstance(after, Lost) or before.home is not after.home:
-        done.orphans.append((before.workers, id))
-        client.made.pop(id, None)
-        client.loose.discard(id)
+        output.orphans.append((before.workers, id))
+        client.forget_origin(id)
     for target, copy in client.copies.pop(id, {}).items():
-        done.orphans.append((target.workers, copy))
+        output.orphans.append((target.workers, copy))
 
 
-def _check_id(id: Any) -> None:
-    if id >= FIRST_OWN:
-        raise Violation(f"{id} is not an id that a client may use")
-
-
-def _check_distinct(coded: Coded, outs: list[Any]) -> None:
-    """Several results under one id would be taken for a tensor of the last one's type, whichever it is."""
+def _check_distinct(coded: CodedSignature, outs: list[Any]) -> None:
+    """Two results under one id would get the type of the last one, whichever was stored."""
     if not coded.into and len(set(outs)) < len(outs):
-        raise Violation(f"{coded.signature.op.name} with two results of one id")
+        raise Violation(f"{coded.signature.op.name}: two results have the same id")
 
 
-# -- what is written anew ------------------------------------------------------------------
+# -- instructions that are rewritten -------------------------------------------------------
 
 
-def _planned_parts(client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: int, done: Forwarded) -> None:
-    """All parts were planned before the first of them runs, so none may change what another one names."""
+def _rewrite_calls(
+    client: Client, coded: CodedSignature, plan: InstructionPlan, stream: list[Any], i: int, output: ForwardOutput
+) -> None:
+    """All calls were planned before the first one runs, so none may write a tensor that another one names."""
     words = stream[i : i + coded.width]
     _check_distinct(coded, words[HEAD : coded.start])
-    parts = [(one, part, [words[k] for k in picked]) for one, part, picked in chosen.parts]
-    operands = [{mine[offset] for offset in one.offsets} for one, _, mine in parts]
-    named = Counter(id for ids in operands for id in ids)
-    shared = {id for id, count in named.items() if count > 1}
-    for (one, _, mine), ids in zip(parts, operands, strict=True):
-        if any(named[id] > (id in ids) for id in mine[HEAD : one.start]):
-            raise Violation(f"{one.signature.op.name} writes a tensor that it also names as another operand")
-    for one, part, mine in parts:
-        _planned(client, one, part, mine, 0, done, shared)
+    calls = [(call, call_plan, [words[k] for k in taken]) for call, call_plan, taken in plan.calls]
+    operands = [{call_words[offset] for offset in call.offsets} for call, _, call_words in calls]
+    uses = Counter(id for ids in operands for id in ids)
+    shared = {id for id, count in uses.items() if count > 1}
+    for (call, _, call_words), ids in zip(calls, operands, strict=True):
+        if any(uses[id] > (id in ids) for id in call_words[HEAD : call.start]):
+            raise Violation(f"{call.signature.op.name} writes a tensor that it also names as another operand")
+    for call, call_plan, call_words in calls:
+        _rewrite(client, call, call_plan, call_words, 0, output, shared)
 
 
-def _planned(
-    client: Client, coded: Coded, chosen: Plan, stream: list[Any], i: int, done: Forwarded, shared: Shared = frozenset()
+def _rewrite(
+    client: Client,
+    coded: CodedSignature,
+    plan: InstructionPlan,
+    stream: list[Any],
+    i: int,
+    output: ForwardOutput,
+    shared: SharedOperands = frozenset(),
 ) -> None:
-    """An instruction for several workers, or whose operands lie elsewhere: first the moves, then itself."""
-    words = stream[i : i + coded.width]
-    if len(words) < coded.width:
-        raise Violation("a stream that ends inside an instruction")
+    """An instruction for several workers, or with operands elsewhere: first its moves, then the instruction."""
+    words = _instruction_words(coded, stream, i)
     outs = words[HEAD : coded.start]
-    if coded.into and outs != words[coded.start : coded.start + len(outs)]:
-        raise Violation("in place, the results must be the first operands")
-    if len(outs) > 1:
-        _check_distinct(coded, outs)
-    if chosen.otherwise is not None:
-        done.asked = True
-        if not all(0 < abs(words[at]) < inf for at in chosen.numbers):
-            chosen = chosen.otherwise
-    if chosen.blobs and (lost := _lost_blob(client, coded, words, None, done)) is not None:
+    if plan.otherwise is not None:
+        output.depends_on_numbers = True
+        if not all(0 < abs(words[offset]) < inf for offset in plan.numbers):
+            plan = plan.otherwise
+    if plan.takes_blobs and (lost := _lost_transfer(client, coded, words, None, output)) is not None:
         client.tensors.update(dict.fromkeys(outs, lost))
         return
-    site, temporary = words[1], _bring_all(client, coded, chosen, words, done, shared)
-    words[0] = chosen.code
-    segment = done.segment(chosen.workers)
+    emitter = MoveEmitter(client, output, words[1])
+    if plan.moves:
+        _move_operands(emitter, coded, plan, words, shared)
+    words[0] = plan.code
+    segment = output.segment(plan.workers)
     segment.words += words
-    segment.cost += chosen.cost
+    segment.cost += plan.cost
     tensors, copies = client.tensors, client.copies
-    for id, place in zip(outs, chosen.outs, strict=True):
-        if (before := tensors.get(id)) is not place or id in copies:
+    for id, state in zip(outs, plan.outs, strict=True):
+        if (before := tensors.get(id)) is not state or id in copies:
             if before is None:
-                _check_id(id)
+                check_tensor_id(id)
             else:
-                overwritten(client, id, before.home if type(before) is Place else None, place.home, done)
-            tensors[id] = place
-    if chosen.after:
-        _move_on(client, chosen, outs, site, done)
-    _remember(client, chosen, outs)
-    for id, layout in temporary:
-        done.segment(layout.workers).words.append(-id)
+                home = before.home if type(before) is TensorState else None
+                free_replaced(client, id, home, state.home, output)
+            tensors[id] = state
+    if plan.result_moves:
+        _move_results(emitter, plan, outs)
+    _record_origins(client, plan, outs)
+    for id, layout in emitter.temporary:
+        output.segment(layout.workers).words.append(-id)
 
 
-def _move_on(client: Client, chosen: Plan, outs: list[int], site: Any, done: Forwarded) -> None:
-    """Results that are wanted elsewhere than they are made."""
-    for number, target, t in chosen.after:
-        if client.tensors[outs[number]] is not chosen.outs[number]:
-            raise Violation(f"{chosen.signature.op.name} with two results of one id")
-        relay(client, outs[number], site, chosen.outs[number].home, target, t, done)
+def _instruction_words(coded: CodedSignature, stream: list[Any], i: int) -> list[Any]:
+    words = stream[i : i + coded.width]
+    if len(words) < coded.width:
+        raise Violation("the stream ends inside an instruction")
+    outs = words[HEAD : coded.start]
+    if coded.into and outs != words[coded.start : coded.start + len(outs)]:
+        raise Violation("the results of an instruction in place must be its first operands")
+    if len(outs) > 1:
+        _check_distinct(coded, outs)
+    return words
 
 
-def _bring_all(
-    client: Client, coded: Coded, chosen: Plan, words: list[Any], done: Forwarded, shared: Shared
-) -> list[tuple[int, Layout]]:
-    """Move the operands, and let the words name what they became; gives what is of no use after this instruction.
+def _move_results(emitter: MoveEmitter, plan: InstructionPlan, outs: list[int]) -> None:
+    """Move results that a signal wants in another layout than the instruction produces."""
+    for move in plan.result_moves:
+        id = outs[move.position]
+        if emitter.client.tensors[id] is not plan.outs[move.position]:
+            raise Violation(f"{plan.signature.op.name}: two results have the same id")
+        emitter.relocate(id, move)
 
-    Terms that are ``shared`` with another part of the instruction stay what they are until that has run, too.
+
+def _move_operands(
+    emitter: MoveEmitter, coded: CodedSignature, plan: InstructionPlan, words: list[Any], shared: SharedOperands
+) -> None:
+    """Move the operands, and put the ids of the copies into the words.
+
+    A partial operand that is ``shared`` with another call of the instruction stays as it is until that call has run.
     """
-    temporary: list[tuple[int, Layout]] = []
-    site = words[1]
+    client, output = emitter.client, emitter.output
     ids = [words[offset] for offset in coded.offsets]
-    for offset, source, target, t in chosen.moves:
-        if offset >= chosen.targets:
-            alone = ids.count(words[offset]) == 1 and not (words[offset] in shared and source.terms)
-            words[offset] = bring(client, words[offset], site, source, target, t, done, temporary, alone)
-    for offset, source, target, t in chosen.moves:
-        if offset < chosen.targets:
+    for move in plan.moves:
+        offset = move.position
+        if offset >= plan.targets:
+            sole_use = ids.count(words[offset]) == 1 and not (words[offset] in shared and move.source.partial)
+            words[offset] = emitter.copy_to(words[offset], move, sole_use)
+    for move in plan.moves:
+        offset = move.position
+        if offset < plan.targets:
             id = words[offset]
             if ids.count(id) > 1 and [words[other] for other in coded.offsets].count(id) > 1:
                 raise Violation(f"{coded.signature.op.name} writes a tensor that it also names as another operand")
-            # copies made before are still read by this instruction, and go after it
-            move(client, id, site, source, target, t, done, id)
-            leave(id, source, target, done)
-            client.tensors[id] = placed(t, target)
-    return temporary
+            # its old copies are freed after the instruction, which may still read them
+            emitter.emit(id, move, id)
+            free_left_workers(id, move.source, move.target, output)
+            client.tensors[id] = tensor_state(move.type, move.target)
 
 
-def _remember(client: Client, chosen: Plan, outs: list[int]) -> None:
-    """Whence what lies on several workers came; the rest is simply there."""
+def _record_origins(client: Client, plan: InstructionPlan, outs: list[int]) -> None:
+    """Remember the plan of results on several workers; for results on one worker there is nothing to explain."""
     for number, id in enumerate(outs):
-        where = client.tensors[id]
-        if isinstance(where, Place) and where.home.single and not where.copies:
-            client.made.pop(id, None)
-            client.loose.discard(id)
+        state = client.tensors[id]
+        if isinstance(state, TensorState) and state.home.single and not state.copies:
+            client.forget_origin(id)
         else:
-            client.made[id] = chosen, number
-            if chosen.loose:
-                client.loose.add(id)
+            client.origins[id] = plan, number
+            if plan.uncached:
+                client.uncached.add(id)
 
 
-def _lost_blob(
-    client: Client, coded: Coded, words: list[Any], result: Passed | Lost | None, done: Forwarded
+def _lost_transfer(
+    client: Client, coded: CodedSignature, words: list[Any], plan: PassThrough | Lost | None, output: ForwardOutput
 ) -> Lost | None:
-    """Was one of the operands sent to a worker that is gone? If the instruction goes nowhere, nor do the others."""
-    sent = [words[offset] for offset in coded.blobs if type(words[offset]) is not bytes]
-    found = {transfer: client.transfers.pop(transfer, None) for transfer in sent}
-    lost = next((where for where in (result, *found.values()) if isinstance(where, Lost)), None)
-    for transfer, where in found.items():
-        if lost is not None and isinstance(where, Layout):
-            done.segment(where.workers).words += (DISCARD, transfer)
+    """The reason why the plan or one of the transfers among the operands is lost. The other transfers are discarded."""
+    transfers = [words[offset] for offset in coded.blobs if type(words[offset]) is not bytes]
+    layouts = {transfer: client.transfers.pop(transfer, None) for transfer in transfers}
+    lost = next((layout for layout in (plan, *layouts.values()) if isinstance(layout, Lost)), None)
+    for transfer, layout in layouts.items():
+        if lost is not None and isinstance(layout, Layout):
+            output.segment(layout.workers).words += (DISCARD, transfer)
     return lost
 
 
 # -- control words -------------------------------------------------------------------------
 
 
-def _control(client: Client, stream: list[Any], i: int, done: Forwarded) -> int:
-    """How many words there are to it."""
+def _control(client: Client, stream: list[Any], i: int, output: ForwardOutput) -> int:
+    """Carry out a control word; returns how many words it takes."""
     code = stream[i]
     if code == FETCH:
-        _fetch(client, request_of(stream[i + 1]), stream[i + 2], done)
+        _fetch(client, request_number(stream[i + 1]), stream[i + 2], output)
         return 3
     if code == RESET:
-        _reset(client, stream[i + 1], done)
+        _reset(client, stream[i + 1], output)
         return 2
     if code == FORGET:
-        forget(client, stream[i + 1], done)
+        forget_fragment(client, stream[i + 1], output)
         return 2
     raise Violation(f"unknown control word {code!r}")
 
 
-def _reset(client: Client, first: int, done: Forwarded) -> None:
-    for old in [known for known in client.codes if known < first]:
+def _reset(client: Client, first: int, output: ForwardOutput) -> None:
+    """Forget the client's codes below ``first``, and all codes of the dispatcher."""
+    for old in [code for code in client.codes if code < first]:
         del client.codes[old]
     client.first_code = max(client.first_code, first)
     client.forget_plans()
-    for number in [n for n, known in client.fragments.items() if not known.known_codes(client.codes)]:
+    for number in [n for n, fragment in client.fragments.items() if not fragment.uses_only(client.codes)]:
         del client.fragments[number]
-    own = client.book.reset()
-    for worker, told in client.told.items():
-        told.difference_update([known for known in told if known < first])
-        done.segment((worker,)).words += (RESET, first, RESET, own)
+    next_code = client.ledger.forget_codes()
+    for worker, announced in client.announced.items():
+        announced.difference_update([code for code in announced if code < first])
+        output.segment((worker,)).words += (RESET, first, RESET, next_code)
 
 
-def _fetch(client: Client, request: int, id: int, done: Forwarded) -> None:
-    """Ask for a value: of its one worker, or of all who have a part of it."""
-    place = client.tensors[id]
-    if request in client.given_up:
-        client.given_up.discard(request)
-    elif isinstance(place, Lost):
-        done.unreadable.append((request, place.text))
-    elif place.home.single:
-        done.segment(place.workers).words += (FETCH, request, id)
-        client.reads[request] = {place.home.worker}
+def _fetch(client: Client, request: int, id: int, output: ForwardOutput) -> None:
+    """Request a value from the one worker that has it, or from all that have a block of it."""
+    state = client.tensors[id]
+    if request in client.abandoned_reads:
+        client.abandoned_reads.discard(request)
+    elif isinstance(state, Lost):
+        output.unreadable.append((request, state.text))
+    elif state.home.single:
+        output.segment(state.workers).words += (FETCH, request, id)
+        client.reads[request] = {state.home.worker}
     else:
-        _read(client, request, id, place, done)
+        _read(client, request, id, state, output)
 
 
-def _read(client: Client, request: int, id: int, place: Place, done: Forwarded) -> None:
-    """All that have it answer, so that a failure on any of them is told; terms are combined first."""
-    t = place.type
-    layout = next((found for found in place.layouts if found.whole), place.home)
-    if layout.terms:
-        whole = Layout(layout.mesh, tuple(R if isinstance(p, Partial) else p for p in layout.placements))
-        relay(client, id, 0, layout, whole, t, done)
-        layout = whole
-    elif layout is not place.home:
+def _read(client: Client, request: int, id: int, state: TensorState, output: ForwardOutput) -> None:
+    """All workers of the layout answer, so a failure on any of them is reported. Partial values are combined first."""
+    t = state.type
+    layout = next((layout for layout in state.layouts if layout.replicated), state.home)
+    if layout.partial:
+        combined = layout.combined()
+        MoveEmitter(client, output, 0).relocate(id, PlannedMove(0, layout, combined, t))
+        layout = combined
+    elif layout is not state.home:
         id = client.copies[id][layout]
-    sender = layout.worker if layout.whole else -1
-    pieces = [(w, *layout.block(t.shape, w)) for w in ((sender,) if layout.whole else layout.workers)]
-    done.said.append(Blocks(request, t.shape, t.dtype.itemsize, pieces, list(layout.workers)))
-    done.segment(layout.workers).words += (READ, request, id, sender)
+    sender = layout.worker if layout.replicated else -1
+    blocks = [(w, *layout.block(t.shape, w)) for w in ((sender,) if layout.replicated else layout.workers)]
+    output.messages_to_client.append(Blocks(request, t.shape, t.dtype.itemsize, blocks, list(layout.workers)))
+    output.segment(layout.workers).words += (READ, request, id, sender)
     client.reads[request] = set(layout.workers)
-
-
-def request_of(word: Any) -> int:
-    if type(word) is not int:  # a worker will repeat it to us
-        raise Violation(f"a request cannot be called {word!r}")
-    return word

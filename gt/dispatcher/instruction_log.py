@@ -1,23 +1,23 @@
-"""GT_INSTRUCTION_LOG: one line an instruction, as it passes the dispatcher.
+"""GT_INSTRUCTION_LOG: one line for each instruction that passes the dispatcher.
 
     12:31:07.482913 | #17 | RECV | client:1 | matmul(float32[8,4], float32[4,4]) | 128B | client:1 out=9 in=7,8
     12:31:07.483020 | #18 | WORKER_SEND | worker:0 | matmul(…) | 128B | client:1 out=9 in=7,8 shard=S(0) on workers 0,1
 
-RECV and SEND are the client's side, WORKER_SEND and WORKER_RECV the workers'. The size is the result's. Failures say
-ERROR. What was emitted under a signal names it, and what goes to several workers says how it is cut. A message that is
-no instruction has the number 0.
+RECV and SEND are the client's side, WORKER_SEND and WORKER_RECV the workers' side. The size is that of the result.
+Failures say ERROR. An instruction emitted under a signal names the signal. An instruction for several workers shows its
+layout. A message that is not an instruction has the number 0. The server adds the time and writes the line.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from typing import Any
 
-from gt.dispatcher.actions import Send
+from gt.dispatcher.actions import SendMessage
 from gt.dispatcher.core import Dispatcher
-from gt.dispatcher.forward import NONSENSE
-from gt.dispatcher.ledger import Told
+from gt.dispatcher.ledger import CodeInfo
 from gt.dispatcher.state import Client, Peer
+from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS
 from gt.wire.messages import (
     DISCARD,
     FETCH,
@@ -36,41 +36,40 @@ from gt.wire.messages import (
     Submit,
 )
 
-#: control words with one word behind them
-SHORT = {DISCARD: "discard", RESET: "reset", LEAVE: "leave"}
+#: Control words that are followed by one word.
+ONE_ARGUMENT = {DISCARD: "discard", RESET: "reset", LEAVE: "leave"}
 
 
-class Trail:
-    def __init__(self, path: str, core: Dispatcher) -> None:
-        self._file = open(path, "a", buffering=1)  # noqa: SIM115 (open as long as the server runs)
-        self._core = core
+class InstructionLog:
+    def __init__(self, core: Dispatcher, write: Callable[[str], object]) -> None:
+        self._core, self._write = core, write
         self._count = 0
 
     def received(self, peer: Peer, message: Any) -> None:
-        """Called when the core knows of it already: then it knows the signatures."""
-        known = self._core.by_peer.get(peer)
-        if known is None:
+        """Call this after the core has handled the message: the core then knows the signatures in it."""
+        sender = self._core.by_peer.get(peer)
+        if sender is None:
             self._line(0, "RECV", "stranger", type(message).__name__, 0, "")
-        elif isinstance(known, Client):
-            self._from_client(known, message)
+        elif isinstance(sender, Client):
+            self._from_client(sender, message)
         elif not isinstance(message, Done):
-            self._message("WORKER_RECV", f"worker:{known.id}", message)
+            self._message("WORKER_RECV", f"worker:{sender.id}", message)
 
-    def sent(self, action: Send) -> None:
-        known = self._core.by_peer.get(action.peer)
+    def sent(self, action: SendMessage) -> None:
+        receiver = self._core.by_peer.get(action.peer)
         message = action.message
-        if known is None or isinstance(message, Heartbeat):
+        if receiver is None or isinstance(message, Heartbeat):
             return
-        if isinstance(known, Client):
-            size = sum(map(len, action.rest))
-            what = "value" if message is None else type(message).__name__
-            self._line(0, "SEND", f"client:{known.id}", what, size, _details(message))
+        if isinstance(receiver, Client):
+            nbytes = sum(map(len, action.rest))
+            text = "value" if message is None else type(message).__name__
+            self._line(0, "SEND", f"client:{receiver.id}", text, nbytes, _details(message))
         elif isinstance(message, Execute):
             client = self._core.clients.get(message.client)
             if client is not None:
-                self._stream("WORKER_SEND", f"worker:{known.id}", client, message.stream)
+                self._stream("WORKER_SEND", f"worker:{receiver.id}", client, message.stream)
         else:
-            self._message("WORKER_SEND", f"worker:{known.id}", message)
+            self._message("WORKER_SEND", f"worker:{receiver.id}", message)
 
     def _from_client(self, client: Client, message: Any) -> None:
         if not isinstance(message, Submit):
@@ -78,77 +77,76 @@ class Trail:
             return
         self._stream("RECV", f"client:{client.id}", client, message.stream)
 
-    def _message(self, event: str, who: str, message: Any) -> None:
-        self._line(0, event, who, type(message).__name__, 0, _details(message))
+    def _message(self, event: str, peer: str, message: Any) -> None:
+        self._line(0, event, peer, type(message).__name__, 0, _details(message))
 
-    def _stream(self, event: str, who: str, client: Client, stream: list[Any]) -> None:
+    def _stream(self, event: str, peer: str, client: Client, stream: list[Any]) -> None:
         i = 0
         try:
             while i < len(stream):
-                i += self._instruction(event, who, client, stream, i)
-        except NONSENSE as error:  # the core will refuse it when its turn comes
-            self._line(self._count, event, who, "nonsense", 0, f"client:{client.id} ERROR {error}")
+                i += self._instruction(event, peer, client, stream, i)
+        except MALFORMED_STREAM_ERRORS as error:  # the core refuses the stream when it reads it
+            self._line(self._count, event, peer, "nonsense", 0, f"client:{client.id} ERROR {error}")
 
-    def _instruction(self, event: str, who: str, client: Client, stream: list[Any], i: int) -> int:
+    def _instruction(self, event: str, peer: str, client: Client, stream: list[Any], i: int) -> int:
+        """Log the instruction at ``i``; return how many words it has."""
         code = stream[i]
         self._count += 1
         if code < 0:
-            self._line(self._count, event, who, "free", 0, f"client:{client.id} id={-code}")
+            self._line(self._count, event, peer, "free", 0, f"client:{client.id} id={-code}")
             return 1
         if code in (RUN, FORGET):
-            return self._fragment(event, who, client, stream, i)
-        if code in SHORT:
-            self._line(self._count, event, who, SHORT[code], 0, f"client:{client.id}")
+            return self._fragment(event, peer, client, stream, i)
+        if code in ONE_ARGUMENT:
+            self._line(self._count, event, peer, ONE_ARGUMENT[code], 0, f"client:{client.id}")
             return 2
         if code == FETCH:
-            self._line(self._count, event, who, "fetch", 0, f"client:{client.id} id={stream[i + 2]}")
+            self._line(self._count, event, peer, "fetch", 0, f"client:{client.id} id={stream[i + 2]}")
             return 3
         if code == TRACE:
-            self._line(self._count, event, who, "trace", 0, f"client:{client.id} begin={stream[i + 2]}")
+            self._line(self._count, event, peer, "trace", 0, f"client:{client.id} begin={stream[i + 2]}")
             return 3
         if code == READ:
-            self._line(self._count, event, who, "read", 0, f"client:{client.id} id={stream[i + 2]}")
+            self._line(self._count, event, peer, "read", 0, f"client:{client.id} id={stream[i + 2]}")
             return 4
-        if (told := client.book.told.get(code)) is not None:
-            return self._told(event, who, client, told, stream, i)
+        if (info := client.ledger.codes.get(code)) is not None:
+            return self._sharded(event, peer, client, info, stream, i)
         coded = client.codes.get(code)
-        if coded is None:  # forgotten by now, or never known: where the next one begins nobody can tell
-            self._line(self._count, event, who, f"code {code}", 0, f"client:{client.id}")
+        if coded is None:  # the signature is unknown, and so is the position of the next instruction
+            self._line(self._count, event, peer, f"code {code}", 0, f"client:{client.id}")
             return len(stream)
         signature = coded.signature
         outs = ",".join(map(str, stream[i + 2 : i + coded.start]))
         ins = ",".join(str(stream[i + o]) for o in coded.offsets)
-        size = sum(t.nbytes for t in signature.outs)
-        details = f"client:{client.id} out={outs} in={ins}{_under(coded.definition.signal)}"
-        self._line(self._count, event, who, str(signature), size, details)
+        nbytes = sum(t.nbytes for t in signature.outs)
+        details = f"client:{client.id} out={outs} in={ins}{_signal_text(coded.definition.signal)}"
+        self._line(self._count, event, peer, str(signature), nbytes, details)
         return coded.width
 
-    def _fragment(self, event: str, who: str, client: Client, stream: list[Any], i: int) -> int:
-        """A fragment is told instruction by instruction."""
-        known = client.fragments.get(stream[i + 1])
-        form = client.book.fragments.get(stream[i + 1]) if known is None else known.form
-        if stream[i] == FORGET or form is None:
-            self._line(self._count, event, who, "forget a fragment", 0, f"client:{client.id}")
+    def _fragment(self, event: str, peer: str, client: Client, stream: list[Any], i: int) -> int:
+        """Log a fragment instruction by instruction."""
+        fragment = client.fragments.get(stream[i + 1])
+        parsed = client.ledger.fragments.get(stream[i + 1]) if fragment is None else fragment.parsed
+        if stream[i] == FORGET or parsed is None:
+            self._line(self._count, event, peer, "forget a fragment", 0, f"client:{client.id}")
             return 2 if stream[i] == FORGET else len(stream)
-        base, own, inputs, numbers = form.run(stream, i)
-        self._stream(event, who, client, form.expand(form.names(base, own, inputs), numbers))
-        return int(form.width)
+        base, own, inputs, numbers = parsed.run(stream, i)
+        self._stream(event, peer, client, parsed.expand(parsed.names(base, own, inputs), numbers))
+        return int(parsed.width)
 
-    def _told(self, event: str, who: str, client: Client, told: Told, stream: list[Any], i: int) -> int:
-        """What the dispatcher made of an instruction for several workers, or a move it put before."""
-        outs = ",".join(map(str, stream[i + 2 : i + told.start]))
-        ins = ",".join(str(stream[i + o]) for o in told.offsets)
-        details = f"client:{client.id} out={outs} in={ins} shard={told.layout}{_under(told.signal)}"
-        self._line(self._count, event, who, told.text, told.nbytes, details)
-        return told.width
+    def _sharded(self, event: str, peer: str, client: Client, info: CodeInfo, stream: list[Any], i: int) -> int:
+        """Log an instruction under a code of the dispatcher: a move, or an instruction for several workers."""
+        outs = ",".join(map(str, stream[i + 2 : i + info.start]))
+        ins = ",".join(str(stream[i + o]) for o in info.offsets)
+        details = f"client:{client.id} out={outs} in={ins} shard={info.layout}{_signal_text(info.signal)}"
+        self._line(self._count, event, peer, info.text, info.nbytes, details)
+        return info.width
 
-    def _line(self, number: int, event: str, who: str, what: str, size: int, details: str) -> None:
-        now = time.time()
-        stamp = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1e6):06d}"
-        self._file.write(f"{stamp} | #{number} | {event} | {who} | {what} | {size}B | {details}\n")
+    def _line(self, number: int, event: str, peer: str, text: str, nbytes: int, details: str) -> None:
+        self._write(f"#{number} | {event} | {peer} | {text} | {nbytes}B | {details}")
 
 
-def _under(signal: str) -> str:
+def _signal_text(signal: str) -> str:
     return f" signal={signal}" if signal else ""
 
 

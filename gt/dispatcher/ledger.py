@@ -1,7 +1,7 @@
-"""What the dispatcher makes of a client's program for several workers: codes, ids and groups of its own.
+"""The codes, ids, fragments and groups that the dispatcher numbers itself when it shards a client's program.
 
-An instruction is the same few words for every worker of a mesh; what its code stands for may differ from worker to
-worker (a block may be longer, a group another), and that each of them is told once.
+An instruction has the same few words for every worker of a mesh. The meaning of its code may differ from worker to
+worker (a longer block, another group). So each worker is told once what the code means for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.dispatcher.plan.layouts import Layout
-from gt.dispatcher.plan.moves import ALONE, REDUCTIONS, Step, share
+from gt.dispatcher.plan.moves import LOCAL_OPS, REDUCTIONS, MoveStep, worker_share
 from gt.dispatcher.plan.planner import Choice
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Signature, sign
@@ -24,15 +24,15 @@ from gt.wire.messages import FIRST_LOCAL, FIRST_OWN, Definition, Fragment, Group
 
 
 @dataclass(slots=True)
-class News:
-    """What one worker has to be told before the instructions that follow."""
+class Announcements:
+    """What one worker must be told before the instructions that follow."""
 
     definitions: list[Definition] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
     groups: list[GroupSpec] = field(default_factory=list)
     fragments: list[Fragment] = field(default_factory=list)
 
-    def add(self, more: News) -> None:
+    def add(self, more: Announcements) -> None:
         self.definitions += more.definitions
         self.moves += more.moves
         self.groups += more.groups
@@ -40,30 +40,34 @@ class News:
 
     def key(self) -> Any:
         """Equal for the same objects in the same order."""
-        return tuple(tuple(map(id, told)) for told in (self.definitions, self.moves, self.groups, self.fragments))
+        return tuple(tuple(map(id, items)) for items in (self.definitions, self.moves, self.groups, self.fragments))
 
     @property
     def only_definitions(self) -> bool:
         return not (self.moves or self.groups or self.fragments)
 
 
-#: worker -> its news
-Telling = Callable[[int], News]
+#: worker -> the announcements to add to
+Announce = Callable[[int], Announcements]
 #: the members of a group, in the order of their ranks
 Members = tuple[int, ...]
 
-#: A worker has no more than so many groups of a client if they take more than so many descriptors: each about as many
-#: as it has members, and these. Who needs another group leaves the one that was not used for the longest time.
-GROUPS, DESCRIPTORS, EACH = 8, 256, 8
+#: A worker may always be in this many groups of a client.
+MIN_GROUPS = 8
+#: Beyond that, its groups may use this many descriptors together. If a new group does not fit, the worker leaves the
+#: group that was unused for the longest time.
+MAX_GROUP_DESCRIPTORS = 256
+#: Descriptors that a group uses besides one for each member.
+DESCRIPTORS_PER_GROUP = 8
 
 
 class Misfit(Exception):
-    """A rule promised what the blocks' types do not keep."""
+    """The blocks of a split do not have the types that its rule promised."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A code of the dispatcher's own, for whoever reads a stream."""
+class CodeInfo:
+    """What a code of the dispatcher means, for readers of a stream."""
 
     text: str
     width: int
@@ -75,194 +79,198 @@ class Told:
 
 
 @dataclass(slots=True)
-class Known:
-    """A step that has a code."""
+class CodedStep:
+    """A step of a move that has a code."""
 
     code: int
-    #: when it was last taken, by the book's own clock
+    #: when it was last used, counted in uses of steps
     used: int
-    #: the groups it takes place in
+    #: the groups that do it
     groups: list[Members] = field(default_factory=list)
 
 
-class Book:
+class Ledger:
+    """One client's numbers: every code, id, fragment and group that the dispatcher created for it."""
+
     def __init__(self, roster: dict[int, WorkerInfo], next_group: Callable[[], int]) -> None:
         self._roster, self._next_group = roster, next_group
         self.next_code, self.next_id, self._next_fragment = FIRST_LOCAL, FIRST_OWN, FIRST_LOCAL
-        #: number -> a fragment of the dispatcher's own
+        #: number -> fragment, of those the dispatcher created
         self.fragments: dict[int, Form] = {}
-        self.told: dict[int, Told] = {}
-        #: of these, what combines terms -> their bytes
+        self.codes: dict[int, CodeInfo] = {}
+        #: codes of reductions -> the bytes they reduce
         self.reductions: dict[int, int] = {}
-        self._steps: dict[tuple[TensorType, Step], Known] = {}
-        self._clock = 0
+        self._steps: dict[tuple[TensorType, MoveStep], CodedStep] = {}
+        self._step_uses = 0
         self.groups: dict[Members, int] = {}
         #: worker -> the groups it is in
-        self._of: dict[int, set[Members]] = {}
-        #: groups that are not needed any more; and those whose members may still be on their way out
-        self._unneeded: list[tuple[int, Members]] = []
-        self._parting: deque[tuple[int, Members]] = deque(maxlen=64)
+        self._groups_of: dict[int, set[Members]] = {}
+        #: groups that the workers must leave, and groups that some members may not have left yet
+        self._to_leave: list[tuple[int, Members]] = []
+        self._leaving: deque[tuple[int, Members]] = deque(maxlen=64)
 
-    def id(self) -> int:
+    def new_id(self) -> int:
         self.next_id += 1
         return self.next_id
 
-    def ids(self, count: int) -> int:
-        """The first of so many."""
+    def new_ids(self, count: int) -> int:
+        """The first of ``count`` new ids."""
         self.next_id += count
         return self.next_id + 1 - count
 
-    def fragment(self) -> int:
+    def new_fragment(self) -> int:
         self._next_fragment += 1
         return self._next_fragment
 
-    def _code(self, told: Told) -> int:
+    def _new_code(self, info: CodeInfo) -> int:
         code = self.next_code
         self.next_code += 1
-        self.told[code] = told
+        self.codes[code] = info
         return code
 
     # -- ops -------------------------------------------------------------------------------
 
-    def op(self, signature: Signature, choice: Choice, signal: str, telling: Telling) -> int:
-        """A code for this call cut this way. Raises Misfit, and tells nobody, if the blocks do not fit together."""
+    def code_of_op(self, signature: Signature, choice: Choice, signal: str, announce: Announce) -> int:
+        """A new code for this call split this way. Raises Misfit, and announces nothing, if the blocks do not fit."""
         shares = _shares(signature, choice)
-        shown = ", ".join(map(str, dict.fromkeys(choice.outs)))
-        outs = signature.outs
-        code = self._code(
-            Told(
+        code = self._new_code(
+            CodeInfo(
                 str(signature),
                 signature.width,
                 signature.start,
                 signature.offsets,
-                sum(t.nbytes for t in outs),
-                shown,
+                sum(t.nbytes for t in signature.outs),
+                ", ".join(map(str, dict.fromkeys(choice.outs))),
                 signal,
             )
         )
-        for cut, workers in shares:
-            told = definition(code, cut)
+        for share, workers in shares:
+            meaning = definition(code, share)
             for worker in workers:
-                telling(worker).definitions.append(told)
+                announce(worker).definitions.append(meaning)
         return code
 
     # -- moves -----------------------------------------------------------------------------
 
-    def step(self, t: TensorType, step: Step, telling: Telling) -> int:
-        """A code for this step of a tensor of this type."""
-        known = self._steps.get((t, step))
-        self._clock += 1
-        if known is not None:
-            known.used = self._clock
-            return known.code
-        code = self._code(Told(f"{step.kind}({t})", 4, 3, (3,), t.nbytes, str(step.target)))
-        known = self._steps[t, step] = Known(code, self._clock)
-        if step.alone:
+    def code_of_step(self, t: TensorType, step: MoveStep, announce: Announce) -> int:
+        """The code for this step of a move of a tensor of this type."""
+        coded = self._steps.get((t, step))
+        self._step_uses += 1
+        if coded is not None:
+            coded.used = self._step_uses
+            return coded.code
+        code = self._new_code(CodeInfo(f"{step.kind}({t})", 4, 3, (3,), t.nbytes, str(step.target)))
+        coded = self._steps[t, step] = CodedStep(code, self._step_uses)
+        if step.is_local:
             for worker in step.workers:
-                attrs = tuple(ALONE[step.kind](step, t, worker).items())
-                alone = sign(OPS[step.kind], attrs, (step.source.local(t, worker),))
-                telling(worker).definitions.append(definition(code, alone))
+                attrs = tuple(LOCAL_OPS[step.kind](step, t, worker).items())
+                signature = sign(OPS[step.kind], attrs, (step.source.local(t, worker),))
+                announce(worker).definitions.append(definition(code, signature))
         else:
-            self._move(known, t, step, telling)
+            self._announce_collective(coded, t, step, announce)
         if step.kind in REDUCTIONS:
             self.reductions[code] = step.source.local(t, step.source.worker).nbytes
         return code
 
-    def _move(self, known: Known, t: TensorType, step: Step, telling: Telling) -> None:
-        """Who does the same is told the same: it is encoded once."""
-        made: dict[Any, Move] = {}
+    def _announce_collective(self, coded: CodedStep, t: TensorType, step: MoveStep, announce: Announce) -> None:
+        """Workers with the same share get the same object, so it is encoded once."""
+        moves: dict[Any, Move] = {}
         for worker in step.workers:
-            members, how = share(step, t, worker)
-            before, after = (_block(t, layout, worker) for layout in (step.source, step.target))
-            key = members, *how.values(), before, after
-            if key not in made:
-                if members not in known.groups:
-                    known.groups.append(members)
-                group = self._group(members, telling)
-                made[key] = Move(known.code, step.kind, group, list(how.items()), before, after)
-            telling(worker).moves.append(made[key])
+            members, attributes = worker_share(step, t, worker)
+            before, after = (_wire_block(t, layout, worker) for layout in (step.source, step.target))
+            key = members, *attributes.values(), before, after
+            if key not in moves:
+                if members not in coded.groups:
+                    coded.groups.append(members)
+                group = self._group(members, announce)
+                moves[key] = Move(coded.code, step.kind, group, list(attributes.items()), before, after)
+            announce(worker).moves.append(moves[key])
 
     # -- groups ----------------------------------------------------------------------------
 
-    def _group(self, members: Members, telling: Telling) -> int:
-        known = self.groups.get(members)
-        if known is None:
+    def _group(self, members: Members, announce: Announce) -> int:
+        group = self.groups.get(members)
+        if group is None:
             for worker in members:
-                self._make_room(self._of.setdefault(worker, set()))
-                self._of[worker].add(members)
-            known = self.groups[members] = self._next_group()
+                self._make_room(self._groups_of.setdefault(worker, set()))
+                self._groups_of[worker].add(members)
+            group = self.groups[members] = self._next_group()
             infos = [self._roster[w] for w in members]
             gpus = {info.gpu for info in infos}
             backend = "nccl" if len(gpus) == len(members) and "" not in gpus else "gloo"
-            told = GroupSpec(known, list(members), infos[0].store, backend)
+            spec = GroupSpec(group, list(members), infos[0].store, backend)
             for worker in members:
-                telling(worker).groups.append(told)
-        return known
+                announce(worker).groups.append(spec)
+        return group
 
     def _make_room(self, groups: set[Members]) -> None:
-        """For one more of a worker's groups."""
-        while len(groups) >= GROUPS and sum(map(len, groups)) + EACH * len(groups) > DESCRIPTORS:
+        """Leave groups of a worker until one more fits."""
+        while len(groups) >= MIN_GROUPS and _descriptors(groups) > MAX_GROUP_DESCRIPTORS:
             used = dict.fromkeys(groups, 0)
-            for known in self._steps.values():
-                for members in known.groups:
+            for coded in self._steps.values():
+                for members in coded.groups:
                     if members in used:
-                        used[members] = max(used[members], known.used)
+                        used[members] = max(used[members], coded.used)
             oldest = min(used, key=used.__getitem__)
-            self._unneeded.append((self._remove(oldest), oldest))
-            self._steps = {key: known for key, known in self._steps.items() if oldest not in known.groups}
+            self._to_leave.append((self._remove(oldest), oldest))
+            self._steps = {key: coded for key, coded in self._steps.items() if oldest not in coded.groups}
 
     def _remove(self, members: Members) -> int:
         for worker in members:
-            self._of[worker].discard(members)
+            self._groups_of[worker].discard(members)
         return self.groups.pop(members)
 
-    def unneeded(self) -> list[tuple[int, Members]]:
-        """The groups to leave, each told once: nothing made for them is used again."""
-        found, self._unneeded = self._unneeded, []
-        self._parting.extend(found)
-        return found
+    def take_groups_to_leave(self) -> list[tuple[int, Members]]:
+        """The groups that their members must leave; each is returned once. No code refers to them any more."""
+        groups, self._to_leave = self._to_leave, []
+        self._leaving.extend(groups)
+        return groups
 
-    def lose(self, worker: int) -> list[tuple[int, Members]]:
-        """The groups that cannot work any more, with their members; nothing made for them is used again."""
-        gone = [(self.groups[members], members) for members in self._of.pop(worker, ())]
-        for _, members in gone:
+    def lose_worker(self, worker: int) -> list[tuple[int, Members]]:
+        """Forget the groups and codes of a lost worker; returns the groups that can no longer work."""
+        broken = [(self.groups[members], members) for members in self._groups_of.pop(worker, ())]
+        for _, members in broken:
             del self.groups[members]
             for other in members:
-                self._of.get(other, set()).discard(members)
-        self._steps = {key: known for key, known in self._steps.items() if worker not in key[1].workers}
-        return gone + [(number, members) for number, members in self._parting if worker in members]
+                self._groups_of.get(other, set()).discard(members)
+        self._steps = {key: coded for key, coded in self._steps.items() if worker not in key[1].workers}
+        return broken + [(number, members) for number, members in self._leaving if worker in members]
 
-    def reset(self) -> int:
-        """Forget all codes; the next one."""
+    def forget_codes(self) -> int:
+        """Forget all codes; returns the next one."""
         self._steps.clear()
-        self.told.clear()
+        self.codes.clear()
         self.reductions.clear()
         return self.next_code
 
 
-def _block(t: TensorType, layout: Layout, worker: int) -> Any:
-    return to_wire(layout.local(t, worker)) if worker in layout.mesh.places else None
+def _descriptors(groups: set[Members]) -> int:
+    return sum(map(len, groups)) + DESCRIPTORS_PER_GROUP * len(groups)
+
+
+def _wire_block(t: TensorType, layout: Layout, worker: int) -> Any:
+    return to_wire(layout.local(t, worker)) if worker in layout.mesh.coordinates else None
 
 
 def _shares(signature: Signature, choice: Choice) -> list[tuple[Signature, list[int]]]:
-    """The workers' shares of a call, each with those who have it."""
+    """The workers' shares of a call, each with the workers that have it."""
     workers = choice.outs[0].workers
-    if all(layout.whole for layout in (*choice.ins, *choice.outs)):
+    if all(layout.replicated for layout in (*choice.ins, *choice.outs)):
         return [(signature, list(workers))]
     tensors = [t for t in signature.ins if isinstance(t, TensorType)]
     cuts: dict[Any, tuple[Cut, list[int]]] = {}
     for worker in workers:
         ins_at, ins = _blocks(choice.ins, tensors, worker)
         outs_at, outs = _blocks(choice.outs, signature.outs, worker)
-        # where a block begins matters to few
+        # only ops with a `local` rule depend on where a block begins
         key = (ins, outs) if signature.op.local is None else (ins, outs, ins_at, outs_at)
         if key not in cuts:
             cuts[key] = Cut(ins, outs, ins_at, outs_at, tuple(tensors), signature.outs), []
         cuts[key][1].append(worker)
-    return [(_cut(signature, cut, who[0]), who) for cut, who in cuts.values()]
+    return [(_local_signature(signature, cut, workers[0]), workers) for cut, workers in cuts.values()]
 
 
-def _cut(signature: Signature, cut: Cut, worker: int) -> Signature:
+def _local_signature(signature: Signature, cut: Cut, worker: int) -> Signature:
     """One worker's share of a call."""
     ins, outs = cut.ins, cut.outs
     attrs: Attrs = signature.attrs
@@ -271,14 +279,15 @@ def _cut(signature: Signature, cut: Cut, worker: int) -> Signature:
     blocks = iter(ins)
     operands = tuple(t if isinstance(t, Scalar) else next(blocks) for t in signature.ins)
     try:
-        made = sign(signature.op, attrs, operands, signature.into)
+        local = sign(signature.op, attrs, operands, signature.into)
     except (ShapeError, DimError, DTypeError) as problem:
         raise Misfit(f"worker {worker} cannot do its part: {problem}") from None
-    if made.outs != outs:
-        raise Misfit(f"{signature} on worker {worker}: {made.outs} instead of {outs}")
-    return made
+    if local.outs != outs:
+        raise Misfit(f"{signature} on worker {worker}: {local.outs} instead of {outs}")
+    return local
 
 
 def _blocks(layouts: tuple[Layout, ...], types: Any, worker: int) -> tuple[tuple[Shape, ...], tuple[TensorType, ...]]:
-    found = [(layout.block(t.shape, worker), t.dtype) for layout, t in zip(layouts, types, strict=True)]
-    return tuple(at for (at, _), _ in found), tuple(TensorType(sizes, dtype) for (_, sizes), dtype in found)
+    """Where the worker's blocks begin, and their types."""
+    blocks = [(layout.block(t.shape, worker), t.dtype) for layout, t in zip(layouts, types, strict=True)]
+    return tuple(at for (at, _), _ in blocks), tuple(TensorType(sizes, dtype) for (_, sizes), dtype in blocks)

@@ -1,114 +1,112 @@
-"""What a client is told when it has no worker any more, or not yet."""
+"""What a client is told when it has lost a worker, or when no worker is connected."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from gt.dispatcher.forward import NONSENSE, request_of
-from gt.dispatcher.plan.layouts import Layout, Lost, Place
-from gt.dispatcher.state import Client, Violation, Worker
+from gt.dispatcher.plan.layouts import Layout, Lost, TensorState
+from gt.dispatcher.state import Client, WorkerState
+from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS, malformed_stream, request_number
 from gt.wire.messages import FETCH, FORGET, RESET, RUN, ChunkTaken, Configure, Message, NoValue
 
 NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
-#: the same for a system that a client started for itself
+#: The text for a system that a client started for itself.
 NO_WORKERS_LEFT = "the local system has no worker any more; gt.gpu_workers(1) starts a new one"
 
 
-def lose(client: Client, worker: Worker) -> tuple[list[Message], dict[int, list[int]]]:
-    """All this client had on the worker, or on it and others, is lost; it starts anew elsewhere.
+def lose_worker(client: Client, worker: WorkerState) -> tuple[list[Message], dict[int, list[int]]]:
+    """Mark everything the client had on this worker, also together with others, as lost.
 
-    Gives what the client is told, and what the other workers hold that is of no use any more.
+    Returns the messages for the client, and the tensors that the other workers hold and that are useless now.
     """
     info = worker.info
-    why = f": {worker.last_words}" if worker.last_words else ""
-    lost = Lost(f"worker {worker.id} ({info.device}, pid {info.pid}) is gone, and what it held with it{why}")
+    reason = f": {worker.exit_reason}" if worker.exit_reason else ""
+    lost = Lost(f"worker {worker.id} ({info.device}, pid {info.pid}) is gone, and what it held with it{reason}")
     orphans = _lose_tensors(client, worker, lost)
-    told: list[Message] = []
+    messages: list[Message] = []
     for request in [r for r, workers in client.reads.items() if worker.id in workers]:
         del client.reads[request]
-        told.append(NoValue(request, "WorkerLost", lost.text))
+        messages.append(NoValue(request, "WorkerLost", lost.text))
     for transfer, where in client.transfers.items():
         if where is worker.layout:
             client.transfers[transfer] = lost
     if client.home == worker.id:
-        # the parts it had not confirmed count as taken, so that the client does not wait for room for ever
-        told += [ChunkTaken(transfer, nbytes) for transfer, nbytes, _ in client.parts]
-        client.parts.clear()
-        client.parts_ahead = 0
+        # the chunks it had not acknowledged count as taken; otherwise the client would wait for room for ever
+        messages += [ChunkTaken(transfer, nbytes) for transfer, nbytes, _ in client.chunks]
+        client.chunks.clear()
+        client.chunk_bytes = 0
         client.home = None
-    client.told.pop(worker.id, None)
-    for workers in [known for known in client.crews if worker.id in known]:
-        # nobody will be asked for it any more
-        weight = client.crews.pop(workers).weight
-        client.unasked -= weight
+    client.announced.pop(worker.id, None)
+    for workers in [workers for workers in client.worker_sets if worker.id in workers]:
+        # no worker will confirm this work any more, so it counts as done
+        weight = client.worker_sets.pop(workers).weight
+        client.unrequested -= weight
         client.done += weight
-    return told, orphans
+    return messages, orphans
 
 
-def _lose_tensors(client: Client, worker: Worker, lost: Lost) -> dict[int, list[int]]:
-    """worker -> what it still holds of tensors that are lost, and of copies."""
+def _lose_tensors(client: Client, worker: WorkerState, lost: Lost) -> dict[int, list[int]]:
+    """Returns for each other worker what it still holds of lost tensors and lost copies."""
     orphans: dict[int, list[int]] = {}
 
-    def leave(layout: Layout, id: int) -> None:
+    def add_orphan(layout: Layout, id: int) -> None:
         for other in layout.workers:
             if other != worker.id:
                 orphans.setdefault(other, []).append(id)
 
-    for id, where in client.tensors.items():
-        if isinstance(where, Lost):
+    for id, state in client.tensors.items():
+        if isinstance(state, Lost):
             continue
-        home = where.home
+        home = state.home
         copies = client.copies.get(id, {})
-        gone = home if worker.id in home.mesh.places else None
-        for layout in [c for c in copies if gone is not None or worker.id in c.mesh.places]:
-            leave(layout, copies.pop(layout))
-        if gone is not None:
-            leave(gone, id)
+        is_lost = worker.id in home.mesh.coordinates
+        for layout in [c for c in copies if is_lost or worker.id in c.mesh.coordinates]:
+            add_orphan(layout, copies.pop(layout))
+        if is_lost:
+            add_orphan(home, id)
             client.tensors[id] = lost
-            client.made.pop(id, None)
-            client.loose.discard(id)
-        elif where.copies:
-            client.tensors[id] = Place(where.type, home, tuple(copies))
+            client.forget_origin(id)
+        elif state.copies:
+            client.tensors[id] = TensorState(state.type, home, tuple(copies))
         if not copies:
             client.copies.pop(id, None)
     return orphans
 
 
-def strand(client: Client, text: str) -> Iterator[Message]:
-    """Its reads have waited long enough for a first worker."""
-    for request, id in fetches(client):
-        if request not in client.given_up:
-            client.given_up.add(request)
-            lost = client.tensors.get(id)
-            if isinstance(lost, Lost):
-                yield NoValue(request, "WorkerLost", f"{lost.text}; {text}")
+def answer_stranded_reads(client: Client, text: str) -> Iterator[Message]:
+    """Answer the reads in the queue of a client that has waited too long for a first worker."""
+    for request, id in queued_reads(client):
+        if request not in client.abandoned_reads:
+            client.abandoned_reads.add(request)
+            state = client.tensors.get(id)
+            if isinstance(state, Lost):
+                yield NoValue(request, "WorkerLost", f"{state.text}; {text}")
             else:
                 yield NoValue(request, "NoWorkers", text)
 
 
-def fetches(client: Client) -> list[tuple[int, Any]]:
-    """The requests that wait in the queue, and of what. Raises Violation if it holds what is no stream."""
-    found: list[tuple[int, Any]] = []
+def queued_reads(client: Client) -> list[tuple[int, Any]]:
+    """(request, tensor) of the reads in the queue. Raises Violation if the queue holds a malformed stream."""
+    reads: list[tuple[int, Any]] = []
     try:
-        for submit, position in client.queue:
-            if isinstance(submit, Configure):
-                continue
-            _find_fetches(client, submit.stream, position, found)
-    except NONSENSE as error:
-        raise Violation(f"a stream that names what is not there: {type(error).__name__} {error}") from None
-    return found
+        for message, position in client.queue:
+            if not isinstance(message, Configure):
+                _find_reads(client, message.stream, position, reads)
+    except MALFORMED_STREAM_ERRORS as error:
+        raise malformed_stream(error) from None
+    return reads
 
 
-def _find_fetches(client: Client, stream: list[Any], i: int, found: list[tuple[int, Any]]) -> None:
+def _find_reads(client: Client, stream: list[Any], i: int, reads: list[tuple[int, Any]]) -> None:
     while i < len(stream):
         code = stream[i]
         if code == FETCH:
-            found.append((request_of(stream[i + 1]), stream[i + 2]))
+            reads.append((request_number(stream[i + 1]), stream[i + 2]))
             i += 3
         elif code in (RESET, FORGET):
             i += 2
         elif code == RUN:
-            i += client.fragments[stream[i + 1]].form.width
+            i += client.fragments[stream[i + 1]].parsed.width
         else:
             i += 1 if code < 0 else client.codes[code].width

@@ -1,4 +1,4 @@
-"""What the dispatcher knows: where tensors lie, what clients are owed, what workers are doing."""
+"""What the dispatcher knows of each client and each worker."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gt.dispatcher.ledger import Book
-from gt.dispatcher.plan.layouts import Layout, Lost, Where
+from gt.dispatcher.ledger import Ledger
+from gt.dispatcher.plan.layouts import AnyState, Layout, Lost
 from gt.dispatcher.plan.signals import Signals
 from gt.ops import Signature
 from gt.types import BOOL, BYTES, FLOAT, INT, TensorType
@@ -17,21 +17,15 @@ from gt.wire.messages import Ask, Definition, Locate, Submit, Trace, WorkerInfo
 
 Peer = bytes
 
-
-class Violation(Exception):
-    """A peer broke the protocol; it loses its connection."""
-
-
-#: Microseconds any call takes.
-FLOOR = 4.0
-
+#: Estimated microseconds that every call takes.
+MIN_CALL_US = 4.0
 
 #: The Python type of a number in a stream.
-KINDS: dict[Any, type] = {INT: int, FLOAT: float, BOOL: bool}
+NUMBER_TYPES: dict[Any, type] = {INT: int, FLOAT: float, BOOL: bool}
 
 
-class Coded:
-    """A client's signature as the forwarding loop needs it."""
+class CodedSignature:
+    """A client's signature, in the form that the forwarding loop needs."""
 
     __slots__ = (
         *("blobs", "cost", "definition", "into", "nbytes", "numbers", "offsets", "plain"),
@@ -42,37 +36,39 @@ class Coded:
         self.definition, self.signature = definition, signature
         #: its size on the wire
         self.nbytes = len(encode(definition))
-        #: where the operands are that may be the number of a transfer
+        #: offsets of the operands that may be the number of a transfer
         self.blobs = tuple(signature.start + i for i, t in enumerate(signature.ins) if t is BYTES)
-        #: where numbers are, and of which Python type
-        self.numbers = tuple((signature.start + i, KINDS[t]) for i, t in enumerate(signature.ins) if t in KINDS)
+        #: offsets of the numbers, with their Python types
+        self.numbers = tuple(
+            (signature.start + i, NUMBER_TYPES[t]) for i, t in enumerate(signature.ins) if t in NUMBER_TYPES
+        )
         self.plain, self.width, self.start = signature.plain, signature.width, signature.start
         self.offsets, self.into = signature.offsets, signature.into
-        #: estimated microseconds on a plain CPU core; what a client really used corrects it
+        #: estimated microseconds on a plain CPU core; `Client.pace` corrects it by measured time
         self.cost = estimate(signature)
 
 
 def estimate(signature: Signature) -> float:
-    """A floor for the call, 10 GB/s for the bytes, 50 GFLOP/s for the arithmetic beyond one operation an element.
+    """Microseconds: the minimum of a call, 10 GB/s for the bytes, 50 GFLOP/s for flops beyond one an element.
 
-    No more than ten seconds: what claims to be longer will fail, and nobody's account should overflow by it.
+    The estimate is at most ten seconds. A call that claims more will fail, and must not overflow the accounts.
     """
     if signature.op.view:
-        return FLOOR
+        return MIN_CALL_US
     types = [t for t in (*signature.ins, *signature.outs) if isinstance(t, TensorType)]
     flops = signature.op.flops(*signature.ins, **dict(signature.attrs)) if signature.op.flops else 0
     work = sum(t.nbytes for t in types) * 5 + flops
-    return FLOOR + min(work, 500_000_000_000) / 5e4
+    return MIN_CALL_US + min(work, 500_000_000_000) / 5e4
 
 
 @dataclass(slots=True, eq=False)
-class Crew:
-    """Workers that get the same words of one client."""
+class WorkerSet:
+    """A set of workers that get the same words of one client."""
 
     number: int
-    workers: tuple[Worker, ...]
+    workers: tuple[WorkerState, ...]
     peers: tuple[Peer, ...]
-    #: what they were given and not asked to confirm yet: estimated microseconds on each of them, and its weight
+    #: what they got and were not yet asked to confirm: estimated microseconds on each worker, and the weight
     cost: float = 0.0
     weight: int = 0
 
@@ -82,137 +78,144 @@ class Client:
     id: int
     peer: Peer
     host: str
-    book: Book
-    codes: dict[int, Coded] = field(default_factory=dict)
-    #: the codes below were forgotten, and the fragments up to this one defined: none of these numbers is given again
+    ledger: Ledger
+    codes: dict[int, CodedSignature] = field(default_factory=dict)
+    #: codes below ``first_code`` were forgotten; fragments up to ``last_fragment`` were defined: no number is reused
     first_code: float = 0
     last_fragment: int = 0
-    tensors: dict[int, Where] = field(default_factory=dict)
-    #: (code, *places of the operands) -> where it runs, and its results lie; or a `gt.dispatcher.forward.Plan`
+    tensors: dict[int, AnyState] = field(default_factory=dict)
+    #: (code, *states of the operands) -> the state of the result, or a plan of `gt.dispatcher.instruction_plans`
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    #: number -> `gt.dispatcher.replay.replay.Known`
+    #: number -> `gt.dispatcher.replay.replay_plans.KnownFragment`
     fragments: dict[int, Any] = field(default_factory=dict)
-    #: tensor -> its copies in other layouts
+    #: tensor -> layout -> id of its cached copy in that layout
     copies: dict[int, dict[Layout, int]] = field(default_factory=dict)
-    #: tensors whose copies are let go after use
-    loose: set[int] = field(default_factory=set)
-    #: tensor -> the plan that made it, if it lies on several workers
-    made: dict[int, Any] = field(default_factory=dict)
+    #: tensors whose copies are not cached but freed after use
+    uncached: set[int] = field(default_factory=set)
+    #: tensor -> (the plan that produced it, which of its results); only for tensors on several workers
+    origins: dict[int, Any] = field(default_factory=dict)
     config: Signals = field(default_factory=Signals)
-    #: what it was advised of
-    advised: set[str] = field(default_factory=set)
-    #: and of that, how much by workers
-    noticed: int = 0
-    #: [submit, position]: received, and not yet given to a worker
+    #: the texts of the notices it got, and how many of them came from workers
+    notices: set[str] = field(default_factory=set)
+    worker_notices: int = 0
+    #: [message, position] of messages that were received and not yet forwarded completely
     queue: deque[list[Any]] = field(default_factory=deque)
-    #: the worker new tensors are made on
+    #: the worker on which new tensors are created
     home: int | None = None
-    #: the sets of workers it has given work to; and how many there were, also with those that are gone
-    crews: dict[tuple[int, ...], Crew] = field(default_factory=dict)
-    crewed: int = 0
-    #: the weights its crews were not asked for yet, all together
-    unasked: int = 0
-    #: which of its codes each worker was told; the workers it has work on
-    told: dict[int, set[int]] = field(default_factory=dict)
+    #: workers -> their set; and how many sets there were, including those that were dropped
+    worker_sets: dict[tuple[int, ...], WorkerSet] = field(default_factory=dict)
+    worker_set_count: int = 0
+    #: the weight of all its worker sets together that no worker was asked to confirm yet
+    unrequested: int = 0
+    #: worker -> the client's codes that were announced to it; its keys are the workers that admitted the client
+    announced: dict[int, set[int]] = field(default_factory=dict)
     #: request -> the workers that will answer it
     reads: dict[int, set[int]] = field(default_factory=dict)
-    #: requests that were answered by the dispatcher in the worker's place
-    given_up: set[int] = field(default_factory=set)
-    #: (transfer, bytes, of which in a frame) of the parts its worker has not confirmed, oldest first
-    parts: deque[tuple[int, int, int]] = field(default_factory=deque)
-    #: the bytes of those in frames
-    parts_ahead: int = 0
-    #: transfer -> where its parts went, until an instruction uses it
+    #: requests that the dispatcher answered itself because there was no worker
+    abandoned_reads: set[int] = field(default_factory=set)
+    #: (transfer, bytes, bytes in a frame) of the chunks that its worker has not acknowledged, oldest first
+    chunks: deque[tuple[int, int, int]] = field(default_factory=deque)
+    #: the sum of their bytes in frames
+    chunk_bytes: int = 0
+    #: transfer -> where its chunks went, until an instruction uses it
     transfers: dict[int, Layout | Lost] = field(default_factory=dict)
-    #: questions that wait for the end of the queue
-    questions: list[Ask | Locate | Trace] = field(default_factory=list)
-    #: the last requests for traces; those that are open are among its reads
+    #: requests that wait until the queue is empty
+    waiting_requests: list[Ask | Locate | Trace] = field(default_factory=list)
+    #: the latest requests for traces; those that are open are also in ``reads``
     traces: list[int] = field(default_factory=list)
-    #: the last submission received
+    #: the serial number of the last submission
     serial: int = 0
     #: weights: received, done, and done as far as the client was told
     received: int = 0
     done: int = 0
-    told_done: int = 0
-    #: worker time used, in microseconds on its home's clock; who has used least goes first
+    credited: int = 0
+    #: worker time used, in microseconds on the clock of its home; the client with the least is served first
     used: float = 0.0
-    #: measured over estimated time; its own, so that nobody's odd program spoils the others' estimates
+    #: measured time divided by estimated time; each client has its own, so an odd program does not affect the others
     pace: float = 1.0
-    #: since when it has had work and no worker, as the shell's clock said
-    stranded: float | None = None
-    #: the workers that had no room for more of it when they were last asked
-    full: list[int] = field(default_factory=list)
+    #: since when it has had work and no worker, on the shell's clock
+    stranded_since: float | None = None
+    #: the workers that had no room for more of its work when last checked
+    full_workers: list[int] = field(default_factory=list)
 
     def forget_plans(self) -> None:
-        """What was planned holds no longer: the workers or the signals are others now."""
+        """Call this when the workers or the signals have changed."""
         self.plans.clear()
-        self.forget_courses()
+        self.forget_replay_plans()
 
-    def forget_courses(self) -> None:
-        for known in self.fragments.values():
-            known.courses.clear()
+    def forget_replay_plans(self) -> None:
+        for fragment in self.fragments.values():
+            fragment.plans.clear()
+
+    def forget_origin(self, id: int) -> None:
+        self.origins.pop(id, None)
+        self.uncached.discard(id)
 
     def enqueue(self, submit: Submit) -> None:
         self.received += submit.weight
-        # its stream is a copy: codes in it will be replaced
+        # the stream is copied because forwarding replaces codes in it
         self.queue.append([Submit(submit.serial, [], submit.stream[:], submit.weight), 0])
 
-    def has_room(self, workers: Mapping[int, Worker], limit: float) -> bool:
-        """May all the workers it has work on get more? Who had no room is asked first: each of many says when he is
-        done, and asking all of them every time would take their number squared."""
-        full = self.full
+    def has_room(self, workers: Mapping[int, WorkerState], limit: float) -> bool:
+        """May all the workers it has work on get more?
+
+        The workers that were full last time are checked first. With many workers, each of which reports when it is
+        done, checking all of them every time would take quadratic time.
+        """
+        full = self.full_workers
         while full:
             worker = workers.get(full[-1])
-            if worker is not None and not worker.free_for(self.id, limit):
+            if worker is not None and not worker.has_room_for(self.id, limit):
                 return False
             full.pop()
-        busy = [w for w in map(workers.__getitem__, self.told) if w.ahead >= limit or w.parked]
-        full += [w.id for w in busy if not w.free_for(self.id, limit)]
+        busy = [w for w in map(workers.__getitem__, self.announced) if w.ahead >= limit or w.parked]
+        full += [w.id for w in busy if not w.has_room_for(self.id, limit)]
         return not full
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class WorkerState:
     id: int
     peer: Peer
     info: WorkerInfo
     layout: Layout
-    #: why it ended, if it could still say so
-    last_words: str = ""
-    #: estimated microseconds of what it was given and has not done
+    #: why it ended, if it could still report it
+    exit_reason: str = ""
+    #: estimated microseconds of the work it got and has not confirmed
     ahead: float = 0.0
-    #: (client, weight, estimate, among how many workers) of what it was asked to confirm and has not, oldest first
-    given: deque[tuple[int, int, float, int]] = field(default_factory=deque)
-    #: client -> the part of ``ahead`` that waits until the client has taken more of a large value
+    #: (client, weight, estimate, number of workers that share the work) it must still confirm, oldest first
+    unconfirmed: deque[tuple[int, int, float, int]] = field(default_factory=deque)
+    #: client -> the share of ``ahead`` that waits until the client has taken more of a large value
     parked: dict[int, float] = field(default_factory=dict)
-    #: how much time the client last served had used: who begins, or comes back from a pause, starts here
+    #: how much time the client served last had used; a client that begins or returns from a pause starts here
     clock: float = 0.0
     admitted: set[int] = field(default_factory=set)
 
-    def give(self, client: int, weight: int, cost: float, among: int = 1) -> None:
-        self.given.append((client, weight, cost, among))
+    def expect(self, client: int, weight: int, cost: float, sharing: int = 1) -> None:
+        """The worker was asked to confirm this work."""
+        self.unconfirmed.append((client, weight, cost, sharing))
         self.ahead += cost
 
-    def finish(self, client: int) -> tuple[int, float, int] | None:
-        """The client's oldest, which need not be the oldest of all: (weight, estimate, among); None if it has none."""
-        given = self.given
+    def confirm(self, client: int) -> tuple[int, float, int] | None:
+        """Take the client's oldest work off the list: (weight, estimate, sharing); None if it has none."""
+        unconfirmed = self.unconfirmed
         at = 0
-        if not given or given[0][0] != client:  # rare
-            at = next((i for i, (owner, *_) in enumerate(given) if owner == client), -1)
+        if not unconfirmed or unconfirmed[0][0] != client:  # rare: its work is not the oldest of all
+            at = next((i for i, (owner, *_) in enumerate(unconfirmed) if owner == client), -1)
             if at < 0:
                 return None
-        _, weight, cost, among = given[at]
-        del given[at]
-        self.ahead = self.ahead - cost if given else 0.0
+        _, weight, cost, sharing = unconfirmed[at]
+        del unconfirmed[at]
+        self.ahead = self.ahead - cost if unconfirmed else 0.0
         if client in self.parked:
             self.parked[client] -= cost
-        return weight, cost, among
+        return weight, cost, sharing
 
     def park(self, client: int) -> None:
         if client not in self.parked:
-            self.parked[client] = sum(cost for owner, _, cost, _ in self.given if owner == client)
+            self.parked[client] = sum(cost for owner, _, cost, _ in self.unconfirmed if owner == client)
 
-    def free_for(self, client: int, limit: float) -> bool:
+    def has_room_for(self, client: int, limit: float) -> bool:
         """May it get more of this client's work?"""
         if not self.parked:
             return self.ahead < limit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gt.dispatcher.plan.layouts import Layout, Lost, Place
-from gt.dispatcher.state import Client, Worker
+from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, TensorState
+from gt.dispatcher.state import Client, WorkerState
 from gt.testing import Cluster
 from gt.wire.messages import FIRST_LOCAL, WINDOW, Submit
 from gt.worker.space import ODD
@@ -18,13 +18,13 @@ def always(cluster: Cluster) -> None:
         _worker(worker)
     for client in core.clients.values():
         _client(client, core.workers)
-    assert all(client in core.clients for client, _ in core.asked._open)
-    assert all(missing <= set(core.workers) for _, missing in core.asked._open.values())
+    assert all(client in core.clients for client, _ in core.requests._open)
+    assert all(missing <= set(core.workers) for _, missing in core.requests._open.values())
 
 
-def _worker(worker: Worker) -> None:
+def _worker(worker: WorkerState) -> None:
     given = Counter[int]()
-    for client, weight, cost, _ in worker.given:
+    for client, weight, cost, _ in worker.unconfirmed:
         given[client] += cost
         assert weight >= 0
         assert cost >= 0
@@ -34,29 +34,29 @@ def _worker(worker: Worker) -> None:
         assert client in worker.admitted
 
 
-def _client(client: Client, workers: dict[int, Worker]) -> None:
+def _client(client: Client, workers: dict[int, WorkerState]) -> None:
     waiting = sum(submit.weight for submit, _ in client.queue if isinstance(submit, Submit))
-    given = sum(weight for w in workers.values() for owner, weight, _, _ in w.given if owner == client.id)
-    unasked = sum(crew.weight for crew in client.crews.values())
-    assert client.unasked == unasked <= WINDOW // 8
-    assert client.received - client.done == waiting + given + unasked
-    assert 0 <= client.told_done <= client.done <= client.received
+    given = sum(weight for w in workers.values() for owner, weight, _, _ in w.unconfirmed if owner == client.id)
+    unrequested = sum(worker_set.weight for worker_set in client.worker_sets.values())
+    assert client.unrequested == unrequested <= WINDOW // 8
+    assert client.received - client.done == waiting + given + unrequested
+    assert 0 <= client.credited <= client.done <= client.received
     assert client.home is None or client.id in workers[client.home].admitted
-    assert set(client.told) == {w.id for w in workers.values() if client.id in w.admitted}
+    assert set(client.announced) == {w.id for w in workers.values() if client.id in w.admitted}
     assert set().union(*client.reads.values()) <= set(workers)
     for id, where in client.tensors.items():
         assert isinstance(where, Lost) or set(workers) >= {w for layout in layouts(where) for w in layout.workers}
         copies = client.copies.get(id, {})
-        assert tuple(copies) == (where.copies if isinstance(where, Place) else ())
+        assert tuple(copies) == (where.copies if isinstance(where, TensorState) else ())
     assert set(client.copies) <= set(client.tensors)
-    assert set(client.made) <= set(client.tensors)
-    assert client.loose <= set(client.tensors)
+    assert set(client.origins) <= set(client.tensors)
+    assert client.uncached <= set(client.tensors)
     for transfer in client.transfers.values():
         assert not isinstance(transfer, Layout) or transfer is workers[transfer.worker].layout
-    assert client.parts_ahead == sum(in_frames for _, _, in_frames in client.parts)
+    assert client.chunk_bytes == sum(in_frames for _, _, in_frames in client.chunks)
 
 
-def layouts(where: Place | Lost) -> tuple[Layout, ...]:
+def layouts(where: AnyState) -> tuple[Layout, ...]:
     return () if isinstance(where, Lost) else where.layouts
 
 
@@ -71,12 +71,12 @@ def settled(cluster: Cluster) -> None:
     """Everything was delivered, and every client takes what it is sent."""
     always(cluster)
     core = cluster.dispatcher
-    assert not core.asked
+    assert not core.requests
     by_id = {worker.id: worker for worker in cluster.workers.values()}
     assert set(by_id) == set(core.workers)
     assert {s.id for s in cluster.clients.values() if s.connection.ended is None} == set(core.clients)
     for known in core.workers.values():
-        assert not known.given
+        assert not known.unconfirmed
         assert not known.parked
         assert known.ahead == 0
         assert set(by_id[known.id].spaces) == known.admitted
@@ -93,14 +93,14 @@ def settled(cluster: Cluster) -> None:
             assert set(space.transfers) <= {t for t, where in client.transfers.items() if where is known.layout}
             told = {code for code in space.codes if code < FIRST_LOCAL}
             groups = set(space.groups) - set(by_id[known.id].mover._lost)
-            assert groups == {n for members, n in client.book.groups.items() if known.id in members}
+            assert groups == {n for members, n in client.ledger.groups.items() if known.id in members}
             assert not space.farewells
-            assert told == {code for code in client.told[known.id] if code in client.codes}
+            assert told == {code for code in client.announced[known.id] if code in client.codes}
 
 
-def _settled_client(client: Client, workers: dict[int, Worker]) -> None:
+def _settled_client(client: Client, workers: dict[int, WorkerState]) -> None:
     if workers:
         assert not client.queue
-        assert client.received == client.done + client.unasked
+        assert client.received == client.done + client.unrequested
     assert not client.reads
-    assert not client.parts
+    assert not client.chunks

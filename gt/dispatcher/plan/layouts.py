@@ -1,7 +1,7 @@
-"""Where a tensor lies: a mesh of workers and, for each of its axes, a placement.
+"""Where a tensor is placed: a mesh of workers and, for each axis of the mesh, a placement.
 
-Meshes, layouts and places are interned: equal ones are the same object, so plans are found by identity. A mesh of one
-worker has no axes; an axis of one worker places everything everywhere.
+Meshes, layouts and tensor states are interned: equal ones are the same object, so plans are looked up by identity. A
+mesh of one worker has no axes; an axis with one worker is left out.
 """
 
 from __future__ import annotations
@@ -16,92 +16,92 @@ from gt.types import Shape, TensorType
 
 
 class Mesh:
-    """Workers in rows and columns: the last axis runs fastest."""
+    """Workers on a grid; the last axis varies fastest."""
 
-    __slots__ = ("__weakref__", "_lines", "places", "shape", "workers")
-    _known: ClassVar[WeakValueDictionary[tuple[Shape, Shape], Mesh]] = WeakValueDictionary()
+    __slots__ = ("__weakref__", "_lines", "coordinates", "shape", "workers")
+    _interned: ClassVar[WeakValueDictionary[tuple[Shape, Shape], Mesh]] = WeakValueDictionary()
 
     workers: tuple[int, ...]
     shape: Shape
     #: worker -> its coordinates
-    places: dict[int, Shape]
-    #: axis -> the other coordinates -> who has them
+    coordinates: dict[int, Shape]
+    #: axis -> the other coordinates -> the workers that have them
     _lines: dict[int, dict[Shape, tuple[int, ...]]]
 
     def __new__(cls, workers: tuple[int, ...], shape: Shape | None = None) -> Mesh:
         shape = tuple(n for n in ((len(workers),) if shape is None else shape) if n > 1)
         assert prod(shape) == len(workers) == len(set(workers)), f"{workers} are no mesh of {shape}"
-        found = cls._known.get((workers, shape))
-        if found is None:
-            found = super().__new__(cls)
-            found.workers, found.shape = workers, shape
-            found.places = {w: _coordinates(i, shape) for i, w in enumerate(workers)}
-            found._lines = {}
-            cls._known[workers, shape] = found
-        return found
+        mesh = cls._interned.get((workers, shape))
+        if mesh is None:
+            mesh = super().__new__(cls)
+            mesh.workers, mesh.shape = workers, shape
+            mesh.coordinates = {w: _coordinates(i, shape) for i, w in enumerate(workers)}
+            mesh._lines = {}
+            cls._interned[workers, shape] = mesh
+        return mesh
 
     def line(self, axis: int, worker: int) -> tuple[int, ...]:
-        """The workers along an axis through this one, in order."""
+        """The workers on the line along ``axis`` through this worker, in order."""
         if axis not in self._lines:
             lines: dict[Shape, list[int]] = {}
-            for w, at in self.places.items():
+            for w, at in self.coordinates.items():
                 lines.setdefault(at[:axis] + at[axis + 1 :], []).append(w)
             self._lines[axis] = {others: tuple(line) for others, line in lines.items()}
-        here = self.places[worker]
-        return self._lines[axis][here[:axis] + here[axis + 1 :]]
+        at = self.coordinates[worker]
+        return self._lines[axis][at[:axis] + at[axis + 1 :]]
 
     def __str__(self) -> str:
-        told = ",".join(map(str, self.workers))
-        return told if len(self.shape) < 2 else f"{told} as {'x'.join(map(str, self.shape))}"
+        workers = ",".join(map(str, self.workers))
+        return workers if len(self.shape) < 2 else f"{workers} as {'x'.join(map(str, self.shape))}"
 
 
 def _coordinates(i: int, shape: Shape) -> Shape:
-    found = []
+    reverse = []
     for n in reversed(shape):
         i, at = divmod(i, n)
-        found.append(at)
-    return tuple(reversed(found))
+        reverse.append(at)
+    return tuple(reversed(reverse))
 
 
 class Layout:
-    """Interned, so compared by identity."""
+    """A mesh and one placement for each of its axes. Interned, so compared by identity."""
 
     __slots__ = ("__weakref__", "mesh", "placements", "single", "worker", "workers")
-    _known: ClassVar[WeakValueDictionary[tuple[Mesh, tuple[Placement, ...]], Layout]] = WeakValueDictionary()
+    _interned: ClassVar[WeakValueDictionary[tuple[Mesh, tuple[Placement, ...]], Layout]] = WeakValueDictionary()
 
     mesh: Mesh
     placements: tuple[Placement, ...]
     workers: tuple[int, ...]
     #: the first of its workers
     worker: int
-    #: whole, on one worker
+    #: the mesh is one worker, which has the whole tensor
     single: bool
 
     def __new__(cls, mesh: Mesh, placements: tuple[Placement, ...] = ()) -> Layout:
         placements = placements or (R,) * len(mesh.shape)
         assert len(placements) == len(mesh.shape), f"{placements} do not fit a mesh of {mesh.shape}"
-        found = cls._known.get((mesh, placements))
-        if found is None:
-            found = super().__new__(cls)
-            found.mesh, found.placements, found.workers = mesh, placements, mesh.workers
-            found.worker, found.single = mesh.workers[0], len(mesh.workers) == 1
-            cls._known[mesh, placements] = found
-        return found
+        layout = cls._interned.get((mesh, placements))
+        if layout is None:
+            layout = super().__new__(cls)
+            layout.mesh, layout.placements, layout.workers = mesh, placements, mesh.workers
+            layout.worker, layout.single = mesh.workers[0], len(mesh.workers) == 1
+            cls._interned[mesh, placements] = layout
+        return layout
 
     @property
-    def whole(self) -> bool:
-        """Does every worker have all of it?"""
+    def replicated(self) -> bool:
+        """Every worker has the whole tensor."""
         return all(p == R for p in self.placements)
 
     @property
-    def terms(self) -> bool:
-        """Are there terms to be combined?"""
+    def partial(self) -> bool:
+        """The workers hold terms that still have to be combined."""
         return any(isinstance(p, Partial) for p in self.placements)
 
     def block(self, shape: Shape, worker: int) -> tuple[Shape, Shape]:
         """Where a worker's block begins, and its sizes."""
         starts, sizes = [0] * len(shape), list(shape)
-        for placement, n, rank in zip(self.placements, self.mesh.shape, self.mesh.places[worker], strict=True):
+        for placement, n, rank in zip(self.placements, self.mesh.shape, self.mesh.coordinates[worker], strict=True):
             if isinstance(placement, Shard):
                 at, length = bounds(sizes[placement.dim], n, rank)
                 starts[placement.dim] += at
@@ -109,11 +109,16 @@ class Layout:
         return tuple(starts), tuple(sizes)
 
     def local(self, t: TensorType, worker: int) -> TensorType:
+        """The type of a worker's block."""
         return TensorType(self.block(t.shape, worker)[1], t.dtype)
 
-    def placed(self, axis: int, placement: Placement) -> Layout:
-        """The same but for one axis."""
+    def with_placement(self, axis: int, placement: Placement) -> Layout:
+        """The same layout with another placement on one axis."""
         return Layout(self.mesh, (*self.placements[:axis], placement, *self.placements[axis + 1 :]))
+
+    def combined(self) -> Layout:
+        """The same layout with every partial placement replicated."""
+        return Layout(self.mesh, tuple(R if isinstance(p, Partial) else p for p in self.placements))
 
     def __str__(self) -> str:
         if self.single:
@@ -121,39 +126,41 @@ class Layout:
         return f"{' '.join(map(str, self.placements))} on workers {self.mesh}"
 
 
-class Place:
-    """What a tensor is and where: its type, its layout, and the layouts of its copies.
+class TensorState:
+    """What the dispatcher knows of a tensor: its type, its layout, and the layouts of its cached copies.
 
-    Interned, so compared by identity: a plan found by the places of its operands is one for operands of these types.
+    Interned, so compared by identity. A plan looked up by its operands' states therefore fits their types.
     """
 
     __slots__ = ("__weakref__", "copies", "home", "layouts", "type", "workers")
-    _known: ClassVar[WeakValueDictionary[tuple[TensorType, Layout, tuple[Layout, ...]], Place]] = WeakValueDictionary()
+    _interned: ClassVar[WeakValueDictionary[tuple[TensorType, Layout, tuple[Layout, ...]], TensorState]] = (
+        WeakValueDictionary()
+    )
 
     type: TensorType
     home: Layout
     copies: tuple[Layout, ...]
-    #: its own, and those of its copies
+    #: the home layout, then those of the copies
     layouts: tuple[Layout, ...]
-    #: those of its own layout
+    #: the workers of the home layout
     workers: tuple[int, ...]
 
-    def __new__(cls, type: TensorType, home: Layout, copies: tuple[Layout, ...] = ()) -> Place:
-        found = cls._known.get((type, home, copies))
-        if found is None:
-            found = super().__new__(cls)
-            found.type, found.home, found.copies = type, home, copies
-            found.layouts, found.workers = (home, *copies), home.workers
-            cls._known[type, home, copies] = found
-        return found
+    def __new__(cls, type: TensorType, home: Layout, copies: tuple[Layout, ...] = ()) -> TensorState:
+        state = cls._interned.get((type, home, copies))
+        if state is None:
+            state = super().__new__(cls)
+            state.type, state.home, state.copies = type, home, copies
+            state.layouts, state.workers = (home, *copies), home.workers
+            cls._interned[type, home, copies] = state
+        return state
 
 
-#: `Place`, in a tenth of the time for those asked for lately
-placed = lru_cache(1 << 12)(Place)
+#: `TensorState` with a cache: ten times faster for states that were requested lately.
+tensor_state = lru_cache(1 << 12)(TensorState)
 
 
 class Lost:
-    """Where a tensor was: what a read of it, or of anything made from it, is told."""
+    """The state of a tensor whose value is lost. A read of it, or of a result computed from it, gets this text."""
 
     __slots__ = ("text",)
     workers: ClassVar[tuple[int, ...]] = ()
@@ -162,4 +169,4 @@ class Lost:
         self.text = text
 
 
-Where = Place | Lost
+AnyState = TensorState | Lost

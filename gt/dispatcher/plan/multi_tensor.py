@@ -1,7 +1,7 @@
-"""One instruction on many tensors that lie on different workers, as an optimizer's step of a model in stages.
+"""One instruction on many tensors that are placed on different meshes, such as an optimizer step of a staged model.
 
-Where its op lets it (`gt.ops.split.Apart.calls`), it becomes an instruction for each mesh: nothing moves but what the
-parts share.
+If its op allows it (`gt.ops.split.Apart.calls`), the instruction becomes one call for each mesh. Then only operands
+that the calls share have to move.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ Layouts = Sequence[tuple[Layout, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What of an instruction is done on one mesh."""
+class MeshCall:
+    """The share of an instruction that runs on one mesh."""
 
     mesh: Mesh
     signature: Signature
-    #: which of the instruction's tensor operands, and which of its words
+    #: which of the instruction's tensor operands it takes, and which of its words
     operands: tuple[int, ...]
     words: tuple[int, ...]
 
 
-def parts(signature: Signature, held: Layouts) -> list[Part]:
-    """One for each mesh; none if there is but one, or the op does not let itself be taken apart."""
+def split_by_mesh(signature: Signature, held: Layouts) -> list[MeshCall]:
+    """One call for each mesh; none if there is only one mesh, or the op cannot be split into calls."""
     if len({layouts[0].mesh for layouts in held}) < 2:
         return []
     split = split_of(signature)
     if not isinstance(split, Apart) or split.calls is None:
         return []
     tensors = [t for t in signature.ins if isinstance(t, TensorType)]
-    together: dict[Mesh, list[int]] = {}
+    by_mesh: dict[Mesh, list[int]] = {}
     for number, (ins, _, _) in enumerate(split.parts):
-        together.setdefault(_mesh(signature, ins, tensors, held), []).append(number)
-    return [_part(signature, split, mesh, numbers) for mesh, numbers in together.items()] if len(together) > 1 else []
+        by_mesh.setdefault(_mesh_of(signature, ins, tensors, held), []).append(number)
+    if len(by_mesh) < 2:
+        return []
+    return [_mesh_call(signature, split, mesh, numbers) for mesh, numbers in by_mesh.items()]
 
 
-def _mesh(signature: Signature, ins: tuple[int, ...], tensors: list[TensorType], held: Layouts) -> Mesh:
-    """Where what is written is; else where most of the bytes are."""
+def _mesh_of(signature: Signature, ins: tuple[int, ...], tensors: list[TensorType], held: Layouts) -> Mesh:
+    """The mesh of the tensor that is written in place; otherwise the mesh that holds most of the bytes."""
     if signature.into:
         return held[ins[0]][0].mesh
     weights: Counter[Mesh] = Counter()
@@ -55,12 +57,12 @@ def _mesh(signature: Signature, ins: tuple[int, ...], tensors: list[TensorType],
     return max(weights, key=lambda m: (weights[m], len(m.workers)))
 
 
-def _part(signature: Signature, split: Apart, mesh: Mesh, numbers: list[int]) -> Part:
+def _mesh_call(signature: Signature, split: Apart, mesh: Mesh, numbers: list[int]) -> MeshCall:
     operands = sorted({i for number in numbers for i in split.parts[number][0]})
     outs = sorted({o for number in numbers for o in split.parts[number][1]})
     taken = {signature.offsets[i] for i in operands}
     words = [at for at, t in enumerate(signature.ins, signature.start) if isinstance(t, Scalar) or at in taken]
     attrs = tuple((name, len(numbers) if name == split.calls else value) for name, value in signature.attrs)
-    made = sign(signature.op, attrs, tuple(signature.ins[at - signature.start] for at in words), signature.into)
-    assert made.outs == tuple(signature.outs[o] for o in outs), f"{signature} does not come apart"
-    return Part(mesh, made, tuple(operands), (*range(HEAD), *(HEAD + o for o in outs), *words))
+    call = sign(signature.op, attrs, tuple(signature.ins[at - signature.start] for at in words), signature.into)
+    assert call.outs == tuple(signature.outs[o] for o in outs), f"{signature} cannot be split by mesh"
+    return MeshCall(mesh, call, tuple(operands), (*range(HEAD), *(HEAD + o for o in outs), *words))

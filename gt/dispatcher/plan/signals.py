@@ -1,8 +1,8 @@
-"""A client's signals, as it configured them, on the workers there are.
+"""A client's signals, as it configured them, applied to the workers that are connected.
 
-A tensor that is made under a signal is laid out by its ``shard``; an op under it runs on its workers. Auto-sharding
-is the signal of whatever has none: what is long on dim 0 is data and cut there, what is small or a parameter is
-everywhere.
+A tensor created under a signal gets the layout that the signal's ``shard`` gives. An op under a signal runs on the
+signal's workers. Auto-sharding is the rule for everything without a signal: a tensor that is long on dim 0 is data and
+sharded there; a small tensor or a parameter is replicated.
 """
 
 from __future__ import annotations
@@ -15,78 +15,78 @@ from gt.ops.placement import Placement, R, Shard
 from gt.types import TensorType
 from gt.wire.messages import SignalSpec
 
-#: Bytes below which auto-sharding takes a tensor for small.
-SMALL = 16 << 10
-#: The name under which the client makes parameters while auto-sharding.
+#: Auto-sharding replicates tensors of fewer bytes.
+MIN_SHARDED_BYTES = 16 << 10
+#: The name under which the client creates parameters while auto-sharding.
 PARAMETER = "@parameter"
 
 
-class Rule:
-    """One signal, on a mesh."""
+class SignalRule:
+    """One signal on a mesh of workers."""
 
     def __init__(self, spec: SignalSpec, workers: tuple[int, ...]) -> None:
         self.spec = spec
         axes = spec.mesh or [("", len(workers))]
         self.mesh = Mesh(workers[: prod(n for _, n in axes)], tuple(n for _, n in axes))
-        #: name -> which axis of the mesh; axes of one worker are none
+        #: name -> axis of the mesh; the mesh leaves out axes with one worker
         self._axes = {name: i for i, name in enumerate(name for name, n in axes if n > 1)}
         self._only = axes[0][0] if len(axes) == 1 else ""
         self.keep = spec.keep
 
     def layout(self, t: TensorType) -> Layout:
-        """Of what is made under it."""
-        return self._placed([] if self.spec.replicate else self.spec.shard, t)
+        """The layout of a tensor created under the signal."""
+        return self._layout([] if self.spec.replicate else self.spec.shard, t)
 
     def output(self, t: TensorType) -> Layout | None:
-        """Of the results of ops under it; None if the planner is free."""
-        return None if self.spec.output is None else self._placed(self.spec.output, t)
+        """The layout of the result of an op under the signal; None if the planner may choose."""
+        return None if self.spec.output is None else self._layout(self.spec.output, t)
 
-    def _placed(self, cuts: Sequence[tuple[int, str]], t: TensorType) -> Layout:
+    def _layout(self, shards: Sequence[tuple[int, str]], t: TensorType) -> Layout:
         placements: list[Placement] = [R] * len(self.mesh.shape)
-        for dim, name in cuts:
+        for dim, name in shards:
             axis = self._axes.get(name or self._only)
             dim = dim + t.ndim if dim < 0 else dim
-            if axis is not None and 0 <= dim < t.ndim:  # a bias has no dim 1: it is everywhere
+            if axis is not None and 0 <= dim < t.ndim:  # a bias has no dim 1: it is replicated
                 placements[axis] = Shard(dim)
         return Layout(self.mesh, tuple(placements))
 
 
-class Auto(Rule):
+class AutoShardRule(SignalRule):
     def layout(self, t: TensorType) -> Layout:
-        data = t.ndim > 0 and t.shape[0] >= len(self.mesh.workers) and t.nbytes >= SMALL
-        return Layout(self.mesh, (Shard(0),) if data and self.mesh.shape else ())
+        is_data = t.ndim > 0 and t.shape[0] >= len(self.mesh.workers) and t.nbytes >= MIN_SHARDED_BYTES
+        return Layout(self.mesh, (Shard(0),) if is_data and self.mesh.shape else ())
 
 
 class Signals:
     def __init__(self, specs: Iterable[SignalSpec] = (), auto: bool = False) -> None:
         self.specs = {spec.name: spec for spec in specs}
         self.auto = auto
-        self._known: dict[str, Rule | Lost] = {}
+        self._rules: dict[str, SignalRule | Lost] = {}
 
     def __bool__(self) -> bool:
         return self.auto or bool(self.specs)
 
-    def forget(self) -> None:
-        """The workers changed."""
-        self._known.clear()
+    def forget_rules(self) -> None:
+        """Call this when the workers have changed."""
+        self._rules.clear()
 
-    def rule(self, name: str, workers: Sequence[int]) -> Rule | Lost | None:
-        """What holds under this signal; None if nothing does; Lost if it names a worker that is not there."""
+    def rule(self, name: str, workers: Sequence[int]) -> SignalRule | Lost | None:
+        """The rule of this signal; None if it has none; Lost if it names a worker that is not connected."""
         if name not in self.specs and not self.auto:
             return None
-        if name not in self._known:
-            self._known[name] = self._find(name, workers)
-        return self._known[name]
+        if name not in self._rules:
+            self._rules[name] = self._make_rule(name, workers)
+        return self._rules[name]
 
-    def _find(self, name: str, workers: Sequence[int]) -> Rule | Lost:
+    def _make_rule(self, name: str, workers: Sequence[int]) -> SignalRule | Lost:
         spec = self.specs.get(name)
-        kind = Rule
+        kind = SignalRule
         if spec is None:
-            everyone = next((s.workers for s in self.specs.values() if s.auto), [])
-            spec = SignalSpec(name, everyone, [], [], name == PARAMETER, None, True, True)
-            kind = Rule if name == PARAMETER else Auto
+            auto_workers = next((s.workers for s in self.specs.values() if s.auto), [])
+            spec = SignalSpec(name, auto_workers, [], [], name == PARAMETER, None, True, True)
+            kind = SignalRule if name == PARAMETER else AutoShardRule
         elif spec.auto and name != PARAMETER:
-            kind = Auto
+            kind = AutoShardRule
         chosen = tuple(spec.workers or workers)
         missing = [w for w in chosen if w not in workers]
         if missing:

@@ -1,10 +1,10 @@
-"""Reductions of a fragment are begun as soon as what they reduce is there, and several at a time.
+"""The reductions of a fragment start as soon as their operands are computed, several at a time.
 
-A gradient is needed in full only by the optimizer, long after `backward` has made the worker's own part of it. Known
-words can be put into a better order: a reduction goes up to where its operand was last touched, and waits there for
-others until there are enough bytes to be worth a collective. So the first gradients are on their way while the rest of
-`backward` computes, as DDP does it. Values do not change by that, nor does the order among a group's members: all of
-them get the same words.
+Only the optimizer needs a gradient in full, long after `backward` has computed each worker's term of it. The words of a
+fragment are known in advance, so they can be reordered. A reduction moves up to the instruction that last touched its
+operand. There it waits for other reductions until they have enough bytes to be worth a collective. So the first
+gradients are sent while `backward` still computes, as in DDP. The values do not change. Neither does the order within a
+group: all its members get the same words.
 """
 
 from __future__ import annotations
@@ -16,85 +16,86 @@ from typing import Any
 from gt.wire.fragments import NoFragment, Shape
 from gt.wire.messages import FIRST_CODE
 
-#: Bytes that are sent together; fewer the first time, so that the wire is busy soon.
-FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
+#: Bytes that are reduced together. The first bucket is smaller, so that the first transfer starts early.
+FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 
 
 @dataclass(slots=True)
 class _Reduction:
     words: list[Any]
     nbytes: int
-    #: after which instruction it may be done, and before which it was; -1: before all
+    #: the instruction after which it may run; -1: it may run before all
     ready: int
+    #: its own position among the instructions
     at: int
 
 
-def gathered(words: list[Any], codes: Mapping[int, Shape], reductions: Mapping[int, int]) -> list[Any]:
-    """The same words in another order. ``reductions`` are the codes of such, with their bytes."""
+def bucket_reductions(words: list[Any], codes: Mapping[int, Shape], reductions: Mapping[int, int]) -> list[Any]:
+    """The same words with the reductions in buckets. ``reductions`` are the codes of reductions, with their bytes."""
     if not any(word in reductions for word in words if type(word) is int):
         return words
     try:
-        return _Order(words, codes, reductions).words()
+        return _Reordering(words, codes, reductions).words()
     except (NoFragment, KeyError):
         return words
 
 
-class _Order:
+class _Reordering:
     def __init__(self, words: list[Any], codes: Mapping[int, Shape], reductions: Mapping[int, int]) -> None:
         self.instructions: list[list[Any]] = []
-        self.found: dict[int, _Reduction] = {}
+        self.reductions: dict[int, _Reduction] = {}
         #: id -> the last instruction that names it
         touched: dict[int, int] = {}
-        #: id -> where it was made by a reduction that may move
-        moved: dict[int, _Reduction] = {}
+        #: id -> the reduction that created it, if nothing else has named it since
+        reduced: dict[int, _Reduction] = {}
         i, end = 0, len(words)
         while i < end:
             code, at = words[i], len(self.instructions)
             if code < 0:
-                named, width = [-code], 1
+                ids, width = [-code], 1
             elif code < FIRST_CODE:
                 raise NoFragment
             else:
                 shape = codes[code]
                 width = shape.width
-                named = [*words[i + 2 : i + shape.start], *[words[i + offset] for offset in shape.offsets]]
+                ids = [*words[i + 2 : i + shape.start], *[words[i + offset] for offset in shape.offsets]]
             self.instructions.append(words[i : i + width])
             if code in reductions:
-                ready, before = max(touched.get(id, -1) for id in named), moved.get(named[-1])
+                ready, before = max(touched.get(id, -1) for id in ids), reduced.get(ids[-1])
                 if before is not None and ready <= before.at:  # the next step of the same move
                     ready = before.ready
-                one = self.found[at] = _Reduction(words[i : i + width], reductions[code], ready, at)
-                moved[named[0]] = one
-            for id in named:
+                reduction = self.reductions[at] = _Reduction(words[i : i + width], reductions[code], ready, at)
+                reduced[ids[0]] = reduction
+            for id in ids:
                 touched[id] = at
                 if code not in reductions:
-                    moved.pop(id, None)
+                    reduced.pop(id, None)
             i += width
 
     def words(self) -> list[Any]:
         by_ready: dict[int, list[_Reduction]] = {}
-        for one in self.found.values():
-            by_ready.setdefault(one.ready, []).append(one)
-        made: list[Any] = []
-        waiting: dict[int, _Reduction] = {}
-        limit, nbytes = FIRST_BUCKET, 0
+        for reduction in self.reductions.values():
+            by_ready.setdefault(reduction.ready, []).append(reduction)
+        result: list[Any] = []
+        bucket: dict[int, _Reduction] = {}
+        limit, nbytes = FIRST_BUCKET_BYTES, 0
 
-        def send() -> None:
+        def flush() -> None:
             nonlocal limit, nbytes
-            for one in waiting.values():
-                made.extend(one.words)
-            waiting.clear()
-            limit, nbytes = BUCKET, 0
+            for reduction in bucket.values():
+                result.extend(reduction.words)
+            bucket.clear()
+            limit, nbytes = BUCKET_BYTES, 0
 
         for at in range(-1, len(self.instructions)):
-            if at in self.found:
-                if at in waiting:
-                    send()
+            if at in self.reductions:
+                if at in bucket:
+                    flush()
             elif at >= 0:
-                made += self.instructions[at]
-            for one in by_ready.get(at, ()):
-                waiting[one.at] = one
-                nbytes += one.nbytes
+                result += self.instructions[at]
+            for reduction in by_ready.get(at, ()):
+                bucket[reduction.at] = reduction
+                nbytes += reduction.nbytes
             if nbytes >= limit:
-                send()
-        return made
+                flush()
+        return result

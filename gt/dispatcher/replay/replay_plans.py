@@ -7,18 +7,19 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
-from gt.dispatcher.plan.layouts import Layout, Lost, Where
-from gt.dispatcher.plan.segments import Workers
-from gt.dispatcher.state import KINDS, Client
+from gt.dispatcher.plan.layouts import AnyState, Layout, Lost
+from gt.dispatcher.segments import Workers
+from gt.dispatcher.state import NUMBER_TYPES, Client
 from gt.wire.fragments import Form
 from gt.wire.messages import Fragment
 
-#: where an id comes from: the k-th input; its copy in a layout; the k-th the dispatcher makes
-Source = tuple[int, Layout | None] | int
+#: where an id comes from: (k, None) is the k-th input, (k, layout) its copy in that layout, and k alone is the k-th id
+#: that the dispatcher creates
+IdSource = tuple[int, Layout | None] | int
 
 
-class Hole:
-    """Stands for a number while a fragment's words are written out, so that it is found again."""
+class NumberSlot:
+    """Marks the position of a number while a fragment is forwarded for the first time."""
 
     __slots__ = ("index", "value")
 
@@ -36,71 +37,76 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What a set of workers gets."""
+class ReplaySection:
+    """A section of a fragment for one set of workers. The dispatcher defines it as a fragment of its own."""
 
     workers: Workers
-    form: Form
-    #: where its inputs come from, and which of the numbers it takes
-    inputs: tuple[Source, ...]
+    parsed: Form
+    #: where its inputs come from, and which of the fragment's numbers it takes
+    inputs: tuple[IdSource, ...]
     numbers: tuple[int, ...]
     cost: float
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What is known of a tensor."""
+class TensorRecord:
+    """Everything the dispatcher notes of one tensor after a replay."""
 
-    place: Where
-    copies: tuple[tuple[Layout, Source], ...]
-    made: Any
-    loose: bool
+    state: AnyState
+    copies: tuple[tuple[Layout, IdSource], ...]
+    origin: Any
+    uncached: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    #: everything is there, and the client's own words will do
-    passed: Layout | None
+class ReplayPlan:
+    """What a repetition of a fragment does, for inputs with certain states."""
+
+    #: the worker that gets the client's words unchanged, because it holds everything
+    pass_to: Layout | None
     cost: float
-    #: inputs that are no more; what was made and lives on, if all is on one worker and there is no more to say of it
+    #: the inputs that are freed
     freed: tuple[int, ...]
-    live: tuple[tuple[int, Where], ...]
-    runs: tuple[Run, ...] = ()
-    own: int = 0
-    #: inputs that lie otherwise than before, and what was made, with what is known of them
-    changed: tuple[tuple[int, State], ...] = ()
-    states: tuple[tuple[int, State], ...] = ()
-    #: which numbers were finite and not zero, if that was asked
-    numbers: tuple[bool, ...] | None = None
-    #: where what comes in parts must be
-    arrived: Layout | Lost | None = None
+    #: with ``pass_to``: the tensors that the fragment creates and does not free, with their states
+    created: tuple[tuple[int, AnyState], ...]
+    #: without ``pass_to``: the sections, how many ids the dispatcher creates for them, the records of inputs that
+    #: change, and the records of tensors that the fragment creates and does not free
+    sections: tuple[ReplaySection, ...] = ()
+    new_ids: int = 0
+    changed_inputs: tuple[tuple[int, TensorRecord], ...] = ()
+    created_records: tuple[tuple[int, TensorRecord], ...] = ()
+    #: for each number: it is finite and not zero; None if the plan does not depend on that
+    number_classes: tuple[bool, ...] | None = None
+    #: where the transfers among its numbers must be
+    transfers_at: Layout | Lost | None = None
 
 
-class Known:
-    """A client's fragment."""
+class KnownFragment:
+    """A client's fragment and its cached replay plans."""
 
-    __slots__ = ("blobs", "courses", "form", "kinds", "told")
+    __slots__ = ("announced", "blobs", "number_types", "parsed", "plans")
 
     def __init__(self, fragment: Fragment, client: Client) -> None:
         """Raises what `Form` raises."""
-        self.form = form = Form(fragment, client.codes)
-        self.courses: OrderedDict[tuple[Any, ...], Course] = OrderedDict()
-        #: the workers that know it, or a part of it: (workers, number)
-        self.told: set[tuple[Workers, int]] = set()
-        kinds = {
-            ~operand: KINDS.get(t, bytes)
-            for one in form.instructions
-            if one.code >= 0
-            for operand, t in zip(one.operands, client.codes[one.code].signature.ins, strict=True)
+        self.parsed = parsed = Form(fragment, client.codes)
+        #: states of the inputs -> plan; the least recently made first
+        self.plans: OrderedDict[tuple[Any, ...], ReplayPlan] = OrderedDict()
+        #: (workers, number) of the fragment itself and its sections, as announced to workers
+        self.announced: set[tuple[Workers, int]] = set()
+        types = {
+            ~operand: NUMBER_TYPES.get(t, bytes)
+            for instruction in parsed.instructions
+            if instruction.code >= 0
+            for operand, t in zip(instruction.operands, client.codes[instruction.code].signature.ins, strict=True)
             if operand < 0
         }
-        constant = len(form.constant)
-        if any(type(value) is not kinds[k] for k, value in enumerate(form.constant)):
-            raise ValueError("a constant of another type than its instruction takes")
+        constants = len(parsed.constant)
+        if any(type(value) is not types[k] for k, value in enumerate(parsed.constant)):
+            raise ValueError("a constant does not have the type that its instruction takes")
         #: the Python types of the numbers it is run with
-        self.kinds = [kinds[constant + k] for k in range(form.numbers)]
-        #: those that may stand for a transfer
-        self.blobs = tuple(k for k, kind in enumerate(self.kinds) if kind is bytes)
+        self.number_types = [types[constants + k] for k in range(parsed.numbers)]
+        #: which of them may be transfers
+        self.blobs = tuple(k for k, number_type in enumerate(self.number_types) if number_type is bytes)
 
-    def known_codes(self, codes: Container[int]) -> bool:
-        return all(one.code < 0 or one.code in codes for one in self.form.instructions)
+    def uses_only(self, codes: Container[int]) -> bool:
+        return all(one.code < 0 or one.code in codes for one in self.parsed.instructions)

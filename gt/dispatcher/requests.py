@@ -1,0 +1,102 @@
+"""Requests of clients about the workers: statistics (Ask), traces (Trace) and the place of a tensor (Locate).
+
+A request is handled after everything the client submitted before it. Statistics are requested from all workers; the
+answer is sent when the last worker has reported.
+"""
+
+from __future__ import annotations
+
+from gt.dispatcher.delivery import Delivery
+from gt.dispatcher.explain import locate
+from gt.dispatcher.segments import Segment
+from gt.dispatcher.state import Client, WorkerState
+from gt.dispatcher.violations import Violation
+from gt.wire.messages import TRACE, Answer, Ask, Blocks, Locate, NoValue, Query, Report, Trace, WorkerStats
+
+#: The most requests of each kind that a client may have open.
+MAX_OPEN_REQUESTS = 100
+
+
+class Requests:
+    def __init__(
+        self, clients: dict[int, Client], workers: dict[int, WorkerState], delivery: Delivery, no_workers: str
+    ) -> None:
+        self._clients, self._workers, self._delivery = clients, workers, delivery
+        #: what a client is told when no worker is connected
+        self._no_workers = no_workers
+        #: (client, request) -> the reports so far, and the workers that have not reported yet
+        self._open: dict[tuple[int, int], tuple[list[WorkerStats], set[int]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, client: Client, m: Ask | Locate | Trace, rest: object) -> None:
+        if len(client.waiting_requests) >= MAX_OPEN_REQUESTS:
+            raise _too_many()
+        client.waiting_requests.append(m)
+        self.handle_waiting(client)
+
+    def handle_waiting(self, client: Client) -> None:
+        """Handle the client's requests if its queue is empty, or if there is no worker to empty it."""
+        if client.queue and self._workers:
+            return
+        requests, client.waiting_requests = client.waiting_requests, []
+        for request in requests:
+            if isinstance(request, Locate):
+                self._delivery.send(client, locate(client, request))
+            elif isinstance(request, Trace):
+                self._trace(client, request)
+            else:
+                self._query(client, request)
+        self._answer()
+
+    def _query(self, client: Client, m: Ask) -> None:
+        if sum(owner == client.id for owner, _ in self._open) >= MAX_OPEN_REQUESTS:
+            raise _too_many()
+        self._open[client.id, m.request] = [], set(self._workers)
+        for worker in self._workers.values():
+            self._delivery.send(worker, Query(client.id, m.request))
+
+    def _trace(self, client: Client, m: Trace) -> None:
+        """Trace the workers that the client uses. A trace that begins also includes workers without clients, because
+        the program may use them later. The request goes in order with the instructions, so each worker answers when
+        it has run those before it."""
+        client.traces = [request for request in client.traces if request in client.reads]
+        if len(client.traces) >= MAX_OPEN_REQUESTS:
+            raise _too_many()
+        if self._delivery.home(client) is None:
+            self._delivery.send(client, NoValue(m.request, "NoWorkers", self._no_workers))
+            return
+        ids = [w.id for w in self._workers.values() if client.id in w.admitted or (m.begin and not w.admitted)]
+        client.traces.append(m.request)
+        client.reads[m.request] = set(ids)
+        self._delivery.send(client, Blocks(m.request, (), 1, [], ids))
+        for id in ids:
+            self._delivery.execute(client, Segment((id,), [TRACE, m.request, int(m.begin)]), 0, [])
+
+    def report(self, worker: WorkerState, m: Report, rest: object) -> None:
+        """A worker's statistics for an open request."""
+        if (entry := self._open.get((m.client, m.request))) is not None and worker.id in entry[1]:
+            entry[1].discard(worker.id)
+            entry[0].append(m.stats)
+        self._answer()
+
+    def worker_gone(self, worker: int) -> None:
+        for _, missing in self._open.values():
+            missing.discard(worker)
+        self._answer()
+
+    def client_gone(self, client: int) -> None:
+        for key in [k for k in self._open if k[0] == client]:
+            del self._open[key]
+
+    def _answer(self) -> None:
+        """Answer the requests for which all workers have reported."""
+        for key in [k for k, (_, missing) in self._open.items() if not missing]:
+            stats, _ = self._open.pop(key)
+            client, request = key
+            self._delivery.send(self._clients[client], Answer(request, sorted(stats, key=lambda s: s.worker)))
+
+
+def _too_many() -> Violation:
+    return Violation(f"more than {MAX_OPEN_REQUESTS} open requests")
