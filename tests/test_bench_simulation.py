@@ -300,12 +300,12 @@ def test_who_had_no_room_is_asked_first():
             asked.append(self.id)
             return 0.0 if self.free else 1.0
 
-        def free_for(self, client, limit):
+        def has_room_for(self, client, limit):
             asked.append(self.id)
             return self.free
 
     workers = {i: Busy(i) for i in range(100)}
-    client = Client(1, b"", "", None, told={i: set() for i in workers})
+    client = Client(1, b"", "", None, announced={i: set() for i in workers})
     for worker in workers.values():
         assert not client.has_room(workers, 1.0)
         worker.free = True

@@ -245,13 +245,13 @@ def test_a_fragment_counts_as_one():
 
 @pytest.mark.parametrize(("text", "size"), [("", None), (" ", None), ("1", 1), (" 64 ", 64)])
 def test_a_size_is_a_number(text, size):
-    assert batching.batch_size(text) == size
+    assert batching.parse_batch_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "1.5", "many", "1e3", "²"])
 def test_no_other_size_is_taken(text):
     with pytest.raises(ConfigError, match=r"GT_WORKER_BATCH_SIZE=.*a whole number from 1 on"):
-        batching.batch_size(text)
+        batching.parse_batch_size(text)
 
 
 def test_a_bad_size_is_told_at_the_start(stack):
