@@ -122,9 +122,10 @@ class Delivery:
         worker_set = client.worker_sets.get(segment.workers) or self._worker_set(client, segment.workers)
         cost = segment.cost * client.pace
         client.used += cost
-        *ahead, definitions = batches(definitions)
-        for batch in ahead:
-            self.send(worker_set.workers[0], Execute(client.id, batch, [], worker_set.number, False))
+        if definitions:
+            *ahead, definitions = batches(definitions)
+            for batch in ahead:
+                self.send(worker_set.workers[0], Execute(client.id, batch, [], worker_set.number, False))
         worker_set.cost += cost
         worker_set.weight += weight
         client.unrequested += weight

@@ -46,7 +46,7 @@ class Scheduler:
             for other in self._clients.values():
                 if (
                     other.queue
-                    and home(other) is not None
+                    and (other.home is not None or home(other) is not None)
                     and other.has_room(workers, MAX_AHEAD_US)
                     and (client is None or other.used < client.used)
                 ):
@@ -80,7 +80,8 @@ class Scheduler:
             self._delivery.send(client, NoValue(request, "WorkerLost", text))
         self._delivery.send_each(client, output.messages_to_client)
         self._delivery.deliver(client, output, weight)
-        self._requests.handle_waiting(client)
+        if client.waiting_requests:
+            self._requests.handle_waiting(client)
 
     def confirm(self, worker: WorkerState, m: Done) -> None:
         """A worker has done work: correct the client's account by the measured time, and give it credit."""

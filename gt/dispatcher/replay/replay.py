@@ -130,7 +130,9 @@ def replay(
 def _forget_tensor(client: Client, id: int) -> None:
     client.tensors.pop(id, None)
     client.copies.pop(id, None)
-    client.forget_origin(id)
+    # `Client.forget_origin`, without the call
+    client.origins.pop(id, None)
+    client.uncached.discard(id)
 
 
 def _set_record(client: Client, id: int, record: TensorRecord, copies: dict[Layout, int]) -> None:
