@@ -20,15 +20,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--unix", metavar="PATH", help="listen on a private Unix socket instead; needs no secret")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if given.with_parent:
+    if options.with_parent:
         from gt.launch.parent import end_with_parent
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client, not for its system
         end_with_parent()
     try:
-        return _serve(given)
+        return _serve(options)
     except GtError as error:
         print(f"gt.server: {error}", file=sys.stderr)
         return 1
@@ -36,16 +36,16 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
 
-def _serve(given: argparse.Namespace) -> int:
+def _serve(options: argparse.Namespace) -> int:
     from gt.dispatcher.server import Server
 
     keys: Keys | None = None
-    address = f"unix:{given.unix}"
-    if not given.unix:
-        keys = server_keys(token_for_server(given.host))
-        host = f"[{given.host}]" if ":" in given.host else given.host.replace("localhost", "127.0.0.1")
-        address = f"tcp://{host}:{given.port}"
-    server = Server(address, keys, given.host, given.port)
+    address = f"unix:{options.unix}"
+    if not options.unix:
+        keys = server_keys(token_for_server(options.host))
+        host = f"[{options.host}]" if ":" in options.host else options.host.replace("localhost", "127.0.0.1")
+        address = f"tcp://{host}:{options.port}"
+    server = Server(address, keys, options.host, options.port)
     if say := topic("GT_VERBOSE"):
         say(f"listening on {address}")
     try:
