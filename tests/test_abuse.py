@@ -121,7 +121,7 @@ class Scene:
         assert len(self.cluster.dispatcher.workers) == workers, "a worker was blamed"
         assert refused is None or refused == self.refused, self.cluster.closed
         assert call(OPS["add"], (self.kept, 1.0)).numpy().tolist() == [[1, 2, 3], [4, 5, 6]]
-        self.honest.flush()
+        self.honest.outbox.flush()
         self.cluster.settle()
         spaces = {client for worker in self.cluster.workers.values() for client in worker.spaces}
         assert spaces <= set(self.cluster.dispatcher.clients)

@@ -1,4 +1,4 @@
-"""The dispatcher's core alone: events in, actions out; then its fairness and its credits."""
+"""The dispatcher's core alone: events in, actions out. Then its fairness and its credit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from tests.support.invariants import always
 
 WORKER, OTHER, CLIENT, SECOND = b"worker", b"other worker", b"client", b"second client"
 SMALL, LARGE = TensorType((2,), DTYPES["float32"]), TensorType((1_000_000,), DTYPES["float32"])
-#: what the tests' programs are made of
+#: codes that the tests' programs use
 FULL, ADD, ADD_LARGE, FULL_LARGE, ADD_INTO = range(FIRST_CODE, FIRST_CODE + 5)
 
 
@@ -81,7 +81,7 @@ DEFINITIONS = [definition(code, signature) for code, signature in SIGNATURES.ite
 
 
 class Desk:
-    """A dispatcher, and what it did last."""
+    """A dispatcher core, and short ways to send it messages."""
 
     def __init__(self, *peers: bytes) -> None:
         self.core = Dispatcher("example.org", 9000)
@@ -92,8 +92,8 @@ class Desk:
     def hello(self, peer: bytes, **fields: Any) -> list[Any]:
         role = "worker" if b"worker" in peer else "client"
         device = "cpu" if role == "worker" else ""
-        given = {"role": role, "protocol": PROTOCOL, "version": VERSION, "host": "here", "pid": 7, "device": device}
-        return self.say(peer, Hello(**{**given, **fields}))
+        defaults = {"role": role, "protocol": PROTOCOL, "version": VERSION, "host": "here", "pid": 7, "device": device}
+        return self.say(peer, Hello(**{**defaults, **fields}))
 
     def say(self, peer: bytes, message: Any, *rest: Any, nbytes: int = 0) -> list[Any]:
         return self.core.handle(peer, message, rest, nbytes)
@@ -110,34 +110,34 @@ class Desk:
 
 
 def sent(actions: list[Any], peer: bytes, kind: type | None = None) -> list[Any]:
-    found = [a.message for a in actions if isinstance(a, SendMessage) and a.peer == peer]
-    return found if kind is None else [m for m in found if isinstance(m, kind)]
+    messages = [a.message for a in actions if isinstance(a, SendMessage) and a.peer == peer]
+    return messages if kind is None else [m for m in messages if isinstance(m, kind)]
 
 
 def refused(actions: list[Any], peer: bytes) -> str:
-    """The reason, told and acted upon."""
-    (told,) = sent(actions, peer, Refusal)
+    """The reason of the refusal; the connection is closed for the same reason."""
+    (refusal,) = sent(actions, peer, Refusal)
     (closed,) = [a for a in actions if isinstance(a, Close)]
-    assert closed == Close(peer, told.reason)
-    return str(told.reason)
+    assert closed == Close(peer, refusal.reason)
+    return str(refusal.reason)
 
 
 # -- Hello ---------------------------------------------------------------------------------
 
 
-def test_a_client_is_welcomed_and_told_of_the_workers() -> None:
+def test_a_client_is_welcomed_with_the_list_of_workers() -> None:
     desk = Desk(WORKER)
     assert desk.hello(CLIENT) == [SendMessage(CLIENT, Welcome(1, VERSION, [WorkerInfo(0, "", "cpu", "here", 7)]))]
 
 
-def test_a_worker_is_welcomed_and_announced() -> None:
+def test_a_worker_is_welcomed_and_announced_to_clients() -> None:
     desk = Desk(CLIENT)
     actions = desk.hello(WORKER)
     assert sent(actions, WORKER) == [Welcome(0, VERSION)]
     assert sent(actions, CLIENT) == [Roster([WorkerInfo(0, "", "cpu", "here", 7)])]
 
 
-def test_another_protocol_is_refused_naming_both() -> None:
+def test_another_protocol_is_refused_with_both_versions_named() -> None:
     desk = Desk()
     reason = refused(desk.hello(CLIENT, protocol=PROTOCOL + 1, version="9.9"), CLIENT)
     assert reason == (
@@ -156,7 +156,7 @@ def test_another_protocol_is_refused_naming_both() -> None:
         (WORKER, Done(1, 1, 1)),
     ],
 )
-def test_a_stranger_must_say_hello_as_somebody(peer: bytes, message: Any) -> None:
+def test_a_stranger_must_say_hello_as_client_or_worker(peer: bytes, message: Any) -> None:
     desk = Desk()
     assert refused(desk.say(peer, message), peer)
 
@@ -164,7 +164,7 @@ def test_a_stranger_must_say_hello_as_somebody(peer: bytes, message: Any) -> Non
 @pytest.mark.parametrize(
     "message", [Done(1, 1, 1), FailureReport(1, 1, "", "", 1), Reply(1, 1), Hello("client", 1, "", "", 1)]
 )
-def test_a_client_may_not_speak_as_a_worker_nor_greet_twice(message: Any) -> None:
+def test_a_client_may_not_send_a_worker_s_messages_nor_a_second_hello(message: Any) -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
     assert "unexpected message" in refused(desk.say(CLIENT, message), CLIENT)
     assert list(desk.core.clients) == [2]
@@ -192,7 +192,7 @@ def test_a_program_is_forwarded_with_the_definitions_it_uses() -> None:
     assert desk.client(CLIENT).reads == {1: {0}}
 
 
-def test_work_done_comes_back_as_credit_at_the_next_tick_or_when_it_is_much() -> None:
+def test_credit_is_sent_at_the_next_tick_or_when_much_work_is_done() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, weight=10)
     assert desk.say(WORKER, Done(1, 10, 5)) == []
@@ -211,14 +211,14 @@ def test_a_repeated_submission_is_skipped_and_a_gap_refused() -> None:
     assert refused(desk.say(CLIENT, Submit(3, [], [], 0)), CLIENT) == "submission 3 follows 1"
 
 
-def test_done_with_nothing_costs_the_worker_its_connection() -> None:
+def test_a_worker_that_confirms_work_it_did_not_get_is_refused() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5)
     desk.say(WORKER, Done(1, 4, 1))
     assert "not given" in refused(desk.say(WORKER, Done(1, 4, 1)), WORKER)
 
 
-def test_one_client_s_work_may_be_done_before_another_s() -> None:
+def test_a_worker_may_confirm_one_client_s_work_before_another_s() -> None:
     """A worker parks the program of a client that is slow to take a large value."""
     desk = Desk(WORKER, CLIENT, SECOND)
     desk.submit(CLIENT, FULL, 0, 1, 2.5)
@@ -229,7 +229,7 @@ def test_one_client_s_work_may_be_done_before_another_s() -> None:
     assert desk.worker(WORKER).ahead == 0
 
 
-def test_signatures_are_forgotten_on_demand() -> None:
+def test_a_reset_forgets_signatures() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, RESET, ADD)
     assert set(desk.client(CLIENT).codes) == set(SIGNATURES) - {FULL}
@@ -238,8 +238,8 @@ def test_signatures_are_forgotten_on_demand() -> None:
     assert "names something that does not exist" in refused(desk.submit(CLIENT, FULL, 0, 2, 2.5), CLIENT)
 
 
-def test_a_code_has_one_meaning() -> None:
-    """Else what is queued, or told to a worker, would be read with another signature than it was written with."""
+def test_a_code_cannot_be_defined_twice() -> None:
+    """Otherwise words in a queue would be read with another signature than they were written with."""
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5)
     again = definition(FULL, SIGNATURES[ADD])
@@ -266,10 +266,10 @@ def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
     assert desk.client(CLIENT).done == 4 + len(stream)
 
 
-# -- values, passed on ---------------------------------------------------------------------
+# -- values and reports that are passed on -------------------------------------------------
 
 
-def test_a_value_is_passed_on_unread_with_the_done_that_rides_on_it() -> None:
+def test_a_value_is_passed_on_unread_and_its_done_is_handled() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 9, 1)
     assert desk.say(WORKER, Reply(1, 9, True, Done(1, 7, 3)), b"any bytes") == [
@@ -279,7 +279,7 @@ def test_a_value_is_passed_on_unread_with_the_done_that_rides_on_it() -> None:
     assert desk.client(CLIENT).done == 7
 
 
-def test_what_a_worker_says_of_a_client_that_is_gone_is_dropped() -> None:
+def test_messages_about_a_client_that_is_gone_are_dropped() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 9, 1)
     assert sent(desk.core.gone(CLIENT), WORKER) == [Drop(1)]
@@ -289,13 +289,13 @@ def test_what_a_worker_says_of_a_client_that_is_gone_is_dropped() -> None:
     assert not desk.worker(WORKER).unconfirmed
 
 
-def test_trouble_goes_to_the_client_it_is_about() -> None:
+def test_a_failure_goes_to_the_client_it_is_about() -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
-    trouble = FailureReport(2, 1, "RemoteError", "text", 0)
-    assert desk.say(WORKER, trouble) == [SendMessage(SECOND, trouble)]
+    failure = FailureReport(2, 1, "RemoteError", "text", 0)
+    assert desk.say(WORKER, failure) == [SendMessage(SECOND, failure)]
 
 
-def test_parts_go_to_the_client_s_worker_and_back() -> None:
+def test_chunks_go_to_the_client_s_worker_and_are_acknowledged() -> None:
     desk = Desk(WORKER, OTHER, CLIENT)
     actions = desk.say(CLIENT, Chunk(1, 0, 5, 9), b"12345")
     assert actions == [
@@ -307,7 +307,7 @@ def test_parts_go_to_the_client_s_worker_and_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "rest"),
+    ("chunk", "rest"),
     [
         (Chunk(1, 0, 5, 5), ()),
         (Chunk(1, 0, 5, 5), (b"1234",)),
@@ -317,14 +317,14 @@ def test_parts_go_to_the_client_s_worker_and_back() -> None:
         (Chunk(1, 0, 5, 5, SharedRange(1, 1, "", 1, 1)), (b"12345",)),
     ],
 )
-def test_a_part_must_be_what_it_says(part: Chunk, rest: tuple[bytes, ...]) -> None:
+def test_a_chunk_must_have_the_bytes_it_says(chunk: Chunk, rest: tuple[bytes, ...]) -> None:
     assert (
-        refused(Desk(WORKER, CLIENT).say(CLIENT, part, *rest), CLIENT)
+        refused(Desk(WORKER, CLIENT).say(CLIENT, chunk, *rest), CLIENT)
         == "the chunk does not have as many bytes as it says"
     )
 
 
-def test_without_a_worker_parts_are_taken_by_nobody_and_the_instruction_is_told() -> None:
+def test_without_a_worker_chunks_are_dropped_and_their_instruction_fails() -> None:
     desk = Desk(CLIENT)
     assert desk.say(CLIENT, Chunk(1, 0, 2, 4), b"12") == [SendMessage(CLIENT, ChunkTaken(1, 2))]
     desk.hello(WORKER)
@@ -332,15 +332,15 @@ def test_without_a_worker_parts_are_taken_by_nobody_and_the_instruction_is_told(
     assert sent(desk.say(CLIENT, Chunk(1, 2, 2, 4), b"34"), CLIENT) == [ChunkTaken(1, 2)]
     upload = sign(OPS["upload"], (("shape", (1,)), ("dtype", "float32")), (BYTES,))
     actions = desk.say(CLIENT, Submit(1, [definition(FULL, upload)], [FULL, 0, 1, 1, FETCH, 5, 1], 7))
-    (told,) = sent(actions, CLIENT, NoValue)
-    assert told == NoValue(5, "WorkerLost", "no worker was connected when the value was sent; send it again")
+    (failed,) = sent(actions, CLIENT, NoValue)
+    assert failed == NoValue(5, "WorkerLost", "no worker was connected when the value was sent; send it again")
 
 
-# -- ends ----------------------------------------------------------------------------------
+# -- peers that end ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_client_s_end_frees_all_it_had(clean: bool) -> None:
+def test_the_end_of_a_client_frees_everything_it_had(clean: bool) -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
     desk.submit(CLIENT, FULL, 0, 1, 2.5)
     desk.submit(SECOND, FULL, 0, 1, 2.5)
@@ -354,10 +354,10 @@ def test_a_client_s_end_frees_all_it_had(clean: bool) -> None:
     assert desk.core.gone(CLIENT) == []
 
 
-def test_a_worker_s_end_is_told_by_name_and_the_client_starts_anew() -> None:
+def test_a_lost_worker_is_reported_by_name_and_the_client_continues_elsewhere() -> None:
     desk = Desk(WORKER, OTHER, CLIENT, SECOND)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 5, 1)
-    desk.submit(SECOND, FULL, 0, 1, 2.5, FETCH, 6, 1)  # lives on the other worker
+    desk.submit(SECOND, FULL, 0, 1, 2.5, FETCH, 6, 1)  # its home is the other worker
     desk.say(CLIENT, Chunk(1, 0, 3, 9), b"123")
     actions = desk.core.gone(WORKER)
     text = "worker 0 (cpu, pid 7) is gone, and what it held with it"
@@ -365,7 +365,7 @@ def test_a_worker_s_end_is_told_by_name_and_the_client_starts_anew() -> None:
     assert sent(actions, CLIENT) == [NoValue(5, "WorkerLost", text), ChunkTaken(1, 3), Roster([other])]
     assert sent(actions, SECOND) == [Roster([other])]
     assert desk.client(CLIENT).done == desk.client(CLIENT).received
-    # what is made of lost tensors is lost, reads of it are told; new ones are made elsewhere
+    # results of lost tensors are lost, and their reads fail; new tensors are created elsewhere
     actions = desk.submit(CLIENT, ADD, 0, 2, 1, 1, FETCH, 7, 2, FULL, 0, 3, 1.0, FETCH, 8, 3, -1, -2)
     assert sent(actions, CLIENT) == [NoValue(7, "WorkerLost", text)]
     assert sent(actions, OTHER)[0] == Admit(1, "here")
@@ -373,7 +373,7 @@ def test_a_worker_s_end_is_told_by_name_and_the_client_starts_anew() -> None:
     assert set(desk.client(CLIENT).tensors) == {3}
 
 
-def test_a_tensor_written_with_a_lost_one_is_freed_where_it_still_is() -> None:
+def test_a_tensor_overwritten_with_a_lost_value_is_freed_on_its_worker() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5)
     desk.core.gone(WORKER)
@@ -383,7 +383,7 @@ def test_a_tensor_written_with_a_lost_one_is_freed_where_it_still_is() -> None:
     assert execute.stream == [FULL, 0, 2, 2.5, ADD, 0, 3, 2, 2, -2, ADD, 0, 4, 3, 3]
 
 
-def test_without_workers_reads_are_told_after_a_while_and_once() -> None:
+def test_without_workers_reads_fail_after_a_while_and_once() -> None:
     desk = Desk(CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 2.5, FETCH, 5, 1)
     assert desk.core.tick(10.0) == []
@@ -398,24 +398,24 @@ def test_without_workers_reads_are_told_after_a_while_and_once() -> None:
 
 
 @pytest.mark.parametrize("stream", [[99], [b"x"], [FETCH], [FETCH, 2.5, 1], [FULL, 0]])
-def test_a_queue_of_nonsense_does_not_stop_the_clock(stream: list[Any]) -> None:
+def test_a_malformed_stream_in_a_queue_does_not_stop_the_ticks(stream: list[Any]) -> None:
     desk = Desk(CLIENT, SECOND)
     desk.submit(CLIENT, FETCH, 4, 1, *stream)
     desk.core.tick(1.0)
     actions = desk.core.tick(9.0)
-    if stream != [FULL, 0]:  # that one ends inside an instruction, which shows when it is forwarded
+    if stream != [FULL, 0]:  # this one ends inside an instruction, which is noticed when it is forwarded
         assert refused(actions, CLIENT)
     assert desk.client(SECOND)
 
 
-# -- questions -----------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------
 
 
 def stats(worker: int) -> WorkerStats:
     return WorkerStats(worker, "cpu", "numpy", 0, 0, 0, {}, {}, 0, 0, 0, 0)
 
 
-def test_a_question_goes_to_all_workers_and_is_answered_once() -> None:
+def test_a_request_goes_to_all_workers_and_is_answered_once() -> None:
     desk = Desk(WORKER, OTHER, CLIENT)
     actions = desk.say(CLIENT, Ask(3))
     assert sent(actions, WORKER) == sent(actions, OTHER) == [Query(1, 3)]
@@ -425,7 +425,7 @@ def test_a_question_goes_to_all_workers_and_is_answered_once() -> None:
     assert desk.say(WORKER, Report(1, 3, stats(0))) == []
 
 
-def test_a_worker_that_dies_is_not_waited_for() -> None:
+def test_a_request_does_not_wait_for_a_lost_worker() -> None:
     desk = Desk(WORKER, OTHER, CLIENT)
     desk.say(CLIENT, Ask(3))
     desk.say(OTHER, Report(1, 3, stats(1)))
@@ -433,7 +433,7 @@ def test_a_worker_that_dies_is_not_waited_for() -> None:
     assert sent(desk.core.gone(OTHER), CLIENT, Answer) == []
 
 
-def test_who_only_asks_is_refused() -> None:
+def test_a_client_with_too_many_open_requests_is_refused() -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
     for request in range(100):
         assert sent(desk.say(CLIENT, Ask(request)), WORKER)
@@ -442,14 +442,16 @@ def test_who_only_asks_is_refused() -> None:
     assert len(desk.core.requests) == 1
 
 
-def test_a_trace_is_of_the_workers_a_client_uses_or_nobody_does() -> None:
+def test_a_trace_covers_the_client_s_workers_and_those_without_clients() -> None:
     desk = Desk(WORKER, OTHER, CLIENT, SECOND)
     actions = desk.say(CLIENT, Trace(3, True))
     assert sent(actions, CLIENT) == [Blocks(3, (), 1, [], [0, 1])]
     for worker in (WORKER, OTHER):
         admit, execute = sent(actions, worker)
         assert (admit, execute.stream) == (Admit(1, "here"), [TRACE, 3, 1])
-    assert sent(desk.say(SECOND, Trace(3, True)), SECOND) == [Blocks(3, (), 1, [], [0])]  # it has to be somewhere
+    assert sent(desk.say(SECOND, Trace(3, True)), SECOND) == [
+        Blocks(3, (), 1, [], [0])
+    ]  # its home, which both clients use now
     desk.say(WORKER, Reply(1, 3), b"")
     assert sent(desk.core.gone(OTHER), CLIENT, NoValue)[0].kind == "WorkerLost"
     assert sent(desk.say(CLIENT, Trace(4, False)), CLIENT) == [Blocks(4, (), 1, [], [0])]
@@ -458,31 +460,31 @@ def test_a_trace_is_of_the_workers_a_client_uses_or_nobody_does() -> None:
     assert refused(desk.say(CLIENT, Trace(104, True)), CLIENT) == "more than 100 open requests"
 
 
-def test_what_workers_advise_is_said_once_and_seldom() -> None:
+def test_each_notice_of_workers_is_passed_on_once_and_only_a_few() -> None:
     desk = Desk(WORKER, OTHER, CLIENT)
     assert desk.say(WORKER, Notice("no compiler", 1)) == [SendMessage(CLIENT, Notice("no compiler", 1))]
     assert desk.say(OTHER, Notice("no compiler", 1)) == desk.say(WORKER, Notice("who is that", 7)) == []
-    said = [desk.say(WORKER, Notice(f"reason {k}", 1)) for k in range(10)]
-    assert [bool(actions) for actions in said] == [True] * 2 + [False] * 8
+    replies = [desk.say(WORKER, Notice(f"reason {k}", 1)) for k in range(10)]
+    assert [bool(actions) for actions in replies] == [True] * 2 + [False] * 8
 
 
-def test_without_workers_the_answer_comes_at_once() -> None:
+def test_without_workers_a_request_is_answered_at_once() -> None:
     assert Desk(CLIENT).say(CLIENT, Ask(3)) == [SendMessage(CLIENT, Answer(3, []))]
 
 
 # -- fairness ------------------------------------------------------------------------------
 
 
-class Floor:
-    """One worker that takes its time, on a clock of its own."""
+class SimulatedWorker:
+    """A dispatcher with one worker that runs its work on a simulated clock."""
 
     def __init__(self, *clients: bytes, truth: dict[int, float] | None = None) -> None:
         self.desk = Desk(WORKER, *clients)
-        self.given: deque[Execute] = deque()
-        #: microseconds of worker time, in all and by client
+        self.executes: deque[Execute] = deque()
+        #: microseconds of worker time: in total, and by client
         self.now = 0.0
         self.used: dict[int, float] = {}
-        #: what an instruction takes in truth, where it is not what was estimated
+        #: the real microseconds of an instruction, if they differ from the estimate
         self.truth = {code: estimate(s) for code, s in SIGNATURES.items()} | (truth or {})
         for client in clients:
             self.submit(client, FULL, 0, 1, 1.0, FULL_LARGE, 0, 2, 1.0)
@@ -497,13 +499,13 @@ class Floor:
         self.submit(client, *[code, 0, 3, operand, operand] * count)
 
     def _collect(self, actions: Iterable[Any]) -> None:
-        self.given += [m for m in sent(list(actions), WORKER) if isinstance(m, Execute)]
+        self.executes += [m for m in sent(list(actions), WORKER) if isinstance(m, Execute)]
 
     def one(self) -> int | None:
-        """Run one `Execute`; whose?"""
-        if not self.given:
+        """Run one `Execute`; returns its client."""
+        if not self.executes:
             return None
-        m = self.given.popleft()
+        m = self.executes.popleft()
         micros = sum(self.truth[code] for code in _codes(m.stream))
         self.now += micros
         self.used[m.client] = self.used.get(m.client, 0.0) + micros
@@ -530,80 +532,80 @@ def _codes(stream: list[Any]) -> Iterable[int]:
 HEAVY = estimate(SIGNATURES[ADD_LARGE])
 
 
-def test_estimates_are_of_the_right_size() -> None:
+def test_estimates_have_the_right_magnitude() -> None:
     assert estimate(SIGNATURES[ADD]) == pytest.approx(MIN_CALL_US, abs=0.1)
     assert pytest.approx(1200, rel=0.01) == HEAVY
     monster = sign(OPS["add"], (), (TensorType((1 << 30, 1 << 30), DTYPES["float32"]),) * 2)
     assert estimate(monster) <= 1e7 + MIN_CALL_US
     shown = sign(OPS["expand"], (("shape", (1 << 20, 1 << 20)),), (TensorType((1, 1)),))
-    assert estimate(shown) == MIN_CALL_US  # a view costs the same whatever it shows
+    assert estimate(shown) == MIN_CALL_US  # a view costs the same whatever its size
 
 
-def test_a_small_program_passes_a_flood() -> None:
-    floor = Floor(CLIENT, SECOND)
-    floor.flood(CLIENT, ADD_LARGE, 5000)
+def test_a_small_program_overtakes_a_flood() -> None:
+    simulation = SimulatedWorker(CLIENT, SECOND)
+    simulation.flood(CLIENT, ADD_LARGE, 5000)
     for _ in range(50):
-        floor.run(10_000)
-        floor.flood(SECOND, ADD, 20)
-        begun = floor.now
-        while floor.one() != 2:
-            assert floor.given
-        # what the worker has ahead, one more turn, and the instruction a turn ends with
-        assert floor.now - begun <= MAX_AHEAD_US + TURN_US + 2 * HEAVY
+        simulation.run(10_000)
+        simulation.flood(SECOND, ADD, 20)
+        begun = simulation.now
+        while simulation.one() != 2:
+            assert simulation.executes
+        # the work that the worker has ahead, one more turn, and the instruction that ends a turn
+        assert simulation.now - begun <= MAX_AHEAD_US + TURN_US + 2 * HEAVY
 
 
 def test_equal_shares_of_time_whatever_the_instructions() -> None:
-    floor = Floor(CLIENT, SECOND)
-    floor.flood(CLIENT, ADD_LARGE, 5000)
-    floor.flood(SECOND, ADD, 13_000)
-    floor.run(40_000)
-    assert floor.used[1] == pytest.approx(floor.used[2], abs=MAX_AHEAD_US + 2 * HEAVY)
+    simulation = SimulatedWorker(CLIENT, SECOND)
+    simulation.flood(CLIENT, ADD_LARGE, 5000)
+    simulation.flood(SECOND, ADD, 13_000)
+    simulation.run(40_000)
+    assert simulation.used[1] == pytest.approx(simulation.used[2], abs=MAX_AHEAD_US + 2 * HEAVY)
 
 
-def test_shares_are_of_measured_time_not_of_estimates() -> None:
-    floor = Floor(CLIENT, SECOND, truth={ADD: 400.0})
-    floor.flood(CLIENT, ADD_LARGE, 5000)
-    floor.flood(SECOND, ADD, 13_000)
-    floor.run(3_000_000)
-    assert floor.used[1] == pytest.approx(floor.used[2], rel=0.15)
-    # and by then a turn is a turn, though each instruction takes a hundred times its estimate
+def test_shares_are_measured_time_not_estimates() -> None:
+    simulation = SimulatedWorker(CLIENT, SECOND, truth={ADD: 400.0})
+    simulation.flood(CLIENT, ADD_LARGE, 5000)
+    simulation.flood(SECOND, ADD, 13_000)
+    simulation.run(3_000_000)
+    assert simulation.used[1] == pytest.approx(simulation.used[2], rel=0.15)
+    # the turns have the right length by then, although each instruction takes a hundred times its estimate
     for _ in range(20):
-        begun = floor.now
-        while floor.one() != 1:
-            assert floor.given
-        assert floor.now - begun <= 2 * MAX_AHEAD_US + TURN_US + 2 * HEAVY
+        begun = simulation.now
+        while simulation.one() != 1:
+            assert simulation.executes
+        assert simulation.now - begun <= 2 * MAX_AHEAD_US + TURN_US + 2 * HEAVY
 
 
 @pytest.mark.parametrize("queued", [True, False])
-def test_a_pause_gives_no_advantage_that_lasts(queued: bool) -> None:
-    """Not even if the one who worked on has, at that moment, nothing in its queue."""
-    floor = Floor(CLIENT, SECOND)
+def test_a_pause_gives_no_lasting_advantage(queued: bool) -> None:
+    """Not even if the queue of the other client is empty at that moment."""
+    simulation = SimulatedWorker(CLIENT, SECOND)
     for _ in range(100):
-        floor.flood(CLIENT, ADD_LARGE, 100)
-        floor.run(1e9)
+        simulation.flood(CLIENT, ADD_LARGE, 100)
+        simulation.run(1e9)
     if queued:
-        floor.flood(CLIENT, ADD_LARGE, 2000)
-    floor.flood(SECOND, ADD_LARGE, 2000)
+        simulation.flood(CLIENT, ADD_LARGE, 2000)
+    simulation.flood(SECOND, ADD_LARGE, 2000)
     if not queued:
-        floor.flood(CLIENT, ADD_LARGE, 2000)
-    floor.used.clear()
-    floor.run(200_000)
-    assert floor.used[1] == pytest.approx(floor.used[2], rel=0.2)
+        simulation.flood(CLIENT, ADD_LARGE, 2000)
+    simulation.used.clear()
+    simulation.run(200_000)
+    assert simulation.used[1] == pytest.approx(simulation.used[2], rel=0.2)
 
 
-def test_a_newcomer_starts_level() -> None:
-    floor = Floor(CLIENT)
-    floor.flood(CLIENT, ADD_LARGE, 5000)
-    floor.run(2_000_000)
-    floor.desk.hello(SECOND)
-    floor.submit(SECOND, FULL, 0, 1, 1.0, FULL_LARGE, 0, 2, 1.0)
-    floor.flood(SECOND, ADD_LARGE, 5000)
-    floor.used.clear()
-    floor.run(400_000)
-    assert floor.used[1] == pytest.approx(floor.used[2], rel=0.15)
+def test_a_new_client_starts_level_with_the_others() -> None:
+    simulation = SimulatedWorker(CLIENT)
+    simulation.flood(CLIENT, ADD_LARGE, 5000)
+    simulation.run(2_000_000)
+    simulation.desk.hello(SECOND)
+    simulation.submit(SECOND, FULL, 0, 1, 1.0, FULL_LARGE, 0, 2, 1.0)
+    simulation.flood(SECOND, ADD_LARGE, 5000)
+    simulation.used.clear()
+    simulation.run(400_000)
+    assert simulation.used[1] == pytest.approx(simulation.used[2], rel=0.15)
 
 
-def test_time_on_one_worker_is_no_debt_on_another() -> None:
+def test_time_used_on_one_worker_does_not_count_on_another() -> None:
     desk = Desk(WORKER, OTHER, CLIENT, SECOND)
     desk.submit(CLIENT, FULL_LARGE, 0, 2, 1.0)
     desk.submit(SECOND, FULL, 0, 1, 1.0)
@@ -615,7 +617,7 @@ def test_time_on_one_worker_is_no_debt_on_another() -> None:
         assert desk.client(peer).used < 1e6
 
 
-def test_a_claim_of_endless_work_does_not_upset_the_accounts() -> None:
+def test_a_huge_estimate_does_not_overflow_the_accounts() -> None:
     desk = Desk(WORKER, CLIENT, SECOND)
     shape = (1 << 30, 1 << 30)
     monster = sign(OPS["full"], (("shape", shape), ("dtype", "uint8")), (FLOAT,))
@@ -629,18 +631,18 @@ def test_a_claim_of_endless_work_does_not_upset_the_accounts() -> None:
     assert desk.client(SECOND).used < 1e4
 
 
-def test_a_client_that_takes_nothing_does_not_use_up_the_worker() -> None:
-    floor = Floor(CLIENT, SECOND)
-    floor.flood(CLIENT, ADD_LARGE, 100)
-    assert not floor.desk.worker(WORKER).has_room_for(2, MAX_AHEAD_US)
-    # the worker begins to send a large value, and runs nothing more of this client until it is taken
-    floor.desk.say(WORKER, Reply(1, 77, last=False), b"part")
-    floor.given.clear()
-    before = len(floor.desk.worker(WORKER).unconfirmed)
-    floor.flood(SECOND, ADD, 5)
-    assert [m.client for m in floor.given] == [2]
-    floor._collect(floor.desk.say(WORKER, Reply(1, 77, last=True), b"part"))
-    assert len(floor.desk.worker(WORKER).unconfirmed) == before + 1
+def test_a_client_that_takes_no_values_does_not_block_the_worker() -> None:
+    simulation = SimulatedWorker(CLIENT, SECOND)
+    simulation.flood(CLIENT, ADD_LARGE, 100)
+    assert not simulation.desk.worker(WORKER).has_room_for(2, MAX_AHEAD_US)
+    # the worker starts to send a large value; until it is taken, the worker runs nothing more of this client
+    simulation.desk.say(WORKER, Reply(1, 77, last=False), b"part")
+    simulation.executes.clear()
+    before = len(simulation.desk.worker(WORKER).unconfirmed)
+    simulation.flood(SECOND, ADD, 5)
+    assert [m.client for m in simulation.executes] == [2]
+    simulation._collect(simulation.desk.say(WORKER, Reply(1, 77, last=True), b"part"))
+    assert len(simulation.desk.worker(WORKER).unconfirmed) == before + 1
 
 
 # -- credit --------------------------------------------------------------------------------
@@ -671,8 +673,8 @@ def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> No
     assert len(session.outbox.words) < 2000
 
 
-def test_many_workers_are_asked_to_confirm_now_and_then() -> None:
-    """Not each time: and still nobody ever waits for credit that only the clock brings."""
+def test_many_workers_confirm_only_now_and_then() -> None:
+    """The client still never waits for credit that only a tick would bring."""
     cluster = Cluster(16, backend="numpy")
     asked: list[Execute] = []
     act = cluster._act
@@ -698,7 +700,7 @@ def test_many_workers_are_asked_to_confirm_now_and_then() -> None:
     assert sum(m.confirm for m in asked) < 0.6 * len(asked)
 
 
-def test_what_nobody_was_asked_for_is_no_burden_when_a_worker_is_gone() -> None:
+def test_unrequested_work_counts_as_done_when_a_worker_is_lost() -> None:
     cluster = Cluster(16, backend="numpy")
     cluster.after_step = always
     gt.auto_shard()
@@ -719,7 +721,7 @@ def test_what_nobody_was_asked_for_is_no_burden_when_a_worker_is_gone() -> None:
         gt.auto_shard(False)
 
 
-def test_who_ignores_its_credit_is_refused() -> None:
+def test_a_client_that_ignores_its_credit_is_refused() -> None:
     desk = Desk(WORKER, CLIENT)
     received = 0
     for _ in range(100):
@@ -738,16 +740,16 @@ def test_who_ignores_its_credit_is_refused() -> None:
         (10, -1, 100),
         (MAX_WORDS + 1, MAX_WORDS + 1, 100),
         (10, 1 << 62, 100),
-        (4, 4, 1 << 20),  # bytes among its words that it does not own up to
-        (4, 1 << 17, MAX_FRAME - 10),  # what is made of it for a worker would not fit into a frame
+        (4, 4, 1 << 20),  # bytes among its words that its weight does not count
+        (4, 1 << 17, MAX_FRAME - 10),  # the message to the worker would not fit into a frame
     ],
 )
-def test_a_submission_must_weigh_what_it_says(words: int, weight: int, nbytes: int) -> None:
+def test_the_weight_of_a_submission_is_checked(words: int, weight: int, nbytes: int) -> None:
     desk = Desk(WORKER, CLIENT)
     assert refused(desk.say(CLIENT, Submit(1, [], [-1] * words, weight), nbytes=nbytes), CLIENT)
 
 
-def test_parts_nobody_confirmed_are_bounded() -> None:
+def test_unacknowledged_chunks_are_bounded() -> None:
     desk = Desk(WORKER, CLIENT)
     frame = bytes(CHUNK)
     passed = 0
@@ -759,7 +761,7 @@ def test_parts_nobody_confirmed_are_bounded() -> None:
     assert CHUNKS_AHEAD < passed <= 4 * CHUNKS_AHEAD
 
 
-def test_transfers_nobody_uses_are_bounded() -> None:
+def test_unused_transfers_are_bounded() -> None:
     desk = Desk(WORKER, CLIENT)
     for i in range(2 * WINDOW):
         actions = desk.say(CLIENT, Chunk(i, 0, 0, 0), b"")
@@ -777,40 +779,40 @@ def test_a_value_reaches_its_client_only() -> None:
     assert desk.client(SECOND).reads == {1: {0}}
 
 
-def test_a_worker_whose_device_broke_says_why() -> None:
+def test_a_worker_whose_device_broke_reports_the_reason() -> None:
     desk = Desk(WORKER, CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 1.0, FETCH, 5, 1)
     actions = desk.say(WORKER, Bye("its device broke: an assertion"))
-    (told,) = sent(actions, CLIENT, NoValue)
-    assert told.kind == "WorkerLost"
-    assert told.text.endswith("and what it held with it: its device broke: an assertion")
+    (failed,) = sent(actions, CLIENT, NoValue)
+    assert failed.kind == "WorkerLost"
+    assert failed.text.endswith("and what it held with it: its device broke: an assertion")
 
 
-def test_a_question_comes_after_what_was_submitted_before_it() -> None:
+def test_a_request_waits_for_what_was_submitted_before_it() -> None:
     desk = Desk(WORKER, CLIENT)
     words: list[Any] = [FULL_LARGE, 0, 1, 1.0]
-    for id in range(2, 40):  # more than a worker is given ahead
+    for id in range(2, 40):  # more than a worker gets ahead
         words += [ADD_LARGE, 0, id, 1, 1]
     assert sent(desk.submit(CLIENT, *words), WORKER, Execute)
     assert desk.client(CLIENT).queue
     assert not sent(desk.say(CLIENT, Ask(3)), WORKER, Query)
     last: list[Any] = []
     while not sent(last, WORKER, Query):
-        given = desk.worker(WORKER).unconfirmed[0]
-        last = desk.say(WORKER, Done(given[0], given[1], int(given[2])))
+        client, weight, cost, _ = desk.worker(WORKER).unconfirmed[0]
+        last = desk.say(WORKER, Done(client, weight, int(cost)))
     assert not desk.client(CLIENT).queue
     kinds = [type(m) for m in sent(last, WORKER)]
     assert kinds.index(Execute) < kinds.index(Query)
 
 
-def test_a_question_without_workers_is_answered_at_once() -> None:
+def test_a_request_behind_a_queue_is_answered_at_once_without_workers() -> None:
     desk = Desk(CLIENT)
     desk.submit(CLIENT, FULL, 0, 1, 1.0)
     assert sent(desk.say(CLIENT, Ask(3)), CLIENT, Answer) == [Answer(3, [])]
 
 
-def test_a_peer_that_turns_out_to_be_gone_is_dealt_with_after_what_was_to_be_sent(tmp_path, monkeypatch) -> None:
-    """Else a worker would hear of a client's end before instructions of that client."""
+def test_an_unreachable_peer_is_handled_after_all_messages_are_sent(tmp_path, monkeypatch) -> None:
+    """Otherwise a worker would get the end of a client before instructions of that client."""
     server = Server(f"unix:{tmp_path}/s", None)
     sent: list[tuple[bytes, bytes]] = []
 

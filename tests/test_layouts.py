@@ -1,4 +1,4 @@
-"""Where tensors lie, as a person sees it; copies that are made once; advice that is given once."""
+"""Layouts as users see them; copies that are made once; notices that are given once."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def session(cluster: Cluster) -> Iterator[Session]:
 
 @pytest.mark.parametrize("size", [0, 1, 2, 5, 12])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_blocks_are_as_equal_as_can_be(size: int, workers: int) -> None:
-    found = [bounds(size, workers, rank) for rank in range(workers)]
-    assert [start for start, _ in found] == [sum(n for _, n in found[:rank]) for rank in range(workers)]
-    assert sum(n for _, n in found) == size
-    assert max(n for _, n in found) - min(n for _, n in found) <= 1
+def test_block_sizes_differ_by_at_most_one(size: int, workers: int) -> None:
+    blocks = [bounds(size, workers, rank) for rank in range(workers)]
+    assert [start for start, _ in blocks] == [sum(n for _, n in blocks[:rank]) for rank in range(workers)]
+    assert sum(n for _, n in blocks) == size
+    assert max(n for _, n in blocks) - min(n for _, n in blocks) <= 1
 
 
 def test_layouts_are_interned_and_printed() -> None:
@@ -50,16 +50,16 @@ def test_layouts_are_interned_and_printed() -> None:
     assert Layout(mesh, (Shard(0), R)) is Layout(Mesh((0, 1, 2, 3), (2, 2)), (Shard(0), R))
     assert str(Layout(mesh, (Shard(0), P))) == "S(0) P(sum) on workers 0,1,2,3 as 2x2"
     assert str(Layout(Mesh((3,)))) == "worker 3"
-    assert Mesh((0, 1), (2, 1)) is Mesh((0, 1))  # an axis of one worker is none
+    assert Mesh((0, 1), (2, 1)) is Mesh((0, 1))  # an axis with one worker is left out
 
 
-def made(name: str, *shape: int) -> gt.Tensor:
+def create(name: str, *shape: int) -> gt.Tensor:
     with gt.signal.context(name):
         return gt.ones(*shape)
 
 
-def test_a_tensor_says_where_it_lies(session: Session) -> None:
-    x, g = made("rows", 5, 4), made("grid", 5, 4)
+def test_a_tensor_shows_its_layout(session: Session) -> None:
+    x, g = create("rows", 5, 4), create("grid", 5, 4)
     assert (str(x.layout), str(gt.ones(1).layout)) == ("S(0) on workers 0, 1", "worker 0")
     assert str(g.layout) == "S(0) S(1) on workers 0, 1, 2, 3 as 2x2"
     assert g.layout.blocks == {
@@ -68,13 +68,13 @@ def test_a_tensor_says_where_it_lies(session: Session) -> None:
         2: ((3, 0), (2, 2)),
         3: ((3, 2), (2, 2)),
     }
-    assert x.layout == made("rows", 2).layout != made("columns", 2, 2).layout
+    assert x.layout == create("rows", 2).layout != create("columns", 2, 2).layout
     assert str(x.sum(0).layout) == "P(sum) on workers 0, 1"
 
 
-def test_a_picture_of_it(session: Session) -> None:
+def test_a_layout_is_drawn(session: Session) -> None:
     shown = io.StringIO()
-    gt.debug.show_layout(made("grid", 5, 4), file=shown)
+    gt.debug.show_layout(create("grid", 5, 4), file=shown)
     assert shown.getvalue().splitlines()[1:] == [
         "  0:2   2:4",
         "+-----+-----+",
@@ -84,21 +84,21 @@ def test_a_picture_of_it(session: Session) -> None:
         "+-----+-----+",
     ]
     shown = io.StringIO()
-    gt.debug.show_layout(made("rows", 5, 4).sum(0), file=shown)
+    gt.debug.show_layout(create("rows", 5, 4).sum(0), file=shown)
     assert shown.getvalue().splitlines()[-1] == "each has a term: P(sum) of them is the value"
 
 
-def test_why_it_lies_there(session: Session) -> None:
-    x, w = made("rows", 50, 40), made("columns", 40, 60)
-    told = gt.debug.explain(x @ w)
-    assert "made by matmul(float32[50,40], float32[40,60])" in told
-    assert "by all_gather; about " in told
+def test_a_layout_is_explained(session: Session) -> None:
+    x, w = create("rows", 50, 40), create("columns", 40, 60)
+    text = gt.debug.explain(x @ w)
+    assert "made by matmul(float32[50,40], float32[40,60])" in text
+    assert "by all_gather; about " in text
     assert "a copy is kept as R on workers 0,1" in gt.debug.explain(w) + gt.debug.explain(x)
     assert gt.debug.explain(gt.ones(1)).startswith("float32[1] lies whole on worker 0\nit was made there")
 
 
-def test_what_is_lost_says_so(cluster: Cluster, session: Session) -> None:
-    x = made("rows", 5, 4)
+def test_the_layout_of_a_lost_tensor_says_so(cluster: Cluster, session: Session) -> None:
+    x = create("rows", 5, 4)
     session.outbox.flush()
     cluster.settle()
     cluster.kill_worker(next(name for name, worker in cluster.workers.items() if worker.id == 1))
@@ -107,7 +107,7 @@ def test_what_is_lost_says_so(cluster: Cluster, session: Session) -> None:
 
 
 def test_a_copy_is_made_once_while_the_tensor_lives(cluster: Cluster, session: Session) -> None:
-    x, watched = made("rows", 100, 40), Watched(cluster, session)
+    x, watched = create("rows", 100, 40), Watched(cluster, session)
     moves = watched.moves[0]
     for _ in range(3):
         x.sort(0)[0].sum().item()
@@ -117,13 +117,15 @@ def test_a_copy_is_made_once_while_the_tensor_lives(cluster: Cluster, session: S
     assert moves["all_gather"] + moves["all_to_all"] == 2
 
 
-def test_what_has_no_rule_is_gathered_and_told_once(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    x = made("rows", 5, 4)
+def test_an_op_without_a_split_is_gathered_with_one_notice(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = create("rows", 5, 4)
     for _ in range(2):
         assert x.median().item() == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if "median" in line]
-    assert len(said) == 1
-    assert said[0].endswith("gathered, and every worker does all of it: the middle of parts is not the middle")
+    notices = [line for line in capsys.readouterr().err.splitlines() if "median" in line]
+    assert len(notices) == 1
+    assert notices[0].endswith("gathered, and every worker does all of it: the middle of parts is not the middle")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,9 @@ def test_what_has_no_rule_is_gathered_and_told_once(session: Session, capsys: py
         ((3.0, 4.0), gt.float32, lambda x: x * 0, 0.0),
     ],
 )
-def test_terms_are_not_treated_where_only_their_sum_can_be(session: Session, values, dtype, act, expected) -> None:
+def test_partial_sums_are_combined_before_an_op_that_is_not_linear(
+    session: Session, values, dtype, act, expected
+) -> None:
     with gt.signal.context("rows"):
         x = gt.tensor(values, dtype=dtype)
     total = x.sum()

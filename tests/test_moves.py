@@ -1,4 +1,4 @@
-"""Every way from one layout to another, tried on real blocks: what arrives is what left."""
+"""Every move from one layout to another, run on real blocks: the value does not change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def placements(mesh: Mesh, terms: str) -> list[tuple[Placement, ...]]:
 
 
 def cut(whole: Any, layout: Layout, rng: Any) -> Blocks:
-    """Each worker's block; terms are noise that adds up to the value."""
+    """Each worker's block; partial terms are noise that adds up to the value."""
     blocks = {}
     for worker in layout.workers:
         starts, sizes = layout.block(whole.shape, worker)
@@ -42,7 +42,7 @@ def cut(whole: Any, layout: Layout, rng: Any) -> Blocks:
 
 
 def joined(blocks: Blocks, layout: Layout, shape: tuple[int, ...]) -> Any:
-    """The value the blocks stand for; replicas must agree."""
+    """The value that the blocks represent; replicas must be equal."""
     whole = np.full(shape, -(10**6))
     totals: dict[Any, Any] = {}
     for worker in layout.workers:
@@ -67,7 +67,7 @@ def joined(blocks: Blocks, layout: Layout, shape: tuple[int, ...]) -> Any:
 
 def run(step: MoveStep, t: TensorType, blocks: Blocks) -> Blocks:
     if step.is_local:
-        return {w: alone(step, t, w, blocks[w]) for w in step.target.workers}
+        return {w: run_local(step, t, w, blocks[w]) for w in step.target.workers}
     board, flights = Board(), {}
     groups = {worker_share(step, t, w)[0] for w in step.workers}
     for number, members in enumerate(sorted(groups)):
@@ -78,11 +78,11 @@ def run(step: MoveStep, t: TensorType, blocks: Blocks) -> Blocks:
     return {w: flights[w].result() for w in step.target.workers}
 
 
-def alone(step: MoveStep, t: TensorType, worker: int, block: Any) -> Any:
-    how = LOCAL_OPS[step.kind](step, t, worker)
-    if "mine" in how:
-        return block if how["mine"] else block * 0
-    return block[tuple(slice(s, s + n) for s, n in zip(how["starts"], how["sizes"], strict=True))]
+def run_local(step: MoveStep, t: TensorType, worker: int, block: Any) -> Any:
+    attrs = LOCAL_OPS[step.kind](step, t, worker)
+    if "mine" in attrs:
+        return block if attrs["mine"] else block * 0
+    return block[tuple(slice(s, s + n) for s, n in zip(attrs["starts"], attrs["sizes"], strict=True))]
 
 
 @pytest.mark.parametrize("target", MESHES, ids=str)

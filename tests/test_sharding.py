@@ -1,4 +1,4 @@
-"""Tensors cut across workers: random programs over random layouts give the values of one worker.
+"""Sharded tensors: random programs over random layouts give the same values as one worker.
 
 ``GT_SEEDS=5000 pytest tests/test_sharding.py`` tries that many seeds instead of the usual few.
 """
@@ -22,7 +22,7 @@ from tests.test_cluster import Deaths, Play, seeds, small  # noqa: F401, a fixtu
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-#: over four workers: cut along a dim, over disjoint, overlapping and nested meshes, replicated, on one worker
+#: over four workers: sharded on disjoint, overlapping and nested meshes, replicated, and on one worker
 SIGNALS = """
 dp:      {shard: {axis: 0, workers: [0, 1]}}
 tp:      {shard: {axis: 1, workers: [0, 1]}}
@@ -47,12 +47,12 @@ def signals(tmp_path: Any) -> Iterator[list[str]]:
     gt.load_config(None)
 
 
-#: torch's choice among equals depends on how many there are beside them
+#: ops whose choice among equal values depends, in torch, on the other values in the block
 AMBIGUOUS = frozenset({"topk", "kthvalue", "mode", "median_dim", "nanmedian_dim"})
 
 
 class CutPlay(Play):
-    """The same, with each step under a signal drawn at random, or none."""
+    """A play in which each step is under a random signal, or none."""
 
     def __init__(self, seed: int, names: list[str]) -> None:
         super().__init__(seed, workers=4)
@@ -71,7 +71,7 @@ class CutPlay(Play):
 
 @pytest.fixture(autouse=True)
 def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums of floats in another order round differently, and doubles may be made of those."""
+    """Sums of floats in another order round differently, and doubles may be computed from such floats."""
     monkeypatch.setitem(programs.TOLERANCES, "float64", programs.TOLERANCES["float32"])
 
 
@@ -86,7 +86,7 @@ def test_values_do_not_depend_on_how_they_are_cut(seed: int, small: Any, signals
 
 
 class CutDeaths(Deaths):
-    """Who has tensors on several workers may lose any of them with one."""
+    """A program with tensors on several workers may lose any of them with one worker."""
 
     def _mourn(self) -> None:
         if self.dead:
@@ -121,10 +121,10 @@ def test_clients_die_while_tensors_move(seed: int, small: Any, signals: list[str
 
 
 @seeds(12)
-def test_a_lost_worker_is_told_as_such_wherever_its_values_went(
+def test_a_lost_worker_is_reported_as_such_wherever_its_values_went(
     seed: int, signals: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also by workers that have it from others, who had it from others again."""
+    """Also by workers that got the value through several other workers."""
     monkeypatch.setattr("gt.client.stream.replies.FAILURE_DETAIL_TIMEOUT_S", 0.05)
     rng, lost = random.Random(seed), 0
     for _ in range(40):
@@ -133,7 +133,7 @@ def test_a_lost_worker_is_told_as_such_wherever_its_values_went(
 
 
 def read_after_a_death(rng: random.Random, signals: list[str]) -> bool:
-    """Compute under several signals while a worker dies. Was it `WorkerLost`? Otherwise the value is right."""
+    """Compute under several signals while a worker dies. True for `WorkerLost`; otherwise the value must be right."""
     cluster, steps = Cluster(workers=4), iter(range(rng.randint(1, 60)))
     dying = rng.choice(list(cluster.workers))
 

@@ -20,7 +20,7 @@ from gt.ops.gathered import GATHERED
 from gt.ops.placement import Partial
 from gt.ops.split import Apart, Row, Split, rows
 from gt.types import TensorType, float32
-from tests.support.cutting import Call, can, found, paths, show, works
+from tests.support.cutting import Call, can, paths, show, working_rows, works
 from tests.support.samples import Sample, T, V, samples
 
 SEEDS = int(os.environ.get("GT_SEEDS", "1"))
@@ -141,7 +141,7 @@ def test_no_row_is_missing(op: str) -> None:
         call = Call(alike[0])
         if isinstance(call.split(), Apart):
             continue
-        working = {row for row in found(call, 3, TRIED) - set(call.rows(3)) if not lucky(op, row, call)}
+        working = {row for row in working_rows(call, 3, TRIED) - set(call.rows(3)) if not lucky(op, row, call)}
         for sample, draw, workers in itertools.product(alike, range(1, 4 + SEEDS), (2, 3)):
             if working:  # by luck, most likely: other values tell
                 call = Call(sample, draw)

@@ -1,6 +1,6 @@
-"""Calls cut by hand: each worker's share of a call computed on its own, on torch's CPU engine, and put together again.
+"""Calls split by hand: each worker's share of a call is computed alone, on torch's CPU engine, and the results joined.
 
-Here placements are tried, not planned: what `gt.ops.split.rows` claims, and everything else there might be.
+Placements are tried here, not planned: those that `gt.ops.split.rows` claims, and all other ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Block = tuple[TensorType, tuple[int, ...]]
 
 
 class Call:
-    """A sample with its operands, its result, and how it may be cut."""
+    """A sample with its operands, its result, and its legal placements."""
 
     def __init__(self, sample: Sample, draw: int = 0) -> None:
         self.sample, self.op = sample, OPS[sample.op]
@@ -48,16 +48,16 @@ class Call:
 
     def run(self, tensors: Sequence[torch.Tensor], attrs: dict[str, Any], expect: Any = None) -> Tensors:
         """One worker's results; raises if their types are not the expected ones, or not those inferred."""
-        given = iter(tensors)
-        operands = [next(given) if isinstance(x, torch.Tensor) else x for x in self.operands]
+        remaining = iter(tensors)
+        operands = [next(remaining) if isinstance(x, torch.Tensor) else x for x in self.operands]
         signature = sign(self.op, tuple(attrs.items()), tuple(map(type_of, operands)))
         if expect is not None and signature.outs != expect:
             raise WrongType(f"{signature} gives {signature.outs}, not {expect}")
         with torch.no_grad():
-            made = ENGINE.link(signature)(*operands)
-        made = tuple(made) if len(signature.outs) > 1 else (made,)
-        assert tuple(map(type_of, made)) == signature.outs, str(signature)
-        return made
+            results = ENGINE.link(signature)(*operands)
+        results = tuple(results) if len(signature.outs) > 1 else (results,)
+        assert tuple(map(type_of, results)) == signature.outs, str(signature)
+        return results
 
     def split(self) -> Split | Apart | None:
         return self.op.split(*map(type_of, self.operands), **self.attrs) if self.op.split else None
@@ -71,7 +71,8 @@ class Call:
         return list(self._rows_apart(split, workers))
 
     def _rows_apart(self, split: Apart, workers: int) -> Iterator[Row]:
-        """Each part's rows with the others' first, and all parts' last together: they are independent."""
+        """The rows of each part combined with the first rows of the others, and the last rows of all parts: parts are
+        independent, so more combinations show nothing new."""
         choices = [
             rows(part, [self.ins[i] for i in ins], [self.outs[i] for i in outs], workers)
             for ins, outs, part in split.parts
@@ -80,10 +81,10 @@ class Call:
         picks = [first, *([*first[:p], k, *first[p + 1 :]] for p, c in enumerate(choices) for k in range(1, len(c)))]
         for pick in [*picks, [len(c) - 1 for c in choices]]:
             ins, outs = [R] * len(self.ins), [R] * len(self.outs)
-            for k, c, (at, made, _) in zip(pick, choices, split.parts, strict=True):
-                for i, placement in zip(at, c[k].ins, strict=True):
+            for k, c, (in_positions, out_positions, _) in zip(pick, choices, split.parts, strict=True):
+                for i, placement in zip(in_positions, c[k].ins, strict=True):
                     ins[i] = placement
-                for i, placement in zip(made, c[k].outs, strict=True):
+                for i, placement in zip(out_positions, c[k].outs, strict=True):
                     outs[i] = placement
             yield Row(tuple(ins), tuple(outs))
 
@@ -137,13 +138,13 @@ def close(got: torch.Tensor | None, want: torch.Tensor) -> bool:
     if got is None or got.shape != want.shape or got.dtype != want.dtype:
         return False
     rtol, atol = (TOLERANCES | HALVES).get(want.dtype, (0, 0))
-    if want.is_floating_point() and want.numel():  # terms may be as large as the largest result
+    if want.is_floating_point() and want.numel():  # partial terms may be as large as the largest result
         atol *= max(1.0, float(want.nan_to_num(0, 0, 0).abs().max()))
     return bool(torch.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True))
 
 
 # -- shares --------------------------------------------------------------------------------
-# a mesh is one number of workers an axis, and there is a row an axis: the second cuts the blocks of the first
+# a mesh has one number of workers for each axis, and a path one row: the second row splits the blocks of the first
 
 
 def shares(types: Sequence[TensorType], placed: Sequence[Sequence[Placement]], mesh: Mesh, at: Ranks) -> list[Block]:
@@ -187,21 +188,22 @@ def join_all(parts: Sequence[torch.Tensor], placed: Sequence[Placement], mesh: M
 
 
 def works(call: Call, path: Sequence[Row], mesh: Mesh) -> bool:
-    """Does the result come out of the shares? Raises what an op raises that cannot do its share."""
+    """Do the shares join to the whole result? Raises what the op raises if it cannot compute its share."""
     blocks = [cut_all(x, [row.ins[i] for row in path], mesh, call.rng) for i, x in enumerate(call.tensors)]
-    made = []
+    results = []
     for n, at in enumerate(itertools.product(*map(range, mesh))):
-        part = share(call, path, mesh, at)
-        attrs = call.op.local(call.attrs, part) if call.op.local else call.attrs
-        made.append(call.run([b[n] for b in blocks], attrs, part.outs))
+        worker = share(call, path, mesh, at)
+        attrs = call.op.local(call.attrs, worker) if call.op.local else call.attrs
+        results.append(call.run([b[n] for b in blocks], attrs, worker.outs))
     return all(
-        close(join_all([m[i] for m in made], [row.outs[i] for row in path], mesh), whole)
+        close(join_all([r[i] for r in results], [row.outs[i] for row in path], mesh), whole)
         for i, whole in enumerate(call.whole)
     )
 
 
 def paths(call: Call, mesh: Mesh) -> Iterator[tuple[Row, ...]]:
-    """Every way over a mesh of two axes: a row for the first, and one for the second that all its blocks allow."""
+    """Every placement on a mesh of two axes: a row for the first axis, and one for the second that is legal for all
+    blocks."""
     split = call.split()
     if not isinstance(split, Split):
         return
@@ -214,7 +216,7 @@ def paths(call: Call, mesh: Mesh) -> Iterator[tuple[Row, ...]]:
         yield from ((row, second) for second in allowed[0] if all(second in more for more in allowed[1:]))
 
 
-# -- everything there might be -------------------------------------------------------------
+# -- all placements ------------------------------------------------------------------------
 
 
 def placements(t: TensorType, partial: Sequence[Placement]) -> list[Placement]:
@@ -222,24 +224,24 @@ def placements(t: TensorType, partial: Sequence[Placement]) -> list[Placement]:
 
 
 def result_placements(t: TensorType, ins: Sequence[Placement]) -> list[Placement]:
-    """Of the terms of a sum come terms of a sum, or nothing that is of use."""
-    of_terms = any(isinstance(p, Partial) for p in ins)
+    """From partial sums an op produces partial sums, or nothing useful."""
+    from_partial = any(isinstance(p, Partial) for p in ins)
     folds = [Partial("max"), Partial("min")] if t.dtype.kind == "b" else [Partial(how) for how in COMBINE]
-    return placements(t, [P] if of_terms and t.dtype.kind != "b" else [] if of_terms else folds)
+    return placements(t, [P] if from_partial and t.dtype.kind != "b" else [] if from_partial else folds)
 
 
-def found(call: Call, workers: int, limit: int) -> set[Row]:
-    """All rows that work; of very many, about so many are tried, and always the same ones."""
+def working_rows(call: Call, workers: int, limit: int) -> set[Row]:
+    """All rows that work. Of more than ``limit`` candidates, about that many are tried, always the same ones."""
     choices = [*itertools.product(*(placements(t, [P] if t.dtype.kind == "f" else []) for t in call.ins))]
-    made: set[Row] = set()
+    working: set[Row] = set()
     if call.op.local is None:
         for ins in some(choices, limit):
-            made.update(_found(call, ins, workers))
+            working.update(_working_rows(call, ins, workers))
     else:
         results = {ins: itertools.product(*(result_placements(t, ins) for t in call.outs)) for ins in choices}
         guesses = some([Row(ins, outs) for ins in choices for outs in results[ins]], limit)
-        made.update(row for row in guesses if can(call, row, workers))
-    return {row for row in made if not useless(row, made)}
+        working.update(row for row in guesses if can(call, row, workers))
+    return {row for row in working if not useless(row, working)}
 
 
 def some(choices: Sequence[Any], limit: int) -> Iterator[Any]:
@@ -248,22 +250,22 @@ def some(choices: Sequence[Any], limit: int) -> Iterator[Any]:
 
 
 def can(call: Call, row: Row, workers: int) -> bool:
-    """Does it work, whatever a kernel says to operands that do not go together?"""
+    """Does the row work? A kernel may raise anything for operands that do not fit together."""
     try:
         return works(call, (row,), (workers,))
     except Exception:
         return False
 
 
-def _found(call: Call, ins: tuple[Placement, ...], workers: int) -> Iterator[Row]:
+def _working_rows(call: Call, ins: tuple[Placement, ...], workers: int) -> Iterator[Row]:
     blocks = [cut(x, p, workers, call.rng) for x, p in zip(call.tensors, ins, strict=True)]
     try:
-        made = [call.run([b[r] for b in blocks], call.attrs) for r in range(workers)]
-    except Exception:  # as above
+        results = [call.run([b[r] for b in blocks], call.attrs) for r in range(workers)]
+    except Exception:  # as in `can`
         return
     fitting = []
     for i, whole in enumerate(call.whole):
-        parts = [m[i] for m in made]
+        parts = [r[i] for r in results]
         fitting.append([p for p in result_placements(call.outs[i], ins) if fits(parts, p, call.outs[i], whole)])
     yield from (Row(ins, outs) for outs in itertools.product(*fitting))
 
@@ -274,7 +276,7 @@ def fits(parts: Sequence[torch.Tensor], p: Placement, t: TensorType, whole: torc
 
 
 def useless(row: Row, others: set[Row]) -> bool:
-    """Terms of what everyone has whole."""
+    """A result is partial although the same row works with it replicated, or all operands are replicated."""
     for i, p in enumerate(row.outs):
         if isinstance(p, Partial) and Row(row.ins, (*row.outs[:i], R, *row.outs[i + 1 :])) in others:
             return True

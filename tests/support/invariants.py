@@ -1,4 +1,4 @@
-"""What must hold in a cluster after every message, and what once nothing is under way any more."""
+"""Invariants of a cluster: those that hold after every message, and those that hold once nothing is in transfer."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def always(cluster: Cluster) -> None:
 
 
 def _worker(worker: WorkerState) -> None:
-    given = Counter[int]()
+    costs = Counter[int]()
     for client, weight, cost, _ in worker.unconfirmed:
-        given[client] += cost
+        costs[client] += cost
         assert weight >= 0
         assert cost >= 0
-    assert abs(worker.ahead - sum(given.values())) < 1e-3
+    assert abs(worker.ahead - sum(costs.values())) < 1e-3
     for client, parked in worker.parked.items():
-        assert abs(parked - given[client]) < 1e-3
+        assert abs(parked - costs[client]) < 1e-3
         assert client in worker.admitted
 
 
 def _client(client: Client, workers: dict[int, WorkerState]) -> None:
     waiting = sum(submit.weight for submit, _ in client.queue if isinstance(submit, Submit))
-    given = sum(weight for w in workers.values() for owner, weight, _, _ in w.unconfirmed if owner == client.id)
+    unconfirmed = sum(weight for w in workers.values() for owner, weight, _, _ in w.unconfirmed if owner == client.id)
     unrequested = sum(worker_set.weight for worker_set in client.worker_sets.values())
     assert client.unrequested == unrequested <= WINDOW // 8
-    assert client.received - client.done == waiting + given + unrequested
+    assert client.received - client.done == waiting + unconfirmed + unrequested
     assert 0 <= client.credited <= client.done <= client.received
     assert client.home is None or client.id in workers[client.home].admitted
     assert set(client.announced) == {w.id for w in workers.values() if client.id in w.admitted}
@@ -61,14 +61,14 @@ def layouts(where: AnyState) -> tuple[Layout, ...]:
 
 
 def held_by(client: Client, worker: int) -> set[int]:
-    """The tensors of which the worker should have a block, a copy or a term."""
-    found = {id for id, where in client.tensors.items() if any(worker in x.workers for x in layouts(where)[:1])}
+    """The tensors of which the worker should have a block, a copy or a partial term."""
+    tensors = {id for id, where in client.tensors.items() if any(worker in x.workers for x in layouts(where)[:1])}
     copies = [(copy, layout) for of in client.copies.values() for layout, copy in of.items()]
-    return found | {copy for copy, layout in copies if worker in layout.workers}
+    return tensors | {copy for copy, layout in copies if worker in layout.workers}
 
 
 def settled(cluster: Cluster) -> None:
-    """Everything was delivered, and every client takes what it is sent."""
+    """Everything was delivered, and every client has taken what it was sent."""
     always(cluster)
     core = cluster.dispatcher
     assert not core.requests
@@ -91,11 +91,11 @@ def settled(cluster: Cluster) -> None:
             assert not space.waiting
             assert space.outgoing is None
             assert set(space.transfers) <= {t for t, where in client.transfers.items() if where is known.layout}
-            told = {code for code in space.codes if code < FIRST_LOCAL}
+            codes = {code for code in space.codes if code < FIRST_LOCAL}
             groups = set(space.groups) - set(by_id[known.id].mover._lost)
             assert groups == {n for members, n in client.ledger.groups.items() if known.id in members}
             assert not space.farewells
-            assert told == {code for code in client.announced[known.id] if code in client.codes}
+            assert codes == {code for code in client.announced[known.id] if code in client.codes}
 
 
 def _settled_client(client: Client, workers: dict[int, WorkerState]) -> None:
