@@ -151,10 +151,10 @@ class Dispatcher:
         return self.delivery.take_actions()
 
     def name_of(self, peer: Peer) -> str:
-        known = self.by_peer.get(peer)
-        if known is None:
+        state = self.by_peer.get(peer)
+        if state is None:
             return "a stranger"
-        return f"client {known.id}" if isinstance(known, Client) else f"worker {known.id}"
+        return f"client {state.id}" if isinstance(state, Client) else f"worker {state.id}"
 
     # -- peers that connect and end ------------------------------------------------------
 
@@ -206,11 +206,11 @@ class Dispatcher:
         self.delivery.actions.append(Close(peer, reason))
 
     def _forget(self, peer: Peer) -> None:
-        known = self.by_peer.pop(peer, None)
-        if isinstance(known, Client):
-            self._client_gone(known)
-        elif isinstance(known, WorkerState):
-            self._worker_gone(known)
+        state = self.by_peer.pop(peer, None)
+        if isinstance(state, Client):
+            self._client_gone(state)
+        elif isinstance(state, WorkerState):
+            self._worker_gone(state)
         self._schedule()
 
     def _client_gone(self, client: Client) -> None:

@@ -15,10 +15,10 @@ from gt.wire.messages import WINDOW, Admit, Define, Definition, Execute, Leave, 
 
 #: The most moves that are defined in one message.
 MAX_MOVES_PER_MESSAGE = 256
-#: A set of workers is asked to confirm its work after this many microseconds of it for each worker but one. So the
-#: dispatcher spends little time on confirmations, however many workers send them.
+#: A set of n workers is asked to confirm after (n - 1) times this many microseconds of work. So the dispatcher spends
+#: little time on confirmations, however many workers send them.
 CONFIRM_AFTER_US_PER_WORKER = 50.0
-#: It is asked after this many microseconds in any case.
+#: A set of any size is asked after this many microseconds of work.
 MAX_CONFIRM_AFTER_US = 3000.0
 #: The most worker sets that are remembered for a client.
 MAX_WORKER_SETS = 256
@@ -95,8 +95,8 @@ class Delivery:
         last = len(output.segments) - 1
         for i, segment in enumerate(output.segments):
             # a single worker gets its definitions together with the words
-            own = announcements.pop(segment.workers[0], None) if len(segment.workers) == 1 else None
-            self.execute(client, segment, weight if i == last else 0, own.definitions if own else [])
+            with_words = announcements.pop(segment.workers[0], None) if len(segment.workers) == 1 else None
+            self.execute(client, segment, weight if i == last else 0, with_words.definitions if with_words else [])
         if last < 0:
             client.done += weight
 

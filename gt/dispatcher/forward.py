@@ -35,7 +35,7 @@ from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FORGET, READ, RESET, RU
 
 #: operands that several calls of one instruction name
 SharedOperands = set[int] | frozenset[int]
-#: Ids up to here are compared in one step.
+#: CPython compares integers up to here in one step. Only larger ids are checked further.
 MAX_SMALL_INT = (1 << 30) - 1
 
 
