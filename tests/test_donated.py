@@ -10,10 +10,10 @@ import torch
 
 import gt
 from gt.testing import Cluster
-from gt.worker.hot.compiler import Shared
-from gt.worker.hot.graph import Graph
-from gt.worker.hot.runner import Runner
-from gt.worker.hot.track import HOT
+from gt.worker.hot.compiler import Compiler
+from gt.worker.hot.graph import CapturedGraph
+from gt.worker.hot.level_switch import HOT_RUNS
+from gt.worker.hot.runner import CompiledRunner
 from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_graphs import Graphs
 
@@ -28,10 +28,10 @@ def folder(monkeypatch):
 
 @pytest.fixture(params=["compiled", "graph"])
 def shadow(request):
-    """Compiled code on its own; and in a graph, made by a stand-in for a GPU's."""
+    """CompiledProgram code on its own; and in a graph, made by a stand-in for a GPU's."""
     made = Shadow(Cluster(), "all")
     if request.param == "graph":
-        made.levels._shared = Shared(made.engine, Graphs())
+        made.levels._compiler = Compiler(made.engine, Graphs())
     return made
 
 
@@ -46,7 +46,7 @@ def _at(shadow: Shadow, x) -> int:
 
 
 def _active(shadow: Shadow):
-    (track,) = [t for t in shadow.levels._tracks.values() if t.active is not None]
+    (track,) = [t for t in shadow.levels._switches.values() if t.active is not None]
     return track.active
 
 
@@ -62,11 +62,11 @@ def test_what_is_replaced_stays_in_its_place(shadow) -> None:
     assert all(quick[-5:]), shadow.levels.stats()
     assert len(set(places[-5:])) == 1
     active = _active(shadow)
-    assert isinstance(active, Graph | Runner)
-    program = active.program if isinstance(active, Graph) else active._compiled.program
+    assert isinstance(active, CapturedGraph | CompiledRunner)
+    program = active.program if isinstance(active, CapturedGraph) else active._compiled.program
     assert set(program.donated.values()) == program.mutated
     assert len(program.donated) == 1
-    if isinstance(active, Graph):
+    if isinstance(active, CapturedGraph):
         assert not active._copied
 
 
@@ -110,17 +110,17 @@ def test_a_view_of_an_input_that_is_kept(shadow) -> None:
             x = x * 0.5 + y
             quick.append(_step(shadow))
     assert all(quick[-4:]), shadow.levels.stats()
-    if shadow.levels._shared.graphs is not None:  # compiled code may make the view a tensor of its own
-        assert any(not track.donates for track in shadow.levels._tracks.values())
+    if shadow.levels._compiler.graphs is not None:  # compiled code may make the view a tensor of its own
+        assert any(not track.donates for track in shadow.levels._switches.values())
 
 
 def test_in_the_background(monkeypatch) -> None:
-    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
+    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
     shadow = Shadow(Cluster(), "auto")
     with client(shadow.cluster):
         x = gt.randn(300)
         shadow.begin()
-        for _ in range(HOT + 6):
+        for _ in range(HOT_RUNS + 6):
             x = (x.sin() + x.cos() * x).tanh()
             quick = _step(shadow)
     assert quick, shadow.levels.stats()

@@ -20,12 +20,12 @@ from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import FLOAT, INT, TensorType, float32, int64
 from gt.worker.engines import make_engine
-from gt.worker.hot.compiled import Compiled
-from gt.worker.hot.compiler import Shared
+from gt.worker.hot.compiled import CompiledProgram
+from gt.worker.hot.compiler import Compiler
+from gt.worker.hot.level_switch import HOT_RUNS, MAX_REBUILDS
 from gt.worker.hot.levels import Levels
-from gt.worker.hot.piece import Piece, Step
-from gt.worker.hot.program import by_steps, mutated
-from gt.worker.hot.track import HOT, REMAKES
+from gt.worker.hot.program import interpret, mutated
+from gt.worker.hot.section import KernelCall, Section
 from tests.support.shadow import Shadow, client, wait_for_compiler
 
 ENGINE = make_engine("torch", "cpu")
@@ -45,18 +45,18 @@ def shadowed(mode: str):
     return cluster, Shadow(cluster, mode)
 
 
-def piece(*calls, inputs: int, results: tuple[int, ...], compile: bool = False) -> Piece:
+def piece(*calls, inputs: int, results: tuple[int, ...], compile: bool = False) -> Section:
     """From (op, types, operands, results, into, attrs)."""
     steps = []
     for name, types, operands, made, into, attrs in calls:
         signature = sign(OPS[name], tuple(attrs.items()), types, into)
-        steps.append(Step(signature, ENGINE.link(signature), operands, made))
+        steps.append(KernelCall(signature, ENGINE.link(signature), operands, made))
     slots = max(k for step in steps for k in (*step.results, inputs - 1)) + 1
     numbers = sum(k < 0 for step in steps for k in step.operands)
-    return Piece(tuple(steps), inputs, slots, numbers, results, (), compile)
+    return Section(tuple(steps), inputs, slots, numbers, results, (), compile)
 
 
-def scaled(compile: bool = False) -> Piece:
+def scaled(compile: bool = False) -> Section:
     """(x + n) * m, and y += x."""
     t = TensorType((3, 4), float32)
     return piece(
@@ -85,7 +85,7 @@ def train(shadow: Shadow, steps: int, **optimizer) -> list[bool]:
         opt.step()
         opt.param_groups[0]["lr"] *= 0.9
         quick.append(shadow.cut())
-        if i >= HOT:
+        if i >= HOT_RUNS:
             wait_for_compiler(shadow.levels)
     return quick
 
@@ -113,22 +113,22 @@ def test_other_optimizers(kind) -> None:
 
 
 def test_in_the_background_and_only_what_is_hot(monkeypatch) -> None:
-    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
+    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
     cluster, shadow = shadowed("auto")
     with client(cluster):
-        quick = train(shadow, HOT + 6)
-    assert not any(quick[:HOT])
+        quick = train(shadow, HOT_RUNS + 6)
+    assert not any(quick[:HOT_RUNS])
     assert all(quick[-3:])
     assert shadow.level() == ["template", "compiled"]  # the first step made the optimizer's state
 
 
 def test_what_is_no_quicker_is_left_alone(monkeypatch) -> None:
-    monkeypatch.setattr("gt.worker.hot.track.WORTH", 0.0)
+    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 0.0)
     cluster, shadow = shadowed("auto")
     with client(cluster):
-        quick = train(shadow, HOT + 6)
+        quick = train(shadow, HOT_RUNS + 6)
     assert not any(quick)
-    assert "no quicker" in shadow.levels.stats()[1]["reasons"][0]
+    assert "not faster" in shadow.levels.stats()[1]["reasons"][0]
     assert not shadow.levels.notices
 
 
@@ -199,7 +199,7 @@ def test_an_input_that_shows_what_is_written() -> None:
     levels = Levels(ENGINE, "off")
     x = torch.ones(3, 4)
     assert levels.run(made, [x, x.view(3, 4)], [1, 2], store) is None
-    assert "shows memory" in levels.stats()[0]["reasons"][0]
+    assert "shares memory" in levels.stats()[0]["reasons"][0]
 
 
 def test_an_input_that_lies_otherwise() -> None:
@@ -212,27 +212,27 @@ def test_an_input_that_lies_otherwise() -> None:
         found = levels.run(made, [x, y], [5, 2], {})
         if found is None:
             assert turn % 4 == 3
-            found = by_steps(made, [x, y], [5, 2])
+            found = interpret(made, [x, y], [5, 2])
         assert torch.equal(found[0], wanted)
         assert torch.equal(y, other)
 
 
 def test_inputs_that_lie_otherwise_when_it_is_ready(monkeypatch) -> None:
-    """Compiled in the background for one layout, it is not used for another."""
-    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
+    """CompiledProgram in the background for one layout, it is not used for another."""
+    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
     made, levels = scaled(), Levels(ENGINE, "auto")
-    for turn in range(HOT + 4):
+    for turn in range(HOT_RUNS + 4):
         x, y = torch.randn(3, 4), torch.randn(3, 4)
-        if turn == HOT:
+        if turn == HOT_RUNS:
             wait_for_compiler(levels)
             x = torch.randn(4, 3).T
-        if turn == HOT + 1:
+        if turn == HOT_RUNS + 1:
             y = x.clone()
             x = y.view(3, 4)
         wanted = (x + 5) * 2
         found = levels.run(made, [x, y], [5, 2], {})
-        assert (found is None) == (turn < HOT + 2)
-        found = by_steps(made, [x, y], [5, 2]) if found is None else found
+        assert (found is None) == (turn < HOT_RUNS + 2)
+        found = interpret(made, [x, y], [5, 2]) if found is None else found
         assert torch.equal(found[0], wanted)
 
 
@@ -247,7 +247,7 @@ def test_a_constant_that_changes_after_all() -> None:
         wanted = (x + n) * 2
         found = levels.run(made, [x, y], [n, 2], {})
         quick.append(found is not None)
-        found = by_steps(made, [x, y], [n, 2]) if found is None else found
+        found = interpret(made, [x, y], [n, 2]) if found is None else found
         assert torch.allclose(found[0], wanted)
     assert quick == [True] * 4 + [False] + [True] * 3
     assert not levels.notices
@@ -262,13 +262,13 @@ def test_minus_zero_is_another_constant() -> None:
     )  # fmt: skip
     levels, x = Levels(ENGINE, "off"), torch.ones(3)
     for n in (0.0, 0.0, -0.0, 0.0, -0.0):
-        found = levels.run(made, [x], [n], {}) or by_steps(made, [x], [n])
+        found = levels.run(made, [x], [n], {}) or interpret(made, [x], [n])
         assert found[0].tolist() == [math.copysign(math.inf, n)] * 3
 
 
 def test_numbers_that_change_one_after_the_other_are_said() -> None:
     """Each is a constant, until it is not; a piece with ever new ones is given up, in one line."""
-    count = REMAKES + 2
+    count = MAX_REBUILDS + 2
     t = TensorType((3,), float32)
     calls = [("add", (t, INT), (k, ~k), (k + 1,), False, {}) for k in range(count)]
     made = piece(*calls, inputs=1, results=(count,), compile=True)
@@ -277,7 +277,7 @@ def test_numbers_that_change_one_after_the_other_are_said() -> None:
         if turn % 2:
             numbers[turn // 2 % count] += 1
         x = torch.zeros(3)
-        found = levels.run(made, [x], numbers, {}) or by_steps(made, [x], numbers)
+        found = levels.run(made, [x], numbers, {}) or interpret(made, [x], numbers)
         assert found[0].tolist() == [sum(numbers)] * 3
     said = [text for _, text in levels.notices]
     assert len(said) == 1
@@ -354,7 +354,7 @@ def test_compiled_code_that_is_wrong_is_not_used(monkeypatch) -> None:
     monkeypatch.setattr(compiler, "build", wrong)
     levels, made = Levels(ENGINE, "all"), scaled()
     assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
-    assert "other values than the steps do (a result of mul)" in levels.notices[0][1]
+    assert "other values than the interpreter (a result of mul)" in levels.notices[0][1]
 
 
 def test_an_index_out_of_range_fails_by_steps() -> None:
@@ -488,9 +488,9 @@ def failing_halfway(monkeypatch):
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster()
     (worker,) = cluster.workers.values()
-    worker.levels = Levels(ENGINE, "all")
+    worker.replayer.levels = Levels(ENGINE, "all")
     fails = [False]
-    call = Compiled.__call__
+    call = CompiledProgram.__call__
 
     def failing(self, inputs, floats, ints):
         made = call(self, inputs, floats, ints)
@@ -498,7 +498,7 @@ def failing_halfway(monkeypatch):
             raise RuntimeError("in the middle of it")
         return made
 
-    monkeypatch.setattr(Compiled, "__call__", failing)
+    monkeypatch.setattr(CompiledProgram, "__call__", failing)
     return cluster, worker, fails
 
 
@@ -518,7 +518,7 @@ def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
         with pytest.raises(gt.RemoteError, match="in the middle of it"):
             y.numpy()
         assert other.numpy().tolist() == [1, 1, 1]
-        assert any(told["level"] == "compiled" for told in worker.levels.stats())
+        assert any(told["level"] == "compiled" for told in worker.replayer.levels.stats())
 
 
 def test_code_that_fails_while_it_writes_over_an_input(monkeypatch) -> None:
@@ -530,7 +530,7 @@ def test_code_that_fails_while_it_writes_over_an_input(monkeypatch) -> None:
             w = (w - g * 2).tanh()
             gt.step()
             cluster.settle()
-        assert any(t.active and t.active._compiled.program.donated for t in worker.levels._tracks.values())
+        assert any(t.active and t.active._compiled.program.donated for t in worker.replayer.levels._switches.values())
         with pytest.raises(gt.RemoteError, match="in the middle of it"):
             w.numpy()
         assert g.numpy().tolist() == [1, 1, 1]
@@ -546,7 +546,7 @@ def test_an_index_out_of_range_leaves_the_rest_alone(monkeypatch) -> None:
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster()
     (worker,) = cluster.workers.values()
-    worker.levels = Levels(ENGINE, "all")
+    worker.replayer.levels = Levels(ENGINE, "all")
     with cluster.client():
         w, table = gt.ones(4), gt.arange(4.0)
         index = [gt.full((4,), 9 if k == 4 else 1, dtype=gt.int64) for k in range(6)]
@@ -557,7 +557,7 @@ def test_an_index_out_of_range_leaves_the_rest_alone(monkeypatch) -> None:
             w = w * 0.5 + table
             gt.step()
         cluster.settle()
-        assert "compiled" in [told["level"] for told in worker.levels.stats()]
+        assert "compiled" in [told["level"] for told in worker.replayer.levels.stats()]
         with pytest.raises(gt.RemoteError, match="out of"):
             rows[4].numpy()
         assert rows[5].numpy().tolist() == [2, 2, 2, 2]
@@ -568,32 +568,32 @@ def test_an_index_out_of_range_leaves_the_rest_alone(monkeypatch) -> None:
 
 
 def test_a_slip_is_told_with_its_place() -> None:
-    from gt.worker.hot.compiler import line
+    from gt.worker.hot.compiler import error_summary
 
     try:
         None.shape  # noqa: B018
     except AttributeError as error:
-        told = line(error)
+        told = error_summary(error)
     assert told.startswith("'NoneType' object has no attribute 'shape' (AttributeError in test_hot_levels.py:")
-    assert line(RuntimeError("no compiler\nat all")) == "no compiler"
+    assert error_summary(RuntimeError("no compiler\nat all")) == "no compiler"
 
 
 def test_without_room_for_a_trial_it_is_compiled_all_the_same(monkeypatch) -> None:
     """In the background, from how the inputs lie: they themselves are gone by then."""
-    monkeypatch.setattr("gt.worker.hot.track.snapshot", lambda inputs: None)
+    monkeypatch.setattr("gt.worker.hot.level_switch.snapshot", lambda inputs: None)
     submitted = []
-    real = Shared.submit
+    real = Compiler.submit
 
     def submit(shared, work, wait):
         submitted.append(work)
         return real(shared, work, wait)
 
-    monkeypatch.setattr(Shared, "submit", submit)
+    monkeypatch.setattr(Compiler, "submit", submit)
     cluster, shadow = shadowed("auto")
     with client(cluster):
         x = gt.randn(50)
         shadow.begin()
-        for _ in range(HOT + 6):
+        for _ in range(HOT_RUNS + 6):
             x = (x.sin() * x).tanh() + 1
             quick = shadow.cut()
             wait_for_compiler(shadow.levels)

@@ -17,7 +17,7 @@ import gt
 from gt.client.stream import connect
 from gt.errors import CompileError, ConfigError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.testing import Cluster
-from gt.wire.messages import INLINE
+from gt.wire.messages import MAX_INLINE_BYTES
 from tests.support.processes import System, wait_until
 
 Event = dict[str, Any]
@@ -128,7 +128,7 @@ def test_a_large_trace(local: None, path: pathlib.Path, monkeypatch: pytest.Monk
     with gt.debug.trace(path):
         for _ in range(4000):
             x = x * 0.5 + 1
-    assert sizes[1] > 2 * INLINE
+    assert sizes[1] > 2 * MAX_INLINE_BYTES
     (events,) = processes(path).values()
     assert len(named(events, "aten::mul")) == len(named(events, "aten::add")) == 4000
     assert x.sum().item() == pytest.approx(8)

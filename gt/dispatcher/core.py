@@ -38,7 +38,7 @@ from gt.dispatcher.state import Client, Peer, Violation, Worker
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
 from gt.wire.messages import (
-    WINDOW,
+    WINDOW_WORDS,
     Ask,
     Bye,
     Chunk,
@@ -282,13 +282,13 @@ class Dispatcher(Asking):
         if (client := self.clients.get(m.client)) is not None:
             if cost > 0:
                 # one odd measurement must not swing the pace far, nor the same one of many workers
-                swing = (m.micros + 1) / (cost + 1)
+                swing = (m.microseconds + 1) / (cost + 1)
                 pace = client.pace * (2.0 if swing > 2.0 else swing if swing > 0.5 else 0.5) ** (0.25 / among)
                 client.pace = 100.0 if pace > 100.0 else pace if pace > 0.001 else 0.001
-            client.used += (m.micros - cost) / among
+            client.used += (m.microseconds - cost) / among
             if weight:
                 client.done += weight
-                self._credit(client, at_least=WINDOW // 8)
+                self._credit(client, at_least=WINDOW_WORDS // 8)
         self._schedule()
 
     def _credit(self, client: Client, at_least: int) -> None:

@@ -11,7 +11,7 @@ from gt.dispatcher.ledger import News
 from gt.dispatcher.lost_workers import lose
 from gt.dispatcher.plan.segments import Forwarded, Segment, Workers, batches
 from gt.dispatcher.state import Client, Crew, Worker
-from gt.wire.messages import WINDOW, Admit, Define, Definition, Execute, Leave, Message
+from gt.wire.messages import WINDOW_WORDS, Admit, Define, Definition, Execute, Leave, Message
 
 #: Moves that are told in one message.
 MOVES = 256
@@ -98,7 +98,7 @@ class Giving:
         crew.cost += cost
         crew.weight += weight
         client.unasked += weight
-        confirm = crew.cost >= min(EACH * (len(crew.peers) - 1), LATEST) or client.unasked >= WINDOW // 8
+        confirm = crew.cost >= min(EACH * (len(crew.peers) - 1), LATEST) or client.unasked >= WINDOW_WORDS // 8
         if confirm:
             self._await(client, crew)
         words = segment.words

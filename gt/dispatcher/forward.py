@@ -22,7 +22,7 @@ from gt.dispatcher.replay.replay_plans import Hole
 from gt.dispatcher.state import Client, Coded, Violation
 from gt.ops.placement import Partial, R
 from gt.ops.signature import HEAD
-from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FIRST_OWN, FORGET, READ, RESET, RUN, Blocks
+from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FIRST_DISPATCHER_ID, FORGET, READ, RESET, RUN, Blocks
 
 #: operands that several parts of an instruction name
 Shared = set[int] | frozenset[int]
@@ -177,7 +177,7 @@ def _replaced(
 
 
 def _check_id(id: Any) -> None:
-    if id >= FIRST_OWN:
+    if id >= FIRST_DISPATCHER_ID:
         raise Violation(f"{id} is not an id that a client may use")
 
 

@@ -130,8 +130,8 @@ class Trail:
         if stream[i] == FORGET or form is None:
             self._line(self._count, event, who, "forget a fragment", 0, f"client:{client.id}")
             return 2 if stream[i] == FORGET else len(stream)
-        base, own, inputs, numbers = form.run(stream, i)
-        self._stream(event, who, client, form.expand(form.names(base, own, inputs), numbers))
+        base, own, inputs, numbers = form.read_run(stream, i)
+        self._stream(event, who, client, form.expand(form.slot_ids(base, own, inputs), numbers))
         return int(form.width)
 
     def _told(self, event: str, who: str, client: Client, told: Told, stream: list[Any], i: int) -> int:

@@ -24,10 +24,11 @@ from gt.testing import Cluster
 from gt.types import BYTES, Scalar
 from gt.wire.messages import FIRST_CODE, Execute
 from gt.worker.engines import Engine, make_engine
-from gt.worker.hot.compiled import alike
 from gt.worker.hot.levels import Levels
-from gt.worker.hot.piece import Piece, Step
-from gt.worker.hot.program import by_steps
+from gt.worker.hot.program import interpret
+from gt.worker.hot.section import KernelCall, Section
+from gt.worker.hot.trial import alike
+from gt.worker.linked import link_definition
 
 
 @contextlib.contextmanager
@@ -49,7 +50,7 @@ class Shadow:
         self.engine: Engine = make_engine("torch", device)
         self.levels = Levels(self.engine, mode)
         self.store: dict[int, Any] = {}
-        self.pieces: dict[Any, Piece] = {}
+        self.pieces: dict[Any, Section] = {}
         #: how many pieces were run, and how many of them not by steps
         self.cuts = self.quick = 0
         self._words: list[Any] = []
@@ -58,7 +59,9 @@ class Shadow:
         def handle(message: Any, data: Any = None) -> Any:
             if isinstance(message, Execute):
                 for definition in message.definitions:
-                    self.worker.spaces[message.client].codes[definition.code] = self.worker._link(definition)
+                    self.worker.spaces[message.client].codes[definition.code] = link_definition(
+                        self.worker.engine, definition
+                    )
                 self._words += self._plain(message)
             return real(message, data)
 
@@ -100,7 +103,7 @@ class Shadow:
         inputs = [self.store[id] for id in ids]
         found = self.levels.run(piece, inputs, numbers, self.store)
         quick = found is not None
-        found = by_steps(piece, inputs, numbers) if found is None else found
+        found = interpret(piece, inputs, numbers) if found is None else found
         del inputs
         self.store.update(zip(results, found, strict=True))
         del found
@@ -177,17 +180,17 @@ def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], l
 _SIGNATURES: dict[Any, Any] = {}
 
 
-def made(key: Any, engine: Engine, compile: bool) -> Piece:
+def made(key: Any, engine: Engine, compile: bool) -> Section:
     calls, inputs, slots, numbers, results, freed = key
     steps = tuple(
-        Step(signature, engine.link(signature), refs, outs)
+        KernelCall(signature, engine.link(signature), refs, outs)
         for signature, (*_, refs, outs) in zip(_SIGNATURES[key], calls, strict=True)
     )
-    return Piece(steps, inputs, slots, numbers, results, freed, compile)
+    return Section(steps, inputs, slots, numbers, results, freed, compile)
 
 
 def wait_for_compiler(levels: Levels) -> None:
     """Until the background has nothing to do: what it made is there for the next run."""
-    for track in levels._tracks.values():
+    for track in levels._switches.values():
         if track.job is not None:
             track.job.exception(timeout=400)

@@ -26,7 +26,7 @@ from gt.ops import Signature
 from gt.ops.gathered import GATHERED
 from gt.types import Scalar, TensorType
 from gt.wire.codec import definition
-from gt.wire.messages import INLINE, Notice
+from gt.wire.messages import MAX_INLINE_BYTES, Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _mesh(signature: Signature, rule: Rule | None, held: list[tuple[Layout, ...]
     if op.effects:
         return ground.home.mesh
     if rule is not None and (op.creates or op.places or not rule.spec.auto):
-        large = op.creates and any(t.nbytes > INLINE for t in signature.outs) and not op.split
+        large = op.creates and any(t.nbytes > MAX_INLINE_BYTES for t in signature.outs) and not op.split
         return ground.home.mesh if large else rule.mesh  # what comes in parts comes to the home first
     tensors = [t for t in signature.ins if isinstance(t, TensorType)]
     weights: Counter[Mesh] = Counter()

@@ -11,7 +11,7 @@ from typing import Any
 
 from gt.dispatcher.ledger import News
 from gt.wire.codec import encode
-from gt.wire.messages import MARGIN, Definition
+from gt.wire.messages import SUBMIT_MARGIN_BYTES, Definition
 
 Workers = tuple[int, ...]
 
@@ -73,7 +73,7 @@ def batches(definitions: list[Definition]) -> list[list[Definition]]:
     nbytes = 0
     for definition in definitions:
         size = len(encode(definition))
-        if nbytes + size > MARGIN // 2:
+        if nbytes + size > SUBMIT_MARGIN_BYTES // 2:
             made.append([])
             nbytes = 0
         made[-1].append(definition)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gt.wire.fragments import NoFragment, Shape
+from gt.wire.fragments import InstructionFormat, NoFragment
 from gt.wire.messages import FIRST_CODE
 
 #: Bytes that are sent together; fewer the first time, so that the wire is busy soon.
@@ -29,7 +29,7 @@ class _Reduction:
     at: int
 
 
-def gathered(words: list[Any], codes: Mapping[int, Shape], reductions: Mapping[int, int]) -> list[Any]:
+def gathered(words: list[Any], codes: Mapping[int, InstructionFormat], reductions: Mapping[int, int]) -> list[Any]:
     """The same words in another order. ``reductions`` are the codes of such, with their bytes."""
     if not any(word in reductions for word in words if type(word) is int):
         return words
@@ -40,7 +40,7 @@ def gathered(words: list[Any], codes: Mapping[int, Shape], reductions: Mapping[i
 
 
 class _Order:
-    def __init__(self, words: list[Any], codes: Mapping[int, Shape], reductions: Mapping[int, int]) -> None:
+    def __init__(self, words: list[Any], codes: Mapping[int, InstructionFormat], reductions: Mapping[int, int]) -> None:
         self.instructions: list[list[Any]] = []
         self.found: dict[int, _Reduction] = {}
         #: id -> the last instruction that names it

@@ -22,12 +22,12 @@ from gt.dispatcher.plan.segments import Forwarded, Segment
 from gt.dispatcher.replay.buckets import gathered
 from gt.dispatcher.replay.replay_plans import Course, Hole, Known, Run, Source, State
 from gt.dispatcher.state import Client, Violation
-from gt.wire.fragments import RUN_HEAD, Form, NoFragment, canonical, run_words, sort
-from gt.wire.messages import FIRST_OWN, FORGET, MAX_FRAGMENT
+from gt.wire.fragments import RUN_HEAD, NoFragment, ParsedFragment, make_fragment, run_words, sort_words
+from gt.wire.messages import FIRST_DISPATCHER_ID, FORGET, MAX_FRAGMENT_WORDS
 
 #: More microseconds than any fragment takes, and few enough to count single ones; courses kept of a fragment.
 ENDLESS, COURSES = 1e12, 8
-LAST_BASE = FIRST_OWN - MAX_FRAGMENT
+LAST_BASE = FIRST_DISPATCHER_ID - MAX_FRAGMENT_WORDS
 #: goes through words that are written out: `gt.dispatcher.forward._loop`
 Loop = Callable[[Client, Ground, list[Any], int, float, Forwarded], None]
 
@@ -40,7 +40,7 @@ def find(client: Client, known: Known, stream: list[Any], i: int) -> Course | No
     inputs, base = stream[at : at + form.inputs], stream[i + 3]
     if type(base) is not int or not 0 < base <= LAST_BASE or stream[i + 2] != 0 or stream[i + 4] != 0:
         raise ValueError("a fragment that is run from where no client may")
-    if inputs and max(inputs) >= base and any(base <= id < base + form.made for id in inputs):
+    if inputs and max(inputs) >= base and any(base <= id < base + form.created for id in inputs):
         raise Violation("a fragment that is given what it makes")
     at += form.inputs
     if [*map(type, stream[at : at + form.numbers])] != known.kinds:
@@ -97,9 +97,9 @@ def _arrived(client: Client, known: Known, numbers: list[Any]) -> None:
 
 def repeat(client: Client, known: Known, course: Course, stream: list[Any], i: int, done: Forwarded) -> None:
     """On several workers: their own fragments, and what lies where after them."""
-    base, _, inputs, numbers = known.form.run(stream, i)
+    base, _, inputs, numbers = known.form.read_run(stream, i)
     if known.blobs:
-        _arrived(client, known, numbers[len(known.form.constant) :])
+        _arrived(client, known, numbers[len(known.form.constants) :])
     first = client.book.ids(course.own)
 
     def id_of(source: Source) -> int:
@@ -155,9 +155,9 @@ def learn(
     client: Client, ground: Ground, known: Known, stream: list[Any], i: int, done: Forwarded, loop: Loop
 ) -> float:
     """Forward it written out; remember what became of it. Gives what it costs."""
-    base, _, inputs, numbers = known.form.run(stream, i)
+    base, _, inputs, numbers = known.form.read_run(stream, i)
     _check_distinct(inputs)
-    words = known.form.expand(known.form.names(base, 0, inputs), [Hole(k, n) for k, n in enumerate(numbers)])
+    words = known.form.expand(known.form.slot_ids(base, 0, inputs), [Hole(k, n) for k, n in enumerate(numbers)])
     watch = _Watch(client, known, base, inputs, numbers)
     made = Forwarded()
     loop(client, ground, words, 0, ENDLESS, made)
@@ -238,7 +238,7 @@ class _Watch:
         self.places = tuple(client.tensors[id] for id in inputs)
         self.key = _key(client, inputs, self.places)
         self.copies = [self._copies(id) for id in inputs]
-        given = numbers[len(known.form.constant) :]
+        given = numbers[len(known.form.constants) :]
         sent = [given[blob] for blob in known.blobs if type(given[blob]) is int]
         #: where what was sent in parts is; one place, or it is odd
         self.arrived = {client.transfers.get(transfer) for transfer in sent}
@@ -269,7 +269,7 @@ class _Watch:
         arrived = next(iter(self.arrived), None)
         form = self.known.form
         freed = tuple(k for k, id in enumerate(self.inputs) if id not in tensors)
-        live = tuple(k for k in range(form.made) if self.base + k in tensors)
+        live = tuple(k for k in range(form.created) if self.base + k in tensors)
         cost = sum(segment.cost for segment in made.segments)
         only = made.segments[0]
         alone = len(made.segments) == 1 and len(only.workers) == 1 and only.words == words
@@ -285,7 +285,7 @@ class _Watch:
         if any(isinstance(state.place, Lost) for _, state in (*changed, *states)):
             return None
         own = client.book.next_id + 1 - self.own
-        asked = _classes(numbers[len(form.constant) :]) if made.asked else None
+        asked = _classes(numbers[len(form.constants) :]) if made.asked else None
         return Course(None, cost, freed, (), runs, own, changed, states, asked, arrived)
 
     def _passed(self, live: tuple[int, ...], freed: tuple[int, ...]) -> Layout | None:
@@ -298,10 +298,10 @@ class _Watch:
     def _run(self, segment: Segment) -> Run:
         client = self.client
         codes: ChainMap[int, Any] = ChainMap(client.book.told, client.codes)
-        found = sort(segment.words, codes, self.base, self.own)
+        found = sort_words(segment.words, codes, self.base, self.own)
         number = client.book.fragment()
         compile = self.known.form.compile
-        form = Form(canonical(number, segment.words, found, compile), codes)
+        form = ParsedFragment(make_fragment(number, segment.words, found, compile), codes)
         taken = tuple(segment.words[place].index for place in found.numbers)
         client.book.fragments[number] = form
         return Run(segment.workers, form, tuple(map(self._source, found.inputs)), taken, segment.cost)

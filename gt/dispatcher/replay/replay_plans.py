@@ -10,7 +10,7 @@ from typing import Any
 from gt.dispatcher.plan.layouts import Layout, Lost, Where
 from gt.dispatcher.plan.segments import Workers
 from gt.dispatcher.state import KINDS, Client
-from gt.wire.fragments import Form
+from gt.wire.fragments import ParsedFragment
 from gt.wire.messages import Fragment
 
 #: where an id comes from: the k-th input; its copy in a layout; the k-th the dispatcher makes
@@ -40,7 +40,7 @@ class Run:
     """What a set of workers gets."""
 
     workers: Workers
-    form: Form
+    form: ParsedFragment
     #: where its inputs come from, and which of the numbers it takes
     inputs: tuple[Source, ...]
     numbers: tuple[int, ...]
@@ -82,8 +82,8 @@ class Known:
     __slots__ = ("blobs", "courses", "form", "kinds", "told")
 
     def __init__(self, fragment: Fragment, client: Client) -> None:
-        """Raises what `Form` raises."""
-        self.form = form = Form(fragment, client.codes)
+        """Raises what `ParsedFragment` raises."""
+        self.form = form = ParsedFragment(fragment, client.codes)
         self.courses: OrderedDict[tuple[Any, ...], Course] = OrderedDict()
         #: the workers that know it, or a part of it: (workers, number)
         self.told: set[tuple[Workers, int]] = set()
@@ -94,8 +94,8 @@ class Known:
             for operand, t in zip(one.operands, client.codes[one.code].signature.ins, strict=True)
             if operand < 0
         }
-        constant = len(form.constant)
-        if any(type(value) is not kinds[k] for k, value in enumerate(form.constant)):
+        constant = len(form.constants)
+        if any(type(value) is not kinds[k] for k, value in enumerate(form.constants)):
             raise ValueError("a constant of another type than its instruction takes")
         #: the Python types of the numbers it is run with
         self.kinds = [kinds[constant + k] for k in range(form.numbers)]
