@@ -151,10 +151,10 @@ def _trained(cluster: Cluster, count: int, accumulate: int = 1) -> list[bytes]:
             gt.auto_shard(False)
 
 
-def _parts(cluster: Cluster) -> list[Any]:
+def _sections(cluster: Cluster) -> list[Any]:
     spaces = [space for worker in cluster.workers.values() for space in worker.spaces.values()]
-    programs = [p for space in spaces for p in space.fragments.values() if isinstance(p, LinkedFragment)]
-    return [part for p in programs for part in p.parts]
+    fragments = [f for space in spaces for f in space.fragments.values() if isinstance(f, LinkedFragment)]
+    return [section for fragment in fragments for section in fragment.sections]
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
@@ -165,7 +165,9 @@ def test_the_gradients_of_a_step_are_one_bucket(workers, accumulate, monkeypatch
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster(workers)
     sizes: set[int] = set()
-    cluster.after_step = lambda _: sizes.update(part.last - part.first for part in _parts(cluster) if part.bucket)
+    cluster.after_step = lambda _: sizes.update(
+        section.last - section.first for section in _sections(cluster) if section.is_bucket
+    )
     assert _trained(cluster, 8, accumulate) == wanted
     assert sizes == {6}
 
@@ -181,7 +183,7 @@ def test_buckets_begin_within_backward(monkeypatch):
     most: list[int] = [0]
 
     def look(_: Cluster) -> None:
-        alone = [part for part in _parts(cluster) if part.piece is None]
+        alone = [section for section in _sections(cluster) if section.body is None]
         most[0] = max(most[0], len(alone))
 
     cluster.after_step = look
@@ -221,7 +223,9 @@ def test_a_gradient_that_fails_fails_alone(monkeypatch):
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster(2)
     sizes: set[int] = set()
-    cluster.after_step = lambda _: sizes.update(part.last - part.first for part in _parts(cluster) if part.bucket)
+    cluster.after_step = lambda _: sizes.update(
+        section.last - section.first for section in _sections(cluster) if section.is_bucket
+    )
     assert run(cluster) == wanted
     assert sizes == {2}
 

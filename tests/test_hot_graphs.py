@@ -1,6 +1,6 @@
-"""What surrounds a CUDA graph, on a CPU: buffers, guards, and results that somebody still holds.
+"""The code around CUDA graphs, tested on a CPU: buffers, guards, and results that are still in use.
 
-`Graphs` stands in for the device: a capture computes nothing, and a replay reads and writes where the capture did.
+`Graphs` replaces the device: a capture computes nothing, and a replay reads and writes the addresses of the capture.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ class Graphs:
     def capture(self, run, operands):
         self.captures += 1
         before = [x.clone() for x in operands]
-        made, seen = run(operands), [weakref.ref(x) for x in operands]
+        results, seen = run(operands), [weakref.ref(x) for x in operands]
         for x, old in zip(operands, before, strict=True):
             x.copy_(old)
-        own = [x if not shown else None for x, shown in zip(made, memory_sharing(operands, made), strict=True)]
-        for i, x in enumerate(own):  # results that show one another are written once
-            if x is None and not any(k >= 0 for k in memory_sharing(operands, made)[i]):
-                own[i] = made[i]
+        own = [x if not shown else None for x, shown in zip(results, memory_sharing(operands, results), strict=True)]
+        for i, x in enumerate(own):  # results that share memory are written once
+            if x is None and not any(k >= 0 for k in memory_sharing(operands, results)[i]):
+                own[i] = results[i]
 
         def replay() -> None:
             for x, new in zip(own, run([ref() for ref in seen]), strict=True):
                 if x is not None:
                     x.copy_(new)
 
-        return made, replay
+        return results, replay
 
 
 @pytest.fixture(autouse=True)
 def eager_compiler(monkeypatch):
-    """A compiler that changes nothing: inductor is not what is tested here."""
+    """Replaces inductor, which is not tested here: the program itself is the compiled code."""
 
     def compile(program, inputs):
-        made, kept = [x.clone() for x in inputs], torch.zeros(program.cell_count, dtype=torch.float64)
+        copies, kept = [x.clone() for x in inputs], torch.zeros(program.cell_count, dtype=torch.float64)
         strides = [x.stride() for x in inputs]
-        results = program(made, kept, kept.view(torch.int64))[: len(program.section.results)]
-        expected = memory_sharing(made, results)
+        results = program(copies, kept, kept.view(torch.int64))[: len(program.section.results)]
+        expected = memory_sharing(copies, results)
         return CompiledProgram(program, lambda *given: program(list(given[:-2]), *given[-2:]), expected, strides, 0.1)
 
     monkeypatch.setattr("gt.worker.hot.compiler.build", compile)
@@ -93,7 +93,7 @@ def test_nothing_is_computed_twice_when_it_is_captured() -> None:
 
 
 def test_results_that_are_kept() -> None:
-    """They move to a copy when the graph would write over them, and from then on it is copied."""
+    """A result in use becomes a copy before the graph overwrites it; from then on the graph copies it in each run."""
     cluster, shadow, _ = shadowed()
     with client(cluster):
         x, kept = gt.randn(4, 3), []
@@ -116,7 +116,7 @@ def test_a_view_of_a_result_is_kept() -> None:
             y = (x * float(i)).tanh()
             shadow.cut()
             if i > HOT_RUNS + 2:
-                kept.append(y[1:3])  # made by another piece, of memory the graph writes to
+                kept.append(y[1:3])  # created by another section, from memory that the graph writes
             shadow.cut()
             del y
             shadow.cut()
@@ -137,7 +137,7 @@ def test_a_result_that_is_the_next_run_s_input() -> None:
     assert shadow.quick > 3
 
 
-def test_somebody_else_holds_a_result() -> None:
+def test_a_result_that_is_referenced_elsewhere() -> None:
     cluster, shadow, _ = shadowed()
     with client(cluster):
         x = gt.randn(4, 3)
@@ -156,7 +156,7 @@ def test_somebody_else_holds_a_result() -> None:
 
 
 def test_inputs_that_move() -> None:
-    """Two models take turns in the same piece: their parameters are copied in and out in the end."""
+    """Two models alternate in the same section: in the end their parameters are copied in and out."""
     cluster, shadow, graphs = shadowed()
     with client(cluster):
         x = gt.randn(4, 4)
@@ -172,7 +172,7 @@ def test_inputs_that_move() -> None:
     assert graphs.captures <= 5
 
 
-def test_two_graphs_in_turns_pass_results_where_they_lie() -> None:
+def test_two_alternating_graphs_share_addresses() -> None:
     cluster, shadow, graphs = shadowed()
     with client(cluster):
         w = gt.randn(4, 4)
@@ -189,10 +189,10 @@ def test_two_graphs_in_turns_pass_results_where_they_lie() -> None:
             wait_for_compiler(shadow.levels)
     assert shadow.level()[:2] == ["compiled"] * 2
     assert not list(shadow.levels._switches.values())[1].active._copied, "results of one are captured in the other"
-    assert 2 <= graphs.captures <= 5, "while the compiler tries one piece, no other is captured"
+    assert 2 <= graphs.captures <= 5, "while the compiler runs a trial, no graph is captured"
 
 
-def test_many_numbers_on_their_way() -> None:
+def test_more_runs_than_rows_of_numbers() -> None:
     cluster, shadow, _ = shadowed()
     with client(cluster):
         x = gt.ones(3)
@@ -232,22 +232,22 @@ def test_random_programs(seed: int) -> None:
     assert shadow.quick, shadow.levels.stats()
 
 
-def test_an_input_that_shows_another_is_not_written_through_a_graph() -> None:
+def test_inputs_that_share_memory_are_not_written_by_a_graph() -> None:
     from gt.worker.hot.levels import Levels
 
     engine = make_engine("torch", "cpu")
     levels = Levels(engine, "auto")
     levels._compiler = Compiler(engine, Graphs())
-    made, x, y = scaled(), torch.randn(3, 4), torch.randn(3, 4)
+    repeated, x, y = scaled(), torch.randn(3, 4), torch.randn(3, 4)
     for _ in range(HOT_RUNS + 3):
-        levels.run(made, [x, y], [1, 2], {})
-    assert levels.run(made, [x, y], [1, 2], {}) is not None
-    assert levels.run(made, [y.view(3, 4), y], [1, 2], {}) is None
-    assert levels.run(made, [x, y], [1, 2], {}) is not None
+        levels.run(repeated, [x, y], [1, 2], {})
+    assert levels.run(repeated, [x, y], [1, 2], {}) is not None
+    assert levels.run(repeated, [y.view(3, 4), y], [1, 2], {}) is None
+    assert levels.run(repeated, [x, y], [1, 2], {}) is not None
 
 
-def test_graphs_and_no_more() -> None:
-    """``GT_AUTO_COMPILE=graphs``: the compiler is never asked."""
+def test_graphs_without_a_compiler() -> None:
+    """``GT_AUTO_COMPILE=graphs``: the compiler is never used."""
     cluster, shadow, graphs = shadowed("graphs")
     with client(cluster):
         quick = train(shadow, HOT_RUNS + 6)
@@ -258,7 +258,7 @@ def test_graphs_and_no_more() -> None:
 
 
 def test_gradients_that_a_compiled_function_replaces_are_written_where_they_were() -> None:
-    """The old ones are let go before it is run, so that nobody holds what the graph writes to."""
+    """The old gradients are freed before each run, so nothing uses the memory that the graph writes."""
     cluster = Cluster()
     (worker,) = cluster.workers.values()
     worker.replayer.levels._compiler = Compiler(worker.engine, Graphs())
@@ -279,13 +279,13 @@ def test_gradients_that_a_compiled_function_replaces_are_written_where_they_were
             loss = step(x)
         assert loss.item() > 0
         graphs = [
-            track.active
-            for track in worker.replayer.levels._switches.values()
-            if isinstance(track.active, CapturedGraph)
+            switch.active
+            for switch in worker.replayer.levels._switches.values()
+            if isinstance(switch.active, CapturedGraph)
         ]
-        (made,) = [graph._outputs for graph in graphs]
-        assert len(made.made) == 3
-        assert made.copied <= {0}, "only the loss, which is held until the next one is there"
+        (outputs,) = [graph._outputs for graph in graphs]
+        assert len(outputs.results) == 3
+        assert outputs.copied <= {0}, "only the loss, which is in use until the next one exists"
         assert model.weight.grad is not None
         kept, before = model.weight.grad, model.weight.grad.numpy()
         step(x)

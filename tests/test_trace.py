@@ -362,7 +362,7 @@ def test_a_worker_that_cannot_write(path: pathlib.Path, monkeypatch: pytest.Monk
     with Cluster(workers=1).client():
         with monkeypatch.context() as patch:
             patch.setattr("gt.worker.tracing._exported", full)
-            with pytest.raises(GtError, match=r"worker 0 could not write down what it did: .*No space left"):
+            with pytest.raises(GtError, match=r"worker 0 could not write its trace: .*No space left"):
                 traced_exp(path)
         traced_exp(path)
     (events,) = processes(path).values()

@@ -84,7 +84,9 @@ class Worker:
             isinstance(message, Execute) and message.confirm
         ):  # its client is gone, but the dispatcher counts on `Done`
             self.outbox.send(Done(message.client, message.worker_set, 0))
-        return self.outbox.take()
+        outbox = self.outbox
+        messages, outbox.messages = outbox.messages, []
+        return messages
 
     def can_continue(self) -> bool:
         """Whether a move that a program waits for is complete."""
@@ -95,7 +97,8 @@ class Worker:
         for space in list(self.spaces.values()):
             if space.awaited is not None:
                 self._continue(space)
-        return self.outbox.take()
+        messages, self.outbox.messages = self.outbox.messages, []
+        return messages
 
     def _admit(self, m: Admit, data: object) -> None:
         self.spaces[m.client] = ClientSpace(bool(m.host) and m.host == self.host)
@@ -163,32 +166,28 @@ class Worker:
         while space.waiting and not space.must_wait():
             self._run(space, *space.waiting.popleft())
 
-    def _run(self, space: ClientSpace, m: Execute, start: int) -> None:
-        if start == 0:
+    def _run(self, space: ClientSpace, m: Execute, i: int) -> None:
+        """Run a stream from word ``i`` on. The rest waits after a value that is sent in chunks, and before an
+        instruction whose operand is pending."""
+        if i == 0:
             for definition in m.definitions:
                 space.codes[definition.code] = link_definition(self.engine, definition)
-        stop = self._run_stream(space, m, start)
-        if stop < len(m.stream):
-            space.waiting.appendleft((m, stop))
-        elif m.confirm:
-            self.outbox.send_done(m.client, m.worker_set)
-
-    def _run_stream(self, space: ClientSpace, m: Execute, i: int) -> int:
-        """Run a stream from word ``i`` on; returns the first word that must wait.
-
-        It stops after a value that is sent in chunks, and before an instruction whose operand is pending.
-        """
         stream: list[Any] = m.stream
         end = len(stream)
-        while i < end and space.outgoing is None and space.awaited is None:
+        while i < end:
             code = stream[i]
-            if code == RUN:
-                i = self.replayer.run(space, m.client, stream, i)
-            elif 0 <= code < FIRST_CODE:
-                i = CONTROL_WORDS[code](self, space, m, i)
-            else:
+            if code >= FIRST_CODE or code < 0:
                 i = self.interpreter.run(space, m.client, stream, i)
-        return i
+            elif code == RUN:
+                i = self.replayer.run(space, m.client, stream, i)
+            else:
+                i = CONTROL_WORDS[code](self, space, m, i)
+            if space.awaited is not None or space.outgoing is not None:
+                break
+        if i < end:
+            space.waiting.appendleft((m, i))
+        elif m.confirm:
+            self.outbox.send_done(m.client, m.worker_set)
 
     # -- control words: each returns the next word, or ``i`` if the program must wait -------
 

@@ -20,20 +20,17 @@ class WorkerOutbox:
     def __init__(self) -> None:
         #: the number of this worker; -1 until the dispatcher has assigned one
         self.worker = -1
-        self._messages: list[OutgoingMessage] = []
+        #: the worker takes the list after each event
+        self.messages: list[OutgoingMessage] = []
 
     def send(self, message: Message, inner: Message | None = None, data: memoryview | None = None) -> None:
-        self._messages.append(OutgoingMessage(message, inner, data))
+        self.messages.append(OutgoingMessage(message, inner, data))
 
     def send_done(self, client: int, worker_set: int) -> None:
         """Send a `Done`; as a part of the last reply if that goes to the same client."""
-        done, last = Done(client, worker_set, 0), self._messages[-1] if self._messages else None
-        reply = last.message if last is not None else None
-        if last is not None and isinstance(reply, Reply) and reply.client == client and reply.done is None:
-            self._messages[-1] = replace(last, message=Reply(client, reply.request, reply.last, done))
+        done, messages = Done(client, worker_set, 0), self.messages
+        reply = messages[-1].message if messages else None
+        if isinstance(reply, Reply) and reply.client == client and reply.done is None:
+            messages[-1] = replace(messages[-1], message=Reply(client, reply.request, reply.last, done))
         else:
-            self.send(done)
-
-    def take(self) -> list[OutgoingMessage]:
-        messages, self._messages = self._messages, []
-        return messages
+            messages.append(OutgoingMessage(done))

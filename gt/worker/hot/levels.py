@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from gt.worker.hot.compiler import Compiler
     from gt.worker.hot.level_switch import LevelSwitch
 
-#: The modes: nothing, unless its signal requires it; graphs of hot sections, without a compiler; hot sections in the
-#: background; all sections, on their first run.
-MODES = ("off", "graphs", "auto", "all")
+#: What is not interpreted: only sections whose signal requires it; hot sections, as graphs without a compiler; hot
+#: sections, compiled in the background ("auto"); all sections, compiled on their first run.
+OFF, GRAPHS, ALL = "off", "graphs", "all"
+MODES = (OFF, GRAPHS, "auto", ALL)
 
 
 class Levels:
     def __init__(self, engine: Engine, mode: str) -> None:
         assert mode in MODES, mode
         self._engine = engine
-        self._off, self._compiles, self._all = mode == "off", mode != "graphs", mode == "all"
+        self._off, self._compiles, self._all = mode == OFF, mode != GRAPHS, mode == ALL
         #: without torch not even a section whose signal requires it is compiled
         self._never = engine.name != "torch"
         self._switches: dict[Section, LevelSwitch] = {}
