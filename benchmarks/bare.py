@@ -185,5 +185,5 @@ def _drive(core: Dispatcher, actions: list[Any]) -> None:
             assert isinstance(action, SendMessage)
             encode(action.message)
             if isinstance(action.message, Execute):
-                done.append((action.peer, Done(action.message.client, action.message.crew, 100)))
+                done.append((action.peer, Done(action.message.client, action.message.worker_set, 100)))
         actions = [a for peer, message in done for a in core.handle(peer, message)]

@@ -82,8 +82,8 @@ class Side:
         gather = bare(ALL_GATHER, into, block)
         reduce = bare(dist.all_reduce, x)
         return {
-            "all_reduce in place": (fly("all_reduce", x, {"op": "sum", "own": True}), reduce),
-            "all_reduce to a new array": (fly("all_reduce", x, {"op": "sum", "own": False}), reduce),
+            "all_reduce in place": (fly("all_reduce", x, {"op": "sum", "overwrite": True}), reduce),
+            "all_reduce to a new array": (fly("all_reduce", x, {"op": "sum", "overwrite": False}), reduce),
             "all_gather": (fly("all_gather", block, {"dim": 0, "sizes": even}), gather),
             "all_gather, uneven": (fly("all_gather", odd, {"dim": 0, "sizes": uneven}), gather),
             "reduce_scatter": (fly("reduce_scatter", whole, scatter), bare(REDUCE_SCATTER, part, whole)),

@@ -11,7 +11,7 @@ from gt.client.stream.tracing import trace
 from gt.client.tensor import layout
 from gt.client.tensor.tensor import Tensor
 from gt.ops import Signature
-from gt.wire.fragments import Form
+from gt.wire.fragments import ParsedFragment
 from gt.wire.messages import FETCH, FORGET, RESET, RUN, Fragment
 
 __all__ = [
@@ -101,9 +101,9 @@ def _told(stream: list[Any], signatures: dict[int, tuple[Signature, str]], fragm
             lines.append(f"free %{-code}")
             i += 1
         elif code == RUN:
-            form = Form(fragments[stream[i + 1]], {code: found for code, (found, _) in signatures.items()})
-            base, own, inputs, numbers = form.run(stream, i)
-            lines += _told(form.expand(form.names(base, own, inputs), numbers), signatures, fragments)
+            form = ParsedFragment(fragments[stream[i + 1]], {code: found for code, (found, _) in signatures.items()})
+            base, own, inputs, numbers = form.read_run(stream, i)
+            lines += _told(form.expand(form.slot_ids(base, own, inputs), numbers), signatures, fragments)
             i += form.width
         elif code in CONTROL:
             lines.append(f"read %{stream[i + 2]}" if code == FETCH else CONTROL[code])

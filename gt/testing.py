@@ -1,11 +1,12 @@
-"""A whole GT system in one thread: the real cores, the real codec, no sockets, no clocks.
+"""A complete GT system in one thread, for tests: the real cores and the real codec, without sockets and clocks.
 
     cluster = Cluster(workers=2, seed=7)
     with cluster.client():
         assert gt.ones(3).sum().item() == 3
 
-Links keep their order, as sockets do; which link delivers next is drawn from the seed. The same seed gives the same
-run. Deaths are `cluster.kill_worker` and `cluster.kill_client`; `cluster.step` delivers one message.
+Each link keeps the order of its messages, as a socket does. The seed determines which link delivers next, so the same
+seed gives the same run. `cluster.kill_worker` and `cluster.kill_client` simulate deaths; `cluster.step` delivers one
+message.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
-from gt.worker.answering import Send
-from gt.worker.collectives.local import Board, LocalPlane
+from gt.worker.collectives.local import LocalNetwork, LocalPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine, make_engine
+from gt.worker.outbox import OutgoingMessage
 
 Frames = list[Any]
 
@@ -39,23 +40,23 @@ class Cluster:
         self.dispatcher = Dispatcher()
         self.backend = backend
         self._engine: Engine | None = None
-        self.board = Board()
-        #: (from, to) -> what is under way; the dispatcher is b""
+        self.network = LocalNetwork()
+        #: (sender, receiver) -> messages that are not delivered yet; the dispatcher is b""
         self.wires: dict[tuple[bytes, bytes], deque[Frames]] = {}
         self.workers: dict[bytes, Worker] = {}
         self.clients: dict[bytes, Session] = {}
-        #: who takes nothing for now, as a stopped process does; and whom the dispatcher hears no more
+        #: peers that receive nothing for now, as a stopped process does; peers that the dispatcher has closed
         self.paused: set[bytes] = set()
         self.closed: dict[bytes, str] = {}
         self.now = 0.0
-        #: called after every message: tests look for what must always hold
+        #: called after every message; tests use it to check invariants
         self.after_step: Callable[[Cluster], None] | None = None
         self._names = 0
         self._decode = Decode("dispatcher"), Decode("worker")
         for _ in range(workers):
             self.add_worker()
 
-    # -- who is there --------------------------------------------------------------------
+    # -- workers and clients -------------------------------------------------------------
 
     def add_worker(self) -> bytes:
         self._engine = self._engine or make_engine(self.backend, "cpu" if self.backend == "torch" else None)
@@ -85,8 +86,8 @@ class Cluster:
     def kill_worker(self, name: bytes) -> None:
         worker = self.workers.pop(name)
         for space in worker.spaces.values():
-            space.close()  # a process's memory goes with it
-        self.board.lose(worker.id)
+            space.close()  # the memory of a process ends with it
+        self.network.lose(worker.id)
         self._cut(name)
 
     def kill_client(self, session: Session) -> None:
@@ -98,10 +99,10 @@ class Cluster:
         self._cut(name)
 
     def name_of(self, session: Session) -> bytes:
-        return next(name for name, known in self.clients.items() if known is session)
+        return next(name for name, client in self.clients.items() if client is session)
 
     def _cut(self, name: bytes) -> None:
-        """What the dead had sent may still arrive; the dispatcher hears of the death at some point after."""
+        """Messages that the peer sent before may still arrive; the dispatcher notices its death after them."""
         self.wires.pop((b"", name), None)
         self._post(name, b"", [])
 
@@ -119,7 +120,7 @@ class Cluster:
         self.wires.setdefault((source, target), deque()).append(frames)
 
     def step(self) -> bool:
-        """Deliver one message, drawn among the heads of all wires; False if there is none."""
+        """Deliver one message, chosen at random among the first ones of all links; False if there is none."""
         busy = [wire for wire, queue in self.wires.items() if queue and wire[1] not in self.paused]
         if not busy:
             return False
@@ -136,7 +137,7 @@ class Cluster:
         return True
 
     def settle(self) -> None:
-        """Deliver until nothing is under way."""
+        """Deliver all messages."""
         while self.step():
             pass
 
@@ -161,18 +162,19 @@ class Cluster:
         message = self._decode[1](frames[0])
         worker = self.workers[name]
         if type(message).__name__ == "Welcome":
-            worker.id, worker.mover.plane = message.id, LocalPlane(self.board, message.id)
+            worker.assign_id(message.id)
+            worker.mover.plane = LocalPlane(self.network, message.id)
             return
-        for send in worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None):
-            self._post(name, b"", frames_of(send))
+        for outgoing in worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None):
+            self._post(name, b"", frames_of(outgoing))
         self._wake()
 
     def _wake(self) -> None:
-        """Who got what he waited for goes on, and so may others."""
-        while waiting := [(name, worker) for name, worker in self.workers.items() if worker.may_go_on()]:
+        """Continue the workers whose move is complete. Their messages may let others continue."""
+        while waiting := [(name, worker) for name, worker in self.workers.items() if worker.can_continue()]:
             for name, worker in waiting:
-                for send in worker.wake():
-                    self._post(name, b"", frames_of(send))
+                for outgoing in worker.wake():
+                    self._post(name, b"", frames_of(outgoing))
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -188,17 +190,17 @@ class Cluster:
             self._post(b"", action.peer, [*head, *action.rest])
 
 
-def frames_of(send: Send) -> Frames:
-    frames: Frames = [encode(send.message)]
-    if send.inner is not None:
-        frames.append(encode(send.inner))
-    if send.data is not None:
-        frames.append(bytes(send.data))
+def frames_of(outgoing: OutgoingMessage) -> Frames:
+    frames: Frames = [encode(outgoing.message)]
+    if outgoing.inner is not None:
+        frames.append(encode(outgoing.inner))
+    if outgoing.data is not None:
+        frames.append(bytes(outgoing.data))
     return frames
 
 
 class ClusterLink:
-    """A session's connection to a cluster in the same thread: waiting is delivering."""
+    """A session's connection to a cluster in the same thread. While it waits, it delivers messages."""
 
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self._cluster, self._name = cluster, name
@@ -213,9 +215,9 @@ class ClusterLink:
                 continue
             if timeout is not None and ticks >= timeout:
                 return False
-            # nothing is under way: only time can help, and it does within a few seconds or never
+            # no message is left: only the clock can cause more, within a few seconds or never
             ticks += 1
-            assert ticks < 10, f"client {self._name.decode()} waits for what nobody will send"
+            assert ticks < 10, f"client {self._name.decode()} waits for a message that will not come"
             self._cluster.tick()
         return True
 

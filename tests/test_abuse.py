@@ -41,7 +41,7 @@ from gt.wire.messages import (
     Submit,
     Trace,
 )
-from gt.wire.shared import Lane, host_identity
+from gt.wire.shared import SharedRing, host_identity
 from gt.worker.engines.numpy import NumpyEngine
 from tests.support.invariants import always
 from tests.support.programs import Program
@@ -274,8 +274,8 @@ def test_shapes_without_end_cost_no_time() -> None:
 # -- parts -------------------------------------------------------------------------------------
 
 
-def lane() -> Iterator[Lane]:
-    made = Lane(1 << 12)
+def lane() -> Iterator[SharedRing]:
+    made = SharedRing(1 << 12)
     yield made
     made.close()
 
@@ -326,7 +326,7 @@ def test_parts(what: str) -> None:
 
 
 @pytest.mark.parametrize("at", [-1, 4093, 4096, 2**63])
-def test_a_place_outside_its_lane(lane: Lane, at: int) -> None:
+def test_a_place_outside_its_lane(lane: SharedRing, at: int) -> None:
     scene = Scene()
     place = lane.put(memoryview(b"1234"))
     scene.post(Chunk(1, 0, 4, 16, msgspec.structs.replace(place, at=at)))
@@ -334,7 +334,7 @@ def test_a_place_outside_its_lane(lane: Lane, at: int) -> None:
     scene.check(refused=False)
 
 
-def test_the_end_of_a_client_with_a_broken_transfer(lane: Lane) -> None:
+def test_the_end_of_a_client_with_a_broken_transfer(lane: SharedRing) -> None:
     """What is kept of the failure must not hold on to the lane, which goes with its client."""
     scene = Scene()
     place = lane.put(memoryview(b"1234"))
@@ -346,11 +346,11 @@ def test_the_end_of_a_client_with_a_broken_transfer(lane: Lane) -> None:
     assert broken.__traceback__ is None
     scene.post(Bye())
     scene.check()
-    assert not worker.lanes._open
+    assert not worker.uploads.rings._open
     assert list(worker.spaces) == [scene.honest.id]
 
 
-def test_a_lane_is_nobody_else_s(lane: Lane) -> None:
+def test_a_lane_is_nobody_else_s(lane: SharedRing) -> None:
     """The honest client's memory, by its process and descriptor: there is no name for it to be found by."""
     scene = Scene()
     place = lane.put(memoryview(b"our secret value"))
@@ -360,12 +360,17 @@ def test_a_lane_is_nobody_else_s(lane: Lane) -> None:
     (worker,) = scene.cluster.workers.values()
     scene.cluster.settle()
     space = next(space for client, space in worker.spaces.items() if client != scene.honest.id)
-    assert "the value did not arrive" in space.store[3].text or "does not lie there" in space.store[3].text
+    assert "the value did not arrive" in space.store[3].text or "is not the shared memory" in space.store[3].text
 
 
 def test_parts_confirmed_that_were_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large value goes out; its reader confirms too much, too little, negative and other people's parts."""
-    for name, value in (("CHUNK", 1 << 12), ("CHUNKS_AHEAD", 1 << 14), ("SHARED_CHUNK", 1 << 13), ("LANE", 1 << 15)):
+    for name, value in (
+        ("CHUNK_BYTES", 1 << 12),
+        ("MAX_UNACKNOWLEDGED_BYTES", 1 << 14),
+        ("SHARED_CHUNK_BYTES", 1 << 13),
+        ("SHARED_RING_BYTES", 1 << 15),
+    ):
         monkeypatch.setattr(transfers, name, value)
     big = sign(OPS["full"], (("shape", (50_000,)), ("dtype", "float32")), (FLOAT,))
     for seed in range(20):
@@ -508,7 +513,12 @@ class Mutations:
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_mutations(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real traffic with one change in a hundred places, each tried on a server that somebody else is using."""
-    for name, value in (("CHUNK", 1 << 13), ("CHUNKS_AHEAD", 1 << 15), ("SHARED_CHUNK", 1 << 14), ("LANE", 1 << 16)):
+    for name, value in (
+        ("CHUNK_BYTES", 1 << 13),
+        ("MAX_UNACKNOWLEDGED_BYTES", 1 << 15),
+        ("SHARED_CHUNK_BYTES", 1 << 14),
+        ("SHARED_RING_BYTES", 1 << 16),
+    ):
         monkeypatch.setattr(transfers, name, value)
     rng = random.Random(seed)
     frames, mutations = recorded(seed), Mutations(rng)

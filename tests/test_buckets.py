@@ -16,9 +16,9 @@ import gt
 from gt.dispatcher.replay import buckets
 from gt.dispatcher.replay.buckets import bucket_reductions
 from gt.testing import Cluster
-from gt.worker.collectives import Broken
-from gt.worker.collectives.bucket import ALIGNED, Bucket, Share
-from gt.worker.fragments import Program
+from gt.worker.collectives.bucket import ALIGNMENT_BYTES, Bucket, BucketHandle
+from gt.worker.collectives.interface import GroupBroken
+from gt.worker.fragments import LinkedFragment
 from gt.worker.hot.levels import Levels
 from tests.support.processes import System, script
 
@@ -151,10 +151,10 @@ def _trained(cluster: Cluster, count: int, accumulate: int = 1) -> list[bytes]:
             gt.auto_shard(False)
 
 
-def _parts(cluster: Cluster) -> list[Any]:
+def _sections(cluster: Cluster) -> list[Any]:
     spaces = [space for worker in cluster.workers.values() for space in worker.spaces.values()]
-    programs = [p for space in spaces for p in space.fragments.values() if isinstance(p, Program)]
-    return [part for p in programs for part in p.parts]
+    fragments = [f for space in spaces for f in space.fragments.values() if isinstance(f, LinkedFragment)]
+    return [section for fragment in fragments for section in fragment.sections]
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
@@ -165,7 +165,9 @@ def test_the_gradients_of_a_step_are_one_bucket(workers, accumulate, monkeypatch
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster(workers)
     sizes: set[int] = set()
-    cluster.after_step = lambda _: sizes.update(part.last - part.first for part in _parts(cluster) if part.bucket)
+    cluster.after_step = lambda _: sizes.update(
+        section.last - section.first for section in _sections(cluster) if section.is_bucket
+    )
     assert _trained(cluster, 8, accumulate) == wanted
     assert sizes == {6}
 
@@ -181,7 +183,7 @@ def test_buckets_begin_within_backward(monkeypatch):
     most: list[int] = [0]
 
     def look(_: Cluster) -> None:
-        alone = [part for part in _parts(cluster) if part.piece is None]
+        alone = [section for section in _sections(cluster) if section.body is None]
         most[0] = max(most[0], len(alone))
 
     cluster.after_step = look
@@ -221,7 +223,9 @@ def test_a_gradient_that_fails_fails_alone(monkeypatch):
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster(2)
     sizes: set[int] = set()
-    cluster.after_step = lambda _: sizes.update(part.last - part.first for part in _parts(cluster) if part.bucket)
+    cluster.after_step = lambda _: sizes.update(
+        section.last - section.first for section in _sections(cluster) if section.is_bucket
+    )
     assert run(cluster) == wanted
     assert sizes == {2}
 
@@ -299,7 +303,6 @@ def test_memory_that_is_not_there_breaks_the_group_and_nothing_else(stack):
     """The others must not wait for a member that could not lay its bucket out."""
     program = """
         import torch
-        from gt.worker.collectives.groups import Group, Membership
         from gt.worker.collectives.processes import ProcessPlane
         planes = [ProcessPlane(), ProcessPlane()]
         for rank, plane in enumerate(planes):
@@ -316,18 +319,18 @@ def test_memory_that_is_not_there_breaks_the_group_and_nothing_else(stack):
         for flights in both:
             a, b = (f.result() for f in flights)
             assert torch.equal(a, 2 * given[0]) and torch.equal(b, 2 * given[1]), (a, b)
-        import gt.worker.collectives.passage as passage
-        from gt.worker.collectives import Broken
+        import gt.worker.collectives.adapter as adapter
+        from gt.worker.collectives.interface import GroupBroken
         good = planes[0].reduce_all(1, given, {"op": "sum"})
         def none(*_):
             raise MemoryError("no memory")
-        passage._on_host = none
+        adapter._host_empty = none
         bad = planes[1].reduce_all(1, given, {"op": "sum"})
         wait(good + bad)
         for flight in good + bad:
             try:
                 flight.result()
-            except Broken as error:
+            except GroupBroken as error:
                 print("broken:", error, flush=True)
     """
     process = script(program, stack=stack)
@@ -348,31 +351,31 @@ class _Landed:
 
     def result(self) -> Any:
         if self.made is None:
-            raise Broken("a member is gone")
+            raise GroupBroken("a member is gone")
         return self.made
 
 
 def test_a_bucket_is_laid_out_and_taken_apart():
     given = [torch.randn(3, 5), torch.randn(4, 2).t(), torch.zeros(0, 3), torch.tensor(2.5)]
     bucket = Bucket(given, lambda shape, dtype: torch.empty(shape, dtype=dtype))
-    bucket.flight = _Landed(bucket.flat)
-    shares = [Share(bucket, k) for k in range(4)]
+    bucket.handle = _Landed(bucket.flat)
+    shares = [BucketHandle(bucket, k) for k in range(4)]
     assert all(share.done() for share in shares)
     made = [share.result() for share in shares]
     for x, y in zip(given, made, strict=True):
         assert torch.equal(x, y)
         assert y.is_contiguous()
-        assert y.numel() == 0 or (y.data_ptr() - made[0].data_ptr()) % ALIGNED == 0
+        assert y.numel() == 0 or (y.data_ptr() - made[0].data_ptr()) % ALIGNMENT_BYTES == 0
     with pytest.raises(AssertionError, match="taken already"):
         shares[0].result()
 
 
 def test_all_of_a_broken_bucket_is_broken():
     bucket = Bucket([torch.ones(2), torch.ones(3)], lambda shape, dtype: torch.empty(shape, dtype=dtype))
-    bucket.flight = _Landed(None)
+    bucket.handle = _Landed(None)
     for k in range(2):
-        with pytest.raises(Broken, match="a member is gone"):
-            Share(bucket, k).result()
+        with pytest.raises(GroupBroken, match="a member is gone"):
+            BucketHandle(bucket, k).result()
 
 
 # -- compiled --------------------------------------------------------------------------------
@@ -386,12 +389,12 @@ def test_fragments_with_collectives_are_compiled_as_well(monkeypatch):
     wanted = [np.frombuffer(x, np.float32) for x in _trained(Cluster(2), 8)]
     cluster = Cluster(2)
     for worker in cluster.workers.values():
-        worker.levels = Levels(worker.engine, "all")
+        worker.replayer.levels = Levels(worker.engine, "all")
     levels: dict[int, set[str]] = {}
 
     def look(_: Cluster) -> None:
         for worker in cluster.workers.values():
-            entries = [entry for entry in worker.levels.stats() if entry["runs"] > 2 and entry["length"] > 1]
+            entries = [entry for entry in worker.replayer.levels.stats() if entry["runs"] > 2 and entry["length"] > 1]
             levels.setdefault(worker.id, set()).update(entry["level"] for entry in entries)
 
     cluster.after_step = look

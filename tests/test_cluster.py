@@ -99,13 +99,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def shrink(seed: int) -> None:
         rng = random.Random(seed)
-        monkeypatch.setattr(transfers, "CHUNK", rng.choice((1 << 12, 1 << 15)))
-        monkeypatch.setattr(transfers, "CHUNKS_AHEAD", 1 << 16)
-        monkeypatch.setattr(transfers, "SHARED_CHUNK", rng.choice((1 << 13, 40_000)))
-        monkeypatch.setattr(transfers, "LANE", rng.choice((1 << 16, 100_000)))
+        monkeypatch.setattr(transfers, "CHUNK_BYTES", rng.choice((1 << 12, 1 << 15)))
+        monkeypatch.setattr(transfers, "MAX_UNACKNOWLEDGED_BYTES", 1 << 16)
+        monkeypatch.setattr(transfers, "SHARED_CHUNK_BYTES", rng.choice((1 << 13, 40_000)))
+        monkeypatch.setattr(transfers, "SHARED_RING_BYTES", rng.choice((1 << 16, 100_000)))
         monkeypatch.setattr(outbox, "BATCH", rng.choice((10, 60, 640)))
         for module in (outbox, scheduling):
-            monkeypatch.setattr(module, "WINDOW", rng.choice((256, 1 << 16)))
+            monkeypatch.setattr(module, "WINDOW_WORDS", rng.choice((256, 1 << 16)))
         monkeypatch.setattr(signatures, "MAX_SIGNATURES", rng.choice((20, 20_000)))
         monkeypatch.setattr(outbox, "MAX_FREED", rng.choice((1, 4096)))
         monkeypatch.setattr(scheduling, "MAX_AHEAD_US", rng.choice((30.0, 6000.0)))
@@ -314,7 +314,7 @@ def test_the_first_cause_is_told_and_the_session_goes_on() -> None:
     cluster.settle()
     settled(cluster)
     (worker,) = cluster.workers.values()
-    assert worker.spaces[session.id].odd == 0
+    assert worker.spaces[session.id].placeholders == 0
 
 
 def test_a_failed_write_takes_its_target_with_it_and_no_other() -> None:
@@ -417,10 +417,10 @@ def test_without_workers_a_client_is_told_and_never_waits_for_ever() -> None:
 
 
 def test_reads_without_workers_cost_no_credit_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "WINDOW", 1000)
-    monkeypatch.setattr(scheduling, "WINDOW", 1000)
-    monkeypatch.setattr(admission, "WINDOW", 1000)
-    monkeypatch.setattr(admission, "MAX_WORDS", 1000)
+    monkeypatch.setattr(outbox, "WINDOW_WORDS", 1000)
+    monkeypatch.setattr(scheduling, "WINDOW_WORDS", 1000)
+    monkeypatch.setattr(admission, "WINDOW_WORDS", 1000)
+    monkeypatch.setattr(admission, "MAX_SUBMIT_WORDS", 1000)
     cluster = Cluster(0)
     session = cluster.add_client()
     for _ in range(40):  # the server must not take it for one that ignores its credit

@@ -21,16 +21,16 @@ from gt.types import BYTES, DTYPES, FLOAT, TensorType
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import definition, encode
 from gt.wire.messages import (
-    CHUNK,
-    CHUNKS_AHEAD,
+    CHUNK_BYTES,
     FETCH,
     FIRST_CODE,
-    MAX_DEFINITION,
-    MAX_FRAME,
-    MAX_WORDS,
+    MAX_DEFINITION_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_SUBMIT_WORDS,
+    MAX_UNACKNOWLEDGED_BYTES,
     RESET,
     TRACE,
-    WINDOW,
+    WINDOW_WORDS,
     Admit,
     Answer,
     Ask,
@@ -198,8 +198,8 @@ def test_credit_is_sent_at_the_next_tick_or_when_much_work_is_done() -> None:
     assert desk.say(WORKER, Done(1, 10, 5)) == []
     assert desk.core.tick(1.0) == [SendMessage(CLIENT, Credit(10))]
     assert desk.core.tick(2.0) == []
-    desk.submit(CLIENT, FULL, 0, 2, 2.5, weight=WINDOW // 8)
-    assert desk.say(WORKER, Done(1, WINDOW // 8, 5)) == [SendMessage(CLIENT, Credit(10 + WINDOW // 8))]
+    desk.submit(CLIENT, FULL, 0, 2, 2.5, weight=WINDOW_WORDS // 8)
+    assert desk.say(WORKER, Done(1, WINDOW_WORDS // 8, 5)) == [SendMessage(CLIENT, Credit(10 + WINDOW_WORDS // 8))]
 
 
 def test_a_repeated_submission_is_skipped_and_a_gap_refused() -> None:
@@ -249,7 +249,7 @@ def test_a_code_cannot_be_defined_twice() -> None:
 def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
     desk = Desk(WORKER, CLIENT)
     wide = sign(OPS["cat"], (("dim", 0),), (TensorType((1 << 40, 0), DTYPES["bfloat16"]),) * 12_000)
-    assert len(encode(definition(100, wide))) > MAX_DEFINITION // 2
+    assert len(encode(definition(100, wide))) > MAX_DEFINITION_BYTES // 2
     nothing = sign(OPS["full"], (("shape", (1 << 40, 0)), ("dtype", "bfloat16")), (FLOAT,))
     desk.say(CLIENT, Submit(1, [definition(99, nothing)], [99, 0, 1, 0.5], 4))
     desk.say(WORKER, Done(1, 4, 1))
@@ -260,9 +260,9 @@ def test_definitions_that_fill_a_frame_are_sent_ahead() -> None:
     assert [len(e.definitions) for e in executes] == [4, 1]
     assert [len(e.stream) for e in executes] == [0, len(stream)]
     for execute in executes:
-        assert len(encode(execute)) < MAX_FRAME
+        assert len(encode(execute)) < MAX_FRAME_BYTES
     assert [execute.confirm for execute in executes] == [False, True]
-    desk.say(WORKER, Done(1, executes[1].crew, 10))
+    desk.say(WORKER, Done(1, executes[1].worker_set, 10))
     assert desk.client(CLIENT).done == 4 + len(stream)
 
 
@@ -509,7 +509,7 @@ class SimulatedWorker:
         micros = sum(self.truth[code] for code in _codes(m.stream))
         self.now += micros
         self.used[m.client] = self.used.get(m.client, 0.0) + micros
-        self._collect(self.desk.say(WORKER, Done(m.client, m.crew, int(micros))))
+        self._collect(self.desk.say(WORKER, Done(m.client, m.worker_set, int(micros))))
         return m.client
 
     def run(self, micros: float) -> None:
@@ -669,7 +669,7 @@ def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> No
 
     with pytest.raises(Blocked):
         run_ahead()
-    assert WINDOW < session.outbox.sent - session.outbox.finished <= WINDOW + 2000
+    assert WINDOW_WORDS < session.outbox.sent - session.outbox.finished <= WINDOW_WORDS + 2000
     assert len(session.outbox.words) < 2000
 
 
@@ -691,7 +691,7 @@ def test_many_workers_confirm_only_now_and_then() -> None:
             for _ in range(15000):
                 y = y + x
             session.outbox.flush()
-            assert session.outbox.sent > 1.1 * WINDOW
+            assert session.outbox.sent > 1.1 * WINDOW_WORDS
             assert y.sum().item() == 128 * 15001
     finally:
         gt.auto_shard(False)
@@ -730,7 +730,7 @@ def test_a_client_that_ignores_its_credit_is_refused() -> None:
             assert refused(actions, CLIENT) == "the client submitted more work than its credit allows"
             break
         received += 20_000
-    assert WINDOW <= received <= 2 * WINDOW + 4 * MAX_WORDS
+    assert WINDOW_WORDS <= received <= 2 * WINDOW_WORDS + 4 * MAX_SUBMIT_WORDS
 
 
 @pytest.mark.parametrize(
@@ -738,10 +738,10 @@ def test_a_client_that_ignores_its_credit_is_refused() -> None:
     [
         (10, 9, 100),
         (10, -1, 100),
-        (MAX_WORDS + 1, MAX_WORDS + 1, 100),
+        (MAX_SUBMIT_WORDS + 1, MAX_SUBMIT_WORDS + 1, 100),
         (10, 1 << 62, 100),
         (4, 4, 1 << 20),  # bytes among its words that its weight does not count
-        (4, 1 << 17, MAX_FRAME - 10),  # the message to the worker would not fit into a frame
+        (4, 1 << 17, MAX_FRAME_BYTES - 10),  # the message to the worker would not fit into a frame
     ],
 )
 def test_the_weight_of_a_submission_is_checked(words: int, weight: int, nbytes: int) -> None:
@@ -751,19 +751,19 @@ def test_the_weight_of_a_submission_is_checked(words: int, weight: int, nbytes: 
 
 def test_unacknowledged_chunks_are_bounded() -> None:
     desk = Desk(WORKER, CLIENT)
-    frame = bytes(CHUNK)
+    frame = bytes(CHUNK_BYTES)
     passed = 0
     for i in range(200):
-        actions = desk.say(CLIENT, Chunk(1, i * CHUNK, CHUNK, 1 << 40), frame)
+        actions = desk.say(CLIENT, Chunk(1, i * CHUNK_BYTES, CHUNK_BYTES, 1 << 40), frame)
         if sent(actions, CLIENT, Refusal):
             break
-        passed += CHUNK
-    assert CHUNKS_AHEAD < passed <= 4 * CHUNKS_AHEAD
+        passed += CHUNK_BYTES
+    assert MAX_UNACKNOWLEDGED_BYTES < passed <= 4 * MAX_UNACKNOWLEDGED_BYTES
 
 
 def test_unused_transfers_are_bounded() -> None:
     desk = Desk(WORKER, CLIENT)
-    for i in range(2 * WINDOW):
+    for i in range(2 * WINDOW_WORDS):
         actions = desk.say(CLIENT, Chunk(i, 0, 0, 0), b"")
         if sent(actions, CLIENT, Refusal):
             return

@@ -1,4 +1,4 @@
-"""Results that take the place of inputs nobody needs any more: compiled, and as graphs."""
+"""Results that are written into the memory of freed inputs: compiled code, and graphs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 import gt
 from gt.testing import Cluster
-from gt.worker.hot.compiler import Shared
-from gt.worker.hot.graph import Graph
-from gt.worker.hot.runner import Runner
-from gt.worker.hot.track import HOT
+from gt.worker.hot.compiler import Compiler
+from gt.worker.hot.graph import CapturedGraph
+from gt.worker.hot.level_switch import HOT_RUNS
+from gt.worker.hot.runner import CompiledRunner
 from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_graphs import Graphs
 
@@ -28,11 +28,11 @@ def folder(monkeypatch):
 
 @pytest.fixture(params=["compiled", "graph"])
 def shadow(request):
-    """Compiled code on its own; and in a graph, made by a stand-in for a GPU's."""
-    made = Shadow(Cluster(), "all")
+    """CompiledProgram code on its own; and in a graph, made by a stand-in for a GPU's."""
+    result = Shadow(Cluster(), "all")
     if request.param == "graph":
-        made.levels._shared = Shared(made.engine, Graphs())
-    return made
+        result.levels._compiler = Compiler(result.engine, Graphs())
+    return result
 
 
 def _step(shadow: Shadow) -> bool:
@@ -46,11 +46,11 @@ def _at(shadow: Shadow, x) -> int:
 
 
 def _active(shadow: Shadow):
-    (track,) = [t for t in shadow.levels._tracks.values() if t.active is not None]
-    return track.active
+    (switch,) = [t for t in shadow.levels._switches.values() if t.active is not None]
+    return switch.active
 
 
-def test_what_is_replaced_stays_in_its_place(shadow) -> None:
+def test_a_replaced_tensor_keeps_its_address(shadow) -> None:
     with client(shadow.cluster):
         w, g = gt.randn(6, 4), gt.randn(6, 4)
         shadow.begin()
@@ -62,16 +62,16 @@ def test_what_is_replaced_stays_in_its_place(shadow) -> None:
     assert all(quick[-5:]), shadow.levels.stats()
     assert len(set(places[-5:])) == 1
     active = _active(shadow)
-    assert isinstance(active, Graph | Runner)
-    program = active.program if isinstance(active, Graph) else active._compiled.program
+    assert isinstance(active, CapturedGraph | CompiledRunner)
+    program = active.program if isinstance(active, CapturedGraph) else active._compiled.program
     assert set(program.donated.values()) == program.mutated
     assert len(program.donated) == 1
-    if isinstance(active, Graph):
+    if isinstance(active, CapturedGraph):
         assert not active._copied
 
 
-def test_two_that_change_places(shadow) -> None:
-    """Each result is all there before an input is written over."""
+def test_two_tensors_that_swap(shadow) -> None:
+    """Every result is complete before an input is overwritten."""
     with client(shadow.cluster):
         a, b = gt.randn(5), gt.randn(5)
         shadow.begin()
@@ -83,7 +83,7 @@ def test_two_that_change_places(shadow) -> None:
     assert shadow.quick > 8
 
 
-def test_an_input_that_is_kept_is_not_written_over(shadow) -> None:
+def test_an_input_in_use_is_not_overwritten(shadow) -> None:
     with client(shadow.cluster):
         x, y = gt.randn(6), gt.randn(6)
         kept = []
@@ -96,8 +96,8 @@ def test_an_input_that_is_kept_is_not_written_over(shadow) -> None:
     assert len({id(x) for x in kept}) == 4
 
 
-def test_a_view_of_an_input_that_is_kept(shadow) -> None:
-    """It shows the same memory: that is looked at before each run, and the piece is made anew without."""
+def test_a_view_of_an_input_in_use(shadow) -> None:
+    """A view shares the memory. Each run checks that, and the program is built again without the donation."""
     with client(shadow.cluster):
         x, y = gt.randn(6, 2), gt.randn(6, 2)
         kept = []
@@ -110,17 +110,17 @@ def test_a_view_of_an_input_that_is_kept(shadow) -> None:
             x = x * 0.5 + y
             quick.append(_step(shadow))
     assert all(quick[-4:]), shadow.levels.stats()
-    if shadow.levels._shared.graphs is not None:  # compiled code may make the view a tensor of its own
-        assert any(not track.donates for track in shadow.levels._tracks.values())
+    if shadow.levels._compiler.graphs is not None:  # compiled code may make the view a separate tensor
+        assert any(not switch.donates for switch in shadow.levels._switches.values())
 
 
 def test_in_the_background(monkeypatch) -> None:
-    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
+    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
     shadow = Shadow(Cluster(), "auto")
     with client(shadow.cluster):
         x = gt.randn(300)
         shadow.begin()
-        for _ in range(HOT + 6):
+        for _ in range(HOT_RUNS + 6):
             x = (x.sin() + x.cos() * x).tanh()
             quick = _step(shadow)
     assert quick, shadow.levels.stats()

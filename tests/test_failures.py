@@ -77,7 +77,7 @@ def test_port_taken(stack, system):
 
 def test_worker_without_server(stack):
     worker = Process(
-        "-c", "import gt.worker.__main__ as m, sys; m.PATIENCE = 1.0; sys.exit(m.main())", "-p", "1", *NUMPY
+        "-c", "import gt.worker.__main__ as m, sys; m.CONNECT_TIMEOUT_S = 1.0; sys.exit(m.main())", "-p", "1", *NUMPY
     )
     stack.callback(worker.close)
     assert worker.end() == 2
@@ -592,7 +592,7 @@ def test_bad_frames_from_one_who_holds_the_secret(system):
     from gt.version import PROTOCOL, VERSION
     from gt.wire.auth import peer_keys
     from gt.wire.codec import encode
-    from gt.wire.messages import MAX_FRAME, Hello, Submit
+    from gt.wire.messages import MAX_FRAME_BYTES, Hello, Submit
     from gt.wire.sockets import ZmqConnection
     from tests.support.processes import TOKEN
 
@@ -611,7 +611,7 @@ def test_bad_frames_from_one_who_holds_the_secret(system):
     hello = encode(Hello("client", PROTOCOL, VERSION, "", 1))
     submit = encode(Submit(1, [], [16, 0, 1, 2, 3], 5))
     bad = [rng.randbytes(rng.randrange(1, 300)) for _ in range(6)]
-    bad += [submit[:n] for n in (1, 4, len(submit) - 1)] + [submit, b"", b"\xc1" * 50, b"x" * (MAX_FRAME + 1)]
+    bad += [submit[:n] for n in (1, 4, len(submit) - 1)] + [submit, b"", b"\xc1" * 50, b"x" * (MAX_FRAME_BYTES + 1)]
     keys = peer_keys(TOKEN)
     for frame in bad:
         for first in ([hello], []):

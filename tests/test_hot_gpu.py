@@ -15,10 +15,10 @@ from gt.ops.random import philox
 from gt.testing import Cluster
 from gt.types import INT, TensorType, float32
 from gt.worker.engines import make_engine
+from gt.worker.hot.level_switch import HOT_RUNS
 from gt.worker.hot.levels import Levels
-from gt.worker.hot.piece import Piece, Step
-from gt.worker.hot.program import by_steps
-from gt.worker.hot.track import HOT
+from gt.worker.hot.program import interpret
+from gt.worker.hot.section import KernelCall, Section
 from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, train
 
@@ -44,8 +44,8 @@ def shadowed(mode: str):
 def test_a_training_step_goes_up_level_by_level() -> None:
     cluster, shadow = shadowed("auto")
     with client(cluster):
-        quick = train(shadow, HOT + 20)
-    assert all(quick[HOT + 1 :]), shadow.levels.stats()
+        quick = train(shadow, HOT_RUNS + 20)
+    assert all(quick[HOT_RUNS + 1 :]), shadow.levels.stats()
     assert shadow.level() == ["template", "compiled"]
     assert not shadow.levels.stats()[1]["reasons"]
 
@@ -60,8 +60,8 @@ def test_optimizers_as_graphs_of_their_steps(kind, monkeypatch) -> None:
     monkeypatch.setattr("gt.worker.hot.compiler.build", broken)
     cluster, shadow = shadowed("auto")
     with client(cluster):
-        quick = train(shadow, HOT + 8, kind=kind)
-    assert all(quick[HOT + 1 :]), shadow.levels.stats()
+        quick = train(shadow, HOT_RUNS + 8, kind=kind)
+    assert all(quick[HOT_RUNS + 1 :]), shadow.levels.stats()
     assert "graph" in shadow.level()
 
 
@@ -78,7 +78,7 @@ def test_results_that_are_kept() -> None:
     with client(cluster):
         x, kept = gt.randn(4, 3), []
         shadow.begin()
-        for i in range(HOT + 12):
+        for i in range(HOT_RUNS + 12):
             kept.append((x * float(i)).tanh())
             kept.append(kept[-1].T)
             shadow.cut()
@@ -91,7 +91,7 @@ def test_a_result_that_is_the_next_run_s_input() -> None:
     with client(cluster):
         h, w = gt.randn(4, 4), gt.randn(4, 4)
         shadow.begin()
-        for _ in range(HOT + 12):
+        for _ in range(HOT_RUNS + 12):
             h = (h @ w).tanh()
             h = h + h.T
             shadow.cut()
@@ -105,8 +105,8 @@ def test_inputs_that_move() -> None:
         x = gt.randn(4, 4)
         ws = [gt.randn(4, 4), gt.randn(4, 4)]
         shadow.begin()
-        for i in range(HOT + 20):
-            w = ws[i % 2 if i > HOT + 2 else 0]
+        for i in range(HOT_RUNS + 20):
+            w = ws[i % 2 if i > HOT_RUNS + 2 else 0]
             w -= 0.01 * (x @ w)
             shadow.cut()
             wait_for_compiler(shadow.levels)
@@ -119,12 +119,12 @@ def test_numbers_that_change_far_ahead_of_the_device() -> None:
     engine = make_engine("torch", GPU)
     t = TensorType((64, 64), float32)
     add, scale = sign(OPS["add"], (), (t, INT), True), sign(OPS["mul"], (), (t, INT), False)
-    made = Piece((Step(add, engine.link(add), (0, ~0), (0,)), Step(scale, engine.link(scale), (0, ~1), (1,))),
-                 1, 2, 2, (1,), ())  # fmt: skip
+    calls = KernelCall(add, engine.link(add), (0, ~0), (0,)), KernelCall(scale, engine.link(scale), (0, ~1), (1,))
+    made = Section(calls, 1, 2, 2, (1,), ())
     levels, x = Levels(engine, "auto"), torch.zeros(64, 64, device=GPU)
     for k in range(1000):
         if levels.run(made, [x], [k % 7, k], {}) is None:
-            by_steps(made, [x], [k % 7, k])
+            interpret(made, [x], [k % 7, k])
     assert x.unique().tolist() == [sum(k % 7 for k in range(1000))]
 
 
@@ -137,13 +137,13 @@ def test_random_programs(seed: int) -> None:
     with client(cluster):
         inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
         shadow.begin()
-        for turn in range(HOT + 8):
+        for turn in range(HOT_RUNS + 8):
             known = list(inputs)
             for part in program:
                 drawn(random.Random(part), known, [0.5, turn * 0.25, 1.5, -turn])
             known[3:-4] = []
             shadow.cut()
-            if seed < 4 or turn == HOT + 4:
+            if seed < 4 or turn == HOT_RUNS + 4:
                 wait_for_compiler(shadow.levels)
             if rng.random() < 0.3:
                 kept.append(rng.choice(known))
@@ -156,10 +156,10 @@ def test_what_waits_for_the_device_runs_by_steps() -> None:
     engine = make_engine("torch", GPU)
     t = TensorType((4,), float32)
     double, found = sign(OPS["mul"], (), (t, INT)), sign(OPS["nonzero"], (("n", 2),), (t,))
-    made = Piece((Step(double, engine.link(double), (0, ~0), (1,)), Step(found, engine.link(found), (1,), (2,))),
-                 1, 3, 1, (2,), ())  # fmt: skip
+    calls = KernelCall(double, engine.link(double), (0, ~0), (1,)), KernelCall(found, engine.link(found), (1,), (2,))
+    made = Section(calls, 1, 3, 1, (2,), ())
     levels, x = Levels(engine, "auto"), torch.tensor([0.0, 1, 0, 2], device=GPU)
-    for _ in range(HOT + 3):
+    for _ in range(HOT_RUNS + 3):
         assert levels.run(made, [x], [1], {}) is None
     assert ["is not compiled" in text for _, text in levels.notices] == [True]
     assert torch.zeros(3, device=GPU).sum().item() == 0

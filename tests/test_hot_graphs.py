@@ -1,6 +1,6 @@
-"""What surrounds a CUDA graph, on a CPU: buffers, guards, and results that somebody still holds.
+"""The code around CUDA graphs, tested on a CPU: buffers, guards, and results that are still in use.
 
-`Graphs` stands in for the device: a capture computes nothing, and a replay reads and writes where the capture did.
+`Graphs` replaces the device: a capture computes nothing, and a replay reads and writes the addresses of the capture.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 import gt
 from gt.testing import Cluster
 from gt.worker.engines import make_engine
-from gt.worker.hot.compiled import Compiled, sharing
-from gt.worker.hot.compiler import Shared
-from gt.worker.hot.graph import REVIEW, ROWS, Graph
-from gt.worker.hot.track import HOT
+from gt.worker.hot.compiled import CompiledProgram, memory_sharing
+from gt.worker.hot.compiler import Compiler
+from gt.worker.hot.graph import NUMBER_ROWS, REVIEW_INTERVAL, CapturedGraph
+from gt.worker.hot.level_switch import HOT_RUNS
 from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, scaled, train
 
@@ -29,32 +29,32 @@ class Graphs:
     def capture(self, run, operands):
         self.captures += 1
         before = [x.clone() for x in operands]
-        made, seen = run(operands), [weakref.ref(x) for x in operands]
+        results, seen = run(operands), [weakref.ref(x) for x in operands]
         for x, old in zip(operands, before, strict=True):
             x.copy_(old)
-        own = [x if not shown else None for x, shown in zip(made, sharing(operands, made), strict=True)]
-        for i, x in enumerate(own):  # results that show one another are written once
-            if x is None and not any(k >= 0 for k in sharing(operands, made)[i]):
-                own[i] = made[i]
+        own = [x if not shown else None for x, shown in zip(results, memory_sharing(operands, results), strict=True)]
+        for i, x in enumerate(own):  # results that share memory are written once
+            if x is None and not any(k >= 0 for k in memory_sharing(operands, results)[i]):
+                own[i] = results[i]
 
         def replay() -> None:
             for x, new in zip(own, run([ref() for ref in seen]), strict=True):
                 if x is not None:
                     x.copy_(new)
 
-        return made, replay
+        return results, replay
 
 
 @pytest.fixture(autouse=True)
 def eager_compiler(monkeypatch):
-    """A compiler that changes nothing: inductor is not what is tested here."""
+    """Replaces inductor, which is not tested here: the program itself is the compiled code."""
 
     def compile(program, inputs):
-        made, kept = [x.clone() for x in inputs], torch.zeros(program.count, dtype=torch.float64)
+        copies, kept = [x.clone() for x in inputs], torch.zeros(program.cell_count, dtype=torch.float64)
         strides = [x.stride() for x in inputs]
-        results = program(made, kept, kept.view(torch.int64))[: len(program.piece.results)]
-        expected = sharing(made, results)
-        return Compiled(program, lambda *given: program(list(given[:-2]), *given[-2:]), expected, strides, 0.1)
+        results = program(copies, kept, kept.view(torch.int64))[: len(program.section.results)]
+        expected = memory_sharing(copies, results)
+        return CompiledProgram(program, lambda *given: program(list(given[:-2]), *given[-2:]), expected, strides, 0.1)
 
     monkeypatch.setattr("gt.worker.hot.compiler.build", compile)
     with torch.no_grad():
@@ -65,15 +65,15 @@ def shadowed(mode: str = "auto"):
     cluster = Cluster()
     shadow = Shadow(cluster, mode)
     graphs = Graphs()
-    shadow.levels._shared = Shared(shadow.engine, graphs)
+    shadow.levels._compiler = Compiler(shadow.engine, graphs)
     return cluster, shadow, graphs
 
 
 def test_a_training_step_as_a_graph() -> None:
     cluster, shadow, graphs = shadowed()
     with client(cluster):
-        quick = train(shadow, HOT + 20)
-    assert all(quick[HOT + 1 :])
+        quick = train(shadow, HOT_RUNS + 20)
+    assert all(quick[HOT_RUNS + 1 :])
     assert shadow.level() == ["template", "compiled"]
     assert graphs.captures == 2, "one of the steps, one of what was compiled"
 
@@ -83,7 +83,7 @@ def test_nothing_is_computed_twice_when_it_is_captured() -> None:
     with client(cluster):
         w = gt.zeros(3)
         shadow.begin()
-        for _ in range(HOT + 5):
+        for _ in range(HOT_RUNS + 5):
             w += 1
             y = w * 2
             shadow.cut()
@@ -93,12 +93,12 @@ def test_nothing_is_computed_twice_when_it_is_captured() -> None:
 
 
 def test_results_that_are_kept() -> None:
-    """They move to a copy when the graph would write over them, and from then on it is copied."""
+    """A result in use becomes a copy before the graph overwrites it; from then on the graph copies it in each run."""
     cluster, shadow, _ = shadowed()
     with client(cluster):
         x, kept = gt.randn(4, 3), []
         shadow.begin()
-        for i in range(HOT + 8):
+        for i in range(HOT_RUNS + 8):
             kept.append((x * float(i)).tanh())
             if i % 3 == 0:
                 kept.append(kept[-1].T)
@@ -112,11 +112,11 @@ def test_a_view_of_a_result_is_kept() -> None:
     with client(cluster):
         x, kept = gt.randn(4, 3), []
         shadow.begin()
-        for i in range(HOT + 8):
+        for i in range(HOT_RUNS + 8):
             y = (x * float(i)).tanh()
             shadow.cut()
-            if i > HOT + 2:
-                kept.append(y[1:3])  # made by another piece, of memory the graph writes to
+            if i > HOT_RUNS + 2:
+                kept.append(y[1:3])  # created by another section, from memory that the graph writes
             shadow.cut()
             del y
             shadow.cut()
@@ -129,7 +129,7 @@ def test_a_result_that_is_the_next_run_s_input() -> None:
     with client(cluster):
         h, w = gt.randn(4, 4), gt.randn(4, 4)
         shadow.begin()
-        for _ in range(HOT + 10):
+        for _ in range(HOT_RUNS + 10):
             h = (h @ w).tanh()
             h = h + h.T
             shadow.cut()
@@ -137,16 +137,16 @@ def test_a_result_that_is_the_next_run_s_input() -> None:
     assert shadow.quick > 3
 
 
-def test_somebody_else_holds_a_result() -> None:
+def test_a_result_that_is_referenced_elsewhere() -> None:
     cluster, shadow, _ = shadowed()
     with client(cluster):
         x = gt.randn(4, 3)
         shadow.begin()
-        for i in range(HOT + 8):
+        for i in range(HOT_RUNS + 8):
             y = (x * float(i)).tanh()
             shadow.cut()
             wait_for_compiler(shadow.levels)
-            if i == HOT + 4:
+            if i == HOT_RUNS + 4:
                 held = shadow.store[max(shadow.store)]
                 before = held.clone()
             del y
@@ -156,13 +156,13 @@ def test_somebody_else_holds_a_result() -> None:
 
 
 def test_inputs_that_move() -> None:
-    """Two models take turns in the same piece: their parameters are copied in and out in the end."""
+    """Two models alternate in the same section: in the end their parameters are copied in and out."""
     cluster, shadow, graphs = shadowed()
     with client(cluster):
         x = gt.randn(4, 4)
         ws = [gt.randn(4, 4), gt.randn(4, 4)]
         shadow.begin()
-        for _ in range(HOT + 2):
+        for _ in range(HOT_RUNS + 2):
             ws[0] -= 0.01 * (x @ ws[0])
             shadow.cut()
             wait_for_compiler(shadow.levels)
@@ -172,12 +172,12 @@ def test_inputs_that_move() -> None:
     assert graphs.captures <= 5
 
 
-def test_two_graphs_in_turns_pass_results_where_they_lie() -> None:
+def test_two_alternating_graphs_share_addresses() -> None:
     cluster, shadow, graphs = shadowed()
     with client(cluster):
         w = gt.randn(4, 4)
         shadow.begin()
-        for _ in range(HOT + 3 * REVIEW):
+        for _ in range(HOT_RUNS + 3 * REVIEW_INTERVAL):
             h = (w @ w).relu()
             g = h * 2
             shadow.cut()
@@ -188,22 +188,22 @@ def test_two_graphs_in_turns_pass_results_where_they_lie() -> None:
             shadow.cut()
             wait_for_compiler(shadow.levels)
     assert shadow.level()[:2] == ["compiled"] * 2
-    assert not list(shadow.levels._tracks.values())[1].active._copied, "results of one are captured in the other"
-    assert 2 <= graphs.captures <= 5, "while the compiler tries one piece, no other is captured"
+    assert not list(shadow.levels._switches.values())[1].active._copied, "results of one are captured in the other"
+    assert 2 <= graphs.captures <= 5, "while the compiler runs a trial, no graph is captured"
 
 
-def test_many_numbers_on_their_way() -> None:
+def test_more_runs_than_rows_of_numbers() -> None:
     cluster, shadow, _ = shadowed()
     with client(cluster):
         x = gt.ones(3)
         shadow.begin()
-        for i in range(2 * ROWS + HOT):
+        for i in range(2 * NUMBER_ROWS + HOT_RUNS):
             y = x * float(i) + i
             shadow.cut()
             wait_for_compiler(shadow.levels)
             del y
             shadow.cut()
-    assert shadow.quick > ROWS
+    assert shadow.quick > NUMBER_ROWS
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -215,7 +215,7 @@ def test_random_programs(seed: int) -> None:
     with client(cluster):
         inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
         shadow.begin()
-        for turn in range(HOT + 10):
+        for turn in range(HOT_RUNS + 10):
             known = list(inputs)
             for part in program:
                 drawn(random.Random(part), known, [0.5, turn * 0.25, 1.5, -turn])
@@ -232,36 +232,36 @@ def test_random_programs(seed: int) -> None:
     assert shadow.quick, shadow.levels.stats()
 
 
-def test_an_input_that_shows_another_is_not_written_through_a_graph() -> None:
+def test_inputs_that_share_memory_are_not_written_by_a_graph() -> None:
     from gt.worker.hot.levels import Levels
 
     engine = make_engine("torch", "cpu")
     levels = Levels(engine, "auto")
-    levels._shared = Shared(engine, Graphs())
-    made, x, y = scaled(), torch.randn(3, 4), torch.randn(3, 4)
-    for _ in range(HOT + 3):
-        levels.run(made, [x, y], [1, 2], {})
-    assert levels.run(made, [x, y], [1, 2], {}) is not None
-    assert levels.run(made, [y.view(3, 4), y], [1, 2], {}) is None
-    assert levels.run(made, [x, y], [1, 2], {}) is not None
+    levels._compiler = Compiler(engine, Graphs())
+    repeated, x, y = scaled(), torch.randn(3, 4), torch.randn(3, 4)
+    for _ in range(HOT_RUNS + 3):
+        levels.run(repeated, [x, y], [1, 2], {})
+    assert levels.run(repeated, [x, y], [1, 2], {}) is not None
+    assert levels.run(repeated, [y.view(3, 4), y], [1, 2], {}) is None
+    assert levels.run(repeated, [x, y], [1, 2], {}) is not None
 
 
-def test_graphs_and_no_more() -> None:
-    """``GT_AUTO_COMPILE=graphs``: the compiler is never asked."""
+def test_graphs_without_a_compiler() -> None:
+    """``GT_AUTO_COMPILE=graphs``: the compiler is never used."""
     cluster, shadow, graphs = shadowed("graphs")
     with client(cluster):
-        quick = train(shadow, HOT + 6)
+        quick = train(shadow, HOT_RUNS + 6)
     assert all(quick[-4:]), shadow.levels.stats()
     assert graphs.captures
-    assert {entry["level"] for entry in shadow.levels.stats() if entry["runs"] >= HOT} == {"graph"}
-    assert shadow.levels._shared._thread is None
+    assert {entry["level"] for entry in shadow.levels.stats() if entry["runs"] >= HOT_RUNS} == {"graph"}
+    assert shadow.levels._compiler._thread is None
 
 
 def test_gradients_that_a_compiled_function_replaces_are_written_where_they_were() -> None:
-    """The old ones are let go before it is run, so that nobody holds what the graph writes to."""
+    """The old gradients are freed before each run, so nothing uses the memory that the graph writes."""
     cluster = Cluster()
     (worker,) = cluster.workers.values()
-    worker.levels._shared = Shared(worker.engine, Graphs())
+    worker.replayer.levels._compiler = Compiler(worker.engine, Graphs())
     with cluster.client():
         model = gt.nn.Linear(3, 2)
         optimizer = gt.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -278,10 +278,14 @@ def test_gradients_that_a_compiled_function_replaces_are_written_where_they_were
         for _ in range(8):
             loss = step(x)
         assert loss.item() > 0
-        graphs = [track.active for track in worker.levels._tracks.values() if isinstance(track.active, Graph)]
-        (made,) = [graph._outputs for graph in graphs]
-        assert len(made.made) == 3
-        assert made.copied <= {0}, "only the loss, which is held until the next one is there"
+        graphs = [
+            switch.active
+            for switch in worker.replayer.levels._switches.values()
+            if isinstance(switch.active, CapturedGraph)
+        ]
+        (outputs,) = [graph._outputs for graph in graphs]
+        assert len(outputs.results) == 3
+        assert outputs.copied <= {0}, "only the loss, which is in use until the next one exists"
         assert model.weight.grad is not None
         kept, before = model.weight.grad, model.weight.grad.numpy()
         step(x)

@@ -1,4 +1,4 @@
-"""Pieces of programs, compiled: the same values as step by step, whatever changes from run to run."""
+"""Compiled sections give the values of interpreted ones, whatever changes from run to run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import FLOAT, INT, TensorType, float32, int64
 from gt.worker.engines import make_engine
-from gt.worker.hot.compiled import Compiled
-from gt.worker.hot.compiler import Shared
+from gt.worker.hot.compiled import CompiledProgram
+from gt.worker.hot.compiler import Compiler
+from gt.worker.hot.level_switch import HOT_RUNS, MAX_REBUILDS
 from gt.worker.hot.levels import Levels
-from gt.worker.hot.piece import Piece, Step
-from gt.worker.hot.program import by_steps, mutated
-from gt.worker.hot.track import HOT, REMAKES
+from gt.worker.hot.program import interpret, mutated
+from gt.worker.hot.section import KernelCall, Section
 from tests.support.shadow import Shadow, client, wait_for_compiler
 
 ENGINE = make_engine("torch", "cpu")
@@ -33,9 +33,9 @@ ENGINE = make_engine("torch", "cpu")
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch):
-    """What was compiled by an earlier run of the tests need not be compiled again."""
+    """Reuses what an earlier run of the tests has compiled."""
     monkeypatch.setenv("GT_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"gt-tests-{os.getuid()}"))
-    monkeypatch.setenv("GT_TEMPLATES", "0")  # the words are what a shadow goes by
+    monkeypatch.setenv("GT_TEMPLATES", "0")  # a shadow needs the plain words
     with torch.no_grad():
         yield
 
@@ -45,21 +45,21 @@ def shadowed(mode: str):
     return cluster, Shadow(cluster, mode)
 
 
-def piece(*calls, inputs: int, results: tuple[int, ...], compile: bool = False) -> Piece:
-    """From (op, types, operands, results, into, attrs)."""
-    steps = []
-    for name, types, operands, made, into, attrs in calls:
+def section(*calls, inputs: int, results: tuple[int, ...], compile: bool = False) -> Section:
+    """From calls (op, types, operands, results, into, attrs)."""
+    linked = []
+    for name, types, operands, outs, into, attrs in calls:
         signature = sign(OPS[name], tuple(attrs.items()), types, into)
-        steps.append(Step(signature, ENGINE.link(signature), operands, made))
-    slots = max(k for step in steps for k in (*step.results, inputs - 1)) + 1
-    numbers = sum(k < 0 for step in steps for k in step.operands)
-    return Piece(tuple(steps), inputs, slots, numbers, results, (), compile)
+        linked.append(KernelCall(signature, ENGINE.link(signature), operands, outs))
+    slots = max(k for call in linked for k in (*call.results, inputs - 1)) + 1
+    numbers = sum(k < 0 for call in linked for k in call.operands)
+    return Section(tuple(linked), inputs, slots, numbers, results, (), compile)
 
 
-def scaled(compile: bool = False) -> Piece:
+def scaled(compile: bool = False) -> Section:
     """(x + n) * m, and y += x."""
     t = TensorType((3, 4), float32)
-    return piece(
+    return section(
         ("add", (t, INT), (0, ~0), (2,), False, {}),
         ("mul", (t, INT), (2, ~1), (3,), False, {}),
         ("add", (t, t), (1, 0), (1,), True, {}),
@@ -85,13 +85,13 @@ def train(shadow: Shadow, steps: int, **optimizer) -> list[bool]:
         opt.step()
         opt.param_groups[0]["lr"] *= 0.9
         quick.append(shadow.cut())
-        if i >= HOT:
+        if i >= HOT_RUNS:
             wait_for_compiler(shadow.levels)
     return quick
 
 
 def test_a_training_step() -> None:
-    """A learning rate, a step and a batch's place that change, and dropout's numbers anew each time."""
+    """The learning rate, the step, the position of the batch and the random numbers of dropout change in each run."""
     cluster, shadow = shadowed("all")
     with client(cluster):
         quick = train(shadow, 8)
@@ -113,22 +113,22 @@ def test_other_optimizers(kind) -> None:
 
 
 def test_in_the_background_and_only_what_is_hot(monkeypatch) -> None:
-    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
+    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
     cluster, shadow = shadowed("auto")
     with client(cluster):
-        quick = train(shadow, HOT + 6)
-    assert not any(quick[:HOT])
+        quick = train(shadow, HOT_RUNS + 6)
+    assert not any(quick[:HOT_RUNS])
     assert all(quick[-3:])
-    assert shadow.level() == ["template", "compiled"]  # the first step made the optimizer's state
+    assert shadow.level() == ["template", "compiled"]  # the first step created the optimizer's state
 
 
-def test_what_is_no_quicker_is_left_alone(monkeypatch) -> None:
-    monkeypatch.setattr("gt.worker.hot.track.WORTH", 0.0)
+def test_compiled_code_that_is_not_faster_is_not_used(monkeypatch) -> None:
+    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 0.0)
     cluster, shadow = shadowed("auto")
     with client(cluster):
-        quick = train(shadow, HOT + 6)
+        quick = train(shadow, HOT_RUNS + 6)
     assert not any(quick)
-    assert "no quicker" in shadow.levels.stats()[1]["reasons"][0]
+    assert "not faster" in shadow.levels.stats()[1]["reasons"][0]
     assert not shadow.levels.notices
 
 
@@ -148,7 +148,7 @@ def test_parameters_keep_their_storage() -> None:
 
 
 def test_equal_results_are_two_tensors() -> None:
-    """A compiler computes what is asked for twice once: but written to, one is not the other."""
+    """A compiler computes equal results once, but a write to one must not change the other."""
     cluster, shadow = shadowed("all")
     with client(cluster):
         x = gt.randn(5, 3)
@@ -194,60 +194,60 @@ def test_a_result_never_changes_afterwards() -> None:
         assert shadow.quick >= 2
 
 
-def test_an_input_that_shows_what_is_written() -> None:
-    made, store = scaled(compile=True), {}
+def test_an_input_that_shares_written_memory() -> None:
+    repeated, store = scaled(compile=True), {}
     levels = Levels(ENGINE, "off")
     x = torch.ones(3, 4)
-    assert levels.run(made, [x, x.view(3, 4)], [1, 2], store) is None
-    assert "shows memory" in levels.stats()[0]["reasons"][0]
+    assert levels.run(repeated, [x, x.view(3, 4)], [1, 2], store) is None
+    assert "shares memory" in levels.stats()[0]["reasons"][0]
 
 
-def test_an_input_that_lies_otherwise() -> None:
-    made, levels = scaled(compile=True), Levels(ENGINE, "off")
+def test_an_input_with_another_layout() -> None:
+    repeated, levels = scaled(compile=True), Levels(ENGINE, "off")
     for turn in range(12):
         x, y = torch.randn(3, 4), torch.randn(3, 4)
         if turn % 4 == 3:
             x = torch.randn(4, 3).T
         wanted, other = (x + 5) * 2, y + x
-        found = levels.run(made, [x, y], [5, 2], {})
+        found = levels.run(repeated, [x, y], [5, 2], {})
         if found is None:
             assert turn % 4 == 3
-            found = by_steps(made, [x, y], [5, 2])
+            found = interpret(repeated, [x, y], [5, 2])
         assert torch.equal(found[0], wanted)
         assert torch.equal(y, other)
 
 
-def test_inputs_that_lie_otherwise_when_it_is_ready(monkeypatch) -> None:
-    """Compiled in the background for one layout, it is not used for another."""
-    monkeypatch.setattr("gt.worker.hot.track.WORTH", 1e9)
-    made, levels = scaled(), Levels(ENGINE, "auto")
-    for turn in range(HOT + 4):
+def test_inputs_with_another_layout_when_the_code_is_ready(monkeypatch) -> None:
+    """CompiledProgram in the background for one layout, it is not used for another."""
+    monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
+    repeated, levels = scaled(), Levels(ENGINE, "auto")
+    for turn in range(HOT_RUNS + 4):
         x, y = torch.randn(3, 4), torch.randn(3, 4)
-        if turn == HOT:
+        if turn == HOT_RUNS:
             wait_for_compiler(levels)
             x = torch.randn(4, 3).T
-        if turn == HOT + 1:
+        if turn == HOT_RUNS + 1:
             y = x.clone()
             x = y.view(3, 4)
         wanted = (x + 5) * 2
-        found = levels.run(made, [x, y], [5, 2], {})
-        assert (found is None) == (turn < HOT + 2)
-        found = by_steps(made, [x, y], [5, 2]) if found is None else found
+        found = levels.run(repeated, [x, y], [5, 2], {})
+        assert (found is None) == (turn < HOT_RUNS + 2)
+        found = interpret(repeated, [x, y], [5, 2]) if found is None else found
         assert torch.equal(found[0], wanted)
 
 
 # -- numbers -------------------------------------------------------------------------------
 
 
-def test_a_constant_that_changes_after_all() -> None:
-    made, levels = scaled(compile=True), Levels(ENGINE, "off")
+def test_a_constant_that_changes() -> None:
+    repeated, levels = scaled(compile=True), Levels(ENGINE, "off")
     quick = []
     for n in (3, 3, 3, 3, 4, 5, 6, 3):
         x, y = torch.randn(3, 4), torch.randn(3, 4)
         wanted = (x + n) * 2
-        found = levels.run(made, [x, y], [n, 2], {})
+        found = levels.run(repeated, [x, y], [n, 2], {})
         quick.append(found is not None)
-        found = by_steps(made, [x, y], [n, 2]) if found is None else found
+        found = interpret(repeated, [x, y], [n, 2]) if found is None else found
         assert torch.allclose(found[0], wanted)
     assert quick == [True] * 4 + [False] + [True] * 3
     assert not levels.notices
@@ -255,37 +255,37 @@ def test_a_constant_that_changes_after_all() -> None:
 
 def test_minus_zero_is_another_constant() -> None:
     t = TensorType((3,), float32)
-    made = piece(
+    repeated = section(
         ("mul", (t, FLOAT), (0, ~0), (1,), False, {}),
         ("div", (t, t), (0, 1), (2,), False, {"rounding_mode": None}),
         inputs=1, results=(2,), compile=True,
     )  # fmt: skip
     levels, x = Levels(ENGINE, "off"), torch.ones(3)
     for n in (0.0, 0.0, -0.0, 0.0, -0.0):
-        found = levels.run(made, [x], [n], {}) or by_steps(made, [x], [n])
+        found = levels.run(repeated, [x], [n], {}) or interpret(repeated, [x], [n])
         assert found[0].tolist() == [math.copysign(math.inf, n)] * 3
 
 
-def test_numbers_that_change_one_after_the_other_are_said() -> None:
-    """Each is a constant, until it is not; a piece with ever new ones is given up, in one line."""
-    count = REMAKES + 2
+def test_a_section_with_ever_changing_constants_is_reported() -> None:
+    """A number is a constant until it changes. After a few rebuilds the section stays interpreted; one notice says so."""
+    count = MAX_REBUILDS + 2
     t = TensorType((3,), float32)
     calls = [("add", (t, INT), (k, ~k), (k + 1,), False, {}) for k in range(count)]
-    made = piece(*calls, inputs=1, results=(count,), compile=True)
+    repeated = section(*calls, inputs=1, results=(count,), compile=True)
     levels, numbers = Levels(ENGINE, "off"), [1] * count
     for turn in range(3 * count):
         if turn % 2:
             numbers[turn // 2 % count] += 1
         x = torch.zeros(3)
-        found = levels.run(made, [x], numbers, {}) or by_steps(made, [x], numbers)
+        found = levels.run(repeated, [x], numbers, {}) or interpret(repeated, [x], numbers)
         assert found[0].tolist() == [sum(numbers)] * 3
-    said = [text for _, text in levels.notices]
-    assert len(said) == 1
-    assert "changed again" in said[0]
+    texts = [text for _, text in levels.notices]
+    assert len(texts) == 1
+    assert "changed again" in texts[0]
     assert levels.stats()[0]["level"] == "template"
 
 
-def test_a_place_that_changes_is_written_to() -> None:
+def test_writing_at_positions_that_change() -> None:
     cluster, shadow = shadowed("all")
     with client(cluster):
         x = gt.zeros(10, 3)
@@ -298,7 +298,7 @@ def test_a_place_that_changes_is_written_to() -> None:
     assert shadow.quick >= 3
 
 
-def test_a_number_an_op_takes_as_a_constant_only() -> None:
+def test_a_number_that_must_be_a_constant() -> None:
     cluster, shadow = shadowed("all")
     with client(cluster):
         x = gt.zeros(10)
@@ -314,32 +314,32 @@ def test_a_number_an_op_takes_as_a_constant_only() -> None:
 # -- failures ------------------------------------------------------------------------------
 
 
-def test_what_depends_on_values_runs_by_steps() -> None:
+def test_an_op_that_depends_on_values_is_interpreted() -> None:
     t = TensorType((4,), float32)
-    made = piece(
+    repeated = section(
         ("mul", (t, INT), (0, ~0), (1,), False, {}),
         ("nonzero", (t,), (1,), (2,), False, {"n": 2}),
         inputs=1, results=(2,), compile=True,
     )  # fmt: skip
     levels = Levels(ENGINE, "off")
     for _ in range(3):
-        assert levels.run(made, [torch.tensor([0.0, 1, 0, 2])], [1], {}) is None
-    said = [text for _, text in levels.notices]
-    assert len(said) == 1
-    assert said[0].endswith("2 instructions (mul, nonzero) is not compiled: what nonzero gives depends on values")
+        assert levels.run(repeated, [torch.tensor([0.0, 1, 0, 2])], [1], {}) is None
+    texts = [text for _, text in levels.notices]
+    assert len(texts) == 1
+    assert texts[0].endswith("2 instructions (mul, nonzero) is not compiled: what nonzero gives depends on values")
 
 
-def test_a_compiler_that_fails_is_told_once(monkeypatch) -> None:
+def test_a_compiler_error_is_reported_once(monkeypatch) -> None:
     def broken(*_):
         raise RuntimeError("no compiler here\nand much more")
 
     monkeypatch.setattr("gt.worker.hot.compiler.build", broken)
-    levels, made = Levels(ENGINE, "all"), scaled()
+    levels, repeated = Levels(ENGINE, "all"), scaled()
     for _ in range(3):
-        assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
-    said = [text for _, text in levels.notices]
-    assert len(said) == 1
-    assert said[0].endswith("is not compiled: no compiler here")
+        assert levels.run(repeated, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
+    texts = [text for _, text in levels.notices]
+    assert len(texts) == 1
+    assert texts[0].endswith("is not compiled: no compiler here")
 
 
 def test_compiled_code_that_is_wrong_is_not_used(monkeypatch) -> None:
@@ -352,22 +352,22 @@ def test_compiled_code_that_is_wrong_is_not_used(monkeypatch) -> None:
 
     real = compiler.build
     monkeypatch.setattr(compiler, "build", wrong)
-    levels, made = Levels(ENGINE, "all"), scaled()
-    assert levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
-    assert "other values than the steps do (a result of mul)" in levels.notices[0][1]
+    levels, repeated = Levels(ENGINE, "all"), scaled()
+    assert levels.run(repeated, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {}) is None
+    assert "other values than the interpreter (a result of mul)" in levels.notices[0][1]
 
 
-def test_an_index_out_of_range_fails_by_steps() -> None:
+def test_an_index_out_of_range_is_interpreted() -> None:
     t, at = TensorType((5, 3), float32), TensorType((2,), int64)
-    made = piece(
+    repeated = section(
         ("mul", (t, INT), (0, ~0), (2,), False, {}),
         ("index", (t, at), (2, 1), (3,), False, {"dims": (0,)}),
         inputs=2, results=(3,), compile=True,
     )  # fmt: skip
     levels, x = Levels(ENGINE, "off"), torch.randn(5, 3)
-    assert levels.run(made, [x, torch.tensor([1, 4])], [2], {}) is not None
-    assert levels.run(made, [x, torch.tensor([1, 5])], [2], {}) is None
-    found = levels.run(made, [x, torch.tensor([0, 2])], [2], {})
+    assert levels.run(repeated, [x, torch.tensor([1, 4])], [2], {}) is not None
+    assert levels.run(repeated, [x, torch.tensor([1, 5])], [2], {}) is None
+    found = levels.run(repeated, [x, torch.tensor([0, 2])], [2], {})
     assert found is not None
     assert torch.equal(found[0], (x * 2)[[0, 2]])
 
@@ -378,7 +378,7 @@ UNARY = ["relu", "exp", "tanh", "sigmoid", "abs", "neg", "sin", "square"]
 
 
 def drawn(rng: random.Random, known: list, numbers: list[float]) -> None:
-    """One more call on what there is."""
+    """Append one more call to the known tensors."""
     x = rng.choice(known)
     match rng.randrange(9):
         case 0 | 1:
@@ -418,7 +418,7 @@ def test_random_programs(seed: int) -> None:
     assert shadow.quick, shadow.levels.stats()
 
 
-# -- what it costs -------------------------------------------------------------------------
+# -- modes, forgetting, caches -------------------------------------------------------------------------
 
 
 def test_off_is_off() -> None:
@@ -428,26 +428,26 @@ def test_off_is_off() -> None:
     numpy = Levels(make_engine("numpy"), "all")
     assert numpy.run(scaled(compile=True), [], [], {}) is None
     levels.close()
-    told = subprocess.run(
+    report = subprocess.run(
         [sys.executable, "-c", "import gt.worker.hot.levels, sys; print('torch' in sys.modules)"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert told.stdout.strip() == "False"
+    assert report.stdout.strip() == "False"
 
 
-def test_what_is_forgotten_is_gone() -> None:
-    levels, made = Levels(ENGINE, "auto"), scaled()
-    levels.run(made, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {})
+def test_forgetting_a_section() -> None:
+    levels, repeated = Levels(ENGINE, "auto"), scaled()
+    levels.run(repeated, [torch.ones(3, 4), torch.ones(3, 4)], [1, 2], {})
     assert len(levels.stats()) == 1
-    levels.forget(made)
-    levels.forget(made)
+    levels.forget(repeated)
+    levels.forget(repeated)
     assert levels.stats() == []
 
 
 def test_which_inputs_are_written() -> None:
     t = TensorType((3, 4), float32)
     assert mutated(scaled()) == {1}
-    through_a_view = piece(
+    through_a_view = section(
         ("view", (t,), (0,), (1,), False, {"shape": (12,)}),
         ("add", (TensorType((12,), float32), INT), (1, ~0), (1,), True, {}),
         inputs=1, results=(),
@@ -461,10 +461,10 @@ from tests.test_hot_levels import *
 
 t = TensorType((3, 4), float32)
 calls = [("add", (t, INT), (k, ~k), (k + 1,), False, {}) for k in range(6)]
-made = piece(*calls, inputs=1, results=(6,), compile=True)
+repeated = section(*calls, inputs=1, results=(6,), compile=True)
 levels = Levels(ENGINE, "off")
 with torch.no_grad():
-    assert levels.run(made, [torch.ones(3, 4)], list(range(6)), {}) is not None
+    assert levels.run(repeated, [torch.ones(3, 4)], list(range(6)), {}) is not None
 from torch._dynamo.utils import counters
 print(json.dumps([levels.stats()[0]["compile_seconds"], counters["inductor"]["fxgraph_cache_hit"]]))
 """
@@ -474,23 +474,23 @@ print(json.dumps([levels.stats()[0]["compile_seconds"], counters["inductor"]["fx
 def test_a_second_process_compiles_nothing(tmp_path) -> None:
     env = {**os.environ, "GT_CACHE_DIR": str(tmp_path)}
     env.pop("TORCHINDUCTOR_CACHE_DIR", None)
-    told = []
+    report = []
     for _ in range(2):
         ran = subprocess.run([sys.executable, "-c", SECOND], env=env, capture_output=True, text=True, check=True)
-        told.append(json.loads(ran.stdout))
-    assert [hits for _, hits in told] == [0, 1]
-    assert told[1][0] < told[0][0]
+        report.append(json.loads(ran.stdout))
+    assert [hits for _, hits in report] == [0, 1]
+    assert report[1][0] < report[0][0]
     assert os.listdir(tmp_path) == ["compile"]
 
 
 def failing_halfway(monkeypatch):
-    """A system whose compiled code fails when it is through, while ``fails[0]``."""
+    """A system whose compiled code fails at its end while ``fails[0]`` is true."""
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster()
     (worker,) = cluster.workers.values()
-    worker.levels = Levels(ENGINE, "all")
+    worker.replayer.levels = Levels(ENGINE, "all")
     fails = [False]
-    call = Compiled.__call__
+    call = CompiledProgram.__call__
 
     def failing(self, inputs, floats, ints):
         made = call(self, inputs, floats, ints)
@@ -498,12 +498,12 @@ def failing_halfway(monkeypatch):
             raise RuntimeError("in the middle of it")
         return made
 
-    monkeypatch.setattr(Compiled, "__call__", failing)
+    monkeypatch.setattr(CompiledProgram, "__call__", failing)
     return cluster, worker, fails
 
 
 def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
-    """What it writes is a failure then: written twice it would be a wrong number."""
+    """What it writes becomes a failure. Running it again would write twice and give a wrong number."""
     cluster, worker, fails = failing_halfway(monkeypatch)
     with cluster.client():
         total, other = gt.zeros(3), gt.ones(3)
@@ -518,7 +518,7 @@ def test_code_that_fails_halfway_is_not_run_again(monkeypatch) -> None:
         with pytest.raises(gt.RemoteError, match="in the middle of it"):
             y.numpy()
         assert other.numpy().tolist() == [1, 1, 1]
-        assert any(told["level"] == "compiled" for told in worker.levels.stats())
+        assert any(report["level"] == "compiled" for report in worker.replayer.levels.stats())
 
 
 def test_code_that_fails_while_it_writes_over_an_input(monkeypatch) -> None:
@@ -530,7 +530,7 @@ def test_code_that_fails_while_it_writes_over_an_input(monkeypatch) -> None:
             w = (w - g * 2).tanh()
             gt.step()
             cluster.settle()
-        assert any(t.active and t.active._compiled.program.donated for t in worker.levels._tracks.values())
+        assert any(t.active and t.active._compiled.program.donated for t in worker.replayer.levels._switches.values())
         with pytest.raises(gt.RemoteError, match="in the middle of it"):
             w.numpy()
         assert g.numpy().tolist() == [1, 1, 1]
@@ -542,11 +542,11 @@ def test_code_that_fails_while_it_writes_over_an_input(monkeypatch) -> None:
 
 
 def test_an_index_out_of_range_leaves_the_rest_alone(monkeypatch) -> None:
-    """Also where a result might take the place of an input: it does not then."""
+    """A section with indices donates no input, so a result that does not depend on the index is still computed."""
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster()
     (worker,) = cluster.workers.values()
-    worker.levels = Levels(ENGINE, "all")
+    worker.replayer.levels = Levels(ENGINE, "all")
     with cluster.client():
         w, table = gt.ones(4), gt.arange(4.0)
         index = [gt.full((4,), 9 if k == 4 else 1, dtype=gt.int64) for k in range(6)]
@@ -557,7 +557,7 @@ def test_an_index_out_of_range_leaves_the_rest_alone(monkeypatch) -> None:
             w = w * 0.5 + table
             gt.step()
         cluster.settle()
-        assert "compiled" in [told["level"] for told in worker.levels.stats()]
+        assert "compiled" in [report["level"] for report in worker.replayer.levels.stats()]
         with pytest.raises(gt.RemoteError, match="out of"):
             rows[4].numpy()
         assert rows[5].numpy().tolist() == [2, 2, 2, 2]
@@ -567,35 +567,35 @@ def test_an_index_out_of_range_leaves_the_rest_alone(monkeypatch) -> None:
         assert w.numpy().tolist() == expected.tolist()
 
 
-def test_a_slip_is_told_with_its_place() -> None:
-    from gt.worker.hot.compiler import line
+def test_a_programming_error_is_reported_with_its_position() -> None:
+    from gt.worker.hot.compiler import error_summary
 
     try:
         None.shape  # noqa: B018
     except AttributeError as error:
-        told = line(error)
-    assert told.startswith("'NoneType' object has no attribute 'shape' (AttributeError in test_hot_levels.py:")
-    assert line(RuntimeError("no compiler\nat all")) == "no compiler"
+        report = error_summary(error)
+    assert report.startswith("'NoneType' object has no attribute 'shape' (AttributeError in test_hot_levels.py:")
+    assert error_summary(RuntimeError("no compiler\nat all")) == "no compiler"
 
 
-def test_without_room_for_a_trial_it_is_compiled_all_the_same(monkeypatch) -> None:
-    """In the background, from how the inputs lie: they themselves are gone by then."""
-    monkeypatch.setattr("gt.worker.hot.track.snapshot", lambda inputs: None)
+def test_compiling_without_enough_memory_for_a_trial(monkeypatch) -> None:
+    """It is compiled in the background from the layouts of the inputs; the inputs themselves may be freed."""
+    monkeypatch.setattr("gt.worker.hot.level_switch.snapshot", lambda inputs: None)
     submitted = []
-    real = Shared.submit
+    real = Compiler.submit
 
-    def submit(shared, work, wait):
-        submitted.append(work)
-        return real(shared, work, wait)
+    def submit(compiler, job, wait):
+        submitted.append(job)
+        return real(compiler, job, wait)
 
-    monkeypatch.setattr(Shared, "submit", submit)
+    monkeypatch.setattr(Compiler, "submit", submit)
     cluster, shadow = shadowed("auto")
     with client(cluster):
         x = gt.randn(50)
         shadow.begin()
-        for _ in range(HOT + 6):
+        for _ in range(HOT_RUNS + 6):
             x = (x.sin() * x).tanh() + 1
             quick = shadow.cut()
             wait_for_compiler(shadow.levels)
     assert quick, shadow.levels.stats()
-    assert not any(isinstance(x, torch.Tensor) for work in submitted for x in work.inputs)
+    assert not any(isinstance(x, torch.Tensor) for job in submitted for x in job.inputs)

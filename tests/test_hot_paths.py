@@ -17,7 +17,7 @@ from gt.errors import ConfigError
 from gt.testing import Cluster
 from gt.wire.messages import FETCH, Execute
 from gt.worker.hot.levels import Levels
-from gt.worker.replay import REASONS
+from gt.worker.replay import MAX_ANNOUNCED_REASONS
 from tests.support.processes import LONG, ROOT, Process, environment, script
 from tests.test_templates import loop, outcome
 
@@ -110,19 +110,19 @@ def test_why_nothing_is_compiled_is_told_once(workers, tmp_path):
     )
     assert done.stdout == "tried\n"
     (line,) = done.stderr.splitlines()
-    assert re.fullmatch(r"\[gt\] a piece of \d+ instructions \(.*\) is not compiled: .*/nonexistent.*", line)
+    assert re.fullmatch(r"\[gt\] a section of \d+ instructions \(.*\) is not compiled: .*/nonexistent.*", line)
 
 
 def test_a_client_is_told_of_its_own_pieces(capfd, monkeypatch):
     """And of the first few reasons: the statistics have all."""
 
     def broken(program, inputs):
-        raise RuntimeError(f"no room for {len(program.piece.steps)}")
+        raise RuntimeError(f"no room for {len(program.section.calls)}")
 
     monkeypatch.setattr("gt.worker.hot.compiler.build", broken)
     cluster = Cluster()
     (worker,) = cluster.workers.values()
-    worker.levels = Levels(worker.engine, "all")
+    worker.replayer.levels = Levels(worker.engine, "all")
     with cluster.client():
         for length in range(12, 18):
             for _ in range(4):
@@ -133,9 +133,9 @@ def test_a_client_is_told_of_its_own_pieces(capfd, monkeypatch):
     with cluster.client():  # who runs nothing twice hears nothing
         assert gt.ones(3).sum().item() == 3
     said = capfd.readouterr().err.splitlines()
-    assert len(said) == len(set(said)) == REASONS
+    assert len(said) == len(set(said)) == MAX_ANNOUNCED_REASONS
     assert all("is not compiled: no room for" in line for line in said)
-    assert not worker.levels.notices
+    assert not worker.replayer.levels.notices
 
 
 def test_nothing_hot_is_said_as_well():
@@ -149,7 +149,7 @@ def test_nothing_hot_is_said_as_well():
 def test_a_reason_stands_below_its_fragment(monkeypatch):
     piece = {"length": 3, "runs": 9, "level": "graph", "compile_seconds": 1.5, "saved_seconds": 0.25}
     stats = {"total_instructions": 30, "hot_instructions": 27, "unique_sequences": 1, "backend": "torch"}
-    named = {"fragment 7.0: 3 instructions (exp, sum, add)": {**piece, "reasons": ["no quicker"]}}
+    named = {"fragment 7.0: 3 instructions (exp, sum, add)": {**piece, "reasons": ["not faster"]}}
     told = {"worker 0": {**stats, "device": "cuda:0", "compilation_stats": named}}
     monkeypatch.setattr(gt.debug, "get_worker_stats", lambda: told)
     said = io.StringIO()
@@ -158,7 +158,7 @@ def test_a_reason_stands_below_its_fragment(monkeypatch):
         "worker 0 (cuda:0, torch): 30 instructions, 27 of them (90.0%) hot; fragments: 1",
         "  fragment  length  runs  level  compiling   saved  what",
         "  7.0            3     9  graph     1.50 s  0.25 s  exp, sum, add",
-        "      no quicker",
+        "      not faster",
     ]
 
 

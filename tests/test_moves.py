@@ -12,7 +12,7 @@ from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.dispatcher.plan.moves import LOCAL_OPS, MoveStep, cost, route, worker_share
 from gt.ops.placement import P, Partial, Placement, R, Shard
 from gt.types import TensorType
-from gt.worker.collectives.local import Board, LocalPlane
+from gt.worker.collectives.local import LocalNetwork, LocalPlane
 
 MESHES = [Mesh((0,)), Mesh((1,)), Mesh((0, 1)), Mesh((2, 1, 3)), Mesh((2, 3)), Mesh((0, 1, 2, 3), (2, 2))]
 SHAPES = [(5, 4), (1, 3), (0, 2)]
@@ -68,11 +68,11 @@ def joined(blocks: Blocks, layout: Layout, shape: tuple[int, ...]) -> Any:
 def run(step: MoveStep, t: TensorType, blocks: Blocks) -> Blocks:
     if step.is_local:
         return {w: run_local(step, t, w, blocks[w]) for w in step.target.workers}
-    board, flights = Board(), {}
+    network, flights = LocalNetwork(), {}
     groups = {worker_share(step, t, w)[0] for w in step.workers}
     for number, members in enumerate(sorted(groups)):
         for rank, worker in enumerate(members):
-            plane = LocalPlane(board, worker)
+            plane = LocalPlane(network, worker)
             plane.join(number, members, rank, f"local:{members[0]}", "gloo")
             flights[worker] = plane.start(number, step.kind, blocks.get(worker), worker_share(step, t, worker)[1])
     return {w: flights[w].result() for w in step.target.workers}

@@ -12,7 +12,18 @@ import pytest
 from gt.ops import OPS, sign
 from gt.types import BYTES, FLOAT, TensorType, bool_, float64
 from gt.wire.codec import definition
-from gt.wire.messages import FETCH, FIRST_CODE, FIRST_OWN, FORGET, RESET, RUN, Configure, Fragment, SignalSpec, Submit
+from gt.wire.messages import (
+    FETCH,
+    FIRST_CODE,
+    FIRST_DISPATCHER_ID,
+    FORGET,
+    RESET,
+    RUN,
+    Configure,
+    Fragment,
+    SignalSpec,
+    Submit,
+)
 from gt.worker.engines import make_engine
 from tests.support.processes import System
 from tests.test_abuse import Scene
@@ -80,13 +91,13 @@ LIES: dict[str, tuple[list[Any], str]] = {
     "what was uploaded": ([UPLOAD, 0, 9, bytes(24), ADD_LONGER, 0, 10, 9, 9], "float32[2,3]"),
     "what failed": ([UPLOAD, 0, 9, bytes(4), ADD_LONGER, 0, 10, 9, 9], "float32[2,3]"),
     "two results of one id": ([SPLIT, 0, 9, 9, 3], "two results have the same id"),
-    "an id of the dispatcher's": ([ADD, 0, FIRST_OWN, 1, 2], "is not an id that a client may use"),
-    "the same as a float": ([ADD, 0, float(FIRST_OWN + 1), 1, 2], "is not an id that a client may use"),
-    "the same beside a number": ([SCALED, 0, FIRST_OWN + 5, 1, 2.0], "is not an id that a client may use"),
-    "the same of several": ([SPLIT, 0, 9, FIRST_OWN + 5, 3], "is not an id that a client may use"),
+    "an id of the dispatcher's": ([ADD, 0, FIRST_DISPATCHER_ID, 1, 2], "is not an id that a client may use"),
+    "the same as a float": ([ADD, 0, float(FIRST_DISPATCHER_ID + 1), 1, 2], "is not an id that a client may use"),
+    "the same beside a number": ([SCALED, 0, FIRST_DISPATCHER_ID + 5, 1, 2.0], "is not an id that a client may use"),
+    "the same of several": ([SPLIT, 0, 9, FIRST_DISPATCHER_ID + 5, 3], "is not an id that a client may use"),
     "a number of another kind": ([SCALED, 0, 9, 1, 2], "was given '2' where it takes a float"),
     "bytes for a number": ([SCALED, 0, 9, 1, b"12"], "where it takes a float"),
-    "a copy that is none": ([FETCH, 5, FIRST_OWN + 1], "names something that does not exist"),
+    "a copy that is none": ([FETCH, 5, FIRST_DISPATCHER_ID + 1], "names something that does not exist"),
 }
 
 
@@ -202,7 +213,7 @@ FRAGMENTS: dict[str, tuple[list[Any], str]] = {
         [*run(4, 100, 1, 2.0), *run(4, 110, 1, 2.0), *run(4, 120, 1, True)],
         "was given 'True' where it takes a float",
     ),
-    "a base of the dispatcher's": (run(1, FIRST_OWN, 1, 2), "may not run a fragment from this base"),
+    "a base of the dispatcher's": (run(1, FIRST_DISPATCHER_ID, 1, 2), "may not run a fragment from this base"),
 }
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from gt.worker.collectives import Broken
-from gt.worker.collectives.local import Board, LocalPlane
+from gt.worker.collectives.interface import GroupBroken
+from gt.worker.collectives.local import LocalNetwork, LocalPlane
 from tests.support.planes import check, fits, given, rows
 
 
-def group_of(size: int, board: Board | None = None) -> list[LocalPlane]:
-    board = board or Board()
+def group_of(size: int, network: LocalNetwork | None = None) -> list[LocalPlane]:
+    network = network or LocalNetwork()
     members = tuple(range(10, 10 + size))
-    planes = [LocalPlane(board, worker) for worker in members]
+    planes = [LocalPlane(network, worker) for worker in members]
     for rank, plane in enumerate(planes):
         plane.join(1, members, rank, planes[0].address, "gloo")
     return planes
@@ -44,11 +44,11 @@ def test_flights_meet_in_the_order_they_were_started() -> None:
 
 def test_members_must_mean_the_same() -> None:
     a, b = group_of(2)
-    a.start(1, "all_reduce", np.ones(2), {"op": "sum", "own": True})
+    a.start(1, "all_reduce", np.ones(2), {"op": "sum", "overwrite": True})
     with pytest.raises(
         AssertionError, match=r"all_reduce among workers 10, 11: rank 0 means .*sum.*rank 1 means .*max"
     ):
-        b.start(1, "all_reduce", np.ones(2), {"op": "max", "own": False})
+        b.start(1, "all_reduce", np.ones(2), {"op": "max", "overwrite": False})
 
 
 def test_an_array_on_its_way_must_not_change() -> None:
@@ -56,18 +56,18 @@ def test_an_array_on_its_way_must_not_change() -> None:
     x = torch.ones(2)
     a.start(1, "all_reduce", x, {"op": "sum"})
     x.add_(1)
-    with pytest.raises(AssertionError, match="written into"):
+    with pytest.raises(AssertionError, match="was written while it was pending"):
         b.start(1, "all_reduce", torch.ones(2), {"op": "sum"})
 
 
 def test_a_loss_breaks_what_its_groups_do() -> None:
-    board = Board()
-    a, _ = group_of(2, board)
+    network = LocalNetwork()
+    a, _ = group_of(2, network)
     under_way = a.start(1, "all_reduce", torch.ones(2), {"op": "sum"})
-    board.lose(11)
+    network.lose(11)
     for flight in (under_way, a.start(1, "all_gather", torch.ones(2), {"dim": 0, "sizes": (2, 2)})):
         assert flight.done()
-        with pytest.raises(Broken, match="among workers 10, 11: worker 11 is gone"):
+        with pytest.raises(GroupBroken, match="among workers 10, 11: worker 11 is gone"):
             flight.result()
 
 
@@ -75,6 +75,6 @@ def test_leaving_breaks_what_is_under_way() -> None:
     a, b = group_of(2)
     flight = a.start(1, "all_reduce", torch.ones(2), {"op": "sum"})
     b.leave(1)
-    with pytest.raises(Broken, match="the group was left"):
+    with pytest.raises(GroupBroken, match="the group was left"):
         flight.result()
     a.close()

@@ -180,7 +180,7 @@ def test_a_fragment_that_writes_its_inputs_fails_as_a_whole(monkeypatch: pytest.
     monkeypatch.setenv("GT_TEMPLATES", "1")
     cluster = Cluster()
     (worker,) = cluster.workers.values()
-    worker.levels = Levels(ENGINE, "all")
+    worker.replayer.levels = Levels(ENGINE, "all")
     with cluster.client():
         weight, kept = gt.zeros(4), gt.ones(2)
         indices = [gt.full((2,), 9 if k == 5 else 1, dtype=gt.int64) for k in range(6)]
@@ -190,7 +190,7 @@ def test_a_fragment_that_writes_its_inputs_fails_as_a_whole(monkeypatch: pytest.
             result = (weight * 2).tanh() + kept.sum() * 3
             gt.step()
             cluster.settle()
-        assert "compiled" in [entry["level"] for entry in worker.levels.stats()]
+        assert "compiled" in [entry["level"] for entry in worker.replayer.levels.stats()]
         with pytest.raises(gt.RemoteError, match="a position is out of range"):
             weight.numpy()
         with pytest.raises(gt.RemoteError, match="a position is out of range"):

@@ -17,7 +17,7 @@ import gt
 from gt.client.stream import connect
 from gt.errors import CompileError, ConfigError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.testing import Cluster
-from gt.wire.messages import INLINE
+from gt.wire.messages import MAX_INLINE_BYTES
 from tests.support.processes import System, wait_until
 
 Event = dict[str, Any]
@@ -128,7 +128,7 @@ def test_a_large_trace(local: None, path: pathlib.Path, monkeypatch: pytest.Monk
     with gt.debug.trace(path):
         for _ in range(4000):
             x = x * 0.5 + 1
-    assert sizes[1] > 2 * INLINE
+    assert sizes[1] > 2 * MAX_INLINE_BYTES
     (events,) = processes(path).values()
     assert len(named(events, "aten::mul")) == len(named(events, "aten::add")) == 4000
     assert x.sum().item() == pytest.approx(8)
@@ -362,7 +362,7 @@ def test_a_worker_that_cannot_write(path: pathlib.Path, monkeypatch: pytest.Monk
     with Cluster(workers=1).client():
         with monkeypatch.context() as patch:
             patch.setattr("gt.worker.tracing._exported", full)
-            with pytest.raises(GtError, match=r"worker 0 could not write down what it did: .*No space left"):
+            with pytest.raises(GtError, match=r"worker 0 could not write its trace: .*No space left"):
                 traced_exp(path)
         traced_exp(path)
     (events,) = processes(path).values()

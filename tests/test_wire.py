@@ -17,9 +17,18 @@ from gt.errors import ShapeError
 from gt.ops import OPS, sign
 from gt.types import BYTES, DTYPES, TensorType
 from gt.wire import messages, transfers
-from gt.wire.codec import DEPTH, BadFrame, Decode, definition, encode, signature_of
-from gt.wire.messages import FIRST_CODE, MAX_WIDTH, Definition, SharedRange, Submit, ToClient, ToDispatcher, ToWorker
-from gt.wire.shared import Lane, Lanes
+from gt.wire.codec import MAX_ATTRIBUTE_DEPTH, BadFrame, Decode, definition, encode, signature_of
+from gt.wire.messages import (
+    FIRST_CODE,
+    MAX_INSTRUCTION_WORDS,
+    Definition,
+    SharedRange,
+    Submit,
+    ToClient,
+    ToDispatcher,
+    ToWorker,
+)
+from gt.wire.shared import SharedRing, SharedRings
 from gt.wire.transfers import Channel, Incoming, Outgoing
 from tests.support.samples import samples, type_of
 
@@ -133,7 +142,7 @@ def wrapped(value: bytes) -> bytes:
     return b"\x95\xa6Submit\x01\x91\x95\x10\xa3add" + attrs + b"\x90\xc2" + b"\x90\x00"
 
 
-@pytest.mark.parametrize("depth", [1, DEPTH, DEPTH + 1, 500, 10_000, 1_000_000])
+@pytest.mark.parametrize("depth", [1, MAX_ATTRIBUTE_DEPTH, MAX_ATTRIBUTE_DEPTH + 1, 500, 10_000, 1_000_000])
 @pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1k", b"\x81"])
 def test_nesting(opening: bytes, depth: int) -> None:
     try:
@@ -202,8 +211,10 @@ NONSENSE = {
     "a text for a number": defined("sum", F32, dim=["a"], keepdim=False, dtype=None),
     "a number for a list": defined("sum", F32, dim=3, keepdim=False, dtype=None),
     "a list for a number": defined("cumsum", F32, dim=[0]),
-    "too deep": defined("sum", F32, dim=deep(DEPTH + 1), keepdim=False, dtype=None),
-    "far too many attributes": defined("full", ("float", None), shape=[2**62] * (MAX_WIDTH + 1), dtype="float32"),
+    "too deep": defined("sum", F32, dim=deep(MAX_ATTRIBUTE_DEPTH + 1), keepdim=False, dtype=None),
+    "far too many attributes": defined(
+        "full", ("float", None), shape=[2**62] * (MAX_INSTRUCTION_WORDS + 1), dtype="float32"
+    ),
     "far too many dims": defined("full", ("float", None), shape=[2**62] * 1000, dtype="float32"),
     "more than any memory": defined("full", ("float", None), shape=[2**62, 2**62], dtype="float32"),
     "more and more": defined("expand", ("uint8", (1,)), shape=[2**62] * 60),
@@ -266,110 +277,110 @@ def test_any_definition_is_a_signature_or_bad(op: str, attrs: dict[str, Any], in
 
 
 def test_a_client_is_told_at_its_own_line_what_no_dispatcher_takes() -> None:
-    x = TensorType((MAX_WIDTH,))
-    wide = sign(OPS["split"], (("sizes", (1,) * MAX_WIDTH), ("dim", 0)), (x,))
+    x = TensorType((MAX_INSTRUCTION_WORDS,))
+    wide = sign(OPS["split"], (("sizes", (1,) * MAX_INSTRUCTION_WORDS), ("dim", 0)), (x,))
     with pytest.raises(ShapeError, match="do it in several"):
         definition(FIRST_CODE, wide)
 
 
-# -- lanes -----------------------------------------------------------------------------------
+# -- shared memory ---------------------------------------------------------------------------
 
 SIZE = 256
 
 
 class Model:
-    """The ring as a list of bytes, each taken by one part or by none."""
+    """The ring as a list of bytes; each byte belongs to one chunk or to none."""
 
     def __init__(self) -> None:
-        self.lane, self.reader = Lane(SIZE), Lanes()
-        self.under_way: list[tuple[SharedRange, bytes]] = []
+        self.ring, self.reader = SharedRing(SIZE), SharedRings()
+        self.pending: list[tuple[SharedRange, bytes]] = []
         self.count = 0
 
     def put(self, nbytes: int) -> None:
         self.count += 1
         data = bytes((self.count + i) % 251 for i in range(nbytes))
-        place = self.lane.put(memoryview(data))
-        if place is None:
-            assert nbytes > SIZE or self.under_way, "an empty lane takes all that fits"
+        memory = self.ring.put(memoryview(data))
+        if memory is None:
+            assert nbytes > SIZE or self.pending, "an empty ring accepts every chunk that fits"
             assert nbytes > SIZE // 2 or self._used() + 2 * nbytes > SIZE // 2, "there was room"
             return
-        taken = {i for p, d in self.under_way for i in range(p.at, p.at + len(d))}
-        assert not taken & set(range(place.at, place.at + nbytes)), "parts overlap"
-        assert 0 <= place.at <= place.at + nbytes <= SIZE
-        self.under_way.append((place, data))
+        taken = {i for p, d in self.pending for i in range(p.offset, p.offset + len(d))}
+        assert not taken & set(range(memory.offset, memory.offset + nbytes)), "chunks overlap"
+        assert 0 <= memory.offset <= memory.offset + nbytes <= SIZE
+        self.pending.append((memory, data))
 
     def _used(self) -> int:
-        return sum(len(data) for _, data in self.under_way)
+        return sum(len(data) for _, data in self.pending)
 
     def take(self) -> None:
-        if self.under_way:
-            place, data = self.under_way.pop(0)
-            assert bytes(self.reader.read(place, len(data))) == data, "the oldest part is still as it was"
-            self.lane.release()
+        if self.pending:
+            memory, data = self.pending.pop(0)
+            assert bytes(self.reader.read(memory, len(data))) == data, "the oldest chunk has not changed"
+            self.ring.release()
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(1, SIZE + 3) | st.integers(1, 40) | st.none(), max_size=60))
-def test_a_lane_is_a_ring(steps: list[int | None]) -> None:
+def test_chunks_never_overlap(steps: list[int | None]) -> None:
     model = Model()
     for step in steps:
         model.take() if step is None else model.put(step)
-    while model.under_way:
+    while model.pending:
         model.take()
     model.put(SIZE)
-    assert model.under_way, "an empty lane takes all that fits"
+    assert model.pending, "an empty ring accepts every chunk that fits"
     model.take()
-    model.lane.close()
+    model.ring.close()
 
 
-def test_a_lane_that_is_full() -> None:
-    lane = Lane(100)
-    assert lane.put(memoryview(bytes(101))) is None
-    places = [lane.put(memoryview(bytes(25))) for _ in range(4)]
-    assert [p and p.at for p in places] == [0, 25, 50, 75]
-    assert lane.put(memoryview(bytes(1))) is None
-    lane.release()
-    again = lane.put(memoryview(bytes(24)))
+def test_a_full_ring_accepts_no_chunk() -> None:
+    ring = SharedRing(100)
+    assert ring.put(memoryview(bytes(101))) is None
+    ranges = [ring.put(memoryview(bytes(25))) for _ in range(4)]
+    assert [p and p.offset for p in ranges] == [0, 25, 50, 75]
+    assert ring.put(memoryview(bytes(1))) is None
+    ring.release()
+    again = ring.put(memoryview(bytes(24)))
     assert again is not None
-    assert again.at == 0
-    lane.close()
+    assert again.offset == 0
+    ring.close()
 
 
-def test_a_lane_ends_with_its_last_user() -> None:
+def test_a_ring_is_freed_with_its_last_user() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        lane = Lane(1 << 16)
-        place = lane.put(memoryview(b"abc"))
-        reader = Lanes()
-        view = reader.read(place, 3)
-        lane.close()
-        assert bytes(view) == b"abc"  # who has opened it may go on reading
-        reader.forget(place.name)
+        ring = SharedRing(1 << 16)
+        memory = ring.put(memoryview(b"abc"))
+        reader = SharedRings()
+        view = reader.read(memory, 3)
+        ring.close()
+        assert bytes(view) == b"abc"  # a reader that has opened it can still read
+        reader.forget(memory.name)
         assert bytes(view) == b"abc"
         with pytest.raises(OSError):
-            reader.read(place, 3)
-        del lane, reader, view
+            reader.read(memory, 3)
+        del ring, reader, view
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.fixture
-def place() -> Any:
-    lane = Lane(1 << 12)
-    yield lane.put(memoryview(b"secret"))
-    lane.close()
+def memory() -> Any:
+    ring = SharedRing(1 << 12)
+    yield ring.put(memoryview(b"secret"))
+    ring.close()
 
 
-def replaced(place: SharedRange, **fields: Any) -> SharedRange:
-    return msgspec.structs.replace(place, **fields)
+def replaced(memory: SharedRange, **fields: Any) -> SharedRange:
+    return msgspec.structs.replace(memory, **fields)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"at": -1},
-        {"at": 1 << 12},
-        {"at": (1 << 12) - 5},
-        {"at": 2**63},
+        {"offset": -1},
+        {"offset": 1 << 12},
+        {"offset": (1 << 12) - 5},
+        {"offset": 2**63},
         {"size": 1 << 20},
         {"size": -1},
         {"size": 2**63},
@@ -383,47 +394,54 @@ def replaced(place: SharedRange, **fields: Any) -> SharedRange:
         {"name": "gt\0"},
     ],
 )
-def test_a_place_that_is_none(place: SharedRange, fields: dict[str, Any]) -> None:
+def test_an_invalid_range_is_refused(memory: SharedRange, fields: dict[str, Any]) -> None:
     with pytest.raises((OSError, ValueError, OverflowError)):
-        Lanes().read(replaced(place, **fields), 6)
+        SharedRings().read(replaced(memory, **fields), 6)
 
 
-def test_a_lane_is_opened_by_its_name_only(place: SharedRange) -> None:
-    """Whoever guesses a process and a descriptor gets nothing: not another's lane, not a file, and not a pipe."""
-    reader = Lanes()
-    assert bytes(reader.read(place, 6)) == b"secret"
-    other = Lane(1 << 12)
+def test_a_ring_is_opened_by_its_name_only(memory: SharedRange) -> None:
+    """Guessing a process and a descriptor opens nothing: no ring of another client, no file, no pipe."""
+    reader = SharedRings()
+    assert bytes(reader.read(memory, 6)) == b"secret"
+    other = SharedRing(1 << 12)
     given = other.put(memoryview(b"mine"))
-    with pytest.raises(ValueError, match="does not lie there"):
-        Lanes().read(replaced(given, fd=place.fd), 4)
+    with pytest.raises(ValueError, match="is not the shared memory"):
+        SharedRings().read(replaced(given, fd=memory.fd), 4)
     read, write = os.pipe()
-    os.close(write)  # opening such a one would block for ever
+    os.close(write)  # opening it without O_NONBLOCK would block for ever
     shrinking = os.memfd_create("gt-shrinking")
     os.ftruncate(shrinking, 1 << 12)
     with open(__file__) as file:
         for fd in (read, file.fileno(), shrinking):
             with pytest.raises((OSError, ValueError)):
-                Lanes().read(replaced(given, fd=fd), 4)
-    with pytest.raises(ValueError, match="may shrink"):  # its owner could pull it away while it is being read
-        Lanes().read(replaced(given, fd=shrinking, name="gt-shrinking"), 4)
+                SharedRings().read(replaced(given, fd=fd), 4)
+    with pytest.raises(
+        ValueError, match="not sealed against shrinking"
+    ):  # its owner could remove memory while it is read
+        SharedRings().read(replaced(given, fd=shrinking, name="gt-shrinking"), 4)
     os.close(read)
     os.close(shrinking)
     other.close()
 
 
-def test_a_lane_does_not_shrink() -> None:
-    lane = Lane(1 << 12)
+def test_a_ring_cannot_shrink() -> None:
+    ring = SharedRing(1 << 12)
     with pytest.raises(OSError):
-        os.ftruncate(lane._fd, 0)
-    lane.close()
+        os.ftruncate(ring._fd, 0)
+    ring.close()
 
 
-# -- parts -----------------------------------------------------------------------------------
+# -- chunks ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("CHUNK", 10), ("CHUNKS_AHEAD", 30), ("SHARED_CHUNK", 40), ("LANE", 100)):
+    for name, value in (
+        ("CHUNK_BYTES", 10),
+        ("MAX_UNACKNOWLEDGED_BYTES", 30),
+        ("SHARED_CHUNK_BYTES", 40),
+        ("SHARED_RING_BYTES", 100),
+    ):
         monkeypatch.setattr(transfers, name, value)
 
 
@@ -434,50 +452,50 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     st.randoms(use_true_random=False),
 )
 def test_all_bytes_arrive(short: None, sizes: list[int], shared: list[bool], rng: Any) -> None:
-    """Several values, one after the other, some through memory and some in frames; confirmed when it pleases."""
-    channel, reader, wire = Channel(), Lanes(), []
+    """Several values, one after the other, some through memory and some in frames; acknowledged at random times."""
+    channel, reader, wire = Channel(), SharedRings(), []
     for number, nbytes in enumerate(sizes):
         value = bytes(rng.randrange(256) for _ in range(nbytes))
         buffer = bytearray(nbytes)
         outgoing, incoming = Outgoing(number, memoryview(value), channel, shared[number]), Incoming(memoryview(buffer))
         while not (outgoing.all_sent and incoming.complete):
-            for piece in outgoing.ready():
-                assert piece.nbytes <= (40 if shared[number] else 10)
-                wire.append((number, piece, incoming))
-            frames = sum(p.nbytes for _, p, _ in wire if p.place is None)
+            for chunk in outgoing.ready():
+                assert chunk.nbytes <= (40 if shared[number] else 10)
+                wire.append((number, chunk, incoming))
+            frames = sum(p.nbytes for _, p, _ in wire if p.memory is None)
             assert frames < 30 + 10
             for _ in range(rng.randint(1, len(wire))):
-                whose, piece, target = wire.pop(0)
-                data = piece.data if piece.place is None else reader.read(piece.place, piece.nbytes)
-                target.add(piece.offset, data)
-                channel.taken(whose)
+                whose, chunk, target = wire.pop(0)
+                data = chunk.data if chunk.memory is None else reader.read(chunk.memory, chunk.nbytes)
+                target.add(chunk.offset, data)
+                channel.acknowledge(whose)
         assert bytes(buffer) == value
     channel.close()
 
 
-def test_who_confirms_what_was_not_sent_changes_nothing(short: None) -> None:
+def test_acknowledging_an_unknown_chunk_changes_nothing(short: None) -> None:
     channel = Channel()
     outgoing = Outgoing(7, memoryview(bytes(100)), channel, shared=False)
     assert len(list(outgoing.ready())) == 3
     for other in (0, -1, 8, 2**63):
-        channel.taken(other)
+        channel.acknowledge(other)
     assert list(outgoing.ready()) == []
-    channel.taken(7)
+    channel.acknowledge(7)
     assert len(list(outgoing.ready())) == 1
     for _ in range(50):
-        channel.taken(7)
+        channel.acknowledge(7)
     assert len(list(outgoing.ready())) == 3
-    assert channel.confirmed == 4
+    assert channel.acknowledged == 4
 
 
-def test_a_part_that_was_never_sent_is_confirmed_with_the_next_value(short: None) -> None:
+def test_a_chunk_that_was_never_sent_is_acknowledged_with_the_next_value(short: None) -> None:
     channel = Channel()
     lost = list(Outgoing(1, memoryview(bytes(80)), channel, shared=True).ready())  # an interrupt: none of them is sent
     assert len(lost) == 2
     outgoing = Outgoing(2, memoryview(bytes(20)), channel, shared=True)
     assert len(list(outgoing.ready())) == 1
-    channel.taken(2)
-    assert channel.confirmed == 3
+    channel.acknowledge(2)
+    assert channel.acknowledged == 3
     assert len(list(Outgoing(3, memoryview(bytes(80)), channel, shared=True).ready())) == 2
     channel.close()
 

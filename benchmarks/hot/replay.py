@@ -74,7 +74,7 @@ def dispatcher(program: load.Program, workers: int) -> list[float]:
 def worker(program: load.Program) -> list[float]:
     """The same of a worker."""
     drive, decode, core = Kept(1), Decode("worker"), Worker(null.Null())
-    core.id = 0
+    core.assign_id(0)
     for frames in [program.opening, *program.rounds]:
         drive.run(frames)
     seconds = [_taken(core, decode, frame) for frame in drive.frames]

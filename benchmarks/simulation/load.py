@@ -140,10 +140,10 @@ class Drive:
 
     def _answers(self, m: Execute, peers: tuple[bytes, ...]) -> list[tuple[bytes, Any]]:
         """A microsecond a word is what small instructions take: the dispatcher's turns are as long as in earnest."""
-        self._unsaid[m.crew] += len(m.stream)
+        self._unsaid[m.worker_set] += len(m.stream)
         if not m.confirm:
             return []
-        frame = encode(Done(m.client, m.crew, self._unsaid.pop(m.crew)))
+        frame = encode(Done(m.client, m.worker_set, self._unsaid.pop(m.worker_set)))
         begun = time.perf_counter()
         answers = [(peer, self._decode(frame)) for peer in peers]
         self.load.codec += time.perf_counter() - begun

@@ -19,7 +19,7 @@ from gt.wire.codec import encode, from_wire, signature_of
 from gt.wire.messages import (
     FETCH,
     FIRST_CODE,
-    FIRST_LOCAL,
+    FIRST_DISPATCHER_CODE,
     LEAVE,
     READ,
     RESET,
@@ -191,7 +191,7 @@ class Worker:
         sizes = [t.nbytes for t in (before, after) if isinstance(t, TensorType)]
         nbytes = float(max(sizes, default=0))
         if move.kind == "exchange":
-            nbytes = _exchanged(dict(move.how))
+            nbytes = _exchanged(dict(move.options))
         return MoveEntry(move.kind, move.group, self._members[move.group], nbytes, before is not None, after)
 
     # -- its program -----------------------------------------------------------------------
@@ -224,10 +224,10 @@ class Worker:
             if stop < len(message.stream):
                 self._queue.appendleft((message, stop, at))
                 continue
-            self._unsaid[message.crew] += self.clock - begun
+            self._unsaid[message.worker_set] += self.clock - begun
             if message.confirm:
-                micros = int(self._unsaid.pop(message.crew) * 1e6)
-                self._post(self.clock, Done(message.client, message.crew, micros), ())
+                micros = int(self._unsaid.pop(message.worker_set) * 1e6)
+                self._post(self.clock, Done(message.client, message.worker_set, micros), ())
 
     def _stream(self, m: Execute, i: int) -> int:
         stream: list[Any] = m.stream
@@ -311,8 +311,8 @@ class Worker:
         """How many words it was; none if the value is still on its way here."""
         stream: list[Any] = m.stream
         if stream[i] == RESET:
-            below, own = stream[i + 1], stream[i + 1] >= FIRST_LOCAL
-            for old in [code for code in self._codes if code < below and (code >= FIRST_LOCAL) == own]:
+            below, own = stream[i + 1], stream[i + 1] >= FIRST_DISPATCHER_CODE
+            for old in [code for code in self._codes if code < below and (code >= FIRST_DISPATCHER_CODE) == own]:
                 del self._codes[old]
             return 2
         if stream[i] == LEAVE:

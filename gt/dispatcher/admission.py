@@ -10,15 +10,15 @@ from gt.dispatcher.state import Client, CodedSignature
 from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS, Violation
 from gt.wire.codec import encode, signature_of
 from gt.wire.messages import (
-    CHUNKS_AHEAD,
-    FIRST_LOCAL,
-    MARGIN,
-    MAX_FRAGMENT,
+    FIRST_DISPATCHER_CODE,
+    MAX_FRAGMENT_WORDS,
     MAX_FRAGMENTS,
-    MAX_FRAME,
+    MAX_FRAME_BYTES,
     MAX_SIGNATURES,
-    MAX_WORDS,
-    WINDOW,
+    MAX_SUBMIT_WORDS,
+    MAX_UNACKNOWLEDGED_BYTES,
+    SUBMIT_MARGIN_BYTES,
+    WINDOW_WORDS,
     Chunk,
     Submit,
 )
@@ -33,13 +33,13 @@ def admit_submission(client: Client, m: Submit, nbytes: int) -> bool:
     if m.serial != client.serial + 1:
         raise Violation(f"submission {m.serial} follows {client.serial}")
     client.serial = m.serial
-    if len(m.stream) > MAX_WORDS or m.weight < len(m.stream):
+    if len(m.stream) > MAX_SUBMIT_WORDS or m.weight < len(m.stream):
         raise Violation(f"a submission of {len(m.stream)} words and weight {m.weight}")
-    if client.received + m.weight - client.done > 2 * WINDOW + 4 * MAX_WORDS:
+    if client.received + m.weight - client.done > 2 * WINDOW_WORDS + 4 * MAX_SUBMIT_WORDS:
         raise Violation("the client submitted more work than its credit allows")
     word_bytes = nbytes - _add_definitions(client, m) - _add_fragments(client, m)
     # A word takes at most 9 bytes. Bytes among the words take 5 more than their length, and 8 of them weigh 1.
-    if word_bytes > 24 * m.weight + 64 or nbytes > MAX_FRAME - MARGIN:
+    if word_bytes > 24 * m.weight + 64 or nbytes > MAX_FRAME_BYTES - SUBMIT_MARGIN_BYTES:
         raise Violation(f"a submission of {nbytes} bytes and weight {m.weight}")
     return True
 
@@ -48,7 +48,7 @@ def _add_definitions(client: Client, m: Submit) -> int:
     """Returns the bytes of all definitions in the message."""
     nbytes = 0
     for definition in m.definitions:
-        if definition.code in client.codes or not client.first_code <= definition.code < FIRST_LOCAL:
+        if definition.code in client.codes or not client.first_code <= definition.code < FIRST_DISPATCHER_CODE:
             # also refused if it was forgotten: a worker may still have words to run that use the first definition
             raise Violation(f"code {definition.code} is defined twice")
         coded = client.codes[definition.code] = CodedSignature(definition, signature_of(definition))
@@ -61,12 +61,12 @@ def _add_definitions(client: Client, m: Submit) -> int:
 def _add_fragments(client: Client, m: Submit) -> int:
     """Returns the bytes of all fragments in the message."""
     for fragment in m.fragments:
-        if not client.last_fragment < fragment.number < FIRST_LOCAL or fragment.own:
+        if not client.last_fragment < fragment.number < FIRST_DISPATCHER_CODE or fragment.dispatcher_created:
             raise Violation(
                 f"fragment {fragment.number} has a number that a client may not use, or was announced twice"
             )
         client.last_fragment = fragment.number
-        if len(fragment.words) > MAX_FRAGMENT or max(fragment.inputs, fragment.made) > MAX_FRAGMENT:
+        if len(fragment.words) > MAX_FRAGMENT_WORDS or max(fragment.inputs, fragment.created) > MAX_FRAGMENT_WORDS:
             raise Violation(f"a fragment of {len(fragment.words)} words")
         try:
             client.fragments[fragment.number] = KnownFragment(fragment, client)
@@ -79,18 +79,18 @@ def _add_fragments(client: Client, m: Submit) -> int:
 
 def admit_chunk(client: Client, home: Layout | None, m: Chunk, rest: tuple[Any, ...]) -> bool:
     """May it be passed on to the home? If not, the instruction that uses the transfer fails. Raises Violation."""
-    frame_bytes = 0 if m.place is not None else m.nbytes
-    if m.nbytes < 0 or [len(frame) for frame in rest] != ([] if m.place is not None else [m.nbytes]):
+    frame_bytes = 0 if m.memory is not None else m.nbytes
+    if m.nbytes < 0 or [len(frame) for frame in rest] != ([] if m.memory is not None else [m.nbytes]):
         raise Violation("the chunk does not have as many bytes as it says")
     where = client.transfers.get(m.transfer)
     if where is None:
         where = client.transfers[m.transfer] = SENT_WITHOUT_WORKER if home is None else home
-    if len(client.transfers) > WINDOW or len(client.chunks) >= WINDOW:
+    if len(client.transfers) > WINDOW_WORDS or len(client.chunks) >= WINDOW_WORDS:
         raise Violation("more chunks in transfer than allowed")
     if where is not home:
         return False
     client.chunks.append((m.transfer, m.nbytes, frame_bytes))
     client.chunk_bytes += frame_bytes
-    if client.chunk_bytes > 4 * CHUNKS_AHEAD:
+    if client.chunk_bytes > 4 * MAX_UNACKNOWLEDGED_BYTES:
         raise Violation("more chunks in transfer than allowed")
     return True

@@ -11,7 +11,7 @@ from gt.dispatcher.ledger import Announcements
 from gt.dispatcher.lost_workers import lose_worker
 from gt.dispatcher.segments import ForwardOutput, Segment, Workers, batches
 from gt.dispatcher.state import Client, WorkerSet, WorkerState
-from gt.wire.messages import WINDOW, Admit, Define, Definition, Execute, Leave, Message
+from gt.wire.messages import WINDOW_WORDS, Admit, Define, Definition, Execute, Leave, Message
 
 #: The most moves that are defined in one message.
 MAX_MOVES_PER_MESSAGE = 256
@@ -130,7 +130,7 @@ class Delivery:
         worker_set.weight += weight
         client.unrequested += weight
         patience = min(CONFIRM_AFTER_US_PER_WORKER * (len(worker_set.peers) - 1), MAX_CONFIRM_AFTER_US)
-        confirm = worker_set.cost >= patience or client.unrequested >= WINDOW // 8
+        confirm = worker_set.cost >= patience or client.unrequested >= WINDOW_WORDS // 8
         if confirm:
             self._expect_confirmation(client, worker_set)
         words = segment.words

@@ -130,8 +130,8 @@ class InstructionLog:
         if stream[i] == FORGET or parsed is None:
             self._line(self._count, event, peer, "forget a fragment", 0, f"client:{client.id}")
             return 2 if stream[i] == FORGET else len(stream)
-        base, own, inputs, numbers = parsed.run(stream, i)
-        self._stream(event, peer, client, parsed.expand(parsed.names(base, own, inputs), numbers))
+        base, own, inputs, numbers = parsed.read_run(stream, i)
+        self._stream(event, peer, client, parsed.expand(parsed.slot_ids(base, own, inputs), numbers))
         return int(parsed.width)
 
     def _sharded(self, event: str, peer: str, client: Client, info: CodeInfo, stream: list[Any], i: int) -> int:

@@ -29,7 +29,7 @@ from gt.ops import Signature
 from gt.ops.gathered import GATHERED
 from gt.types import Scalar, TensorType
 from gt.wire.codec import definition
-from gt.wire.messages import INLINE, Notice
+from gt.wire.messages import MAX_INLINE_BYTES, Notice
 
 #: The most notices a client gets from the planner.
 MAX_NOTICES = 100
@@ -123,7 +123,7 @@ def _choose_mesh(signature: Signature, rule: SignalRule | None, held: Held, view
     if op.effects:
         return view.home.mesh
     if rule is not None and (op.creates or op.places or not rule.spec.auto):
-        large = op.creates and any(t.nbytes > INLINE for t in signature.outs) and not op.split
+        large = op.creates and any(t.nbytes > MAX_INLINE_BYTES for t in signature.outs) and not op.split
         return view.home.mesh if large else rule.mesh  # a large value is transferred to the home first
     tensors = [t for t in signature.ins if isinstance(t, TensorType)]
     weights: Counter[Mesh] = Counter()

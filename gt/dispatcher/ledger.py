@@ -19,8 +19,16 @@ from gt.ops import OPS, Attrs, Signature, sign
 from gt.ops.split import Cut
 from gt.types import Scalar, Shape, TensorType
 from gt.wire.codec import definition, to_wire
-from gt.wire.fragments import Form
-from gt.wire.messages import FIRST_LOCAL, FIRST_OWN, Definition, Fragment, GroupSpec, Move, WorkerInfo
+from gt.wire.fragments import ParsedFragment
+from gt.wire.messages import (
+    FIRST_DISPATCHER_CODE,
+    FIRST_DISPATCHER_ID,
+    Definition,
+    Fragment,
+    GroupSpec,
+    Move,
+    WorkerInfo,
+)
 
 
 @dataclass(slots=True)
@@ -94,9 +102,13 @@ class Ledger:
 
     def __init__(self, roster: dict[int, WorkerInfo], next_group: Callable[[], int]) -> None:
         self._roster, self._next_group = roster, next_group
-        self.next_code, self.next_id, self._next_fragment = FIRST_LOCAL, FIRST_OWN, FIRST_LOCAL
+        self.next_code, self.next_id, self._next_fragment = (
+            FIRST_DISPATCHER_CODE,
+            FIRST_DISPATCHER_ID,
+            FIRST_DISPATCHER_CODE,
+        )
         #: number -> fragment, of those the dispatcher created
-        self.fragments: dict[int, Form] = {}
+        self.fragments: dict[int, ParsedFragment] = {}
         self.codes: dict[int, CodeInfo] = {}
         #: codes of reductions -> the bytes they reduce
         self.reductions: dict[int, int] = {}

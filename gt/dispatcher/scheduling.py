@@ -14,7 +14,7 @@ from gt.dispatcher.plan.signals import Signals
 from gt.dispatcher.requests import Requests
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import Violation
-from gt.wire.messages import WINDOW, Configure, Credit, Done, NoValue, Submit
+from gt.wire.messages import WINDOW_WORDS, Configure, Credit, Done, NoValue, Submit
 
 #: Estimated microseconds of work that a worker gets ahead.
 MAX_AHEAD_US = 6000.0
@@ -94,13 +94,13 @@ class Scheduler:
             return
         if cost > 0:
             # one odd measurement must not change the pace much; nor must the same one from each of many workers
-            ratio = (m.micros + 1) / (cost + 1)
+            ratio = (m.microseconds + 1) / (cost + 1)
             pace = client.pace * (2.0 if ratio > 2.0 else ratio if ratio > 0.5 else 0.5) ** (0.25 / sharing)
             client.pace = 100.0 if pace > 100.0 else pace if pace > 0.001 else 0.001
-        client.used += (m.micros - cost) / sharing
+        client.used += (m.microseconds - cost) / sharing
         if weight:
             client.done += weight
-            self.send_credit(client, at_least=WINDOW // 8)
+            self.send_credit(client, at_least=WINDOW_WORDS // 8)
 
     def send_credit(self, client: Client, at_least: int) -> None:
         """Tell the client how much of its work is done, if that is ``at_least`` this much more than it knows."""

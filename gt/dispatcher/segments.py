@@ -12,7 +12,7 @@ from typing import Any
 
 from gt.dispatcher.ledger import Announcements
 from gt.wire.codec import encode
-from gt.wire.messages import MARGIN, Definition
+from gt.wire.messages import SUBMIT_MARGIN_BYTES, Definition
 
 Workers = tuple[int, ...]
 
@@ -77,7 +77,7 @@ def batches(definitions: list[Definition]) -> list[list[Definition]]:
     nbytes = 0
     for definition in definitions:
         size = len(encode(definition))
-        if nbytes + size > MARGIN // 2:
+        if nbytes + size > SUBMIT_MARGIN_BYTES // 2:
             result.append([])
             nbytes = 0
         result[-1].append(definition)

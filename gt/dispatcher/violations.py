@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.wire.messages import FIRST_OWN
+from gt.wire.messages import FIRST_DISPATCHER_ID
 
 
 class Violation(Exception):
@@ -27,5 +27,5 @@ def request_number(word: Any) -> int:
 
 
 def check_tensor_id(id: Any) -> None:
-    if id >= FIRST_OWN:
+    if id >= FIRST_DISPATCHER_ID:
         raise Violation(f"{id} is not an id that a client may use")

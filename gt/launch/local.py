@@ -1,4 +1,4 @@
-"""The system GT starts by itself: a server and workers, private to this process, that end with it."""
+"""The local system that GT starts automatically: a server and workers, private to this process, that end with it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import threading
 from gt.errors import ConfigError, NoWorkers
 from gt.say import topic
 
-#: Seconds a child may take to end by itself.
-GRACE = 2.0
-#: Any of these lets the children's words through; else only the last are kept, for when a start fails.
-TALKATIVE = ("GT_VERBOSE", "GT_DEBUG_DISPATCHER", "GT_DEBUG_WORKER", "GT_DEBUG_COMPILE")
+#: How long a child may take to end after SIGTERM.
+TERMINATE_TIMEOUT_S = 2.0
+#: If one of these is set, the stderr of the children is shown. Otherwise it is kept to explain a failed start.
+VERBOSE_TOPICS = ("GT_VERBOSE", "GT_DEBUG_DISPATCHER", "GT_DEBUG_WORKER", "GT_DEBUG_COMPILE")
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES would name them; asks no CUDA library."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name for name in named.split(",") if name.strip() not in ("", "-1")]
+    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES would name them; without a CUDA library."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is not None:
+        return [name for name in names.split(",") if name.strip() not in ("", "-1")]
     with contextlib.suppress(OSError):
         return [str(i) for i in range(len(os.listdir("/proc/driver/nvidia/gpus")))]
     return []
 
 
 class LocalSystem:
-    #: Seconds until a system that does not come up is given up; a first import of torch from a cold disk is slow.
+    #: Seconds within which the system must start; the first import of torch from a cold disk is slow.
     PATIENCE = 120.0
 
     def __init__(self, workers: int | None = None, every_gpu: bool = False) -> None:
@@ -42,7 +42,7 @@ class LocalSystem:
                 f"{workers} workers for {len(gpus)} GPU(s): one a GPU is the rule; GT_SHARE_GPUS=1 lets them share"
             )
         self.workers = workers
-        self._folder = tempfile.mkdtemp(prefix="gt-")  # mkdtemp's folders are their owner's alone
+        self._folder = tempfile.mkdtemp(prefix="gt-")  # only its owner can enter it
         self._socket = os.path.join(self._folder, "server")
         self.address = f"unix:{self._socket}"
         self._errors = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (open as long as the system runs)
@@ -58,48 +58,50 @@ class LocalSystem:
 
     def _start_worker(self, i: int, gpus: list[str]) -> None:
         backend = os.environ.get("GT_BACKEND", "torch")
-        own = {"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} if gpus else {}
+        environment = {"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} if gpus else {}
         threads = [] if self.workers == 1 else ["--threads", str(max(1, (os.cpu_count() or 1) // self.workers))]
-        self._start(f"worker {i}", "gt.worker", own, "--backend", backend, *threads)
+        self._start(f"worker {i}", "gt.worker", environment, "--backend", backend, *threads)
 
     def _start(self, name: str, module: str, environment: dict[str, str], *options: str) -> None:
         command = [sys.executable, "-m", module, "--unix", self._socket, "--with-parent", *options]
-        here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=None if any(map(topic, TALKATIVE)) else self._errors,
+            stderr=None if any(map(topic, VERBOSE_TOPICS)) else self._errors,
             env={**os.environ, **environment, "PYTHONPATH": path},
         )
         self._children.append((name, child))
 
     def check(self) -> bool:
-        """False, or an error if a part of the system ended before it was ready."""
+        """Raises NoWorkers if a child has ended; else False."""
         for name, child in self._children:
             if child.poll() is not None:
-                raise NoWorkers(f"the local {name} ended at once (exit code {child.returncode}): {self._last_words()}")
+                raise NoWorkers(
+                    f"the local {name} ended at once (exit code {child.returncode}): {self._last_error_line()}"
+                )
         return False
 
-    def _last_words(self) -> str:
+    def _last_error_line(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing; set GT_VERBOSE=1 to see more"
+        return lines[-1] if lines else "it printed nothing; set GT_VERBOSE=1 to see more"
 
     @property
     def pids(self) -> dict[str, int]:
         return {name: child.pid for name, child in self._children}
 
     def stop(self) -> None:
-        """End all children, at the latest by force. May be called twice, and from any thread."""
+        """End all children, by force if necessary. May be called twice, and from any thread."""
         if not self._stopping.acquire(blocking=False):
             return
-        for _, child in reversed(self._children):  # workers first: they would say that they lost their server
+        for _, child in reversed(self._children):  # workers first: otherwise they report a lost server
             child.terminate()
         for _, child in self._children:
             try:
-                child.wait(GRACE)
+                child.wait(TERMINATE_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()

@@ -1,4 +1,4 @@
-"""No orphans: a process that belongs to another ends when that one does, however it ended."""
+"""Ends a process when its parent ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def end_with_parent() -> None:
     parent = os.getppid()
 
     def watch() -> None:
-        # a process whose parent died has a new one, even after kill -9
+        # when a parent dies, even by kill -9, the process gets another parent
         while os.getppid() == parent:
             time.sleep(0.25)
         os._exit(0)

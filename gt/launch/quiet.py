@@ -1,4 +1,4 @@
-"""Python's collector of cycles, for processes whose work makes none to speak of but many small objects."""
+"""Settings of Python's garbage collector for processes that create many small objects but few cycles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 
 
 def calm_collector() -> None:
-    """What is loaded stays; look for cycles a hundred times less often than usual."""
+    """Exclude all present objects from collection, and collect a hundred times less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(70_000, 20, 100)

@@ -1,9 +1,9 @@
-"""Who may connect: one secret a user, from which both sides' ZeroMQ CURVE keys are made.
+"""Authentication: each user has one secret, and the ZeroMQ CURVE keys of both sides are derived from it.
 
-The secret is GT_TOKEN, or the file ``token`` in the user's configuration folder, made on the first start of a server
-and readable by its owner alone. A peer that does not hold it fails the handshake and gets no further; one that does
-is encrypted and authenticated in both directions. The private Unix socket of a local auto-start needs none: the
-folder it lies in is its user's alone.
+The secret is GT_TOKEN, or the file ``token`` in the user's configuration folder. The first start of a server creates
+the file; only its owner can read it. A peer without the secret fails the handshake. A peer with it is encrypted and
+authenticated in both directions. The private Unix socket of a local auto-start needs no secret, because only its user
+can enter the folder that contains it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gt.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The key pair of one side, and the public key of the other. All Z85, as ZeroMQ wants them."""
+    """The key pair of one side, and the public key of the other, all in Z85 as ZeroMQ requires."""
 
     public: bytes
     secret: bytes
@@ -33,7 +33,7 @@ def token_file() -> Path:
 
 
 def find_token() -> str | None:
-    """The secret there is; None if there is none yet."""
+    """The user's secret; None if there is none yet."""
     if token := os.environ.get("GT_TOKEN", "").strip():
         return token
     path = token_file()
@@ -46,7 +46,7 @@ def find_token() -> str | None:
 
 
 def make_token() -> str:
-    """A new secret in the user's configuration folder, unless another process was first."""
+    """Create a secret in the user's configuration folder, unless another process did so first."""
     path = token_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".token-{secrets.token_hex(8)}")
@@ -54,7 +54,7 @@ def make_token() -> str:
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
-        os.link(draft, path)  # unlike rename, never replaces a secret that others may hold already
+        os.link(draft, path)  # unlike rename, it never replaces a secret that other processes may use already
     except FileExistsError:
         pass
     finally:
@@ -66,26 +66,26 @@ def make_token() -> str:
 
 
 def server_keys(token: str) -> Keys:
-    return _keys(token, mine="server", theirs="peer")
+    return _keys(token, side="server", other="peer")
 
 
 def peer_keys(token: str) -> Keys:
     """The keys of clients and workers."""
-    return _keys(token, mine="peer", theirs="server")
+    return _keys(token, side="peer", other="server")
 
 
-def _keys(token: str, *, mine: str, theirs: str) -> Keys:
+def _keys(token: str, *, side: str, other: str) -> Keys:
     import zmq
     from zmq.utils import z85
 
-    def pair(side: str) -> tuple[bytes, bytes]:
-        # the token may be a passphrase: stretch it, so that trying many costs something
-        raw = hashlib.scrypt(token.encode(), salt=f"gt/{side}".encode(), n=1 << 12, r=8, p=1, dklen=32)
+    def key_pair(name: str) -> tuple[bytes, bytes]:
+        # the token may be a passphrase: scrypt makes guessing expensive
+        raw = hashlib.scrypt(token.encode(), salt=f"gt/{name}".encode(), n=1 << 12, r=8, p=1, dklen=32)
         secret = z85.encode(raw)
         return zmq.curve_public(secret), secret
 
-    public, secret = pair(mine)
-    return Keys(public, secret, pair(theirs)[0])
+    public, secret = key_pair(side)
+    return Keys(public, secret, key_pair(other)[0])
 
 
 def is_loopback(host: str) -> bool:
@@ -93,7 +93,7 @@ def is_loopback(host: str) -> bool:
 
 
 def token_for_server(host: str) -> str:
-    """A server on loopback makes its secret; one that others can reach must be given it first."""
+    """A server on loopback creates its secret. A server that other machines can reach needs an existing one."""
     token = find_token()
     if token is None and not is_loopback(host):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Bytes to messages and back. Decoding is typed: what does not fit the types raises `BadFrame` and runs nothing."""
+"""Encodes messages and decodes frames. Decoding checks types: a frame that does not fit raises `BadFrame`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gt.ops.signature import signature_from
 from gt.types import DTYPES, MAX_DIMS, SCALARS, OperandType, Scalar, TensorType
 from gt.wire.messages import (
     FIRST_CODE,
-    MAX_DEFINITION,
-    MAX_WIDTH,
+    MAX_DEFINITION_BYTES,
+    MAX_INSTRUCTION_WORDS,
     Definition,
     Message,
     ToClient,
@@ -22,12 +22,12 @@ from gt.wire.messages import (
     WireType,
 )
 
-#: How deep lists in attributes may be nested; the bytes of the largest tensor there can be.
-DEPTH, MAX_NBYTES = 16, 1 << 62
+#: How deep lists in attributes may be nested; the bytes of the largest tensor.
+MAX_ATTRIBUTE_DEPTH, MAX_TENSOR_BYTES = 16, 1 << 62
 
 
 class BadFrame(Exception):
-    """A peer sent what is no message; it loses its connection."""
+    """A peer sent an invalid frame. It loses its connection."""
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -39,7 +39,7 @@ _decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
 
 
 class Decode:
-    """``Decode("client")(data)``: the messages that one role may receive."""
+    """``Decode("client")(data)`` decodes the messages that a client may receive."""
 
     __slots__ = ("_decode",)
 
@@ -49,56 +49,56 @@ class Decode:
     def __call__(self, data: bytes) -> Any:
         try:
             return self._decode(data)
-        except Exception as error:  # a recursion limit or a memory limit reached by decoding is the frame's fault too
+        except Exception as error:  # a frame can also exceed the recursion limit or the memory
             raise BadFrame(f"{type(error).__name__}: {error}") from None
 
 
 def definition(code: int, signature: Signature, signal: str = "") -> Definition:
-    """Raises ShapeError, at the caller, for what no dispatcher would take."""
+    """The definition of a signature. Raises ShapeError if it is too large for a dispatcher to accept."""
     ins = [to_wire(t) for t in signature.ins]
-    made = Definition(code, signature.op.name, list(signature.attrs), ins, signature.into, signal)
-    if problem := _too_large(signature, made):
+    result = Definition(code, signature.op.name, list(signature.attrs), ins, signature.into, signal)
+    if problem := _too_large(signature, result):
         raise ShapeError(f"{str(signature)[:400]}: {problem}")
-    return made
+    return result
 
 
 def _too_large(signature: Signature, definition: Definition) -> str:
-    """What is too large about it, if anything: nobody may make the others handle monsters."""
-    if signature.width > MAX_WIDTH or _leaves(signature.attrs) > MAX_WIDTH:
-        return f"more than {MAX_WIDTH} operands and results in one instruction; do it in several"
+    """What is too large in it; empty if nothing is. The limits protect the dispatcher and the workers."""
+    if signature.width > MAX_INSTRUCTION_WORDS or _leaves(signature.attrs) > MAX_INSTRUCTION_WORDS:
+        return f"more than {MAX_INSTRUCTION_WORDS} operands and results in one instruction; do it in several"
     if any(t.ndim > MAX_DIMS for t in signature.outs):
         return f"a result of more than {MAX_DIMS} dims"
-    if any(t.nbytes > MAX_NBYTES for t in signature.outs):
+    if any(t.nbytes > MAX_TENSOR_BYTES for t in signature.outs):
         return "a result larger than any memory"
-    if len(encode(definition)) > MAX_DEFINITION:
-        return f"shapes and attributes of more than {MAX_DEFINITION} bytes"
+    if len(encode(definition)) > MAX_DEFINITION_BYTES:
+        return f"shapes and attributes of more than {MAX_DEFINITION_BYTES} bytes"
     return ""
 
 
 def signature_of(definition: Definition) -> Signature:
-    """The signature a definition describes, inferred anew: nobody's word is taken for a result type."""
+    """The signature that a definition describes. The result types are inferred here; the peer does not send them."""
     try:
         if definition.code < FIRST_CODE:
             raise ValueError(f"code {definition.code} is a control word")
-        attrs: Attrs = tuple((name, _attribute(value, DEPTH)) for name, value in definition.attrs)
-        if _leaves(attrs) > MAX_WIDTH:  # before anybody multiplies them
-            raise ValueError(f"more than {MAX_WIDTH} attributes")
-        found = signature_from(definition.op, attrs, tuple(map(from_wire, definition.ins)), definition.into)
-        if not found.offsets and not found.op.creates:
-            # among Python numbers alone an op is Python's own, and 9 ** 9 ** 9 would take its worker for ever
+        attrs: Attrs = tuple((name, _attribute(value, MAX_ATTRIBUTE_DEPTH)) for name, value in definition.attrs)
+        if _leaves(attrs) > MAX_INSTRUCTION_WORDS:  # checked before inference multiplies them
+            raise ValueError(f"more than {MAX_INSTRUCTION_WORDS} attributes")
+        signature = signature_from(definition.op, attrs, tuple(map(from_wire, definition.ins)), definition.into)
+        if not signature.offsets and not signature.op.creates:
+            # without a tensor, Python itself computes the op, and 9 ** 9 ** 9 would block the worker
             raise ValueError("no operand is a tensor")
-        if problem := _too_large(found, definition):
+        if problem := _too_large(signature, definition):
             raise ValueError(problem)
-        return found
-    except Exception as error:  # whatever inference trips over, the definition is what is wrong
+        return signature
+    except Exception as error:  # any error of inference means that the definition is wrong
         raise BadFrame(f"definition of {definition.op[:40]!r}: {type(error).__name__}: {str(error)[:200]}") from None
 
 
 def _attribute(value: Any, depth: int) -> Any:
-    """Lists from the wire as the tuples attributes are made of, if they are plain and not nested without end."""
+    """Convert lists to tuples. Raises if the value is not plain data or is nested too deep."""
     if isinstance(value, list | tuple):
         if not depth:
-            raise ValueError(f"attributes nested more than {DEPTH} deep")
+            raise ValueError(f"attributes nested more than {MAX_ATTRIBUTE_DEPTH} deep")
         return tuple(_attribute(item, depth - 1) for item in value)
     if value is not None and not isinstance(value, bool | int | float | str):
         raise TypeError(f"an attribute cannot be a {type(value).__name__}")
@@ -118,7 +118,7 @@ def from_wire(wire: WireType) -> OperandType:
     if shape is None:
         return SCALARS[name]
     if len(shape) > MAX_DIMS or any(n < 0 for n in shape):
-        raise ValueError(f"{str(shape)[:100]} is no shape")
+        raise ValueError(f"{str(shape)[:100]} is not a shape")
     return TensorType(shape, DTYPES[name])
 
 

@@ -1,32 +1,33 @@
-"""Fragments: pieces of programs that come again, with slots in the place of ids.
+"""Fragments: repeated stretches of a program, with slots in place of tensor ids.
 
-A training loop emits the same words again and again, but for the ids of its tensors and some of its numbers. In a
-fragment's canonical form a tensor is a *slot*:
+A training loop emits the same words again and again. Only the ids of its tensors and some of its numbers differ. In a
+fragment each tensor is a *slot*:
 
-    0 … inputs-1       tensors that were there before, in the order they are first named
-    then ``made``      what the fragment makes: the k-th is the id ``base + k``
-    then ``own``       what the dispatcher makes for it on several workers: the k-th is the id ``own + k``
+    0 … inputs-1              tensors that existed before, in the order they are first mentioned
+    then ``created``          tensors that the fragment creates: the k-th has the id ``base + k``
+    then ``dispatcher_created``   tensors that the dispatcher creates for it on several workers: the k-th has the id
+                              ``dispatcher_base + k``
 
-and a number is left out. So ``RUN, fragment, part, base, own, inputs…, numbers…`` says all there is to say about a
-repetition. Its words are those of a stream, without control words: ``code, site, slots…, operands…`` and ``-1 - slot``
-to free one.
+Numbers are left out. So ``RUN, fragment, section, base, dispatcher_base, inputs…, numbers…`` describes a repetition
+completely. The words of a fragment are those of a stream without control words: ``code, site, slots…, operands…``, and
+``-1 - slot`` to free a tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gt.ops.signature import HEAD
-from gt.wire.messages import FIRST_CODE, FIRST_OWN, MAX_FRAGMENT, RUN, Fragment
+from gt.wire.messages import FIRST_CODE, FIRST_DISPATCHER_ID, MAX_FRAGMENT_WORDS, RUN, Fragment
 
-#: words of a RUN before its inputs
+#: The number of words in a RUN before its inputs.
 RUN_HEAD = 5
 
 
-class Shape(Protocol):
-    """How the words of an instruction are laid out; signatures are such, and all that stands for one."""
+class InstructionFormat(Protocol):
+    """How the words of an instruction are arranged. Signatures have this form, and so do moves."""
 
     @property
     def width(self) -> int: ...
@@ -37,104 +38,122 @@ class Shape(Protocol):
 
 
 class NoFragment(Exception):
-    """These words cannot be run again as they are."""
+    """These words cannot become a fragment."""
 
 
 @dataclass(slots=True)
-class Sorted:
-    """The words of a piece of a stream, by what they are; each with its place."""
+class SortedWords:
+    """The words of a stretch of a stream, sorted by kind. Each word is given by its position."""
 
-    #: (place, which input, counted by first mention), where a tensor is used or written, and where it is freed
-    given: list[tuple[int, int]] = field(default_factory=list)
-    given_freed: list[tuple[int, int]] = field(default_factory=list)
-    #: (place, id - base)
-    made: list[tuple[int, int]] = field(default_factory=list)
-    made_freed: list[tuple[int, int]] = field(default_factory=list)
-    #: (place, id - own)
-    own: list[tuple[int, int]] = field(default_factory=list)
-    own_freed: list[tuple[int, int]] = field(default_factory=list)
-    #: places of numbers; of codes and sites
+    #: (position, index of the input by first mention), where an input is used or written; where it is freed
+    input_uses: list[tuple[int, int]] = field(default_factory=list)
+    input_frees: list[tuple[int, int]] = field(default_factory=list)
+    #: (position, id - base), the same for tensors that the stretch creates
+    created_uses: list[tuple[int, int]] = field(default_factory=list)
+    created_frees: list[tuple[int, int]] = field(default_factory=list)
+    #: (position, id - dispatcher_base), the same for tensors that the dispatcher creates
+    dispatcher_uses: list[tuple[int, int]] = field(default_factory=list)
+    dispatcher_frees: list[tuple[int, int]] = field(default_factory=list)
+    #: positions of numbers; positions of codes and sites
     numbers: list[int] = field(default_factory=list)
     fixed: list[int] = field(default_factory=list)
-    #: the inputs' ids, in the order they are first mentioned
+    #: the ids of the inputs, in the order of first mention
     inputs: list[int] = field(default_factory=list)
 
 
-def sort(words: list[Any], codes: Mapping[int, Any], base: int, own: int = FIRST_OWN, fresh: bool = False) -> Sorted:
-    """Raises NoFragment if there are control words among them; or, where results must be ``fresh``, older ids."""
-    found = Sorted()
-    slots: dict[int, int] = {}
-
-    def tensor(place: int, id: int, given: list[Any], made: list[Any], owned: list[Any]) -> None:
-        if id >= own:
-            owned.append((place, id - own))
-        elif base <= id < base + MAX_FRAGMENT:
-            made.append((place, id - base))
-        else:
-            if id not in slots:
-                slots[id] = len(slots)
-                found.inputs.append(id)
-            given.append((place, slots[id]))
-
+def sort_words(
+    words: list[Any],
+    codes: Mapping[int, Any],
+    base: int,
+    dispatcher_base: int = FIRST_DISPATCHER_ID,
+    fresh: bool = False,
+) -> SortedWords:
+    """Raises NoFragment if there are control words. With ``fresh`` also if a result has an id below ``base``, unless it
+    is written in place."""
+    result = SortedWords()
+    add_tensor = _tensor_adder(result, base, dispatcher_base)
+    uses = result.input_uses, result.created_uses, result.dispatcher_uses
+    frees = result.input_frees, result.created_frees, result.dispatcher_frees
     i, end = 0, len(words)
     while i < end:
         code = words[i]
         if code < 0:
-            tensor(i, -code, found.given_freed, found.made_freed, found.own_freed)
+            add_tensor(i, -code, frees)
             i += 1
             continue
         if code < FIRST_CODE or code not in codes:
             raise NoFragment
-        shape = codes[code]
-        if fresh and _stray(words[i : i + shape.width], shape.start, base):
+        format = codes[code]
+        if fresh and _has_old_result(words[i : i + format.width], format.start, base):
             raise NoFragment
-        found.fixed += (i, i + 1)
-        for place in range(i + HEAD, i + shape.start):
-            tensor(place, words[place], found.given, found.made, found.own)
-        for offset in range(shape.start, shape.width):
-            if offset in shape.offsets:
-                tensor(i + offset, words[i + offset], found.given, found.made, found.own)
+        result.fixed += (i, i + 1)
+        for offset in range(HEAD, format.width):
+            if offset < format.start or offset in format.offsets:
+                add_tensor(i + offset, words[i + offset], uses)
             else:
-                found.numbers.append(i + offset)
-        i += shape.width
+                result.numbers.append(i + offset)
+        i += format.width
     if i != end:
         raise NoFragment
-    return found
+    return result
 
 
-def _stray(words: list[Any], start: int, base: int) -> bool:
-    """Is a result none of what the piece makes, nor written in place?"""
+#: lists of (position, index) of inputs, created tensors, and tensors of the dispatcher
+_Lists = tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]
+
+
+def _tensor_adder(result: SortedWords, base: int, dispatcher_base: int) -> Callable[[int, int, _Lists], None]:
+    slots: dict[int, int] = {}
+
+    def add_tensor(position: int, id: int, lists: _Lists) -> None:
+        if id >= dispatcher_base:
+            lists[2].append((position, id - dispatcher_base))
+        elif base <= id < base + MAX_FRAGMENT_WORDS:
+            lists[1].append((position, id - base))
+        else:
+            if id not in slots:
+                slots[id] = len(slots)
+                result.inputs.append(id)
+            lists[0].append((position, slots[id]))
+
+    return add_tensor
+
+
+def _has_old_result(words: list[Any], start: int, base: int) -> bool:
+    """Whether a result is neither created by the stretch nor written in place."""
     return any(id < base and id not in words[start:] for id in words[HEAD:start])
 
 
-def canonical(
-    number: int, words: list[Any], found: Sorted, compile: bool = False, constant: list[int] | None = None
+def make_fragment(
+    number: int, words: list[Any], sorted_words: SortedWords, compile: bool = False, constants: list[int] | None = None
 ) -> Fragment:
-    n = len(found.inputs)
-    made = 1 + max((k for _, k in found.made + found.made_freed), default=-1)
-    own = 1 + max((k for _, k in found.own + found.own_freed), default=-1)
-    written = words[:]
-    for first, used, freed in (
-        (0, found.given, found.given_freed),
-        (n, found.made, found.made_freed),
-        (n + made, found.own, found.own_freed),
+    """``constants`` are the indices of the numbers that never change; their values become part of the fragment."""
+    s = sorted_words
+    inputs = len(s.inputs)
+    created = 1 + max((k for _, k in s.created_uses + s.created_frees), default=-1)
+    dispatcher_created = 1 + max((k for _, k in s.dispatcher_uses + s.dispatcher_frees), default=-1)
+    fragment_words = words[:]
+    for first, uses, frees in (
+        (0, s.input_uses, s.input_frees),
+        (inputs, s.created_uses, s.created_frees),
+        (inputs + created, s.dispatcher_uses, s.dispatcher_frees),
     ):
-        for place, k in used:
-            written[place] = first + k
-        for place, k in freed:
-            written[place] = -1 - first - k
-    for place in found.numbers:
-        written[place] = 0
-    baked = [(k, words[found.numbers[k]]) for k in constant or ()]
-    return Fragment(number, n, made, own, written, compile, baked)
+        for position, k in uses:
+            fragment_words[position] = first + k
+        for position, k in frees:
+            fragment_words[position] = -1 - first - k
+    for position in s.numbers:
+        fragment_words[position] = 0
+    values = [(k, words[s.numbers[k]]) for k in constants or ()]
+    return Fragment(number, inputs, created, dispatcher_created, fragment_words, compile, values)
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction of a fragment, or, without a code, the freeing of a tensor."""
+    """One instruction of a fragment. With a negative code it frees a tensor."""
 
-    #: where its words begin
-    place: int
+    #: the position of its first word
+    position: int
     code: int
     site: int
     outs: tuple[int, ...]
@@ -142,75 +161,84 @@ class Instruction:
     operands: tuple[int, ...]
 
 
-class Form:
-    """A fragment, read. Its numbers are those that never change, then those it is run with."""
+class ParsedFragment:
+    """A fragment as a list of instructions. Its numbers are the constants, followed by those of each run."""
 
-    __slots__ = ("compile", "constant", "fragment", "inputs", "instructions", "made", "numbers", "own", "width")
+    __slots__ = (
+        "compile", "constants", "created", "dispatcher_created", "fragment", "inputs", "instructions", "numbers",
+        "width",
+    )  # fmt: skip
 
-    def __init__(self, fragment: Fragment, codes: Mapping[int, Shape]) -> None:
-        """Raises ValueError, KeyError or IndexError if it is none."""
-        self.fragment = fragment
-        self.inputs, self.made, self.own, self.compile = fragment.inputs, fragment.made, fragment.own, fragment.compile
-        self.constant = [value for _, value in fragment.constant]
+    def __init__(self, fragment: Fragment, codes: Mapping[int, InstructionFormat]) -> None:
+        """Raises ValueError, KeyError or IndexError if the fragment is not valid."""
+        self.fragment, self.compile = fragment, fragment.compile
+        self.inputs, self.created = fragment.inputs, fragment.created
+        self.dispatcher_created = fragment.dispatcher_created
+        self.constants = [value for _, value in fragment.constants]
         self.instructions: list[Instruction] = []
-        #: how many it is run with
-        self.numbers = self._read(fragment.words, codes, {k: at for at, (k, _) in enumerate(fragment.constant)})
-        #: of the words that run it
+        #: how many numbers each run passes
+        self.numbers = self._parse(fragment.words, codes, {k: i for i, (k, _) in enumerate(fragment.constants)})
+        #: how many words a RUN of it has
         self.width = RUN_HEAD + self.inputs + self.numbers
 
-    def _read(self, words: list[int], codes: Mapping[int, Shape], constant: dict[int, int]) -> int:
-        """How many numbers there are besides those that never change."""
-        i, slots, end, seen, given = 0, self.inputs + self.made + self.own, len(words), 0, 0
+    def _parse(self, words: list[int], codes: Mapping[int, InstructionFormat], constants: dict[int, int]) -> int:
+        """Append the instructions; return how many numbers are not constants."""
+        i, end, slots = 0, len(words), self.inputs + self.created + self.dispatcher_created
+        seen = varying = 0
         while i < end:
             code = words[i]
             if code < 0:
                 self._add(i, code, 0, (), (-1 - code,), slots)
                 i += 1
                 continue
-            shape = codes[code]
+            format = codes[code]
             operands = []
-            for offset in range(shape.start, shape.width):
-                if offset in shape.offsets:
+            for offset in range(format.start, format.width):
+                if offset in format.offsets:
                     operands.append(words[i + offset])
-                elif seen in constant:
-                    operands.append(~constant[seen])
+                elif seen in constants:
+                    operands.append(~constants[seen])
                     seen += 1
                 else:
-                    operands.append(~(len(constant) + given))
-                    seen, given = seen + 1, given + 1
-            self._add(i, code, words[i + 1], tuple(words[i + HEAD : i + shape.start]), tuple(operands), slots)
-            i += shape.width
-        if i != end or min(self.inputs, self.made, self.own) < 0 or seen - given != len(self.constant):
-            raise ValueError("a fragment that ends inside an instruction")
-        return given
+                    operands.append(~(len(constants) + varying))
+                    seen, varying = seen + 1, varying + 1
+            self._add(i, code, words[i + 1], tuple(words[i + HEAD : i + format.start]), tuple(operands), slots)
+            i += format.width
+        counts = min(self.inputs, self.created, self.dispatcher_created)
+        if i != end or counts < 0 or seen - varying != len(self.constants):
+            raise ValueError("the fragment ends inside an instruction")
+        return varying
 
-    def _add(self, place: int, code: int, site: int, outs: tuple[int, ...], ins: tuple[int, ...], slots: int) -> None:
-        if any(not 0 <= slot < slots for slot in outs) or any(slot >= slots for slot in ins):
-            raise ValueError("a fragment that names a slot it has not")
-        self.instructions.append(Instruction(place, code, site, outs, ins))
+    def _add(
+        self, position: int, code: int, site: int, outs: tuple[int, ...], operands: tuple[int, ...], slots: int
+    ) -> None:
+        if any(not 0 <= slot < slots for slot in outs) or any(slot >= slots for slot in operands):
+            raise ValueError("the fragment names a slot that it does not have")
+        self.instructions.append(Instruction(position, code, site, outs, operands))
 
-    def names(self, base: int, own: int, inputs: list[int]) -> list[int]:
-        """The ids of its slots."""
-        return [*inputs, *range(base, base + self.made), *range(own, own + self.own)]
+    def slot_ids(self, base: int, dispatcher_base: int, inputs: list[int]) -> list[int]:
+        """The tensor id of each slot in one run."""
+        created = range(base, base + self.created)
+        return [*inputs, *created, *range(dispatcher_base, dispatcher_base + self.dispatcher_created)]
 
-    def expand(self, names: list[int], numbers: list[Any], first: int = 0, last: int | None = None) -> list[Any]:
-        """The words of its instructions from ``first`` to before ``last``, as a client would emit them."""
+    def expand(self, ids: list[int], numbers: list[Any], first: int = 0, last: int | None = None) -> list[Any]:
+        """The words of instructions ``first`` to ``last - 1``, as a client would emit them."""
         words: list[Any] = []
         for one in self.instructions[first:last]:
             if one.code < 0:
-                words.append(-names[one.operands[0]])
+                words.append(-ids[one.operands[0]])
             else:
                 words += (one.code, one.site)
-                words += [names[slot] for slot in one.outs]
-                words += [names[slot] if slot >= 0 else numbers[~slot] for slot in one.operands]
+                words += [ids[slot] for slot in one.outs]
+                words += [ids[slot] if slot >= 0 else numbers[~slot] for slot in one.operands]
         return words
 
-    def run(self, stream: list[Any], i: int) -> tuple[int, int, list[int], list[Any]]:
-        """What the words at ``i`` run it with: base, own, inputs, and all its numbers."""
-        at = i + RUN_HEAD + self.inputs
-        numbers = [*self.constant, *stream[at : at + self.numbers]]
-        return stream[i + 3], stream[i + 4], stream[i + RUN_HEAD : at], numbers
+    def read_run(self, stream: list[Any], i: int) -> tuple[int, int, list[int], list[Any]]:
+        """The arguments of the RUN at word ``i``: base, dispatcher_base, inputs, and all numbers with the constants."""
+        end = i + RUN_HEAD + self.inputs
+        numbers = [*self.constants, *stream[end : end + self.numbers]]
+        return stream[i + 3], stream[i + 4], stream[i + RUN_HEAD : end], numbers
 
 
-def run_words(number: int, part: int, base: int, own: int, inputs: Any, numbers: Any) -> list[Any]:
-    return [RUN, number, part, base, own, *inputs, *numbers]
+def run_words(number: int, section: int, base: int, dispatcher_base: int, inputs: Any, numbers: Any) -> list[Any]:
+    return [RUN, number, section, base, dispatcher_base, *inputs, *numbers]

@@ -1,4 +1,4 @@
-"""Every message that crosses a wire, and nothing else: frozen data without behaviour.
+"""Every message that crosses a wire: frozen data without behaviour.
 
     client ──Hello, Configure, Submit, Chunk, Ask, Locate, Trace, Bye──▶ dispatcher
     client ◀──Welcome, Refusal, Credit, FailureReport, Notice, Blocks, values, Answer, Located── dispatcher
@@ -8,29 +8,31 @@
 `Submit.stream` is the client's program, a flat list of words:
 
     code, site, outputs…, operands…    run a signature (see `gt.ops.signature`); code >= FIRST_CODE
-    FETCH, request, id                 send the tensor's value back
-    RESET, code                        forget the signatures below this code, and all fragments; their numbers do not
-                                       come back
+    FETCH, request, id                 send the value of a tensor
+    RESET, code                        forget the signatures below this code, and all fragments; their numbers are not
+                                       used again
     RUN, fragment, 0, base, 0, inputs…, numbers…
                                        run a fragment (see `gt.wire.fragments`)
-    FORGET, fragment                   it will not be run again
-    -id                                forget a tensor
+    FORGET, fragment                   the fragment will not run again
+    -id                                free a tensor
 
-To workers, a stream also has the dispatcher's own signatures and moves, with codes from FIRST_LOCAL on, tensors with
-ids from FIRST_OWN on, and
+A stream to a worker also has signatures and moves that the dispatcher defines, with codes from FIRST_DISPATCHER_CODE
+on, tensors with ids from FIRST_DISPATCHER_ID on, and
 
-    READ, request, id, worker          send the value, or your block of it if ``worker`` is -1; if it is not you, say
-                                       only whether there is one
-    DISCARD, transfer                  nobody will use what came in these parts
-    LEAVE, group                       nobody will move anything in this group
-    TRACE, request, begin              begin to write down what happens when; or end it, and send what was written
-    RUN, fragment, part, base, own, inputs…, numbers…
-                                       from this part of it on, with the dispatcher's own ids counted from ``own``
+    READ, request, id, worker          ``worker`` sends the value; -1: each worker sends its block. The others only
+                                       confirm that they have a value
+    DISCARD, transfer                  drop the chunks of this transfer; no instruction will use them
+    LEAVE, group                       leave the group; no move will use it
+    TRACE, request, begin              begin a trace; or end it, and send what was recorded
+    RUN, fragment, section, base, dispatcher_base, inputs…, numbers…
+                                       run a fragment from this section on; the dispatcher's ids count from
+                                       ``dispatcher_base``
 
-An operand of type bytes is the bytes themselves, or the number of a transfer whose parts were sent before.
+An operand of type bytes is the bytes themselves, or the number of a transfer whose chunks were sent before.
 
-A message is one frame. A `Chunk` or `ValueChunk` says in which shared memory its bytes lie, or carries them as a second
-frame. A `Reply` wraps a worker's message for a client: the dispatcher reads the wrapper and passes the rest on unread.
+A message is one frame. A `Chunk` or `ValueChunk` names the shared memory that holds its bytes, or carries them in a
+second frame. A `Reply` wraps a worker's message for a client: the dispatcher reads the wrapper and forwards the rest
+unread.
 """
 
 from __future__ import annotations
@@ -41,37 +43,37 @@ import msgspec
 
 FETCH, RESET, READ, DISCARD, LEAVE, RUN, FORGET, TRACE = 1, 2, 3, 4, 5, 6, 7, 8
 FIRST_CODE = 16
-#: Above these, codes and tensor ids are the dispatcher's own: what it makes of a client's program for several workers.
-FIRST_LOCAL, FIRST_OWN = 1 << 31, 1 << 40
+#: From these on, codes and tensor ids belong to the dispatcher, which creates them to run a program on several workers.
+FIRST_DISPATCHER_CODE, FIRST_DISPATCHER_ID = 1 << 31, 1 << 40
 
-#: The most a client may have under way, in words of its stream; eight bytes of a value in it count as one.
-WINDOW = 1 << 16
-#: Limits a peer cannot exceed without losing its connection.
-MAX_FRAME = 16 << 20
-MAX_WORDS = 1 << 16
-#: A submission is shorter than a frame by so much: what the dispatcher makes of it must still fit into one.
-MARGIN = 2 << 20
-#: The words of one instruction, and as many attributes; the signatures a client may have, and their size each.
-MAX_WIDTH = 1 << 14
-MAX_SIGNATURES, MAX_DEFINITION = 1 << 16, 256 << 10
-#: The words of a fragment, and the fragments a client may have.
-MAX_FRAGMENT, MAX_FRAGMENTS = 1 << 14, 256
-#: Values up to here ride in a control message; larger ones go in parts.
-INLINE = 64 << 10
-#: A part in a frame is small, so that no control message waits behind it for long; one in shared memory may be larger.
-CHUNK, SHARED_CHUNK = 1 << 20, 8 << 20
-#: Bytes under way before the receiver must confirm some; also the size of the shared memory.
-CHUNKS_AHEAD, LANE = 8 << 20, 64 << 20
+#: The words that a client may have submitted without a credit. Eight bytes of a value in the stream count as one word.
+WINDOW_WORDS = 1 << 16
+#: A peer that exceeds these limits loses its connection.
+MAX_FRAME_BYTES = 16 << 20
+MAX_SUBMIT_WORDS = 1 << 16
+#: A submission is this much shorter than a frame, because the dispatcher's version of it must fit into one frame too.
+SUBMIT_MARGIN_BYTES = 2 << 20
+#: The words of one instruction, and the number of its attributes; the signatures of a client, and the size of each.
+MAX_INSTRUCTION_WORDS = 1 << 14
+MAX_SIGNATURES, MAX_DEFINITION_BYTES = 1 << 16, 256 << 10
+#: The words of a fragment, and the fragments of a client.
+MAX_FRAGMENT_WORDS, MAX_FRAGMENTS = 1 << 14, 256
+#: Values up to this size travel in a control message; larger ones travel in chunks.
+MAX_INLINE_BYTES = 64 << 10
+#: A chunk in a frame is small, so that control messages do not wait long behind it. One in shared memory may be larger.
+CHUNK_BYTES, SHARED_CHUNK_BYTES = 1 << 20, 8 << 20
+#: The bytes that may be sent in frames before the receiver acknowledges some; the size of the shared memory.
+MAX_UNACKNOWLEDGED_BYTES, SHARED_RING_BYTES = 8 << 20, 64 << 20
 
 Word = int | float | bool | bytes
-#: the name of a signal; "" is none, and what begins with @ is GT's own
+#: the name of a signal; "" means no signal; names that begin with @ are reserved for GT
 SignalName = Annotated[str, msgspec.Meta(max_length=200)]
 #: ("float32", (2, 3)) for a tensor, ("int", None) for a scalar
 WireType = tuple[str, tuple[int, ...] | None]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The root of all messages."""
+    """The base class of all messages."""
 
 
 class Hello(Message, frozen=True, array_like=True, tag=True):
@@ -80,19 +82,19 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
     role: str  # "client" or "worker"
     protocol: int
     version: str
-    #: Peers with equal hosts can open each other's memory (see `gt.wire.shared.host_identity`).
+    #: peers with equal hosts can open each other's memory (see `gt.wire.shared.host_identity`)
     host: str
     pid: int
     backend: str = ""
     device: str = ""
-    #: a worker's GPU, as no other names it; empty for a CPU
+    #: the unique name of a worker's GPU; empty for a CPU
     gpu: str = ""
-    #: where workers that are to work together with this one meet: "host:port"
+    #: the "host:port" of the store where the members of a group that this worker leads meet
     store: str = ""
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
-    """What a client may know of a worker."""
+    """What clients are told about a worker."""
 
     id: int
     backend: str
@@ -103,13 +105,13 @@ class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
     store: str = ""
 
     def __repr__(self) -> str:
-        """For people: the rest is how workers find each other."""
+        """Without the fields that workers use to find each other."""
         gpu = f", gpu={self.gpu!r}" if self.gpu else ""
         return f"Worker(id={self.id}, device={self.device!r}{gpu}, backend={self.backend!r}, pid={self.pid})"
 
 
 class Welcome(Message, frozen=True, array_like=True, tag=True):
-    #: the client's or the worker's number
+    #: the number of the client or the worker
     id: int
     version: str
     workers: list[WorkerInfo] = []
@@ -122,67 +124,67 @@ class Refusal(Message, frozen=True, array_like=True, tag=True):
 
 
 class Heartbeat(Message, frozen=True, array_like=True, tag=True):
-    """Sent every second to every peer: a peer that is gone makes the sending fail."""
+    """Sent to every peer each second. Sending to a lost peer fails, so the sender notices the loss."""
 
 
 class Definition(msgspec.Struct, frozen=True, array_like=True):
-    """What a code stands for from here on."""
+    """The meaning of a code from here on: a signature."""
 
     code: int
     op: str
     attrs: list[tuple[str, Any]]
     ins: list[WireType]
     into: bool = False
-    #: what it was emitted under, as the last `Configure` before it describes it
+    #: the signal it was emitted under; the last `Configure` before it describes the signal
     signal: SignalName = ""
 
 
 class Fragment(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of a program that comes again, in canonical form (see `gt.wire.fragments`)."""
+    """A repeated stretch of a program, with slots in place of tensor ids (see `gt.wire.fragments`)."""
 
     number: int
-    #: how many tensors it is given, it makes, and the dispatcher makes for it
+    #: how many tensors are its inputs, how many it creates, and how many the dispatcher creates for it
     inputs: int
-    made: int
-    own: int
+    created: int
+    dispatcher_created: int
     words: list[int]
-    #: its instructions are to be compiled
+    #: whether its instructions must be compiled
     compile: bool = False
-    #: which of its numbers never change, and what they are
-    constant: list[tuple[int, Word]] = []
+    #: the numbers that never change: (index among its numbers, value)
+    constants: list[tuple[int, Word]] = []
 
 
 class SignalSpec(msgspec.Struct, frozen=True, array_like=True):
-    """Where one signal puts things."""
+    """Where one signal places tensors."""
 
     name: SignalName
-    #: in the order of the mesh, the last axis the quickest; empty: all there are
+    #: in mesh order, the last axis varies fastest; empty: all workers
     workers: list[int]
-    #: axes in order, with their sizes; empty: one axis over all its workers
+    #: (axis, size) in order; empty: one axis over all its workers
     mesh: list[tuple[str, int]]
-    #: what is made under it: (dim, axis), where "" is the only axis, and a negative dim counts from the end
+    #: placement of tensors created under it: (dim, axis); "" is the only axis; a negative dim counts from the end
     shard: list[tuple[int, str]]
     replicate: bool
-    #: the placement of results under it; None: the planner's choice; empty: replicated
+    #: placement of results under it; None: the planner chooses; empty: replicated
     output: list[tuple[int, str]] | None
-    #: False: a gathered copy is let go after its use
+    #: False: a gathered copy is freed after its use
     keep: bool
-    #: not of the user's configuration, but of `Configure.auto`
+    #: whether it comes from `Configure.auto` and not from the user's configuration
     auto: bool = False
 
 
 class Configure(Message, frozen=True, array_like=True, tag=True):
-    """What signals mean for the instructions submitted, and the codes defined, from here on."""
+    """The meaning of signals for all later submissions and definitions."""
 
     signals: list[SignalSpec]
-    #: what no signal places is cut along dim 0 over all workers if it is long there
+    #: whether a tensor without a signal is sharded along dim 0 over all workers if it is long there
     auto: bool
 
 
 class Submit(Message, frozen=True, array_like=True, tag=True):
-    """A piece of a client's program. ``weight`` comes back as `Credit` when it is done."""
+    """The next words of a client's program. ``weight`` comes back as `Credit` when they have run."""
 
-    #: 1, 2, 3…: one that came before is a repetition after an interrupt, and is skipped
+    #: 1, 2, 3…; a serial seen before is a retry after an interrupt, and is skipped
     serial: int
     definitions: list[Definition]
     stream: list[Word]
@@ -191,45 +193,45 @@ class Submit(Message, frozen=True, array_like=True, tag=True):
 
 
 class SharedRange(msgspec.Struct, frozen=True, array_like=True):
-    """Where a part lies: a range of the sender's shared memory (see `gt.wire.shared`)."""
+    """A range of the sender's shared memory that holds a chunk (see `gt.wire.shared`)."""
 
     pid: int
     fd: int
     name: str
     size: int
-    at: int
+    offset: int
 
 
 class Chunk(Message, frozen=True, array_like=True, tag=True):
-    """A piece of a large tensor on its way to a worker; without a place, its bytes are the next frame."""
+    """A chunk of a large tensor for a worker. Without ``memory``, the next frame holds its bytes."""
 
     transfer: int
     offset: int
     nbytes: int
     total: int
-    place: SharedRange | None = None
+    memory: SharedRange | None = None
     #: filled in by the dispatcher
     client: int = 0
 
 
 class ChunkTaken(Message, frozen=True, array_like=True, tag=True):
-    """The receiver has taken the oldest part it was sent. ``transfer`` is the request, for the parts of a value."""
+    """Acknowledges the oldest chunk. For the chunks of a value, ``transfer`` is the request."""
 
     transfer: int
     nbytes: int
     client: int = 0
-    #: whose part it was, if a worker's
+    #: the worker that sent the chunk; -1 if a client sent it
     worker: int = -1
 
 
 class Ask(Message, frozen=True, array_like=True, tag=True):
-    """How are the workers? Answered by `Answer`."""
+    """Requests the statistics of the workers. Answered by `Answer`."""
 
     request: int
 
 
 class Locate(Message, frozen=True, array_like=True, tag=True):
-    """Where does this tensor lie, and why? Answered by `Located`."""
+    """Requests the layout of a tensor and its history. Answered by `Located`."""
 
     request: int
     id: int
@@ -239,37 +241,37 @@ class Locate(Message, frozen=True, array_like=True, tag=True):
 class Located(Message, frozen=True, array_like=True, tag=True):
     request: int
     workers: list[int]
-    #: of the mesh
+    #: the sizes of the mesh axes
     shape: list[int]
     placements: list[str]
     #: (worker, starts, sizes)
     blocks: list[tuple[int, tuple[int, ...], tuple[int, ...]]]
-    #: how it came there, in lines
-    story: list[str]
+    #: the reasons for its layout, one a line
+    history: list[str]
 
 
 class Trace(Message, frozen=True, array_like=True, tag=True):
-    """Begin a trace on the workers, or end it; answered by `Blocks`, which says by whom, and a value from each: nothing
-    at the beginning, and in the end what it wrote down."""
+    """Begins or ends a trace on the workers. `Blocks` answers it and lists the workers; then each sends a value: empty
+    at the beginning, the recorded events at the end."""
 
     request: int
     begin: bool
 
 
 class Bye(Message, frozen=True, array_like=True, tag=True):
-    """A clean end, or the last words of a worker whose device broke."""
+    """Closes the connection; a worker whose device broke gives the reason."""
 
     reason: str = ""
 
 
 class Credit(Message, frozen=True, array_like=True, tag=True):
-    """So much of what the client submitted is done, in all."""
+    """The total weight of the client's submissions that have run."""
 
     done: int
 
 
 class FailureReport(Message, frozen=True, array_like=True, tag=True):
-    """An instruction failed. Values that depend on it carry the same ``cause``."""
+    """An instruction failed. Values that depend on it have the same ``cause``."""
 
     client: int
     cause: int
@@ -279,25 +281,25 @@ class FailureReport(Message, frozen=True, array_like=True, tag=True):
 
 
 class Notice(Message, frozen=True, array_like=True, tag=True):
-    """What a client should know, though nothing failed."""
+    """Information for the user; nothing failed."""
 
     text: str
-    #: whom a worker says it to
+    #: the client it is for, if a worker sends it
     client: int = 0
 
 
 class Blocks(Message, frozen=True, array_like=True, tag=True):
-    """The value will come from several workers: (worker, starts, sizes) each; all of ``workers`` will answer."""
+    """Several workers send the blocks of a value: (worker, starts, sizes) each. All of ``workers`` will answer."""
 
     request: int
     shape: tuple[int, ...]
     itemsize: int
-    pieces: list[tuple[int, tuple[int, ...], tuple[int, ...]]]
+    blocks: list[tuple[int, tuple[int, ...], tuple[int, ...]]]
     workers: list[int]
 
 
 class Checked(Message, frozen=True, array_like=True, tag=True):
-    """This worker has a value there, too; another sends it."""
+    """This worker has the value too; another one sends it."""
 
     request: int
     worker: int
@@ -310,30 +312,30 @@ class ValueInline(Message, frozen=True, array_like=True, tag=True):
 
 
 class ValueChunk(Message, frozen=True, array_like=True, tag=True):
-    """A piece of the value; without a place, its bytes are the next frame."""
+    """A chunk of the value. Without ``memory``, the next frame holds its bytes."""
 
     request: int
     offset: int
     nbytes: int
     total: int
-    place: SharedRange | None = None
+    memory: SharedRange | None = None
     worker: int = -1
 
 
 class NoValue(Message, frozen=True, array_like=True, tag=True):
-    """The value cannot be had: it depends on an instruction that failed, or on a worker that is gone."""
+    """There is no value: it depends on an instruction that failed, or on a lost worker."""
 
     request: int
     kind: str
     text: str
     cause: int = 0
     site: int = 0
-    #: the failure was on another worker, whose `FailureReport` says more
+    #: the failure was on another worker, whose `FailureReport` has the details
     elsewhere: bool = False
 
 
 class WorkerStats(msgspec.Struct, frozen=True):
-    """One worker's own account."""
+    """The statistics of one worker."""
 
     worker: int
     device: str
@@ -341,11 +343,11 @@ class WorkerStats(msgspec.Struct, frozen=True):
     total_instructions: int
     hot_instructions: int
     unique_sequences: int
-    #: a piece in words -> length, runs, level, compile_seconds, saved_seconds, reasons
+    #: description of a section -> length, runs, level, compile_seconds, saved_seconds, reasons
     compilation_stats: dict[str, dict[str, Any]]
-    #: what the device says (GPU: used, total, allocated)
+    #: as the device reports it (GPU: used, total, allocated)
     memory: dict[str, int]
-    #: of the client that asks
+    #: of the client that requests the statistics
     client_tensors: int
     client_bytes: int
     #: of all clients together
@@ -365,26 +367,27 @@ class Roster(Message, frozen=True, array_like=True, tag=True):
 
 
 class Admit(Message, frozen=True, array_like=True, tag=True):
-    """A client's first instruction is on its way to this worker."""
+    """A new client: its first instruction follows."""
 
     client: int
     host: str
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """What a code stands for from here on: this worker's part in moving a tensor, with one operand and one result."""
+    """The meaning of a code from here on: this worker's part in a move, with one operand and one result."""
 
     code: int
     kind: str
     group: int
-    how: list[tuple[str, Any]]
-    #: the type of what it has before, and has after; None if nothing
+    #: see `gt.worker.collectives`
+    options: list[tuple[str, Any]]
+    #: the type of this worker's block before and after the move; None if it has none
     before: WireType | None
     after: WireType | None
 
 
 class GroupSpec(msgspec.Struct, frozen=True, array_like=True):
-    """Workers that move tensors among each other, by their ranks, and where they meet."""
+    """The workers that take part in a collective, by rank, and the address of their store."""
 
     id: int
     members: list[int]
@@ -393,7 +396,7 @@ class GroupSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Define(Message, frozen=True, array_like=True, tag=True):
-    """What codes stand for on this worker; the instructions that use them are the same for several workers."""
+    """The meaning of codes on this worker. The instructions that use them are the same for several workers."""
 
     client: int
     definitions: list[Definition]
@@ -403,7 +406,7 @@ class Define(Message, frozen=True, array_like=True, tag=True):
 
 
 class Leave(Message, frozen=True, array_like=True, tag=True):
-    """A member of this group is gone: what was under way in it will not end."""
+    """A member of this group is lost: its pending moves will not complete."""
 
     client: int
     group: int
@@ -411,43 +414,45 @@ class Leave(Message, frozen=True, array_like=True, tag=True):
 
 
 class Execute(Message, frozen=True, array_like=True, tag=True):
-    """A piece of one client's program for a worker, planned."""
+    """The next words of one client's program for a worker, as planned by the dispatcher."""
 
     client: int
     definitions: list[Definition]
     stream: list[Word]
-    #: the client's number for the workers that get it
-    crew: int
-    #: is its `Done` wanted? It stands for those before it, too, that this crew was not asked for
+    #: the number of the set of workers that run it; each client has numbers of its own
+    worker_set: int
+    #: whether to answer with `Done`, which also covers the earlier ones of this worker set that had no answer
     confirm: bool = True
 
 
 class Drop(Message, frozen=True, array_like=True, tag=True):
-    """The client is gone: free all it had."""
+    """The client disconnected: free everything it had."""
 
     client: int
 
 
 class Query(Message, frozen=True, array_like=True, tag=True):
+    """Requests a worker's statistics for one client. Answered by `Report`."""
+
     client: int
     request: int
 
 
 class Done(Message, frozen=True, array_like=True, tag=True):
-    """An `Execute` is done; it, and those of its crew that were not to be confirmed, took so long."""
+    """An `Execute` has run. ``microseconds`` includes the earlier ones of its worker set that had no answer."""
 
     client: int
-    crew: int
-    micros: int
+    worker_set: int
+    microseconds: int
 
 
 class Reply(Message, frozen=True, array_like=True, tag=True):
-    """The next frame is a message for a client; ``last`` if its request is answered with it."""
+    """The next frame is a message for a client; ``last``: the request is complete with it."""
 
     client: int
     request: int
     last: bool = True
-    #: the `Done` that would have been the next message, so that a read costs one message less
+    #: the `Done` that would be the next message; sent along, so that a read costs one message less
     done: Done | None = None
 
 

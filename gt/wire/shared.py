@@ -1,13 +1,13 @@
-"""Memory that two processes of one user on one host share, without a path that could outlive them.
+"""Memory that two processes of one user on one host share, without a file path that could remain after them.
 
-The sender of large values makes an anonymous memory file, a *lane*, and uses it as a ring: parts go in at the head and
-leave at the tail in the same order. The receiver opens it through ``/proc/<pid>/fd``. When the last of both lets go, by
-closing or by dying in whatever way, the kernel frees it: nothing has to be cleaned up. A lane is used again and again
-because fresh shared memory costs several times as much as the copy itself.
+The sender of large values creates an anonymous memory file and uses it as a ring: chunks enter at the head and leave
+at the tail in the same order. The receiver opens it through ``/proc/<pid>/fd``. The kernel frees it when both sides
+have closed it or died, so nothing has to be cleaned up. A ring is reused, because new shared memory costs several
+times as much as the copy itself.
 
-A place that came by wire is not to be trusted. Each lane has a name nobody can guess, so that whoever names one was
-given it: no client reads another's lane, or a file. And a lane is sealed against shrinking, so that no sender can pull
-the memory away from under a reader.
+A `SharedRange` that arrives in a message is not trusted. Each ring has a secret random name, so a client can name only
+the rings that it was given: no client can read another client's ring, or a file. A ring is sealed against shrinking,
+so no sender can remove memory that a receiver reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from gt.wire.messages import SharedRange
 
 @cache
 def host_identity() -> str:
-    """Equal for two processes exactly if they can open each other's memory: same boot, user and process namespace."""
+    """Two processes have the same identity exactly if they can open each other's memory.
+
+    That needs the same boot, user and process namespace. Empty if shared memory is not available.
+    """
     if not hasattr(os, "memfd_create") or os.environ.get("GT_SHM", "1") == "0":
         return ""
     try:
@@ -34,7 +37,7 @@ def host_identity() -> str:
         return ""
 
 
-class Lane:
+class SharedRing:
     """The sender's side. One thread may put while another releases."""
 
     def __init__(self, size: int) -> None:
@@ -45,36 +48,36 @@ class Lane:
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self._memory = mmap.mmap(self._fd, size)
         self._view = memoryview(self._memory)
-        #: [start, length] of what is under way, oldest first; a part never wraps around the end
-        self._taken: deque[tuple[int, int]] = deque()
+        #: (start, length) of each chunk in use, oldest first; a chunk never wraps around the end
+        self._used: deque[tuple[int, int]] = deque()
 
     def put(self, data: memoryview) -> SharedRange | None:
-        """Copy the bytes in; None if they find no room before something is released."""
-        at = self._room(data.nbytes)
-        if at is None:
+        """Copy the bytes into the ring; None if there is no room until a chunk is released."""
+        offset = self._free_offset(data.nbytes)
+        if offset is None:
             return None
-        self._taken.append((at, data.nbytes))
-        self._view[at : at + data.nbytes] = data
-        return SharedRange(os.getpid(), self._fd, self.name, self.size, at)
+        self._used.append((offset, data.nbytes))
+        self._view[offset : offset + data.nbytes] = data
+        return SharedRange(os.getpid(), self._fd, self.name, self.size, offset)
 
     def release(self) -> None:
-        """The oldest part was taken."""
-        self._taken.popleft()
+        """Free the oldest chunk."""
+        self._used.popleft()
 
-    def _room(self, nbytes: int) -> int | None:
-        taken = list(self._taken)  # what is released meanwhile is found at the next try
-        if not taken:
+    def _free_offset(self, nbytes: int) -> int | None:
+        used = list(self._used)  # another thread may release meanwhile; the next call sees it
+        if not used:
             return 0 if nbytes <= self.size else None
-        tail, (start, length) = taken[0][0], taken[-1]
+        tail, (start, length) = used[0][0], used[-1]
         head = start + length
-        if start >= tail:  # the free space is the end and, before the tail, the beginning
+        if start >= tail:  # the ring is free behind the head, and from its beginning to the tail
             if head + nbytes <= self.size:
                 return head
             return 0 if nbytes < tail else None
         return head if head + nbytes < tail else None
 
     def close(self) -> None:
-        """Who has opened it may go on reading."""
+        """A receiver that has opened the ring can still read it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._view.release()
@@ -86,34 +89,37 @@ class Lane:
             self.close()
 
 
-class Lanes:
-    """The receiver's side: the lanes of its peers, opened once each."""
+class SharedRings:
+    """The receiver's side: the rings of its peers. Each is opened once."""
 
     def __init__(self) -> None:
         self._open: dict[str, memoryview] = {}
 
-    def read(self, place: SharedRange, nbytes: int) -> memoryview:
-        """The bytes of one part. Raises OSError, ValueError or OverflowError if they are not there."""
-        view = self._open.get(place.name)
+    def read(self, memory: SharedRange, nbytes: int) -> memoryview:
+        """The bytes of one chunk. Raises OSError, ValueError or OverflowError if the range is not valid."""
+        view = self._open.get(memory.name)
         if view is None:
-            view = self._open[place.name] = memoryview(_opened(place))
-        if not 0 <= place.at <= place.at + nbytes <= view.nbytes:
-            raise ValueError(f"a part of {nbytes} bytes at {place.at} lies outside its lane of {view.nbytes}")
-        return view[place.at : place.at + nbytes]
+            view = self._open[memory.name] = memoryview(_open_ring(memory))
+        start = memory.offset
+        if not 0 <= start <= start + nbytes <= view.nbytes:
+            raise ValueError(
+                f"a chunk of {nbytes} bytes at {start} is outside its shared memory of {view.nbytes} bytes"
+            )
+        return view[start : start + nbytes]
 
     def forget(self, name: str) -> None:
-        """The memory goes when the last piece of it that somebody looks at has gone."""
+        """Drop the ring. Its memory is freed when the last view of it is gone."""
         self._open.pop(name, None)
 
 
-def _opened(place: SharedRange) -> mmap.mmap:
-    # without blocking: what is opened may turn out to be a pipe
-    fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+def _open_ring(memory: SharedRange) -> mmap.mmap:
+    # O_NONBLOCK: the file may be a pipe, and opening must not block
+    fd = os.open(f"/proc/{memory.pid}/fd/{memory.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        if os.readlink(f"/proc/self/fd/{fd}").partition(" ")[0] != f"/memfd:{place.name}":
-            raise ValueError(f"{place.name} does not lie there")
+        if os.readlink(f"/proc/self/fd/{fd}").partition(" ")[0] != f"/memfd:{memory.name}":
+            raise ValueError(f"the file is not the shared memory {memory.name}")
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-            raise ValueError(f"{place.name} is no lane: it may shrink")
-        return mmap.mmap(fd, place.size, prot=mmap.PROT_READ)
+            raise ValueError(f"{memory.name} is not sealed against shrinking")
+        return mmap.mmap(fd, memory.size, prot=mmap.PROT_READ)
     finally:
         os.close(fd)

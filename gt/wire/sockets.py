@@ -1,10 +1,10 @@
 """The transport between machines: ZeroMQ over TCP, encrypted and authenticated by CURVE.
 
-A connection's end is seen by the kernel, not guessed from silence: a DEALER watches its socket's events, a ROUTER
-notices when it cannot reach a peer (the server tries once a second). ZeroMQ's own heartbeats, answered by its I/O
-thread even while Python computes, catch hosts that vanish without closing anything.
+The kernel reports the end of a connection; silence alone is not a sign. A DEALER watches the events of its socket. A
+ROUTER notices when it cannot reach a peer, and the server sends to each peer once a second. ZeroMQ's heartbeats detect
+hosts that vanish without closing a connection; its I/O thread answers them even while Python computes.
 
-`ZmqListener` and `ZmqConnection` do what `gt.wire.unix` does within one machine.
+`ZmqListener` and `ZmqConnection` have the same interface as the classes of `gt.wire.unix`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from zmq.utils.monitor import recv_monitor_message
 
 from gt.wire.auth import Keys
 from gt.wire.codec import BadFrame
-from gt.wire.messages import MAX_FRAME
+from gt.wire.messages import MAX_FRAME_BYTES
 
-#: Messages a peer may leave lying.
-UNTAKEN = 4096
+#: Messages that may wait for a peer before it counts as lost.
+MAX_UNSENT_MESSAGES = 4096
+#: The interval of ZeroMQ's heartbeats, and the silence after which a peer counts as lost.
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000
 
 _FAILED = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the server has another secret (GT_TOKEN, or the token file of its user)",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the server expects a secret, or is no GT server",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed: the server has another secret, or is no GT server",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the server expects a secret, or is not a GT server",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed: the server has another secret, or is not a GT server",
 }
 
 
 def _configure(socket: zmq.Socket[bytes], keys: Keys) -> None:
     socket.linger = 0
-    # credits bound what is under way; a second bound here would only drop or block
+    # credits limit what is pending; a second limit here would drop messages or block
     socket.sndhwm = socket.rcvhwm = 0
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
     socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
@@ -43,7 +44,7 @@ def _configure(socket: zmq.Socket[bytes], keys: Keys) -> None:
 
 
 class ZmqListener:
-    """The server's side. Raises OSError if the address is taken."""
+    """The server's side. Raises OSError if the address is in use."""
 
     def __init__(self, address: str, keys: Keys) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -51,10 +52,10 @@ class ZmqListener:
         self._socket = self._context.socket(zmq.ROUTER)
         _configure(self._socket, keys)
         self._socket.router_mandatory = True
-        # a peer that asks and asks, and never takes an answer, counts as gone
-        self._socket.sndhwm = UNTAKEN
+        # a peer that sends requests but never reads the answers counts as lost
+        self._socket.sndhwm = MAX_UNSENT_MESSAGES
         self._socket.curve_server = True
-        #: a ROUTER cannot hang up on a peer: it is not listened to any more
+        #: a ROUTER cannot close one connection, so messages of these peers are ignored
         self._dropped: set[bytes] = set()
         try:
             self._socket.bind(address)
@@ -75,7 +76,7 @@ class ZmqListener:
                 yield peer, frames
 
     def send(self, peer: bytes, frames: list[Any]) -> bool:
-        """False if the peer is gone."""
+        """False if the peer is lost."""
         try:
             self._socket.send_multipart([peer, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -86,7 +87,7 @@ class ZmqListener:
         return True
 
     def silent(self, now: float) -> list[bytes]:
-        """None: ZeroMQ's heartbeats close the connection of a peer that is silent."""
+        """Always empty: ZeroMQ's heartbeats close the connection of a silent peer."""
         return []
 
     def drop(self, peer: bytes) -> None:
@@ -97,7 +98,7 @@ class ZmqListener:
 
 
 class Gatekeeper:
-    """Answers ZeroMQ's question who may pass: holders of the one key only (ZAP, RFC 27)."""
+    """Tells ZeroMQ which peers to accept: only those with the one key (ZAP, RFC 27)."""
 
     def __init__(self, context: zmq.Context[Any], keys: Keys) -> None:
         from zmq.utils import z85
@@ -109,8 +110,8 @@ class Gatekeeper:
 
     def answer(self) -> None:
         version, request, *fields = self.socket.recv_multipart()
-        passes = len(fields) == 5 and fields[3] == b"CURVE" and fields[4] == self._allowed
-        code, text = (b"200", b"OK") if passes else (b"400", b"another secret")
+        accepted = len(fields) == 5 and fields[3] == b"CURVE" and fields[4] == self._allowed
+        code, text = (b"200", b"OK") if accepted else (b"400", b"another secret")
         self.socket.send_multipart([version, request, code, text, b"peer", b""])
 
 
@@ -127,9 +128,9 @@ class ZmqConnection:
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._events, zmq.POLLIN)
-        #: why there is no connection any more; empty as long as there is one, or hope for one
+        #: why the connection ended; empty while it exists or may still be made
         self.ended = ""
-        #: why the server would not have us
+        #: why the server refused the connection
         self.refused = ""
         self._greeted = False
         self._socket.connect(address)
@@ -141,28 +142,28 @@ class ZmqConnection:
         self._socket.send_multipart(frames)
 
     def wait(self, milliseconds: int) -> bool:
-        """Is there something to take? Waits at most so long."""
+        """Wait for messages, at most this long; whether something happened."""
         ready = self._poller.poll(milliseconds)
         if any(source is self._events for source, _ in ready):
-            self._look()
+            self._read_events()
         return bool(ready)
 
     def take(self) -> list[list[bytes]]:
-        """The messages that are here."""
-        taken = []
+        """The messages that have arrived."""
+        messages = []
         while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            taken.append(self._socket.recv_multipart())
-        return taken
+            messages.append(self._socket.recv_multipart())
+        return messages
 
-    def _look(self) -> None:
-        """Take note of what happened to the connection."""
+    def _read_events(self) -> None:
+        """Note what happened to the connection."""
         while self._events.poll(0):
             event = recv_monitor_message(self._events)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._greeted = True
             elif event == zmq.EVENT_DISCONNECTED and self._greeted:
                 self.ended = self.ended or "the server closed the connection, or died"
-            elif event == zmq.EVENT_DISCONNECTED:  # a server that cannot read our greeting just hangs up
+            elif event == zmq.EVENT_DISCONNECTED:  # a server that cannot read our handshake closes the connection
                 self.refused = self.refused or _FAILED[zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL]
             elif event in _FAILED:
                 self.refused = _FAILED[zmq.Event(event)]
@@ -170,4 +171,4 @@ class ZmqConnection:
     def close(self) -> None:
         self._socket.disable_monitor()
         self._events.close(0)
-        self._socket.close(500)  # a moment for the last words to leave
+        self._socket.close(500)  # milliseconds in which the last message can still be sent

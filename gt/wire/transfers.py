@@ -1,7 +1,7 @@
-"""Sending a large value in parts, and putting it together again. Pure but for the memory it copies.
+"""Sending a large value in chunks, and assembling it again. Pure except for the memory it copies.
 
-A sender has only so much under way to one receiver, who confirms each part it has taken, and more follows. So parts
-never pile up in anybody's queue, and control messages pass between them.
+A sender has a limited number of unacknowledged bytes for each receiver. The receiver acknowledges each chunk, and then
+more chunks follow. So no queue fills with chunks, and control messages pass between them.
 """
 
 from __future__ import annotations
@@ -10,68 +10,77 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gt.wire.messages import CHUNK, CHUNKS_AHEAD, LANE, SHARED_CHUNK, SharedRange
-from gt.wire.shared import Lane
+from gt.wire.messages import (
+    CHUNK_BYTES,
+    MAX_UNACKNOWLEDGED_BYTES,
+    SHARED_CHUNK_BYTES,
+    SHARED_RING_BYTES,
+    SharedRange,
+)
+from gt.wire.shared import SharedRing
 
 
 class NextChunk(NamedTuple):
-    """The next part to send: in shared memory at ``place``, or as ``data`` in a frame of its own."""
+    """The next chunk to send: in shared memory at ``memory``, or as ``data`` in a frame."""
 
     offset: int
     nbytes: int
-    place: SharedRange | None
+    memory: SharedRange | None
     data: memoryview | None
 
 
 class Channel:
-    """The way to one receiver, for all the values that go there, one after the other.
+    """The connection to one receiver, for all values sent to it, one after the other.
 
-    One thread may send while another hears of what was taken: neither trusts a count that both would change.
+    One thread may send while another acknowledges. They change no counter that both use.
     """
 
     def __init__(self) -> None:
-        #: (value, bytes, in the lane or in a frame) of the parts under way, oldest first: confirmed in this order
-        self._sent: deque[tuple[int, int, bool]] = deque()
-        self._lane: Lane | None = None
-        #: how many parts were confirmed so far
-        self.confirmed = 0
+        #: (value, bytes, in shared memory or in a frame) of each unacknowledged chunk, oldest first
+        self._unacknowledged: deque[tuple[int, int, bool]] = deque()
+        self._ring: SharedRing | None = None
+        #: how many chunks were acknowledged so far
+        self.acknowledged = 0
 
     def put(self, value: int, data: memoryview, offset: int, shared: bool) -> NextChunk | None:
-        """The part that begins there; None if there is no room before something is confirmed."""
-        place, part = None, data[offset : offset + (SHARED_CHUNK if shared else CHUNK)]
+        """The chunk that begins at ``offset``; None if there is no room until a chunk is acknowledged."""
+        memory, chunk = None, data[offset : offset + (SHARED_CHUNK_BYTES if shared else CHUNK_BYTES)]
         if shared:
-            self._lane = self._lane or Lane(LANE)
-            place = self._lane.put(part)
-            if place is None:
+            self._ring = self._ring or SharedRing(SHARED_RING_BYTES)
+            memory = self._ring.put(chunk)
+            if memory is None:
                 return None
-        elif sum(nbytes for _, nbytes, in_lane in list(self._sent) if not in_lane) >= CHUNKS_AHEAD:
+        elif self._bytes_in_frames() >= MAX_UNACKNOWLEDGED_BYTES:
             return None
-        self._sent.append((value, part.nbytes, shared))
-        return NextChunk(offset, part.nbytes, place, None if shared else part)
+        self._unacknowledged.append((value, chunk.nbytes, shared))
+        return NextChunk(offset, chunk.nbytes, memory, None if shared else chunk)
 
-    def taken(self, value: int) -> None:
-        """A part of that value was confirmed: the oldest. One before it was, in truth, never sent: an interrupt came.
+    def _bytes_in_frames(self) -> int:
+        return sum(nbytes for _, nbytes, shared in list(self._unacknowledged) if not shared)
 
-        Who confirms what is not under way (it may have been, to a worker that is gone) changes nothing.
+    def acknowledge(self, value: int) -> None:
+        """The oldest chunk of that value was acknowledged.
+
+        A chunk before it was never sent: an interrupt came between `put` and the sending. An acknowledgement of an
+        unknown chunk changes nothing; its receiver may be a lost worker.
         """
-        values = [v for v, _, _ in list(self._sent)]
+        values = [v for v, _, _ in list(self._unacknowledged)]
         for _ in range(values.index(value) + 1 if value in values else 0):
-            _, _, shared = self._sent.popleft()
-            if shared and self._lane is not None:
-                self._lane.release()
-            self.confirmed += 1
+            _, _, shared = self._unacknowledged.popleft()
+            if shared and self._ring is not None:
+                self._ring.release()
+            self.acknowledged += 1
 
-    def more_confirmed_than(self, count: int) -> bool:
-        return self.confirmed > count
+    def acknowledged_more_than(self, count: int) -> bool:
+        return self.acknowledged > count
 
     def close(self) -> None:
-        """Nothing goes this way any more."""
-        if self._lane is not None:
-            self._lane.close()
+        if self._ring is not None:
+            self._ring.close()
 
 
 class Outgoing:
-    """One value on its way out."""
+    """One value that is being sent."""
 
     def __init__(self, value: int, data: memoryview, channel: Channel, shared: bool) -> None:
         #: the number of its transfer, or of the request for it
@@ -85,26 +94,26 @@ class Outgoing:
         return self._offset == self.total
 
     def ready(self) -> Iterator[NextChunk]:
-        """The parts that may go now."""
+        """The chunks that may be sent now."""
         while not self.all_sent:
-            piece = self.channel.put(self.value, self.data, self._offset, self.shared)
-            if piece is None:
+            chunk = self.channel.put(self.value, self.data, self._offset, self.shared)
+            if chunk is None:
                 return
-            self._offset += piece.nbytes
-            yield piece
+            self._offset += chunk.nbytes
+            yield chunk
 
 
 class Incoming:
-    """One value on its way in; parts come in order."""
+    """One value that is being received. Its chunks arrive in order."""
 
     def __init__(self, buffer: memoryview) -> None:
         self._buffer = buffer
         self._filled = 0
 
     def add(self, offset: int, data: memoryview) -> None:
-        """Raises ValueError if this is not the next part."""
+        """Raises ValueError if this is not the next chunk."""
         if offset != self._filled or offset + data.nbytes > self._buffer.nbytes:
-            raise ValueError(f"part {offset}+{data.nbytes} does not follow {self._filled} of {self._buffer.nbytes}")
+            raise ValueError(f"chunk {offset}+{data.nbytes} does not follow {self._filled} of {self._buffer.nbytes}")
         self._buffer[offset : offset + data.nbytes] = data
         self._filled += data.nbytes
 

@@ -1,4 +1,4 @@
-"""Two ways to carry the same frames: a Unix socket within one machine, ZeroMQ between machines."""
+"""Two transports for the same frames: a Unix socket within one machine, ZeroMQ between machines."""
 
 from __future__ import annotations
 
@@ -15,51 +15,52 @@ class Listener(Protocol):
     """The server's side of all its connections."""
 
     def receive(self, seconds: float) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
-        """What came, waiting at most so long: (peer, frames); (peer, None) for one that ended; or what is wrong."""
+        """Yield what arrives within ``seconds``: (peer, frames), (peer, None) for a peer that disconnected, or
+        (peer, BadFrame)."""
 
     def send(self, peer: bytes, frames: list[Any]) -> bool:
-        """False if the peer is gone. Never blocks."""
+        """False if the peer is lost. Never blocks."""
 
     def silent(self, now: float) -> list[bytes]:
-        """Peers that are there but have not answered for too long."""
+        """Peers that are connected but have not answered for too long."""
 
     def drop(self, peer: bytes) -> None:
-        """Hear no more of this peer."""
+        """Ignore this peer from now on."""
 
     def close(self) -> None: ...
 
 
 class Connection(Protocol):
-    """A client's or a worker's side. Reading is for one thread at a time, and so is sending over ZeroMQ."""
+    """A client's or a worker's side. Only one thread at a time may read; the same holds for sending over ZeroMQ."""
 
-    #: why there is no connection any more; empty as long as there is one, or hope for one
+    #: why the connection ended; empty while it exists or may still be made
     ended: str
-    #: why the server would not have us
+    #: why the server refused the connection
     refused: str
 
     def also_wake_on(self, fd: int) -> None:
-        """Let `wait` return when this descriptor can be read, too."""
+        """Make `wait` return when this descriptor becomes readable, too."""
 
     def send(self, frames: list[Any]) -> None: ...
 
     def wait(self, milliseconds: int) -> bool:
-        """Is there something to take? Waits at most so long."""
+        """Wait for messages, at most this long; whether something happened."""
 
     def take(self) -> list[list[bytes]]:
-        """The messages that are here."""
+        """The messages that have arrived."""
 
     def close(self) -> None: ...
 
 
 def listen(address: str, keys: Keys | None) -> Listener:
-    """``unix:PATH`` or ``tcp://HOST:PORT``. Raises OSError if the address is taken."""
+    """``unix:PATH`` or ``tcp://HOST:PORT``. Raises OSError if the address is in use."""
     if address.startswith("unix:"):
         from gt.wire.unix import UnixListener
 
         return UnixListener(address.removeprefix("unix:"))
     from gt.wire.sockets import ZmqListener
 
-    assert keys is not None, "what others can reach needs a secret"
+    assert keys is not None, "a TCP address needs a secret"
     return ZmqListener(address, keys)
 
 
@@ -70,5 +71,5 @@ def connection(address: str, keys: Keys | None) -> Connection:
         return UnixConnection(address.removeprefix("unix:"))
     from gt.wire.sockets import ZmqConnection
 
-    assert keys is not None, "what others can reach needs a secret"
+    assert keys is not None, "a TCP address needs a secret"
     return ZmqConnection(address, keys)

@@ -1,11 +1,11 @@
-"""The transport of one machine: a Unix socket, without a library between us and the kernel.
+"""The transport within one machine: a Unix socket, used directly.
 
-ZeroMQ hands every message to a thread of its own and back. With three busy processes on two cores that is a third of a
-round trip (``python benchmarks/control_plane.py --only transports``), although bare hops without any work in them cost
-the same. Between processes of one user on one host none of what it offers is needed: access is a matter of the
-socket's folder, and the kernel tells of a peer's end at once.
+ZeroMQ passes every message through a thread of its own. With three busy processes on two cores that is a third of a
+round trip (``python benchmarks/control_plane.py --only transports``), although a single hop without other work costs
+the same. Processes of one user on one host need nothing that ZeroMQ offers: the permissions of the socket's folder
+control access, and the kernel reports at once when a peer ends.
 
-On the wire a message is: the number of its frames (one byte), their lengths (four bytes each), the frames.
+A message is sent as: the number of its frames (one byte), their lengths (four bytes each), the frames.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from gt.wire.codec import BadFrame
-from gt.wire.messages import MAX_FRAME
+from gt.wire.messages import MAX_FRAME_BYTES
 
 _HEADS = {n: struct.Struct(f"<B{n}I") for n in (1, 2, 3)}
-_READ = 1 << 18
-#: Seconds a message may take to leave; only a server that hangs takes so long.
-SEND_TIMEOUT = 10.0
-#: Bytes a peer may leave lying before it counts as gone.
-UNSENT = 256 << 20
-#: Seconds a peer may be stopped (by a signal or a debugger) before it counts as gone.
-STOPPED = 10.0
+_READ_BYTES = 1 << 18
+#: Sending a message takes this long only if the server hangs.
+SEND_TIMEOUT_S = 10.0
+#: Bytes that may wait for a peer before it counts as lost.
+MAX_UNSENT_BYTES = 256 << 20
+#: How long a peer may be stopped (by a signal or a debugger) before it counts as lost.
+MAX_STOPPED_S = 10.0
 
 
 def packed(frames: list[Any]) -> list[Any]:
@@ -37,25 +37,25 @@ def packed(frames: list[Any]) -> list[Any]:
 
 
 class Inbox:
-    """Bytes as they come in, cut into messages."""
+    """Splits incoming bytes into messages."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def cut(self, data: bytes) -> list[list[bytes]]:
-        """The messages that are complete. Raises BadFrame for what is no message."""
+        """The complete messages. Raises BadFrame if the bytes are not a message."""
         data = self._rest + data if self._rest else data
-        messages, at, end = [], 0, len(data)
-        while at < end:
-            head = _HEADS.get(data[at])
+        messages, position, end = [], 0, len(data)
+        while position < end:
+            head = _HEADS.get(data[position])
             if head is None:
-                raise BadFrame(f"a message of {data[at]} frames")
-            if at + head.size > end:
+                raise BadFrame(f"a message of {data[position]} frames")
+            if position + head.size > end:
                 break
-            lengths = head.unpack_from(data, at)[1:]
-            if max(lengths) > MAX_FRAME:
+            lengths = head.unpack_from(data, position)[1:]
+            if max(lengths) > MAX_FRAME_BYTES:
                 raise BadFrame(f"a frame of {max(lengths)} bytes")
-            start = at + head.size
+            start = position + head.size
             if start + sum(lengths) > end:
                 break
             frames = []
@@ -63,22 +63,22 @@ class Inbox:
                 frames.append(data[start : start + length])
                 start += length
             messages.append(frames)
-            at = start
-        self._rest = data[at:]
+            position = start
+        self._rest = data[position:]
         return messages
 
 
 class _Peer:
     def __init__(self, name: bytes, wire: socket.socket) -> None:
         self.name, self.wire, self.inbox = name, wire, Inbox()
-        #: what the peer has not taken yet; credits bound it
+        #: bytes that the peer has not read yet; credits limit them
         self.unsent = bytearray()
         self.pid = _peer_pid(wire)
-        self.watch = Stopwatch(self.pid)
+        self.stopwatch = Stopwatch(self.pid)
 
 
 class UnixListener:
-    """The server's side: many peers, and nobody who is slow holds up the others."""
+    """The server's side of many peers. A slow peer does not delay the others."""
 
     def __init__(self, path: str) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
@@ -92,7 +92,7 @@ class UnixListener:
         self._count = 0
 
     def receive(self, seconds: float) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
-        """What came: (peer, frames), or (peer, None) for one that ended, or what is wrong with what it sent."""
+        """See `gt.wire.transport.Listener`."""
         for fd, event in self._poll.poll(max(0, int(seconds * 1000) + 1)):
             peer = self._by_fd.get(fd)
             if peer is None:
@@ -108,7 +108,7 @@ class UnixListener:
             return
         try:
             wire, _ = self._listener.accept()
-        except OSError:  # it went away while it waited
+        except OSError:  # the peer disconnected before it was accepted
             return
         wire.setblocking(False)
         self._count += 1
@@ -118,7 +118,7 @@ class UnixListener:
 
     def _read(self, peer: _Peer) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
         try:
-            data = peer.wire.recv(_READ)
+            data = peer.wire.recv(_READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -136,12 +136,12 @@ class UnixListener:
             yield peer.name, frames
 
     def send(self, name: bytes, frames: list[Any]) -> bool:
-        """False if the peer is gone."""
+        """False if the peer is lost."""
         peer = self._by_name.get(name)
         if peer is None:
             return False
         parts = packed(frames)
-        if len(peer.unsent) > UNSENT:  # it asks and asks, and never takes an answer
+        if len(peer.unsent) > MAX_UNSENT_BYTES:  # it sends requests but never reads the answers
             self.drop(name)
             return False
         if peer.unsent:
@@ -162,17 +162,17 @@ class UnixListener:
     def _push(self, peer: _Peer) -> None:
         try:
             del peer.unsent[: peer.wire.send(peer.unsent)]
-        except OSError:  # full again, or gone: reading will tell
+        except OSError:  # the socket is full again, or the peer is lost, which reading will report
             return
         if not peer.unsent:
             self._poll.modify(peer.wire, select.POLLIN)
 
     def silent(self, now: float) -> list[bytes]:
-        """Peers that were stopped too long ago to be waited for."""
-        return [peer.name for peer in self._by_name.values() if peer.watch.stopped_for(now) > STOPPED]
+        """Peers that have been stopped for too long."""
+        return [peer.name for peer in self._by_name.values() if peer.stopwatch.stopped_for(now) > MAX_STOPPED_S]
 
     def drop(self, name: bytes) -> None:
-        """End the connection."""
+        """Close the connection."""
         peer = self._by_name.pop(name, None)
         if peer is not None:
             del self._by_fd[peer.wire.fileno()]
@@ -197,7 +197,7 @@ class UnixConnection:
         self._poll = select.poll()
         self._waiting: list[list[Any]] = []
         self._readable = False
-        #: why there is no connection any more; empty as long as there is one, or hope for one
+        #: why the connection ended; empty while it exists or may still be made
         self.ended = ""
         self.refused = ""
 
@@ -205,14 +205,14 @@ class UnixConnection:
         self._poll.register(fd, select.POLLIN)
 
     def _connect(self) -> bool:
-        """The server may still be starting: no socket yet is no error."""
+        """Whether it is connected. A missing socket is not an error, because the server may still be starting."""
         try:
             self._wire.connect(self._path)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
-        self._wire.settimeout(SEND_TIMEOUT)
+        self._wire.settimeout(SEND_TIMEOUT_S)
         self._poll.register(self._wire, select.POLLIN)
-        self._watch = Stopwatch(_peer_pid(self._wire))
+        self._stopwatch = Stopwatch(_peer_pid(self._wire))
         self._connected = True
         for frames in self._waiting:
             self.send(frames)
@@ -229,25 +229,25 @@ class UnixConnection:
                 if sent < sum(map(len, parts)):
                     self._wire.sendall(memoryview(b"".join(parts))[sent:])
             except OSError as error:
-                self.ended = self.ended or f"the server takes no more ({error.strerror or error})"
+                self.ended = self.ended or f"the server does not accept messages ({error.strerror or error})"
 
     def wait(self, milliseconds: int) -> bool:
-        """Is there something to take? Waits at most so long."""
+        """Wait for messages, at most this long; whether something happened."""
         if not self._connected and not self._connect():
             time.sleep(0.01)
             return False
         ready = self._poll.poll(milliseconds)
         self._readable = any(fd == self._wire.fileno() for fd, _ in ready)
-        if not ready and milliseconds and self._watch.stopped_for(time.monotonic()) > STOPPED:
-            self.ended = self.ended or f"the server has been stopped for {STOPPED:g} s"
+        if not ready and milliseconds and self._stopwatch.stopped_for(time.monotonic()) > MAX_STOPPED_S:
+            self.ended = self.ended or f"the server has been stopped for {MAX_STOPPED_S:g} s"
         return bool(ready)
 
     def take(self) -> list[list[bytes]]:
-        """The messages that are here."""
-        if not self._readable:  # a socket with a timeout for sending would wait for so long
+        """The messages that have arrived."""
+        if not self._readable:  # the socket's send timeout would apply to reading as well
             return []
         try:
-            data = self._wire.recv(_READ, socket.MSG_DONTWAIT)
+            data = self._wire.recv(_READ_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return []
         except OSError:
@@ -262,11 +262,11 @@ class UnixConnection:
 
 
 class Stopwatch:
-    """How long a process on this host has been stopped: it keeps its connection open, but will not answer."""
+    """Measures how long a process on this host has been stopped. It keeps its connection open, but does not answer."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._since: float | None = None
+        self._stopped_since: float | None = None
 
     def stopped_for(self, now: float) -> float:
         try:
@@ -275,10 +275,10 @@ class Stopwatch:
         except OSError:
             stopped = False
         if not stopped:
-            self._since = None
+            self._stopped_since = None
             return 0.0
-        self._since = self._since if self._since is not None else now
-        return now - self._since
+        self._stopped_since = self._stopped_since if self._stopped_since is not None else now
+        return now - self._stopped_since
 
 
 def _peer_pid(wire: socket.socket) -> int:

@@ -1,0 +1,5 @@
+"""The worker: runs the instructions that the dispatcher sends, on one device.
+
+`core` decides and is pure; `shell` has the socket and the clock; `engines`, `collectives`, `hot` and `tracing` do the
+work. The package imports `gt.ops` and `gt.wire`, never the client or the dispatcher.
+"""

@@ -1,4 +1,4 @@
-"""``python -m gt.worker --host localhost -p 9000``: one device's worth of computing."""
+"""``python -m gt.worker --host localhost -p 9000``: a worker that computes on one device."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gt.say import topic
 from gt.wire.auth import peer_keys, token_for_peer
 from gt.worker.engines import make_engine
 
-#: Seconds a worker waits for its server to come up.
-PATIENCE = 30.0
+#: How long a worker waits for its server to start.
+CONNECT_TIMEOUT_S = 30.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,15 +26,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="CPU threads of one op (default: the library's own choice)")
     parser.add_argument("--unix", metavar="PATH", help="the server's private Unix socket, instead of host and port")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    if given.with_parent:
+    if options.with_parent:
         from gt.launch.parent import end_with_parent
 
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client, not for its system
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the client, not for the processes it started
         end_with_parent()
     try:
-        return _work(given)
+        return _work(options)
     except ConnectionLost as error:
         print(f"gt.worker: {error}", file=sys.stderr)
         return 2
@@ -45,18 +45,18 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
 
-def _work(given: argparse.Namespace) -> int:
-    address, keys = f"unix:{given.unix}", None
-    if not given.unix:
-        address, keys = f"tcp://{given.host}:{given.port}", peer_keys(token_for_peer())
-    if given.threads is not None:
-        # read when the libraries below are loaded: some of their kernels heed nothing else
-        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(given.threads)))
-    engine = make_engine(given.backend, given.device, given.threads)
+def _work(options: argparse.Namespace) -> int:
+    address, keys = f"unix:{options.unix}", None
+    if not options.unix:
+        address, keys = f"tcp://{options.host}:{options.port}", peer_keys(token_for_peer())
+    if options.threads is not None:
+        # set before the libraries are loaded: some of their kernels respect nothing else
+        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)))
+    engine = make_engine(options.backend, options.device, options.threads)
 
     from gt.worker.shell import Shell
 
-    shell = Shell(address, keys, engine, PATIENCE)
+    shell = Shell(address, keys, engine, CONNECT_TIMEOUT_S)
     if say := topic("GT_VERBOSE"):
         say(f"worker {shell.worker.id} on {engine.device} ({engine.name}), server {address}")
     try:
@@ -70,4 +70,4 @@ def _work(given: argparse.Namespace) -> int:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # torch's and ZeroMQ's threads need no farewell
+    os._exit(code)  # without waiting for the threads of torch and ZeroMQ

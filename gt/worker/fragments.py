@@ -1,8 +1,8 @@
-"""Fragments in the worker: linked once, run ever after.
+"""Fragments on a worker: linked on their first run, then run many times.
 
-A fragment is divided into parts: pieces of instructions that depend on nothing but their operands, and between them
-what moves a tensor or takes bytes that were sent. A piece runs on a list of registers, without looking anything up:
-each of its instructions knows its kernel and the registers it reads and writes.
+A linked fragment consists of sections. A section is one move, several reductions that start together, one instruction
+that takes bytes from the client, or a range of other instructions. Such a range has a *body*: it runs on a list of
+registers without any look-up, because each instruction has its kernel and the registers that it reads and writes.
 """
 
 from __future__ import annotations
@@ -12,55 +12,58 @@ from operator import length_hint
 from typing import Any
 
 from gt.types import BYTES
-from gt.wire.fragments import Form, Instruction
+from gt.wire.fragments import Instruction, ParsedFragment
 from gt.wire.messages import Fragment
-from gt.worker.hot.piece import Piece, Step
-from gt.worker.space import Entry, MoveEntry
+from gt.worker.hot.section import KernelCall, Section
+from gt.worker.linked import LinkedMove, LinkedSignature
 
+#: What an entry of `LinkedSection.calls` does: free a register; call a kernel with one or two tensors and one result;
+#: call a kernel with any operands; the same in place.
 FREE, ONE, TWO, ANY, INTO = 0, 1, 2, 3, 4
 
 
-class Stopped(Exception):
-    """An instruction of a piece failed."""
+class InstructionFailed(Exception):
+    """An instruction of a section raised an error."""
 
-    def __init__(self, at: int, error: Exception) -> None:
+    def __init__(self, index: int, error: Exception) -> None:
         super().__init__(str(error))
-        #: its number among the fragment's
-        self.at, self.error = at, error
+        #: its index among the fragment's instructions
+        self.index, self.error = index, error
 
 
-class Part:
-    """Some of a fragment's instructions, one after the other."""
+class LinkedSection:
+    """A contiguous range of a fragment's instructions."""
 
     __slots__ = (
-        "ahead", "bucket", "calls", "first", "freed", "inputs", "last", "numbers", "piece", "places", "results",
-        "runs", "slots", "writes",
+        "body", "calls", "first", "freed", "freed_unused", "indices", "inputs", "is_bucket", "last", "numbers",
+        "results", "runs", "slots", "writes",
     )  # fmt: skip
 
     def __init__(self, first: int, last: int) -> None:
-        #: the instructions from ``first`` to before ``last``
+        #: instructions ``first`` to ``last - 1``
         self.first, self.last = first, last
-        #: None: one instruction that is run by itself, or a bucket of reductions that are begun together
-        self.piece: Piece | None = None
-        self.bucket = False
-        #: slots it is given, and that live on after it; those it frees that it does not use
+        #: None: a single instruction that is interpreted, or a bucket of reductions that start together
+        self.body: Section | None = None
+        self.is_bucket = False
+        #: slots that it reads; slots that it creates and that stay alive; slots that it frees without using them
         self.inputs: tuple[int, ...] = ()
         self.results: tuple[int, ...] = ()
-        self.ahead: tuple[int, ...] = ()
-        #: registers of inputs it frees
+        self.freed_unused: tuple[int, ...] = ()
+        #: registers of the inputs that it frees
         self.freed: tuple[int, ...] = ()
-        #: which of the fragment's numbers are its
+        #: which of the fragment's numbers it uses
         self.numbers: tuple[int, ...] = ()
+        #: whether it writes in place
         self.writes = False
         self.runs = 0
-        #: (kind, kernel, result, operand, operand) with registers, and the instruction's number among the fragment's
+        #: (kind, kernel, result, operand, operand) in registers; and each one's index among the fragment's instructions
         self.calls: list[tuple[int, Any, Any, Any, Any]] = []
-        self.places: list[int] = []
+        self.indices: list[int] = []
         #: register -> slot
         self.slots: list[int] = []
 
     def run(self, registers: list[Any], numbers: list[Any], ids: list[int], store: dict[int, Any]) -> None:
-        """``registers`` begins with the inputs, whose ids are ``ids``. Raises Stopped."""
+        """``registers`` begins with the inputs, whose tensor ids are ``ids``. Raises InstructionFailed."""
         calls = iter(self.calls)
         try:
             for kind, kernel, out, a, b in calls:
@@ -73,154 +76,163 @@ class Part:
                 elif kind == ONE:
                     registers[out] = kernel(registers[a])
                 else:
-                    made = kernel(*[registers[x] if x >= 0 else numbers[~x] for x in a])
+                    results = kernel(*[registers[x] if x >= 0 else numbers[~x] for x in a])
                     if kind == ANY:
-                        for register, value in zip(out, made if b else (made,), strict=True):
+                        for register, value in zip(out, results if b else (results,), strict=True):
                             registers[register] = value
         except Exception as error:
-            at = len(self.calls) - length_hint(calls) - 1
-            raise Stopped(self.places[at], error) from None
+            failed = len(self.calls) - length_hint(calls) - 1
+            raise InstructionFailed(self.indices[failed], error) from None
 
 
-class Program:
-    """A fragment, ready to run."""
+class LinkedFragment:
+    """A fragment that is ready to run."""
 
-    __slots__ = ("codes", "form", "parts")
+    __slots__ = ("codes", "parsed", "sections")
 
     def __init__(self, fragment: Fragment, codes: Mapping[int, Any]) -> None:
         used = {code: codes[code] for code in fragment.words if code in codes}
-        self.form = Form(fragment, {code: _shape(entry) for code, entry in used.items()})
-        self.codes = {one.code for one in self.form.instructions if one.code >= 0}
-        self.parts = [_part(self.form, codes, first, last) for first, last in _bounds(self.form, codes)]
+        self.parsed = ParsedFragment(fragment, {code: _format(linked) for code, linked in used.items()})
+        self.codes = {one.code for one in self.parsed.instructions if one.code >= 0}
+        self.sections = [_link_section(self.parsed, codes, *bounds) for bounds in _section_bounds(self.parsed, codes)]
 
 
-class _MoveShape:
-    """A move's operand is a tensor for all, though not all have it."""
+class _MoveFormat:
+    """The words of a move. All workers have an operand there, even those that have no tensor."""
 
     width, start, offsets = 4, 3, (3,)
 
 
-def _shape(entry: Entry | MoveEntry) -> Any:
-    return _MoveShape if isinstance(entry, MoveEntry) else entry.signature
+def _format(linked: LinkedSignature | LinkedMove) -> Any:
+    return _MoveFormat if isinstance(linked, LinkedMove) else linked.signature
 
 
-def _bounds(form: Form, codes: Mapping[int, Any]) -> list[tuple[int, int]]:
-    """What moves a tensor, or takes bytes, stands alone; but reductions that can be begun together are."""
+def _stands_alone(linked: Any) -> bool:
+    """Whether it moves a tensor or takes bytes from the client."""
+    return isinstance(linked, LinkedMove) or (isinstance(linked, LinkedSignature) and BYTES in linked.signature.ins)
+
+
+def _section_bounds(parsed: ParsedFragment, codes: Mapping[int, Any]) -> list[tuple[int, int]]:
+    """A move, or an instruction that takes bytes, is a section. Reductions that can start together share one."""
     bounds, first = [], 0
-    for at, one in enumerate(form.instructions):
-        entry = codes.get(one.code)
-        if isinstance(entry, MoveEntry) or (isinstance(entry, Entry) and BYTES in entry.signature.ins):
-            if at > first:
-                bounds.append((first, at))
-            if bounds and bounds[-1][1] == at and _together(form, codes, *bounds[-1], at):
-                bounds[-1] = bounds[-1][0], at + 1
+    for index, one in enumerate(parsed.instructions):
+        if _stands_alone(codes.get(one.code)):
+            if index > first:
+                bounds.append((first, index))
+            if bounds and bounds[-1][1] == index and _start_together(parsed, codes, *bounds[-1], index):
+                bounds[-1] = bounds[-1][0], index + 1
             else:
-                bounds.append((at, at + 1))
-            first = at + 1
-    if len(form.instructions) > first:
-        bounds.append((first, len(form.instructions)))
+                bounds.append((index, index + 1))
+            first = index + 1
+    if len(parsed.instructions) > first:
+        bounds.append((first, len(parsed.instructions)))
     return bounds
 
 
-def _together(form: Form, codes: Mapping[int, Any], first: int, last: int, at: int) -> bool:
-    """Can the instruction ``at`` be begun along with those before it, from ``first`` on?"""
-    one, before = form.instructions[at], form.instructions[first:last]
-    entry, other = codes[one.code], codes.get(before[0].code)
-    if not isinstance(entry, MoveEntry) or not isinstance(other, MoveEntry):
+def _start_together(parsed: ParsedFragment, codes: Mapping[int, Any], first: int, last: int, index: int) -> bool:
+    """Whether instruction ``index`` can start together with those from ``first`` to ``last - 1``."""
+    one, earlier = parsed.instructions[index], parsed.instructions[first:last]
+    move, other = codes[one.code], codes.get(earlier[0].code)
+    if not isinstance(move, LinkedMove) or not isinstance(other, LinkedMove):
         return False
-    if entry.before is None or other.before is None or entry.before.dtype != other.before.dtype:
+    if move.before is None or other.before is None or move.before.dtype != other.before.dtype:
         return False
-    alike = entry.kind == other.kind == "all_reduce" and (entry.group, entry.how) == (other.group, other.how)
-    return alike and not any(slot in past.outs for past in before for slot in one.operands)
+    alike = move.kind == other.kind == "all_reduce" and (move.group, move.options) == (other.group, other.options)
+    return alike and not any(slot in before.outs for before in earlier for slot in one.operands)
 
 
-def _part(form: Form, codes: Mapping[int, Any], first: int, last: int) -> Part:
-    part, instructions = Part(first, last), form.instructions[first:last]
-    entry = codes.get(instructions[0].code)
-    part.bucket = last - first > 1 and isinstance(entry, MoveEntry)
-    if isinstance(entry, MoveEntry) or (isinstance(entry, Entry) and BYTES in entry.signature.ins):
-        return part
-    _Builder(form, codes, part, instructions).build()
-    return part
+def _link_section(parsed: ParsedFragment, codes: Mapping[int, Any], first: int, last: int) -> LinkedSection:
+    section, instructions = LinkedSection(first, last), parsed.instructions[first:last]
+    linked = codes.get(instructions[0].code)
+    section.is_bucket = last - first > 1 and isinstance(linked, LinkedMove)
+    if not _stands_alone(linked):
+        _SectionLinker(parsed, codes, section, instructions).link()
+    return section
 
 
-class _Builder:
-    """Makes a part's piece: slots of the fragment become registers."""
+class _SectionLinker:
+    """Builds a section's body: the fragment's slots become registers."""
 
-    def __init__(self, form: Form, codes: Mapping[int, Any], part: Part, instructions: list[Instruction]) -> None:
-        self.form, self.codes, self.part, self.instructions = form, codes, part, instructions
-        #: slot -> register, for inputs; then for what is made
+    def __init__(
+        self, parsed: ParsedFragment, codes: Mapping[int, Any], section: LinkedSection, instructions: list[Instruction]
+    ) -> None:
+        self.parsed, self.codes, self.section, self.instructions = parsed, codes, section, instructions
+        #: slot -> register
         self.registers: dict[int, int] = {}
         self.numbers: dict[int, int] = {}
         self.alive: dict[int, None] = {}
         self.freed: list[int] = []
-        self.steps: list[Step] = []
+        self.calls: list[KernelCall] = []
 
-    def build(self) -> None:
-        part = self.part
-        made: set[int] = set()
-        given: dict[int, None] = {}
-        for one in self.instructions:
+    def link(self) -> None:
+        section = self.section
+        section.inputs = self._inputs()
+        for slot in section.inputs:
+            self._add_register(slot)
+        freed_unused = []
+        for index, one in enumerate(self.instructions):
             if one.code >= 0:
-                given.update(dict.fromkeys(s for s in one.operands if s >= 0 and s not in made))
-                if self.codes[one.code].signature.into:
-                    given.update(dict.fromkeys(s for s in one.outs if s not in made))
-                else:
-                    made.update(one.outs)
-        part.inputs = tuple(given)
-        for slot in given:
-            self._register(slot)
-        ahead = []
-        for at, one in enumerate(self.instructions):
-            if one.code >= 0:
-                self._instruction(at, one)
+                self._add_call(index, one)
             elif one.operands[0] in self.registers:
-                self._free(at, one.operands[0])
+                self._add_free(index, one.operands[0])
             else:
-                ahead.append(one.operands[0])
-        part.ahead, part.results, part.numbers = tuple(ahead), tuple(self.alive), tuple(self.numbers)
-        part.freed = tuple(self.freed)
-        results = tuple(self.registers[slot] for slot in part.results)
-        part.piece = Piece(
-            tuple(self.steps),
-            len(part.inputs),
-            len(part.slots),
+                freed_unused.append(one.operands[0])
+        section.freed_unused, section.results = tuple(freed_unused), tuple(self.alive)
+        section.numbers, section.freed = tuple(self.numbers), tuple(self.freed)
+        section.body = Section(
+            tuple(self.calls),
+            len(section.inputs),
+            len(section.slots),
             len(self.numbers),
-            results,
-            part.freed,
-            self.form.compile,
+            tuple(self.registers[slot] for slot in section.results),
+            section.freed,
+            self.parsed.compile,
         )
 
-    def _register(self, slot: int) -> None:
-        self.registers[slot] = len(self.part.slots)
-        self.part.slots.append(slot)
+    def _inputs(self) -> tuple[int, ...]:
+        """The slots that are used before the section creates them, in order."""
+        created: set[int] = set()
+        inputs: dict[int, None] = {}
+        for one in self.instructions:
+            if one.code >= 0:
+                inputs.update(dict.fromkeys(s for s in one.operands if s >= 0 and s not in created))
+                if self.codes[one.code].signature.into:
+                    inputs.update(dict.fromkeys(s for s in one.outs if s not in created))
+                else:
+                    created.update(one.outs)
+        return tuple(inputs)
 
-    def _free(self, at: int, slot: int) -> None:
+    def _add_register(self, slot: int) -> None:
+        self.registers[slot] = len(self.section.slots)
+        self.section.slots.append(slot)
+
+    def _add_free(self, index: int, slot: int) -> None:
+        section = self.section
         self.alive.pop(slot, None)
-        given = self.part.inputs.index(slot) if slot in self.part.inputs else None
-        if given is not None:
-            self.freed.append(given)
-        self.part.calls.append((FREE, None, None, self.registers[slot], given))
-        self.part.places.append(self.part.first + at)
+        input = section.inputs.index(slot) if slot in section.inputs else None
+        if input is not None:
+            self.freed.append(input)
+        section.calls.append((FREE, None, None, self.registers[slot], input))
+        section.indices.append(section.first + index)
 
-    def _instruction(self, at: int, one: Instruction) -> None:
-        entry, part = self.codes[one.code], self.part
-        signature = entry.signature
+    def _add_call(self, index: int, one: Instruction) -> None:
+        linked, section = self.codes[one.code], self.section
+        signature = linked.signature
         operands = tuple(
             self.registers[s] if s >= 0 else ~self.numbers.setdefault(~s, len(self.numbers)) for s in one.operands
         )
         if not signature.into:
             for slot in one.outs:
-                self._register(slot)
+                self._add_register(slot)
                 self.alive[slot] = None
         outs = tuple(self.registers[slot] for slot in one.outs)
-        part.writes = part.writes or signature.into
-        self.steps.append(Step(signature, entry.run, operands, outs))
+        section.writes = section.writes or signature.into
+        self.calls.append(KernelCall(signature, linked.run, operands, outs))
         if signature.plain == 2:
-            part.calls.append((TWO, entry.run, outs[0], *operands))
+            section.calls.append((TWO, linked.run, outs[0], *operands))
         elif signature.plain == 1:
-            part.calls.append((ONE, entry.run, outs[0], operands[0], None))
+            section.calls.append((ONE, linked.run, outs[0], operands[0], None))
         else:
             kind = INTO if signature.into else ANY
-            part.calls.append((kind, entry.run, outs, operands, len(outs) > 1))
-        part.places.append(part.first + at)
+            section.calls.append((kind, linked.run, outs, operands, len(outs) > 1))
+        section.indices.append(section.first + index)

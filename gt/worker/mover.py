@@ -1,8 +1,9 @@
-"""A worker's part in moves: it joins groups, begins flights, and takes what has landed.
+"""A worker's part in moves: it joins groups, starts collectives, and takes the results of completed ones.
 
-Everybody takes part in a move, also with a value that could not be made: then with zeros, so that nobody waits. Who
-moves within a mesh need not be told: all of it answer when the value is read. Who gets a value from other workers does
-(`ACROSS`): with the value goes the number of the failure, if there was one.
+Every worker of a group takes part in a move, even if it has no operand because of a failure. Then it sends zeros, so
+that the others do not wait. In a move within a mesh the others need not know of the failure: all workers of the mesh
+answer when the value is read. A worker that gets a value from other workers must know (`ACROSS_MESHES`): the number of
+the failure, if there is one, is sent along with the value.
 """
 
 from __future__ import annotations
@@ -11,121 +12,162 @@ import contextlib
 from typing import Any
 
 from gt.wire.messages import GroupSpec
-from gt.worker.collectives import Broken, Plane
+from gt.worker.collectives.interface import DataPlane, GroupBroken
 from gt.worker.engines import Engine
-from gt.worker.space import LOST, Failure, Flying, MoveEntry, Space
+from gt.worker.errors import DeviceBroken, first_line
+from gt.worker.failures import FailureRecorder
+from gt.worker.linked import LinkedMove
+from gt.worker.space import LOST_WORKER_BIT, ClientSpace, Failure, PendingMove
 from gt.worker.tracing import Tracer
 
-#: Moves from workers whose failures those they go to may not see.
-ACROSS = ("exchange", "broadcast")
+#: Kinds of moves whose receivers may not know of a failure at the source.
+ACROSS_MESHES = ("exchange", "broadcast")
 
 
 class Mover:
-    def __init__(self, engine: Engine, plane: Plane | None, tracer: Tracer) -> None:
-        self._engine, self.plane, self._tracer = engine, plane, tracer
-        #: groups that are no more, and why
+    def __init__(self, engine: Engine, plane: DataPlane | None, tracer: Tracer, failures: FailureRecorder) -> None:
+        self._engine, self.plane, self._tracer, self._failures = engine, plane, tracer, failures
+        #: group with a lost member -> the reason
         self._lost: dict[int, str] = {}
 
-    def join(self, space: Space, group: GroupSpec, me: int) -> None:
+    # -- groups --------------------------------------------------------------------------
+
+    def join(self, space: ClientSpace, group: GroupSpec, worker: int) -> None:
         members = space.groups[group.id] = tuple(group.members)
         if self.plane is not None:
-            self.plane.join(group.id, members, members.index(me), group.store, group.backend)
+            self.plane.join(group.id, members, members.index(worker), group.store, group.backend)
 
-    def leave(self, space: Space) -> None:
-        """Its client is gone."""
+    def leave_all(self, space: ClientSpace) -> None:
+        """The client disconnected."""
         for group in space.groups:
             self._lost.pop(group, None)
             if self.plane is not None:
                 self.plane.leave(group)
 
-    def lose(self, space: Space, group: int, reason: str) -> None:
-        """A member is gone: what is under way in the group breaks."""
+    def lose(self, space: ClientSpace, group: int, reason: str) -> None:
+        """A member is lost: the pending moves of the group fail."""
         if group not in space.groups:
             return
         self._lost[group] = reason
         if self.plane is not None:
             self.plane.leave(group)
 
-    def parted(self, space: Space, group: int) -> bool:
-        """Leave a group that is needed no more. Who leaves ends the group for the others, too: so all of them say
-        farewell to each other, and whoever heard from all knows that everything before has arrived. Until then the
-        rest of the program waits."""
+    def leave(self, space: ClientSpace, group: int) -> bool:
+        """Leave a group that is not needed any more; False if the program must wait first.
+
+        The first member that leaves ends the group for all members. So the members run a last collective as a barrier:
+        when it is complete, everything before it has arrived.
+        """
         if self.plane is not None and group not in self._lost:
-            last = space.farewells.get(group)
-            if last is None:
-                flight = self.plane.start(group, "all_reduce", self._engine.number(0), {"op": "max", "own": True})
-                last = space.farewells[group] = Flying("a farewell", 0, flight, None, None)
-            if not last.landed():
-                space.awaited = last
+            barrier = space.leave_barriers.get(group)
+            if barrier is None:
+                zero, options = self._engine.int_array(0), {"op": "max", "overwrite": True}
+                handle = self.plane.start(group, "all_reduce", zero, options)
+                barrier = space.leave_barriers[group] = PendingMove("leaving a group", 0, handle, None, None)
+            if not barrier.done():
+                space.awaited = barrier
                 return False
-            with contextlib.suppress(Broken):
-                self._engine.value(last.flight.result())
+            with contextlib.suppress(GroupBroken):
+                self._engine.int_value(barrier.handle.result())
             self.plane.leave(group)
         self._lost.pop(group, None)
-        space.farewells.pop(group, None)
+        space.leave_barriers.pop(group, None)
         space.groups.pop(group, None)
-        for code in [code for code, entry in space.codes.items() if type(entry) is MoveEntry and entry.group == group]:
+        for code in [code for code, one in space.codes.items() if type(one) is LinkedMove and one.group == group]:
             del space.codes[code]
         return True
 
-    def start(self, space: Space, entry: MoveEntry, site: int, out: int, operand: int) -> None:
-        """Begin this worker's part in a move; who first needs the result waits for it."""
-        plane = self._plane(entry)
-        value, failure = self._given(space, entry, operand)
-        ended = self._tracer.span([entry]) if self._tracer.on else None
-        flight = plane.start(entry.group, entry.kind, value, entry.how, ended)
+    # -- starting ------------------------------------------------------------------------
+
+    def start(self, space: ClientSpace, move: LinkedMove, site: int, out: int, operand: int) -> None:
+        """Start this worker's part in a move. The first instruction that needs the result waits for it."""
+        plane = self._plane_for(move)
+        value, failure = self._operand(space, move, operand)
+        on_done = self._tracer.span([move]) if self._tracer.on else None
+        handle = plane.start(move.group, move.kind, value, move.options, on_done)
         cause = None
-        if entry.kind in ACROSS:
-            number = self._engine.number(failure.cause if failure is not None else 0)
-            cause = plane.start(entry.group, "all_reduce", number, {"op": "max", "own": True})
-        flying = Flying(str(entry), site, flight, cause, failure)
-        if entry.after is not None:
-            space.put(out, flying)
+        if move.kind in ACROSS_MESHES:
+            number = self._engine.int_array(failure.cause if failure is not None else 0)
+            cause = plane.start(move.group, "all_reduce", number, {"op": "max", "overwrite": True})
+        pending = PendingMove(str(move), site, handle, cause, failure)
+        if move.after is not None:
+            space.put(out, pending)
         else:
-            space.sent.append(flying)
+            space.sends.append(pending)
 
-    def start_all(self, space: Space, moves: list[tuple[MoveEntry, int, int, int]]) -> None:
-        """Begin several reductions among the same workers at once: (entry, site, out, operand)."""
+    def start_all(self, space: ClientSpace, moves: list[tuple[LinkedMove, int, int, int]]) -> None:
+        """Start several reductions in the same group as one: (move, site, out, operand) each."""
         first = moves[0][0]
-        plane = self._plane(first)
-        given = [self._given(space, entry, operand) for entry, _, _, operand in moves]
-        ended = self._tracer.span([entry for entry, *_ in moves]) if self._tracer.on else None
-        flights = plane.reduce_all(first.group, [value for value, _ in given], first.how, ended)
-        for (entry, site, out, _), (_, failure), flight in zip(moves, given, flights, strict=True):
-            flying = Flying(str(entry), site, flight, None, failure)
-            flying.reads = False
-            space.put(out, flying)
+        plane = self._plane_for(first)
+        operands = [self._operand(space, move, operand) for move, _, _, operand in moves]
+        on_done = self._tracer.span([move for move, *_ in moves]) if self._tracer.on else None
+        handles = plane.reduce_all(first.group, [value for value, _ in operands], first.options, on_done)
+        for (move, site, out, _), (_, failure), handle in zip(moves, operands, handles, strict=True):
+            pending = PendingMove(str(move), site, handle, None, failure)
+            pending.reads_operand = False
+            space.put(out, pending)
 
-    def _plane(self, entry: MoveEntry) -> Plane:
-        if self.plane is None or entry.group in self._lost:
-            raise Broken(self._lost.get(entry.group, "this worker cannot reach others"))
+    def _plane_for(self, move: LinkedMove) -> DataPlane:
+        if self.plane is None or move.group in self._lost:
+            raise GroupBroken(self._lost.get(move.group, "this worker cannot reach others"))
         return self.plane
 
-    def _given(self, space: Space, entry: MoveEntry, operand: int) -> tuple[Any, Failure | None]:
-        """What this worker takes part with, and what became of it if it could not be made."""
-        value = space.store[operand] if entry.before is not None else None
+    def _operand(self, space: ClientSpace, move: LinkedMove, operand: int) -> tuple[Any, Failure | None]:
+        """The array to send, and the failure if there is none."""
+        value = space.store[operand] if move.before is not None else None
         if type(value) is not Failure:
             return value, None
-        assert entry.before is not None
-        return self._engine.zeros(entry.before), value
+        assert move.before is not None
+        return self._engine.zeros(move.before), value
 
-    def land(self, value: Flying) -> Any:
-        """The array, or what became of it. Raises Broken."""
-        made = value.flight.result()
-        cause = 0 if value.cause is None else self._engine.value(value.cause.result())
-        if value.failure is not None:
-            return value.failure
+    # -- waiting -------------------------------------------------------------------------
+
+    def arrived(self, space: ClientSpace, id: int) -> bool:
+        """Whether the tensor has arrived, and then store it. If not, the program waits for it."""
+        move = space.pending.get(id)
+        if move is None:
+            return True
+        if not move.done():
+            space.awaited = move
+            return False
+        try:
+            value = self._result(move)
+        except Exception as error:
+            if self._engine.is_broken(error):
+                raise DeviceBroken(first_line(error)) from error
+            lost = isinstance(error, GroupBroken)  # the dispatcher knows which worker it was
+            kind = "WorkerLost" if lost else "RemoteError"
+            value = self._failures.create(kind, move.text, first_line(error), move.site, elsewhere=lost)
+        del space.pending[id]
+        space.put(id, value)
+        return True
+
+    def _result(self, move: PendingMove) -> Any:
+        """The array or a failure. Raises GroupBroken."""
+        result = move.handle.result()
+        cause = 0 if move.cause is None else self._engine.int_value(move.cause.result())
+        if move.failure is not None:
+            return move.failure
         if cause:
-            text = f"{value.what} failed: a value on one of them could not be made"
-            return Failure(cause, "WorkerLost" if cause & LOST else "RemoteError", text, value.site, elsewhere=True)
-        return made
+            text = f"{move.text} failed: a value on one of them could not be made"
+            kind = "WorkerLost" if cause & LOST_WORKER_BIT else "RemoteError"
+            return Failure(cause, kind, text, move.site, elsewhere=True)
+        return result
 
-    def all_left(self, space: Space) -> bool:
-        """Has all been read that others read from here? If not, that is waited for from here on."""
-        while space.sent:
-            if not space.sent[0].landed():
-                space.awaited = space.sent[0]
+    def operands_read(self, space: ClientSpace) -> bool:
+        """Whether no move reads an operand any more. An instruction in place may write memory that a move reads."""
+        reading = [id for id, move in space.pending.items() if move.reads_operand]
+        return self._sends_done(space) and all(self.arrived(space, id) for id in reading)
+
+    def idle(self, space: ClientSpace) -> bool:
+        """Whether no move is pending. If one is, the program waits for it."""
+        return self._sends_done(space) and all(self.arrived(space, id) for id in list(space.pending))
+
+    def _sends_done(self, space: ClientSpace) -> bool:
+        while space.sends:
+            if not space.sends[0].done():
+                space.awaited = space.sends[0]
                 return False
-            with contextlib.suppress(Broken):
-                space.sent.pop(0).flight.result()
+            with contextlib.suppress(GroupBroken):
+                space.sends.pop(0).handle.result()
         return True

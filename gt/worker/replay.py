@@ -1,198 +1,184 @@
-"""How a worker runs fragments: part by part, and word by word where anything is odd."""
+"""How a worker runs fragments: section by section, and by the interpreter where a section cannot run as a whole."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, NamedTuple
 
-from gt.ops import Signature
-from gt.wire.messages import Execute, Notice
-from gt.worker.answering import Send
-from gt.worker.collectives import Broken
-from gt.worker.fragments import Part, Program, Stopped
+from gt.wire.messages import Notice
+from gt.worker.collectives.interface import GroupBroken
+from gt.worker.failures import FailureRecorder
+from gt.worker.fragments import InstructionFailed, LinkedFragment, LinkedSection
 from gt.worker.hot.levels import Levels
-from gt.worker.hot.piece import Halfway, Piece
+from gt.worker.hot.section import PartialRun, Section
+from gt.worker.interpreter import Interpreter
 from gt.worker.mover import Mover
-from gt.worker.space import ODD, Space
+from gt.worker.outbox import WorkerOutbox
+from gt.worker.space import PLACEHOLDERS, ClientSpace
 
-#: The reasons for which pieces are not compiled that a client is told of unasked; the statistics have all.
-REASONS = 3
+#: How many reasons for not compiling a client gets as notices. The statistics have all of them.
+MAX_ANNOUNCED_REASONS = 3
 
 
-class Running(NamedTuple):
+class FragmentRun(NamedTuple):
     """One run of a fragment."""
 
-    space: Space
+    space: ClientSpace
     client: int
-    program: Program
-    #: the ids of its slots, and its numbers
-    names: list[int]
+    fragment: LinkedFragment
+    #: the tensor id of each slot; the numbers
+    ids: list[int]
     numbers: list[Any]
 
     def words(self, first: int, last: int) -> list[Any]:
-        return self.program.form.expand(self.names, self.numbers, first, last)
+        return self.fragment.parsed.expand(self.ids, self.numbers, first, last)
 
 
-class Replaying:
-    """The part of a worker that runs fragments."""
-
-    mover: Mover
-    out: list[Send]
-
-    def __init__(self, levels: Levels) -> None:
-        self.instructions = 0
-        #: of those, how many were run as parts of fragments
-        self.hot = 0
+class Replayer:
+    def __init__(
+        self, levels: Levels, interpreter: Interpreter, mover: Mover, failures: FailureRecorder, outbox: WorkerOutbox
+    ) -> None:
         self.levels = levels
+        self._interpreter, self._mover, self._failures, self._outbox = interpreter, mover, failures, outbox
+        #: how many instructions it has run itself, without the interpreter; how many of them in complete sections
+        self.instructions = 0
+        self.hot_instructions = 0
 
-    @abstractmethod
-    def _stream(self, space: Space, m: Execute, i: int) -> int: ...
+    def forget(self, space: ClientSpace, number: int) -> None:
+        fragment = space.fragments.pop(number, None)
+        for section in fragment.sections if isinstance(fragment, LinkedFragment) else ():
+            if section.body is not None:
+                self.levels.forget(section.body)
 
-    @abstractmethod
-    def _landed(self, space: Space, id: int) -> bool: ...
-
-    @abstractmethod
-    def _unread(self, space: Space) -> bool: ...
-
-    @abstractmethod
-    def _failed(
-        self, space: Space, client: int, signature: Signature, stream: list[Any], i: int, error: Exception
-    ) -> None: ...
-
-    def count_hot(self, count: int) -> None:
-        self.instructions += count
-        self.hot += count
-
-    def forget(self, space: Space, number: int) -> None:
-        program = space.fragments.pop(number, None)
-        for part in program.parts if isinstance(program, Program) else ():
-            if part.piece is not None:
-                self.levels.forget(part.piece)
-
-    def _fragment(self, space: Space, m: Execute, i: int) -> int:
-        """Run the fragment at word ``i``, from the part named there on; ``i`` again if it has to wait."""
-        stream: list[Any] = m.stream
-        program = space.fragments[stream[i + 1]]
-        if not isinstance(program, Program):
-            program = space.fragments[stream[i + 1]] = Program(program, space.codes)
-        form = program.form
-        base, own, inputs, numbers = form.run(stream, i)
-        run = Running(space, m.client, program, form.names(base, own, inputs), numbers)
-        for at in range(stream[i + 2], len(program.parts)):
-            part = program.parts[at]
-            if part.bucket:
-                waits = self._bucket(run, part)
-            elif part.piece is None:
-                waits = self._by_word(run, part.first, part.last)
+    def run(self, space: ClientSpace, client: int, stream: list[Any], i: int) -> int:
+        """Execute the RUN at word ``i``; returns the word after it, or ``i`` if the program must wait."""
+        fragment = space.fragments[stream[i + 1]]
+        if not isinstance(fragment, LinkedFragment):
+            fragment = space.fragments[stream[i + 1]] = LinkedFragment(fragment, space.codes)
+        parsed = fragment.parsed
+        base, dispatcher_base, inputs, numbers = parsed.read_run(stream, i)
+        run = FragmentRun(space, client, fragment, parsed.slot_ids(base, dispatcher_base, inputs), numbers)
+        for index in range(stream[i + 2], len(fragment.sections)):
+            section = fragment.sections[index]
+            if section.is_bucket:
+                waits = self._start_bucket(run, section)
+            elif section.body is None:
+                waits = self._interpret(run, section.first, section.last)
             else:
-                waits = self._run_part(run, part)
+                waits = self._run_section(run, section, section.body)
             if waits:
-                stream[i + 2] = at  # from there on, later
+                stream[i + 2] = index  # continue from this section later
                 return i
-        return i + int(form.width)
+        return i + int(parsed.width)
 
-    def _by_word(self, run: Running, first: int, last: int) -> bool:
-        """Run instructions as if they had come as words. Must it wait for an operand?"""
+    def _interpret(self, run: FragmentRun, first: int, last: int) -> bool:
+        """Run instructions one by one. Whether the program must wait for an operand."""
         words = run.words(first, last)
-        return self._stream(run.space, Execute(run.client, [], words, 0), 0) < len(words)
+        return self._interpreter.run(run.space, run.client, words, 0) < len(words)
 
-    def _bucket(self, run: Running, part: Part) -> bool:
-        """Begin several reductions as one. Must it wait for an operand?"""
-        space, names = run.space, run.names
-        ones = run.program.form.instructions[part.first : part.last]
-        if space.odd and not all(self._landed(space, names[one.operands[0]]) for one in ones):
+    def _start_bucket(self, run: FragmentRun, section: LinkedSection) -> bool:
+        """Start several reductions as one. Whether the program must wait for an operand."""
+        space, ids = run.space, run.ids
+        instructions = run.fragment.parsed.instructions[section.first : section.last]
+        if space.placeholders and not all(self._mover.arrived(space, ids[one.operands[0]]) for one in instructions):
             return True
-        moves = [(space.codes[one.code], one.site, names[one.outs[0]], names[one.operands[0]]) for one in ones]
+        moves = [(space.codes[one.code], one.site, ids[one.outs[0]], ids[one.operands[0]]) for one in instructions]
         try:
-            self.mover.start_all(space, moves)
-        except (Broken, KeyError):  # the group is lost, or an operand is not there: let that be told as it always is
-            return self._by_word(run, part.first, part.last)
-        self.instructions += len(ones)
+            self._mover.start_all(space, moves)
+        except (GroupBroken, KeyError):  # a lost group or a missing operand: the interpreter reports it
+            return self._interpret(run, section.first, section.last)
+        self.instructions += len(instructions)
         return False
 
-    def _run_part(self, run: Running, part: Part) -> bool:
-        """Run a piece. Must it wait for an operand?"""
-        space, names, piece = run.space, run.names, part.piece
+    def _run_section(self, run: FragmentRun, section: LinkedSection, body: Section) -> bool:
+        """Run a section as a whole. Whether the program must wait for an operand."""
+        space, slot_ids = run.space, run.ids
         store = space.store
-        assert piece is not None
-        ids = [names[slot] for slot in part.inputs]
-        if space.odd or space.sent:
-            if not all(self._landed(space, id) for id in ids) or (part.writes and not self._unread(space)):
+        ids = [slot_ids[slot] for slot in section.inputs]
+        if space.placeholders or space.sends:
+            arrived = all(self._mover.arrived(space, id) for id in ids)
+            if not arrived or (section.writes and not self._mover.operands_read(space)):
                 return True
-            if any(type(store.get(id)) in ODD for id in ids):
-                return self._by_word(run, part.first, part.last)
-        for slot in part.ahead:
-            space.drop(names[slot])
+            if any(type(store.get(id)) in PLACEHOLDERS for id in ids):
+                return self._interpret(run, section.first, section.last)
+        for slot in section.freed_unused:
+            space.drop(slot_ids[slot])
         try:
             registers = [store[id] for id in ids]
-        except KeyError:  # it names what is not there: let that be told as it always is
-            return self._by_word(run, part.first, part.last)
-        taken = [run.numbers[k] for k in part.numbers]
-        part.runs += 1
+        except KeyError:  # an input is missing: the interpreter reports it
+            return self._interpret(run, section.first, section.last)
+        numbers = [run.numbers[k] for k in section.numbers]
+        section.runs += 1
         try:
-            made = self._at_its_level(space, run.client, piece, registers, taken)
-        except Halfway as halfway:
-            self._halfway(run, part, halfway)
+            results = self._run_at_level(space, run.client, body, registers, numbers)
+        except PartialRun as partial:
+            self._fail_written(run, section, partial)
             return False
-        if made is not None:
-            for register in part.freed:
+        if results is not None:
+            for register in section.freed:
                 space.drop(ids[register])
         else:
-            registers += [None] * (piece.slots - piece.inputs)
+            registers += [None] * (body.slots - body.inputs)
             try:
-                part.run(registers, taken, ids, store)
-            except Stopped as stopped:
-                self._stopped(run, part, registers, stopped)
+                section.run(registers, numbers, ids, store)
+            except InstructionFailed as failed:
+                self._continue_after(run, section, body, registers, failed)
                 return False
-            made = [registers[register] for register in piece.results]
-        for slot, value in zip(part.results, made, strict=True):
-            space.put(names[slot], value)
-        self.count_hot(len(piece.steps))
+            results = [registers[register] for register in body.results]
+        for slot, value in zip(section.results, results, strict=True):
+            space.put(slot_ids[slot], value)
+        self.instructions += len(body.calls)
+        self.hot_instructions += len(body.calls)
         return False
 
-    def _at_its_level(
-        self, space: Space, client: int, piece: Piece, inputs: list[Any], numbers: list[Any]
+    def _run_at_level(
+        self, space: ClientSpace, client: int, body: Section, inputs: list[Any], numbers: list[Any]
     ) -> list[Any] | None:
         try:
-            return self.levels.run(piece, inputs, numbers, space.store)
+            return self.levels.run(body, inputs, numbers, space.store)
         finally:
             if self.levels.notices:
-                self._advise(space, client)
+                self._announce_reasons(space, client)
 
-    def _advise(self, space: Space, client: int) -> None:
-        """Each reason once: one that is the worker's own, as that it has no compiler, is that of all pieces."""
+    def _announce_reasons(self, space: ClientSpace, client: int) -> None:
+        """Send each reason once: a reason such as a missing compiler holds for all sections of the worker."""
         for reason, text in self.levels.notices:
-            if reason not in space.told and len(space.told) < REASONS:
-                space.told.add(reason)
-                self.out.append(Send(Notice(text, client)))
+            if reason not in space.announced_reasons and len(space.announced_reasons) < MAX_ANNOUNCED_REASONS:
+                space.announced_reasons.add(reason)
+                self._outbox.send(Notice(text, client))
         self.levels.notices.clear()
 
-    def _halfway(self, run: Running, part: Part, halfway: Halfway) -> None:
-        """What it makes, and all that it writes, is a failure: nobody knows how far it came."""
-        space, names, instructions = run.space, run.names, run.program.form.instructions
-        ones = [k for k in range(part.first, part.last) if instructions[k].code >= 0]
-        writing = [k for k in ones if space.codes[instructions[k].code].signature.into]
-        told = writing[0] if writing else ones[0]  # without any, results were written over inputs
-        words = run.words(told, told + 1)
-        self._failed(space, run.client, space.codes[words[0]].signature, words, 0, halfway.error)
+    def _fail_written(self, run: FragmentRun, section: LinkedSection, partial: PartialRun) -> None:
+        """Every tensor that the section creates or writes becomes a failure: it is unknown how far the run came."""
+        space, ids, instructions = run.space, run.ids, run.fragment.parsed.instructions
+        calls = [k for k in range(section.first, section.last) if instructions[k].code >= 0]
+        writing = [k for k in calls if space.codes[instructions[k].code].signature.into]
+        reported = writing[0] if writing else calls[0]  # without any, results were written over inputs
+        words = run.words(reported, reported + 1)
+        self._failures.record(space, run.client, space.codes[words[0]].signature, words, 0, partial.error)
         failure = space.store[words[2]]
         if not writing:
             space.drop(words[2])
         written = [slot for k in writing for slot in instructions[k].outs]
-        for slot in (*written, *part.results):
-            space.put(names[slot], failure)
-        for register in part.freed:
-            space.drop(names[part.inputs[register]])
+        for slot in (*written, *section.results):
+            space.put(ids[slot], failure)
+        for register in section.freed:
+            space.drop(ids[section.inputs[register]])
 
-    def _stopped(self, run: Running, part: Part, registers: list[Any], stopped: Stopped) -> None:
-        """An instruction failed: what was made so far is kept, it is told, and the rest runs word by word."""
-        assert part.piece is not None
+    def _continue_after(
+        self,
+        run: FragmentRun,
+        section: LinkedSection,
+        body: Section,
+        registers: list[Any],
+        failed: InstructionFailed,
+    ) -> None:
+        """An instruction failed: keep the results so far, report it, and interpret the rest."""
         space = run.space
-        self.instructions += 1 + sum(step < stopped.at for step in part.places)
-        for register in range(part.piece.inputs, part.piece.slots):
+        self.instructions += 1 + sum(index < failed.index for index in section.indices)
+        for register in range(body.inputs, body.slots):
             if registers[register] is not None:
-                space.put(run.names[part.slots[register]], registers[register])
+                space.put(run.ids[section.slots[register]], registers[register])
         registers.clear()
-        words = run.words(stopped.at, stopped.at + 1)
-        self._failed(space, run.client, space.codes[words[0]].signature, words, 0, stopped.error)
-        self._by_word(run, stopped.at + 1, part.last)
+        words = run.words(failed.index, failed.index + 1)
+        self._failures.record(space, run.client, space.codes[words[0]].signature, words, 0, failed.error)
+        self._interpret(run, failed.index + 1, section.last)

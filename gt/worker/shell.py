@@ -1,4 +1,4 @@
-"""The worker's shell: one connection, one loop, and the clock. ``python -m gt.worker`` runs it."""
+"""The worker's shell: a connection, a loop, and the clock. ``python -m gt.worker`` runs it."""
 
 from __future__ import annotations
 
@@ -18,49 +18,50 @@ from gt.wire.codec import Decode, encode
 from gt.wire.messages import Bye, Done, Drop, Execute, Heartbeat, Hello, Refusal, Reply, Welcome
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
-from gt.worker.answering import Send
 from gt.worker.collectives.processes import ProcessPlane
 from gt.worker.core import Worker
 from gt.worker.engines import Engine
-from gt.worker.space import DeviceBroken
+from gt.worker.errors import DeviceBroken
+from gt.worker.outbox import OutgoingMessage
 
 
 class Shell:
-    def __init__(self, address: str, keys: Keys | None, engine: Engine, patience: float) -> None:
+    def __init__(self, address: str, keys: Keys | None, engine: Engine, timeout: float) -> None:
         self.connection = connection(address, keys)
-        engine.alone()
+        engine.claim_process()
         self.plane = ProcessPlane(_own_address(address), engine.name, engine.device)
         self.connection.also_wake_on(self.plane.wake_fd())
-        self.worker = Worker(engine, host_identity(), self.plane, _levels())
+        self.worker = Worker(engine, host_identity(), self.plane, _levels_mode())
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")
-        #: (client, crew) -> what it took and nobody asked for yet, in microseconds
-        self._unsaid: Counter[tuple[int, int]] = Counter()
-        self._greet(engine, address, patience)
+        #: (client, worker set) -> microseconds that no `Done` has reported yet
+        self._unreported: Counter[tuple[int, int]] = Counter()
+        self._register(engine, address, timeout)
 
-    def _greet(self, engine: Engine, address: str, patience: float) -> None:
-        me = engine.name, engine.device, engine.gpu(), self.plane.address
-        hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), *me)
+    def _register(self, engine: Engine, address: str, timeout: float) -> None:
+        """Introduce this worker to the server and wait for its answer."""
+        device = engine.name, engine.device, engine.gpu_id(), self.plane.address
+        hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), *device)
         self.connection.send([encode(hello)])
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while self.worker.id < 0:
-            self._once(200)
+            self._serve_once(200)
             if self.connection.refused:
                 raise Refused(f"{address}: {self.connection.refused}")
             if time.monotonic() > deadline:
-                raise ConnectionLost(f"no GT server answers at {address} after {patience:g} s")
+                raise ConnectionLost(f"no GT server answers at {address} after {timeout:g} s")
 
     def run(self) -> None:
-        """Until the server ends."""
+        """Run until the connection ends."""
         while True:
-            self._once(1000)
+            self._serve_once(1000)
 
-    def _once(self, milliseconds: int) -> None:
+    def _serve_once(self, milliseconds: int) -> None:
         if self.connection.wait(milliseconds):
             for frames in self.connection.take():
                 self._take(frames)
             self.plane.drain()
-            if self.worker.may_go_on():
+            if self.worker.can_continue():
                 self._work(None, [])
         if self.connection.ended:
             raise ConnectionLost(self.connection.ended)
@@ -68,19 +69,19 @@ class Shell:
     def _take(self, frames: list[bytes]) -> None:
         message = self.decode(frames[0])
         if isinstance(message, Welcome):
-            self.worker.id = message.id
+            self.worker.assign_id(message.id)
         elif isinstance(message, Refusal):
             raise Refused(message.reason)
         elif not isinstance(message, Heartbeat):
             self._work(message, frames)
 
     def _work(self, message: Any, frames: list[bytes]) -> None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             if message is None:
-                sends = self.worker.wake()
+                messages = self.worker.wake()
             else:
-                sends = self.worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
+                messages = self.worker.handle(message, memoryview(frames[1]) if len(frames) > 1 else None)
             if isinstance(message, Execute):
                 self.worker.engine.pace()
         except (DeviceBroken, RuntimeError) as error:
@@ -88,53 +89,54 @@ class Shell:
                 raise
             self.connection.send([encode(Bye(f"its device broke: {error}"[:400]))])
             raise GtError(f"the device broke: {error}") from error
-        micros = int((time.perf_counter() - begun) * 1e6)
+        microseconds = int((time.perf_counter() - started) * 1e6)
         if self.debug:
-            self.debug(f"{type(message).__name__} in {micros} us")
+            self.debug(f"{type(message).__name__} in {microseconds} us")
         if isinstance(message, Execute) and not message.confirm:
-            self._unsaid[message.client, message.crew] += micros
+            self._unreported[message.client, message.worker_set] += microseconds
         elif isinstance(message, Drop):
-            self._unsaid = Counter({of: n for of, n in self._unsaid.items() if of[0] != message.client})
-        for send in sends:
-            self._send(send, micros)
+            self._unreported = Counter({key: n for key, n in self._unreported.items() if key[0] != message.client})
+        for outgoing in messages:
+            self._send(outgoing, microseconds)
 
-    def _send(self, send: Send, micros: int) -> None:
-        message = send.message
+    def _send(self, outgoing: OutgoingMessage, microseconds: int) -> None:
+        message = outgoing.message
         if isinstance(message, Done):
-            message = self._timed(message, micros)
+            message = self._with_time(message, microseconds)
         elif isinstance(message, Reply) and message.done is not None:
-            message = replace(message, done=self._timed(message.done, micros))
+            message = replace(message, done=self._with_time(message.done, microseconds))
         frames: list[Any] = [encode(message)]
-        if send.inner is not None:
-            frames.append(encode(send.inner))
-        if send.data is not None:
-            frames.append(send.data)
+        if outgoing.inner is not None:
+            frames.append(encode(outgoing.inner))
+        if outgoing.data is not None:
+            frames.append(outgoing.data)
         self.connection.send(frames)
 
-    def _timed(self, done: Done, micros: int) -> Done:
-        return Done(done.client, done.crew, micros + self._unsaid.pop((done.client, done.crew), 0))
+    def _with_time(self, done: Done, microseconds: int) -> Done:
+        earlier = self._unreported.pop((done.client, done.worker_set), 0)
+        return Done(done.client, done.worker_set, microseconds + earlier)
 
     def close(self) -> None:
         self.connection.close()
         self.plane.close()
 
 
-def _levels() -> str:
-    """What is to be compiled, as the environment says."""
+def _levels_mode() -> str:
+    """Which fragments to compile, according to the environment (see `gt.worker.hot.levels.Levels`)."""
     for name, mode in (("GT_COMPILE", "all"), ("GT_AUTO_COMPILE", "auto")):
-        if (said := os.environ.get(name, "0")) not in ("", "0"):
-            return "graphs" if said == "graphs" else mode
+        if (value := os.environ.get(name, "0")) not in ("", "0"):
+            return "graphs" if value == "graphs" else mode
     return "off"
 
 
 def _own_address(server: str) -> str:
-    """The address other workers reach this one at: that of the way to the server."""
+    """The address at which other workers reach this one: the local address of a route to the server."""
     if server.startswith("unix:"):
         return "127.0.0.1"
     host, _, port = server.removeprefix("tcp://").rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            way.connect((host, int(port)))
-        except OSError:  # greeting the server will tell
+            probe.connect((host, int(port)))
+        except OSError:  # connecting to the server will report the error
             return "127.0.0.1"
-        return str(way.getsockname()[0])
+        return str(probe.getsockname()[0])

@@ -7,8 +7,8 @@ from collections import Counter
 from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, TensorState
 from gt.dispatcher.state import Client, WorkerState
 from gt.testing import Cluster
-from gt.wire.messages import FIRST_LOCAL, WINDOW, Submit
-from gt.worker.space import ODD
+from gt.wire.messages import FIRST_DISPATCHER_CODE, WINDOW_WORDS, Submit
+from gt.worker.space import PLACEHOLDERS
 
 
 def always(cluster: Cluster) -> None:
@@ -38,7 +38,7 @@ def _client(client: Client, workers: dict[int, WorkerState]) -> None:
     waiting = sum(submit.weight for submit, _ in client.queue if isinstance(submit, Submit))
     unconfirmed = sum(weight for w in workers.values() for owner, weight, _, _ in w.unconfirmed if owner == client.id)
     unrequested = sum(worker_set.weight for worker_set in client.worker_sets.values())
-    assert client.unrequested == unrequested <= WINDOW // 8
+    assert client.unrequested == unrequested <= WINDOW_WORDS // 8
     assert client.received - client.done == waiting + unconfirmed + unrequested
     assert 0 <= client.credited <= client.done <= client.received
     assert client.home is None or client.id in workers[client.home].admitted
@@ -86,15 +86,15 @@ def settled(cluster: Cluster) -> None:
         for owner, space in by_id[known.id].spaces.items():
             client = core.clients[owner]
             assert set(space.store) == held_by(client, known.id)
-            assert space.odd == sum(type(v) in ODD for v in space.store.values())
+            assert space.placeholders == sum(type(v) in PLACEHOLDERS for v in space.store.values())
             assert space.awaited is None
             assert not space.waiting
             assert space.outgoing is None
             assert set(space.transfers) <= {t for t, where in client.transfers.items() if where is known.layout}
-            codes = {code for code in space.codes if code < FIRST_LOCAL}
+            codes = {code for code in space.codes if code < FIRST_DISPATCHER_CODE}
             groups = set(space.groups) - set(by_id[known.id].mover._lost)
             assert groups == {n for members, n in client.ledger.groups.items() if known.id in members}
-            assert not space.farewells
+            assert not space.leave_barriers
             assert codes == {code for code in client.announced[known.id] if code in client.codes}
 
 

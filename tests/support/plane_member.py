@@ -9,7 +9,7 @@ import signal
 import time
 from typing import Any
 
-from gt.worker.collectives import Broken, Flight
+from gt.worker.collectives.interface import CollectiveHandle, GroupBroken
 from gt.worker.collectives.processes import ProcessPlane
 
 #: Only a hang should ever reach this.
@@ -20,7 +20,7 @@ PROMPT = 10.0
 _context = multiprocessing.get_context("forkserver")
 # imported once, not once a member
 _context.set_forkserver_preload(
-    ["torch", "gt.worker.collectives.passage", "tests.support.planes", "tests.support.plane_member"]
+    ["torch", "gt.worker.collectives.adapter", "tests.support.planes", "tests.support.plane_member"]
 )
 
 
@@ -30,9 +30,9 @@ class State:
     def __init__(self, engine: str, device: str) -> None:
         self.plane = ProcessPlane(engine=engine, device=device)
         self.numpy, self.device = engine == "numpy", device
-        self.flights: list[Flight] = []
+        self.flights: list[CollectiveHandle] = []
 
-    def wait(self, flight: Flight) -> Any:
+    def wait(self, flight: CollectiveHandle) -> Any:
         if flight.done():
             return flight.result()
         poll, deadline = select.poll(), time.monotonic() + LONG
@@ -44,11 +44,11 @@ class State:
             self.plane.drain()
         return flight.result()
 
-    def outcome(self, flight: Flight) -> str:
+    def outcome(self, flight: CollectiveHandle) -> str:
         """What a flight breaks with; "" if it does not."""
         try:
             self.wait(flight)
-        except Broken as error:
+        except GroupBroken as error:
             return str(error)
         return ""
 
@@ -139,7 +139,7 @@ def run_table(state: State, rank: int, group: int, size: int, together: int) -> 
             assert got.device == torch.device(state.device), f"{row.name}: on {got.device}"
             got = got.cpu()
         check(row, rank, got, state.numpy)
-        if mine is not None and not row.hows[rank].get("own"):
+        if mine is not None and not row.hows[rank].get("overwrite"):
             same = torch.as_tensor(mine).cpu().nan_to_num(77), row.arrays[rank].nan_to_num(77)
             assert torch.equal(*same), f"{row.name}: its argument was changed"
 
@@ -212,5 +212,5 @@ def be_patient_for(state: State, seconds: float) -> float:
     """How long it waits for others to join; gives what it was before."""
     from gt.worker.collectives import backends
 
-    before, backends.JOIN_S = backends.JOIN_S, seconds
+    before, backends.JOIN_TIMEOUT_S = backends.JOIN_TIMEOUT_S, seconds
     return before

@@ -64,11 +64,11 @@ def rows(size: int) -> Iterator[Row]:
 
 def reductions(size: int) -> Iterator[Row]:
     cases = [(d, op, (3, 2), False) for d in DTYPES for op in OPS]
-    cases += [("float32", "sum", shape, own) for shape in ((), (0, 3), (1000,)) for own in (False, True)]
-    for dtype, op, shape, own in cases:
+    cases += [("float32", "sum", shape, overwrite) for shape in ((), (0, 3), (1000,)) for overwrite in (False, True)]
+    for dtype, op, shape, overwrite in cases:
         terms = [values(shape, dtype, seed) for seed in range(size)]
-        name = f"all_reduce {op} {dtype}{list(shape)} own={own}"
-        yield Row(name, "all_reduce", terms, [{"op": op, "own": own}] * size, [combine(terms, op)] * size)
+        name = f"all_reduce {op} {dtype}{list(shape)} overwrite={overwrite}"
+        yield Row(name, "all_reduce", terms, [{"op": op, "overwrite": overwrite}] * size, [combine(terms, op)] * size)
     turned = [values((4, 3), "float32", seed).t() for seed in range(size)]
     yield Row("all_reduce of a view", "all_reduce", turned, [{"op": "sum"}] * size, [combine(turned, "sum")] * size)
 

@@ -1,4 +1,4 @@
-"""A second worker's memory beside a real one's, in which `Levels` runs the same program piece by piece.
+"""A second store beside the one of a real worker, in which `Levels` runs the same program section by section.
 
     cluster = Cluster()
     shadow = Shadow(cluster, mode="all")
@@ -6,10 +6,10 @@
         ...
         for _ in range(10):
             train_step()
-            shadow.cut()        # what was emitted since the last cut is a piece
+            shadow.cut()        # the words since the last cut are a section
 
-Each cut runs the words since the last one as a piece, by `Levels` or by steps where that says None, and compares every
-tensor with the real worker's.
+Each cut runs the words since the last one as a section, by `Levels`, or interpreted where that returns None. Then it
+compares every tensor with that of the real worker.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from gt.testing import Cluster
 from gt.types import BYTES, Scalar
 from gt.wire.messages import FIRST_CODE, Execute
 from gt.worker.engines import Engine, make_engine
-from gt.worker.hot.compiled import alike
 from gt.worker.hot.levels import Levels
-from gt.worker.hot.piece import Piece, Step
-from gt.worker.hot.program import by_steps
+from gt.worker.hot.program import interpret
+from gt.worker.hot.section import KernelCall, Section
+from gt.worker.hot.trial import alike
+from gt.worker.linked import link_definition
 
 
 @contextlib.contextmanager
 def client(cluster: Cluster) -> Iterator[Session]:
-    """One that sends its words as they are, for `Shadow` to cut."""
+    """A client that sends plain words, which `Shadow` cuts into sections."""
     before = os.environ.get("GT_TEMPLATES", "1")
     os.environ["GT_TEMPLATES"] = "0"
     try:
@@ -49,8 +50,8 @@ class Shadow:
         self.engine: Engine = make_engine("torch", device)
         self.levels = Levels(self.engine, mode)
         self.store: dict[int, Any] = {}
-        self.pieces: dict[Any, Piece] = {}
-        #: how many pieces were run, and how many of them not by steps
+        self.sections: dict[Any, Section] = {}
+        #: how many sections were run, and how many of them not interpreted
         self.cuts = self.quick = 0
         self._words: list[Any] = []
         real = self.worker.handle
@@ -58,14 +59,16 @@ class Shadow:
         def handle(message: Any, data: Any = None) -> Any:
             if isinstance(message, Execute):
                 for definition in message.definitions:
-                    self.worker.spaces[message.client].codes[definition.code] = self.worker._link(definition)
+                    self.worker.spaces[message.client].codes[definition.code] = link_definition(
+                        self.worker.engine, definition
+                    )
                 self._words += self._plain(message)
             return real(message, data)
 
         self.worker.handle = handle  # type: ignore[method-assign]
 
     def _plain(self, message: Execute) -> list[Any]:
-        """Instructions as (signature, outputs, operands), and ids that are freed."""
+        """Instructions as (signature, outputs, operands), and the ids of freed tensors."""
         found, i, codes = [], 0, self.worker.spaces[message.client].codes
         stream: list[Any] = message.stream
         while i < len(stream):
@@ -73,7 +76,7 @@ class Shadow:
                 found.append(-stream[i])
                 i += 1
             elif stream[i] < FIRST_CODE:
-                i += 2 if stream[i] != 1 else 3  # a read, or what has no meaning here
+                i += 2 if stream[i] != 1 else 3  # a read, or a word that does not matter here
             else:
                 s = codes[stream[i]].signature
                 found.append((s, stream[i + 2 : i + s.start], stream[i + s.start : i + s.width]))
@@ -81,29 +84,29 @@ class Shadow:
         return found
 
     def begin(self) -> None:
-        """What there is now is there in the shadow too."""
+        """Copy the present tensors into the shadow."""
         self._deliver()
         self._words.clear()
         (space,) = self.worker.spaces.values()
         self.store = {id: x.clone().to(self.engine.device) for id, x in space.store.items()}
 
     def cut(self, compare: bool = True, compile: bool = False) -> bool:
-        """Was the piece run otherwise than by steps?"""
+        """Whether the section ran at a faster level than the interpreter."""
         self._deliver()
         words, self._words = self._words, []
         key, ids, numbers, results, freed, ahead = canonical(words)
         for id in ahead:
             del self.store[id]
-        piece = self.pieces.get((key, compile))
-        if piece is None:
-            piece = self.pieces[key, compile] = made(key, self.engine, compile)
+        section = self.sections.get((key, compile))
+        if section is None:
+            section = self.sections[key, compile] = make_section(key, self.engine, compile)
         inputs = [self.store[id] for id in ids]
-        found = self.levels.run(piece, inputs, numbers, self.store)
-        quick = found is not None
-        found = by_steps(piece, inputs, numbers) if found is None else found
+        values = self.levels.run(section, inputs, numbers, self.store)
+        quick = values is not None
+        values = interpret(section, inputs, numbers) if values is None else values
         del inputs
-        self.store.update(zip(results, found, strict=True))
-        del found
+        self.store.update(zip(results, values, strict=True))
+        del values
         for id in freed:
             del self.store[id]
         self.cuts += 1
@@ -129,14 +132,14 @@ class Shadow:
 
 
 def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], list[int], list[int]]:
-    """(key, ids of inputs, numbers, ids of results, of inputs freed, of others freed): the same key, the same piece."""
+    """(key, ids of inputs, numbers, ids of results, of freed inputs, of other freed tensors). Equal keys: equal sections."""
     slot: dict[int, int] = {}
-    made_here = {id for word in words if not isinstance(word, int) and not word[0].into for id in word[1]}
+    created = {id for word in words if not isinstance(word, int) and not word[0].into for id in word[1]}
     inputs: list[int] = []
     for word in words:
         if not isinstance(word, int):
             for t, operand in zip(word[0].ins, word[2], strict=True):
-                if not isinstance(t, Scalar) and operand not in slot and operand not in made_here:
+                if not isinstance(t, Scalar) and operand not in slot and operand not in created:
                     slot[operand] = len(inputs)
                     inputs.append(operand)
     steps, numbers, count = [], [], len(inputs)
@@ -168,7 +171,7 @@ def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], l
         tuple(slot[id] for id in results),
         tuple(slot[id] for id in freed),
     )
-    # what is freed without having been used is no part of the piece
+    # a tensor that is freed without a use does not belong to the section
     others = [id for id in gone if id not in slot]
     _SIGNATURES[key] = [s for s, _, _ in steps]
     return key, inputs, numbers, results, freed, others
@@ -177,17 +180,17 @@ def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], l
 _SIGNATURES: dict[Any, Any] = {}
 
 
-def made(key: Any, engine: Engine, compile: bool) -> Piece:
+def make_section(key: Any, engine: Engine, compile: bool) -> Section:
     calls, inputs, slots, numbers, results, freed = key
     steps = tuple(
-        Step(signature, engine.link(signature), refs, outs)
+        KernelCall(signature, engine.link(signature), refs, outs)
         for signature, (*_, refs, outs) in zip(_SIGNATURES[key], calls, strict=True)
     )
-    return Piece(steps, inputs, slots, numbers, results, freed, compile)
+    return Section(steps, inputs, slots, numbers, results, freed, compile)
 
 
 def wait_for_compiler(levels: Levels) -> None:
-    """Until the background has nothing to do: what it made is there for the next run."""
-    for track in levels._tracks.values():
-        if track.job is not None:
-            track.job.exception(timeout=400)
+    """Wait until the compiler has finished, so that the next run can use its result."""
+    for switch in levels._switches.values():
+        if switch.job is not None:
+            switch.job.exception(timeout=400)

@@ -17,8 +17,8 @@ from gt.client.stream.recorder import Recorder
 from gt.client.stream.session import Session
 from gt.client.tensor.tensor import Tensor
 from gt.types import TensorType
-from gt.wire.fragments import NoFragment, Sorted, canonical, sort
-from gt.wire.messages import FIRST_CODE, MAX_FRAGMENT
+from gt.wire.fragments import NoFragment, SortedWords, make_fragment, sort_words
+from gt.wire.messages import FIRST_CODE, MAX_FRAGMENT_WORDS
 
 #: where an input comes from: ("argument", position), ("cell", weak reference) or ("grad", the tensor it belongs to)
 Source = tuple[str, Any]
@@ -37,7 +37,7 @@ class Recording:
     """A function's words, and where the inputs and numbers of a replay come from."""
 
     words: list[Any]
-    kinds: Sorted
+    kinds: SortedWords
     #: one for each input
     sources: list[Source]
     numbers: list[Any]
@@ -94,7 +94,7 @@ class Recording:
 
     def difference(self, other: Recording) -> str:
         """How another recording of the same call differs; "" if it does not."""
-        if canonical(0, self.words, self.kinds) != canonical(0, other.words, other.kinds):
+        if make_fragment(0, self.words, self.kinds) != make_fragment(0, other.words, other.kinds):
             return "it does not do the same every time"
         live = {*self.drawn, *self.stepped}
         for k, (a, b) in enumerate(zip(self.numbers, other.numbers, strict=True)):
@@ -159,10 +159,10 @@ def finish(recorder: Recorder, session: Session, arguments: list[Any], returned:
     if recorder.problem:
         raise Irregular(recorder.problem)
     words = [word for submission in recorder.submissions for word in submission]
-    if len(words) > MAX_FRAGMENT:
-        raise Irregular(f"it is longer than {MAX_FRAGMENT} words")
+    if len(words) > MAX_FRAGMENT_WORDS:
+        raise Irregular(f"it is longer than {MAX_FRAGMENT_WORDS} words")
     try:
-        kinds = sort(words, session.signatures.by_code, recorder.base, fresh=True)
+        kinds = sort_words(words, session.signatures.by_code, recorder.base, fresh=True)
     except (NoFragment, IndexError, TypeError):
         raise Irregular("it does more than compute") from None
     return _Finishing(recorder, session, arguments, words, kinds).recording(returned)
@@ -174,7 +174,7 @@ def _call(position: int, make: Callable[[int], Any]) -> Any:
 
 class _Finishing:
     def __init__(
-        self, recorder: Recorder, session: Session, arguments: list[Any], words: list[Any], kinds: Sorted
+        self, recorder: Recorder, session: Session, arguments: list[Any], words: list[Any], kinds: SortedWords
     ) -> None:
         self.recorder, self.session, self.arguments, self.words, self.kinds = recorder, session, arguments, words, kinds
 
@@ -183,7 +183,7 @@ class _Finishing:
         grads, types = self._grads()
         comparable, rebuild = self._result(returned, types)
         sources = [self._source(id) for id in kinds.inputs]
-        freed = {k for _, k in kinds.given_freed}
+        freed = {k for _, k in kinds.input_frees}
         drawn, stepped = self._numbers()
         self._check_leaks(set(types))
         written = [
@@ -193,7 +193,7 @@ class _Finishing:
             self.words, kinds, sources, [self.words[p] for p in kinds.numbers], drawn, stepped,
             recorder.optimizers, [ModuleState(module) for module in recorder.modules], grads, types, written,
             [sources[k] for k in sorted(freed)], rebuild, comparable,
-            1 + max((k for _, k in kinds.made + kinds.made_freed), default=-1),
+            1 + max((k for _, k in kinds.created_uses + kinds.created_frees), default=-1),
             [source[1] for source in sources if source[0] == "cell"],
         )  # fmt: skip
 
@@ -208,7 +208,7 @@ class _Finishing:
                 raise Irregular("it takes gradients away")
             if now is not before and now is not None:
                 result = now._cell.id - self.recorder.base
-                if not 0 <= result < MAX_FRAGMENT or now._view is not None:
+                if not 0 <= result < MAX_FRAGMENT_WORDS or now._view is not None:
                     raise Irregular("it sets gradients that come from elsewhere")
                 types[result] = now._type
             grads.append((tensor, before is not None, result))
@@ -252,7 +252,7 @@ class _Finishing:
         if returned._node is not None and getattr(returned._node, "alive", True):
             raise Irregular("its result needs gradients: call backward inside, or use no_grad")
         result = returned._cell.id - self.recorder.base
-        if 0 <= result < MAX_FRAGMENT:
+        if 0 <= result < MAX_FRAGMENT_WORDS:
             types[result] = returned._type
             return ("result", result), lambda make: make(result)
         for k, argument in enumerate(self.arguments):
@@ -288,7 +288,7 @@ class _Finishing:
         outbox, base = self.session.outbox, self.recorder.base
         freed_since = {*outbox.freed_between, *outbox.freed_late}
         freed_since |= {-word for word in outbox.words if type(word) is int and word < 0}
-        alive = {k for _, k in self.kinds.made} - {k for _, k in self.kinds.made_freed}
+        alive = {k for _, k in self.kinds.created_uses} - {k for _, k in self.kinds.created_frees}
         leaked = [k for k in alive - expected if base + k not in freed_since]
         if leaked:
             raise Irregular(f"{len(leaked)} tensor(s) it makes live on without being returned")

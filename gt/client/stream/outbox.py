@@ -26,13 +26,13 @@ from gt.client.stream.templates import BATCH, LONG, PATIENCE, Templates
 from gt.errors import GtError
 from gt.ops import Signature
 from gt.wire.codec import definition, encode
-from gt.wire.messages import MAX_FRAGMENT, MAX_WORDS, RESET, WINDOW, Definition, Submit
+from gt.wire.messages import MAX_FRAGMENT_WORDS, MAX_SUBMIT_WORDS, RESET, WINDOW_WORDS, Definition, Submit
 
 #: The most words that are sent as they are in one submission with a fragment.
 MAX_TAIL_WORDS = 64
 #: The first id of tensors made by compiled functions. Ids of other tensors stay below it.
 FIRST_COMPILED_ID = 1 << 36
-#: The most tensors freed in one submission: what is emitted between two submissions fits into one (`MAX_WORDS`).
+#: The most tensors freed in one submission: what is emitted between two submissions fits into one (`MAX_SUBMIT_WORDS`).
 MAX_FREED = 4096
 #: Seconds between two checks, during a wait for credit, that a worker is connected.
 CREDIT_CHECK_S = 3.0
@@ -89,7 +89,7 @@ class Outbox:
 
     def add_inline(self, nbytes: int) -> None:
         """Count bytes that are about to be emitted as a word."""
-        if self._inline >= WINDOW // 2:
+        if self._inline >= WINDOW_WORDS // 2:
             self.flush()
         self._inline += nbytes >> 3
 
@@ -185,7 +185,7 @@ class Outbox:
                 self.free()
             count = len(self.words)
             if count or not templates.empty:
-                match = templates.cut(self.words[:count], compile) if count <= MAX_FRAGMENT else None
+                match = templates.cut(self.words[:count], compile) if count <= MAX_FRAGMENT_WORDS else None
                 if match is not None:
                     run, weight = match
                     self._extra += max(0, weight - len(run))
@@ -200,15 +200,15 @@ class Outbox:
 
     def flush(self) -> None:
         """Submit all words. Before that, wait while too many submitted words are not finished."""
-        if self.sent - self.finished > WINDOW:
-            while not self._connection.wait(lambda: self.sent - self.finished <= WINDOW // 2, CREDIT_CHECK_S):
+        if self.sent - self.finished > WINDOW_WORDS:
+            while not self._connection.wait(lambda: self.sent - self.finished <= WINDOW_WORDS // 2, CREDIT_CHECK_S):
                 self._connection.require_worker()
         self._submit()
 
     def flush_in_background(self) -> bool:
         """For the background thread, which must neither wait nor raise. True if there was something to watch."""
         waiting = self.words or self.freed_between or self.freed_late
-        if not waiting or self._connection.ended is not None or self.sent - self.finished > WINDOW:
+        if not waiting or self._connection.ended is not None or self.sent - self.finished > WINDOW_WORDS:
             return False
         if self._may_become_fragment():
             return True
@@ -229,7 +229,7 @@ class Outbox:
 
     def flush_within(self, seconds: float) -> bool:
         """Submit all words if the credit for them arrives in time. True if all are submitted."""
-        enough = WINDOW // 2
+        enough = WINDOW_WORDS // 2
         while self._connection.wait(lambda: self.sent - self.finished <= enough, seconds) and self.words:
             self._submit()
         return not self.words
@@ -255,8 +255,8 @@ class Outbox:
             if self.freed_late:
                 self.free()
             words, freed_between = self.words, self.freed_between
-            count = min(len(words), MAX_WORDS)
-            freed = min(len(freed_between), MAX_FREED, MAX_WORDS - count)
+            count = min(len(words), MAX_SUBMIT_WORDS)
+            freed = min(len(freed_between), MAX_FREED, MAX_SUBMIT_WORDS - count)
             if not count + freed:
                 return
             submitted, definitions, fragments = words[:count], self._definitions[:], self.templates.unannounced[:]

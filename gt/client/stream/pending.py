@@ -28,10 +28,10 @@ class PendingValue:
     def expect(self, m: Blocks) -> None:
         """The value will come from these workers."""
         self._missing = set(m.workers)
-        if len(m.pieces) > 1:
+        if len(m.blocks) > 1:
             import numpy as np
 
-            self._blocks = {worker: (starts, sizes) for worker, starts, sizes in m.pieces}
+            self._blocks = {worker: (starts, sizes) for worker, starts, sizes in m.blocks}
             self.buffer = np.empty(m.shape, dtype=f"V{m.itemsize}")
 
     def add_inline(self, m: ValueInline) -> None:

@@ -22,7 +22,7 @@ from gt.wire.messages import (
     ValueChunk,
     ValueInline,
 )
-from gt.wire.shared import Lanes
+from gt.wire.shared import SharedRings
 
 #: Seconds to wait for the worker where an instruction failed to report why, once another worker said that it failed.
 FAILURE_DETAIL_TIMEOUT_S = 3.0
@@ -34,7 +34,7 @@ class Replies:
         self._next_request = itertools.count(1).__next__
         #: request -> a `PendingValue`, or the list that an answer is put into
         self.pending: dict[int, Any] = {}
-        self._lanes = Lanes()
+        self._rings = SharedRings()
 
     # -- asking --------------------------------------------------------------------------
 
@@ -97,9 +97,9 @@ class Replies:
         pending = self.pending.get(m.request)
         if pending is not None:
             try:
-                data = memoryview(frames[1]) if m.place is None else self._lanes.read(m.place, m.nbytes)
+                data = memoryview(frames[1]) if m.memory is None else self._rings.read(m.memory, m.nbytes)
             except (OSError, ValueError) as error:  # the sender died before we read it
-                pending.fail(self._unreadable(m.place, error))
+                pending.fail(self._unreadable(m.memory, error))
             else:
                 pending.add_chunk(m, data)
         link = self._connection.link
@@ -122,4 +122,4 @@ class Replies:
 
     def workers_lost(self) -> None:
         """Release the shared memory of workers that are gone."""
-        self._lanes = Lanes()
+        self._rings = SharedRings()

@@ -32,7 +32,7 @@ from gt.types import TensorType
 from gt.wire.codec import BadFrame, Decode
 from gt.wire.messages import (
     FETCH,
-    INLINE,
+    MAX_INLINE_BYTES,
     Answer,
     Ask,
     Blocks,
@@ -121,7 +121,7 @@ class Session:
 
     def upload(self, data: memoryview) -> bytes | int:
         """The word for these bytes in an instruction: the bytes themselves, or the number of a transfer."""
-        if data.nbytes <= INLINE:
+        if data.nbytes <= MAX_INLINE_BYTES:
             self.outbox.add_inline(data.nbytes)
             return bytes(data)
         self.connection.check_open()

@@ -20,8 +20,8 @@ from operator import itemgetter, neg
 from typing import Any
 
 from gt.ops import Signature
-from gt.wire.fragments import NoFragment, Sorted, canonical, run_words, sort
-from gt.wire.messages import FORGET, MAX_FRAGMENT, Fragment
+from gt.wire.fragments import NoFragment, SortedWords, make_fragment, run_words, sort_words
+from gt.wire.messages import FORGET, MAX_FRAGMENT_WORDS, Fragment
 
 #: Words in one submission, if they match no template.
 BATCH = 640
@@ -52,35 +52,36 @@ def _getter(positions: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
     return (lambda words: (words[positions[0]],)) if positions else (lambda words: ())
 
 
+def _getters(pairs: list[tuple[int, int]]) -> tuple[Callable[[list[Any]], tuple[Any, ...]], ...]:
+    """For (position, index) pairs: one getter of the positions, one of the indices."""
+    return _getter([position for position, _ in pairs]), _getter([index for _, index in pairs])
+
+
 class Template:
     """A fragment, and how to recognise its words."""
 
-    def __init__(self, number: int, words: list[Any], kinds: Sorted, compile: bool, continues: bool = False) -> None:
-        self.fragment: Fragment = canonical(number, words, kinds, compile)
+    def __init__(
+        self, number: int, words: list[Any], kinds: SortedWords, compile: bool, continues: bool = False
+    ) -> None:
+        self.fragment: Fragment = make_fragment(number, words, kinds, compile)
         self.number, self.length, self.compile = number, len(words), compile
         #: is it a section of a longer stretch, and not the last one?
         self.continues = continues
         self._fixed_at = _getter(kinds.fixed)
         self._fixed = self._fixed_at(words)
-        self._made_at, self._made = _getter([p for p, _ in kinds.made]), _getter([k for _, k in kinds.made])
-        self._made_freed_at, self._made_freed = (
-            _getter([p for p, _ in kinds.made_freed]),
-            _getter([k for _, k in kinds.made_freed]),
-        )
-        first = {k: p for p, k in reversed(kinds.given + kinds.given_freed)}
+        self._made_at, self._made = _getters(kinds.created_uses)
+        self._made_freed_at, self._made_freed = _getters(kinds.created_frees)
+        first = {k: p for p, k in reversed(kinds.input_uses + kinds.input_frees)}
         self._inputs_at = _getter([first[k] for k in range(len(kinds.inputs))])
-        self._given_at, self._given = _getter([p for p, _ in kinds.given]), _getter([k for _, k in kinds.given])
-        self._given_freed_at, self._given_freed = (
-            _getter([p for p, _ in kinds.given_freed]),
-            _getter([k for _, k in kinds.given_freed]),
-        )
+        self._given_at, self._given = _getters(kinds.input_uses)
+        self._given_freed_at, self._given_freed = _getters(kinds.input_frees)
         self._numbers_at = _getter(kinds.numbers)
 
     def match(self, words: list[Any], base: int) -> list[Any] | None:
         """The words that run the fragment, if it stands for these words; else None."""
         if self._fixed_at(words) != self._fixed:
             return None
-        results = list(range(base, base + self.fragment.made))
+        results = list(range(base, base + self.fragment.created))
         if self._made_at(words) != self._made(results):
             return None
         if tuple(map(neg, self._made_freed_at(words))) != self._made_freed(results):
@@ -91,7 +92,7 @@ class Template:
         if self._given_freed(inputs) != tuple(map(neg, self._given_freed_at(words))):
             return None
         for id in inputs:
-            if base <= id < base + MAX_FRAGMENT:
+            if base <= id < base + MAX_FRAGMENT_WORDS:
                 return None
         return run_words(self.number, 0, base, 0, inputs, self._numbers_at(words))
 
@@ -171,7 +172,7 @@ class Templates:
         self._last.append(words)
         if self._submissions is not None and self.enabled:
             self._submissions.append(words)
-            if self._sent > MAX_FRAGMENT:
+            if self._sent > MAX_FRAGMENT_WORDS:
                 self._submissions = None
 
     # -- at its end ------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class Templates:
     def cut(self, words: list[Any], compile: bool) -> tuple[list[Any], int] | None:
         """The words to send instead of these, and the weight of these; None if they are no known stretch."""
         length = len(words)
-        if self._sent or length < MIN_WORDS or length > MAX_FRAGMENT:
+        if self._sent or length < MIN_WORDS or length > MAX_FRAGMENT_WORDS:
             self._learn(words, compile)
             return None
         match, self._match = self._match, None
@@ -198,7 +199,7 @@ class Templates:
     def program_cuts(self) -> None:
         """The program itself says where it repeats, so a period is looked for only in very long stretches."""
         self.period = 0
-        self._first_search = MAX_FRAGMENT // 2
+        self._first_search = MAX_FRAGMENT_WORDS // 2
 
     def begin(self, base: int) -> None:
         """A new stretch begins; the ids it defines are at least ``base``."""
@@ -210,7 +211,7 @@ class Templates:
 
     def _learn(self, words: list[Any], compile: bool) -> Template | None:
         """Keep a stretch that is seen for the first time; make a template of it the second time."""
-        if self._submissions is None or self._sent + len(words) > MAX_FRAGMENT:
+        if self._submissions is None or self._sent + len(words) > MAX_FRAGMENT_WORDS:
             return None
         length, submissions = self._sent + len(words), [*self._submissions, words]
         if length < MIN_WORDS:
@@ -236,9 +237,9 @@ class Templates:
         if not whole and self._begins_known(words, key[1]):
             return None  # its sections were not recognised this time, because part of one was submitted too early
         try:
-            kinds = sort(words, self._by_code, self.base, fresh=True)
-            kinds_before = sort(before[0], self._by_code, before[1], fresh=True)
-            if canonical(0, words, kinds) != canonical(0, before[0], kinds_before):
+            kinds = sort_words(words, self._by_code, self.base, fresh=True)
+            kinds_before = sort_words(before[0], self._by_code, before[1], fresh=True)
+            if make_fragment(0, words, kinds) != make_fragment(0, before[0], kinds_before):
                 return None
             if whole:
                 return self._add(key, words, kinds, self.base, compile)
@@ -252,11 +253,11 @@ class Templates:
         templates = [template for length in sections for template in self._templates[length, codes]]
         return any(template.match(words[: template.length], self.base) is not None for template in templates)
 
-    def _add_sections(self, words: list[Any], whole: Sorted, compile: bool) -> None:
+    def _add_sections(self, words: list[Any], whole: SortedWords, compile: bool) -> None:
         """A section ends with the first instruction that makes it long enough, so all sections of a loop are equal."""
         starts = self._instruction_starts(words) or []
         ends = [after for at, after in pairwise(starts) if words[at] >= 0]
-        begin, base, made = 0, self.base, deque(whole.made)
+        begin, base, made = 0, self.base, deque(whole.created_uses)
         for end in (*ends, len(words)):
             if end - begin < SECTION_WORDS and end < len(words):
                 continue
@@ -264,14 +265,14 @@ class Templates:
             section = words[begin:end]
             if len(section) >= MIN_WORDS:
                 key = len(section), self._first_codes(section)
-                kinds = sort(section, self._by_code, base, fresh=True)
+                kinds = sort_words(section, self._by_code, base, fresh=True)
                 self._add(key, section, kinds, base, compile, continues=end < len(words))
             while made and made[0][0] < end:
                 base = max(base, self.base + made.popleft()[1] + 1)
             begin = end
 
     def _add(
-        self, key: Key, words: list[Any], kinds: Sorted, base: int, compile: bool, continues: bool = False
+        self, key: Key, words: list[Any], kinds: SortedWords, base: int, compile: bool, continues: bool = False
     ) -> Template | None:
         template = Template(self._next_number, words, kinds, compile, continues)
         for other in self._templates.get(key, ()):
@@ -288,10 +289,10 @@ class Templates:
             self._forget(self._recent.popitem(last=False)[1])
         return template
 
-    def add_recorded(self, words: list[Any], kinds: Sorted, constant: list[int]) -> Template:
+    def add_recorded(self, words: list[Any], kinds: SortedWords, constant: list[int]) -> Template:
         """A template for a recorded function, which runs by number alone. The numbers ``constant`` never change."""
         template = Template(self._next_number, words, kinds, True)
-        template.fragment = canonical(self._next_number, words, kinds, True, constant)
+        template.fragment = make_fragment(self._next_number, words, kinds, True, constant)
         self._announce(template)
         return template
 

@@ -28,9 +28,9 @@ class Uploads:
             outgoing = Outgoing(self._count, data, self._channel, self._shares_memory())
             try:
                 while not outgoing.all_sent:
-                    before = self._channel.confirmed
+                    before = self._channel.acknowledged
                     if not self._send_chunks(outgoing):
-                        self._connection.wait(partial(self._channel.more_confirmed_than, before))
+                        self._connection.wait(partial(self._channel.acknowledged_more_than, before))
             except BaseException:
                 with contextlib.suppress(GtError):  # a chunk out of order makes the worker drop the transfer
                     self._connection.send([encode(Chunk(outgoing.value, -1, 0, 0)), b""])
@@ -41,7 +41,7 @@ class Uploads:
         """Send the chunks that there is room for. False if there was none."""
         sent = False
         for ready in outgoing.ready():
-            chunk = Chunk(outgoing.value, ready.offset, ready.nbytes, outgoing.total, ready.place)
+            chunk = Chunk(outgoing.value, ready.offset, ready.nbytes, outgoing.total, ready.memory)
             # a copy: the caller may change its array as soon as this returns
             self._connection.send([encode(chunk)] if ready.data is None else [encode(chunk), bytes(ready.data)])
             sent = True
@@ -52,7 +52,7 @@ class Uploads:
         return bool(host) and all(worker.host == host for worker in self._connection.workers)
 
     def taken(self, m: ChunkTaken, frames: object) -> None:
-        self._channel.taken(m.transfer)
+        self._channel.acknowledge(m.transfer)
 
     def close(self) -> None:
         """Drop the channel. An upload that is under way keeps its memory until it ends."""

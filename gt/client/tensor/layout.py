@@ -16,7 +16,7 @@ class TensorLayout:
         self.workers, self.mesh, self.placements = tuple(found.workers), tuple(found.shape), tuple(found.placements)
         #: worker -> (where its block begins, its sizes)
         self.blocks = {worker: (tuple(starts), tuple(sizes)) for worker, starts, sizes in found.blocks}
-        self.story = tuple(found.story)
+        self.story = tuple(found.history)
 
     def __repr__(self) -> str:
         if not self.workers:

@@ -16,10 +16,10 @@ from gt.client.tensor.foreign import torch_function
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import Attrs, Op
 from gt.types import DType, Size, TensorType
-from gt.wire.messages import MAX_WORDS
+from gt.wire.messages import MAX_SUBMIT_WORDS
 
 #: With fewer words in the outbox, a freed tensor becomes one of them at once.
-INLINE_FREE_LIMIT = MAX_WORDS // 2
+INLINE_FREE_LIMIT = MAX_SUBMIT_WORDS // 2
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gt.wire.fragments import NoFragment, Shape
+from gt.wire.fragments import InstructionFormat, NoFragment
 from gt.wire.messages import FIRST_CODE
 
 #: Bytes that are reduced together. The first bucket is smaller, so that the first transfer starts early.
@@ -30,7 +30,9 @@ class _Reduction:
     at: int
 
 
-def bucket_reductions(words: list[Any], codes: Mapping[int, Shape], reductions: Mapping[int, int]) -> list[Any]:
+def bucket_reductions(
+    words: list[Any], codes: Mapping[int, InstructionFormat], reductions: Mapping[int, int]
+) -> list[Any]:
     """The same words with the reductions in buckets. ``reductions`` are the codes of reductions, with their bytes."""
     if not any(word in reductions for word in words if type(word) is int):
         return words
@@ -41,7 +43,7 @@ def bucket_reductions(words: list[Any], codes: Mapping[int, Shape], reductions: 
 
 
 class _Reordering:
-    def __init__(self, words: list[Any], codes: Mapping[int, Shape], reductions: Mapping[int, int]) -> None:
+    def __init__(self, words: list[Any], codes: Mapping[int, InstructionFormat], reductions: Mapping[int, int]) -> None:
         self.instructions: list[list[Any]] = []
         self.reductions: dict[int, _Reduction] = {}
         #: id -> the last instruction that names it

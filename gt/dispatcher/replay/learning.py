@@ -20,7 +20,7 @@ from gt.dispatcher.replay.replay_plans import (
 )
 from gt.dispatcher.segments import ForwardOutput, Segment
 from gt.dispatcher.state import Client
-from gt.wire.fragments import Form, NoFragment, canonical, run_words, sort
+from gt.wire.fragments import NoFragment, ParsedFragment, make_fragment, run_words, sort_words
 from gt.wire.messages import FORGET
 
 #: More microseconds than any fragment takes, and few enough that a float still counts single ones.
@@ -42,9 +42,9 @@ def learn(
 ) -> float:
     """Forward the fragment's words and cache a plan for its repetitions; returns the cost."""
     parsed = fragment.parsed
-    base, _, inputs, numbers = parsed.run(stream, i)
+    base, _, inputs, numbers = parsed.read_run(stream, i)
     check_distinct(inputs)
-    words = parsed.expand(parsed.names(base, 0, inputs), [NumberSlot(k, n) for k, n in enumerate(numbers)])
+    words = parsed.expand(parsed.slot_ids(base, 0, inputs), [NumberSlot(k, n) for k, n in enumerate(numbers)])
     recorder = _Recorder(client, fragment, base, inputs, numbers)
     forwarded = ForwardOutput()
     loop(client, view, words, 0, UNLIMITED_BUDGET_US, forwarded)
@@ -130,7 +130,7 @@ class _Recorder:
         self.states = tuple(client.tensors[id] for id in inputs)
         self.key = plan_key(client, inputs, self.states)
         self.copies = [self._copies(id) for id in inputs]
-        varying = numbers[len(fragment.parsed.constant) :]
+        varying = numbers[len(fragment.parsed.constants) :]
         transfers = [varying[blob] for blob in fragment.blobs if type(varying[blob]) is int]
         #: where the transfers are; a plan needs them in one place
         self.transfers_at = {client.transfers.get(transfer) for transfer in transfers}
@@ -163,7 +163,7 @@ class _Recorder:
         transfers_at = next(iter(self.transfers_at), None)
         parsed = self.fragment.parsed
         freed = tuple(k for k, id in enumerate(self.inputs) if id not in tensors)
-        live = tuple(k for k in range(parsed.made) if self.base + k in tensors)
+        live = tuple(k for k in range(parsed.created) if self.base + k in tensors)
         cost = sum(segment.cost for segment in forwarded.segments)
         first = forwarded.segments[0]
         unchanged = len(forwarded.segments) == 1 and len(first.workers) == 1 and first.words == words
@@ -179,7 +179,7 @@ class _Recorder:
         if any(isinstance(record.state, Lost) for _, record in (*changed, *records)):
             return None
         new_ids = client.ledger.next_id + 1 - self.first_new_id
-        classes = number_classes(numbers[len(parsed.constant) :]) if forwarded.depends_on_numbers else None
+        classes = number_classes(numbers[len(parsed.constants) :]) if forwarded.depends_on_numbers else None
         return ReplayPlan(None, cost, freed, (), sections, new_ids, changed, records, classes, transfers_at)
 
     def _only_layout(self, live: tuple[int, ...], freed: tuple[int, ...]) -> Layout | None:
@@ -192,10 +192,10 @@ class _Recorder:
     def _section(self, segment: Segment) -> ReplaySection:
         ledger = self.client.ledger
         codes: ChainMap[int, Any] = ChainMap(ledger.codes, self.client.codes)
-        words = sort(segment.words, codes, self.base, self.first_new_id)
+        words = sort_words(segment.words, codes, self.base, self.first_new_id)
         number = ledger.new_fragment()
         compile = self.fragment.parsed.compile
-        parsed = Form(canonical(number, segment.words, words, compile), codes)
+        parsed = ParsedFragment(make_fragment(number, segment.words, words, compile), codes)
         numbers = tuple(segment.words[position].index for position in words.numbers)
         ledger.fragments[number] = parsed
         return ReplaySection(segment.workers, parsed, tuple(map(self._source, words.inputs)), numbers, segment.cost)

@@ -20,10 +20,10 @@ from gt.dispatcher.segments import ForwardOutput
 from gt.dispatcher.state import Client
 from gt.dispatcher.violations import Violation
 from gt.wire.fragments import RUN_HEAD, run_words
-from gt.wire.messages import FIRST_OWN, FORGET, MAX_FRAGMENT
+from gt.wire.messages import FIRST_DISPATCHER_ID, FORGET, MAX_FRAGMENT_WORDS
 
 #: The last id from which a fragment may number the tensors it creates.
-LAST_BASE = FIRST_OWN - MAX_FRAGMENT
+LAST_BASE = FIRST_DISPATCHER_ID - MAX_FRAGMENT_WORDS
 
 
 def find_plan(client: Client, fragment: KnownFragment, stream: list[Any], i: int) -> ReplayPlan | None:
@@ -34,7 +34,7 @@ def find_plan(client: Client, fragment: KnownFragment, stream: list[Any], i: int
     inputs, base = stream[at : at + parsed.inputs], stream[i + 3]
     if type(base) is not int or not 0 < base <= LAST_BASE or stream[i + 2] != 0 or stream[i + 4] != 0:
         raise ValueError("a client may not run a fragment from this base")
-    if inputs and max(inputs) >= base and any(base <= id < base + parsed.made for id in inputs):
+    if inputs and max(inputs) >= base and any(base <= id < base + parsed.created for id in inputs):
         raise Violation("a tensor that the fragment creates is also one of its inputs")
     at += parsed.inputs
     if [*map(type, stream[at : at + parsed.numbers])] != fragment.number_types:
@@ -99,9 +99,9 @@ def replay(
     client: Client, fragment: KnownFragment, plan: ReplayPlan, stream: list[Any], i: int, output: ForwardOutput
 ) -> None:
     """Run the sections on their workers, and update the states."""
-    base, _, inputs, numbers = fragment.parsed.run(stream, i)
+    base, _, inputs, numbers = fragment.parsed.read_run(stream, i)
     if fragment.blobs:
-        _use_transfers(client, fragment, numbers[len(fragment.parsed.constant) :])
+        _use_transfers(client, fragment, numbers[len(fragment.parsed.constants) :])
     first = client.ledger.new_ids(plan.new_ids)
 
     def id_of(source: IdSource) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from gt.dispatcher.plan.layouts import AnyState, Layout, Lost
 from gt.dispatcher.segments import Workers
 from gt.dispatcher.state import NUMBER_TYPES, Client
-from gt.wire.fragments import Form
+from gt.wire.fragments import ParsedFragment
 from gt.wire.messages import Fragment
 
 #: where an id comes from: (k, None) is the k-th input, (k, layout) its copy in that layout, and k alone is the k-th id
@@ -41,7 +41,7 @@ class ReplaySection:
     """A section of a fragment for one set of workers. The dispatcher defines it as a fragment of its own."""
 
     workers: Workers
-    parsed: Form
+    parsed: ParsedFragment
     #: where its inputs come from, and which of the fragment's numbers it takes
     inputs: tuple[IdSource, ...]
     numbers: tuple[int, ...]
@@ -87,8 +87,8 @@ class KnownFragment:
     __slots__ = ("announced", "blobs", "number_types", "parsed", "plans")
 
     def __init__(self, fragment: Fragment, client: Client) -> None:
-        """Raises what `Form` raises."""
-        self.parsed = parsed = Form(fragment, client.codes)
+        """Raises what `ParsedFragment` raises."""
+        self.parsed = parsed = ParsedFragment(fragment, client.codes)
         #: states of the inputs -> plan; the least recently made first
         self.plans: OrderedDict[tuple[Any, ...], ReplayPlan] = OrderedDict()
         #: (workers, number) of the fragment itself and its sections, as announced to workers
@@ -100,8 +100,8 @@ class KnownFragment:
             for operand, t in zip(instruction.operands, client.codes[instruction.code].signature.ins, strict=True)
             if operand < 0
         }
-        constants = len(parsed.constant)
-        if any(type(value) is not types[k] for k, value in enumerate(parsed.constant)):
+        constants = len(parsed.constants)
+        if any(type(value) is not types[k] for k, value in enumerate(parsed.constants)):
             raise ValueError("a constant does not have the type that its instruction takes")
         #: the Python types of the numbers it is run with
         self.number_types = [types[constants + k] for k in range(parsed.numbers)]

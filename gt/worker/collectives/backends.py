@@ -1,4 +1,4 @@
-"""Process groups without a world: ProcessGroupGloo and ProcessGroupNCCL built directly over the leader's store."""
+"""Process groups without a global world: ProcessGroupGloo and ProcessGroupNCCL, built over the store of rank 0."""
 
 from __future__ import annotations
 
@@ -13,100 +13,105 @@ from typing import Any
 import torch
 import torch.distributed
 
-from gt.worker.collectives import Broken
-from gt.worker.collectives.descriptors import links, listening
-from gt.worker.collectives.groups import Left, Made, Membership
+from gt.worker.collectives.descriptors import group_connections, listening_ports
+from gt.worker.collectives.interface import GroupBroken
+from gt.worker.collectives.membership import Cancelled, GroupBackend, Membership
 
-#: torch types none of what is used here
+#: torch has no types for what is used here
 dist: Any = torch.distributed
 
-#: Seconds within which all members must have joined.
-JOIN_S = 30.0
-#: Seconds for the connections, once all have: all are there and at it. gloo tries five times.
-CONNECT_S = 3.0
-#: A collective may wait as long as its slowest member computes. Deaths end it, and `leave`; no clock does.
-ENDLESS = timedelta(days=30)
-#: Seconds between two looks at who has joined.
-LOOK_S = 0.002
+#: All members must join within this time.
+JOIN_TIMEOUT_S = 30.0
+#: Connecting may take this long once all members have joined. gloo tries five times.
+CONNECT_TIMEOUT_S = 3.0
+#: Practically unlimited: a collective waits as long as its slowest member computes. A lost member or `leave` ends it.
+COLLECTIVE_TIMEOUT = timedelta(days=30)
+#: The interval between two checks of who has joined.
+JOIN_POLL_S = 0.002
 
-#: while a device is made: the port it listens on is the one that was not there before
-_one_device = threading.Lock()
+#: held while a gloo device is created: its port is the one that was not listening before
+_creating_device = threading.Lock()
 
 
-def make_gloo(m: Membership, left: Left) -> Made:
+def make_gloo(m: Membership, cancelled: Cancelled) -> GroupBackend:
     device, port = _gloo_device(m.host)
-    store, words = _meet(m, left, f"{m.host} {port}")
-    peers = {(host, int(port)) for host, port in (word.split() for word in words)} - {(m.host, port)}
+    store, addresses = _meet(m, cancelled, f"{m.host} {port}")
+    peers = {(host, int(port)) for host, port in (address.split() for address in addresses)} - {(m.host, port)}
     options = dist.ProcessGroupGloo._Options()
     options._devices = [device]
-    options._timeout = timedelta(seconds=CONNECT_S)
-    pg = dist.ProcessGroupGloo(store, m.rank, len(m.members), options)
-    pg._set_default_timeout(ENDLESS)
-    return Made(pg, on_stream=False, links=links(port, peers), end=lambda: None)
+    options._timeout = timedelta(seconds=CONNECT_TIMEOUT_S)
+    group = dist.ProcessGroupGloo(store, m.rank, len(m.members), options)
+    group._set_default_timeout(COLLECTIVE_TIMEOUT)
+    return GroupBackend(group, on_stream=False, connections=group_connections(port, peers), shutdown=lambda: None)
 
 
-def make_nccl(m: Membership, left: Left) -> Made:
-    """NCCL does not say that a member died, least of all one on the same machine: gloo's connections beside it do."""
+def make_nccl(m: Membership, cancelled: Cancelled) -> GroupBackend:
+    """NCCL does not report that a member died, especially on the same machine. A gloo group beside it does."""
     _prepare_nccl()
-    beside = make_gloo(m, left)
+    companion = make_gloo(m, cancelled)
     torch.cuda.set_device(m.device)
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = ENDLESS
+    options._timeout = COLLECTIVE_TIMEOUT
     store = dist.PrefixStore("nccl", _store(m))
-    pg = dist.ProcessGroupNCCL(store, m.rank, len(m.members), options)
-    # the communicator now, in the background: the first collective would make it while the worker waits
-    pg.eager_connect_single_device(torch.device(m.device))
-    return Made(pg, on_stream=True, links=beside.links, end=pg.abort, beside=beside)
+    group = dist.ProcessGroupNCCL(store, m.rank, len(m.members), options)
+    # create the communicator here, in the background; otherwise the first collective blocks the worker for it
+    group.eager_connect_single_device(torch.device(m.device))
+    return GroupBackend(
+        group, on_stream=True, connections=companion.connections, shutdown=group.abort, companion=companion
+    )
 
 
-BACKENDS: dict[str, Callable[[Membership, Left], Made]] = {"gloo": make_gloo, "nccl": make_nccl}
+BACKENDS: dict[str, Callable[[Membership, Cancelled], GroupBackend]] = {"gloo": make_gloo, "nccl": make_nccl}
 
 
 def _gloo_device(host: str) -> tuple[Any, int]:
-    with _one_device:
-        before = listening()
+    """The device and the port it listens on; 0 if the port is not certain."""
+    with _creating_device:
+        before = listening_ports()
         device = dist.ProcessGroupGloo.create_device(hostname=host)
-        new = listening() - before
+        new = listening_ports() - before
     return device, new.pop() if len(new) == 1 else 0
 
 
 def _prepare_nccl() -> None:
-    """Before NCCL looks: its errors must not end the process, and several workers may share a GPU in tests."""
+    """Set variables that NCCL reads: its errors must not end the process, and tests run several workers on one GPU."""
     for name, value in (
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2"),  # abort the communicator, and leave the process alone
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2"),  # abort the communicator, but not the process
         ("TORCH_NCCL_ENABLE_MONITORING", "0"),
         ("TORCH_NCCL_DUMP_ON_TIMEOUT", "0"),
     ):
         os.environ.setdefault(name, value)
     if os.environ.get("GT_NCCL_SHARED"):
-        # NCCL refuses two ranks on one GPU, unless it takes them for ranks on two hosts
+        # NCCL refuses two ranks on one GPU, except if they seem to be on two hosts
         os.environ.setdefault("NCCL_HOSTID", f"gt-{os.getpid()}")
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
-def _meet(m: Membership, left: Left, word: str) -> tuple[Any, list[str]]:
-    """The group's store, once every member has left its word there; and the words."""
+def _meet(m: Membership, cancelled: Cancelled, address: str) -> tuple[Any, list[str]]:
+    """Write this member's address to the group's store and wait for the others; the store and all addresses."""
     store = _store(m)
-    store.set(f"word {m.rank}", word)
-    keys = {rank: f"word {rank}" for rank in range(len(m.members))}
-    deadline = time.monotonic() + JOIN_S
+    keys = {rank: f"address {rank}" for rank in range(len(m.members))}
+    store.set(keys[m.rank], address)
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
     while missing := [m.members[rank] for rank, key in keys.items() if not store.check([key])]:
-        if left():
-            raise Broken("the group was left before all had joined")
+        if cancelled():
+            raise GroupBroken("the group was left before all had joined")
         if time.monotonic() > deadline:
             names = ", ".join(map(str, missing))
-            raise Broken(f"worker{'s' * (len(missing) > 1)} {names} did not join within {JOIN_S:g} s")
-        time.sleep(LOOK_S)
+            raise GroupBroken(f"worker{'s' * (len(missing) > 1)} {names} did not join within {JOIN_TIMEOUT_S:g} s")
+        time.sleep(JOIN_POLL_S)
     return store, [store.get(key).decode() for key in keys.values()]
 
 
 def _store(m: Membership) -> Any:
-    """A connection of the group's own: a store's client does one thing at a time, and one of them may be to wait."""
+    """A connection of this group alone: a store client handles one call at a time, and that call may wait."""
     host, _, port = m.store.rpartition(":")
     try:
-        # a plane listens from its beginning: who is refused now would be refused for ever
-        socket.create_connection((host, int(port)), JOIN_S).close()
+        # a plane listens from its start, so a refused connection means that its worker is lost
+        socket.create_connection((host, int(port)), JOIN_TIMEOUT_S).close()
     except OSError as error:
-        raise Broken(f"worker {m.members[0]} is not there any more ({m.store}: {error.strerror or error})") from None
-    client = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=JOIN_S))
+        reason = error.strerror or error
+        raise GroupBroken(f"worker {m.members[0]} is not there any more ({m.store}: {reason})") from None
+    timeout = timedelta(seconds=JOIN_TIMEOUT_S)
+    client = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
     return dist.PrefixStore(f"group {m.group}", client)

@@ -1,10 +1,10 @@
-"""A bell, and the connections of a group.
+"""A wakeup descriptor, and the connections of a group.
 
-gloo has no abort: a collective that waits for a peer who never comes would wait for ever, and its group could not
-be taken down. Nor does it say that a peer is gone before a collective wants something of that very peer. Its
-connections are ordinary sockets of this process, though, and each group's device listens on a port of its own, so they
-can be told from all others: they come from that port, or go to one that a peer's device listens on. A duplicate of each
-can be watched for its other end's end; shut down, it ends every collective that waits on it, here and there.
+gloo has no abort: a collective waits for a lost peer for ever, and its group cannot be destroyed meanwhile. gloo also
+reports a lost peer only when a collective needs that peer. But its connections are ordinary sockets of this process.
+Each group's device listens on a port of its own, so the group's connections can be recognised: they come from that
+port, or go to a port that a peer's device listens on. A duplicate of such a socket can be watched for the end of the
+peer. Shutting it down ends every collective that waits on it, at both ends.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import threading
 from collections.abc import Iterator
 
 
-class Bell:
-    """A descriptor that becomes readable when rung, from any thread."""
+class WakeEvent:
+    """A descriptor that any thread can make readable."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         with self._lock:
             if self.fd >= 0:
                 os.eventfd_write(self.fd, 1)
 
-    def drain(self) -> None:
-        with contextlib.suppress(OSError):  # silent, or closed
+    def clear(self) -> None:
+        with contextlib.suppress(OSError):  # it is not set, or closed
             os.eventfd_read(self.fd)
 
     def close(self) -> None:
@@ -41,50 +41,53 @@ class Bell:
             self.fd = -1
 
 
-class Watch:
-    """Waits for a bell or for the other end of a connection to end, whichever comes first."""
+class PeerMonitor:
+    """Waits for a wakeup, or for a peer to close its connection."""
 
-    def __init__(self, bell: Bell, links: list[socket.socket]) -> None:
-        self._bell, self._poll = bell, select.poll()
-        self._poll.register(bell.fd, select.POLLIN)
-        for link in links:
-            self._poll.register(link, select.POLLRDHUP)
+    def __init__(self, wakeup: WakeEvent, connections: list[socket.socket]) -> None:
+        self._wakeup, self._poll = wakeup, select.poll()
+        self._poll.register(wakeup.fd, select.POLLIN)
+        for connection in connections:
+            self._poll.register(connection, select.POLLRDHUP)
 
     def wait(self, seconds: float | None) -> bool:
-        """Has the other end of a connection ended? Said once of each."""
+        """Whether a peer closed its connection. Each is reported once."""
         events = self._poll.poll(None if seconds is None else seconds * 1000)
-        ended = [fd for fd, _ in events if fd != self._bell.fd]
-        for fd in ended:
+        closed = [fd for fd, _ in events if fd != self._wakeup.fd]
+        for fd in closed:
             self._poll.unregister(fd)
-        if len(events) > len(ended):
-            self._bell.drain()
-        return bool(ended)
+        if len(events) > len(closed):
+            self._wakeup.clear()
+        return bool(closed)
 
 
-def listening() -> set[int]:
+def listening_ports() -> set[int]:
     """The TCP ports this process listens on."""
     return {s.getsockname()[1] for s in _sockets() if s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)}
 
 
-def links(own: int, peers: set[tuple[str, int]]) -> list[socket.socket]:
-    """Duplicates of the connections that come from port ``own`` or go to one of the peers' (host, port)."""
-    found = []
+def group_connections(port: int, peers: set[tuple[str, int]]) -> list[socket.socket]:
+    """Duplicates of the connections that come from ``port`` or go to one of the peers' (host, port)."""
+    connections = []
     for s in _sockets():
         with contextlib.suppress(OSError):
-            peer = s.getpeername()[:2]  # a listener has none, and must be left alone: gloo would end the process
-            if peer in peers or s.getsockname()[1] == own:
-                found.append(socket.socket(fileno=os.dup(s.fileno())))  # s.dup() would make it blocking
-    return found
+            peer = s.getpeername()[:2]  # raises for a listener; shutting a listener down would make gloo abort
+            if peer in peers or s.getsockname()[1] == port:
+                connections.append(socket.socket(fileno=os.dup(s.fileno())))  # s.dup() would make it blocking
+    return connections
 
 
-def shut(links: list[socket.socket]) -> None:
-    for link in links:
+def shut_down(connections: list[socket.socket]) -> None:
+    for connection in connections:
         with contextlib.suppress(OSError):
-            link.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """A duplicate of each, closed after its turn: no number can come to mean another file meanwhile."""
+    """The TCP sockets of this process, as duplicates, so that a descriptor cannot be reused for another file meanwhile.
+
+    Each is closed after its iteration.
+    """
     for name in os.listdir("/proc/self/fd"):
         try:
             fd = os.dup(int(name))

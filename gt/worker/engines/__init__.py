@@ -1,4 +1,7 @@
-"""What a worker computes with. An engine turns a signature into a callable once, and the worker calls it ever after."""
+"""The engines that compute: torch, and numpy without torch. An engine links each signature to a kernel once.
+
+An engine imports its array library and `gt.ops`; nothing else of the worker.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from gt.errors import ConfigError
 from gt.ops import Signature
 from gt.types import TensorType
 
-#: (*arrays and numbers) -> an array, or a tuple of them if the signature has several results
-Linked = Callable[..., Any]
+#: (*arrays and numbers) -> an array, or a tuple of arrays if the signature has several results
+Kernel = Callable[..., Any]
 
 
 class Engine(Protocol):
@@ -19,45 +22,45 @@ class Engine(Protocol):
     #: "cpu" or "cuda:0"
     device: str
 
-    def alone(self) -> None:
-        """This process is the engine's alone: it may settle in."""
+    def claim_process(self) -> None:
+        """Change global settings of the array library. Only for a process that does nothing else."""
 
-    def link(self, signature: Signature) -> Linked:
-        """Raises DTypeError if this engine has not all the dtypes."""
+    def link(self, signature: Signature) -> Kernel:
+        """Raises DTypeError if the engine does not support a dtype."""
 
     def allocate(self, nbytes: int) -> Any:
-        """Host memory, as quick as it can be had, that a large tensor is put together in before it is uploaded."""
+        """Fast host memory, in which a large tensor is assembled before it is uploaded."""
 
     def to_host(self, array: Any) -> memoryview:
-        """The array's bytes, in row-major order; they may be the array's own memory."""
+        """The array's bytes, in row-major order; they may be the memory of the array itself."""
 
     def nbytes(self, array: Any) -> int: ...
 
     def zeros(self, type: TensorType) -> Any: ...
 
-    def number(self, value: int) -> Any:
-        """An array of one int64."""
+    def int_array(self, value: int) -> Any:
+        """An array with one int64."""
 
-    def value(self, array: Any) -> int:
-        """And back."""
+    def int_value(self, array: Any) -> int:
+        """The number in such an array."""
 
-    def gpu(self) -> str:
-        """The device's name, as no other has it; empty if it is no GPU, or one that others use as well."""
+    def gpu_id(self) -> str:
+        """The unique name of the GPU; empty if the device is not a GPU."""
 
     def is_out_of_memory(self, error: BaseException) -> bool: ...
 
     def is_broken(self, error: BaseException) -> bool:
-        """Can the device do nothing more in this process after this error?"""
+        """Whether the device cannot be used any more in this process after this error."""
 
     def pace(self) -> None:
-        """Called after each piece of a program: let the device fall back by a few pieces at most.
+        """Called after each `Execute`: wait if the device is more than a few of them behind.
 
-        So the time a piece takes is the device's time, not that of handing it over, and nobody who comes later waits
-        behind a long queue.
+        So the measured time of an `Execute` is the time of the device, and other clients do not wait behind a long
+        queue.
         """
 
     def memory(self) -> dict[str, int]:
-        """What the device says: bytes used, total, allocated, and at most since last asked; {} if it cannot say."""
+        """Bytes used, total, allocated, and the peak since the last call; {} if the device cannot report them."""
 
 
 def make_engine(name: str, device: str | None = None, threads: int | None = None) -> Engine:

@@ -1,4 +1,4 @@
-"""The engine without torch: every op, slowly, and an independent opinion on what torch's kernels compute."""
+"""The engine without torch. It is slow, has every op, and is an independent check of torch's kernels."""
 
 from __future__ import annotations
 
@@ -23,20 +23,24 @@ class NumpyEngine:
     name = "numpy"
     device = "cpu"
 
-    def alone(self) -> None:
+    def claim_process(self) -> None:
         pass
 
     def link(self, signature: Signature) -> Any:
         op = signature.op
-        for dtype in (*(t.dtype for t in signature.ins), *(t.dtype for t in signature.outs), *_named(signature)):
+        for dtype in (
+            *(t.dtype for t in signature.ins),
+            *(t.dtype for t in signature.outs),
+            *_dtype_attributes(signature),
+        ):
             numpy_dtype(dtype)
-        given: dict[str, Any] = dict(signature.attrs)
+        arguments: dict[str, Any] = dict(signature.attrs)
         if op.creates:
-            given["device"] = "cpu"
+            arguments["device"] = "cpu"
         if op.wants_out:
-            given["out"] = signature.outs
+            arguments["out"] = signature.outs
         kernel = partial(op.numpy, np) if op.numpy is not None else partial(op.kernel, xp)
-        return _Call(signature, partial(kernel, **given))
+        return _NumpyKernel(signature, partial(kernel, **arguments))
 
     def allocate(self, nbytes: int) -> memoryview:
         return np.empty(nbytes, dtype=np.uint8).data
@@ -50,16 +54,16 @@ class NumpyEngine:
         return array.nbytes
 
     def zeros(self, type: TensorType) -> Any:
-        # what it has no dtype for it never has: nobody will look at these
+        # an array of this dtype is always a failure here, so these zeros are never used
         return np.zeros(type.shape, np.int16 if type.dtype is bfloat16 else numpy_dtype(type.dtype))
 
-    def number(self, value: int) -> Any:
+    def int_array(self, value: int) -> Any:
         return np.array([value], np.int64)
 
-    def value(self, array: Any) -> int:
+    def int_value(self, array: Any) -> int:
         return int(array[0])
 
-    def gpu(self) -> str:
+    def gpu_id(self) -> str:
         return ""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
@@ -75,12 +79,12 @@ class NumpyEngine:
         return {}
 
 
-def _named(signature: Signature) -> list[DType]:
+def _dtype_attributes(signature: Signature) -> list[DType]:
     return [DTYPES[value] for _, value in signature.attrs if isinstance(value, str) and value in DTYPES]
 
 
-class _Call:
-    """A kernel between torch's rules: operands meet in torch's common dtype, results come out in the inferred one."""
+class _NumpyKernel:
+    """A kernel with torch's dtype rules: operands are cast to torch's common dtype, results to the inferred one."""
 
     __slots__ = ("common", "dtypes", "into", "kernel")
 
@@ -95,18 +99,18 @@ class _Call:
         if self.common is not None:
             operands = tuple(_cast(x, self.common) for x in operands)
         with np.errstate(all="ignore"):
-            made = self.kernel(*operands)
+            results = self.kernel(*operands)
         if self.into:
-            for target, result in zip(targets, made if len(targets) > 1 else (made,), strict=True):
+            for target, result in zip(targets, results if len(targets) > 1 else (results,), strict=True):
                 target[...] = result
             return targets if len(targets) > 1 else targets[0]
         if len(self.dtypes) > 1:
-            return tuple(_cast(x, d) for x, d in zip(made, self.dtypes, strict=True))
-        return _cast(made, self.dtypes[0])
+            return tuple(_cast(x, d) for x, d in zip(results, self.dtypes, strict=True))
+        return _cast(results, self.dtypes[0])
 
 
 def _cast(x: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """numpy gives scalars for 0-d results; GT's are arrays. A Python number wraps around as torch's does."""
+    """Always an array: numpy returns scalars for 0-d results. A Python integer wraps around as in torch."""
     if isinstance(x, int) and dtype.kind in "iu":
         return np.asarray(x).astype(dtype)
     return np.asarray(x).astype(dtype, copy=False)

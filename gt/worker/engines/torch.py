@@ -1,4 +1,4 @@
-"""The engine that counts: torch, on the CPU or on one GPU."""
+"""The main engine: torch, on the CPU or on one GPU."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import torch
 from gt.errors import ConfigError
 from gt.ops import Signature
 from gt.types import TensorType
-from gt.wire.messages import INLINE
+from gt.wire.messages import MAX_INLINE_BYTES
 
-#: How many pieces of a program the GPU may be behind.
-PIECES_AHEAD = 3
+#: How many `Execute` messages the GPU may be behind.
+MAX_EXECUTES_AHEAD = 3
 
 
 class TorchEngine:
@@ -33,10 +33,10 @@ class TorchEngine:
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(f"--device {self.device}: {str(error).splitlines()[0]}") from None
         self.on_gpu = self._device.type == "cuda"
-        self._marks: deque[torch.cuda.Event] = deque()
+        self._events: deque[torch.cuda.Event] = deque()
 
-    def alone(self) -> None:
-        # the client asks for gradients as ops of their own: torch need not look whether to record any
+    def claim_process(self) -> None:
+        # the client sends gradients as ops of their own, so torch need not record any
         torch.set_grad_enabled(False)
 
     def link(self, signature: Signature) -> Any:
@@ -44,31 +44,30 @@ class TorchEngine:
         if signature.into and op.inplace is not None:
             return partial(op.inplace, torch, **dict(signature.attrs))
         kernel = partial(op.torch, torch) if op.torch is not None else partial(op.kernel, xp)
-        given: dict[str, Any] = dict(signature.attrs)
+        arguments: dict[str, Any] = dict(signature.attrs)
         if op.creates:
-            given["device"] = self._device
+            arguments["device"] = self._device
         if op.wants_out:
-            given["out"] = signature.outs
-        linked = partial(kernel, **given)
-        return _writing(linked, len(signature.outs)) if signature.into else linked
+            arguments["out"] = signature.outs
+        linked = partial(kernel, **arguments)
+        return _copying_back(linked, len(signature.outs)) if signature.into else linked
 
     def allocate(self, nbytes: int) -> memoryview:
-        if self.on_gpu:  # pinned, and kept by torch for the next time: three times the speed of ordinary memory
+        if self.on_gpu:  # pinned, and cached by torch: three times as fast as ordinary memory
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy().data
-        return np.empty(
-            nbytes, dtype=np.uint8
-        ).data  # numpy asks for large pages, which are filled in a quarter of the time
+        # numpy requests large pages, which are filled in a quarter of the time
+        return np.empty(nbytes, dtype=np.uint8).data
 
     def to_host(self, array: torch.Tensor) -> memoryview:
         if array.dtype is torch.bfloat16:
             array = array.view(torch.int16)  # numpy has no such dtype, but the bytes are the same
-        host = (self._fetched(array) if self.on_gpu else array).numpy()
-        if host.nbytes <= INLINE:
+        host = (self._copy_to_host(array) if self.on_gpu else array).numpy()
+        if host.nbytes <= MAX_INLINE_BYTES:
             return memoryview(host.tobytes())
         return np.ascontiguousarray(host).reshape(-1).view(np.uint8).data
 
-    def _fetched(self, array: torch.Tensor) -> torch.Tensor:
-        if array.nbytes <= INLINE:
+    def _copy_to_host(self, array: torch.Tensor) -> torch.Tensor:
+        if array.nbytes <= MAX_INLINE_BYTES:
             return array.cpu()
         return torch.empty(array.shape, dtype=array.dtype, pin_memory=True).copy_(array)
 
@@ -78,51 +77,53 @@ class TorchEngine:
     def zeros(self, type: TensorType) -> Any:
         return torch.zeros(type.shape, dtype=getattr(torch, type.dtype.name), device=self._device)
 
-    def number(self, value: int) -> Any:
+    def int_array(self, value: int) -> Any:
         return torch.tensor([value], dtype=torch.int64, device=self._device)
 
-    def value(self, array: Any) -> int:
+    def int_value(self, array: Any) -> int:
         return int(array[0])
 
-    def gpu(self) -> str:
+    def gpu_id(self) -> str:
         if not self.on_gpu:
             return ""
         uuid = str(torch.cuda.get_device_properties(self._device).uuid)
-        # NCCL takes several workers for several hosts if they say so: slow, and the same code as on many GPUs
+        # for tests with several workers on one GPU: NCCL accepts them if they seem to be on several hosts
         return f"{uuid} {os.getpid()}" if os.environ.get("GT_NCCL_SHARED", "0") not in ("", "0") else uuid
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        # on the CPU torch raises a plain RuntimeError; its allocator's name is the only sign
+        # on the CPU torch raises a plain RuntimeError that only the name of the allocator identifies
         return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
     def is_broken(self, error: BaseException) -> bool:
-        # an index out of range, for one, trips an assertion on a GPU, and with it the whole of this process's CUDA
+        # for example, an index out of range triggers an assertion on the GPU, which makes CUDA unusable in this process
         return self.on_gpu and "CUDA error" in str(error) and not self.is_out_of_memory(error)
 
     def pace(self) -> None:
         if not self.on_gpu:
             return
-        mark = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        mark.record()
-        self._marks.append(mark)
-        if len(self._marks) > PIECES_AHEAD:
-            self._marks.popleft().synchronize()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._events.append(event)
+        if len(self._events) > MAX_EXECUTES_AHEAD:
+            self._events.popleft().synchronize()
 
     def memory(self) -> dict[str, int]:
         if not self.on_gpu:
             return {}
         free, total = torch.cuda.mem_get_info(self._device)
-        allocated, peak = (ask(self._device) for ask in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated))
+        allocated, peak = (
+            read(self._device) for read in (torch.cuda.memory_allocated, torch.cuda.max_memory_allocated)
+        )
         torch.cuda.reset_peak_memory_stats(self._device)
         return {"used": total - free, "total": total, "allocated": allocated, "peak": peak}
 
 
-def _writing(linked: Any, count: int) -> Any:
+def _copying_back(linked: Any, count: int) -> Any:
     """Compute, then copy the results over the first operands."""
 
     def write(*operands: Any) -> Any:
-        made = linked(*operands)
-        for target, result in zip(operands, made if count > 1 else (made,), strict=False):
+        results = linked(*operands)
+        for target, result in zip(operands, results if count > 1 else (results,), strict=False):
             target.copy_(result)
         return operands[0] if count == 1 else operands[:count]
 

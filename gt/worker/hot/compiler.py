@@ -1,4 +1,4 @@
-"""What the pieces of a worker share: the thread that compiles, and who may capture a graph."""
+"""What the sections of a worker share: the thread that compiles, and the lock for capturing graphs."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ import torch
 
 from gt.say import topic
 from gt.worker.engines import Engine
-from gt.worker.hot.compiled import Compiled, build, trial
-from gt.worker.hot.folder import settle
+from gt.worker.hot.cache_folder import set_cache_folder
+from gt.worker.hot.compiled import CompiledProgram, build
 from gt.worker.hot.graph import CudaGraphs
-from gt.worker.hot.piece import Piece, title
-from gt.worker.hot.program import Program, Unfit
+from gt.worker.hot.program import NotTranslatable, Program
+from gt.worker.hot.section import Section, title
+from gt.worker.hot.trial import run_trial
 
-#: pieces that wait for the compiler; each holds a copy of its inputs
-QUEUE = 4
-#: seconds the worker's thread waits for the compiler's, at most, each time it comes back from a kernel
-SHARE = 1e-4
+#: Sections that may wait for the compiler; each holds a copy of its inputs.
+MAX_QUEUED_JOBS = 4
+#: While the compiler's thread runs, the worker's thread waits at most this long for the interpreter lock.
+SWITCH_INTERVAL_S = 1e-4
+#: Errors whose text says little without the position in the code.
+PROGRAMMING_ERRORS = (AttributeError, TypeError, LookupError, AssertionError)
 
 
 def prepare(engine: Engine) -> None:
-    """Before anything is compiled in this process, and before the compiler is imported: that settles its folder too."""
+    """Set the cache folder. Called before the compiler is imported, because the import reads the folder."""
     on_gpu = torch.device(engine.device).type == "cuda"
     device = torch.cuda.get_device_name(engine.device) if on_gpu else "cpu"
-    settle(device, torch.__version__, _triton())
+    set_cache_folder(device, torch.__version__, _triton_version())
 
 
-def _triton() -> str:
+def _triton_version() -> str:
     try:
         import triton
     except ImportError:
@@ -41,55 +44,49 @@ def _triton() -> str:
     return str(triton.__version__)
 
 
-#: errors that say little without the place they come from
-SLIPS = (AttributeError, TypeError, LookupError, AssertionError)
-
-
 @dataclass(slots=True)
-class Work:
-    """What the compiler is given."""
-
-    piece: Piece
+class CompileJob:
+    section: Section
     program: Program
     inputs: list[Any]
     numbers: list[Any]
-    #: are the inputs copies, that it may try its work on?
-    tried: bool
+    #: whether the inputs are copies that a trial may write
+    with_trial: bool
 
-    def do(self, capturing: Any) -> Compiled:
-        made = build(self.program, self.inputs)
-        if self.tried:
-            with capturing:
-                trial(self.piece, made, self.inputs, self.numbers, timed=True)
+    def run(self, capture_lock: Any) -> CompiledProgram:
+        compiled = build(self.program, self.inputs)
+        if self.with_trial:
+            with capture_lock:
+                run_trial(self.section, compiled, self.inputs, self.numbers, timed=True)
         self.inputs = []
-        return made
+        return compiled
 
 
-class Shared:
+class Compiler:
     def __init__(self, engine: Engine, graphs: Any = None, notices: list[tuple[str, str]] | None = None) -> None:
-        """``graphs``: what captures, if not the device itself. ``notices``: see `Levels`."""
+        """``graphs`` captures graphs; None: the device itself does. ``notices``: see `Levels`."""
         device = torch.device(engine.device)
         self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
         self.debug = topic("GT_DEBUG_COMPILE")
         self.notices = [] if notices is None else notices
-        #: held by whoever captures a graph, or tries what was compiled
-        self.capturing = threading.RLock()
-        self._waiting: list[tuple[Work, Future[Compiled]]] = []
+        #: held while a graph is captured or a trial runs
+        self.capture_lock = threading.RLock()
+        self._queue: list[tuple[CompileJob, Future[CompiledProgram]]] = []
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def capture(self, run: Any, operands: list[Any]) -> Any:
-        with self.capturing:
+        with self.capture_lock:
             return self.graphs.capture(run, operands)
 
-    def submit(self, work: Work, wait: bool) -> Future[Compiled]:
-        future: Future[Compiled] = Future()
+    def submit(self, job: CompileJob, wait: bool) -> Future[CompiledProgram]:
+        future: Future[CompiledProgram] = Future()
         if wait:
-            self._do(work, future)
+            self._run(job, future)
             return future
         with self._wake:
-            self._waiting.append((work, future))
+            self._queue.append((job, future))
             self._wake.notify()
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="gt-compile", daemon=True)
@@ -97,45 +94,45 @@ class Shared:
         return future
 
     def busy(self) -> bool:
-        return len(self._waiting) >= QUEUE
+        return len(self._queue) >= MAX_QUEUED_JOBS
 
     def _loop(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._waiting or self._closed)
+                self._wake.wait_for(lambda: self._queue or self._closed)
                 if self._closed:
                     return
-                # the longest first: most of the time is there
-                longest = max(range(len(self._waiting)), key=lambda k: len(self._waiting[k][0].piece.steps))
-                work, future = self._waiting.pop(longest)
+                # the longest section first: it takes most of the time of a run
+                longest = max(range(len(self._queue)), key=lambda k: len(self._queue[k][0].section.calls))
+                job, future = self._queue.pop(longest)
             before = sys.getswitchinterval()
-            sys.setswitchinterval(SHARE)
-            self._do(work, future)
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
+            self._run(job, future)
             sys.setswitchinterval(before)
 
-    def _do(self, work: Work, future: Future[Compiled]) -> None:
+    def _run(self, job: CompileJob, future: Future[CompiledProgram]) -> None:
         try:
-            future.set_result(work.do(self.capturing))
+            future.set_result(job.run(self.capture_lock))
         except BaseException as error:
             future.set_exception(error)
 
-    def detail(self, piece: Piece, error: BaseException) -> None:
-        if self.debug and not isinstance(error, Unfit):
-            self.debug(f"{title(piece)}:\n" + "".join(traceback.format_exception(error)))
+    def log_error(self, section: Section, error: BaseException) -> None:
+        if self.debug and not isinstance(error, NotTranslatable):
+            self.debug(f"{title(section)}:\n" + "".join(traceback.format_exception(error)))
 
     def close(self) -> None:
         with self._wake:
             self._closed = True
-            self._waiting.clear()
+            self._queue.clear()
             self._wake.notify()
 
 
-def line(error: BaseException) -> str:
-    """The first line that says something."""
+def error_summary(error: BaseException) -> str:
+    """The first line of an error that is not empty; for a programming error with its position."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0][:200] if lines else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, SLIPS) and frames:
+    if isinstance(error, PROGRAMMING_ERRORS) and frames:
         last = frames[-1]
         text += f" ({type(error).__name__} in {os.path.basename(last.filename)}:{last.lineno})"
     return text

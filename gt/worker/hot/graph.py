@@ -1,159 +1,175 @@
-"""A piece as a CUDA graph: its kernels, with all their arguments, launched at once.
+"""A program as a CUDA graph: its kernels, with all their arguments, launched at once.
 
-A graph reads and writes where it did when it was captured. So
+A graph reads and writes the addresses of its capture. So
 
 - an input that is the same tensor in each run (a parameter, an optimizer's state, a result of another graph) is
-  captured where it lies, and each run looks whether it is still there. Any other is copied into a buffer of the
-  graph's own, and back again if the piece writes to it;
-- numbers that change lie in a buffer, written before each run;
-- results lie where they did in the run before. If anybody still holds one of those when the piece runs again, what
-  the worker's store has of it moves to a copy first, and from then on that result is copied after each run.
+  captured at its address, and each run checks that it is still there. Any other input is copied into a buffer of the
+  graph, and back again if the section writes to it;
+- numbers that change are in a buffer that is written before each run;
+- results are at the addresses of the run before. If a result of that run is still in use when the section runs again,
+  the worker's store gets a copy of it first, and from then on that result is copied after each run.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
-from gt.worker.hot.donated import exclusive
-from gt.worker.hot.guard import Guard, address, spread
-from gt.worker.hot.piece import Halfway
-from gt.worker.hot.program import Program, Unfit
-from gt.worker.hot.runner import HELD, LAYOUT, NUMBERS, SHARED, Fixed
+from gt.worker.hot.donation import exclusive
+from gt.worker.hot.graph_outputs import GraphOutputs
+from gt.worker.hot.guard import (
+    INPUT_IN_USE,
+    LAYOUT_CHANGED,
+    NUMBERS_CHANGED,
+    RESULT_IN_USE,
+    Guard,
+    without_repeats,
+)
+from gt.worker.hot.program import NotTranslatable, Program
+from gt.worker.hot.section import PartialRun
 
-#: rows of numbers on their way to the device; the host is never that many runs ahead without waiting
-ROWS = 64
-#: how often an input may be another tensor before it is copied; runs after which one that is the same is no longer
-MOVES, REVIEW = 2, 32
+#: Rows of numbers on the host. The host waits for the device before it is this many runs ahead.
+NUMBER_ROWS = 64
+#: An input that was another tensor this often is copied; a copied input that was the same tensor for this many runs is
+#: captured at its address again.
+MAX_ADDRESS_CHANGES, REVIEW_INTERVAL = 2, 32
 
 Function = Callable[[list[Any], Any, Any], list[Any]]
-#: (what is captured, its operands) -> the results, and what computes them anew
+#: (function to capture, its operands) -> the results, and a function that computes them again
 Capture = Callable[[Callable[..., list[Any]], list[Any]], tuple[list[Any], Callable[[], None]]]
 
 
 class CudaGraphs:
-    """The device's own: what is run in a capture is not computed then, but in each replay."""
+    """Captures graphs on a device. A capture computes nothing; each replay does."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._capture_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, run: Callable[..., list[Any]], operands: list[Any]) -> tuple[list[Any], Callable[[], None]]:
-        """The results, and what computes them anew where the ``operands`` lie: it does not hold them."""
+        """The results, and a function that computes them again from the same addresses. It keeps no operand alive."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
-        self._side.wait_stream(current)
+        self._capture_stream.wait_stream(current)
         try:
-            # another thread may compile meanwhile: its calls are none of this capture's business
-            with torch.no_grad(), torch.cuda.graph(graph, stream=self._side, capture_error_mode="thread_local"):
-                made = run(operands)
-        except BaseException:  # torch leaves its stream as it was in the capture, and that one is of no more use
+            # thread_local: calls of the compiler's thread do not break this capture
+            with (
+                torch.no_grad(),
+                torch.cuda.graph(graph, stream=self._capture_stream, capture_error_mode="thread_local"),
+            ):
+                results = run(operands)
+        except BaseException:  # torch leaves the capture stream current, and that stream is not usable any more
             torch.cuda.set_stream(current)
-            self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            self._capture_stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             raise
-        current.wait_stream(self._side)
-        return made, graph.replay
+        current.wait_stream(self._capture_stream)
+        return results, graph.replay
 
 
-class Graph:
+class CapturedGraph:
     def __init__(
         self, program: Program, call: Function, level: str, inputs: list[Any], copied: frozenset[int], capture: Capture
     ) -> None:
         """``copied``: the inputs that are other tensors in each run."""
         self.level, self.program = level, program
-        self._call, self.fixed, self._captured = call, Fixed(program), capture
-        self._numbers = Numbers(program)
+        self._call, self.constants, self._capture_call = call, program.constants, capture
+        self._numbers = NumberBuffer(program)
         self._copied = set(copied)
-        #: inputs that were other tensors in the last run than in the one before; and in any since the last review
+        #: inputs that were other tensors in the last run than in the one before; and in any run since the last review
         self.fresh: Collection[int] = copied
-        self._moving: set[int] = set()
+        self._changed_since_review: set[int] = set()
         self._runs = 0
-        self._moves: dict[int, int] = {}
-        self._outputs: Outputs | None = None
+        self._address_changes: dict[int, int] = {}
+        self._outputs: GraphOutputs | None = None
         self._capture(inputs)
 
     # -- capturing -----------------------------------------------------------------------
 
     def _capture(self, inputs: list[Any]) -> None:
-        self._whole = False
+        self._usable = False
         self._guard = Guard(inputs, self.program.mutated)
         if not self._guard.fits(inputs, list(range(len(inputs)))):
-            raise Unfit("an input shows memory that the piece writes to")
-        self._places = [(x.data_ptr(), x.stride()) for x in inputs]
-        self._at = sorted(self._copied)
-        buffers = {i: _buffer(inputs[i]) for i in self._at}
+            raise NotTranslatable("an input shares memory that the section writes")
+        self._addresses = [(x.data_ptr(), x.stride()) for x in inputs]
+        self._copied_order = sorted(self._copied)
+        buffers = {i: _buffer(inputs[i]) for i in self._copied_order}
         operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.floats]
         call, ints = self._call, self._numbers.ints
-        made, self._replay = self._captured(lambda given: call(given[:-1], given[-1], ints), operands)
-        self._buffers = [spread(buffers[i]) for i in self._at]
-        # those that show elements again and again; a buffer holds each once
-        self._repeated = any(buffers[i].shape != x.shape for i, x in zip(self._at, self._buffers, strict=True))
-        self._back = [k for k, i in enumerate(self._at) if i in self.program.mutated]
-        sticky = self._outputs.copied if self._outputs is not None else set()
-        for at in self.program.donated:
-            made[at] = None
-        self._outputs = Outputs(made, operands, {*self._at, len(inputs)}, sticky, self.program.donated)
-        self._whole = True
+        results, self._replay = self._capture_call(lambda given: call(given[:-1], given[-1], ints), operands)
+        self._buffers = [without_repeats(buffers[i]) for i in self._copied_order]
+        # whether a buffer has dims that a stride of 0 repeats; it holds each element once
+        self._repeats = any(buffers[i].shape != x.shape for i, x in zip(self._copied_order, self._buffers, strict=True))
+        self._copy_back = [k for k, i in enumerate(self._copied_order) if i in self.program.mutated]
+        still_copied = self._outputs.copied if self._outputs is not None else set()
+        for index in self.program.donated:
+            results[index] = None
+        private = {*self._copied_order, len(inputs)}
+        self._outputs = GraphOutputs(results, operands, private, still_copied, self.program.donated)
+        self._usable = True
 
-    def _moved(self, inputs: list[Any], changed: list[int]) -> bool:
-        """Is one that was captured where it lies elsewhere now?"""
+    def _address_changed(self, inputs: list[Any], changed: list[int]) -> bool:
+        """Whether an input that was captured at its address has another address now."""
         moved = [
             i
             for i in changed
-            if i not in self._copied and (inputs[i].data_ptr(), inputs[i].stride()) != self._places[i]
+            if i not in self._copied and (inputs[i].data_ptr(), inputs[i].stride()) != self._addresses[i]
         ]
         for i in moved:
-            self._moves[i] = self._moves.get(i, 0) + 1
-            if self._moves[i] >= MOVES:
+            self._address_changes[i] = self._address_changes.get(i, 0) + 1
+            if self._address_changes[i] >= MAX_ADDRESS_CHANGES:
                 self._copied.add(i)
         return bool(moved)
 
-    def _review(self, inputs: list[Any]) -> None:
-        """What is no other tensor from run to run need not be copied."""
-        calm = {i for i in self._copied - self._moving if self._moves.get(i, 0) < MOVES}
-        if calm:
-            self._copied -= calm
+    def _review_copied(self, inputs: list[Any]) -> None:
+        """Stop copying inputs that are the same tensors in each run."""
+        stable = {
+            i
+            for i in self._copied - self._changed_since_review
+            if self._address_changes.get(i, 0) < MAX_ADDRESS_CHANGES
+        }
+        if stable:
+            self._copied -= stable
             self._capture(inputs)
-        self._moving = set()
+        self._changed_since_review = set()
 
     # -- running -------------------------------------------------------------------------
 
     def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | str:
-        if not self.fixed.hold(numbers):
-            return NUMBERS
+        """The results, or why the run was not possible."""
+        if not self.constants.hold(numbers):
+            return NUMBERS_CHANGED
         if self.program.donated and not exclusive(inputs, self.program.donated.values()):
-            return SHARED
-        if not self._whole:
-            raise Unfit("it could not be captured anew")
+            return INPUT_IN_USE
+        if not self._usable:
+            raise NotTranslatable("it could not be captured again")
         changed = self.fresh = self._guard.changed(inputs)
         if changed:
             if not self._guard.fits(inputs, changed):
-                return LAYOUT
-            if not self._copied.issuperset(changed) and self._moved(inputs, changed):
+                return LAYOUT_CHANGED
+            if not self._copied.issuperset(changed) and self._address_changed(inputs, changed):
                 self._capture(inputs)
             self._guard.remember(inputs, changed)
-            self._moving.update(changed)
+            self._changed_since_review.update(changed)
         self._runs += 1
-        if self._runs % REVIEW == 0 and self._copied:
-            self._review(inputs)
+        if self._runs % REVIEW_INTERVAL == 0 and self._copied:
+            self._review_copied(inputs)
         outputs = self._outputs
         assert outputs is not None
-        if not outputs.free() and not outputs.freed(store):
-            return HELD
+        if not outputs.unused() and not outputs.release(store):
+            return RESULT_IN_USE
         self._numbers.write(numbers)
-        if self._at:
-            given = [inputs[i] for i in self._at]
-            torch._foreach_copy_(self._buffers, [spread(x) for x in given] if self._repeated else given)
+        if self._copied_order:
+            sources = [inputs[i] for i in self._copied_order]
+            torch._foreach_copy_(self._buffers, [without_repeats(x) for x in sources] if self._repeats else sources)
         try:
             self._replay()
-            for k in self._back:
-                inputs[self._at[k]].copy_(self._buffers[k])
+            for k in self._copy_back:
+                inputs[self._copied_order[k]].copy_(self._buffers[k])
             return outputs.take(inputs)
         except Exception as error:
             if self.program.mutated:
-                raise Halfway(error) from None
+                raise PartialRun(error) from None
             raise
 
     def close(self) -> None:
@@ -161,108 +177,42 @@ class Graph:
 
 
 def _buffer(x: Any) -> Any:
-    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-    once = spread(made)
-    if once is None:
-        raise Unfit("an input shows elements twice")
-    once.zero_()
-    return made
+    buffer = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    elements = without_repeats(buffer)
+    if elements is None:
+        raise NotTranslatable("elements of an input overlap")
+    elements.zero_()
+    return buffer
 
 
-class Numbers:
-    """The numbers that change: written by the host into pinned rows, and copied from there into the graph's own."""
+class NumberBuffer:
+    """The numbers that change. The host writes them into pinned rows; a copy brings them into the graph's memory."""
 
     def __init__(self, program: Program) -> None:
-        self._program, self.count = program, program.count
-        self.floats = torch.zeros(self.count, dtype=torch.float64, device=program.device)
+        self._program, self._count = program, program.cell_count
+        self.floats = torch.zeros(self._count, dtype=torch.float64, device=program.device)
         self.ints = self.floats.view(torch.int64)
         self._last: Any = None
         self._row = 0
-        if self.count:
+        if self._count:
             self._on_gpu = program.device.type == "cuda"
-            self._rows = torch.empty((ROWS, self.count), dtype=torch.float64, pin_memory=self._on_gpu)
-            self._memory, self._each = self._rows.numpy().data, list(self._rows)
-            # one for each half: a half is written to again once all copies from it are done
-            self._marks = [torch.cuda.Event() for _ in range(2 * self._on_gpu)]  # type: ignore[no-untyped-call]
+            self._rows = torch.empty((NUMBER_ROWS, self._count), dtype=torch.float64, pin_memory=self._on_gpu)
+            self._memory, self._row_views = self._rows.numpy().data, list(self._rows)
+            # one event for each half of the rows: a half is reused once all copies from it are complete
+            self._half_copied = [torch.cuda.Event() for _ in range(2 * self._on_gpu)]  # type: ignore[no-untyped-call]
 
     def write(self, numbers: list[Any]) -> None:
-        if not self.count:
+        if not self._count:
             return
-        made = self._program.numbers(numbers)
-        if made == self._last:
+        values = self._program.cell_values(numbers)
+        if values == self._last:
             return
-        self._last = made
+        self._last = values
         row = self._row
-        self._program.cells.pack_into(self._memory, row * self.count * 8, *made)
-        self.floats.copy_(self._each[row], non_blocking=True)
-        self._row = row = (row + 1) % ROWS
-        if self._on_gpu and row % (ROWS // 2) == 0:
-            half = row // (ROWS // 2)
-            self._marks[1 - half].record()
-            self._marks[half].synchronize()
-
-
-class Outputs:
-    """The graph's results, which it writes to again in each run."""
-
-    def __init__(
-        self, made: list[Any], operands: list[Any], own: set[int], sticky: set[int], donated: dict[int, int]
-    ) -> None:
-        """``own``: the operands that are the graph's own, and change in each run. ``donated``: results, None among
-        those made, that are inputs."""
-        shown = {address(x): i for i, x in enumerate(operands) if x.numel()}
-        places = [donated[i] if i in donated else shown.get(address(x), -1) for i, x in enumerate(made)]
-        self.donated = donated
-        #: results that are copied after each run
-        self.copied = {
-            i
-            for i, (x, k) in enumerate(zip(made, places, strict=True))
-            if i not in donated and (k in own or (k < 0 and i in sticky) or (k >= 0 and x.dtype != operands[k].dtype))
-        }
-        #: views of inputs, by (result, input, shape, strides, offset): made anew, so as to hold nobody's memory
-        self.views = [
-            (i, k, x.shape, x.stride(), x.storage_offset() - operands[k].storage_offset())
-            for i, (x, k) in enumerate(zip(made, places, strict=True))
-            if k >= 0 and i not in self.copied and i not in donated
-        ]
-        self.made = made
-        for i, *_ in self.views:
-            made[i] = None
-        self.own: list[tuple[int, Any]] = [(i, made[i].untyped_storage()) for i, k in enumerate(places) if k < 0]
-        self._counts = self._count()
-
-    def _count(self) -> list[tuple[int, int]]:
-        """Who holds each: Python's references to the tensor, and the tensors that show its memory."""
-        use, refs, made = torch._C._storage_Use_Count, sys.getrefcount, self.made
-        return [(refs(made[i]), use(storage._cdata)) for i, storage in self.own]
-
-    def free(self) -> bool:
-        """Does nobody hold any of them?"""
-        return self._count() == self._counts
-
-    def freed(self, store: dict[int, Any]) -> bool:
-        """What the store holds moves away. Is nobody left then?"""
-        for (i, storage), now, before in zip(self.own, self._count(), self._counts, strict=True):
-            if now != before:
-                self.copied.add(i)
-                _move(store, storage)
-        return self.free()
-
-    def take(self, inputs: list[Any]) -> list[Any]:
-        copied = self.copied
-        taken = [x.clone() if i in copied else x for i, x in enumerate(self.made)] if copied else self.made.copy()
-        for i, k, shape, strides, offset in self.views:
-            taken[i] = inputs[k].as_strided(shape, strides, inputs[k].storage_offset() + offset)
-        for i, k in self.donated.items():
-            taken[i] = inputs[k]
-        return taken
-
-
-def _move(store: dict[int, Any], storage: Any) -> None:
-    """Whatever shows this memory shows a copy of it from now on."""
-    at, copy = storage.data_ptr(), None
-    for id, x in store.items():
-        if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() == at and x.numel():
-            copy = copy if copy is not None else storage.clone()
-            fresh = torch.empty(0, dtype=x.dtype, device=x.device)
-            store[id] = fresh.set_(copy, x.storage_offset(), x.shape, x.stride())
+        self._program.cells.pack_into(self._memory, row * self._count * 8, *values)
+        self.floats.copy_(self._row_views[row], non_blocking=True)
+        self._row = row = (row + 1) % NUMBER_ROWS
+        if self._on_gpu and row % (NUMBER_ROWS // 2) == 0:
+            half = row // (NUMBER_ROWS // 2)
+            self._half_copied[1 - half].record()
+            self._half_copied[half].synchronize()

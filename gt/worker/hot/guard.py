@@ -1,31 +1,40 @@
-"""What a graph, or compiled code, takes for granted about the inputs, and must look at before each run.
+"""What a graph or compiled code assumes about a run, checked before each run.
 
-Shapes and dtypes are the piece's own. How a tensor lies in memory is not, nor whether it shares memory with one that
-the piece writes to. A tensor seen before is what it was: only new ones are looked at.
+The section fixes shapes and dtypes. It does not fix the strides of an input, whether an input shares memory with one
+that the section writes, or the numbers that are constants of the program. A tensor seen in the last run has not
+changed, so only new tensors are checked.
 """
 
 from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
+from collections.abc import Sequence
+from math import copysign
 from typing import Any
+
+#: Why a run was not possible: a constant number differs; an input has other strides, or shares memory with one that is
+#: written; a result of the last run is still in use; an input that a result would overwrite is in use.
+NUMBERS_CHANGED, LAYOUT_CHANGED, RESULT_IN_USE, INPUT_IN_USE = "numbers", "layout", "held", "shared"
 
 Strides = list[tuple[int, ...]]
 
 
 class Guard:
+    """Checks the inputs."""
+
     def __init__(self, inputs: list[Any], mutated: frozenset[int]) -> None:
         self.strides: Strides = [x.stride() for x in inputs]
         self.mutated = mutated
-        self._seen: list[Any] = [weakref.ref(x) for x in inputs]
+        self._last: list[Any] = [weakref.ref(x) for x in inputs]
         self._note_written(inputs)
 
     def changed(self, inputs: list[Any]) -> list[int]:
-        """Which are not the tensors of the last run."""
-        return [i for i, (ref, x) in enumerate(zip(self._seen, inputs, strict=True)) if ref() is not x]
+        """The inputs that are not the tensors of the last run."""
+        return [i for i, (ref, x) in enumerate(zip(self._last, inputs, strict=True)) if ref() is not x]
 
     def fits(self, inputs: list[Any], changed: list[int]) -> bool:
-        """Do these lie as those it was made for, and share nothing with what is written?"""
+        """Whether these have the expected strides and share no memory with what is written."""
         strides = self.strides
         for i in changed:
             if inputs[i].stride() != strides[i]:
@@ -36,37 +45,57 @@ class Guard:
 
     def remember(self, inputs: list[Any], changed: list[int]) -> None:
         for i in changed:
-            self._seen[i] = weakref.ref(inputs[i])
+            self._last[i] = weakref.ref(inputs[i])
         if not self.mutated.isdisjoint(changed):
             self._note_written(inputs)
 
     def _note_written(self, inputs: list[Any]) -> None:
         spans = sorted((address(x), x.untyped_storage().nbytes()) for x in (inputs[i] for i in self.mutated))
-        self._starts, self._ends = [at for at, _ in spans], [at + nbytes for at, nbytes in spans]
+        self._starts, self._ends = [start for start, _ in spans], [start + nbytes for start, nbytes in spans]
 
-    def _is_written(self, at: int) -> bool:
-        k = bisect_right(self._starts, at) - 1
-        return k >= 0 and at < self._ends[k]
+    def _is_written(self, pointer: int) -> bool:
+        k = bisect_right(self._starts, pointer) - 1
+        return k >= 0 and pointer < self._ends[k]
+
+
+class ConstantNumbers:
+    """Checks the numbers that are constants of a program."""
+
+    def __init__(self, indices: tuple[int, ...], values: Sequence[Any]) -> None:
+        self._indices, self._values = indices, list(values)
+        #: -0.0 == 0.0 in Python, but a division by them differs
+        self._zeros = [k for k, n in zip(indices, values, strict=True) if isinstance(n, float) and n == 0]
+        self._signs = [copysign(1, n) for n in values if isinstance(n, float) and n == 0]
+
+    def hold(self, numbers: list[Any]) -> bool:
+        if self._zeros and [copysign(1, numbers[k]) for k in self._zeros] != self._signs:
+            return False
+        return not self._indices or [numbers[k] for k in self._indices] == self._values
+
+    def changed(self, numbers: list[Any]) -> set[int]:
+        """The indices of those that differ."""
+        signs = {k for k, sign in zip(self._zeros, self._signs, strict=True) if copysign(1, numbers[k]) != sign}
+        return signs | {k for k, value in zip(self._indices, self._values, strict=True) if numbers[k] != value}
 
 
 def shares_written(inputs: list[Any], mutated: frozenset[int]) -> bool:
-    """Is an input written to whose memory another input shows as well?"""
+    """Whether an input that is written shares its memory with another input."""
     owners: dict[int, int] = {}
     for i in mutated:
-        at = address(inputs[i])
-        if at and at in owners:
+        start = address(inputs[i])
+        if start and start in owners:
             return True
-        owners[at] = i
+        owners[start] = i
     return any(i not in mutated and address(x) in owners and x.numel() for i, x in enumerate(inputs))
 
 
 def address(x: Any) -> int:
-    """Where the memory begins that a tensor is a part of."""
+    """The start of the memory that a tensor is part of."""
     return int(x.untyped_storage().data_ptr())
 
 
-def spread(x: Any) -> Any:
-    """The tensor with each element once: what is repeated by a stride of 0 is left out; None if any is shown twice."""
+def without_repeats(x: Any) -> Any:
+    """The tensor without dims that a stride of 0 repeats; None if elements still overlap."""
     for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
         if stride == 0 and size > 1:
             x = x.narrow(dim, 0, 1)

@@ -1,7 +1,7 @@
-"""How a worker runs pieces of a program that come again: by steps, as a CUDA graph, or compiled.
+"""How a worker runs repeated sections: interpreted, as a CUDA graph, or compiled.
 
-`Levels.run` is called for each run of a piece, in order, by the worker's one thread. It gives the piece's results, or
-None: then the caller runs the steps. A piece's way from one level to the next is a `Track`.
+The worker's thread calls `Levels.run` for each run of a section, in order. It returns the results, or None: then the
+caller interprets the section. A `LevelSwitch` moves each section from one level to the next.
 """
 
 from __future__ import annotations
@@ -9,72 +9,79 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gt.worker.engines import Engine
-from gt.worker.hot.piece import Piece, title
+from gt.worker.hot.section import Section, title
 
 if TYPE_CHECKING:
-    from gt.worker.hot.compiler import Shared
-    from gt.worker.hot.track import Track
+    from gt.worker.hot.compiler import Compiler
+    from gt.worker.hot.level_switch import LevelSwitch
 
-MODES = OFF, GRAPHS, AUTO, ALL = "off", "graphs", "auto", "all"
+#: What is not interpreted: only sections whose signal requires it; hot sections, as graphs without a compiler; hot
+#: sections, compiled in the background ("auto"); all sections, compiled on their first run.
+OFF, GRAPHS, ALL = "off", "graphs", "all"
+MODES = (OFF, GRAPHS, "auto", ALL)
 
 
 class Levels:
     def __init__(self, engine: Engine, mode: str) -> None:
-        """``mode``: "off", "graphs" (of what is hot; no compiler), "auto" (what is hot, in the background) or "all"
-        (everything, at first sight)."""
         assert mode in MODES, mode
-        self._compiles = mode != GRAPHS
-        self._engine, self._all = engine, mode == ALL
-        #: nothing is ever compiled but what asks for it; without torch not even that
-        self._off, self._never = mode == OFF, engine.name != "torch"
-        self._tracks: dict[Piece, Track] = {}
-        self._shared: Shared | None = None
-        #: (reason, text) of what was not compiled in the last run; whoever runs a piece tells its client, and clears it
+        self._engine = engine
+        self._off, self._compiles, self._all = mode == OFF, mode != GRAPHS, mode == ALL
+        #: without torch not even a section whose signal requires it is compiled
+        self._never = engine.name != "torch"
+        self._switches: dict[Section, LevelSwitch] = {}
+        self._compiler: Compiler | None = None
+        #: (reason, text) of sections that were not compiled in the last run; the caller announces and clears them
         self.notices: list[tuple[str, str]] = []
 
-    def run(self, piece: Piece, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | None:
-        """The values of ``piece.results``, with what it writes in place written; None: run it step by step.
+    def run(self, section: Section, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | None:
+        """The values of ``section.results``, with in-place writes done; None: interpret the section.
 
-        ``store`` is where the client's tensors are kept: what it still holds of a graph's earlier results is replaced
-        there by copies.
+        ``store`` has the client's tensors. Those that are results of earlier runs of a graph are replaced by copies.
         """
-        if self._never or (self._off and not piece.compile):
+        if self._never or (self._off and not section.compile):
             return None
-        track = self._tracks.get(piece)
-        if track is None:
-            track = self._tracks[piece] = self._begin(piece)
-        return track.run(inputs, numbers, store)
+        switch = self._switches.get(section)
+        if switch is None:
+            switch = self._switches[section] = self._new_switch(section)
+        return switch.run(inputs, numbers, store)
 
-    def _begin(self, piece: Piece) -> Track:
-        from gt.worker.hot.compiler import Shared, prepare
-        from gt.worker.hot.track import Track
+    def _new_switch(self, section: Section) -> LevelSwitch:
+        from gt.worker.hot.compiler import Compiler, prepare
+        from gt.worker.hot.level_switch import LevelSwitch
 
-        if self._shared is None:
+        if self._compiler is None:
             prepare(self._engine)
-            self._shared = Shared(self._engine, notices=self.notices)
-        track = Track(piece, self._engine, self._all or piece.compile, self._shared)
-        track.compiles = self._compiles or piece.compile
-        return track
+            self._compiler = Compiler(self._engine, notices=self.notices)
+        switch = LevelSwitch(section, self._engine, self._all or section.compile, self._compiler)
+        switch.compiles = self._compiles or section.compile
+        return switch
 
-    def forget(self, piece: Piece) -> None:
-        track = self._tracks.pop(piece, None)
-        if track is not None:
-            track.close()
+    def forget(self, section: Section) -> None:
+        switch = self._switches.pop(section, None)
+        if switch is not None:
+            switch.close()
 
-    def told(self, piece: Piece, runs: int) -> dict[str, Any]:
-        """How a piece is run, by steps or better; ``runs`` is the caller's count."""
-        track = self._tracks.get(piece)
-        if track is not None:
-            return track.stats()
-        nothing = {"compile_seconds": 0.0, "saved_seconds": 0.0, "reasons": []}
-        return {"length": len(piece.steps), "title": title(piece), "runs": runs, "level": "template"} | nothing
+    def section_stats(self, section: Section, runs: int) -> dict[str, Any]:
+        """How a section runs. ``runs`` is the caller's count."""
+        switch = self._switches.get(section)
+        if switch is not None:
+            return switch.stats()
+        return {
+            "length": len(section.calls),
+            "title": title(section),
+            "runs": runs,
+            "level": "template",
+            "compile_seconds": 0.0,
+            "saved_seconds": 0.0,
+            "reasons": [],
+        }
 
     def stats(self) -> list[dict[str, Any]]:
-        """One entry a piece, in the order they came."""
-        return [track.stats() for track in self._tracks.values()]
+        """One entry a section, in the order of their first runs."""
+        return [switch.stats() for switch in self._switches.values()]
 
     def close(self) -> None:
-        for piece in list(self._tracks):
-            self.forget(piece)
-        if self._shared is not None:
-            self._shared.close()
+        for section in list(self._switches):
+            self.forget(section)
+        if self._compiler is not None:
+            self._compiler.close()

@@ -1,7 +1,7 @@
-"""A piece as one function: of its inputs, and of the numbers that change from run to run.
+"""A section as one function of its inputs and of the numbers that change from run to run.
 
-Numbers that do not change are constants of it, and ``fixed`` says which they are: whoever runs it compares. The others
-come in cells of 8 bytes, given as two tensors that show them as float64 and as int64; `numbers` makes their contents.
+Numbers that do not change are constants of the program: `constants` checks them before each run. The others are passed
+in cells of 8 bytes, as two tensors that view the cells as float64 and as int64; `cell_values` gives their contents.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ import torch
 from gt.ops.positions import Positions
 from gt.ops.varying import always, unfit, vary
 from gt.types import Scalar
-from gt.worker.hot.donated import roots
-from gt.worker.hot.piece import Piece, Step
+from gt.worker.hot.donation import memory_roots
+from gt.worker.hot.guard import ConstantNumbers
+from gt.worker.hot.section import KernelCall, Section
 
 
-class Unfit(Exception):
-    """Why a piece goes on being run step by step."""
+class NotTranslatable(Exception):
+    """Why a section stays interpreted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProgramCall:
     run: Callable[..., Any]
-    #: slots, in the order of the operands
+    #: the slots of its tensors, in the order of the operands
     slots: tuple[int, ...]
-    #: (is it a float, its cell): the numbers behind them
+    #: (whether it is a float, its cell) of each number after the tensors
     numbers: tuple[tuple[bool, int], ...]
     results: tuple[int, ...]
-    #: slots nobody needs from here on
-    done: tuple[int, ...]
+    #: slots that are not used after this call
+    last_used: tuple[int, ...]
     into: bool
     #: positions to check before the call; `Positions.operand` is an index into ``slots``
     positions: tuple[Positions, ...] = ()
@@ -42,127 +43,137 @@ class Call:
 class Program:
     def __init__(
         self,
-        piece: Piece,
+        section: Section,
         numbers: list[Any],
         varying: frozenset[int],
         device: Any,
         compiled: bool,
         donated: dict[int, int] | None = None,
     ) -> None:
-        """``donated``: results that take an input's place."""
-        self.piece, self.device = piece, device
+        """``donated``: index of a result -> the input whose memory it takes."""
+        self.section, self.device = section, device
         self.donated = donated or {}
-        self.mutated = mutated(piece) | frozenset(self.donated.values())
-        #: (their places among the numbers of a run, what makes of them the ones that are kept in memory)
+        self.mutated = mutated(section) | frozenset(self.donated.values())
+        #: (indices of numbers of a run, the function that computes cell values from them)
         self._derived: list[tuple[tuple[int, ...], Any]] = []
-        self._kinds: list[str] = []
+        self._cell_kinds: list[str] = []
         fixed: dict[int, Any] = {}
-        ends = _last_uses(piece)
+        last_uses = _last_uses(section)
         self.calls = [
-            self._call(step, numbers, varying, compiled, fixed, ends[at]) for at, step in enumerate(piece.steps)
+            self._translate(call, numbers, varying, compiled, fixed, last_used)
+            for call, last_used in zip(section.calls, last_uses, strict=True)
         ]
-        #: the last result is a flag: some position was out of range (see `gt.ops.positions`)
+        #: whether the last result is a flag that a position was out of range (see `gt.ops.positions`)
         self.checks_positions = (
-            compiled and device.type == "cpu" and any(step.signature.op.positions for step in piece.steps)
+            compiled and device.type == "cpu" and any(call.signature.op.positions for call in section.calls)
         )
         if self.checks_positions:
-            self.calls = [replace(c, positions=_positions(s)) for c, s in zip(self.calls, piece.steps, strict=True)]
-        self.fixed_at, self.fixed = tuple(fixed), list(fixed.values())
-        #: what writes the numbers into their cells
-        self.cells = struct.Struct("".join(self._kinds))
-        self.count = len(self._kinds)
+            pairs = zip(self.calls, section.calls, strict=True)
+            self.calls = [replace(translated, positions=_positions(call)) for translated, call in pairs]
+        self.constants = ConstantNumbers(tuple(fixed), list(fixed.values()))
+        #: writes the values into the cells
+        self.cells = struct.Struct("".join(self._cell_kinds))
+        self.cell_count = len(self._cell_kinds)
 
-    def _call(
-        self, step: Step, given: list[Any], varying: frozenset[int], compiled: bool, fixed: dict[int, Any], done: Any
-    ) -> Call:
-        signature = step.signature
+    def _translate(
+        self,
+        call: KernelCall,
+        numbers: list[Any],
+        varying: frozenset[int],
+        compiled: bool,
+        fixed: dict[int, Any],
+        last_used: tuple[int, ...],
+    ) -> ProgramCall:
+        signature = call.signature
         if reason := unfit(signature, self.device.type == "cuda"):
-            raise Unfit(reason)
-        at = tuple(~k for k in step.operands if k < 0)
-        values = tuple(given[k] for k in at)
-        changing = always(signature, compiled) | {i for i, k in enumerate(at) if k in varying}
-        slots = tuple(k for k in step.operands if k >= 0)
+            raise NotTranslatable(reason)
+        indices = tuple(~k for k in call.operands if k < 0)
+        values = tuple(numbers[k] for k in indices)
+        changing = always(signature, compiled) | {i for i, k in enumerate(indices) if k in varying}
+        slots = tuple(k for k in call.operands if k >= 0)
         if not changing:
-            fixed.update(zip(at, values, strict=True))
-            return Call(_bound(step, values), slots, (), step.results, done, signature.into)
-        made = vary(signature, values, frozenset(changing), self.device, compiled)
-        if made is None:
-            raise Unfit(f"a number {signature.op.name} is called with changes, which its kernel takes as a constant")
-        # what the call makes of its other numbers is a constant of it, unless it asks for them all
-        taken = made.derive(values)
-        if len(changing) < len(at):
-            fixed.update((k, given[k]) for i, k in enumerate(at) if i not in changing)
-        self._derived.append((at, made.derive))
-        return Call(made.run, slots, tuple(map(self._place, taken)), step.results, done, signature.into)
+            fixed.update(zip(indices, values, strict=True))
+            return ProgramCall(_bind_numbers(call, values), slots, (), call.results, last_used, signature.into)
+        variant = vary(signature, values, frozenset(changing), self.device, compiled)
+        if variant is None:
+            name = signature.op.name
+            raise NotTranslatable(f"a number {name} is called with changes, which its kernel takes as a constant")
+        derived = variant.derive(values)
+        # the variant uses the other numbers as constants
+        if len(changing) < len(indices):
+            fixed.update((k, numbers[k]) for i, k in enumerate(indices) if i not in changing)
+        self._derived.append((indices, variant.derive))
+        cells = tuple(map(self._add_cell, derived))
+        return ProgramCall(variant.run, slots, cells, call.results, last_used, signature.into)
 
-    def _place(self, value: Any) -> tuple[bool, int]:
+    def _add_cell(self, value: Any) -> tuple[bool, int]:
         is_float = isinstance(value, float)
-        self._kinds.append("d" if is_float else "q")
-        return is_float, len(self._kinds) - 1
+        self._cell_kinds.append("d" if is_float else "q")
+        return is_float, len(self._cell_kinds) - 1
 
-    def numbers(self, given: list[Any]) -> list[Any]:
-        """What is to be in the cells for this run; raises what an op raises that cannot take them."""
-        return [n for at, derive in self._derived for n in derive(tuple([given[k] for k in at]))]
+    def cell_values(self, numbers: list[Any]) -> list[Any]:
+        """The contents of the cells for this run. Raises the op's error if it does not accept the numbers."""
+        return [n for indices, derive in self._derived for n in derive(tuple([numbers[k] for k in indices]))]
 
     def __call__(self, inputs: list[Any], floats: Any, ints: Any) -> list[Any]:
-        values: list[Any] = [*inputs, *[None] * (self.piece.slots - self.piece.inputs)]
-        outside = []
+        values: list[Any] = [*inputs, *[None] * (self.section.slots - self.section.inputs)]
+        out_of_range = []
         for call in self.calls:
             operands = [values[k] for k in call.slots]
             for p in call.positions:
-                operands[p.operand], bad = _without_bad(operands[p.operand], p)
-                outside.append(bad.any())
-            made = call.run(*operands, *[(floats if f else ints)[k] for f, k in call.numbers])
-            _keep(values, call.into, call.results, made)
-            for k in call.done:
+                operands[p.operand], bad = _replace_bad(operands[p.operand], p)
+                out_of_range.append(bad.any())
+            outputs = call.run(*operands, *[(floats if f else ints)[k] for f, k in call.numbers])
+            _store(values, call.into, call.results, outputs)
+            for k in call.last_used:
                 values[k] = None
-        made = [values[k] for k in self.piece.results]
-        for at, i in self.donated.items():
-            made[at] = inputs[i].copy_(made[at])
-        return [*made, torch.stack(outside).any()] if self.checks_positions else made
+        results = [values[k] for k in self.section.results]
+        for index, i in self.donated.items():
+            results[index] = inputs[i].copy_(results[index])
+        return [*results, torch.stack(out_of_range).any()] if self.checks_positions else results
 
 
-def by_steps(piece: Piece, inputs: list[Any], numbers: list[Any]) -> list[Any]:
-    """As the worker runs it: what every other way of running it is measured by."""
-    values: list[Any] = [*inputs, *[None] * (piece.slots - piece.inputs)]
-    for step, done in zip(piece.steps, _last_uses(piece), strict=True):
-        made = step.run(*[values[k] if k >= 0 else numbers[~k] for k in step.operands])
-        _keep(values, step.signature.into, step.results, made)
-        for k in done:
+def interpret(section: Section, inputs: list[Any], numbers: list[Any]) -> list[Any]:
+    """Run a section as the worker does without levels. All levels must give the same values."""
+    values: list[Any] = [*inputs, *[None] * (section.slots - section.inputs)]
+    for call, last_used in zip(section.calls, _last_uses(section), strict=True):
+        outputs = call.run(*[values[k] if k >= 0 else numbers[~k] for k in call.operands])
+        _store(values, call.signature.into, call.results, outputs)
+        for k in last_used:
             values[k] = None
-    return [values[k] for k in piece.results]
+    return [values[k] for k in section.results]
 
 
-def _keep(values: list[Any], into: bool, results: tuple[int, ...], made: Any) -> None:
+def _store(values: list[Any], into: bool, slots: tuple[int, ...], outputs: Any) -> None:
     if into:
         return
-    for k, value in zip(results, made if len(results) > 1 else (made,), strict=True):
+    for k, value in zip(slots, outputs if len(slots) > 1 else (outputs,), strict=True):
         values[k] = value
 
 
-def _bound(step: Step, numbers: tuple[Any, ...]) -> Callable[..., Any]:
-    """The step's own kernel with its numbers where they belong."""
+def _bind_numbers(call: KernelCall, numbers: tuple[Any, ...]) -> Callable[..., Any]:
+    """The kernel as a function of its tensors only."""
     if not numbers:
-        return step.run
-    is_number = [isinstance(t, Scalar) for t in step.signature.ins]
+        return call.run
+    is_number = [isinstance(t, Scalar) for t in call.signature.ins]
 
     def run(*tensors: Any) -> Any:
-        rest, given = iter(tensors), iter(numbers)
-        return step.run(*(next(given) if n else next(rest) for n in is_number))
+        next_tensor, next_number = iter(tensors), iter(numbers)
+        return call.run(*(next(next_number) if n else next(next_tensor) for n in is_number))
 
     return run
 
 
-def _positions(step: Step) -> tuple[Positions, ...]:
-    """The step's positions, with operands counted among its tensors only."""
-    op, ins = step.signature.op, step.signature.ins
-    positions = op.positions(*ins, **dict(step.signature.attrs)) if op.positions is not None else ()
+def _positions(call: KernelCall) -> tuple[Positions, ...]:
+    """The positions to check, with operands counted among the tensors only."""
+    op, ins = call.signature.op, call.signature.ins
+    positions = op.positions(*ins, **dict(call.signature.attrs)) if op.positions is not None else ()
     if any(not p.size and ins[p.operand].numel for p in positions):  # type: ignore[union-attr]
-        raise Unfit(f"{op.name} indexes a dim of size 0")
+        raise NotTranslatable(f"{op.name} indexes a dim of size 0")
     return tuple(p._replace(operand=sum(not isinstance(t, Scalar) for t in ins[: p.operand])) for p in positions)
 
 
-def _without_bad(index: Any, p: Positions) -> tuple[Any, Any]:
+def _replace_bad(index: Any, p: Positions) -> tuple[Any, Any]:
     """The index with 0 in place of bad positions, and the mask of bad positions."""
     bad = (index < (-p.size if p.from_end else 0)) | (index >= p.size)
     if p.ignored is not None:
@@ -170,18 +181,18 @@ def _without_bad(index: Any, p: Positions) -> tuple[Any, Any]:
     return index.masked_fill(bad, 0), bad
 
 
-def _last_uses(piece: Piece) -> list[tuple[int, ...]]:
-    """For each step the slots made by the piece that nobody needs after it."""
-    seen, found = set(piece.results), []
-    for step in reversed(piece.steps):
-        mine = {k for k in (*step.operands, *step.results) if k >= piece.inputs} - seen
-        seen |= mine
-        found.append(tuple(mine))
-    return found[::-1]
+def _last_uses(section: Section) -> list[tuple[int, ...]]:
+    """For each call the created slots that are not used after it."""
+    used_later, uses = set(section.results), []
+    for call in reversed(section.calls):
+        last = {k for k in (*call.operands, *call.results) if k >= section.inputs} - used_later
+        used_later |= last
+        uses.append(tuple(last))
+    return uses[::-1]
 
 
-def mutated(piece: Piece) -> frozenset[int]:
-    """The inputs it writes to."""
-    shown = roots(piece)
-    written = {shown[k] for step in piece.steps if step.signature.into for k in step.results}
-    return frozenset(k for k in written if k < piece.inputs)
+def mutated(section: Section) -> frozenset[int]:
+    """The inputs that it writes in place."""
+    roots = memory_roots(section)
+    written = {roots[k] for call in section.calls if call.signature.into for k in call.results}
+    return frozenset(k for k in written if k < section.inputs)

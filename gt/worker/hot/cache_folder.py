@@ -1,4 +1,4 @@
-"""Where compiled code is kept, so that the next process need not compile it: GT_CACHE_DIR, else ~/.cache/gt."""
+"""The folder of compiled code, where later processes find it: GT_CACHE_DIR, else ~/.cache/gt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import re
 
 
-def settle(device: str, torch_version: str, triton_version: str) -> str:
-    """The folder for this device and these versions, for torch and Triton to keep their files in; empty if none."""
+def set_cache_folder(device: str, torch_version: str, triton_version: str) -> str:
+    """Make torch and Triton use a folder for this device and these versions; returns it, or "" if it is not usable."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     base = os.environ.get("GT_CACHE_DIR") or os.path.join(home, "gt")
     name = re.sub(r"[^A-Za-z0-9.+-]+", "_", f"torch-{torch_version}-triton-{triton_version}-{device}")

@@ -1,0 +1,79 @@
+"""One collective of a process group, from its start to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gt.worker.collectives.interface import GroupBroken, OnDone
+from gt.worker.collectives.membership import GroupBackend
+
+if TYPE_CHECKING:  # torch is imported by the group's thread
+    from gt.worker.collectives.operations import CollectivePlan
+
+
+class ProcessCollective:
+    """The handle of a collective between processes."""
+
+    __slots__ = (
+        "__weakref__",
+        "_done",
+        "_error",
+        "_finish",
+        "_names",
+        "_plan",
+        "_to_engine",
+        "_work",
+        "kind",
+        "on_done",
+    )
+
+    def __init__(
+        self, kind: str, names: str, plan: Callable[[], CollectivePlan], to_engine: Callable[[Any], Any]
+    ) -> None:
+        #: the beginning of a `GroupBroken` message
+        self.kind, self._names = kind, names
+        #: prepares what is sent; converts the result to the engine's array
+        self._plan: Callable[[], CollectivePlan] | None = plan
+        self._to_engine = to_engine
+        self._finish: Callable[[], Any] | None = None
+        #: what a CUDA stream waits for
+        self._work: Any = None
+        self._done = False
+        self._error = ""
+        self.on_done: OnDone | None = None
+
+    def done(self) -> bool:
+        return self._done
+
+    def result(self) -> Any:
+        assert self._done, f"{self.kind} among {self._names}: its result was requested before it was done"
+        if self._error:
+            raise GroupBroken(f"{self.kind} among {self._names}: {self._error}")
+        finish, self._finish = self._finish, None
+        assert finish is not None, f"{self.kind} among {self._names}: its result was taken already"
+        if self._work is not None:
+            self._work.wait()  # returns at once
+            self._work = None
+        result = finish()
+        return None if result is None else self._to_engine(result)
+
+    def issue(self, backend: GroupBackend) -> Any:
+        """Pass it to the backend; returns what the group's second thread must wait for, if anything."""
+        assert self._plan is not None
+        plan, self._plan = self._plan(), None
+        self._finish = plan.finish
+        work = plan.issue(backend.process_group) if plan.issue is not None else None
+        if not backend.on_stream:
+            return work
+        self._work = work
+        return None
+
+    def end(self, error: str) -> None:
+        """Mark it done; the first error stays. gloo itself keeps the memory alive that it still reads and writes."""
+        if error and (self._finish is not None or not self._done):
+            self._error, self._plan, self._finish = error, None, None
+        if self.on_done is not None:
+            self.on_done()
+            self.on_done = None
+        self._done = True

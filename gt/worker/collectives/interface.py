@@ -1,0 +1,71 @@
+"""The interface of a data plane.
+
+A *group* is a set of workers with a number from the dispatcher; a member's rank is its index in the set. All members
+start the same collectives in the same order, so the n-th collective of one member matches the n-th of the others. A
+started collective is represented by a *handle*. It completes on its own, and the plane's descriptor becomes readable
+when a collective may have completed.
+
+    ProcessPlane (processes.py)   between processes, over torch.distributed: gloo or NCCL
+    LocalPlane (local.py)         between simulated workers in one thread
+
+The ``options`` of `DataPlane.start`, by kind. Dims are non-negative; ``sizes`` has one entry a rank, which may be 0.
+
+    all_reduce       op; overwrite: whether the array itself may be overwritten
+    all_gather       dim, sizes: from blocks cut along dim to the whole
+    reduce_scatter   dim, sizes, op: from whole terms to this rank's block of their combination
+    all_to_all       join, join_sizes, cut, cut_sizes: from S(join) to S(cut)
+    broadcast        root, shape, dtype; only the root has an array
+    exchange         sends, receives: (rank, starts, sizes) regions; keeps: (from_starts, to_starts, sizes);
+                     shape and dtype of the result, or None if the rank receives and keeps nothing
+
+Until a collective is done, the array it was started with must not be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+#: called once, by any thread
+OnDone = Callable[[], None]
+
+
+class GroupBroken(Exception):
+    """A collective cannot complete: a member is lost, or the group could not be created."""
+
+
+class CollectiveHandle(Protocol):
+    def done(self) -> bool:
+        """Never blocks."""
+
+    def result(self) -> Any:
+        """The engine's array, new and contiguous. Call it once, when done. Raises `GroupBroken`."""
+
+
+class DataPlane(Protocol):
+    #: "host:port" that the other members can reach; "" if there is none
+    address: str
+
+    def join(self, group: int, members: tuple[int, ...], rank: int, store: str, backend: str) -> None:
+        """Returns at once; a thread creates the group. ``store`` is the address of members[0]'s plane."""
+
+    def leave(self, group: int) -> None:
+        """Pending collectives break, here and at the other members. Never blocks for long."""
+
+    def start(
+        self, group: int, kind: str, array: Any, options: dict[str, Any], on_done: OnDone | None = None
+    ) -> CollectiveHandle:
+        """``on_done`` is called just before the collective is done."""
+
+    def reduce_all(
+        self, group: int, arrays: list[Any], options: dict[str, Any], on_done: OnDone | None = None
+    ) -> list[CollectiveHandle]:
+        """Several all-reduces of one dtype, run as one if that gives the same bits. The arrays are copied at once."""
+
+    def wake_fd(self) -> int:
+        """Becomes readable when a collective may have completed."""
+
+    def drain(self) -> None:
+        """Make that descriptor unreadable again."""
+
+    def close(self) -> None: ...

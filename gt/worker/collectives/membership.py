@@ -1,0 +1,39 @@
+"""The data of a group at one member: who is in it, and the backend that serves it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+#: whether the group was left or broken meanwhile
+Cancelled = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The members of a group as the dispatcher announced them, and the address and device of this worker."""
+
+    group: int
+    members: tuple[int, ...]
+    rank: int
+    store: str
+    backend: str
+    host: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBackend:
+    """A connected process group of gloo or NCCL."""
+
+    process_group: Any
+    #: whether a CUDA stream waits for its collectives
+    on_stream: bool
+    #: the connections to the other members, as far as they are visible
+    connections: list[socket.socket]
+    #: called before the process group is released; may block
+    shutdown: Callable[[], None]
+    #: a second backend that must stay alive as long as this one
+    companion: GroupBackend | None = None

@@ -1,0 +1,11 @@
+"""Errors of a worker that are not failures of an instruction."""
+
+from __future__ import annotations
+
+
+class DeviceBroken(Exception):
+    """The device cannot be used any more in this process, so the worker ends."""
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -1,0 +1,344 @@
+"""Moves one section from level to level: interpreted, then a graph, then compiled code.
+
+While a section is interpreted, the switch records which numbers change and which inputs are other tensors in each run.
+A faster level relies on these records, and checks them before each run. Where they do not hold, the section is
+interpreted, and after a few such runs the faster level is built again from new records.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from gt.worker.engines import Engine
+from gt.worker.errors import DeviceBroken
+from gt.worker.hot.compiled import CompiledProgram, make_cells, strided_spec
+from gt.worker.hot.compiler import CompileJob, Compiler, error_summary
+from gt.worker.hot.donation import donations
+from gt.worker.hot.graph import CapturedGraph
+from gt.worker.hot.guard import INPUT_IN_USE, LAYOUT_CHANGED, NUMBERS_CHANGED, RESULT_IN_USE, shares_written
+from gt.worker.hot.program import NotTranslatable, Program, mutated
+from gt.worker.hot.runner import CompiledRunner
+from gt.worker.hot.section import PartialRun, Section, title
+from gt.worker.hot.trial import no_device_waits, snapshot
+
+#: Runs after which a section is hot. A section of a single instruction needs this many operands to be worth a faster
+#: level: then it is the step of an optimizer.
+HOT_RUNS, MIN_SINGLE_OPERANDS = 8, 8
+#: How often the faster level is built again; and how many runs in a row with another layout lead to that.
+MAX_REBUILDS, MAX_LAYOUT_MISSES = 4, 4
+#: Errors after which a faster level is given up. An index out of range is such an error; the interpreter reports it.
+MAX_ERRORS = 3
+#: On a CPU, compiled code that takes longer than this share of the interpreted time is not worth its memory.
+MAX_TIME_RATIO = 1.0
+
+Active = CapturedGraph | CompiledRunner
+
+
+class ChangeRecorder:
+    """Records what changes from run to run."""
+
+    def __init__(self, section: Section) -> None:
+        self._numbers: list[Any] | None = None
+        self._inputs: list[Any] = []
+        #: the numbers that have changed
+        self.varying: set[int] = set()
+        #: inputs that were other tensors in the last run than in the one before
+        self.fresh: frozenset[int] = frozenset(section.freed)
+
+    def record(self, inputs: list[Any], numbers: list[Any]) -> None:
+        before, self._numbers = self._numbers, list(numbers)
+        if before is not None and before != numbers:
+            self.varying.update(k for k, (a, b) in enumerate(zip(before, numbers, strict=True)) if a != b)
+        if self._inputs:
+            pairs = enumerate(zip(self._inputs, inputs, strict=True))
+            self.fresh = frozenset(i for i, (ref, x) in pairs if ref() is not x)
+        self._inputs = [weakref.ref(x) for x in inputs]
+
+
+class LevelSwitch:
+    def __init__(self, section: Section, engine: Engine, at_once: bool, compiler: Compiler) -> None:
+        """``at_once``: compile the section on its first run, and wait for it."""
+        self.section, self.engine, self.at_once, self.compiler = section, engine, at_once, compiler
+        self.device = torch.device(engine.device)
+        self.on_gpu = compiler.graphs is not None
+        self.recorder = ChangeRecorder(section)
+        #: all runs; runs since the faster level was last dropped
+        self.runs = self.runs_since_drop = 0
+        #: runs at the active level; rebuilds; errors; runs in a row with another layout
+        self.fast_runs = self.rebuilds = self.errors = self.layout_misses = 0
+        #: what runs the section; None: the interpreter
+        self.active: Active | None = None
+        self.job: Future[CompiledProgram] | None = None
+        #: compiled, but not active yet
+        self.ready: CompiledProgram | None = None
+        operands = sum(len(call.operands) for call in section.calls)
+        small = len(section.calls) < 2 and operands < MIN_SINGLE_OPERANDS
+        #: whether the section stays at its level for good
+        self.final = not section.calls or (small and not at_once)
+        self.graph_tried = False
+        #: whether the compiler's queue was full
+        self.must_resubmit = False
+        #: whether it may be compiled, and not only become a graph
+        self.compiles = True
+        #: whether results may be written into inputs that are freed
+        self.donates = True
+        self.reasons: list[str] = []
+        self.compile_seconds = self.interpreted_seconds = self.fast_seconds = 0.0
+
+    @property
+    def level(self) -> str:
+        return "template" if self.active is None else self.active.level
+
+    # -- a run ---------------------------------------------------------------------------
+
+    def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | None:
+        self.runs += 1
+        self.runs_since_drop += 1
+        if self.job is not None and self.job.done():
+            self._take_compiled()
+        if self.ready is not None:
+            self._activate_compiled(inputs)
+        if self.active is not None:
+            if self.must_resubmit:
+                self._submit(inputs, numbers, wait=False)
+            return self._run_active(self.active, inputs, numbers, store)
+        if self.final:
+            return None
+        self.recorder.record(inputs, numbers)
+        if self.at_once:
+            self._submit(inputs, numbers, wait=True)
+            if self.ready is not None:
+                self._activate_compiled(inputs)
+            if self.active is not None:
+                return self._run_active(self.active, inputs, numbers, store)
+        elif self.runs_since_drop >= HOT_RUNS:
+            if self.on_gpu and not self.graph_tried:
+                self._capture_graph(inputs, numbers)
+            if not self.compiles:
+                self.final = True
+            elif self.job is None and self.ready is None:
+                self._submit(inputs, numbers, wait=False)
+        return None
+
+    def _run_active(
+        self, active: Active, inputs: list[Any], numbers: list[Any], store: dict[int, Any]
+    ) -> list[Any] | None:
+        try:
+            timed = self.fast_runs == 2
+            outcome = active.run(inputs, numbers, store) if not timed else self._run_timed(inputs, numbers, store)
+        except PartialRun as partial:
+            self._check_device(partial.error)
+            self._count_error(partial.error)
+            raise
+        except Exception as error:
+            self._check_device(error)
+            self._count_error(error)
+            return None
+        if type(outcome) is list:
+            self.fast_runs += 1
+            self.layout_misses = 0
+            return outcome
+        if outcome is not RESULT_IN_USE:
+            if outcome == NUMBERS_CHANGED:
+                self.recorder.record(inputs, numbers)
+                self.recorder.varying.update(active.constants.changed(numbers))
+            self.donates = self.donates and outcome != INPUT_IN_USE
+            self._drop_after_miss(str(outcome))
+        return None
+
+    def _run_timed(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> Any:
+        """Measure one run: the only one that waits for the device."""
+        assert self.active is not None
+        self._synchronize()
+        started = time.perf_counter()
+        outcome = self.active.run(inputs, numbers, store)
+        self._synchronize()
+        self.fast_seconds = time.perf_counter() - started
+        return outcome
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    # -- runs that were not possible -----------------------------------------------------
+
+    def _drop_after_miss(self, why: str) -> None:
+        if why == LAYOUT_CHANGED:
+            self.layout_misses += 1
+            if self.layout_misses < MAX_LAYOUT_MISSES:
+                return
+        self._drop()
+        self.rebuilds += 1
+        if self.rebuilds > MAX_REBUILDS:
+            what = "its numbers" if why == NUMBERS_CHANGED else "the layout of its inputs"
+            self.stay(f"compiled {self.rebuilds} times, and {what} changed again")
+        elif not self.at_once:
+            self.runs_since_drop = HOT_RUNS // 2
+
+    def _check_device(self, error: Exception) -> None:
+        """An error of a capture looks like one of the device. Raises DeviceBroken only if the device is not usable."""
+        if self.engine.is_broken(error):
+            try:
+                torch.zeros(1, device=self.device).item()
+            except Exception:
+                raise DeviceBroken(error_summary(error)) from error
+
+    def _count_error(self, error: Exception) -> None:
+        self.errors += 1
+        self.compiler.log_error(self.section, error)
+        if self.errors >= MAX_ERRORS:
+            self._drop()
+            self.stay(error_summary(error))
+
+    def _drop(self) -> None:
+        self._deactivate()
+        self.ready, self.job, self.graph_tried, self.fast_runs, self.layout_misses = None, None, False, 0, 0
+
+    def stay(self, reason: str, quiet: bool = False) -> None:
+        """Keep the present level for good."""
+        self.final = True
+        self.reasons.append(reason)
+        text = f"a section of {title(self.section)} is not compiled: {reason}"
+        if self.compiler.debug:
+            self.compiler.debug(text)
+        if not quiet:
+            self.compiler.notices.append((reason, text))
+
+    # -- faster levels -------------------------------------------------------------------
+
+    def _capture_graph(self, inputs: list[Any], numbers: list[Any]) -> None:
+        """Capture the program without compiling it, which is quick."""
+        if not self.compiler.capture_lock.acquire(blocking=False):
+            return
+        try:
+            self.graph_tried = True
+            program = self._program(inputs, numbers, compiled=False)
+            copies, cells = snapshot(inputs), make_cells(program, numbers)
+            if copies is None:
+                raise NotTranslatable("there is not enough memory for a trial")
+            with no_device_waits(self.device):
+                program(copies, *cells)  # the first run loads the kernels, which a capture must not do
+            del copies
+            copied = self._copied_inputs(program)
+            self.active = CapturedGraph(program, program, "graph", inputs, copied, self.compiler.capture)
+            self._log("a graph of")
+        except Exception as error:
+            self._check_device(error)
+            self.reasons.append(f"no graph: {error_summary(error)}")
+            self.compiler.log_error(self.section, error)
+        finally:
+            self.compiler.capture_lock.release()
+
+    def _program(self, inputs: list[Any], numbers: list[Any], compiled: bool) -> Program:
+        donated = donations(self.section, inputs) if self.donates else {}
+        return Program(self.section, numbers, frozenset(self.recorder.varying), self.device, compiled, donated)
+
+    def _copied_inputs(self, program: Program) -> frozenset[int]:
+        """The inputs that a graph copies into its own buffers."""
+        fresh = self.active.fresh if isinstance(self.active, CapturedGraph) else self.recorder.fresh
+        return frozenset(fresh) - program.mutated
+
+    def _submit(self, inputs: list[Any], numbers: list[Any], wait: bool) -> None:
+        self.must_resubmit = not wait and self.compiler.busy()
+        if self.must_resubmit:
+            return
+        if shares_written(inputs, mutated(self.section)):
+            self.stay("an input shares memory that the section writes")
+            return
+        try:
+            program = self._program(inputs, numbers, compiled=True)
+            copies = snapshot(inputs)
+        except Exception as error:
+            self.compiler.log_error(self.section, error)
+            self.stay(error_summary(error))
+            return
+        # the inputs themselves may be freed before the compiler looks at them
+        examples = [strided_spec(x) for x in inputs] if copies is None else copies
+        job = CompileJob(self.section, program, examples, list(numbers), copies is not None)
+        self.job = self.compiler.submit(job, wait)
+        if wait:
+            self._take_compiled()
+
+    def _take_compiled(self) -> None:
+        """Take the result of the compiler."""
+        assert self.job is not None
+        job, self.job = self.job, None
+        try:
+            compiled = job.result()
+        except BaseException as error:
+            self.compiler.log_error(self.section, error)
+            self.stay(error_summary(error))
+            return
+        self.compile_seconds += compiled.seconds
+        interpreted, fast = compiled.run_seconds
+        self.interpreted_seconds = interpreted
+        if not self.on_gpu and not self.at_once and interpreted and fast > MAX_TIME_RATIO * interpreted:
+            self.stay(f"not faster: {fast * 1e6:.0f} us, interpreted {interpreted * 1e6:.0f} us", quiet=True)
+            return
+        self.ready = compiled
+        self._log(f"compiled in {compiled.seconds:.1f} s:")
+
+    def _log(self, what: str) -> None:
+        if self.compiler.debug:
+            self.compiler.debug(f"{what} {title(self.section)}")
+
+    def _activate_compiled(self, inputs: list[Any]) -> None:
+        """Use the compiled code from this run on."""
+        compiled = self.ready
+        assert compiled is not None
+        if [x.stride() for x in inputs] != compiled.strides or shares_written(inputs, compiled.program.mutated):
+            self._drop_after_miss(LAYOUT_CHANGED)  # it was compiled for another layout
+            return
+        if not self.on_gpu:
+            self._activate(CompiledRunner(compiled, inputs))
+        elif not compiled.has_run:  # the first run loads the kernels, which a capture must not do
+            self._activate(CompiledRunner(compiled, inputs), stays=False)
+            compiled.has_run = True
+        elif self.compiler.capture_lock.acquire(blocking=self.at_once):
+            copied = self._copied_inputs(compiled.program)
+            self._deactivate()  # the capture may need its memory
+            try:
+                capture = self.compiler.capture
+                self._activate(CapturedGraph(compiled.program, compiled, "compiled", inputs, copied, capture))
+            except Exception as error:
+                self._check_device(error)
+                self.compiler.log_error(self.section, error)
+                self.reasons.append(f"no graph of the compiled code: {error_summary(error)}")
+                self._activate(CompiledRunner(compiled, inputs))
+            finally:
+                self.compiler.capture_lock.release()
+
+    def _deactivate(self) -> None:
+        if self.active is not None:
+            self.active.close()
+            self.active = None
+
+    def _activate(self, runner: Active, stays: bool = True) -> None:
+        self._deactivate()
+        self.active, self.fast_runs = runner, 0
+        if stays:
+            self.ready = None
+
+    # -- for `Levels` --------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        measured = self.interpreted_seconds and self.fast_seconds
+        saved = self.fast_runs * (self.interpreted_seconds - self.fast_seconds) if measured else 0.0
+        return {
+            "length": len(self.section.calls),
+            "title": title(self.section),
+            "runs": self.runs,
+            "level": self.level,
+            "compile_seconds": self.compile_seconds,
+            "saved_seconds": max(0.0, saved),
+            "reasons": list(self.reasons),
+        }
+
+    def close(self) -> None:
+        self._drop()
+        self.final = True

@@ -1,0 +1,64 @@
+"""What a code stands for on a worker: a signature linked to its kernel, or this worker's part in a move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.ops import Signature
+from gt.types import TensorType
+from gt.wire.codec import from_wire, signature_of
+from gt.wire.messages import Definition, Move
+from gt.worker.engines import Engine, Kernel
+
+
+class LinkedSignature:
+    __slots__ = ("plain", "run", "signature", "width")
+
+    def __init__(self, signature: Signature, run: Kernel) -> None:
+        self.signature, self.run = signature, run
+        self.plain, self.width = signature.plain, signature.width
+
+
+class LinkedMove:
+    """Has the interface of a signature with one operand and one result."""
+
+    __slots__ = (
+        "after", "before", "group", "into", "kind", "members", "options", "plain", "signature", "start", "width"
+    )  # fmt: skip
+
+    def __init__(self, move: Move, members: tuple[int, ...]) -> None:
+        self.kind, self.group, self.options, self.members = move.kind, move.group, dict(move.options), members
+        self.before = _tensor_type(move.before)
+        self.after = _tensor_type(move.after)
+        self.plain, self.width, self.start, self.into = -1, 4, 3, False
+        self.signature = self
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The position of its operand, if it has one."""
+        return (3,) if self.before is not None else ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} among workers {', '.join(map(str, self.members))}"
+
+
+def link_definition(engine: Engine, definition: Definition) -> LinkedSignature:
+    """An op that the engine does not support raises when it runs, so that the failure names the instruction."""
+    signature = signature_of(definition)
+    try:
+        return LinkedSignature(signature, engine.link(signature))
+    except Exception as error:
+        return LinkedSignature(signature, _raising_kernel(error))
+
+
+def _raising_kernel(error: Exception) -> Kernel:
+    def run(*operands: Any) -> Any:
+        raise error
+
+    return run
+
+
+def _tensor_type(wire: Any) -> TensorType | None:
+    result = None if wire is None else from_wire(wire)
+    assert result is None or isinstance(result, TensorType)
+    return result

@@ -1,0 +1,36 @@
+"""The messages that a worker has for the dispatcher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gt.wire.messages import Done, Message, Reply
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """A message to the dispatcher. In a `Reply`, ``inner`` is the client's message, and ``data`` the bytes after it."""
+
+    message: Message
+    inner: Message | None = None
+    data: memoryview | None = None
+
+
+class WorkerOutbox:
+    def __init__(self) -> None:
+        #: the number of this worker; -1 until the dispatcher has assigned one
+        self.worker = -1
+        #: the worker takes the list after each event
+        self.messages: list[OutgoingMessage] = []
+
+    def send(self, message: Message, inner: Message | None = None, data: memoryview | None = None) -> None:
+        self.messages.append(OutgoingMessage(message, inner, data))
+
+    def send_done(self, client: int, worker_set: int) -> None:
+        """Send a `Done`; as a part of the last reply if that goes to the same client."""
+        done, messages = Done(client, worker_set, 0), self.messages
+        reply = messages[-1].message if messages else None
+        if isinstance(reply, Reply) and reply.client == client and reply.done is None:
+            messages[-1] = replace(messages[-1], message=Reply(client, reply.request, reply.last, done))
+        else:
+            messages.append(OutgoingMessage(done))
