@@ -15,7 +15,6 @@ from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import tensor
 from gt.missing import absent
 from gt.ops import OPS, Attrs, Op
-from gt.ops.autocast import FLOAT32, FLOAT32_RESULT, LOWER, WIDEST
 from gt.optim.optimizer import Optimizer
 from gt.types import DType, bfloat16, float16, float32, float64, promote
 
@@ -90,16 +89,16 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
 
 
 def _casted(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs]:
-    lower, name = _mode.dtype, op.name
-    if lower is None:
+    lower, how = _mode.dtype, op.autocast
+    if lower is None or not how:
         return operands, attrs
-    if name in LOWER:
+    if how == "lower":
         operands = tuple(_lowered(x, lower) if _eligible(x, lower) else x for x in operands)
-    elif name in FLOAT32:
+    elif how == "float32":
         operands = tuple(cast(x, float32) if _eligible(x, float32) else x for x in operands)
-    elif name in FLOAT32_RESULT and _eligible(operands[0], float32) and ("dtype", None) in attrs:
+    elif how == "float32_result" and _eligible(operands[0], float32) and ("dtype", None) in attrs:
         attrs = tuple(("dtype", "float32") if pair == ("dtype", None) else pair for pair in attrs)
-    elif name in WIDEST:
+    elif how == "widest":
         operands = _widest(operands)
     return operands, attrs
 

@@ -123,7 +123,7 @@ def test_what_has_no_rule_is_gathered_and_told_once(session: Session, capsys: py
         assert x.median().item() == 1
     said = [line for line in capsys.readouterr().err.splitlines() if "median" in line]
     assert len(said) == 1
-    assert said[0].endswith("gathered, and every worker does all of it: the middle of parts is not the middle")
+    assert said[0].endswith("gathered, and every worker does all of it: the median of parts is not the median")
 
 
 @pytest.mark.parametrize(

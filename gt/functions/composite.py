@@ -9,15 +9,16 @@ from gt.client.tensor.arguments import a_tensor, cast, one_dim, refuse
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import creation, pointwise, rearrange, reduce, views
+from gt.functions import creation, linalg, norm, pointwise, reduce, scan, scatter, views
 from gt.types import Shape, Size, bool_, float32, int64
 
 __all__ = [
-    "angle", "bartlett_window", "blackman_window", "conj", "conj_physical", "constant_pad_nd", "cumulative_trapezoid",
-    "detach", "from_dlpack", "frombuffer", "hamming_window", "hann_window", "is_same_size", "is_signed", "isreal",
-    "mvlgamma", "pdist", "real", "renorm", "resolve_conj", "resolve_neg", "trapezoid", "trapz", "unravel_index",
-    "vander",
+    "angle", "bartlett_window", "blackman_window", "conj", "conj_physical", "cumulative_trapezoid", "detach",
+    "from_dlpack", "frombuffer", "hamming_window", "hann_window", "is_same_size", "is_signed", "isreal", "mvlgamma",
+    "pdist", "real", "resolve_conj", "resolve_neg", "trapezoid", "trapz", "unravel_index", "vander",
 ]  # fmt: skip
+#: functions that torch has as methods only
+METHODS = ("sum_to_size",)
 
 
 # -- integrals ------------------------------------------------------------------------------
@@ -31,7 +32,7 @@ trapz = trapezoid
 
 
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    return reduce.cumsum(_strips("cumulative_trapezoid", y, x, dx, dim), dim) / 2
+    return scan.cumsum(_strips("cumulative_trapezoid", y, x, dx, dim), dim) / 2
 
 
 def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
@@ -47,9 +48,9 @@ def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor
         if x.size(0) != y.size(dim):
             raise refuse(ShapeError, "as many places as values are needed", name, y, x, dim=dim)
         x = views.reshape(x, (x.size(0), *(1,) * (y._type.ndim - dim - 1)))
-        return both * reduce.diff(x, dim=0)
+        return both * scan.diff(x, dim=0)
     at = dim - y._type.ndim
-    return both * reduce.diff(x, dim=at)
+    return both * scan.diff(x, dim=at)
 
 
 # -- of numbers that are real ----------------------------------------------------------------
@@ -112,10 +113,6 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     return views.reshape(reduce.sum(input, dims, keepdim=True), given) if dims else input
 
 
-def constant_pad_nd(input: Tensor, pad: Any, value: float = 0) -> Tensor:
-    return rearrange.pad(input, pad, value=value)
-
-
 def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
     """The place in each dim of what is counted through all of them."""
     x = a_tensor("unravel_index", indices)
@@ -131,24 +128,13 @@ def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
 # -- the rest ----------------------------------------------------------------------------------
 
 
-def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803, torch\'s name
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803, torch's name
+    """The powers of each element of a vector, the highest first unless ``increasing``."""
     x = a_tensor("vander", x)
     if x._type.ndim != 1:
-        raise refuse(ShapeError, "a vector is needed", "vander", x)
-    powers = creation.arange(x.size(0) if N is None else N)
-    made = views.unsqueeze(x, 1) ** (powers if increasing else rearrange.flip(powers, (0,)))
-    return made if x._type.dtype.kind == "f" else cast(made, int64)
-
-
-def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
-    """Slices along a dim that are longer than ``maxnorm`` are made as long."""
-    x = a_tensor("renorm", input)
-    others = [d for d in range(x._type.ndim) if d != one_dim(dim, x._type.ndim)]
-    if x._type.ndim < 2:
-        raise refuse(ShapeError, "at least two dims are needed", "renorm", x, p, dim, maxnorm)
-    lengths = reduce.norm(x, p, others, keepdim=True)
-    scale: Tensor = pointwise.where(lengths > maxnorm, maxnorm / (lengths + 1e-7), 1.0)
-    return x * scale
+        raise refuse(ShapeError, "needs a vector", "vander", x)
+    powers = linalg.vander(x, N=N)
+    return powers if increasing else views.flip(powers, (1,))
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
@@ -157,7 +143,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     if x._type.ndim != 2:
         raise refuse(ShapeError, "a matrix is needed", "pdist", x)
     i, j = creation.triu_indices(x.size(0), x.size(0), 1)
-    return reduce.norm(rearrange.index_select(x, 0, i) - rearrange.index_select(x, 0, j), p, 1)
+    return norm.norm(scatter.index_select(x, 0, i) - scatter.index_select(x, 0, j), p, 1)
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:

@@ -22,8 +22,8 @@ __all__ = [
     "logspace", "ones", "ones_like", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
 ]  # fmt: skip
 
-FULL, FULL_LIKE, ARANGE, CLONE = (OPS[name] for name in ("full", "full_like", "arange", "clone"))
-EQ, FLIP, CAT = (OPS[name] for name in ("eq", "flip", "cat"))
+FULL, FULL_LIKE, ARANGE, CLONE = OPS["full"], OPS["full_like"], OPS["arange"], OPS["clone"]
+EQ, FLIP, CAT, POW = OPS["eq"], OPS["flip"], OPS["cat"], OPS["pow"]
 
 #: what a list of Python numbers becomes, by the kind of the array numpy makes of it
 _DEFAULTS = {"f": float32, "i": int64, "b": bool_}
@@ -108,9 +108,11 @@ def _first_leaf(data: Any) -> Any:
 
 
 def _joined(rows: list[Tensor]) -> Tensor:
-    from gt.functions.rearrange import stack
-
-    return stack(rows)
+    """The rows along a new first dim."""
+    for row in rows:
+        if row._type.shape != rows[0]._type.shape:
+            raise refuse(ShapeError, "the tensors must have equal shapes", "tensor", *rows)
+    return call(CAT, tuple(row.unsqueeze(0) for row in rows), (("dim", 0),))
 
 
 def _array(np: Any, data: Any) -> Any:
@@ -181,9 +183,7 @@ def size_from(size: Any, shape: tuple[Any, ...], name: str) -> Shape:
 def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
     value = operand(value)
     if isinstance(value, Tensor):
-        from gt.functions.views import expand
-
-        return call(CLONE, (expand(cast(value, dtype or value._type.dtype), shape),))
+        return call(CLONE, (cast(value, dtype or value._type.dtype).expand(shape),))
     if type(value) not in NUMBER_OF:
         raise DTypeError(f"{name}(): a number is needed here, not {type(value).__name__}")
     if type(value) is int and not -(2**63) <= value < 2**63:
@@ -305,7 +305,7 @@ def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype:
     if default_dtype(dtype).kind != "f":
         start, end = int(start), int(end)
     powers = linspace(start, end, steps, dtype=float64)
-    made = cast(call(OPS["pow"], (float(base), powers)), default_dtype(dtype))
+    made = cast(call(POW, (float(base), powers)), default_dtype(dtype))
     return tensor(made, **options) if options else made
 
 
@@ -331,10 +331,5 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> T
 
 @with_options
 def eye(n: int, m: int | None = None, *, dtype: Any = None) -> Tensor:
-    from gt.functions.views import unsqueeze
-
     rows, columns = arange(n), arange(n if m is None else m)
-    return cast(call(EQ, (unsqueeze(rows, 1), columns)), default_dtype(dtype))
-
-
-# -- at random -----------------------------------------------------------------------------
+    return cast(call(EQ, (rows.unsqueeze(1), columns)), default_dtype(dtype))

@@ -22,7 +22,7 @@ from gt.client.tensor.strides import SLICE, VIEW
 from gt.client.tensor.tensor import Tensor, ViewStep
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.functions.creation import zeros
-from gt.functions.rearrange import count
+from gt.functions.masks import count
 from gt.functions.views import select
 from gt.ops import OPS
 from gt.types import Shape, bool_, int64, uint8

@@ -1,4 +1,4 @@
-"""torch's functions that stack, cut, turn and spread tensors out."""
+"""torch's functions that join, repeat, cut and turn tensors."""
 
 from __future__ import annotations
 
@@ -8,26 +8,71 @@ from itertools import combinations_with_replacement as chosen_again
 from itertools import pairwise
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, also_called, one_dim, refuse, sizes, tensor_list, whole
+from gt.client.tensor.arguments import a_tensor, also_called, by_numpy_names, one_dim, refuse, sizes, tensor_list, whole
 from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import creation, pointwise, reduce, views
-from gt.functions.rearrange import cat, flip, index_select, stack
+from gt.functions import creation, pointwise, scan, views
+from gt.functions.scatter import index_select
+from gt.functions.views import flip
 from gt.ops import OPS
 from gt.ops import infer as rules
 from gt.types import Size, int64
 
 __all__ = [
     "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes", "broadcast_tensors", "cartesian_prod",
-    "column_stack", "combinations", "diag", "diag_embed", "diagflat", "diagonal_copy", "dsplit", "dstack",
-    "expand_copy", "fliplr", "flipud", "hsplit", "meshgrid", "narrow_copy", "permute_copy", "repeat_interleave",
-    "rot90", "row_stack", "select_copy", "split_copy", "split_with_sizes", "split_with_sizes_copy", "squeeze_copy",
-    "t_copy", "tensor_split", "transpose_copy", "unbind_copy", "unfold_copy", "unsafe_chunk", "unsafe_split",
-    "unsafe_split_with_sizes", "unsqueeze_copy", "view_copy", "vsplit",
+    "cat", "column_stack", "combinations", "concat", "concatenate", "diagonal_copy", "dsplit", "dstack", "expand_copy",
+    "fliplr", "flipud", "hsplit", "hstack", "meshgrid", "narrow_copy", "permute_copy", "repeat_interleave", "rot90",
+    "row_stack", "select_copy", "split_copy", "split_with_sizes", "split_with_sizes_copy", "squeeze_copy", "stack",
+    "t_copy", "tensor_split", "tile", "transpose_copy", "unbind_copy", "unfold_copy", "unsafe_chunk", "unsafe_split",
+    "unsafe_split_with_sizes", "unsqueeze_copy", "view_copy", "vsplit", "vstack",
 ]  # fmt: skip
+#: functions that torch has as methods only
+METHODS = ("repeat",)
 
-VIEW_BACKWARD, PAD, INDEX, SEARCHSORTED = (OPS[n] for n in ("view_backward", "pad", "index", "searchsorted"))
+CAT, REPEAT, PAD, INDEX, SEARCHSORTED = OPS["cat"], OPS["repeat"], OPS["pad"], OPS["index"], OPS["searchsorted"]
+
+# -- joining ------------------------------------------------------------------------------
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    xs = tensor_list("cat", tensors)
+    return call(CAT, xs, (("dim", one_dim(dim, max(x._type.ndim for x in xs))),))
+
+
+concat = concatenate = cat
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    xs = tensor_list("stack", tensors)
+    for x in xs:
+        if x._type.shape != xs[0]._type.shape:
+            raise refuse(ShapeError, "shapes must be equal", "stack", *xs, dim=dim)
+    dim = views.dim_of("stack", xs[0], dim, extra=1)
+    return cat([views.unsqueeze(x, dim) for x in xs], dim)
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    xs = [views.reshape(x, 1) if not x._type.ndim else x for x in tensor_list("hstack", tensors)]
+    return cat(xs, 0 if xs[0]._type.ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    xs = tensor_list("vstack", tensors)
+    return cat([views.reshape(x, (1, x._type.numel)) if x._type.ndim < 2 else x for x in xs])
+
+
+def repeat(input: Tensor, *given: Any, repeats: Any = None) -> Tensor:
+    return call(REPEAT, (input,), (("repeats", sizes(given if repeats is None else (repeats,), "repeat")),))
+
+
+def tile(input: Tensor, *given: Any, dims: Any = None) -> Tensor:
+    """`repeat`, with 1 for the dims not named."""
+    given = sizes(given if dims is None else (dims,), "tile")
+    return repeat(input, (1,) * (input._type.ndim - len(given)) + given)
+
+
+cat, concat, concatenate, stack = map(by_numpy_names, (cat, concat, concatenate, stack))
 
 # -- more dims -----------------------------------------------------------------------------
 
@@ -219,38 +264,6 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     return views.transpose(flip(input, b), a, b) if quarter == 1 else flip(views.transpose(input, a, b), b)
 
 
-# -- diagonals -----------------------------------------------------------------------------
-
-
-def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """The last dim as the diagonal of a plane of two new ones."""
-    x = a_tensor("diag_embed", input)
-    if not x._type.ndim:
-        raise refuse(ShapeError, "needs a tensor of at least one dim", "diag_embed", x)
-    ndim = x._type.ndim + 1
-    a, b = one_dim(dim1, ndim), one_dim(dim2, ndim)
-    if a == b or not (0 <= a < ndim and 0 <= b < ndim):
-        raise refuse(ShapeError, f"needs two different dims of {ndim}", "diag_embed", x, dim1=dim1, dim2=dim2)
-    side = x._type.shape[-1] + abs(offset)
-    rest = iter(x._type.shape[:-1])
-    shape = tuple(side if d in (a, b) else next(rest) for d in range(ndim))
-    how = (("offset", offset), ("dim1", a), ("dim2", b))
-    return call(VIEW_BACKWARD, (x,), (("chain", (("diagonal", how),)), ("shape", shape)))
-
-
-def diag(input: Tensor, diagonal: int = 0) -> Tensor:
-    x = a_tensor("diag", input)
-    if x._type.ndim not in (1, 2):
-        raise refuse(ShapeError, "needs a tensor of one or two dims", "diag", x, diagonal)
-    if x._type.ndim == 1:
-        return diag_embed(x, diagonal)
-    return pointwise.clone(views.diagonal(x, diagonal))
-
-
-def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    return diag_embed(views.reshape(input, -1 if input._type.numel else 0), offset)
-
-
 # -- repeating -----------------------------------------------------------------------------
 
 
@@ -275,7 +288,7 @@ def repeat_interleave(
         repeats = _one(repeats)
         if repeats._type.shape != (n,) or repeats._type.dtype.kind not in "iu":
             raise refuse(ShapeError, f"needs {n} whole numbers", "repeat_interleave", x, repeats, dim=dim)
-        ends = reduce.cumsum(repeats, 0)
+        ends = scan.cumsum(repeats, 0)
         if output_size is None:
             output_size = int(ends[-1].item()) if n else 0
         order = call(SEARCHSORTED, (ends, creation.arange(output_size)), (("right", True), ("out_int32", False)))

@@ -4,18 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import inf, prod
+from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from gt.client.grad.function import Function, FunctionCtx
-from gt.client.tensor.arguments import a_tensor, cast, dtype_of, many_dims, refuse
+from gt.client.tensor.arguments import a_tensor, cast, refuse
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, pointwise, reduce, views
 from gt.functions import matmul as products
 from gt.functions.matmul import matmul, matrix_power, multi_dot
+from gt.functions.norm import matrix_norm, singular_values, vector_norm
 from gt.ops import OPS, Op
 from gt.types import int32, int64
 
@@ -25,8 +26,8 @@ __all__ = [
     "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
-INV, DET, SLOGDET, SOLVE = (OPS[n] for n in ("inv", "det", "slogdet", "solve"))
-CHOLESKY, QR, EIGH, SVD, TRIANGULAR = (OPS[n] for n in ("cholesky", "qr", "eigh", "svd", "solve_triangular"))
+INV, DET, SLOGDET, SOLVE, TRIANGULAR = OPS["inv"], OPS["det"], OPS["slogdet"], OPS["solve"], OPS["solve_triangular"]
+CHOLESKY, QR, EIGH, SVD = OPS["cholesky"], OPS["qr"], OPS["eigh"], OPS["svd"]
 
 
 class SlogdetResult(NamedTuple):
@@ -206,7 +207,7 @@ def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> 
 
 
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
-    return svd(A, full_matrices=False).S
+    return singular_values(a_tensor("svdvals", A))
 
 
 def pinv(
@@ -277,50 +278,6 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 
 
 # -- norms ---------------------------------------------------------------------------------
-
-
-def _floating(name: str, x: Any, dtype: Any) -> Tensor:
-    made = a_tensor(name, x)
-    made = made if dtype is None else cast(made, dtype_of(dtype))
-    if made._type.dtype.kind != "f":
-        raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, made)
-    return made
-
-
-def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """Over all dims as one, if none is named."""
-    x = _floating("vector_norm", x, dtype)
-    return reduce.norm(x, ord, many_dims(dim, x._type.ndim), keepdim)
-
-
-def _greatest(x: Tensor) -> Tensor:
-    """Of numbers that are not negative; of none 0."""
-    return reduce.amax(x, -1) if x._type.shape[-1] else reduce.sum(x, -1)
-
-
-_MATRIX_NORMS: dict[Any, Callable[[Tensor], Tensor]] = {
-    "fro": lambda x: vector_norm(x, 2, (-2, -1)),
-    "nuc": lambda x: reduce.sum(svdvals(x), -1),
-    2: lambda x: _greatest(svdvals(x)),
-    -2: lambda x: reduce.amin(svdvals(x), -1),
-    1: lambda x: _greatest(reduce.sum(pointwise.abs(x), -2)),
-    -1: lambda x: reduce.amin(reduce.sum(pointwise.abs(x), -2), -1),
-    inf: lambda x: _greatest(reduce.sum(pointwise.abs(x), -1)),
-    -inf: lambda x: reduce.amin(reduce.sum(pointwise.abs(x), -1), -1),
-}
-
-
-def matrix_norm(
-    A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
-    A = _floating("matrix_norm", A, dtype)
-    if A._type.ndim < 2 or len(dim) != 2 or ord not in _MATRIX_NORMS:
-        raise refuse(ShapeError, f"needs matrices, and ord one of {list(_MATRIX_NORMS)}", "matrix_norm", A, ord)
-    rows, columns = views.dims_of("matrix_norm", A, dim)
-    made = _MATRIX_NORMS[ord](views.movedim(A, (rows, columns), (-2, -1)))
-    for d in sorted((rows, columns)) if keepdim else ():
-        made = views.unsqueeze(made, d)
-    return made
 
 
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

@@ -20,7 +20,7 @@ __all__ = [
     "matmul", "matrix_power", "mm", "mv", "outer", "tensordot", "trace", "vdot",
 ]  # fmt: skip
 
-MATMUL, ADDMM, BADDBMM, INV, INDEX = (OPS[n] for n in ("matmul", "addmm", "baddbmm", "inv", "index"))
+MATMUL, ADDMM, BADDBMM, INV, INDEX = OPS["matmul"], OPS["addmm"], OPS["baddbmm"], OPS["inv"], OPS["index"]
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:

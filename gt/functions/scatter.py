@@ -11,18 +11,18 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, pointwise, views
 from gt.functions.indexing import positions
-from gt.functions.rearrange import gather
 from gt.ops import OPS, Attrs, Op
 from gt.ops.infer import broadcast_shapes
 from gt.types import bool_, int64
 
 __all__ = [
-    "diagonal_scatter", "fill", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
-    "masked_scatter", "put", "scatter", "scatter_reduce", "select_scatter", "slice_scatter", "take", "take_along_dim",
+    "diagonal_scatter", "fill", "gather", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
+    "index_select", "put", "scatter", "scatter_add", "scatter_reduce", "select_scatter", "slice_scatter", "take",
+    "take_along_dim",
 ]  # fmt: skip
 
-SCATTER, SCATTER_ADD, SCATTER_REDUCE = (OPS[n] for n in ("scatter", "scatter_add", "scatter_reduce"))
-INDEX, INDEX_PUT, MASKED_SCATTER = (OPS[n] for n in ("index", "index_put", "masked_scatter"))
+GATHER, SCATTER, SCATTER_ADD, SCATTER_REDUCE = OPS["gather"], OPS["scatter"], OPS["scatter_add"], OPS["scatter_reduce"]
+INDEX, INDEX_PUT, COPY = OPS["index"], OPS["index_put"], OPS["copy"]
 
 #: (op, operands after the first, attributes): what a function and its in-place form have in common
 Call = tuple[Op, tuple[Any, ...], Attrs]
@@ -47,6 +47,29 @@ def _both(name: str, plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], 
     function.__name__ = function.__qualname__ = name
     in_place.__name__ = in_place.__qualname__ = name + "_"
     return function, in_place
+
+
+# -- gather --------------------------------------------------------------------------------
+
+
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    x = a_tensor("gather", input)
+    return call(GATHER, (x, a_tensor("gather", index)), (("dim", one_dim(dim, x._type.ndim)),))
+
+
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    given = operands("scatter_add", input, index, src)
+    return call(SCATTER_ADD, given, (("dim", one_dim(dim, input._type.ndim)),))
+
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    dim = views.dim_of("index_select", input, dim)
+    if not isinstance(index, Tensor) or index._type.ndim > 1:
+        raise refuse(DTypeError, "the index is a tensor of one dim", "index_select", input, index, dim=dim)
+    index = index if index._type.ndim else views.reshape(index, 1)
+    if not input._type.ndim:
+        return views.reshape(index_select(views.reshape(input, 1), 0, index), ())
+    return call(INDEX, (input, index), (("dims", (dim,)),))
 
 
 # -- scatter -------------------------------------------------------------------------------
@@ -189,7 +212,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     if isinstance(value, Tensor) and value._node is not None:
-        return call_into(OPS["copy"], input, (index_fill(input, dim, index, value),))
+        return call_into(COPY, input, (index_fill(input, dim, index, value),))
     _fill_(input if input._type.ndim else views.reshape(input, 1), dim, index, value)
     return input
 
@@ -254,28 +277,11 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return gather(wide[0], dim, wide[1])
 
 
-# -- masks ---------------------------------------------------------------------------------
-
-
-def _masked(x: Tensor, mask: Tensor, source: Tensor) -> Call:
-    mask, source = operands("masked_scatter", x, mask, source)[1:]
-    return MASKED_SCATTER, (views.expand(mask, x._type.shape), source), ()
-
-
-def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    x, mask = a_tensor("masked_scatter", input), a_tensor("masked_scatter", mask)
-    shape = broadcast_shapes(x._type.shape, mask._type.shape)
-    op, rest, attrs = _masked(views.expand(x, shape), mask, source)
-    return call(op, (views.expand(x, shape), *rest), attrs)
-
-
-def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    op, rest, attrs = _masked(input, mask, source)
-    return call_into(op, input, rest, attrs)
+# -- everywhere ----------------------------------------------------------------------------
 
 
 def fill(input: Tensor, value: Any) -> Tensor:
-    return call(OPS["copy"], (input, pointwise.fitting("fill", input, value)))
+    return call(COPY, (input, pointwise.fitting("fill", input, value)))
 
 
 # -- a copy with a part replaced -----------------------------------------------------------
@@ -316,5 +322,4 @@ INPLACE: dict[str, Callable[..., Tensor]] = {
     "index_put_": index_put_,
     "index_reduce_": index_reduce_,
     "put_": put_,
-    "masked_scatter_": masked_scatter_,
 }

@@ -1,4 +1,4 @@
-"""Tensors that look at others; `gt.client.tensor.strides` says which are possible."""
+"""torch's functions that give views, and turned copies. `gt.client.tensor.strides` says which views are possible."""
 
 from __future__ import annotations
 
@@ -27,12 +27,25 @@ from gt.ops.infer import wrap_dim, wrap_dims
 from gt.types import Shape
 
 __all__ = [
-    "adjoint", "broadcast_to", "chunk", "diagonal", "flatten", "moveaxis", "movedim", "narrow", "permute", "ravel",
-    "reshape", "select", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind", "unflatten",
-    "unsqueeze",
+    "adjoint", "broadcast_to", "chunk", "diagonal", "flatten", "flip", "moveaxis", "movedim", "narrow", "permute",
+    "ravel", "reshape", "roll", "select", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "tril",
+    "triu", "unbind", "unflatten", "unsqueeze",
 ]  # fmt: skip
+#: functions that torch has as methods only
+METHODS = (
+    "contiguous",
+    "expand",
+    "expand_as",
+    "is_contiguous",
+    "reshape_as",
+    "stride",
+    "unfold",
+    "view",
+    "view_as",
+)
 
 RESHAPE, SPLIT = OPS["reshape"], OPS["split"]
+FLIP, ROLL, TRIL, TRIU = OPS["flip"], OPS["roll"], OPS["tril"], OPS["triu"]
 
 # -- strides -------------------------------------------------------------------------------
 
@@ -328,3 +341,28 @@ def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
     for part, start, n in zip(made, accumulate(parts, initial=0), parts, strict=False):
         make_view(part, x, (SLICE, (("items", _items(shape, dim, ("s", n, 1))),), _starts(len(shape), dim, start)))
     return made
+
+
+# -- turned and cut to a triangle ----------------------------------------------------------
+
+
+def flip(input: Tensor, *given: Any, dims: Any = None) -> Tensor:
+    ndim, given = input._type.ndim, given if dims is None else (dims,)
+    return call(FLIP, (input,), (("dims", tuple(one_dim(d, ndim) for d in sizes(given, "flip"))),))
+
+
+def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    moved = sizes((shifts,), "roll")
+    if dims is None:
+        return reshape(roll(flatten(input), moved, 0), input._type.shape)
+    ndim = input._type.ndim
+    along = tuple(one_dim(d, ndim) for d in sizes((dims,), "roll"))
+    return call(ROLL, (input,), (("shifts", moved), ("dims", along)))
+
+
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+    return call(TRIL, (input,), (("diagonal", whole(diagonal, "tril(): the diagonal is an int")),))
+
+
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+    return call(TRIU, (input,), (("diagonal", whole(diagonal, "triu(): the diagonal is an int")),))

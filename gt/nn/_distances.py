@@ -7,9 +7,10 @@ from typing import Any
 from gt.client.tensor.arguments import a_tensor, cast, refuse
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import pointwise, views
+from gt.functions import pointwise, scan, views
 from gt.functions import reduce as reductions
-from gt.functions.rearrange import gather, index_select
+from gt.functions.norm import norm
+from gt.functions.scatter import gather, index_select
 from gt.nn._losses import chosen, met, reduced
 from gt.types import float32, int64
 
@@ -20,14 +21,14 @@ __all__ = [
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    return reductions.norm(x1 - x2 + eps, p, -1, keepdim)
+    return norm(x1 - x2 + eps, p, -1, keepdim)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     a, b = met("cosine_similarity", [a_tensor("cosine_similarity", x) for x in (x1, x2)])
     if a._type.dtype.kind != "f":
         a, b = cast(a, float32), cast(b, float32)
-    lengths = [reductions.norm(x, 2, dim, True).clamp(min=eps) for x in (a, b)]
+    lengths = [norm(x, 2, dim, True).clamp(min=eps) for x in (a, b)]
     return reductions.sum((a / lengths[0]) * (b / lengths[1]), dim)
 
 
@@ -129,7 +130,7 @@ def multilabel_margin_loss(
     """The target names the classes that are there, up to the first -1."""
     reduction = chosen(reduction, size_average, reduce)
     x, t = _by_rows("multilabel_margin_loss", input, target, 2)
-    there = reductions.cumprod(cast(t >= 0, int64), 1)
+    there = scan.cumprod(cast(t >= 0, int64), 1)
     at = t * there
     named = x.detach().new_zeros(x._type.shape, dtype=int64).scatter_add(1, at, there) > 0
     over = (1 - views.unsqueeze(gather(x, 1, at), 2) + views.unsqueeze(x, 1)).clamp(min=0)

@@ -11,7 +11,7 @@ from gt.client.tensor.arguments import a_tensor, cast, refuse
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import pointwise, views
+from gt.functions import pointwise, scan, views
 from gt.functions import reduce as reductions
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
@@ -248,7 +248,7 @@ def cross_entropy(
     if not x._type.ndim:
         raise refuse(ShapeError, "needs a dim of classes", "cross_entropy", x, t)
     dim = 1 if x._type.ndim > 1 else 0
-    logs = reductions.log_softmax(x, dim, x._type.dtype)  # a dtype that is asked for: autocast leaves it alone
+    logs = scan.log_softmax(x, dim, x._type.dtype)  # a dtype that is asked for: autocast leaves it alone
     if x._type.shape == t._type.shape:
         if t._type.dtype.kind != "f":
             raise refuse(DTypeError, "probabilities as a target are floating", "cross_entropy", x, t)

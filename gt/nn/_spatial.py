@@ -10,7 +10,7 @@ from gt.client.tensor.arguments import a_tensor, cast, refuse
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import pointwise, rearrange, views
+from gt.functions import pointwise, scatter, views
 from gt.ops import OPS, Attrs
 from gt.types import float32, float64, int64, uint8
 
@@ -167,7 +167,7 @@ def _greatest_integers(x: Tensor, attrs: Attrs, rank: int) -> tuple[Tensor, Tens
     at = call_many(OPS["max_pool"], (cast(x, float64),), attrs)[1]
     lead = x._type.shape[:-rank]
     flat, places = views.reshape(x, (*lead, -1)), views.reshape(at, (*lead, -1))
-    return views.reshape(rearrange.gather(flat, -1, places), at._type.shape), at
+    return views.reshape(scatter.gather(flat, -1, places), at._type.shape), at
 
 
 def _whole_averages(x: Tensor, attrs: Attrs) -> Tensor:

@@ -8,7 +8,7 @@ from gt.client.tensor.arguments import a_tensor, refuse
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import views
-from gt.functions.reduce import vector_norm
+from gt.functions.norm import vector_norm
 from gt.nn import functional as F
 
 __all__ = [

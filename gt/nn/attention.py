@@ -8,7 +8,7 @@ from typing import Any
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions.creation import empty, zeros
-from gt.functions.rearrange import cat
+from gt.functions.joining import cat
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.linear import NonDynamicallyQuantizableLinear

@@ -15,9 +15,11 @@ from gt.client.tensor.emit import call, call_into, call_many
 from gt.client.tensor.foreign import told
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import pointwise, reduce, views
+from gt.functions import pointwise, reduce, scan, views
 from gt.functions.composite import pdist
-from gt.functions.rearrange import pad
+from gt.functions.joining import cat
+from gt.functions.norm import norm
+from gt.functions.windows import pad
 from gt.missing import absent
 from gt.nn import _activations, _distances, _losses, _spatial
 from gt.nn._activations import *
@@ -90,7 +92,7 @@ def _renormalise(w: Tensor, index: Tensor, max_norm: float, norm_type: float) ->
     """The rows that are asked for are made no longer than ``max_norm``, in place, as torch does it."""
     with no_grad():
         asked = w.new_zeros(w._type.shape[0], dtype=bool_).index_fill(0, views.reshape(index, -1), True)
-        lengths = reduce.norm(w, norm_type, 1)
+        lengths = norm(w, norm_type, 1)
         scale = pointwise.where(asked & (lengths > max_norm), max_norm / (lengths + 1e-7), 1.0)
         call_into(OPS["mul"], w, (views.unsqueeze(scale, 1),))
 
@@ -276,8 +278,6 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     n, c, *rest = x._type.shape
     squares = views.reshape(pointwise.square(x), (n, 1, c, prod(rest)))
     side = squares.detach().new_zeros((n, 1, size, prod(rest)))
-    from gt.functions.rearrange import cat
-
     before, after = size // 2, (size - 1) // 2
     parts = [side[:, :, :before], squares, side[:, :, :after]]
     mean = _spatial.avg_pool2d(cat(parts, 2), (size, 1), stride=1)
@@ -285,7 +285,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
-    return pointwise.div(input, pointwise.clamp(reduce.norm(input, p, dim, True), min=eps))
+    return pointwise.div(input, pointwise.clamp(norm(input, p, dim, True), min=eps))
 
 
 # -- attention -----------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def _plain_attention(
         scores = pointwise.masked_fill(scores, pointwise.logical_not(mask), float("-inf"))
     elif mask is not None:
         scores = scores + mask
-    return dropout(reduce.softmax(scores, -1), dropout_p) @ v
+    return dropout(scan.softmax(scores, -1), dropout_p) @ v
 
 
 for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, "dropout", "softmax", "log_softmax"):

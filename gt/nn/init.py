@@ -10,7 +10,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import eye, from_numpy, zeros
 from gt.functions.draw import rand, randn
 from gt.functions.pointwise import where
-from gt.functions.rearrange import argsort
+from gt.functions.sort import argsort
 from gt.missing import absent
 from gt.say import warn
 

@@ -8,8 +8,8 @@ from typing import Any
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
 from gt.functions.creation import empty, zeros
+from gt.functions.joining import cat, stack
 from gt.functions.pointwise import relu, sigmoid, tanh
-from gt.functions.rearrange import cat, stack
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.module import Module

@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import full
-from gt.functions.rearrange import triu
+from gt.functions.views import triu
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.attention import MultiheadAttention

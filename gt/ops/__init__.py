@@ -15,6 +15,7 @@ from gt.ops.math import (  # noqa: F401
     reduce,
     scan,
     sort,
+    special,
     unary,
 )
 from gt.ops.nn import (  # noqa: F401
@@ -32,8 +33,12 @@ from gt.ops.nn import (  # noqa: F401
     rms_norm,
 )
 from gt.ops.op import OPS, Attrs, Op
-from gt.ops.shape import creation, index, masks, scatter, views, windows  # noqa: F401
+from gt.ops.random import draw  # noqa: F401
+from gt.ops.rule_names import check_op_names
+from gt.ops.shape import creation, indexing, masks, scatter, slicing, views, windows  # noqa: F401
 from gt.ops.signature import Signature, sign
-from gt.ops.system import blocks, files, gradient_norms, optimizer_steps, placed  # noqa: F401
+from gt.ops.system import adam_step, blocks, files, gradient_norms, optimizer_steps, placed, upload  # noqa: F401
 
 __all__ = ["OPS", "Attrs", "Op", "Signature", "sign"]
+
+check_op_names(OPS)

@@ -23,7 +23,6 @@ from gt.dispatcher.plan.segments import Forwarded
 from gt.dispatcher.plan.signals import Rule
 from gt.dispatcher.state import FLOOR, Client, Coded, Violation
 from gt.ops import Signature
-from gt.ops.gathered import GATHERED
 from gt.types import Scalar, TensorType
 from gt.wire.codec import definition
 from gt.wire.messages import INLINE, Notice
@@ -174,7 +173,7 @@ def _written_anew(
         chosen.otherwise = _made(coded, whole, held, code, _after(signature, rule, whole.outs), rule)
     op = signature.op
     if op.split is None and not op.creates and not op.places and any(route(t, a, b) for _, a, b, t in chosen.moves):
-        why = GATHERED.get(op.name, "it has no rule")
+        why = op.whole or "it has no rule"
         _advise(client, done, f"the operands of {op.name} are gathered, and every worker does all of it: {why}")
     return chosen
 

@@ -12,8 +12,8 @@ from gt.client.tensor.emit import call, call_into_many, call_many
 from gt.client.tensor.placing import workers_of
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import tensor
+from gt.functions.joining import cat
 from gt.functions.pointwise import clamp
-from gt.functions.rearrange import cat
 from gt.missing import absent
 from gt.nn.parameter import assign
 from gt.nn.utils import rnn

@@ -8,8 +8,9 @@ from typing import Any
 from gt.client.tensor.arguments import tensor_list
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError
-from gt.functions.rearrange import pad, stack
+from gt.functions.joining import stack
 from gt.functions.views import transpose
+from gt.functions.windows import pad
 from gt.missing import absent
 
 __all__ = ["pad_sequence", "unpad_sequence"]

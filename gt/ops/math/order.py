@@ -69,7 +69,15 @@ def _norms(x: TensorType, *, ord: float, **how: Any) -> Split:
     return folding(x, **how, how=_TERMS.get(ord, ""), fills=ord in (inf, -inf))
 
 
-op("vector_norm", infer=_normed, split=_norms, vjp=(_norm_back,), torch=_norm_torch, kernel=_norm_numpy)
+op(
+    "vector_norm",
+    autocast="float32",
+    infer=_normed,
+    split=_norms,
+    vjp=(_norm_back,),
+    torch=_norm_torch,
+    kernel=_norm_numpy,
+)
 
 # -- the middle ----------------------------------------------------------------------------
 
@@ -157,6 +165,7 @@ def _whole_numpy(np: Any, x: Any, skip_nan: bool) -> Any:
 
 op(
     "median",
+    whole="the median of parts is not the median",
     operands="t",
     infer=_whole,
     vjp=(_shared,),
@@ -166,6 +175,7 @@ op(
 
 op(
     "nanmedian",
+    whole="the median of parts is not the median",
     operands="t",
     infer=_whole,
     vjp=(_shared,),

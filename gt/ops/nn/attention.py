@@ -238,6 +238,7 @@ def _attend_vjp(needs: Any, g: Any, y: Any, q: Any, k: Any, v: Any, *mask: Any, 
 
 op(
     "attention",
+    autocast="lower",
     operands="tttt?",
     infer=_attended,
     split=attending,

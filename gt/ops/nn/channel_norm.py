@@ -98,6 +98,7 @@ def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, groups: int, 
 
 op(
     "group_norm",
+    autocast="float32",
     operands="t{1,3}",
     infer=_grouped,
     split=over_groups,

@@ -99,6 +99,7 @@ def _classes(at: int, x: TensorType, ignore_index: int) -> tuple[Positions, ...]
 
 op(
     "nll_loss",
+    autocast="float32",
     operands="ttt?",
     infer=_picked,
     positions=lambda x, *rest, reduction, ignore_index: _classes(1, x, ignore_index),

@@ -57,6 +57,7 @@ def _root_vjp(needs: Mask, g: Any, y1: Any, x: Any, *weight: Any, normalized_sha
 
 op(
     "rms_norm",
+    autocast="float32",
     operands="tt?",
     infer=_rooted,
     split=partial(over_last, stats=1),

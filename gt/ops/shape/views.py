@@ -163,6 +163,7 @@ def _cat_back(needs: Any, g: Any, _y: Any, *_xs: Any, dim: int) -> list[Any]:
 
 op(
     "cat",
+    autocast="widest",
     infer=_joined,
     split=joining,
     vjp=_cat_back,
