@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import pathlib
+import re
 from collections.abc import Iterator
 
 from gt.functions.derived import FUNCTIONS
@@ -83,6 +84,11 @@ FUNCTIONS: dict[str, Callable[..., Any]]
 '''
 
 
+def _natural(name: str) -> list[str | int]:
+    """The order linters want: ``log2`` before ``log10``."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
 def declarations() -> str:
     """The text of gt/functions/derived.pyi."""
     rows: list[str] = []
@@ -93,7 +99,9 @@ def declarations() -> str:
         results = OPS[function.__name__].results
         parameters = ", ".join(f"{p.name}: {p.annotation}" for p in inspect.signature(function).parameters.values())
         rows += [f"def {name}({parameters}) -> {f'_{function.__name__}' if results else 'Tensor'}: ..."]
-    return STUB_HEAD.format(public="\n".join(f'    "{name}",' for name in PUBLIC)) + "\n".join([*rows, ""])
+    return STUB_HEAD.format(public="\n".join(f'    "{name}",' for name in sorted(PUBLIC, key=_natural))) + "\n".join(
+        [*rows, ""]
+    )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ def _unary(op: Op) -> Function:
 
 
 def _unary_results(op: Op) -> Function:
-    results: Any = namedtuple(op.name, op.results)
+    make: Any = namedtuple  # mypy accepts only literal names
+    results = make(op.name, op.results)
 
     def function(input: Tensor) -> Any:
         return results(*call_many(op, (a_tensor(op.name, input),)))

@@ -32,10 +32,10 @@ VECTOR_NORM, SVD = OPS["vector_norm"], OPS["svd"]
 
 
 def _floating(name: str, x: Any, dtype: Any) -> Tensor:
-    x = a_tensor(name, x)
-    if (x._type.dtype if dtype is None else dtype_of(dtype)).kind != "f":
-        raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, x)
-    return x
+    tensor = a_tensor(name, x)
+    if (tensor._type.dtype if dtype is None else dtype_of(dtype)).kind != "f":
+        raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, tensor)
+    return tensor
 
 
 def _vector_norm(x: Tensor, ord: float, dim: Dims, keepdim: bool, dtype: Any) -> Tensor:

@@ -315,8 +315,8 @@ def gaussian_nll_loss(
         var = views.unsqueeze(var, -1)
     reduction = chosen(reduction)
     fixed = var.detach()
-    var = var + (fixed.clamp(min=eps) - fixed)  # torch's gradient passes the limit by
-    made = (pointwise.log(var) + pointwise.square(input - target) / var) * 0.5
+    variance: Tensor = var + (fixed.clamp(min=eps) - fixed)  # in torch, the limit has no effect on the gradient
+    made = (pointwise.log(variance) + pointwise.square(input - target) / variance) * 0.5
     if full:
         made = made + 0.5 * log(2 * pi)
     return reduced(made, reduction)
