@@ -35,8 +35,8 @@ from gt.functions import derived as _derived
 from gt.functions import draw as _draw
 from gt.functions import einsum as _einsum
 from gt.functions import factorizations as _factorizations
+from gt.functions import indexing as _indexing
 from gt.functions import joining as _joining
-from gt.functions import masks as _masks
 from gt.functions import matmul as _matmul
 from gt.functions import methods as _methods
 from gt.functions import norm as _norm
@@ -46,7 +46,6 @@ from gt.functions import reduce as _reduce
 from gt.functions import scan as _scan
 from gt.functions import scatter as _scatter
 from gt.functions import sort as _sort
-from gt.functions import type_info as _type_info
 from gt.functions import views as _views
 from gt.functions import windows as _windows
 from gt.functions.activations import *
@@ -56,8 +55,8 @@ from gt.functions.derived import *
 from gt.functions.draw import *
 from gt.functions.einsum import *
 from gt.functions.factorizations import *
+from gt.functions.indexing import *
 from gt.functions.joining import *
-from gt.functions.masks import *
 from gt.functions.matmul import *
 from gt.functions.norm import *
 from gt.functions.order import *
@@ -66,7 +65,6 @@ from gt.functions.reduce import *
 from gt.functions.scan import *
 from gt.functions.scatter import *
 from gt.functions.sort import *
-from gt.functions.type_info import *
 from gt.functions.views import *
 from gt.functions.windows import *
 from gt.missing import missing as _missing
@@ -115,7 +113,7 @@ __all__ += _draw.__all__
 __all__ += _einsum.__all__
 __all__ += _factorizations.__all__
 __all__ += _joining.__all__
-__all__ += _masks.__all__
+__all__ += _indexing.__all__
 __all__ += _matmul.__all__
 __all__ += _norm.__all__
 __all__ += _order.__all__
@@ -124,7 +122,6 @@ __all__ += _reduce.__all__
 __all__ += _scan.__all__
 __all__ += _scatter.__all__
 __all__ += _sort.__all__
-__all__ += _type_info.__all__
 __all__ += _views.__all__
 __all__ += _windows.__all__
 

@@ -1,7 +1,7 @@
 """Declares the functions in `derived.py`. Written by docs/make_ops_page.py from the op entries."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from gt.client.tensor.tensor import Tensor
 
@@ -65,9 +65,9 @@ __all__ = [
     "less_equal",
     "lgamma",
     "log",
-    "log10",
     "log1p",
     "log2",
+    "log10",
     "logaddexp",
     "logaddexp2",
     "logical_and",

@@ -10,7 +10,7 @@ from gt.client.tensor.arguments import dtype_of, operands, refuse
 from gt.client.tensor.emit import call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import creation, derive, draw, masks, matmul, pointwise, scatter, views
+from gt.functions import creation, derive, draw, indexing, matmul, pointwise, scatter, views
 from gt.functions.derive import Function, either_, second, tensors_
 from gt.functions.pointwise import ADD, CLAMP, DIV, SUB
 from gt.ops import OPS, Attrs, Op
@@ -202,7 +202,7 @@ INPLACE: dict[str, Function] = {
     "fill_": _fill_,
     "zero_": _zero_,
     "masked_fill_": _masked_fill_,
-    "masked_scatter_": masks.masked_scatter_,
+    "masked_scatter_": indexing.masked_scatter_,
     "scatter_add_": _scatter_add_,
     **scatter.INPLACE,
     "addmm_": _copied_(matmul.addmm),

@@ -23,7 +23,6 @@ from gt.functions import (
     indexing,
     inplace,
     joining,
-    masks,
     matmul,
     norm,
     order,
@@ -45,8 +44,8 @@ from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float6
 
 #: The public functions of these modules are methods where torch's tensor has a method of that name.
 MODULES = (
-    derived, pointwise, activations, reduce, scan, order, norm, views, joining, windows, matmul, scatter, masks, sort,
-    draw, composite, factorizations,
+    derived, pointwise, activations, reduce, scan, order, norm, views, joining, windows, matmul, scatter, indexing,
+    sort, draw, composite, factorizations,
 )  # fmt: skip
 
 #: operator -> op and attributes; each has a reflected form (``2 - x``)

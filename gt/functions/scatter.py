@@ -28,12 +28,13 @@ INDEX, INDEX_PUT, COPY = OPS["index"], OPS["index_put"], OPS["copy"]
 Call = tuple[Op, tuple[Any, ...], Attrs]
 
 
-#: torch's words for what `scatter` does with what is there
-SCATTERED = {"add": "sum", "multiply": "prod"}
+#: torch's words for what `scatter` does with the value that is there, and those of the op
+SCATTER_REDUCTIONS = {"add": "sum", "multiply": "prod"}
 
 
-def _both(name: str, plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """A function and its in-place form from what they have in common."""
+def _both(plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """A function and its in-place form, from their common plan: ``_scatter`` gives `scatter` and ``scatter_``."""
+    name = plan.__name__.removeprefix("_")
 
     def function(input: Tensor, *args: Any, **options: Any) -> Tensor:
         x = a_tensor(name, input)
@@ -87,7 +88,7 @@ def _scatter(
         given = pointwise.fitting("scatter", x, given)
     if reduce is None:
         return SCATTER, (index, given), (("dim", dim),)
-    how = SCATTERED.get(reduce)
+    how = SCATTER_REDUCTIONS.get(reduce)
     if how is None:
         raise refuse(ShapeError, "reduce is 'add' or 'multiply'", "scatter", x, index, reduce=reduce)
     if not isinstance(given, Tensor):
@@ -101,8 +102,8 @@ def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str
     return SCATTER_REDUCE, rest, attrs
 
 
-scatter, scatter_ = _both("scatter", _scatter)
-scatter_reduce, scatter_reduce_ = _both("scatter_reduce", _scatter_reduce)
+scatter, scatter_ = _both(_scatter)
+scatter_reduce, scatter_reduce_ = _both(_scatter_reduce)
 
 # -- whole slices --------------------------------------------------------------------------
 
@@ -146,7 +147,8 @@ def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Call:
     return INDEX_PUT, (pointwise.fitting("index_fill", x, value), index), (("dims", (dim,)), ("accumulate", False))
 
 
-_FOLDS = {"prod": "prod", "mean": "mean", "amax": "amax", "amin": "amin"}
+#: torch's words for what `index_reduce` does with values for one position
+INDEX_REDUCTIONS = ("prod", "mean", "amax", "amin")
 
 
 def _index_reduce(
@@ -154,8 +156,8 @@ def _index_reduce(
 ) -> Call:
     dim, index = _index_of("index_reduce", x, dim, index)
     source = _source("index_reduce", x, dim, index, a_tensor("index_reduce", source))
-    if reduce not in _FOLDS:
-        raise refuse(ShapeError, f"reduce is one of {', '.join(_FOLDS)}", "index_reduce", x, reduce=reduce)
+    if reduce not in INDEX_REDUCTIONS:
+        raise refuse(ShapeError, f"reduce is one of {', '.join(INDEX_REDUCTIONS)}", "index_reduce", x, reduce=reduce)
     shape = source._type.shape
     wide = views.reshape(index, tuple(n if d == dim else 1 for d, n in enumerate(shape)))
     attrs = (("dim", dim), ("reduce", reduce), ("include_self", include_self))
@@ -195,11 +197,11 @@ def _row(source: Any) -> Any:
     return views.reshape(source, 1) if isinstance(source, Tensor) and not source._type.ndim else source
 
 
-index_add, index_add_ = _along_rows(_both("index_add", _index_add))
-index_copy, index_copy_ = _along_rows(_both("index_copy", _index_copy))
-index_reduce, index_reduce_ = _along_rows(_both("index_reduce", _index_reduce))
-_fill, _fill_ = _both("index_fill", _index_fill)
-index_put, index_put_ = _both("index_put", _index_put)
+index_add, index_add_ = _along_rows(_both(_index_add))
+index_copy, index_copy_ = _along_rows(_both(_index_copy))
+index_reduce, index_reduce_ = _along_rows(_both(_index_reduce))
+_fill, _fill_ = _both(_index_fill)
+index_put, index_put_ = _both(_index_put)
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:

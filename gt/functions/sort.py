@@ -13,8 +13,8 @@ from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, pointwise, reduce, scan, views
+from gt.functions.indexing import count
 from gt.functions.joining import cat
-from gt.functions.masks import count
 from gt.functions.reduce import ValuesAndIndices
 from gt.functions.scatter import gather
 from gt.ops import OPS

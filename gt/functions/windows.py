@@ -63,7 +63,7 @@ def _bordered(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor
     most = {"reflect": n - 1, "circular": n, "replicate": max(before, after)}[mode]
     if max(before, after) > most or n + before + after < 1 or not n:
         text = f"a border of {max(before, after)} is too wide for dim {dim} of size {n}"
-        raise refuse(ShapeError, text, "pad", x, mode=mode)
+        raise refuse(ShapeError, text, PAD.name, x, mode=mode)
     at = [_BORDERS[mode](i, n) for i in range(-before, n + after)]
     return call(INDEX, (x, creation.tensor(at, dtype=int64)), (("dims", (dim,)),))
 

@@ -11,7 +11,7 @@ from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, scatter, views
-from gt.ops import OPS, Attrs
+from gt.ops import OPS, Attrs, Op
 from gt.types import float32, float64, int64, uint8
 
 __all__ = [
@@ -148,7 +148,7 @@ def _max_pool(rank: int, always: bool) -> Function:
             ("dilation", _each("dilation", dilation, rank)),
             ("ceil_mode", ceil_mode),
         )
-        x = a_tensor("max_pool", input)
+        x = a_tensor(OPS["max_pool"].name, input)
         if x._type.dtype.kind == "f":
             made = call_many(OPS["max_pool"], (x,), attrs)
         else:
@@ -205,7 +205,7 @@ def _avg_pool(rank: int) -> Function:
             ("count_include_pad", count_include_pad),
             ("divisor", divisor_override),
         )
-        x = a_tensor("avg_pool", input)
+        x = a_tensor(OPS["avg_pool"].name, input)
         return _whole_averages(x, attrs) if x._type.dtype is int64 else call(OPS["avg_pool"], (x,), attrs)
 
     return _named(pool, f"avg_pool{rank}d")
@@ -225,7 +225,7 @@ def _sizes(x: Tensor, output_size: Any, rank: int) -> Ints:
 
 def _adaptive_avg(rank: int) -> Function:
     def pool(input: Tensor, output_size: Any) -> Tensor:
-        x = a_tensor("adaptive_avg_pool", input)
+        x = a_tensor(OPS["adaptive_avg_pool"].name, input)
         return call(OPS["adaptive_avg_pool"], (x,), (("size", _sizes(x, output_size, rank)),))
 
     return _named(pool, f"adaptive_avg_pool{rank}d")
@@ -233,7 +233,7 @@ def _adaptive_avg(rank: int) -> Function:
 
 def _adaptive_max(rank: int) -> Function:
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-        x = a_tensor("adaptive_max_pool", input)
+        x = a_tensor(OPS["adaptive_max_pool"].name, input)
         made = call_many(OPS["adaptive_max_pool"], (x,), (("size", _sizes(x, output_size, rank)),))
         return made if return_indices else made[0]
 
@@ -281,7 +281,9 @@ def _target(x: Tensor, rank: int, size: Any, factor: Any, recompute: bool) -> tu
         return _each("size", size, rank), none
     factors = tuple(map(float, factor)) if isinstance(factor, tuple | list) else (float(factor),) * rank
     if len(factors) != rank:
-        raise refuse(ShapeError, f"scale_factor is a number or {rank} of them", "interpolate", x, scale_factor=factor)
+        raise refuse(
+            ShapeError, f"scale_factor is a number or {rank} of them", OPS["interpolate"].name, x, scale_factor=factor
+        )
     sizes = tuple(floor(n * f) for n, f in zip(x._type.shape[2:], factors, strict=True))
     return sizes, none if recompute else factors
 
@@ -334,24 +336,24 @@ def _image(name: str, x: Tensor) -> Ints:
 # -- columns -------------------------------------------------------------------------------
 
 
-def _columns(op: str, x: Tensor, batched: int, size: Ints, given: dict[str, Any]) -> Tensor:
+def _columns(op: Op, x: Tensor, batched: int, size: Ints, given: dict[str, Any]) -> Tensor:
     attrs = (("size", size), *((name, _each(name, values, 2)) for name, values in given.items()))
     alone = x._type.ndim == batched - 1
-    made = call(OPS[op], (views.unsqueeze(x, 0) if alone else x,), attrs)
+    made = call(op, (views.unsqueeze(x, 0) if alone else x,), attrs)
     return views.squeeze(made, 0) if alone else made
 
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     x = a_tensor("unfold", input)
     given = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
-    return _columns("im2col", x, 4, x._type.shape[-2:], given)
+    return _columns(OPS["im2col"], x, 4, x._type.shape[-2:], given)
 
 
 def fold(
     input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Tensor:
     given = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
-    return _columns("col2im", a_tensor("fold", input), 3, _each("output_size", output_size, 2), given)
+    return _columns(OPS["col2im"], a_tensor("fold", input), 3, _each("output_size", output_size, 2), given)
 
 
 def _power_pool(dims: int) -> Callable[..., Tensor]:

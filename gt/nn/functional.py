@@ -352,5 +352,6 @@ def _plain_attention(
     return dropout(scan.softmax(scores, -1), dropout_p) @ v
 
 
-for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, "dropout", "softmax", "log_softmax"):
+_checked = (dropout.__name__, softmax.__name__, log_softmax.__name__)
+for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, *_checked):
     globals()[_name] = told(globals()[_name])

@@ -1,4 +1,7 @@
-"""The instruction set: one declaration an op. Importing this package fills the table `OPS`."""
+"""The instruction set: one entry per op, in the file of its family. Importing this package fills the table `OPS`.
+
+Imports `gt.types` and `gt.errors`; torch and numpy only inside kernels, when they run.
+"""
 
 # importing a family declares its ops
 from gt.ops.math import (  # noqa: F401
@@ -9,6 +12,7 @@ from gt.ops.math import (  # noqa: F401
     division,
     linalg,
     matmul,
+    norm,
     order,
     pointwise,
     product,
@@ -24,10 +28,10 @@ from gt.ops.nn import (  # noqa: F401
     conv,
     dropout,
     glu,
+    layer_norm,
     linear,
     loss,
     nll,
-    norm,
     pool,
     resample,
     rms_norm,
@@ -35,7 +39,7 @@ from gt.ops.nn import (  # noqa: F401
 from gt.ops.op import OPS, Attrs, Op
 from gt.ops.random import draw  # noqa: F401
 from gt.ops.rule_names import check_op_names
-from gt.ops.shape import creation, indexing, masks, scatter, slicing, views, windows  # noqa: F401
+from gt.ops.shape import creation, indexing, indexing_masks, scatter, slicing, views, windows  # noqa: F401
 from gt.ops.signature import Signature, sign
 from gt.ops.system import adam_step, blocks, files, gradient_norms, optimizer_steps, placed, upload  # noqa: F401
 

@@ -30,10 +30,8 @@ def check_op_names(ops: Mapping[str, Op]) -> None:
     """Every op that a gradient rule emits is in the table."""
     known = _attribute_names(ops.values()).union(ops)
     for op, rule, function in _functions(ops.values()):
-        if EMITTERS.isdisjoint(function.__code__.co_names):
-            continue
-        for word in _words(function):
-            if word not in known:
+        if not EMITTERS.isdisjoint(function.__code__.co_names):
+            for word in _words(function).difference(known):
                 raise RuleError(f"{_place(op, rule, function)} emits the op {word!r}, which does not exist")
 
 
@@ -41,49 +39,46 @@ def check_methods(ops: Mapping[str, Op], tensor: type) -> None:
     """Every method that a gradient rule uses is one of the tensor's."""
     known = {*dir(tensor), *OTHER_ATTRIBUTES, *vars(builtins)}
     for op, rule, function in _functions(ops.values()):
-        for code in _codes(function.__code__):
-            for name in code.co_names:
-                if name not in known and name not in function.__globals__:
-                    raise RuleError(f"{_place(op, rule, function)} uses {name!r}, which a tensor does not have")
+        for code in _codes(function):
+            for name in set(code.co_names).difference(known, function.__globals__):
+                raise RuleError(f"{_place(op, rule, function)} uses {name!r}, which a tensor does not have")
 
 
-def _place(op: Op, rule: str, function: FunctionType) -> str:
+def _place(op: Op, rule: int, function: FunctionType) -> str:
     code = function.__code__
-    return f"the gradient rule {rule} of {op.name!r} ({code.co_qualname}, {code.co_filename}:{code.co_firstlineno})"
+    which = f"for operand {rule}" if isinstance(op.vjp, tuple) else "for all operands"
+    return f"the gradient rule {which} of {op.name!r} ({code.co_name}, {code.co_filename}:{code.co_firstlineno})"
 
 
-def _functions(ops: Iterable[Op]) -> Iterator[tuple[Op, str, FunctionType]]:
-    """(op, which of its rules, a function that the rule is or calls), each function once."""
+def _functions(ops: Iterable[Op]) -> Iterator[tuple[Op, int, FunctionType]]:
+    """(op, the number of its rule, a function that the rule is or uses), each function once."""
     seen: set[int] = set()
     for op in ops:
-        rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,)
-        for i, rule in enumerate(rules):
-            name = f"for operand {i}" if isinstance(op.vjp, tuple) else "for all operands"
-            for function in _reached(rule, seen):
-                yield op, name, function
+        for number, rule in enumerate(op.vjp if isinstance(op.vjp, tuple) else (op.vjp,)):
+            waiting = [rule]
+            while waiting:
+                function = waiting.pop()
+                if type(function) is FunctionType and id(function) not in seen:
+                    seen.add(id(function))
+                    if function.__module__.startswith("gt.ops"):
+                        yield op, number, function
+                        waiting += _used(function)
 
 
-def _reached(value: Any, seen: set[int]) -> Iterator[FunctionType]:
-    """The function, those in its closure, and those of `gt.ops` that it calls by their names."""
-    if isinstance(value, partial):
-        value = value.func
-    if not isinstance(value, FunctionType) or id(value) in seen or not value.__module__.startswith("gt.ops"):
-        return
-    seen.add(id(value))
-    yield value
-    for cell in value.__closure__ or ():
-        yield from _reached(cell.cell_contents, seen)
-    for code in _codes(value.__code__):
-        for name in code.co_names:
-            yield from _reached(value.__globals__.get(name), seen)
+def _used(function: FunctionType) -> list[Any]:
+    """What is in its closure, and the global values that it names."""
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    for code in _codes(function):
+        values += [function.__globals__.get(name) for name in code.co_names]
+    return [value.func if isinstance(value, partial) else value for value in values]
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function and of the functions inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+def _codes(function: FunctionType) -> list[CodeType]:
+    """The code of a function, and of the functions inside it."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return codes
 
 
 def _attribute_names(ops: Iterable[Op]) -> set[str]:
@@ -91,17 +86,14 @@ def _attribute_names(ops: Iterable[Op]) -> set[str]:
     for op in ops:
         for function in (op.infer, op.kernel, op.torch):
             code = getattr(function, "__code__", None)
-            if code is not None:
+            if code is not None and code.co_kwonlyargcount:
                 names.update(code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount])
     return names
 
 
-def _words(function: FunctionType) -> Iterator[str]:
+def _words(function: FunctionType) -> set[str]:
     """The texts in the function's code that may be names: no docstring, no sentence."""
-    for code in _codes(function.__code__):
-        for constant in code.co_consts:
-            if isinstance(constant, str) and " " not in constant and constant != function.__doc__:
-                yield constant
-    for cell in function.__closure__ or ():
-        if isinstance(cell.cell_contents, str):
-            yield cell.cell_contents
+    texts = [cell.cell_contents for cell in function.__closure__ or ()]
+    for code in _codes(function):
+        texts += code.co_consts
+    return {text for text in texts if isinstance(text, str) and " " not in text and text != function.__doc__}

@@ -24,9 +24,8 @@ __all__ = [
 ]  # fmt: skip
 __getattr__ = absent("nn.utils")
 
-POWER_SUMS, TOTAL_POWER, SCALE_MANY, CLAMP_MANY = (
-    OPS[name] for name in ("power_sums", "total_power", "scale_many", "clamp_many")
-)
+POWER_SUMS, TOTAL_POWER = OPS["power_sums"], OPS["total_power"]
+SCALE_MANY, CLAMP_MANY = OPS["scale_many"], OPS["clamp_many"]
 
 #: tensors one instruction takes
 MOST = 2048

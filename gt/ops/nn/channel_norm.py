@@ -9,7 +9,7 @@ from gt.errors import ShapeError
 from gt.ops.attributes import MAX_INT64, check_int
 from gt.ops.elements import wide
 from gt.ops.gradient_rules import differentiated, op
-from gt.ops.nn.norm import (
+from gt.ops.nn.layer_norm import (
     Mask,
     _affine,
     _backward,

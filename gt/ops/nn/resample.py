@@ -16,7 +16,7 @@ from gt.ops.elements import wide
 from gt.ops.gradient_rules import one, op
 from gt.ops.infer import shown
 from gt.ops.nn.conv import Ints, _spatial
-from gt.ops.nn.norm import floating_input
+from gt.ops.nn.layer_norm import floating_input
 from gt.ops.nn.pool import adapted, planar, pooled, pooled_size, shares, two, unless_empty
 from gt.ops.split import Split
 from gt.ops.splits_nn import images

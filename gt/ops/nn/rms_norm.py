@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.ops.elements import wide
 from gt.ops.gradient_rules import chosen, differentiated, op
-from gt.ops.nn.norm import (
+from gt.ops.nn.layer_norm import (
     Mask,
     _affine,
     _check_normalized,

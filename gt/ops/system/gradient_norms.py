@@ -7,7 +7,7 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_numbers
-from gt.ops.nn.norm import floating_input, statistic
+from gt.ops.nn.layer_norm import floating_input, statistic
 from gt.ops.op import NUMBER, Types, op
 from gt.ops.split import Apart, Split, elementwise, letters
 from gt.ops.system.optimizer_steps import alone, as_float
