@@ -1,7 +1,7 @@
 """Declares the functions in `derived.py`. Written by docs/make_ops_page.py from the op entries."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from gt.client.tensor.tensor import Tensor
 

@@ -30,9 +30,8 @@ def check_op_names(ops: Mapping[str, Op]) -> None:
     """Every op that a gradient rule emits is in the table."""
     known = _attribute_names(ops.values()).union(ops)
     for op, rule, function in _functions(ops.values()):
-        if not EMITTERS.isdisjoint(function.__code__.co_names):
-            for word in _words(function).difference(known):
-                raise RuleError(f"{_place(op, rule, function)} emits the op {word!r}, which does not exist")
+        for word in _words(function).difference(known):
+            raise RuleError(f"{_place(op, rule, function)} emits the op {word!r}, which does not exist")
 
 
 def check_methods(ops: Mapping[str, Op], tensor: type) -> None:
@@ -92,8 +91,11 @@ def _attribute_names(ops: Iterable[Op]) -> set[str]:
 
 
 def _words(function: FunctionType) -> set[str]:
-    """The texts in the function's code that may be names: no docstring, no sentence."""
+    """The texts in a function that emits ops that may be names: no docstring, no sentence."""
+    codes = _codes(function)
+    if all(EMITTERS.isdisjoint(code.co_names) for code in codes):
+        return set()
     texts = [cell.cell_contents for cell in function.__closure__ or ()]
-    for code in _codes(function):
+    for code in codes:
         texts += code.co_consts
     return {text for text in texts if isinstance(text, str) and " " not in text and text != function.__doc__}

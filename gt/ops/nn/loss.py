@@ -19,6 +19,8 @@ from gt.types import TensorType
 
 REDUCTIONS = ("none", "mean", "sum")
 
+Rule = Callable[..., Any]
+
 
 def reduced(x: TensorType, reduction: str) -> TensorType:
     if reduction not in REDUCTIONS:
@@ -87,10 +89,8 @@ def _inference(name: str) -> tuple[Callable[..., TensorType], Callable[..., Tens
     return infer, infer_back
 
 
-def pairwise(
-    name: str, value: Callable[..., Any], slope: Callable[..., Any], target: Callable[..., Any], **fields: Any
-) -> None:
-    """A loss, and its gradient.
+def pairwise(name: str, value: Rule, slope: Rule, target: Rule, **fields: Any) -> None:
+    """Declare a loss and its gradient.
 
     ``value`` and ``slope``: (np, x, target, *weight, **attrs), element by element in numpy; ``target``: (the gradient
     of x, g, x, target, *weight, **attrs) -> that of the target, in ops.
@@ -125,9 +125,9 @@ def pairwise(
         return [dx, target(dx, g, x, t, *weight, **attrs) if needs[1] else None, *[None] * len(weight)]
 
     takes = "ttt?" if name == "binary_cross_entropy" else "tt"
-    forward: dict[str, Any] = {"split": losing, "vjp": vjp, "torch": forward_torch, "kernel": forward_numpy}
-    op(name, operands=takes, infer=infer, local=averaged, **forward, **fields)
-    back: dict[str, Any] = {"split": losing_back, "torch": back_torch, "kernel": back_numpy, "local": averaged}
+    fields |= {"split": losing, "local": averaged, "torch": forward_torch, "kernel": forward_numpy}
+    op(name, operands=takes, infer=infer, vjp=vjp, **fields)
+    back: dict[str, Any] = {"split": losing_back, "local": averaged, "torch": back_torch, "kernel": back_numpy}
     op(backward, operands=f"t{takes}", infer=infer_back, vjp=differentiated(FORMULAS[name]), **back)
 
 

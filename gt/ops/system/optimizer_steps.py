@@ -22,15 +22,12 @@ from gt.types import OperandType, Shape, TensorType
 Rule = Callable[..., Any]
 Columns = list[list[Any]]
 
+#: why the ops of optimizers have no gradient
+OFF_TAPE = "it is used by optimizers, off the tape"
+
 
 def declare_step(
-    name: str,
-    kinds: Callable[..., int],
-    numbers: int,
-    rule: Rule,
-    many: Rule,
-    states: Rule | None = None,
-    **fields: Any,
+    name: str, kinds: Rule, numbers: int, rule: Rule, many: Rule, states: Rule | None = None, **fields: Any
 ) -> None:
     """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and this many numbers.
 
@@ -38,11 +35,7 @@ def declare_step(
     """
 
     def columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
-        count = kinds(**flags) + 1
-        if len(operands) != n * count + numbers:
-            raise ShapeError(f"takes {count} times {n} tensors and {numbers} numbers, not {len(operands)} operands")
-        rest = tuple(map(as_float, operands[n * count :]))
-        return [list(operands[k * n : k * n + n]) for k in range(count)], rest
+        return _columns(operands, n, kinds(**flags) + 1, numbers)
 
     def infer(*operands: OperandType, n: int, **flags: Any) -> tuple[TensorType, ...]:
         check_int("n", n, 1, MAX_INT32)
@@ -65,11 +58,17 @@ def declare_step(
     def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
         return _parameters(columns(operands, n, flags)[0], n)
 
-    takes = f"t+{NUMBER}{{{numbers}}}"
-    fields |= {"steps": True, "no_gradient": "it is used by optimizers, off the tape"}
-    if states is None:
-        fields["split"] = split
-    op(name, operands=takes, infer=infer, kernel=kernel, inplace=inplace, **fields)
+    fields |= {"split": split} if states is None else {}
+    fields |= {"operands": f"t+{NUMBER}{{{numbers}}}", "steps": True, "no_gradient": OFF_TAPE}
+    op(name, infer=infer, kernel=kernel, inplace=inplace, **fields)
+
+
+def _columns(operands: tuple[Any, ...], n: int, count: int, numbers: int) -> tuple[Columns, tuple[Any, ...]]:
+    """The tensors in columns of ``n``, and the numbers."""
+    if len(operands) != n * count + numbers:
+        raise ShapeError(f"takes {count} times {n} tensors and {numbers} numbers, not {len(operands)} operands")
+    rest = tuple(map(as_float, operands[n * count :]))
+    return [list(operands[k * n : k * n + n]) for k in range(count)], rest
 
 
 def _check_parameter(p: TensorType, rest: list[TensorType], shapes: list[Shape]) -> None:
