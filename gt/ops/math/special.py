@@ -200,3 +200,40 @@ op(
     torch=lambda torch, x, *, eps: torch.logit(x, eps),
     kernel=_logit_numpy,
 )
+
+# -- Bessel functions ----------------------------------------------------------------------
+
+op(
+    "i0",
+    function="t",
+    doc="The modified Bessel function of the first kind of order 0 of each element.",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g * x._op("i1"),),
+    torch=lambda torch, x: torch.special.i0(x),
+    kernel=lambda np, x: np.i0(*wide(np, x)),
+)
+
+
+def _i1_numpy(np: Any, x: Any) -> Any:
+    """The mean of exp(x cos t) cos t over as many angles as float64 needs; NaN for infinities, as in torch."""
+    cosines = np.cos((np.arange(256) + 0.5) * (pi / 256))
+    wide_x = np.where(np.isinf(x), np.nan, x.astype(np.float64))[..., None]
+    return np.mean(np.exp(wide_x * cosines) * cosines, axis=-1)
+
+
+def _i1_back(g: Any, y: Any, x: Any) -> Any:
+    """0.5 at 0; as in torch, at NaN too."""
+    inside = x.abs() > 0
+    safe = x.where(inside, 1)
+    return g * (safe._op("i0") - y / safe).where(inside, 0.5)
+
+
+op(
+    "i1",
+    function="t",
+    doc="The modified Bessel function of the first kind of order 1 of each element.",
+    **FLOATING,
+    vjp=(_i1_back,),
+    torch=lambda torch, x: torch.special.i1(x),
+    kernel=_i1_numpy,
+)

@@ -8,9 +8,9 @@ from typing import Any
 from gt.errors import DTypeError
 from gt.ops.infer import pointwise, refusing
 from gt.ops.math.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, zero
-from gt.ops.op import op
-from gt.ops.split import elementwise, linear
-from gt.types import DType, TensorType, bool_, int64
+from gt.ops.op import Types, op
+from gt.ops.split import Split, elementwise, letters, linear
+from gt.types import DType, TensorType, bool_, int32, int64
 
 # -- signs ---------------------------------------------------------------------------------
 
@@ -370,4 +370,22 @@ op(
     vjp=(lambda g, _y, _x: g,),
     torch=lambda torch, x: torch.frac(x),
     kernel=lambda np, x: x - np.trunc(x),
+)
+
+
+def _mantissa_and_exponent(x: TensorType) -> Types:
+    return ONLY_FLOATING["infer"](x), TensorType(x.shape, int32)
+
+
+op(
+    "frexp",
+    function="t",
+    results=("mantissa", "exponent"),
+    doc="Each element as a mantissa below 1 and a power of 2.",
+    operands="t",
+    infer=_mantissa_and_exponent,
+    split=lambda x: Split(f"{letters(x.ndim)}->{letters(x.ndim)},{letters(x.ndim)}"),
+    vjp=(lambda g, y1, _x: g[0] / y1[1].detach().to(g[0].dtype).exp2(),),
+    torch=lambda torch, x: tuple(torch.frexp(x)),
+    kernel=lambda np, x: np.frexp(x),
 )
