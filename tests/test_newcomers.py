@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pathlib
 import subprocess
 import sys
@@ -53,10 +52,9 @@ def test_what_is_not_there_is_not_there(session):
 
 
 def test_torchs_names_are_torchs():
-    module = importlib.import_module("gt.torch_names")
-    if f"torch {make_torch_names.VERSION}." not in (module.__doc__ or ""):
+    if not make_torch_names.FILE.read_text().startswith(f"torch {make_torch_names.VERSION},"):
         pytest.skip("made from another torch")
-    # alone: what others import shows in torch as well
+    # in a process of its own: modules that other tests import appear in torch's namespaces too
     code = "from docs import make_torch_names; print(make_torch_names.text(), end='')"
     made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert make_torch_names.FILE.read_text() == made.stdout
