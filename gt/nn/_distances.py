@@ -182,3 +182,16 @@ def triplet_margin_with_distance_loss(
     if swap:
         far = pointwise.minimum(far, distance(positive, negative))
     return reduced((near - far + margin).clamp(min=0), chosen(reduction))
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    a, b = a_tensor("cdist", x1), a_tensor("cdist", x2)
+    if a._type.ndim < 2 or b._type.ndim < 2:
+        raise refuse(ShapeError, "needs tensors of at least two dims", "cdist", a, b)
+    if a._type.shape[-1] != b._type.shape[-1]:
+        raise refuse(ShapeError, "both need the same number of columns", "cdist", a, b)
+    if a._type.dtype.kind != "f" or b._type.dtype.kind != "f":
+        raise refuse(DTypeError, "needs floating tensors", "cdist", a, b)
+    if p < 0:
+        raise refuse(ShapeError, "p is not negative", "cdist", a, b, p=p)
+    return reductions.vector_norm(views.unsqueeze(a, -2) - views.unsqueeze(b, -3), p, -1)
