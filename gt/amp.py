@@ -175,11 +175,11 @@ class GradScaler:
             raise ValueError("Attempting to unscale FP16 gradients.")
         if not grads:
             raise AssertionError("No inf checks were recorded for this optimizer.")
-        from gt.nn.utils import _written
+        from gt.nn.utils import without_views
 
         found = self._found[id(optimizer)] = tensor(0.0)
         for start in range(0, len(grads), MOST):
-            piece = _written(grads[start : start + MOST])
+            piece = without_views(grads[start : start + MOST])
             call_into_many(UNSCALE, (*piece, found), (1.0 / self._scale,))
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:

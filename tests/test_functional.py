@@ -427,14 +427,14 @@ REFUSED = [
     (lambda: F.nll_loss(gt.ones(2, 3), gt.tensor([0, 3])).item(), gt.RemoteError, ""),
     (lambda: F.cross_entropy(gt.ones(2, 3), gt.tensor([[0, 1, 2], [0, 1, 2]])), gt.DTypeError, "probabilities as a target are floating"),
     (lambda: F.mse_loss(gt.ones(2), gt.ones(2), reduction="most"), gt.ShapeError, "most is not a valid value for reduction"),
-    (lambda: F.binary_cross_entropy(gt.ones(2), gt.ones(3)), gt.ShapeError, "target and input have the same size"),
+    (lambda: F.binary_cross_entropy(gt.ones(2), gt.ones(3)), gt.ShapeError, "target and input must have the same size"),
     (lambda: F.max_pool2d(gt.ones(1, 2, 4, 4), 2, padding=2), gt.ShapeError, "padding 2 is more than half of kernel size 2"),
     (lambda: F.interpolate(gt.ones(1, 2, 4, 4)), gt.ShapeError, "give either size or scale_factor"),
     (lambda: F.interpolate(gt.ones(1, 2, 4), 3, mode="bilinear"), gt.ShapeError, "mode 'bilinear' is not for 1 spatial dims"),
     (lambda: F.scaled_dot_product_attention(*[gt.ones(2, 3, 4)] * 3, gt.ones(3, 3), is_causal=True), gt.ShapeError, "either attn_mask or is_causal"),
     (lambda: F.scaled_dot_product_attention(gt.ones(3, 4), gt.ones(3, 5), gt.ones(3, 4)), gt.ShapeError, "features of query and key differ: 4 and 5"),
     (lambda: F.glu(gt.ones(3)), gt.ShapeError, "the dim that is halved must be even"),
-    (lambda: F.pixel_shuffle(gt.ones(1, 3, 2, 2), 2), gt.ShapeError, "3 channels are no multiple of 2²"),
+    (lambda: F.pixel_shuffle(gt.ones(1, 3, 2, 2), 2), gt.ShapeError, "3 channels are not a multiple of 2²"),
     (lambda: F.one_hot(gt.ones(2)), gt.DTypeError, "int64"),
 ]  # fmt: skip
 

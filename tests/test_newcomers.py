@@ -216,7 +216,7 @@ def test_files_of_torchs(session, tmp_path, capsys):
     with pytest.raises(ValueError, match=r"but a pickle, as torch.save makes them.*save_file\(torch.load\("):
         gt.load(old)
     gt.save({"a": gt.ones(2)}, old)
-    assert "becomes a safetensors file, which torch.load does not read" in capsys.readouterr().err
+    assert "becomes a safetensors file, which torch.load cannot read" in capsys.readouterr().err
     assert gt.load(old)["a"].tolist() == [1, 1]
 
 

@@ -1,4 +1,4 @@
-"""Dropout: of elements, and of whole channels."""
+"""Dropout of elements and of whole channels, as modules."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ class _Dropout(Module):
 
 
 class Dropout(_Dropout):
-    """See `torch.nn.Dropout`."""
+    """In training, set elements to 0 with probability p and scale the others. See `torch.nn.Dropout`."""
 
 
 class Dropout1d(_Dropout):
-    """See `torch.nn.Dropout1d`."""
+    """In training, set whole channels of a sequence to 0. See `torch.nn.Dropout1d`."""
 
     function = "dropout1d"
 
 
 class Dropout2d(_Dropout):
-    """See `torch.nn.Dropout2d`."""
+    """In training, set whole channels of an image to 0. See `torch.nn.Dropout2d`."""
 
     function = "dropout2d"
 
 
 class Dropout3d(_Dropout):
-    """See `torch.nn.Dropout3d`."""
+    """In training, set whole channels of a volume to 0. See `torch.nn.Dropout3d`."""
 
     function = "dropout3d"
 
 
 class AlphaDropout(_Dropout):
-    """See `torch.nn.AlphaDropout`."""
+    """Dropout that keeps the mean and variance of selu. See `torch.nn.AlphaDropout`."""
 
     function = "alpha_dropout"
 
 
 class FeatureAlphaDropout(_Dropout):
-    """See `torch.nn.FeatureAlphaDropout`."""
+    """Alpha dropout of whole channels. See `torch.nn.FeatureAlphaDropout`."""
 
     function = "feature_alpha_dropout"
