@@ -213,7 +213,7 @@ def test_the_state_of_the_random_numbers(session):
 def test_files_of_torchs(session, tmp_path, capsys):
     old = tmp_path / "model.pt"
     torch.save({"a": torch.ones(2)}, old)
-    with pytest.raises(ValueError, match=r"but a pickle, as torch.save makes them.*save_file\(torch.load\("):
+    with pytest.raises(ValueError, match=r"but a pickle written by torch.save.*save_file\(torch.load\("):
         gt.load(old)
     gt.save({"a": gt.ones(2)}, old)
     assert "becomes a safetensors file, which torch.load cannot read" in capsys.readouterr().err

@@ -56,8 +56,8 @@ def test_the_bytes_of_one_element_with_a_stride():
 @pytest.mark.parametrize("streamed", [False, True])
 def test_every_dtype_and_shape(session, tmp_path, monkeypatch, dtype, streamed):
     if streamed:
-        monkeypatch.setattr(saving, "_written_by_workers", lambda *args: False)
-        monkeypatch.setattr(saving, "_read_by_workers", lambda *args: None)
+        monkeypatch.setattr(saving, "_write_on_workers", lambda *args: False)
+        monkeypatch.setattr(saving, "_read_on_workers", lambda *args: None)
     given = {f"x{k}": gt.ones(shape).to(getattr(gt, dtype)) for k, shape in enumerate([(2, 3), (), (0, 4), (7,)])}
     given["view"] = gt.arange(6).reshape(2, 3).t()
     gt.save(given, tmp_path / "x")
