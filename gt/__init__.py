@@ -1,10 +1,10 @@
 """GT: eager, PyTorch-like Python in one process, run on one GPU, on eight, or on a shared cluster.
 
-Each module says in its own ``__all__`` what of it is public; here it is only gathered.
+Each module lists its public names in ``__all__``; this file only collects them.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt import autograd, debug, linalg, signal
 from gt import errors as _errors
@@ -130,14 +130,14 @@ for _name in [name for module in (_views, _joining, _creation, _sort, _draw) for
     if type(_function := globals()[_name]) is type(_told):
         globals()[_name] = _told(_function)
 
-#: modules that are loaded when they are first asked for, and names out of such modules
+#: Modules that are imported at their first use, and names from such modules.
 _LAZY = ("amp", "cuda", "nn", "optim", "special", "utils")
 _FUNCTIONAL = (
     "adaptive_avg_pool1d avg_pool1d bilinear channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
     "conv_transpose3d cosine_similarity group_norm layer_norm max_pool1d max_pool2d max_pool3d pairwise_distance "
     "pixel_shuffle pixel_unshuffle rms_norm"
 )
-#: the same, with other arguments
+#: Functions that torch has at its top level with other arguments.
 _TOP = (
     "alpha_dropout batch_norm binary_cross_entropy_with_logits cdist cosine_embedding_loss dropout embedding "
     "feature_alpha_dropout feature_dropout hinge_embedding_loss instance_norm kl_div margin_ranking_loss "
@@ -151,6 +151,23 @@ _LAZY_NAMES |= {
     "load": "saving",
     "to_device": "data",
 }
+
+if TYPE_CHECKING:
+    from gt import amp as amp
+    from gt import cuda as cuda
+    from gt import nn as nn
+    from gt import optim as optim
+    from gt import special as special
+    from gt import utils as utils
+    from gt.amp import autocast as autocast
+    from gt.amp import is_autocast_enabled as is_autocast_enabled
+    from gt.data import to_device as to_device
+    from gt.saving import load as load
+    from gt.saving import save as save
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, *_LAZY_NAMES})
 
 
 def __getattr__(name: str) -> Any:

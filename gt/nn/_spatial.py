@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import floor, prod
-from typing import Any
+from typing import Any, TypeVar
 
 from gt.client.tensor.arguments import a_tensor, cast, refuse
 from gt.client.tensor.emit import call, call_many
@@ -23,7 +23,10 @@ __all__ = [
     "pixel_shuffle", "pixel_unshuffle", "unfold", "upsample",
 ]  # fmt: skip
 
+#: A function that may return indices too, and one that returns one tensor.
 Function = Callable[..., Any]
+TensorFunction = Callable[..., Tensor]
+F = TypeVar("F", bound=Function)
 Ints = tuple[int, ...]
 
 
@@ -40,7 +43,7 @@ def _each(name: str, values: Any, rank: int) -> Ints:
 SHAPES = {1: "sequences", 2: "images", 3: "volumes"}
 
 
-def _named(function: Function, name: str, doc: str) -> Function:
+def _named(function: F, name: str, doc: str) -> F:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{doc} See `torch.nn.functional.{name}`."
     return function
@@ -61,7 +64,7 @@ def _convolve(name: str, rank: int, input: Tensor, weight: Tensor, bias: Any, gr
     return views.squeeze(output, 0) if unbatched else output
 
 
-def _conv(rank: int) -> Function:
+def _conv(rank: int) -> TensorFunction:
     name = f"conv{rank}d"
 
     def conv(
@@ -104,7 +107,7 @@ def _named_padding(name: str, padding: str, weight: Tensor, stride: Ints, dilati
     return tuple(t - t // 2 for t in totals), tuple(t % 2 for t in totals)
 
 
-def _conv_transpose(rank: int) -> Function:
+def _conv_transpose(rank: int) -> TensorFunction:
     name = f"conv_transpose{rank}d"
 
     def conv(
@@ -191,7 +194,7 @@ def _avg_pool_integers(x: Tensor, attrs: Attrs) -> Tensor:
     return cast(pointwise.div(total, counts, rounding_mode="trunc"), int64)
 
 
-def _avg_pool(rank: int) -> Function:
+def _avg_pool(rank: int) -> TensorFunction:
     def pool(
         input: Tensor,
         kernel_size: Any,
@@ -227,7 +230,7 @@ def _sizes(x: Tensor, output_size: Any, rank: int) -> Ints:
     return tuple(n if r is None else r for r, n in zip(requested, x._type.shape[-rank:], strict=True))
 
 
-def _adaptive_avg(rank: int) -> Function:
+def _adaptive_avg(rank: int) -> TensorFunction:
     def pool(input: Tensor, output_size: Any) -> Tensor:
         x = a_tensor(OPS["adaptive_avg_pool"].name, input)
         return call(OPS["adaptive_avg_pool"], (x,), (("size", _sizes(x, output_size, rank)),))
@@ -366,7 +369,7 @@ def fold(
     return _columns("col2im", a_tensor("fold", input), 3, _each("output_size", output_size, 2), windows)
 
 
-def _power_pool(dims: int) -> Function:
+def _power_pool(dims: int) -> TensorFunction:
     def pool(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
         sizes = (kernel_size,) * dims if isinstance(kernel_size, int) else tuple(kernel_size)
         mean = average(a_tensor(pool.__name__, input) ** norm_type, sizes, stride, 0, ceil_mode)

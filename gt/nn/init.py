@@ -62,19 +62,19 @@ def _fan(tensor: Tensor, mode: str) -> int:
 @no_grad()
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     """Fill a tensor with numbers drawn uniformly between a and b."""
-    return tensor.uniform_(a, b)  # type: ignore[no-any-return]
+    return tensor.uniform_(a, b)
 
 
 @no_grad()
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Fill a tensor with numbers drawn from a normal distribution."""
-    return tensor.normal_(mean, std)  # type: ignore[no-any-return]
+    return tensor.normal_(mean, std)
 
 
 @no_grad()
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Fill a tensor with one value."""
-    return tensor.fill_(val)  # type: ignore[no-any-return]
+    return tensor.fill_(val)
 
 
 def ones_(tensor: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float 
         )
     low, high = (erf((limit - mean) / std / sqrt(2.0)) for limit in (a, b))
     drawn = _erfinv(rand(tensor.shape) * (high - low) + low)
-    return tensor.copy_((drawn * (std * sqrt(2.0)) + mean).clamp(a, b))  # type: ignore[no-any-return]
+    return tensor.copy_((drawn * (std * sqrt(2.0)) + mean).clamp(a, b))
 
 
 def _erfinv(x: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ def eye_(tensor: Tensor) -> Tensor:
     """Set a matrix to the identity."""
     if tensor.ndim != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
-    return tensor.copy_(eye(*tensor.shape))  # type: ignore[no-any-return]
+    return tensor.copy_(eye(*tensor.shape))
 
 
 @no_grad()
@@ -160,7 +160,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     for g in range(groups):
         for d in range(min(out, shape[1])):
             values[(g * out + d, d, *(n // 2 for n in shape[2:]))] = 1
-    return tensor.copy_(from_numpy(values))  # type: ignore[no-any-return]
+    return tensor.copy_(from_numpy(values))
 
 
 @no_grad()
@@ -178,7 +178,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
     q = q * np.sign(np.diag(r))
     q = q.T if rows < columns else q
     values = from_numpy(np.ascontiguousarray(q * gain, dtype=np.float32)).reshape(tensor.shape)
-    return tensor.copy_(values)  # type: ignore[no-any-return]
+    return tensor.copy_(values)
 
 
 @no_grad()
@@ -189,7 +189,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     rows, columns = tensor.shape
     order = argsort(argsort(rand(rows, columns), 0), 0)
     count = -int(-sparsity * rows // 1)
-    return tensor.copy_(where(order < count, zeros(()), randn(rows, columns) * std))  # type: ignore[no-any-return]
+    return tensor.copy_(where(order < count, zeros(()), randn(rows, columns) * std))
 
 
 def _bias_bound(weight: Tensor) -> float:
