@@ -347,10 +347,10 @@ def _image(name: str, x: Tensor) -> Ints:
 # -- columns -------------------------------------------------------------------------------
 
 
-def _columns(op: str, x: Tensor, batched_ndim: int, size: Ints, windows: dict[str, Any]) -> Tensor:
+def _columns(op: Op, x: Tensor, batched_ndim: int, size: Ints, windows: dict[str, Any]) -> Tensor:
     attrs = (("size", size), *((name, _each(name, values, 2)) for name, values in windows.items()))
     unbatched = x._type.ndim == batched_ndim - 1
-    output = call(OPS[op], (views.unsqueeze(x, 0) if unbatched else x,), attrs)
+    output = call(op, (views.unsqueeze(x, 0) if unbatched else x,), attrs)
     return views.squeeze(output, 0) if unbatched else output
 
 
@@ -358,7 +358,7 @@ def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0,
     """The windows of images, each as one column. See `torch.nn.functional.unfold`."""
     x = a_tensor("unfold", input)
     windows = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
-    return _columns("im2col", x, 4, x._type.shape[-2:], windows)
+    return _columns(OPS["im2col"], x, 4, x._type.shape[-2:], windows)
 
 
 def fold(
@@ -366,7 +366,7 @@ def fold(
 ) -> Tensor:
     """Images from columns: each column is added at the position of its window. See `torch.nn.functional.fold`."""
     windows = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
-    return _columns("col2im", a_tensor("fold", input), 3, _each("output_size", output_size, 2), windows)
+    return _columns(OPS["col2im"], a_tensor("fold", input), 3, _each("output_size", output_size, 2), windows)
 
 
 def _power_pool(dims: int) -> TensorFunction:

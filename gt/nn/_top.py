@@ -42,7 +42,7 @@ def _triplet(
 
 
 #: name -> (what it computes, torch's signature as a call of the functional)
-FUNCTIONS: dict[str, tuple[str, Callable[..., Tensor]]] = {
+TOP_LEVEL: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "alpha_dropout": (
         "Dropout that keeps the mean and variance of selu.",
         lambda input, p, train: F.alpha_dropout(input, p, train),
@@ -112,7 +112,7 @@ FUNCTIONS: dict[str, tuple[str, Callable[..., Tensor]]] = {
     ),
 }
 
-for _name, (_doc, _function) in FUNCTIONS.items():
+for _name, (_doc, _function) in TOP_LEVEL.items():
     _function.__name__ = _function.__qualname__ = _name
     _function.__doc__ = f"{_doc} See `torch.{_name}`."
     globals()[_name] = _function

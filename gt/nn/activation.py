@@ -31,41 +31,41 @@ def _and_inplace(*names: str, named: bool = True) -> Show:
 
 INPLACE = {"inplace": False}
 
-ReLU = layer("ReLU", "max(0, x) of each element.", "relu", INPLACE, _and_inplace())
-SiLU = layer("SiLU", "x * sigmoid(x) of each element, also called swish.", "silu", INPLACE, _and_inplace())
-Mish = layer("Mish", "x * tanh(softplus(x)) of each element.", "mish", INPLACE, _and_inplace())
-SELU = layer("SELU", "A scaled elu that keeps mean and variance from layer to layer.", "selu", INPLACE, _and_inplace())
-Hardsigmoid = layer("Hardsigmoid", "A piecewise linear sigmoid: clamp(x / 6 + 1/2, 0, 1).", "hardsigmoid", INPLACE)
-Hardswish = layer("Hardswish", "x * hardsigmoid(x) of each element.", "hardswish", INPLACE)
-ELU = layer("ELU", "x if x > 0, else alpha * (exp(x) - 1).", "elu", {"alpha": 1.0, **INPLACE}, _and_inplace("alpha"))
+ReLU = layer("ReLU", "max(0, x) of each element.", F.relu, INPLACE, _and_inplace())
+SiLU = layer("SiLU", "x * sigmoid(x) of each element, also called swish.", F.silu, INPLACE, _and_inplace())
+Mish = layer("Mish", "x * tanh(softplus(x)) of each element.", F.mish, INPLACE, _and_inplace())
+SELU = layer("SELU", "A scaled elu that keeps mean and variance from layer to layer.", F.selu, INPLACE, _and_inplace())
+Hardsigmoid = layer("Hardsigmoid", "A piecewise linear sigmoid: clamp(x / 6 + 1/2, 0, 1).", F.hardsigmoid, INPLACE)
+Hardswish = layer("Hardswish", "x * hardsigmoid(x) of each element.", F.hardswish, INPLACE)
+ELU = layer("ELU", "x if x > 0, else alpha * (exp(x) - 1).", F.elu, {"alpha": 1.0, **INPLACE}, _and_inplace("alpha"))
 CELU = layer(
-    "CELU", "x if x > 0, else alpha * (exp(x / alpha) - 1).", "celu", {"alpha": 1.0, **INPLACE}, _and_inplace("alpha")
+    "CELU", "x if x > 0, else alpha * (exp(x / alpha) - 1).", F.celu, {"alpha": 1.0, **INPLACE}, _and_inplace("alpha")
 )
 LeakyReLU = layer(
     "LeakyReLU",
     "x if x > 0, else negative_slope * x.",
-    "leaky_relu",
+    F.leaky_relu,
     {"negative_slope": 0.01, **INPLACE},
     _and_inplace("negative_slope"),
 )
 Threshold = layer(
     "Threshold",
     "x if x > threshold, else value.",
-    "threshold",
+    F.threshold,
     {"threshold": REQUIRED, "value": REQUIRED, **INPLACE},
     _and_inplace("threshold", "value"),
 )
 Hardtanh = layer(
     "Hardtanh",
     "Clamp each element between min_val and max_val.",
-    "hardtanh",
+    F.hardtanh,
     {"min_val": -1.0, "max_val": 1.0, **INPLACE},
     _and_inplace("min_val", "max_val"),
 )
 RReLU = layer(
     "RReLU",
     "A leaky relu whose slope is drawn between lower and upper in training, and is their mean otherwise.",
-    "rrelu",
+    F.rrelu,
     {"lower": 1.0 / 8, "upper": 1.0 / 3, **INPLACE},
     _and_inplace("lower", "upper"),
     passed="lower upper training inplace",
@@ -73,41 +73,41 @@ RReLU = layer(
 GELU = layer(
     "GELU",
     "x times the normal distribution function of x.",
-    "gelu",
+    F.gelu,
     {"approximate": "none"},
     lambda self: f"approximate={self.approximate!r}",
 )
 Softplus = layer(
     "Softplus",
     "A smooth relu: log(1 + exp(beta * x)) / beta, or x where beta * x > threshold.",
-    "softplus",
+    F.softplus,
     {"beta": 1.0, "threshold": 20.0},
     showing("beta", "threshold"),
 )
 Softshrink = layer(
     "Softshrink",
     "Move each element towards 0 by lambd; elements within lambd become 0.",
-    "softshrink",
+    F.softshrink,
     {"lambd": 0.5},
     lambda self: str(self.lambd),
 )
 Hardshrink = layer(
     "Hardshrink",
     "Set elements between -lambd and lambd to 0.",
-    "hardshrink",
+    F.hardshrink,
     {"lambd": 0.5},
     lambda self: str(self.lambd),
 )
-GLU = layer("GLU", "The first half of a dim times the sigmoid of the second half.", "glu", {"dim": -1}, showing("dim"))
-Sigmoid = layer("Sigmoid", "1 / (1 + exp(-x)) of each element.", "sigmoid", {})
-Tanh = layer("Tanh", "The hyperbolic tangent of each element.", "tanh", {})
-LogSigmoid = layer("LogSigmoid", "log(sigmoid(x)) of each element.", "logsigmoid", {})
-Softsign = layer("Softsign", "x / (1 + |x|) of each element.", "softsign", {})
-Tanhshrink = layer("Tanhshrink", "x - tanh(x) of each element.", "tanhshrink", {})
+GLU = layer("GLU", "The first half of a dim times the sigmoid of the second half.", F.glu, {"dim": -1}, showing("dim"))
+Sigmoid = layer("Sigmoid", "1 / (1 + exp(-x)) of each element.", F.sigmoid, {})
+Tanh = layer("Tanh", "The hyperbolic tangent of each element.", F.tanh, {})
+LogSigmoid = layer("LogSigmoid", "log(sigmoid(x)) of each element.", F.logsigmoid, {})
+Softsign = layer("Softsign", "x / (1 + |x|) of each element.", F.softsign, {})
+Tanhshrink = layer("Tanhshrink", "x - tanh(x) of each element.", F.tanhshrink, {})
 DIM = {"dim": None}
-Softmax = layer("Softmax", "exp(x), divided by its sum along a dim.", "softmax", DIM, showing("dim"))
-Softmin = layer("Softmin", "The softmax of -x along a dim.", "softmin", DIM, showing("dim"))
-LogSoftmax = layer("LogSoftmax", "The logarithm of the softmax along a dim.", "log_softmax", DIM, showing("dim"))
+Softmax = layer("Softmax", "exp(x), divided by its sum along a dim.", F.softmax, DIM, showing("dim"))
+Softmin = layer("Softmin", "The softmax of -x along a dim.", F.softmin, DIM, showing("dim"))
+LogSoftmax = layer("LogSoftmax", "The logarithm of the softmax along a dim.", F.log_softmax, DIM, showing("dim"))
 
 
 class ReLU6(Hardtanh):  # type: ignore[valid-type, misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.client.tensor.tensor import Tensor
@@ -35,108 +36,108 @@ def _without_deprecated(options: Options) -> Options:
 
 
 def _loss(
-    name: str, doc: str, function: str, options: Options = REDUCTION, inputs: str = "input target"
+    name: str, doc: str, function: Callable[..., Any], options: Options = REDUCTION, inputs: str = "input target"
 ) -> type[FunctionModule]:
     passed = " ".join(option for option in options if option not in DEPRECATED)
     return layer(name, doc, function, options, passed=passed, inputs=inputs, prepare=_without_deprecated)
 
 
-L1Loss = _loss("L1Loss", "The absolute difference of input and target, averaged.", "l1_loss")
-MSELoss = _loss("MSELoss", "The squared difference of input and target, averaged.", "mse_loss")
+L1Loss = _loss("L1Loss", "The absolute difference of input and target, averaged.", F.l1_loss)
+MSELoss = _loss("MSELoss", "The squared difference of input and target, averaged.", F.mse_loss)
 SmoothL1Loss = _loss(
     "SmoothL1Loss",
     "A squared difference where it is below beta, and an absolute one elsewhere, averaged.",
-    "smooth_l1_loss",
+    F.smooth_l1_loss,
     {**REDUCTION, "beta": 1.0},
 )
 HuberLoss = _loss(
     "HuberLoss",
     "A squared difference where it is below delta, and delta times an absolute one elsewhere, averaged.",
-    "huber_loss",
+    F.huber_loss,
     {"reduction": "mean", "delta": 1.0},
 )
 NLL: Options = {**WEIGHT, "size_average": None, "ignore_index": -100, "reduce": None, "reduction": "mean"}
 CrossEntropyLoss = _loss(
     "CrossEntropyLoss",
     "The cross entropy of logits and classes, or of logits and probabilities, averaged.",
-    "cross_entropy",
+    F.cross_entropy,
     {**NLL, "label_smoothing": 0.0},
 )
-NLLLoss = _loss("NLLLoss", "The negative log likelihood of classes, from log probabilities, averaged.", "nll_loss", NLL)
+NLLLoss = _loss("NLLLoss", "The negative log likelihood of classes, from log probabilities, averaged.", F.nll_loss, NLL)
 BCELoss = _loss(
     "BCELoss",
     "The cross entropy of two classes, from probabilities, averaged.",
-    "binary_cross_entropy",
+    F.binary_cross_entropy,
     {**WEIGHT, **REDUCTION},
 )
 BCEWithLogitsLoss = _loss(
     "BCEWithLogitsLoss",
     "The cross entropy of two classes, from logits, averaged.",
-    "binary_cross_entropy_with_logits",
+    F.binary_cross_entropy_with_logits,
     {**WEIGHT, **REDUCTION, "pos_weight": None},
 )
 KLDivLoss = _loss(
     "KLDivLoss",
     "The Kullback-Leibler divergence of the target from the input, which holds log probabilities.",
-    "kl_div",
+    F.kl_div,
     {**REDUCTION, "log_target": False},
 )
 CosineEmbeddingLoss = _loss(
     "CosineEmbeddingLoss",
     "A loss that brings pairs of target 1 together and turns pairs of target -1 apart, by their cosine.",
-    "cosine_embedding_loss",
+    F.cosine_embedding_loss,
     {"margin": 0.0, **REDUCTION},
     "input1 input2 target",
 )
 MarginRankingLoss = _loss(
     "MarginRankingLoss",
     "A loss for the order of two inputs: the first is to be greater where the target is 1.",
-    "margin_ranking_loss",
+    F.margin_ranking_loss,
     {"margin": 0.0, **REDUCTION},
     "input1 input2 target",
 )
 HingeEmbeddingLoss = _loss(
     "HingeEmbeddingLoss",
     "The input where the target is 1, and max(0, margin - input) where it is -1, averaged.",
-    "hinge_embedding_loss",
+    F.hinge_embedding_loss,
     {"margin": 1.0, **REDUCTION},
 )
-SoftMarginLoss = _loss("SoftMarginLoss", "log(1 + exp(-target * input)), averaged.", "soft_margin_loss")
+SoftMarginLoss = _loss("SoftMarginLoss", "log(1 + exp(-target * input)), averaged.", F.soft_margin_loss)
 TripletMarginLoss = _loss(
     "TripletMarginLoss",
     "A loss that is 0 once the negative is farther from the anchor than the positive, by the margin.",
-    "triplet_margin_loss",
+    F.triplet_margin_loss,
     {"margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False, **REDUCTION},
     "anchor positive negative",
 )
 PoissonNLLLoss = _loss(
     "PoissonNLLLoss",
     "The negative log likelihood of counts under a Poisson distribution, averaged.",
-    "poisson_nll_loss",
+    F.poisson_nll_loss,
     {"log_input": True, "full": False, "size_average": None, "eps": 1e-8, "reduce": None, "reduction": "mean"},
 )
 GaussianNLLLoss = _loss(
     "GaussianNLLLoss",
     "The negative log likelihood of a target under a normal distribution of this mean and variance, averaged.",
-    "gaussian_nll_loss",
+    F.gaussian_nll_loss,
     {"full": False, "eps": 1e-6, "reduction": "mean"},
     "input target var",
 )
 MultiMarginLoss = _loss(
     "MultiMarginLoss",
     "A hinge loss of the right class against each other class, averaged.",
-    "multi_margin_loss",
+    F.multi_margin_loss,
     {"p": 1, "margin": 1.0, **WEIGHT, **REDUCTION},
 )
 MultiLabelMarginLoss = _loss(
     "MultiLabelMarginLoss",
     "A hinge loss of each right class against each other class, averaged.",
-    "multilabel_margin_loss",
+    F.multilabel_margin_loss,
 )
 MultiLabelSoftMarginLoss = _loss(
     "MultiLabelSoftMarginLoss",
     "The cross entropy of several classes that are independent of each other, from logits, averaged.",
-    "multilabel_soft_margin_loss",
+    F.multilabel_soft_margin_loss,
     {**WEIGHT, **REDUCTION},
 )
 

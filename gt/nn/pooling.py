@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.nn import functional as F
@@ -36,7 +37,7 @@ def _max_pool(rank: int) -> type[FunctionModule]:
     return layer(
         f"MaxPool{rank}d",
         f"The greatest element of each window of {SHAPES[rank]}.",
-        f"max_pool{rank}d",
+        getattr(F, f"max_pool{rank}d"),
         MAX,
         showing("kernel_size", "stride", "padding", "dilation", "ceil_mode"),
         prepare=_fill_stride,
@@ -56,14 +57,14 @@ def _avg_pool(rank: int) -> type[FunctionModule]:
     return layer(
         f"AvgPool{rank}d",
         f"The mean of each window of {SHAPES[rank]}.",
-        f"avg_pool{rank}d",
+        getattr(F, f"avg_pool{rank}d"),
         AVERAGE if rank == 1 else {**AVERAGE, "divisor_override": None},
         _show_average_1d if rank == 1 else showing("kernel_size", "stride", "padding"),
         prepare=_fill_stride,
     )
 
 
-def _adaptive(name: str, function: str, what: str) -> type[FunctionModule]:
+def _adaptive(name: str, function: Callable[..., Any], what: str) -> type[FunctionModule]:
     doc = f"{what} of windows that are chosen so that the result has the requested size."
     return layer(name, doc, function, {"output_size": REQUIRED}, showing("output_size"))
 
@@ -71,36 +72,38 @@ def _adaptive(name: str, function: str, what: str) -> type[FunctionModule]:
 MaxPool1d, MaxPool2d, MaxPool3d = map(_max_pool, (1, 2, 3))
 AvgPool1d, AvgPool2d, AvgPool3d = map(_avg_pool, (1, 2, 3))
 AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d = (
-    _adaptive(f"AdaptiveAvgPool{n}d", f"adaptive_avg_pool{n}d", "The means") for n in (1, 2, 3)
+    _adaptive(f"AdaptiveAvgPool{n}d", getattr(F, f"adaptive_avg_pool{n}d"), "The means") for n in (1, 2, 3)
 )
 AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d = (
-    _adaptive(f"AdaptiveMaxPool{n}d", f"adaptive_max_pool{n}d", "The greatest elements") for n in (1, 2, 3)
+    _adaptive(f"AdaptiveMaxPool{n}d", getattr(F, f"adaptive_max_pool{n}d"), "The greatest elements") for n in (1, 2, 3)
 )
 POWER = {"norm_type": REQUIRED, "kernel_size": REQUIRED, "stride": None, "ceil_mode": False}
 LPPool1d, LPPool2d, LPPool3d = (
-    layer(f"LPPool{n}d", f"The p-norm of each window of {SHAPES[n]}.", f"lp_pool{n}d", POWER, showing(*POWER))
+    layer(
+        f"LPPool{n}d", f"The p-norm of each window of {SHAPES[n]}.", getattr(F, f"lp_pool{n}d"), POWER, showing(*POWER)
+    )
     for n in (1, 2, 3)
 )
 WINDOWS = {"kernel_size": REQUIRED, "dilation": 1, "padding": 0, "stride": 1}
-Unfold = layer("Unfold", "The windows of an image, each as one column.", "unfold", WINDOWS, showing(*WINDOWS))
+Unfold = layer("Unfold", "The windows of an image, each as one column.", F.unfold, WINDOWS, showing(*WINDOWS))
 Fold = layer(
     "Fold",
     "An image from columns: each column is added at the position of its window.",
-    "fold",
+    F.fold,
     {"output_size": REQUIRED, **WINDOWS},
     showing("output_size", *WINDOWS),
 )
 ChannelShuffle = layer(
     "ChannelShuffle",
     "Reorder channels: the first of each group, then the second of each group, and so on.",
-    "channel_shuffle",
+    F.channel_shuffle,
     {"groups": REQUIRED},
     showing("groups"),
 )
 LocalResponseNorm = layer(
     "LocalResponseNorm",
     "Divide each element by a power of the mean square of the neighbouring channels.",
-    "local_response_norm",
+    F.local_response_norm,
     {"size": REQUIRED, "alpha": 1e-4, "beta": 0.75, "k": 1.0},
     lambda self: f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}",
 )
@@ -124,7 +127,7 @@ UPSAMPLE = {
 Upsample = layer(
     "Upsample",
     "Resize an image to a size or by a factor.",
-    "interpolate",
+    F.interpolate,
     UPSAMPLE,
     _show_upsample,
     prepare=_float_factor,
@@ -148,28 +151,28 @@ class UpsamplingBilinear2d(Upsample):  # type: ignore[valid-type, misc]
 PixelShuffle = layer(
     "PixelShuffle",
     "Move channels into space: a larger image with fewer channels.",
-    "pixel_shuffle",
+    F.pixel_shuffle,
     {"upscale_factor": REQUIRED},
     showing("upscale_factor"),
 )
 PixelUnshuffle = layer(
     "PixelUnshuffle",
     "Move space into channels: a smaller image with more channels.",
-    "pixel_unshuffle",
+    F.pixel_unshuffle,
     {"downscale_factor": REQUIRED},
     showing("downscale_factor"),
 )
 CosineSimilarity = layer(
     "CosineSimilarity",
     "The cosine of the angle between vectors along a dim.",
-    "cosine_similarity",
+    F.cosine_similarity,
     {"dim": 1, "eps": 1e-8},
     inputs="x1 x2",
 )
 PairwiseDistance = layer(
     "PairwiseDistance",
     "The p-norm of the difference of vectors.",
-    "pairwise_distance",
+    F.pairwise_distance,
     {"p": 2.0, "eps": 1e-6, "keepdim": False},
     inputs="x1 x2",
 )

@@ -1,6 +1,6 @@
 """Modules that only hold the options of one function. Each is one call of `layer`.
 
-A call names the module, what it computes, the function of `gt.nn.functional`, the options with their defaults in
+A call gives the module's name, what it computes, the function of `gt.nn.functional`, the options with their defaults in
 torch's order, and how the options are printed. The options are attributes of the module and keywords of the function.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any
 
-from gt.nn import functional as F
 from gt.nn.module import Module
 
 #: Stands for the default of an option that must be given.
 REQUIRED: Any = Parameter.empty
 
+Function = Callable[..., Any]
 Options = dict[str, Any]
 Show = Callable[[Any], str]
 
@@ -30,7 +30,7 @@ class FunctionModule(Module):
 def layer(
     name: str,
     doc: str,
-    function: str,
+    function: Function,
     options: Options,
     show: Show = lambda self: "",
     *,
@@ -70,16 +70,16 @@ def layer(
 SELF = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _forward(function: str, attributes: list[str]) -> Callable[..., Any]:
+def _forward(function: Function, attributes: list[str]) -> Function:
     def forward(self: Module, input: Any) -> Any:
         """Apply the function with the module's options."""
         own = self.__dict__
-        return getattr(F, function)(input, **{key: own[key] for key in attributes})
+        return function(input, **{key: own[key] for key in attributes})
 
     return forward
 
 
-def _forward_many(function: str, attributes: list[str], inputs: str) -> Callable[..., Any]:
+def _forward_many(function: Function, attributes: list[str], inputs: str) -> Function:
     """A ``forward`` of several inputs, for modules whose options may be buffers."""
 
     def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ def _forward_many(function: str, attributes: list[str], inputs: str) -> Callable
         own = self.__dict__
         buffers = own["_buffers"]
         options = {key: buffers[key] if key in buffers else own[key] for key in attributes}
-        return getattr(F, function)(*args, **kwargs, **options)
+        return function(*args, **kwargs, **options)
 
     tensors = [Parameter(key, Parameter.POSITIONAL_OR_KEYWORD) for key in inputs.split()]
     forward.__signature__ = Signature([SELF, *tensors])  # type: ignore[attr-defined]

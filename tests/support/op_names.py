@@ -11,8 +11,8 @@ import pathlib
 from collections.abc import Collection, Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-#: variables that list names of torch's API: public names, and methods in `gt.functions.methods`
-LISTS = {"__all__", "__slots__", "METHODS", "OTHERS"}
+#: variables that list names of torch's API: public names, methods in `gt.functions.methods`, functions in `gt.nn._top`
+LISTS = {"__all__", "__slots__", "METHODS", "OTHERS", "TOP_LEVEL"}
 #: folder or file -> words for arguments and options in it that are names of ops too
 WORDS = {
     "gt": {"gt"},  # this package's own name
@@ -77,11 +77,6 @@ def _names_api(node: ast.AST, text: str, parents: dict[ast.AST, ast.AST]) -> boo
             return True
         # the name of an attribute and its value
         case ast.Tuple(elts=[first, second]) if first is node and not isinstance(second, ast.Constant):
-            return True
-        # a module's function of `gt.nn.functional`
-        case ast.Call(func=ast.Name(id="layer"), args=[_, second, *_]) if second is node:
-            return True
-        case ast.Assign(targets=[ast.Name(id="function")]):
             return True
     while parent in parents:
         match parent:
