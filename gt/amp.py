@@ -47,6 +47,8 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801, torch's name
     Matrix products run in ``dtype``, reductions and losses in float32. ``device_type`` only chooses the default dtype:
     float16 for "cuda", else bfloat16. See `torch.autocast`.
 
+    Example::
+
         with gt.autocast(dtype=gt.bfloat16):
             loss = model(x, y)
         loss.backward()
@@ -145,6 +147,8 @@ class GradScaler:
     """Scale a loss so that float16 gradients do not underflow. See `torch.amp.GradScaler`.
 
     `step` reads whether all gradients were finite: one round trip, as in torch.
+
+    Example::
 
         scaler = gt.amp.GradScaler()
         scaler.scale(loss).backward()

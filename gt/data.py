@@ -19,6 +19,8 @@ class to_device:  # noqa: N801, used like a function
     does not wait for the workers, so their next batch has arrived when they finish one. The result can be iterated as
     often as the iterable itself, and has the same length.
 
+    Example::
+
         for x, y in gt.to_device(loader):
             train_step(x, y)
     """

@@ -24,7 +24,9 @@ CONTROL = {FETCH: "read", RESET: "forget signatures", FORGET: "forget a fragment
 def get_worker_stats() -> dict[str, dict[str, Any]]:
     """One entry per worker: instructions run so far, how many were in repeated fragments, and what was compiled.
 
-    gt.debug.get_worker_stats()["worker 0"]["total_instructions"]
+    Example::
+
+        gt.debug.get_worker_stats()["worker 0"]["total_instructions"]
     """
     keys = ("total_instructions", "hot_instructions", "unique_sequences", "compilation_stats", "backend", "device")
     return {f"worker {s.worker}": {key: getattr(s, key) for key in keys} for s in session().worker_stats()}
@@ -33,7 +35,9 @@ def get_worker_stats() -> dict[str, dict[str, Any]]:
 def print_hot_paths(file: TextIO | None = None) -> None:
     """Print the repeated fragments of this program and how each worker runs them, the largest first.
 
-    gt.debug.print_hot_paths()
+    Example::
+
+        gt.debug.print_hot_paths()
     """
     print("\n".join(line for item in get_worker_stats().items() for line in _hot_paths(*item)), file=file or sys.stdout)
 
@@ -70,7 +74,9 @@ def _hot_path(name: str, fragment: dict[str, Any]) -> tuple[str, ...]:
 def memory() -> dict[str, dict[str, Any]]:
     """One entry per worker: tensors and bytes of this client, those of all clients, and the device's own figures.
 
-    gt.debug.memory()["worker 0"]["client"]["bytes"]
+    Example::
+
+        gt.debug.memory()["worker 0"]["client"]["bytes"]
     """
     return {
         f"worker {s.worker}": {
@@ -85,7 +91,9 @@ def memory() -> dict[str, dict[str, Any]]:
 def show_layout(x: Tensor, file: TextIO | None = None) -> None:
     """Print a picture in text of which worker holds which block of a tensor.
 
-    gt.debug.show_layout(x)
+    Example::
+
+        gt.debug.show_layout(x)
     """
     print(layout.picture(x), file=file or sys.stdout)
 
@@ -93,7 +101,9 @@ def show_layout(x: Tensor, file: TextIO | None = None) -> None:
 def explain(x: Tensor) -> str:
     """Why a tensor is placed where it is, and what the moves to it cost.
 
-    print(gt.debug.explain(x))
+    Example::
+
+        print(gt.debug.explain(x))
     """
     where = layout.layout(x)
     return "\n".join([f"{x._type} lies {where.sentence}" if where.workers else str(x._type), *where.story])
@@ -102,7 +112,9 @@ def explain(x: Tensor) -> str:
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:
     """Print the last instructions that this client emitted, with the source lines they come from.
 
-    gt.debug.print_tape(last=10)
+    Example::
+
+        gt.debug.print_tape(last=10)
     """
     outbox = session().outbox
     outbox.flush()

@@ -58,6 +58,8 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
 
     The workers write their tensors directly where they can. A save replaces an old file atomically.
 
+    Example::
+
         gt.save(model.state_dict(), "model.safetensors")
     """
     path = os.path.abspath(os.fspath(path))
@@ -142,6 +144,8 @@ def load(path: str | os.PathLike[str], map_location: object = None) -> Any:
     """Load an object that `gt.save` saved, or the tensors of any safetensors file, by name.
 
     ``map_location`` is accepted and ignored.
+
+    Example::
 
         model.load_state_dict(gt.load("model.safetensors"))
     """
