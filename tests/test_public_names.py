@@ -57,7 +57,7 @@ VARIADIC = {
     "*args of torch's": """
         gt.nn.Identity gt.nn.Module.forward gt.nn.Module.to gt.nn.Sequential gt.Tensor.to gt.amp.GradScaler.step
         gt.autograd.Function.apply gt.autograd.Function.forward gt.autograd.Function.backward
-        gt.autograd.Function.jvp gt.autograd.Function.vjp gt.autograd.Function.setup_context
+        gt.autograd.function.Function.apply gt.autograd.function.Function.forward gt.autograd.function.Function.backward
     """,
     "tensors, one after the other": """
         gt.atleast_1d gt.atleast_2d gt.atleast_3d gt.block_diag gt.broadcast_tensors gt.cartesian_prod
@@ -65,7 +65,12 @@ VARIADIC = {
         gt.autograd.function.FunctionCtx.save_for_backward gt.autograd.function.FunctionCtx.save_for_forward
         gt.autograd.function.FunctionCtx.mark_dirty gt.autograd.function.FunctionCtx.mark_non_differentiable
     """,
+    "data or sizes": """
+        gt.BFloat16Tensor gt.BoolTensor gt.ByteTensor gt.CharTensor gt.DoubleTensor gt.FloatTensor gt.HalfTensor
+        gt.IntTensor gt.LongTensor gt.ShortTensor
+    """,
     "sizes or dims, one after the other": """
+        gt.expand_copy gt.permute_copy gt.view_copy
         gt.empty gt.ones gt.rand gt.randn gt.zeros gt.randint gt.randint_like gt.flip gt.permute gt.reshape gt.tile
         gt.Tensor.expand gt.Tensor.flip gt.Tensor.new_empty gt.Tensor.new_ones gt.Tensor.new_zeros
         gt.Tensor.permute gt.Tensor.random_ gt.Tensor.repeat gt.Tensor.reshape gt.Tensor.sum_to_size gt.Tensor.tile

@@ -10,6 +10,7 @@ from gt.client.tensor.emit import call, call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import draw, pointwise, views
+from gt.functions.derive import documented
 from gt.ops import OPS, Op
 
 #: those that torch has at its top too
@@ -171,9 +172,7 @@ def _always_in_place(function: Function) -> Function:
     def in_place(input: Tensor, *args: Any, **options: Any) -> Tensor:
         return function(input, *args, **options, inplace=True)
 
-    in_place.__name__ = in_place.__qualname__ = f"{function.__name__}_"
-    in_place.__doc__ = f"In place: see `{function.__name__}`."
-    return in_place
+    return documented(in_place, f"{function.__name__}_", f"In place: see `{function.__name__}`.", function)
 
 
 relu_, elu_, selu_, celu_ = (_always_in_place(function) for function in (relu, elu, selu, celu))

@@ -10,6 +10,7 @@ from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, linalg, norm, pointwise, reduce, scan, scatter, views
+from gt.functions.derive import documented
 from gt.types import DTYPES, DType, Shape, Size, bool_, float32, int64
 
 __all__ = [
@@ -29,6 +30,7 @@ METHODS = ("sum_to_size",)
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+    """The integral along a dim by the trapezoidal rule."""
     return reduce.sum(_strips("trapezoid", y, x, dx, dim), dim) / 2
 
 
@@ -36,6 +38,7 @@ trapz = trapezoid
 
 
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+    """The running integral along a dim by the trapezoidal rule."""
     return scan.cumsum(_strips("cumulative_trapezoid", y, x, dx, dim), dim) / 2
 
 
@@ -69,6 +72,7 @@ conj = conj_physical = resolve_conj = resolve_neg = real
 
 
 def isreal(input: Tensor) -> Tensor:
+    """True for every element: GT has no complex numbers."""
     return creation.ones_like(a_tensor("isreal", input), dtype=bool_)
 
 
@@ -82,6 +86,7 @@ def angle(input: Tensor) -> Tensor:
 
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
+    """The logarithm of the multivariate gamma function of dimension p."""
     x = a_tensor("mvlgamma", input)
     x = x if x._type.dtype.kind == "f" else cast(x, float32)
     steps = creation.arange(p, dtype=x._type.dtype) / -2
@@ -93,14 +98,17 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
 
 
 def is_same_size(input: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape."""
     return a_tensor("is_same_size", input).shape == a_tensor("is_same_size", other).shape
 
 
 def is_signed(input: Tensor) -> bool:
+    """Whether the dtype has negative numbers."""
     return a_tensor("is_signed", input)._type.dtype.kind in "if"
 
 
 def detach(input: Tensor) -> Tensor:
+    """The same value without gradients; writes to one are seen in the other."""
     return detached(a_tensor("detach", input))
 
 
@@ -151,12 +159,14 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A copy of a tensor of another library, through DLPack."""
     import numpy as np
 
     return creation.tensor(np.from_dlpack(ext_tensor))
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
+    """A tensor from bytes, read as numbers of a dtype."""
     import numpy as np
 
     from gt.client.tensor.arguments import dtype_of
@@ -168,33 +178,49 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
 # -- windows -----------------------------------------------------------------------------------
 
 
-def _cosines(name: str, *weights: float) -> Any:
-    def window(window_length: int, periodic: bool = True, *given: float, **options: Any) -> Tensor:
-        a = (*given, *weights[len(given) :])
-        turns = creation.arange(window_length, dtype=float32) * (2 * math.pi / _length(window_length, periodic))
-        made = creation.full_like(turns, a[0])
-        for k, weight in enumerate(a[1:], 1):
-            made = made + pointwise.cos(turns * k) * ((-1) ** k * weight)
-        made = made if window_length > 1 else creation.ones(window_length)
-        return creation.tensor(made, **options) if options else made
+def _cosines(window_length: int, periodic: bool, dtype: Any, *weights: float) -> Tensor:
+    """A window that is a sum of cosines."""
+    turns = creation.arange(window_length, dtype=float32) * (2 * math.pi / _length(window_length, periodic))
+    window = creation.full_like(turns, weights[0])
+    for k, weight in enumerate(weights[1:], 1):
+        window = window + pointwise.cos(turns * k) * ((-1) ** k * weight)
+    return _window(window, window_length, dtype)
 
-    window.__name__ = window.__qualname__ = name
-    return window
+
+def _window(window: Tensor, window_length: int, dtype: Any) -> Tensor:
+    window = window if window_length > 1 else creation.ones(window_length)
+    return window if dtype is None else creation.tensor(window, dtype)
 
 
 def _length(window_length: int, periodic: bool) -> int:
     return max(window_length if periodic else window_length - 1, 1)
 
 
-hann_window = _cosines("hann_window", 0.5, 0.5)
-hamming_window = _cosines("hamming_window", 0.54, 0.46)
-blackman_window = _cosines("blackman_window", 0.42, 0.5, 0.08)
+@creation.with_options
+def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
+    """A Hann window: (1 - cos) / 2."""
+    return _cosines(window_length, periodic, dtype, 0.5, 0.5)
 
 
-def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+@creation.with_options
+def hamming_window(
+    window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *, dtype: Any = None
+) -> Tensor:
+    """A Hamming window: alpha - beta * cos."""
+    return _cosines(window_length, periodic, dtype, alpha, beta)
+
+
+@creation.with_options
+def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
+    """A Blackman window: a sum of two cosines."""
+    return _cosines(window_length, periodic, dtype, 0.42, 0.5, 0.08)
+
+
+@creation.with_options
+def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
+    """A triangular window."""
     at = creation.arange(window_length, dtype=float32) * (2 / _length(window_length, periodic))
-    made = 1 - pointwise.abs(at - 1) if window_length > 1 else creation.ones(window_length)
-    return creation.tensor(made, **options) if options else made
+    return _window(1 - pointwise.abs(at - 1), window_length, dtype)
 
 
 # -- dtypes, constants and defaults --------------------------------------------------------
@@ -262,6 +288,7 @@ def can_cast(from_: Any, to: Any) -> bool:
 
 
 def get_default_dtype() -> DType:
+    """The dtype of new floating tensors: float32."""
     return float32
 
 
@@ -272,6 +299,7 @@ def set_default_dtype(d: Any) -> None:
 
 
 def is_complex(input: Tensor) -> bool:
+    """Always False: GT has no complex numbers."""
     return not isinstance(a_tensor("is_complex", input), Tensor)
 
 
@@ -292,8 +320,7 @@ def _legacy(name: str, dtype: str) -> Any:
         return cast(made, wanted)
 
     wanted = DTYPES[dtype]
-    make.__name__ = make.__qualname__ = name
-    return make
+    return documented(make, name, f"A {dtype} tensor from data, or of these sizes; torch's oldest way to make one.")
 
 
 FloatTensor, DoubleTensor = _legacy("FloatTensor", "float32"), _legacy("DoubleTensor", "float64")

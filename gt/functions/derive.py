@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from typing import Any
+from inspect import Parameter, Signature, signature
+from typing import Any, TypeVar
 
 from gt.client.tensor.arguments import a_tensor, operands
 from gt.client.tensor.emit import binary, call, call_into, call_many, unary
@@ -18,6 +19,7 @@ from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF
 
 Function = Callable[..., Any]
+Made = TypeVar("Made", bound=Callable[..., Any])
 
 #: place -> the names that torch has there: "" is its top, "Tensor" its methods
 TORCH_NAMES = {place: frozenset(torch_names(place)) for place in ("", "Tensor", "special", "linalg")}
@@ -128,7 +130,7 @@ def function_of(op: Op) -> Function:
     function = (_unary_results if op.results else _FUNCTIONS[op.function])(op)
     place = next((f"{place}." for place in ("special", "linalg") if op.name in TORCH_NAMES[place]), "")
     place = "" if op.name in TORCH_NAMES[""] else place
-    return _documented(function, op.name, f"{op.doc}\n\nSee `torch.{place}{op.name}`.")
+    return documented(function, op.name, f"{op.doc}\n\nSee `torch.{place}{op.name}`.")
 
 
 def methods_in_place() -> dict[str, Function]:
@@ -137,7 +139,7 @@ def methods_in_place() -> dict[str, Function]:
     for op in OPS.values():
         names = [f"{name}_" for name in (op.name, *op.aliases) if op.function and f"{name}_" in TORCH_NAMES["Tensor"]]
         if names:
-            method = _documented(_IN_PLACE[op.function](op), names[0], f"In place: {op.doc[0].lower()}{op.doc[1:]}")
+            method = documented(_IN_PLACE[op.function](op), names[0], f"In place: {op.doc[0].lower()}{op.doc[1:]}")
             methods.update(dict.fromkeys(names, method))
     return methods
 
@@ -147,7 +149,12 @@ def published(functions: dict[str, Function], place: str) -> dict[str, Function]
     return {name: function for name, function in functions.items() if name in TORCH_NAMES[place]}
 
 
-def _documented(function: Function, name: str, doc: str) -> Function:
+def documented(function: Made, name: str, doc: str, like: Function | None = None) -> Made:
+    """Give a made function its name and docstring, and the parameters of another function if it only passes them on."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
+    if like is not None:
+        _, *rest = signature(like).parameters.values()
+        first = Parameter("input", Parameter.POSITIONAL_OR_KEYWORD, annotation="Tensor")
+        function.__signature__ = Signature([first, *rest], return_annotation="Tensor")  # type: ignore[attr-defined]
     return function

@@ -36,11 +36,13 @@ def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
 
 @with_options
 def rand(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """Random numbers, uniform in [0, 1)."""
     return _drawn(RAND, size_from(size, shape, "rand"), default_dtype(dtype))
 
 
 @with_options
 def randn(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """Random numbers from the normal distribution of mean 0 and variance 1."""
     return _drawn(RANDN, size_from(size, shape, "randn"), default_dtype(dtype))
 
 
@@ -62,16 +64,19 @@ def randint(
 
 @with_options
 def rand_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    """Random numbers, uniform in [0, 1), in the shape of a tensor."""
     return _drawn(RAND, input._type.shape, dtype_like(input, dtype))
 
 
 @with_options
 def randn_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    """Random numbers from the normal distribution, in the shape of a tensor."""
     return _drawn(RANDN, input._type.shape, dtype_like(input, dtype))
 
 
 @with_options
 def randint_like(input: Tensor, *limits: int, low: int = 0, high: int | None = None, dtype: Any = None) -> Tensor:
+    """Random integers in [low, high), in the shape of a tensor."""
     given = limits if high is None else (*(limits or (low,)), high)
     return randint(*given, input._type.shape, dtype=dtype_like(input, dtype))
 
@@ -89,8 +94,9 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: None = None) 
     return cast(call(LT, (drawn, input if p is None else p)), input._type.dtype)
 
 
-def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, **options: Any) -> Tensor:
-    """``normal(mean, std)`` with tensors, or ``normal(0.0, 1.0, (2, 3))``."""
+@with_options
+def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None) -> Tensor:
+    """Random numbers from normal distributions: ``normal(mean, std)`` with tensors, or ``normal(0.0, 1.0, (2, 3))``."""
     mean, std = operand(mean), operand(std)
     if size is None:
         if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
@@ -98,7 +104,7 @@ def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, **
         size = broadcast_shapes(*(x._type.shape if isinstance(x, Tensor) else () for x in (mean, std)))
         floating = [x._type.dtype for x in (mean, std) if isinstance(x, Tensor) and x._type.dtype.kind == "f"]
         dtype = floating[0] if dtype is None and floating else dtype
-    drawn: Tensor = randn(size, dtype=dtype, **options) * std + mean
+    drawn: Tensor = randn(size, dtype=dtype) * std + mean
     return drawn
 
 

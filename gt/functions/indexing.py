@@ -376,6 +376,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
 
 
 def argwhere(input: Tensor) -> Any:
+    """The positions of the elements that are not zero, as rows. Waits for the workers."""
     return nonzero(input)
 
 
@@ -385,12 +386,14 @@ def count(x: Tensor) -> int:
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """In a copy: write the elements of source where the mask is true."""
     x, mask = a_tensor("masked_scatter", input), a_tensor("masked_scatter", mask)
     x = views.expand(x, broadcast_shapes(x._type.shape, mask._type.shape))
     return call(MASKED_SCATTER, (x, *_masked_scatter(x, mask, source)))
 
 
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """In place: write the elements of source where the mask is true."""
     return call_into(MASKED_SCATTER, input, _masked_scatter(input, mask, source))
 
 

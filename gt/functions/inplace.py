@@ -11,7 +11,7 @@ from gt.client.tensor.emit import call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, derive, draw, indexing, matmul, pointwise, scatter, views
-from gt.functions.derive import Function, either_, second, tensors_
+from gt.functions.derive import Function, documented, either_, second, tensors_
 from gt.functions.pointwise import ADD, CLAMP, DIV, SUB
 from gt.ops import OPS, Attrs, Op
 from gt.types import float64
@@ -46,10 +46,12 @@ def _clamp_max_(x: Tensor, max: Any) -> Tensor:
 
 
 def _fill_(x: Tensor, value: Any) -> Tensor:
+    """Fill the tensor with one value."""
     return call_into(COPY, x, (pointwise.fitting("fill_", x, value),))
 
 
 def _zero_(x: Tensor) -> Tensor:
+    """Fill the tensor with zeros."""
     return call_into(COPY, x, (0,))
 
 
@@ -104,6 +106,7 @@ def _triangle_(op: Op) -> Function:
 
 
 def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    """Fill the tensor with random numbers, uniform between two limits."""
     if a > b:
         raise refuse(ShapeError, "the range ends before it starts", "uniform_", x, a, b)
     drawn = draw.rand_like(x)
@@ -111,6 +114,7 @@ def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
 
 
 def _normal_(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Fill the tensor with random numbers from a normal distribution."""
     if std < 0:
         raise refuse(ShapeError, "std is not negative", "normal_", x, mean, std)
     drawn = draw.randn_like(x)
@@ -123,24 +127,28 @@ def _uniform_above_zero(x: Tensor) -> Tensor:
 
 
 def _exponential_(x: Tensor, lambd: float = 1.0) -> Tensor:
+    """Fill the tensor with random numbers from an exponential distribution."""
     if lambd <= 0:
         raise refuse(ShapeError, "lambd is greater than 0", "exponential_", x, lambd)
     return call_into(COPY, x, (pointwise.log(_uniform_above_zero(x)) / -lambd,))
 
 
 def _geometric_(x: Tensor, p: float) -> Tensor:
+    """Fill the tensor with random numbers from a geometric distribution."""
     if not 0 < p < 1:
         raise refuse(ShapeError, "p is between 0 and 1", "geometric_", x, p)
     return call_into(COPY, x, (pointwise.ceil(pointwise.log(_uniform_above_zero(x)) / log1p(-p)),))
 
 
 def _log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    """Fill the tensor with random numbers whose logarithms are normal."""
     if std <= 0:
         raise refuse(ShapeError, "std is greater than 0", "log_normal_", x, mean, std)
     return call_into(COPY, x, (pointwise.exp(draw.randn_like(x) * std + mean),))
 
 
 def _cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    """Fill the tensor with random numbers from a Cauchy distribution."""
     if sigma <= 0:
         raise refuse(ShapeError, "sigma is greater than 0", "cauchy_", x, median, sigma)
     return call_into(COPY, x, (pointwise.tan(draw.rand_like(x) * pi - pi / 2) * sigma + median,))
@@ -156,6 +164,7 @@ def _random_(x: Tensor, *limits: int) -> Tensor:
 
 
 def _bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
+    """Fill the tensor with ones, each with probability p, and zeros."""
     return call_into(COPY, x, (draw.rand(x._type.shape) < p,))
 
 
@@ -170,6 +179,7 @@ def _copied_(function: Function) -> Function:
 
 
 def _fill_diagonal_(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    """Fill the main diagonal with one value."""
     if x._type.ndim < 2 or (x._type.ndim > 2 and len(set(x._type.shape)) > 1):
         text = "needs at least two dims, of one size if there are more"
         raise refuse(ShapeError, text, "fill_diagonal_", x, fill_value)
@@ -190,7 +200,7 @@ def _all_dims(ndim: int) -> Attrs:
 #: what `derive` does not make: in-place methods that are more than an op, or of functions that are
 INPLACE: dict[str, Function] = {
     **derive.methods_in_place(),
-    "copy_": either_(COPY),
+    "copy_": documented(either_(COPY), "copy_", "Write the values of another tensor, or a number, into the tensor."),
     "pow_": either_(OPS["pow"]),
     "heaviside_": tensors_(OPS["heaviside"]),
     "add_": _scaled_(ADD),

@@ -34,7 +34,7 @@ from gt.functions import (
     views,
     windows,
 )
-from gt.functions.derive import TORCH_NAMES, Function
+from gt.functions.derive import TORCH_NAMES, Function, documented
 from gt.functions.matmul import MATMUL
 from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION
 from gt.missing import Missing
@@ -119,8 +119,11 @@ def _invert(x: Tensor) -> Tensor:
 # -- dtypes and new tensors ----------------------------------------------------------------
 
 
-def _caster(dtype: DType) -> Function:
-    return lambda x: cast(x, dtype)
+def _caster(name: str, dtype: DType) -> Function:
+    def method(x: Tensor) -> Tensor:
+        return cast(x, dtype)
+
+    return documented(method, name, f"The tensor in {dtype.name}; the tensor itself if that is its dtype.")
 
 
 def _to(
@@ -173,12 +176,18 @@ def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_for
     return x
 
 
-def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **options: Any) -> Tensor:
-    return creation.tensor(data, x._type.dtype if dtype is None else dtype, **options)
+def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor with a copy of the data, of this tensor's dtype unless another is given."""
+    dtype = x._type.dtype if dtype is None else dtype
+    return creation.tensor(data, dtype, device=device, requires_grad=requires_grad)
 
 
-def _new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **options: Any) -> Tensor:
-    return creation.full(size, fill_value, dtype=x._type.dtype if dtype is None else dtype, **options)
+def _new_full(
+    x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor filled with one value, of this tensor's dtype unless another is given."""
+    dtype = x._type.dtype if dtype is None else dtype
+    return creation.full(size, fill_value, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def _new(make: Callable[..., Tensor], alike: Callable[..., Tensor]) -> Function:
@@ -187,7 +196,8 @@ def _new(make: Callable[..., Tensor], alike: Callable[..., Tensor]) -> Function:
             return alike(x, dtype=dtype)  # where x is, as gradients want it
         return make(*size, dtype=x._type.dtype if dtype is None else dtype, **options)
 
-    return method
+    name = make.__name__
+    return documented(method, f"new_{name}", f"A tensor of this size as `gt.{name}` makes it, of this tensor's dtype.")
 
 
 def _itself(x: Tensor) -> Tensor:
@@ -243,16 +253,16 @@ OTHERS: dict[str, Any] = {
     "get_device": lambda x: -1,
     "pin_memory": _moved,
     "is_pinned": lambda x: False,
-    "is_cpu": property(lambda x: False),
+    "is_cpu": property(lambda x: False, doc="Always False: the tensor is on a worker."),
     "is_inference": lambda x: False,
-    "is_sparse": property(lambda x: False),
-    "is_quantized": property(lambda x: False),
-    "is_meta": property(lambda x: False),
+    "is_sparse": property(lambda x: False, doc="Always False: GT has no sparse tensors."),
+    "is_quantized": property(lambda x: False, doc="Always False: GT has no quantized tensors."),
+    "is_meta": property(lambda x: False, doc="Always False: every tensor has values."),
     "type_as": lambda x, other: cast(x, a_tensor("type_as", other)._type.dtype),
     "cpu": _moved,
     "cuda": _moved,
-    "device": property(lambda x: Device("gt")),
-    "is_cuda": property(lambda x: False),
+    "device": property(lambda x: Device("gt"), doc="Always ``gt``: the dispatcher decides the placement."),
+    "is_cuda": property(lambda x: False, doc="Always False: the tensor is on a worker."),
     "layout": property(layout.layout),
     "__copy__": pointwise.clone,
     "__deepcopy__": _deep_copy,
@@ -279,11 +289,35 @@ def _rows() -> dict[str, Any]:
         rows[f"__r{name}__"] = _reflected(op, attrs)
         rows[f"__i{name}__"] = _in_place(op, attrs)
     rows |= {f"__{op.name}__": _operator(op, ()) for op in COMPARISONS}
-    rows |= {name: _caster(dtype) for name, dtype in CASTS.items()}
+    rows |= {name: _caster(name, dtype) for name, dtype in CASTS.items()}
     return rows | inplace.INPLACE | OTHERS | backward.METHODS
 
 
-for _name, _method in _rows().items():
+#: The docstrings of methods that are lambdas.
+DOCS = {
+    "get_device": "Always -1: the tensor is on a worker.",
+    "is_complex": "Always False: GT has no complex numbers.",
+    "is_inference": "Always False: GT has no inference tensors.",
+    "is_pinned": "Always False: the tensor is on a worker.",
+    "polygamma": "The n-th derivative of the digamma function.",
+    "type_as": "The tensor in the dtype of another one.",
+    "where": "The tensor where the condition is true, and other elsewhere.",
+}
+
+
+def _document(rows: dict[str, Any]) -> None:
+    """Give a docstring to lambdas, and to in-place methods that have none: that of the method they belong to."""
+    for name, method in rows.items():
+        if name in DOCS:
+            documented(method, name, DOCS[name])
+        elif name.endswith("_") and not name.startswith("_") and not method.__doc__ and name[:-1] in rows:
+            doc = rows[name[:-1]].__doc__
+            documented(method, name, f"In place: {doc[0].lower()}{doc[1:]}")
+
+
+_methods = _rows()
+_document(_methods)
+for _name, _method in _methods.items():
     setattr(Tensor, _name, _method)
 for _name in TORCH_NAMES["Tensor"]:
     if not hasattr(Tensor, _name):

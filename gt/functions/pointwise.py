@@ -52,18 +52,22 @@ def all_kinds(*given: Any) -> set[str]:
 
 
 def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+    """input + alpha * other."""
     return pair(ADD, input, other if alpha == 1 else scaled("add", input, other, alpha))
 
 
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+    """input - alpha * other."""
     return pair(SUB, input, other if alpha == 1 else scaled("sub", input, other, alpha))
 
 
 def rsub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+    """other - alpha * input."""
     return sub(other, a_tensor("rsub", input), alpha=alpha)
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """input / other; ``rounding_mode`` "trunc" or "floor" rounds the result."""
     return pair(DIV, input, other, TRUE_DIVISION if rounding_mode is None else (("rounding_mode", rounding_mode),))
 
 
@@ -72,6 +76,7 @@ subtract = sub
 
 
 def pow(input: Any, exponent: Any) -> Tensor:
+    """input to the power of exponent."""
     return pair(POW, input, exponent)
 
 
@@ -86,6 +91,7 @@ def clamp_arguments(min: Any, max: Any) -> tuple[tuple[Any, ...], Attrs]:
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """Limit each element to the range from min to max."""
     limits, attrs = clamp_arguments(min, max)
     return call(CLAMP, operands("clamp", input, *limits), attrs)
 
@@ -94,10 +100,12 @@ clip = clamp
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """Limit each element to at least min."""
     return maximum(input, min) if truths(input, min) else clamp(input, min)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """Limit each element to at most max."""
     return minimum(input, max) if truths(input, max) else clamp(input, None, max)
 
 
@@ -107,15 +115,18 @@ def truths(*given: Any) -> bool:
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """Round to the nearest integer, or to this many decimals; halves go to the even neighbour."""
     x = a_tensor("round", input)
     return call(OPS["round_decimals"], (x,), (("decimals", decimals),)) if decimals else call(OPS["round"], (x,))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)); with ``eps``, x is limited to the range from eps to 1 - eps."""
     return call(OPS["logit"], (a_tensor("logit", input),), (("eps", eps),))
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:
+    """The n-th derivative of the digamma function."""
     return call(OPS["polygamma"], (a_tensor("polygamma", input),), (("n", n),))
 
 
@@ -126,11 +137,13 @@ def nan_to_num_attributes(nan: float | None, posinf: float | None, neginf: float
 def nan_to_num(
     input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
+    """Replace NaNs and infinities by numbers."""
     x = a_tensor("nan_to_num", input)
     return call(OPS["nan_to_num"], (x,), nan_to_num_attributes(nan, posinf, neginf))
 
 
 def positive(input: Tensor) -> Tensor:
+    """The tensor itself."""
     if input._type.dtype is bool_:
         raise refuse(DTypeError, "not defined for bool", "positive", input)
     return input
@@ -144,18 +157,22 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 
 def ldexp(input: Tensor, other: Any) -> Tensor:
+    """input * 2 ** other."""
     return mul(a_tensor("ldexp", input), pow(2.0, other))
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """input + weight * (end - input)."""
     return call(OPS["lerp"], operands("lerp", input, end, weight))
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 * tensor2."""
     return call(OPS["addcmul"], operands("addcmul", input, tensor1, tensor2, value))
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 / tensor2."""
     return call(OPS["addcdiv"], operands("addcdiv", input, tensor1, tensor2, value))
 
 
@@ -197,6 +214,7 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
+    """Whether each pair of elements differs by at most atol + rtol * abs(other)."""
     a, b = a_tensor("isclose", input), a_tensor("isclose", other)
     if a._type.dtype is not b._type.dtype:
         text = f"dtypes differ: {a._type.dtype.name} and {b._type.dtype.name}"
@@ -218,21 +236,26 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
 
 
 def result_type(tensor1: Any, tensor2: Any) -> DType:
+    """The dtype of an operation on two tensors or numbers."""
     pair = (operand(tensor1), operand(tensor2))
     return result_dtype(*(x._type if isinstance(x, Tensor) else NUMBER_OF[type(x)] for x in pair))
 
 
 def promote_types(type1: DType, type2: DType) -> DType:
+    """The common dtype of two dtypes."""
     return promote(type1, type2)
 
 
 def is_tensor(obj: object) -> bool:
+    """Whether an object is a tensor of GT."""
     return isinstance(obj, Tensor)
 
 
 def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is floating."""
     return input._type.dtype.kind == "f"
 
 
 def numel(input: Tensor) -> int:
+    """The number of elements."""
     return input._type.numel

@@ -9,6 +9,7 @@ from gt.client.tensor.arguments import a_tensor, by_numpy_names, cast, dtype_nam
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.functions import pointwise
+from gt.functions.derive import documented
 from gt.ops import OPS, Op
 from gt.types import bool_, uint8
 
@@ -47,14 +48,17 @@ def _fold(op: Op, x: Tensor, dim: Dims, keepdim: bool, dtype: Any) -> Tensor:
 
 
 def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The sum over all dims or some."""
     return _fold(SUM, input, dim, keepdim, dtype)
 
 
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The mean over all dims or some."""
     return _fold(MEAN, input, dim, keepdim, dtype)
 
 
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The product over all dims or one."""
     return _fold(PROD, input, dim, keepdim, dtype)
 
 
@@ -78,6 +82,7 @@ def var(
     *,
     correction: float | None = None,
 ) -> Tensor:
+    """The variance over all dims or some."""
     return _spread(VAR, input, dim, unbiased, keepdim, correction)
 
 
@@ -89,10 +94,11 @@ def std(
     *,
     correction: float | None = None,
 ) -> Tensor:
+    """The standard deviation over all dims or some."""
     return _spread(STD, input, dim, unbiased, keepdim, correction)
 
 
-def _and_mean(spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+def _and_mean(name: str, spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
     def both(
         input: Tensor,
         dim: Dims | bool = None,
@@ -104,24 +110,27 @@ def _and_mean(spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tens
         over = None if isinstance(dim, bool) else dim
         return spread(input, dim, unbiased, keepdim, correction=correction), mean(input, over, keepdim)
 
-    return both
+    return documented(both, name, f"The {'variance' if spread is var else 'standard deviation'} and the mean.")
 
 
-var_mean, std_mean = _and_mean(var), _and_mean(std)
+var_mean, std_mean = _and_mean("var_mean", var), _and_mean("std_mean", std)
 
 
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The sum without NaNs, over all dims or some."""
     x = a_tensor("nansum", input)
     x = x if x._type.dtype.kind != "f" else pointwise.masked_fill(x, pointwise.isnan(x), 0)
     return sum(x, dim, keepdim, dtype=dtype)
 
 
 def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The mean without NaNs, over all dims or some."""
     count = sum(pointwise.logical_not(pointwise.isnan(input)), dim, keepdim)
     return nansum(input, dim, keepdim, dtype=dtype) / count
 
 
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
+    """The number of elements that are not zero."""
     return sum(call(NE, (input, 0)), dim)
 
 
@@ -137,10 +146,12 @@ def _judge(op: Op, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
 
 
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """Whether any element is true, over all dims or some."""
     return _judge(ANY, input, dim, keepdim)
 
 
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
+    """Whether all elements are true, over all dims or some."""
     return _judge(ALL, input, dim, keepdim)
 
 
@@ -165,14 +176,16 @@ def _extreme(op: Op, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
 
 
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """The greatest element, over all dims or some; gradients are shared among equal elements."""
     return _extreme(AMAX, input, dim, keepdim)
 
 
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
+    """The least element, over all dims or some; gradients are shared among equal elements."""
     return _extreme(AMIN, input, dim, keepdim)
 
 
-def _three_forms(whole: Op, along: Op, pair: Callable[..., Tensor]) -> Callable[..., Any]:
+def _three_forms(name: str, whole: Op, along: Op, pair: Callable[..., Tensor], what: str) -> Callable[..., Any]:
     def extreme(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
         other = dim if isinstance(dim, Tensor) else other
         if other is not None:
@@ -183,15 +196,16 @@ def _three_forms(whole: Op, along: Op, pair: Callable[..., Tensor]) -> Callable[
         attrs = (("dim", one_dim(dim, x._type.ndim)), ("keepdim", keepdim))
         return ValuesAndIndices(*call_many(along, (x,), attrs))
 
-    return extreme
+    doc = f"The {what} element of all, or along a dim with its index, or of each pair of elements."
+    return documented(extreme, name, doc)
 
 
-#: ``max(x)``, ``max(x, dim)`` with indices, and ``max(x, y)`` element by element
-max = _three_forms(AMAX, MAX_DIM, pointwise.maximum)
-min = _three_forms(AMIN, MIN_DIM, pointwise.minimum)
+max = _three_forms("max", AMAX, MAX_DIM, pointwise.maximum, "greatest")
+min = _three_forms("min", AMIN, MIN_DIM, pointwise.minimum, "least")
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinAndMax:
+    """The least and the greatest element."""
     return MinAndMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
@@ -202,10 +216,12 @@ def _place(op: Op, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index of the greatest element."""
     return _place(ARGMAX, input, dim, keepdim)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index of the least element."""
     return _place(ARGMIN, input, dim, keepdim)
 
 

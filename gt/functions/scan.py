@@ -10,6 +10,7 @@ from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
 from gt.functions import pointwise
+from gt.functions.derive import documented
 from gt.functions.reduce import Dims, ValuesAndIndices
 from gt.ops import OPS, Op
 
@@ -25,40 +26,42 @@ SOFTMAX, LOG_SOFTMAX, LOGSUMEXP, LOGCUMSUMEXP = (
 )
 
 
-def _scan(op: Op) -> Callable[..., Tensor]:
+def _scan(op: Op, doc: str) -> Callable[..., Tensor]:
     def scan(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
         x = a_tensor(op.name, input)
         x = x if dtype is None else cast(x, dtype_of(dtype))
         result = call(op, (x,), (("dim", one_dim(dim, x._type.ndim)),))
         return result if dtype is None else cast(result, x._type.dtype)
 
-    scan.__name__ = scan.__qualname__ = op.name
-    return scan
+    return documented(scan, op.name, doc)
 
 
-cumsum, cumprod = _scan(OPS["cumsum"]), _scan(OPS["cumprod"])
+cumsum = _scan(OPS["cumsum"], "The running sum along a dim.")
+cumprod = _scan(OPS["cumprod"], "The running product along a dim.")
 
 
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """The logarithm of the running sum of exponentials along a dim."""
     x = a_tensor("logcumsumexp", input)
     return call(LOGCUMSUMEXP, (x,), (("dim", one_dim(dim, x._type.ndim)),))
 
 
-def _running_extreme(op: Op) -> Callable[..., ValuesAndIndices]:
+def _running_extreme(op: Op, doc: str) -> Callable[..., ValuesAndIndices]:
     def running(input: Tensor, dim: int) -> ValuesAndIndices:
         x = a_tensor(op.name, input)
         return ValuesAndIndices(*call_many(op, (x,), (("dim", one_dim(dim, x._type.ndim)),)))
 
-    running.__name__ = running.__qualname__ = op.name
-    return running
+    return documented(running, op.name, doc)
 
 
-cummax, cummin = _running_extreme(OPS["cummax"]), _running_extreme(OPS["cummin"])
+cummax = _running_extreme(OPS["cummax"], "The greatest element so far along a dim, with its index.")
+cummin = _running_extreme(OPS["cummin"], "The least element so far along a dim, with its index.")
 
 
 def diff(
     input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
+    """The differences of neighbours along a dim, n times."""
     x = a_tensor("diff", input)
     if n < 0:
         raise refuse(ShapeError, f"order must be non-negative but got {n}", "diff", x)
@@ -81,14 +84,17 @@ def _normalise(op: Op, x: Tensor, dim: int, dtype: Any) -> Tensor:
 
 
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """exp(x), divided by its sum along a dim."""
     return _normalise(SOFTMAX, input, dim, dtype)
 
 
 def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """The logarithm of the softmax along a dim."""
     return _normalise(LOG_SOFTMAX, input, dim, dtype)
 
 
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    """The logarithm of the sum of exponentials over dims."""
     x = a_tensor("logsumexp", input)
     return call(LOGSUMEXP, (x,), (("dim", many_dims(dim, x._type.ndim)), ("keepdim", keepdim)))
 

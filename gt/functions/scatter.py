@@ -10,6 +10,7 @@ from gt.client.tensor.emit import call, call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, pointwise, views
+from gt.functions.derive import documented
 from gt.functions.indexing import positions
 from gt.ops import OPS, Attrs, Op
 from gt.ops.infer import broadcast_shapes
@@ -45,8 +46,9 @@ def _both(plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..
         op, rest, attrs = plan(input, *args, **options)
         return call_into(op, input, rest, attrs)
 
-    function.__name__ = function.__qualname__ = name
-    in_place.__name__ = in_place.__qualname__ = name + "_"
+    doc = plan.__doc__ or ""
+    documented(function, name, f"In a copy: {doc[0].lower()}{doc[1:]}", plan)
+    documented(in_place, name + "_", f"In place: {doc[0].lower()}{doc[1:]}", plan)
     return function, in_place
 
 
@@ -54,16 +56,19 @@ def _both(plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """Elements along a dim at the positions in index."""
     x = a_tensor("gather", input)
     return call(GATHER, (x, a_tensor("gather", index)), (("dim", one_dim(dim, x._type.ndim)),))
 
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """A copy with the elements of src added at the positions in index."""
     given = operands("scatter_add", input, index, src)
     return call(SCATTER_ADD, given, (("dim", one_dim(dim, input._type.ndim)),))
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The slices of a dim with these numbers."""
     dim = views.dim_of("index_select", input, dim)
     if not isinstance(index, Tensor) or index._type.ndim > 1:
         raise refuse(DTypeError, "the index is a tensor of one dim", "index_select", input, index, dim=dim)
@@ -79,6 +84,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 def _scatter(
     x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Call:
+    """Write the elements of src, or a value, at the positions in index."""
     given = value if src is None else src
     if given is None:
         raise refuse(DTypeError, "needs src or value", "scatter", x, index, dim=dim)
@@ -97,6 +103,7 @@ def _scatter(
 
 
 def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Call:
+    """Combine the elements of src with those at the positions in index."""
     rest = operands("scatter_reduce", x, index, src)[1:]
     attrs = (("dim", one_dim(dim, x._type.ndim)), ("reduce", reduce), ("include_self", include_self))
     return SCATTER_REDUCE, rest, attrs
@@ -127,6 +134,7 @@ def _source(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Te
 
 
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Call:
+    """Add the slices of source to those with these numbers."""
     dim, index = _index_of("index_add", x, dim, index)
     source = _source("index_add", x, dim, index, a_tensor("index_add", source))
     if alpha != 1 and x._type.dtype is bool_:
@@ -137,12 +145,14 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: flo
 
 
 def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Call:
+    """Replace the slices with these numbers."""
     dim, index = _index_of("index_copy", x, dim, index)
     source = _source("index_copy", x, dim, index, a_tensor("index_copy", source))
     return INDEX_PUT, (source, index), (("dims", (dim,)), ("accumulate", False))
 
 
 def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Call:
+    """Fill the slices with these numbers with a value."""
     dim, index = _index_of("index_fill", x, dim, index)
     return INDEX_PUT, (pointwise.fitting("index_fill", x, value), index), (("dims", (dim,)), ("accumulate", False))
 
@@ -154,6 +164,7 @@ INDEX_REDUCTIONS = ("prod", "mean", "amax", "amin")
 def _index_reduce(
     x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Call:
+    """Combine the slices of source with those with these numbers."""
     dim, index = _index_of("index_reduce", x, dim, index)
     source = _source("index_reduce", x, dim, index, a_tensor("index_reduce", source))
     if reduce not in INDEX_REDUCTIONS:
@@ -165,6 +176,7 @@ def _index_reduce(
 
 
 def _index_put(x: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Call:
+    """Replace the elements at the positions in indices, or add to them."""
     given = operands("index_put", x, values)[1]
     dims, found = positions(indices)
     return INDEX_PUT, (given, *found), (("dims", dims), ("accumulate", accumulate))
@@ -188,8 +200,8 @@ def _along_rows(
             return input
         return in_place(input, dim, index, source, *args, **options)
 
-    made.__name__ = made.__qualname__ = function.__name__
-    made_.__name__ = made_.__qualname__ = in_place.__name__
+    for outer, inner in ((made, function), (made_, in_place)):
+        documented(outer, inner.__name__, inner.__doc__ or "", inner)
     return made, made_
 
 
@@ -205,6 +217,7 @@ index_put, index_put_ = _both(_index_put)
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """In a copy: fill the slices with these numbers with a value."""
     if isinstance(value, Tensor) and value._node is not None and input._type.ndim:
         return _chosen(input, dim, index, pointwise.fitting("index_fill", input, value))
     if not input._type.ndim:
@@ -213,6 +226,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """In place: fill the slices with these numbers with a value."""
     if isinstance(value, Tensor) and value._node is not None:
         return call_into(COPY, input, (index_fill(input, dim, index, value),))
     _fill_(input if input._type.ndim else views.reshape(input, 1), dim, index, value)
@@ -232,6 +246,7 @@ def _chosen(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements at positions in the flattened tensor."""
     x, index = a_tensor("take", input), a_tensor("take", index)
     if index._type.dtype is not int64:
         raise refuse(DTypeError, "the index is int64", "take", x, index)
@@ -248,6 +263,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 
 
 def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """In place: write elements at positions of the flattened tensor."""
     index, source = a_tensor("put", index), a_tensor("put", source)
     if index._type.numel != source._type.numel or source._type.dtype is not input._type.dtype:
         text = "the source has the tensor's dtype and as many elements as the index"
@@ -259,6 +275,7 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """Elements along a dim at the positions in indices."""
     x, indices = a_tensor("take_along_dim", input), a_tensor("take_along_dim", indices)
     if indices._type.dtype is not int64:
         raise refuse(DTypeError, "the indices are int64", "take_along_dim", x, indices, dim=dim)
@@ -283,6 +300,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 
 def fill(input: Tensor, value: Any) -> Tensor:
+    """A copy filled with one value."""
     return call(COPY, (input, pointwise.fitting("fill", input, value)))
 
 
@@ -299,16 +317,19 @@ def _replaced(name: str, x: Tensor, src: Any, part: Callable[[Tensor], Tensor]) 
 
 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy with one slice of a dim replaced."""
     return _replaced("select_scatter", input, src, lambda x: views.select(x, dim, index))
 
 
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy with a diagonal replaced."""
     return _replaced("diagonal_scatter", input, src, lambda x: views.diagonal(x, offset, dim1, dim2))
 
 
 def slice_scatter(
     input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
+    """A copy with a range of slices of a dim replaced."""
     dim = views.dim_of("slice_scatter", input, dim)
     at = (slice(None),) * dim + (slice(start, end, step),)
     return _replaced("slice_scatter", input, src, lambda x: x[at])

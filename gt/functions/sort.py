@@ -33,16 +33,19 @@ INDEX_PUT, MASKED_SELECT = OPS["index_put"], OPS["masked_select"]
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False) -> ValuesAndIndices:
+    """The elements sorted along a dim, with their indices."""
     x = a_tensor("sort", input)
     attrs = (("dim", one_dim(dim, x._type.ndim)), ("descending", descending), ("stable", bool(stable)))
     return ValuesAndIndices(*call_many(SORT, (x,), attrs))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The indices that sort a dim."""
     return sort(input, dim, descending, stable).indices
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
+    """The k greatest or least elements along a dim, with their indices."""
     x = a_tensor("topk", input)
     attrs = (
         ("k", whole(k, "topk(): k is an int")),
@@ -57,6 +60,7 @@ sort, argsort = by_numpy_names(sort), by_numpy_names(argsort)
 
 
 def msort(input: Tensor) -> Tensor:
+    """The elements sorted along the first dim."""
     return sort(input, 0).values
 
 
@@ -84,6 +88,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
+    """The positions at which values would be inserted into sorted sequences."""
     row = a_tensor("searchsorted", sorted_sequence)
     if side not in (None, "left", "right"):
         raise refuse(ShapeError, "side is 'left' or 'right'", "searchsorted", row, side=side)
@@ -101,12 +106,14 @@ def searchsorted(
 
 
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """The interval between boundaries into which each element falls."""
     if boundaries._type.ndim != 1:
         raise refuse(ShapeError, "the boundaries have one dim", "bucketize", input, boundaries)
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each element is among the test elements."""
     values, row = operands("isin", elements, test_elements)
     types = [x._type if isinstance(x, Tensor) else NUMBER_OF[type(x)] for x in (values, row)]
     dtype = result_dtype(*types)
@@ -132,6 +139,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 
 
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """The number of elements in each of several equal intervals."""
     x = a_tensor("histc", input)
     if max < min:
         raise refuse(ShapeError, "max must not be less than min", "histc", x, bins, min, max)

@@ -73,6 +73,7 @@ _pad = pad
 
 
 def constant_pad_nd(input: Tensor, pad: Any, value: float = 0) -> Tensor:
+    """Pad dims with one value."""
     return _pad(input, pad, value=value)
 
 
@@ -96,6 +97,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 
 
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The diagonal of a matrix, or a matrix with this diagonal."""
     x = a_tensor("diag", input)
     if x._type.ndim not in (1, 2):
         raise refuse(ShapeError, "needs a tensor of one or two dims", "diag", x, diagonal)
@@ -105,4 +107,5 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
 
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """A matrix with the elements along its diagonal."""
     return diag_embed(views.reshape(input, -1 if input._type.numel else 0), offset)
