@@ -71,22 +71,22 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801, torch's name
         _mode.dtype = self._dtype
         _mode.cache = ({} if _mode.cache is None else _mode.cache) if self._cached else None
         _mode.depth += 1
-        _count(_mode.depth == 1, 1)
+        _count_thread(_mode.depth == 1, 1)
         return self
 
     def __exit__(self, *_: object) -> None:
         _mode.dtype, _mode.cache = self._before.pop()
         _mode.depth -= 1
-        _count(_mode.depth == 0, -1)
+        _count_thread(_mode.depth == 0, -1)
 
 
-def _count(changed: bool, by: int) -> None:
+def _count_thread(changed: bool, by: int) -> None:
     """Count the threads inside an autocast. Ops look for casts only while there is one."""
     global _threads
     if changed:
         with _lock:
             _threads += by
-            emit.casting = _casted if _threads else None
+            emit.casting = _cast_operands if _threads else None
 
 
 def current_dtype() -> DType | None:
@@ -99,18 +99,18 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
     return _mode.dtype is not None
 
 
-def _casted(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs]:
+def _cast_operands(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs]:
     lower, how = _mode.dtype, op.autocast
     if lower is None or not how:
         return operands, attrs
     if how == "lower":
-        operands = tuple(_lowered(x, lower) if _eligible(x, lower) else x for x in operands)
+        operands = tuple(_cast_down(x, lower) if _eligible(x, lower) else x for x in operands)
     elif how == "float32":
         operands = tuple(cast(x, float32) if _eligible(x, float32) else x for x in operands)
     elif how == "float32_result" and _eligible(operands[0], float32) and ("dtype", None) in attrs:
         attrs = tuple(("dtype", "float32") if pair == ("dtype", None) else pair for pair in attrs)
     elif how == "widest":
-        operands = _widest(operands)
+        operands = _cast_to_widest(operands)
     return operands, attrs
 
 
@@ -119,7 +119,7 @@ def _eligible(x: Any, target: DType) -> bool:
     return isinstance(x, Tensor) and x._type.dtype.kind == "f" and x._type.dtype not in (target, float64)
 
 
-def _lowered(x: Tensor, lower: DType) -> Tensor:
+def _cast_down(x: Tensor, lower: DType) -> Tensor:
     cache = _mode.cache
     if cache is None or not isinstance(x._node, Leaf):
         return cast(x, lower)
@@ -130,7 +130,7 @@ def _lowered(x: Tensor, lower: DType) -> Tensor:
     return cached
 
 
-def _widest(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+def _cast_to_widest(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     dtypes = {x._type.dtype for x in operands if isinstance(x, Tensor) and x._type.dtype.kind == "f"}
     if len(dtypes) < 2:
         return operands

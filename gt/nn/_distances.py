@@ -11,7 +11,7 @@ from gt.functions import pointwise, scan, views
 from gt.functions import reduce as reductions
 from gt.functions.norm import norm, vector_norm
 from gt.functions.scatter import gather, index_select
-from gt.nn._losses import chosen, reduced, unify
+from gt.nn._losses import choose_reduction, reduce_loss, unify
 from gt.types import float32, int64
 
 __all__ = [
@@ -44,7 +44,7 @@ def cosine_embedding_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """A loss that brings pairs of target 1 together and turns pairs of target -1 apart, by their cosine."""
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     a, b = input1, input2
     if (a._type.ndim, target._type.ndim) not in ((1, 0), (2, 1)):
         raise refuse(ShapeError, "needs one target per row", "cosine_embedding_loss", a, b, target)
@@ -53,7 +53,7 @@ def cosine_embedding_loss(
     cosine = (a * b).sum(dim) / pointwise.sqrt(both)
     near = pointwise.where(target == 1, 1 - cosine, 0.0)
     far = pointwise.where(target == -1, (cosine - margin).clamp(min=0), 0.0)
-    return reduced(near + far, reduction)
+    return reduce_loss(near + far, reduction)
 
 
 def margin_ranking_loss(
@@ -66,10 +66,10 @@ def margin_ranking_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """A loss for the order of two inputs: the first is to be greater where the target is 1."""
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     if not input1._type.ndim == input2._type.ndim == target._type.ndim:
         raise refuse(ShapeError, "all must have the same number of dims", "margin_ranking_loss", input1, input2, target)
-    return reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
+    return reduce_loss((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
 def hinge_embedding_loss(
@@ -81,12 +81,12 @@ def hinge_embedding_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """The input where the target is 1, and max(0, margin - input) where it is -1, averaged."""
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     far = pointwise.where(target != 1, (margin - input).clamp(min=0), 0.0)
-    return reduced(far + pointwise.where(target != -1, input, 0.0), reduction)
+    return reduce_loss(far + pointwise.where(target != -1, input, 0.0), reduction)
 
 
-def _by_rows(name: str, input: Tensor, target: Tensor, target_ndim: int) -> tuple[Tensor, Tensor]:
+def _as_batch(name: str, input: Tensor, target: Tensor, target_ndim: int) -> tuple[Tensor, Tensor]:
     """Input and target as a batch; a single example becomes a batch of one."""
     x, t = a_tensor(name, input), a_tensor(name, target)
     unbatched = x._type.ndim < 2
@@ -110,20 +110,20 @@ def multi_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """A hinge loss of the right class against each other class. See `torch.nn.functional.multi_margin_loss`."""
-    name, reduction = "multi_margin_loss", chosen(reduction, size_average, reduce)
+    name, reduction = "multi_margin_loss", choose_reduction(reduction, size_average, reduce)
     if p not in (1, 2):
         raise refuse(ShapeError, "only p == 1 and p == 2 are supported", name, input, target, p)
     if weight is not None and weight._type.ndim != 1:
         raise refuse(ShapeError, "weight must be one-dimensional", name, input, target, weight)
     if weight is not None and weight._type.dtype is not input._type.dtype:
         raise refuse(DTypeError, "the weight must have the input's dtype", name, input, target, weight)
-    x, t = _by_rows(name, input, target, 1)
+    x, t = _as_batch(name, input, target, 1)
     target_class = views.unsqueeze(t, 1)
     over = (margin - gather(x, 1, target_class) + x).clamp(min=0)
     over = over if p == 1 else over * over
     over = over if weight is None else over * views.unsqueeze(index_select(weight, 0, t), 1)
     each = reductions.sum(over.scatter(1, target_class, 0.0), 1) / x._type.shape[1]
-    return reduced(views.reshape(each, target._type.shape), reduction)
+    return reduce_loss(views.reshape(each, target._type.shape), reduction)
 
 
 def multilabel_margin_loss(
@@ -134,15 +134,15 @@ def multilabel_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """A hinge loss of each right class against each other class. The target lists classes up to the first -1."""
-    reduction = chosen(reduction, size_average, reduce)
-    x, t = _by_rows("multilabel_margin_loss", input, target, 2)
+    reduction = choose_reduction(reduction, size_average, reduce)
+    x, t = _as_batch("multilabel_margin_loss", input, target, 2)
     listed = scan.cumprod(cast(t >= 0, int64), 1)
     classes = t * listed
     is_target = x.detach().new_zeros(x._type.shape, dtype=int64).scatter_add(1, classes, listed) > 0
     over = (1 - views.unsqueeze(gather(x, 1, classes), 2) + views.unsqueeze(x, 1)).clamp(min=0)
     counts = pointwise.logical_and(views.unsqueeze(listed, 2), pointwise.logical_not(views.unsqueeze(is_target, 1)))
     each = reductions.sum(pointwise.where(counts, over, 0.0), (1, 2)) / x._type.shape[1]
-    return reduced(views.reshape(each, target._type.shape[:-1]), reduction)
+    return reduce_loss(views.reshape(each, target._type.shape[:-1]), reduction)
 
 
 def triplet_margin_loss(
@@ -158,7 +158,7 @@ def triplet_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """A loss that is 0 once the negative is farther from the anchor than the positive, by the margin."""
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     return triplet_margin_with_distance_loss(
         anchor,
         positive,
@@ -191,7 +191,7 @@ def triplet_margin_with_distance_loss(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = pointwise.minimum(far, distance(positive, negative))
-    return reduced((near - far + margin).clamp(min=0), chosen(reduction))
+    return reduce_loss((near - far + margin).clamp(min=0), choose_reduction(reduction))
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:

@@ -26,7 +26,7 @@ __all__ = [
 REDUCTIONS = ("none", "mean", "sum")
 
 
-def chosen(reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
+def choose_reduction(reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
     """The reduction: from torch's deprecated arguments if they are given, else from the current one."""
     if size_average is not None or reduce is not None:
         text = "size_average and reduce args will be deprecated, please use reduction={!r} instead."
@@ -37,13 +37,13 @@ def chosen(reduction: str, size_average: bool | None = None, reduce: bool | None
     return reduction
 
 
-def reduced(x: Tensor, reduction: str) -> Tensor:
+def reduce_loss(x: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return x
     return reductions.mean(x) if reduction == "mean" else reductions.sum(x)
 
 
-def _same(name: str, *tensors: Any) -> list[Tensor]:
+def _broadcast_pair(name: str, *tensors: Any) -> list[Tensor]:
     """Input, target and weights in one shape and dtype; warns as torch does if the first two differ in size."""
     xs = [a_tensor(name, x) for x in tensors]
     if xs[0]._type.shape != xs[1]._type.shape:
@@ -69,12 +69,12 @@ def unify(name: str, xs: list[Tensor]) -> list[Tensor]:
 
 
 def _pairwise(name: str, input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, **attrs: Any) -> Tensor:
-    x, t = _same(name, input, target)
+    x, t = _broadcast_pair(name, input, target)
     loss = call(OPS[name], (x, t), (("reduction", reduction if weight is None else "none"), *attrs.items()))
     if weight is None:
         return loss
     weighted = loss * weight
-    return weighted.sum() / weight.sum() if reduction == "mean" else reduced(weighted, reduction)
+    return weighted.sum() / weight.sum() if reduction == "mean" else reduce_loss(weighted, reduction)
 
 
 def mse_loss(
@@ -86,7 +86,7 @@ def mse_loss(
     weight: Tensor | None = None,
 ) -> Tensor:
     """The squared difference of input and target, averaged. See `torch.nn.functional.mse_loss`."""
-    return _pairwise("mse_loss", input, target, weight, chosen(reduction, size_average, reduce))
+    return _pairwise("mse_loss", input, target, weight, choose_reduction(reduction, size_average, reduce))
 
 
 def l1_loss(
@@ -98,13 +98,13 @@ def l1_loss(
     weight: Tensor | None = None,
 ) -> Tensor:
     """The absolute difference of input and target, averaged. See `torch.nn.functional.l1_loss`."""
-    reduction = chosen(reduction, size_average, reduce)
-    x, t = _same("l1_loss", input, target)
+    reduction = choose_reduction(reduction, size_average, reduce)
+    x, t = _broadcast_pair("l1_loss", input, target)
     each = pointwise.abs(x - t)
     if weight is None:
-        return reduced(each, reduction)
+        return reduce_loss(each, reduction)
     weighted = each * weight
-    return weighted.sum() / weight.sum() if reduction == "mean" else reduced(weighted, reduction)
+    return weighted.sum() / weight.sum() if reduction == "mean" else reduce_loss(weighted, reduction)
 
 
 def smooth_l1_loss(
@@ -116,7 +116,7 @@ def smooth_l1_loss(
     beta: float = 1.0,
 ) -> Tensor:
     """A squared difference below beta and an absolute one above, averaged. See `torch.nn.functional.smooth_l1_loss`."""
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     if beta < 0:
         raise refuse(ShapeError, "beta must not be negative", "smooth_l1_loss", input, target, beta=beta)
     if beta == 0:
@@ -130,7 +130,7 @@ def huber_loss(
     """A squared difference below delta and an absolute one above, averaged. See `torch.nn.functional.huber_loss`."""
     if delta <= 0:
         raise refuse(ShapeError, "delta must be greater than 0", "huber_loss", input, target, delta=delta)
-    return _pairwise("huber_loss", input, target, weight, chosen(reduction), delta=float(delta))
+    return _pairwise("huber_loss", input, target, weight, choose_reduction(reduction), delta=float(delta))
 
 
 def soft_margin_loss(
@@ -142,13 +142,13 @@ def soft_margin_loss(
 ) -> Tensor:
     """log(1 + exp(-target * input)), averaged. See `torch.nn.functional.soft_margin_loss`."""
     x, t = unify("soft_margin_loss", [input, target])
-    return call(OPS["soft_margin_loss"], (x, t), (("reduction", chosen(reduction, size_average, reduce)),))
+    return call(OPS["soft_margin_loss"], (x, t), (("reduction", choose_reduction(reduction, size_average, reduce)),))
 
 
 # -- losses of probabilities ----------------------------------------------------------------------
 
 
-def _equal_sizes(name: str, input: Tensor, target: Tensor) -> None:
+def _check_same_size(name: str, input: Tensor, target: Tensor) -> None:
     if input._type.shape != target._type.shape:
         raise refuse(ShapeError, "target and input must have the same size", name, input, target)
 
@@ -162,10 +162,10 @@ def binary_cross_entropy(
     reduction: str = "mean",
 ) -> Tensor:
     """The cross entropy of two classes, from probabilities. See `torch.nn.functional.binary_cross_entropy`."""
-    _equal_sizes("binary_cross_entropy", input, target)
+    _check_same_size("binary_cross_entropy", input, target)
     if target._type.dtype is not input._type.dtype:
         raise refuse(DTypeError, "target and input must have the same dtype", "binary_cross_entropy", input, target)
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     xs = unify("binary_cross_entropy", [input, target, *([] if weight is None else [weight])])
     return call(OPS["binary_cross_entropy"], tuple(xs), (("reduction", reduction),))
 
@@ -181,10 +181,10 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """The cross entropy of two classes, from logits."""
     name = "binary_cross_entropy_with_logits"
-    _equal_sizes(name, input, target)
+    _check_same_size(name, input, target)
     if target._type.dtype.kind != "f":
         raise refuse(DTypeError, "the target must be floating; use target.float()", name, input, target)
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     xs = unify(name, [input, target, *(w for w in (weight, pos_weight) if w is not None)])
     attrs = (("weight", weight is not None), ("pos_weight", pos_weight is not None), ("reduction", reduction))
     return call(OPS[name], tuple(xs), attrs)
@@ -205,12 +205,12 @@ def kl_div(
     ):
         raise refuse(DTypeError, "both must be floating", "kl_div", input, target)
     batch = reduction == "batchmean"
-    reduction = chosen("sum" if batch else reduction, size_average, reduce)
+    reduction = choose_reduction("sum" if batch else reduction, size_average, reduce)
     if log_target:
         each = pointwise.exp(target) * (target - input)
     else:
         each = call(OPS["xlogy"], (target, target)) - target * input
-    loss = reduced(each, reduction)
+    loss = reduce_loss(each, reduction)
     return loss / input._type.shape[0] if batch and input._type.ndim else loss
 
 
@@ -227,7 +227,7 @@ def nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """The negative log likelihood of classes, from log probabilities. See `torch.nn.functional.nll_loss`."""
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     operands = (a_tensor("nll_loss", input), a_tensor("nll_loss", target), *([] if weight is None else [weight]))
     if emit.casting is not None:  # cast here, so that the result has the dtype of the computation
         operands, _ = emit.casting(OPS["nll_loss"], operands, ())
@@ -251,7 +251,7 @@ def cross_entropy(
 ) -> Tensor:
     """The cross entropy of logits and a target: class numbers, or probabilities in the input's shape."""
     x, t = a_tensor("cross_entropy", input), a_tensor("cross_entropy", target)
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     if not 0 <= label_smoothing <= 1:
         raise refuse(ShapeError, "label_smoothing must be between 0 and 1", "cross_entropy", x, t)
     if not x._type.ndim:
@@ -296,7 +296,7 @@ def _smoothing_loss(
     ignored = pointwise.eq(target, ignore_index)
     each = pointwise.masked_fill(each, ignored, 0.0)
     if reduction != "mean":
-        return reduced(each, reduction)
+        return reduce_loss(each, reduction)
     counts = pointwise.logical_not(ignored)
     if weight is None:
         return reductions.sum(each) / reductions.sum(counts)
@@ -325,13 +325,13 @@ def gaussian_nll_loss(
         raise refuse(ShapeError, "var is of incorrect size", "gaussian_nll_loss", input, target, var)
     if var._type.shape == shape[:-1] and var._type.shape != shape:
         var = views.unsqueeze(var, -1)
-    reduction = chosen(reduction)
+    reduction = choose_reduction(reduction)
     fixed = var.detach()
     variance: Tensor = var + (fixed.clamp(min=eps) - fixed)  # as in torch, the gradient ignores the clamp
     each = (pointwise.log(variance) + pointwise.square(input - target) / variance) * 0.5
     if full:
         each = each + 0.5 * log(2 * pi)
-    return reduced(each, reduction)
+    return reduce_loss(each, reduction)
 
 
 def poisson_nll_loss(
@@ -345,12 +345,12 @@ def poisson_nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """The negative log likelihood of counts under Poisson distributions."""
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     each = pointwise.exp(input) - target * input if log_input else input - target * pointwise.log(input + eps)
     if full:
         stirling = target * pointwise.log(target) - target + pointwise.log(target * (2 * pi)) * 0.5
         each = each + pointwise.masked_fill(stirling, target <= 1, 0)
-    return reduced(each, reduction)
+    return reduce_loss(each, reduction)
 
 
 def multilabel_soft_margin_loss(
@@ -362,8 +362,8 @@ def multilabel_soft_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """The cross entropy of several independent classes, from logits."""
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     logs = [call(OPS["logsigmoid"], (x,)) for x in (input, -input)]
     each = -(target * logs[0] + (1 - target) * logs[1])
     each = each if weight is None else each * weight
-    return reduced(reductions.sum(each, -1) / input._type.shape[-1], reduction)
+    return reduce_loss(reductions.sum(each, -1) / input._type.shape[-1], reduction)

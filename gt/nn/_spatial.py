@@ -28,9 +28,10 @@ Function = Callable[..., Any]
 TensorFunction = Callable[..., Tensor]
 F = TypeVar("F", bound=Function)
 Ints = tuple[int, ...]
+Factors = tuple[float | None, ...]
 
 
-def _each(name: str, values: Any, rank: int) -> Ints:
+def _per_dim(name: str, values: Any, rank: int) -> Ints:
     """One int per dim; a single int stands for all dims."""
     numbers = tuple(values) if isinstance(values, tuple | list) else (values,)
     numbers = numbers * rank if len(numbers) == 1 else numbers
@@ -76,12 +77,12 @@ def _conv(rank: int) -> TensorFunction:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        steps, spread = _each("stride", stride, rank), _each("dilation", dilation, rank)
+        steps, spread = _per_dim("stride", stride, rank), _per_dim("dilation", dilation, rank)
         drop: Ints = (0,) * rank
         if isinstance(padding, str):
             pads, drop = _named_padding(name, padding, weight, steps, spread)
         else:
-            pads = _each("padding", padding, rank)
+            pads = _per_dim("padding", padding, rank)
         none = (0,) * rank
         attrs = {"stride": steps, "padding": pads, "dilation": spread, "transposed": False, "output_padding": none}
         output = _convolve(name, rank, input, weight, bias, groups, **attrs)
@@ -120,11 +121,11 @@ def _conv_transpose(rank: int) -> TensorFunction:
         groups: int = 1,
         dilation: Any = 1,
     ) -> Tensor:
-        steps, spread = _each("stride", stride, rank), _each("dilation", dilation, rank)
-        extra = _each("output_padding", output_padding, rank)
+        steps, spread = _per_dim("stride", stride, rank), _per_dim("dilation", dilation, rank)
+        extra = _per_dim("output_padding", output_padding, rank)
         if any(e >= max(s, d) for e, s, d in zip(extra, steps, spread, strict=True)):
             raise refuse(ShapeError, "output_padding must be smaller than stride or dilation", name, input, weight)
-        pads = _each("padding", padding, rank)
+        pads = _per_dim("padding", padding, rank)
         attrs = {"stride": steps, "padding": pads, "dilation": spread, "transposed": True, "output_padding": extra}
         return _convolve(name, rank, input, weight, bias, groups, **attrs)
 
@@ -147,12 +148,12 @@ def _max_pool(rank: int, always_indices: bool) -> Function:
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Any:
-        kernel = _each("kernel_size", kernel_size, rank)
+        kernel = _per_dim("kernel_size", kernel_size, rank)
         attrs = (
             ("kernel", kernel),
-            ("stride", kernel if stride in (None, [], ()) else _each("stride", stride, rank)),
-            ("padding", _each("padding", padding, rank)),
-            ("dilation", _each("dilation", dilation, rank)),
+            ("stride", kernel if stride in (None, [], ()) else _per_dim("stride", stride, rank)),
+            ("padding", _per_dim("padding", padding, rank)),
+            ("dilation", _per_dim("dilation", dilation, rank)),
             ("ceil_mode", ceil_mode),
         )
         x = a_tensor(OPS["max_pool"].name, input)
@@ -204,11 +205,11 @@ def _avg_pool(rank: int) -> TensorFunction:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Tensor:
-        kernel = _each("kernel_size", kernel_size, rank)
+        kernel = _per_dim("kernel_size", kernel_size, rank)
         attrs = (
             ("kernel", kernel),
-            ("stride", kernel if stride in (None, [], ()) else _each("stride", stride, rank)),
-            ("padding", _each("padding", padding, rank)),
+            ("stride", kernel if stride in (None, [], ()) else _per_dim("stride", stride, rank)),
+            ("padding", _per_dim("padding", padding, rank)),
             ("ceil_mode", ceil_mode),
             ("count_include_pad", count_include_pad),
             ("divisor", divisor_override),
@@ -222,7 +223,7 @@ def _avg_pool(rank: int) -> TensorFunction:
 avg_pool1d, avg_pool2d, avg_pool3d = map(_avg_pool, (1, 2, 3))
 
 
-def _sizes(x: Tensor, output_size: Any, rank: int) -> Ints:
+def _output_sizes(x: Tensor, output_size: Any, rank: int) -> Ints:
     """The output size as a tuple; None keeps the input's size."""
     requested = tuple(output_size) if isinstance(output_size, tuple | list) else (output_size,) * rank
     if len(requested) != rank:
@@ -233,7 +234,7 @@ def _sizes(x: Tensor, output_size: Any, rank: int) -> Ints:
 def _adaptive_avg(rank: int) -> TensorFunction:
     def pool(input: Tensor, output_size: Any) -> Tensor:
         x = a_tensor(OPS["adaptive_avg_pool"].name, input)
-        return call(OPS["adaptive_avg_pool"], (x,), (("size", _sizes(x, output_size, rank)),))
+        return call(OPS["adaptive_avg_pool"], (x,), (("size", _output_sizes(x, output_size, rank)),))
 
     return _named(pool, f"adaptive_avg_pool{rank}d", f"Means of {SHAPES[rank]}, in an output of this size.")
 
@@ -241,7 +242,7 @@ def _adaptive_avg(rank: int) -> TensorFunction:
 def _adaptive_max(rank: int) -> Function:
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
         x = a_tensor(OPS["adaptive_max_pool"].name, input)
-        values, indices = call_many(OPS["adaptive_max_pool"], (x,), (("size", _sizes(x, output_size, rank)),))
+        values, indices = call_many(OPS["adaptive_max_pool"], (x,), (("size", _output_sizes(x, output_size, rank)),))
         return (values, indices) if return_indices else values
 
     return _named(pool, f"adaptive_max_pool{rank}d", f"Greatest elements of {SHAPES[rank]}, in an output of this size.")
@@ -274,7 +275,7 @@ def interpolate(
         raise refuse(ShapeError, "align_corners is for linear, bilinear, bicubic and trilinear", "interpolate", x)
     if (size is None) == (scale_factor is None):
         raise refuse(ShapeError, "give either size or scale_factor", "interpolate", x, size=size)
-    sizes, scales = _target(x, rank, size, scale_factor, bool(recompute_scale_factor))
+    sizes, scales = _target_sizes(x, rank, size, scale_factor, bool(recompute_scale_factor))
     if mode == "area":
         return call(OPS["adaptive_avg_pool"], (x,), (("size", sizes),))
     attrs = (("size", sizes), ("mode", mode), ("align_corners", bool(align_corners)), ("scales", scales))
@@ -283,10 +284,10 @@ def interpolate(
     return call(OPS["interpolate"], (x,), attrs)
 
 
-def _target(x: Tensor, rank: int, size: Any, factor: Any, recompute: bool) -> tuple[Ints, tuple[float | None, ...]]:
-    none: tuple[float | None, ...] = (None,) * rank
+def _target_sizes(x: Tensor, rank: int, size: Any, factor: Any, recompute: bool) -> tuple[Ints, Factors]:
+    none: Factors = (None,) * rank
     if size is not None:
-        return _each("size", size, rank), none
+        return _per_dim("size", size, rank), none
     factors = tuple(map(float, factor)) if isinstance(factor, tuple | list) else (float(factor),) * rank
     if len(factors) != rank:
         raise refuse(
@@ -305,7 +306,7 @@ def upsample(
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Move channels into space: (…, c·r·r, h, w) becomes (…, c, h·r, w·r)."""
-    *lead, channels, h, w = _image("pixel_shuffle", input)
+    *lead, channels, h, w = _check_image("pixel_shuffle", input)
     r = upscale_factor
     if r < 1 or channels % (r * r):
         raise refuse(ShapeError, f"{channels} channels are not a multiple of {r}²", "pixel_shuffle", input, r)
@@ -317,7 +318,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Move space into channels: (…, c, h·r, w·r) becomes (…, c·r·r, h, w)."""
-    *lead, channels, h, w = _image("pixel_unshuffle", input)
+    *lead, channels, h, w = _check_image("pixel_unshuffle", input)
     r = downscale_factor
     if r < 1 or h % r or w % r:
         raise refuse(ShapeError, f"height and width must be multiples of {r}", "pixel_unshuffle", input, r)
@@ -329,7 +330,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Reorder channels: the first of each group, then the second of each group, and so on."""
-    shape = _image("channel_shuffle", input)
+    shape = _check_image("channel_shuffle", input)
     if groups < 1 or shape[1] % groups:
         raise refuse(
             ShapeError, f"{shape[1]} channels cannot be divided into {groups} groups", "channel_shuffle", input, groups
@@ -338,7 +339,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     return views.reshape(views.transpose(split, 1, 2), shape)
 
 
-def _image(name: str, x: Tensor) -> Ints:
+def _check_image(name: str, x: Tensor) -> Ints:
     if x._type.ndim < 3:
         raise refuse(ShapeError, "needs at least three dims", name, x)
     return x._type.shape
@@ -348,7 +349,7 @@ def _image(name: str, x: Tensor) -> Ints:
 
 
 def _columns(op: Op, x: Tensor, batched_ndim: int, size: Ints, windows: dict[str, Any]) -> Tensor:
-    attrs = (("size", size), *((name, _each(name, values, 2)) for name, values in windows.items()))
+    attrs = (("size", size), *((name, _per_dim(name, values, 2)) for name, values in windows.items()))
     unbatched = x._type.ndim == batched_ndim - 1
     output = call(op, (views.unsqueeze(x, 0) if unbatched else x,), attrs)
     return views.squeeze(output, 0) if unbatched else output
@@ -366,7 +367,7 @@ def fold(
 ) -> Tensor:
     """Images from columns: each column is added at the position of its window. See `torch.nn.functional.fold`."""
     windows = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
-    return _columns(OPS["col2im"], a_tensor("fold", input), 3, _each("output_size", output_size, 2), windows)
+    return _columns(OPS["col2im"], a_tensor("fold", input), 3, _per_dim("output_size", output_size, 2), windows)
 
 
 def _power_pool(dims: int) -> TensorFunction:

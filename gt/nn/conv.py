@@ -19,7 +19,7 @@ __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "
 MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-def _each(value: Any, dims: int) -> tuple[int, ...]:
+def _per_dim(value: Any, dims: int) -> tuple[int, ...]:
     return (value,) * dims if isinstance(value, int) else tuple(value)
 
 
@@ -45,9 +45,9 @@ class _Conv(Module):
         self._check(in_channels, out_channels, groups, padding, stride, padding_mode)
         dims = self.dims
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size, self.stride = _each(kernel_size, dims), _each(stride, dims)
-        self.padding: Any = padding if isinstance(padding, str) else _each(padding, dims)
-        self.dilation, self.padding_mode = _each(dilation, dims), padding_mode
+        self.kernel_size, self.stride = _per_dim(kernel_size, dims), _per_dim(stride, dims)
+        self.padding: Any = padding if isinstance(padding, str) else _per_dim(padding, dims)
+        self.dilation, self.padding_mode = _per_dim(dilation, dims), padding_mode
         self.output_padding = (0,) * dims
         sizes = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
         self.weight = Parameter(empty((*sizes, *self.kernel_size), dtype=dtype or float32))
@@ -63,7 +63,7 @@ class _Conv(Module):
             raise ValueError("out_channels must be divisible by groups")
         if isinstance(padding, str) and padding not in ("same", "valid"):
             raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
-        if padding == "same" and any(s != 1 for s in _each(stride, self.dims)):
+        if padding == "same" and any(s != 1 for s in _per_dim(stride, self.dims)):
             raise ValueError("padding='same' is not supported for strided convolutions")
         if mode not in MODES:
             raise ValueError(f"padding_mode must be one of {set(MODES)}, but got padding_mode='{mode}'")
@@ -142,7 +142,7 @@ class _ConvTranspose(_Conv):
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, dtype=dtype
         )
-        self.output_padding = _each(output_padding, self.dims)
+        self.output_padding = _per_dim(output_padding, self.dims)
 
     def forward(self, input: Tensor, output_size: Any = None) -> Any:
         extra = self.output_padding if output_size is None else self._output_padding_for(input, list(output_size))

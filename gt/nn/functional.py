@@ -167,15 +167,15 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps the mean and variance of selu. See `torch.nn.functional.alpha_dropout`."""
-    return _alpha(input, p, training, inplace, input._type.ndim)
+    return _alpha_drop(input, p, training, inplace, input._type.ndim)
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Alpha dropout of whole channels. See `torch.nn.functional.feature_alpha_dropout`."""
-    return _alpha(input, p, training, inplace, min(2, input._type.ndim))
+    return _alpha_drop(input, p, training, inplace, min(2, input._type.ndim))
 
 
-def _alpha(x: Tensor, p: float, training: bool, inplace: bool, batch: int) -> Tensor:
+def _alpha_drop(x: Tensor, p: float, training: bool, inplace: bool, batch: int) -> Tensor:
     """Dropout that keeps the mean and variance of selu: dropped elements become the limit of selu at -inf."""
     ones = x.detach().new_ones((*x._type.shape[:batch], *(1,) * (x._type.ndim - batch)))
     kept = _drop("alpha_dropout", ones, p, training, False)
@@ -191,7 +191,7 @@ def _alpha(x: Tensor, p: float, training: bool, inplace: bool, batch: int) -> Te
 # -- normalisation -------------------------------------------------------------------------
 
 
-def _affine(weight: Tensor | None, bias: Tensor | None) -> tuple[tuple[Tensor, ...], dict[str, bool]]:
+def _affine_operands(weight: Tensor | None, bias: Tensor | None) -> tuple[tuple[Tensor, ...], dict[str, bool]]:
     tensors = tuple(t for t in (weight, bias) if t is not None)
     return tensors, {"weight": weight is not None, "bias": bias is not None}
 
@@ -204,7 +204,7 @@ def layer_norm(
     eps: float = 1e-05,
 ) -> Tensor:
     """Normalise the last dims to mean 0 and variance 1. See `torch.nn.functional.layer_norm`."""
-    affine, flags = _affine(weight, bias)
+    affine, flags = _affine_operands(weight, bias)
     attrs = (("normalized_shape", tuple(normalized_shape)), *flags.items(), ("eps", eps))
     return call_many(OPS["layer_norm"], (a_tensor("layer_norm", input), *affine), attrs)[0]
 
@@ -222,7 +222,7 @@ def group_norm(
 ) -> Tensor:
     """Normalise groups of channels of each example. See `torch.nn.functional.group_norm`."""
     x = a_tensor("group_norm", input)
-    affine, flags = _affine(weight, bias)
+    affine, flags = _affine_operands(weight, bias)
     return call_many(OPS["group_norm"], (x, *affine), (("groups", num_groups), *flags.items(), ("eps", eps)))[0]
 
 
@@ -241,7 +241,7 @@ def batch_norm(
     In training the running statistics are updated in place. See `torch.nn.functional.batch_norm`.
     """
     x = a_tensor("batch_norm", input)
-    affine, flags = _affine(weight, bias)
+    affine, flags = _affine_operands(weight, bias)
     running = [] if running_mean is None or running_var is None else [running_mean, running_var]
     if x._type.ndim < 2 and not x._type.numel:  # empty, without a dim of channels
         return pointwise.clone(x)
@@ -336,7 +336,7 @@ def scaled_dot_product_attention(
     if min(x._type.ndim for x in (q, k, v)) < 2:
         raise refuse(ShapeError, "needs at least two dims: positions and features", name, q, k, v)
     if enable_gqa:
-        k, v = _repeated_heads(name, q, k), _repeated_heads(name, q, v)
+        k, v = _repeat_heads(name, q, k), _repeat_heads(name, q, v)
     q, k, v = _broadcast_batches(name, q, k, v)
     scale = 1 / sqrt(max(q._type.shape[-1], 1)) if scale is None else float(scale)
     if dropout_p or (attn_mask is not None and attn_mask._node is not None):
@@ -345,7 +345,7 @@ def scaled_dot_product_attention(
     return call_many(OPS["attention"], operands, (("is_causal", is_causal), ("scale", scale)))[0]
 
 
-def _repeated_heads(name: str, q: Tensor, x: Tensor) -> Tensor:
+def _repeat_heads(name: str, q: Tensor, x: Tensor) -> Tensor:
     """Grouped heads: each head of key or value serves several neighbouring heads of the query."""
     if q._type.ndim < 3 or x._type.ndim != q._type.ndim or q._type.shape[-3] % max(x._type.shape[-3], 1):
         raise refuse(ShapeError, "the heads of the query are a multiple of those of key and value", name, q, x)

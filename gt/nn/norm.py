@@ -19,17 +19,17 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _sizes(shape: Any) -> tuple[int, ...]:
+def _as_shape(shape: Any) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
-def _affine(module: Module, shape: Any, weight: bool, bias: bool, dtype: Any) -> None:
+def _add_affine(module: Module, shape: Any, weight: bool, bias: bool, dtype: Any) -> None:
     dtype = dtype or float32
     module.register_parameter("weight", Parameter(ones(shape, dtype=dtype)) if weight else None)
     module.register_parameter("bias", Parameter(zeros(shape, dtype=dtype)) if bias else None)
 
 
-def _reset(module: Module) -> None:
+def _reset_affine(module: Module) -> None:
     if module.weight is not None:
         init.ones_(module.weight)
     if getattr(module, "bias", None) is not None:
@@ -49,12 +49,12 @@ class LayerNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape, self.eps, self.elementwise_affine = _sizes(normalized_shape), eps, elementwise_affine
-        _affine(self, self.normalized_shape, elementwise_affine, elementwise_affine and bias, dtype)
+        self.normalized_shape, self.eps, self.elementwise_affine = _as_shape(normalized_shape), eps, elementwise_affine
+        _add_affine(self, self.normalized_shape, elementwise_affine, elementwise_affine and bias, dtype)
 
     def reset_parameters(self) -> None:
         """Set the weight to ones and the bias to zeros."""
-        _reset(self)
+        _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -76,13 +76,13 @@ class RMSNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape, self.eps, self.elementwise_affine = _sizes(normalized_shape), eps, elementwise_affine
+        self.normalized_shape, self.eps, self.elementwise_affine = _as_shape(normalized_shape), eps, elementwise_affine
         weight = Parameter(ones(self.normalized_shape, dtype=dtype or float32)) if elementwise_affine else None
         self.register_parameter("weight", weight)
 
     def reset_parameters(self) -> None:
         """Set the weight to ones."""
-        _reset(self)
+        _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
@@ -109,11 +109,11 @@ class GroupNorm(Module):
         if num_channels % num_groups:
             raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        _affine(self, num_channels, affine, affine and bias, dtype)
+        _add_affine(self, num_channels, affine, affine and bias, dtype)
 
     def reset_parameters(self) -> None:
         """Set the weight to ones and the bias to zeros."""
-        _reset(self)
+        _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -144,7 +144,7 @@ class _BatchStatistics(Module):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        _affine(self, num_features, affine, affine and bias, dtype)
+        _add_affine(self, num_features, affine, affine and bias, dtype)
         track = track_running_stats
         self.register_buffer("running_mean", zeros(num_features, dtype=dtype or float32) if track else None)
         self.register_buffer("running_var", ones(num_features, dtype=dtype or float32) if track else None)
@@ -160,7 +160,7 @@ class _BatchStatistics(Module):
     def reset_parameters(self) -> None:
         """Set the running statistics, the weight and the bias to their first values."""
         self.reset_running_stats()
-        _reset(self)
+        _reset_affine(self)
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim not in self.dims:

@@ -51,7 +51,7 @@ class OneCycleLR(LRScheduler):
             raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
         if last_epoch == -1:
             groups = optimizer.param_groups
-            for group, lr in zip(groups, _each(max_lr, groups, "max_lr"), strict=True):
+            for group, lr in zip(groups, _per_group(max_lr, groups, "max_lr"), strict=True):
                 first = lr / div_factor
                 group.update(initial_lr=first, max_lr=lr, min_lr=first / final_div_factor)
             if cycle_momentum:
@@ -86,13 +86,13 @@ def _phases(total: int, pct_start: float, three: bool) -> list[tuple[float, tupl
 
 
 def _start_momenta(groups: list[Group], max_momentum: Any, base_momentum: Any) -> None:
-    high, low = _each(max_momentum, groups, "max_momentum"), _each(base_momentum, groups, "base_momentum")
+    high, low = _per_group(max_momentum, groups, "max_momentum"), _per_group(base_momentum, groups, "base_momentum")
     for group, most, least in zip(groups, high, low, strict=True):
         group.update(max_momentum=most, base_momentum=least)
         _set_momentum(group, most)
 
 
-def _each(value: float | list[float], groups: list[Group], name: str) -> list[float]:
+def _per_group(value: float | list[float], groups: list[Group], name: str) -> list[float]:
     if not isinstance(value, list | tuple):
         return [value] * len(groups)
     if len(value) != len(groups):
