@@ -1,16 +1,16 @@
-"""Hooks: functions that are called around a module's forward and with the gradients of its inputs and outputs."""
+"""Hooks: functions that are called around a module's forward and with the gradients of its inputs and outputs.
+
+Modules are typed as Any, because `gt.nn.module` imports this file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.grad.backward import register_hook
 from gt.client.tensor.tensor import Tensor
-
-if TYPE_CHECKING:
-    from gt.nn.module import Module
 
 #: number -> (hook, whether it takes keyword arguments)
 Hooks = dict[int, tuple[Callable[..., Any], bool]]
@@ -52,7 +52,7 @@ def each(hooks: Hooks, *args: Any) -> None:
         hook(*args)
 
 
-def call(module: Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A module's forward with all its hooks."""
     for hook, with_kwargs in list(module._forward_pre_hooks.values()):
         inputs, kwargs = _call_pre_hook(hook, with_kwargs, module, inputs, kwargs)
@@ -67,7 +67,7 @@ def call(module: Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return result
 
 
-def _hook_outputs(module: Module, result: Any) -> None:
+def _hook_outputs(module: Any, result: Any) -> None:
     """Call the backward pre-hooks with the gradients of the outputs, which they may change."""
     outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
     grads: list[Any] = [None] * len(outputs)
@@ -88,7 +88,7 @@ def _hook_outputs(module: Module, result: Any) -> None:
             register_hook(y, on_gradient(i))
 
 
-def _call_pre_hook(hook: Any, with_kwargs: bool, module: Module, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
+def _call_pre_hook(hook: Any, with_kwargs: bool, module: Any, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
     if with_kwargs:
         changed = hook(module, inputs, kwargs)
         return (inputs, kwargs) if changed is None else changed
@@ -98,7 +98,7 @@ def _call_pre_hook(hook: Any, with_kwargs: bool, module: Module, inputs: Any, kw
     return (changed if isinstance(changed, tuple) else (changed,)), kwargs
 
 
-def _hook_gradients(module: Module, inputs: tuple[Any, ...], result: Any) -> None:
+def _hook_gradients(module: Any, inputs: tuple[Any, ...], result: Any) -> None:
     """Call the backward hooks once the gradients of all inputs are known.
 
     If no input needs a gradient, the hooks are called with the gradients of the outputs alone.
