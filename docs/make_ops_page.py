@@ -1,14 +1,22 @@
-"""``python docs/make_ops_page.py``: writes the table of all ops into docs/ops.md, from the declarations themselves."""
+"""``python -m docs.make_ops_page``: writes what follows from the op entries.
+
+That is the table of all ops in docs/ops.md, and gt/functions/derived.pyi, which declares the functions that are just an
+op to type checkers and editors.
+"""
 
 from __future__ import annotations
 
 import inspect
 import pathlib
+import re
 from collections.abc import Iterator
 
+from gt.functions.derived import FUNCTIONS
+from gt.functions.derived import __all__ as PUBLIC
 from gt.ops import OPS, Op
 
 PAGE = pathlib.Path(__file__).with_name("ops.md")
+STUB = pathlib.Path(__file__).parent.parent / "gt" / "functions" / "derived.pyi"
 BEGIN, END = "<!-- begin: made by docs/make_ops_page.py -->\n", "<!-- end -->\n"
 
 
@@ -61,5 +69,41 @@ def _marks(op: Op) -> Iterator[str]:
         yield "several results"
 
 
+STUB_HEAD = '''"""Declares the functions in `derived.py`. Written by docs/make_ops_page.py from the op entries."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gt.client.tensor.tensor import Tensor
+
+__all__ = [
+{public}
+]
+
+FUNCTIONS: dict[str, Callable[..., Any]]
+'''
+
+
+def _natural(name: str) -> list[str | int]:
+    """The order linters want: ``log2`` before ``log10``."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def declarations() -> str:
+    """The text of gt/functions/derived.pyi."""
+    rows: list[str] = []
+    for op in sorted((op for op in OPS.values() if op.results and op.function), key=lambda op: op.name):
+        rows += ["", f"class _{op.name}(NamedTuple):", *(f"    {result}: Tensor" for result in op.results)]
+    rows += [""]
+    for name, function in sorted(FUNCTIONS.items()):
+        results = OPS[function.__name__].results
+        parameters = ", ".join(f"{p.name}: {p.annotation}" for p in inspect.signature(function).parameters.values())
+        rows += [f"def {name}({parameters}) -> {f'_{function.__name__}' if results else 'Tensor'}: ..."]
+    return STUB_HEAD.format(public="\n".join(f'    "{name}",' for name in sorted(PUBLIC, key=_natural))) + "\n".join(
+        [*rows, ""]
+    )
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text()))
+    STUB.write_text(declarations())

@@ -6,7 +6,6 @@ import pathlib
 from typing import Any
 
 from gt.ops import OPS
-from gt.ops.gathered import GATHERED
 from gt.ops.split import Apart, Split
 from gt.types import TensorType
 from tests.support.samples import Sample, samples, type_of
@@ -25,8 +24,8 @@ def tables() -> str:
     by_op: dict[str, list[Sample]] = {}
     for sample in samples():
         by_op.setdefault(sample.op, []).append(sample)
-    cut = [_row(name, by_op[name]) for name in sorted(set(OPS) - set(GATHERED))]
-    whole = [f"| `{name}` | {why} |" for name, why in sorted(GATHERED.items())]
+    cut = [_row(name, by_op[name]) for name in sorted(OPS) if not OPS[name].whole]
+    whole = [f"| `{name}` | {OPS[name].whole} |" for name in sorted(OPS) if OPS[name].whole]
     return "\n".join([
         f"{len(cut)} of {len(OPS)} ops can be cut.", "",
         "| op | for these tensors | split | a sum passes through |", "| --- | --- | --- | --- |", *cut, "",

@@ -1,4 +1,7 @@
-"""``python docs/make_torch_names.py``: writes gt/torch_names.py, so that a client without torch knows its names."""
+"""``python docs/make_torch_names.py`` writes gt/torch_names.txt, so that a client without torch knows torch's names.
+
+The first line says which torch it was made from. Each section begins with ``[place]``; its names follow.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +14,32 @@ from typing import Any
 
 import torch
 
-FILE = pathlib.Path(__file__).parent.parent / "gt" / "torch_names.py"
-#: where GT has names of torch's; the first is torch itself
+FILE = pathlib.Path(__file__).parent.parent / "gt" / "torch_names.txt"
+#: The namespaces of torch that GT has too. The empty one is torch itself.
 PLACES = (
     "", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "linalg", "autograd",
     "cuda", "amp", "utils", "special", "nn.utils.rnn",
 )  # fmt: skip
 VERSION = torch.__version__.split("+")[0]
-HEAD = f'''"""Torch's public names, place by place. Made by docs/make_torch_names.py from torch {VERSION}."""
-
-NAMES = {{
-'''
 
 
 def text() -> str:
-    rows = "".join(f'    "{place}": """\n{_wrapped(place)}\n""",\n' for place in PLACES)
-    return f"{HEAD}{rows}}}\n"
+    sections = "".join(f"\n[{place}]\n{_wrapped(place)}\n" for place in PLACES)
+    return f"torch {VERSION}, written by docs/make_torch_names.py\n{sections}"
 
 
 def _wrapped(place: str) -> str:
-    there = attrgetter(place)(torch) if place else torch
-    return textwrap.fill(" ".join(_names(there)), 120, break_on_hyphens=False)
+    namespace = attrgetter(place)(torch) if place else torch
+    return textwrap.fill(" ".join(_own_names(namespace)), 120, break_on_hyphens=False)
 
 
-def _names(there: Any) -> Iterator[str]:
-    """Those that are its own: not what it imports from elsewhere."""
-    for name in dir(there):
-        value = getattr(there, name, None)
+def _own_names(namespace: Any) -> Iterator[str]:
+    """The public names that torch defines there, without what it imports from elsewhere."""
+    for name in dir(namespace):
+        value = getattr(namespace, name, None)
         home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "torch"
-        ours = home.split(".")[0] in ("torch", "builtins", "math")
-        if ours and not name.startswith("_") and name not in ("annotations", "TYPE_CHECKING"):
+        defined_by_torch = home.split(".")[0] in ("torch", "builtins", "math")
+        if defined_by_torch and not name.startswith("_") and name not in ("annotations", "TYPE_CHECKING"):
             yield name
 
 

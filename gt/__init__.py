@@ -1,10 +1,10 @@
 """GT: eager, PyTorch-like Python in one process, run on one GPU, on eight, or on a shared cluster.
 
-Each module says in its own ``__all__`` what of it is public; here it is only gathered.
+Each module lists its public names in ``__all__``; this file only collects them.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt import autograd, debug, linalg, signal
 from gt import errors as _errors
@@ -29,38 +29,44 @@ from gt.client.tensor.random_state import *
 from gt.client.tensor.tensor import Tensor
 from gt.errors import *
 from gt.functions import activations as _activations
-from gt.functions import composite as _composed
+from gt.functions import composite as _composite
 from gt.functions import creation as _creation
-from gt.functions import draw as _drawing
+from gt.functions import derived as _derived
+from gt.functions import draw as _draw
 from gt.functions import einsum as _einsum
-from gt.functions import factorizations as _solving
+from gt.functions import factorizations as _factorizations
+from gt.functions import indexing as _indexing
 from gt.functions import joining as _joining
-from gt.functions import matmul as _products
+from gt.functions import matmul as _matmul
 from gt.functions import methods as _methods
+from gt.functions import norm as _norm
+from gt.functions import order as _order
 from gt.functions import pointwise as _pointwise
-from gt.functions import quantiles as _quantiles
-from gt.functions import rearrange as _functions
-from gt.functions import reduce as _reductions
-from gt.functions import scatter as _picking
-from gt.functions import search as _finding
-from gt.functions import type_info as _facts
+from gt.functions import reduce as _reduce
+from gt.functions import scan as _scan
+from gt.functions import scatter as _scatter
+from gt.functions import sort as _sort
 from gt.functions import views as _views
+from gt.functions import windows as _windows
 from gt.functions.activations import *
 from gt.functions.composite import *
 from gt.functions.creation import *
+from gt.functions.derived import *
 from gt.functions.draw import *
 from gt.functions.einsum import *
 from gt.functions.factorizations import *
+from gt.functions.indexing import *
 from gt.functions.joining import *
 from gt.functions.matmul import *
+from gt.functions.norm import *
+from gt.functions.order import *
 from gt.functions.pointwise import *
-from gt.functions.quantiles import *
-from gt.functions.rearrange import *
 from gt.functions.reduce import *
+from gt.functions.scan import *
 from gt.functions.scatter import *
-from gt.functions.search import *
-from gt.functions.type_info import *
+from gt.functions.sort import *
 from gt.functions.views import *
+from gt.functions.windows import *
 from gt.missing import missing as _missing
 from gt.types import *
 from gt.types import bool_ as bool
@@ -91,44 +97,47 @@ __all__ = [
     "signal",
 ]
 __all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
-__all__ += _activations.__all__
-__all__ += _composed.__all__
 __all__ += _compile.__all__
 __all__ += _config.__all__
 __all__ += _connect.__all__
-__all__ += _creation.__all__
-__all__ += _drawing.__all__
 __all__ += _errors.__all__
-__all__ += _facts.__all__
-__all__ += _functions.__all__
 __all__ += _hot.__all__
-__all__ += _solving.__all__
-__all__ += _products.__all__
-__all__ += _picking.__all__
-__all__ += _joining.__all__
-__all__ += _finding.__all__
-__all__ += _einsum.__all__
-__all__ += _pointwise.__all__
 __all__ += _printing.__all__
-__all__ += _quantiles.__all__
 __all__ += _random.__all__
-__all__ += _reductions.__all__
 __all__ += _types.__all__
+__all__ += _activations.__all__
+__all__ += _composite.__all__
+__all__ += _creation.__all__
+__all__ += _derived.__all__
+__all__ += _draw.__all__
+__all__ += _einsum.__all__
+__all__ += _factorizations.__all__
+__all__ += _joining.__all__
+__all__ += _indexing.__all__
+__all__ += _matmul.__all__
+__all__ += _norm.__all__
+__all__ += _order.__all__
+__all__ += _pointwise.__all__
+__all__ += _reduce.__all__
+__all__ += _scan.__all__
+__all__ += _scatter.__all__
+__all__ += _sort.__all__
 __all__ += _views.__all__
+__all__ += _windows.__all__
 
 # as methods they always have a tensor
-for _name in [name for module in (_views, _joining, _creation, _functions, _drawing) for name in module.__all__]:
+for _name in [name for module in (_views, _joining, _creation, _sort, _draw) for name in module.__all__]:
     if type(_function := globals()[_name]) is type(_told):
         globals()[_name] = _told(_function)
 
-#: modules that are loaded when they are first asked for, and names out of such modules
+#: Modules that are imported at their first use, and names from such modules.
 _LAZY = ("amp", "cuda", "nn", "optim", "special", "utils")
 _FUNCTIONAL = (
     "adaptive_avg_pool1d avg_pool1d bilinear channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
     "conv_transpose3d cosine_similarity group_norm layer_norm max_pool1d max_pool2d max_pool3d pairwise_distance "
     "pixel_shuffle pixel_unshuffle rms_norm"
 )
-#: the same, with other arguments
+#: Functions that torch has at its top level with other arguments.
 _TOP = (
     "alpha_dropout batch_norm binary_cross_entropy_with_logits cdist cosine_embedding_loss dropout embedding "
     "feature_alpha_dropout feature_dropout hinge_embedding_loss instance_norm kl_div margin_ranking_loss "
@@ -142,6 +151,23 @@ _LAZY_NAMES |= {
     "load": "saving",
     "to_device": "data",
 }
+
+if TYPE_CHECKING:
+    from gt import amp as amp
+    from gt import cuda as cuda
+    from gt import nn as nn
+    from gt import optim as optim
+    from gt import special as special
+    from gt import utils as utils
+    from gt.amp import autocast as autocast
+    from gt.amp import is_autocast_enabled as is_autocast_enabled
+    from gt.data import to_device as to_device
+    from gt.saving import load as load
+    from gt.saving import save as save
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, *_LAZY_NAMES})
 
 
 def __getattr__(name: str) -> Any:

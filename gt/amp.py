@@ -1,4 +1,4 @@
-"""``gt.amp``: less precision where it does no harm, and gradients scaled so that none is too small for it."""
+"""``gt.amp``: mixed precision. `autocast` lowers the precision of ops; `GradScaler` keeps gradients in range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import tensor
 from gt.missing import absent
 from gt.ops import OPS, Attrs, Op
-from gt.ops.autocast import FLOAT32, FLOAT32_RESULT, LOWER, WIDEST
 from gt.optim.optimizer import Optimizer
 from gt.types import DType, bfloat16, float16, float32, float64, promote
 
@@ -24,15 +23,15 @@ __getattr__ = absent("amp")
 
 UNSCALE = OPS["amp_unscale"]
 
-#: gradients one instruction takes
-MOST = 2048
+#: The most gradients in one instruction.
+MAX_GRADIENTS = 2048
 
 
 class _Mode(threading.local):
-    """What autocast is set to in this thread."""
+    """The settings of autocast in this thread."""
 
     dtype: DType | None = None
-    #: parameters in the lower precision, so that one used often is cast once; None if that is not wanted
+    #: Parameters already cast to the lower precision, so that each is cast once; None if the cache is off.
     cache: dict[Any, Tensor] | None = None
     depth = 0
 
@@ -43,7 +42,17 @@ _lock = threading.Lock()
 
 
 class autocast(contextlib.ContextDecorator):  # noqa: N801, torch's name
-    """See `torch.autocast`: a context or a decorator. The device is where the workers are, whatever is said."""
+    """Run ops in a lower precision where that is safe: a context or a decorator.
+
+    Matrix products run in ``dtype``, reductions and losses in float32. ``device_type`` only chooses the default dtype:
+    float16 for "cuda", else bfloat16. See `torch.autocast`.
+
+    Example::
+
+        with gt.autocast(dtype=gt.bfloat16):
+            loss = model(x, y)
+        loss.backward()
+    """
 
     def __init__(
         self, device_type: Any = None, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
@@ -62,79 +71,90 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801, torch's name
         _mode.dtype = self._dtype
         _mode.cache = ({} if _mode.cache is None else _mode.cache) if self._cached else None
         _mode.depth += 1
-        _count(_mode.depth == 1, 1)
+        _count_thread(_mode.depth == 1, 1)
         return self
 
     def __exit__(self, *_: object) -> None:
         _mode.dtype, _mode.cache = self._before.pop()
         _mode.depth -= 1
-        _count(_mode.depth == 0, -1)
+        _count_thread(_mode.depth == 0, -1)
 
 
-def _count(changed: bool, by: int) -> None:
-    """Ops look for casts only while some thread is inside an autocast."""
+def _count_thread(changed: bool, by: int) -> None:
+    """Count the threads inside an autocast. Ops look for casts only while there is one."""
     global _threads
     if changed:
         with _lock:
             _threads += by
-            emit.casting = _casted if _threads else None
+            emit.casting = _cast_operands if _threads else None
 
 
 def current_dtype() -> DType | None:
-    """What autocast lowers to in this thread."""
+    """The lower dtype of autocast in this thread, or None."""
     return _mode.dtype
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:
+    """Whether autocast is on in this thread; the device type is ignored."""
     return _mode.dtype is not None
 
 
-def _casted(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs]:
-    lower, name = _mode.dtype, op.name
-    if lower is None:
+def _cast_operands(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs]:
+    lower, how = _mode.dtype, op.autocast
+    if lower is None or not how:
         return operands, attrs
-    if name in LOWER:
-        operands = tuple(_lowered(x, lower) if _eligible(x, lower) else x for x in operands)
-    elif name in FLOAT32:
+    if how == "lower":
+        operands = tuple(_cast_down(x, lower) if _eligible(x, lower) else x for x in operands)
+    elif how == "float32":
         operands = tuple(cast(x, float32) if _eligible(x, float32) else x for x in operands)
-    elif name in FLOAT32_RESULT and _eligible(operands[0], float32) and ("dtype", None) in attrs:
+    elif how == "float32_result" and _eligible(operands[0], float32) and ("dtype", None) in attrs:
         attrs = tuple(("dtype", "float32") if pair == ("dtype", None) else pair for pair in attrs)
-    elif name in WIDEST:
-        operands = _widest(operands)
+    elif how == "widest":
+        operands = _cast_to_widest(operands)
     return operands, attrs
 
 
 def _eligible(x: Any, target: DType) -> bool:
-    """Floating, but not double."""
+    """Whether autocast may cast this operand: a floating tensor that is not double."""
     return isinstance(x, Tensor) and x._type.dtype.kind == "f" and x._type.dtype not in (target, float64)
 
 
-def _lowered(x: Tensor, lower: DType) -> Tensor:
+def _cast_down(x: Tensor, lower: DType) -> Tensor:
     cache = _mode.cache
     if cache is None or not isinstance(x._node, Leaf):
         return cast(x, lower)
     key = x._cell, x._cell.version, lower, emit.tape.mode.enabled
-    found = cache.get(key)
-    if found is None:
-        found = cache[key] = cast(x, lower)
-    return found
+    cached = cache.get(key)
+    if cached is None:
+        cached = cache[key] = cast(x, lower)
+    return cached
 
 
-def _widest(operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    found = {x._type.dtype for x in operands if isinstance(x, Tensor) and x._type.dtype.kind == "f"}
-    if len(found) < 2:
+def _cast_to_widest(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    dtypes = {x._type.dtype for x in operands if isinstance(x, Tensor) and x._type.dtype.kind == "f"}
+    if len(dtypes) < 2:
         return operands
-    widest = found.pop()
-    for dtype in found:
+    widest = dtypes.pop()
+    for dtype in dtypes:
         widest = promote(widest, dtype)
     return tuple(cast(x, widest) if isinstance(x, Tensor) and x._type.dtype.kind == "f" else x for x in operands)
 
 
-# -- gradients that fit --------------------------------------------------------------------
+# -- scaled gradients --------------------------------------------------------------------
 
 
 class GradScaler:
-    """See `torch.amp.GradScaler`. A `step` reads whether all gradients were finite: one round trip, as in torch."""
+    """Scale a loss so that float16 gradients do not underflow. See `torch.amp.GradScaler`.
+
+    `step` reads whether all gradients were finite: one round trip, as in torch.
+
+    Example::
+
+        scaler = gt.amp.GradScaler()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """
 
     def __init__(
         self,
@@ -152,11 +172,12 @@ class GradScaler:
         self._scale, self._growth_tracker, self._enabled = float(init_scale), 0, enabled
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
         self._growth_interval = growth_interval
-        #: optimizer -> whether one of its gradients was not finite: a tensor, or what was read of it
-        self._found: dict[int, Any] = {}
+        #: id of an optimizer -> whether one of its gradients was not finite: a tensor, or the value read from it
+        self._nonfinite: dict[int, Any] = {}
         self._stepped: set[int] = set()
 
     def scale(self, outputs: Any) -> Any:
+        """Multiply a loss, or several, by the scale."""
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
@@ -165,47 +186,50 @@ class GradScaler:
 
     @no_grad()
     def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the gradients of an optimizer by the scale, in place."""
         if not self._enabled:
             return
         if id(optimizer) in self._stepped:
             raise RuntimeError("unscale_() is being called after step().")
-        if id(optimizer) in self._found:
+        if id(optimizer) in self._nonfinite:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if any(g._type.dtype is float16 for g in grads):
             raise ValueError("Attempting to unscale FP16 gradients.")
         if not grads:
             raise AssertionError("No inf checks were recorded for this optimizer.")
-        from gt.nn.utils import _written
+        from gt.nn.utils import without_views
 
-        found = self._found[id(optimizer)] = tensor(0.0)
-        for start in range(0, len(grads), MOST):
-            piece = _written(grads[start : start + MOST])
-            call_into_many(UNSCALE, (*piece, found), (1.0 / self._scale,))
+        nonfinite = self._nonfinite[id(optimizer)] = tensor(0.0)
+        for start in range(0, len(grads), MAX_GRADIENTS):
+            batch = without_views(grads[start : start + MAX_GRADIENTS])
+            call_into_many(UNSCALE, (*batch, nonfinite), (1.0 / self._scale,))
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscale the gradients, and step the optimizer if all of them are finite."""
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs:
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
         if id(optimizer) in self._stepped:
             raise RuntimeError("step() has already been called since the last update().")
-        if id(optimizer) not in self._found:
+        if id(optimizer) not in self._nonfinite:
             self.unscale_(optimizer)
-        bad = self._found[id(optimizer)] = bool(self._found[id(optimizer)].item())
+        bad = self._nonfinite[id(optimizer)] = bool(self._nonfinite[id(optimizer)].item())
         self._stepped.add(id(optimizer))
         return None if bad else optimizer.step(*args, **kwargs)
 
     def update(self, new_scale: Any = None) -> None:
+        """Lower the scale after a step with non-finite gradients; raise it after enough good steps."""
         if not self._enabled:
             return
         if new_scale is not None:
             self._scale = float(new_scale)
         else:
-            if not self._found:
+            if not self._nonfinite:
                 raise AssertionError("No inf checks were recorded prior to update.")
-            self._grow_or_shrink(any(bool(bad) for bad in self._found.values()))
-        self._found, self._stepped = {}, set()
+            self._grow_or_shrink(any(bool(bad) for bad in self._nonfinite.values()))
+        self._nonfinite, self._stepped = {}, set()
 
     def _grow_or_shrink(self, bad: bool) -> None:
         if bad:
@@ -218,30 +242,39 @@ class GradScaler:
             self._growth_tracker = 0
 
     def get_scale(self) -> float:
+        """The current scale."""
         return self._scale if self._enabled else 1.0
 
     def is_enabled(self) -> bool:
+        """Whether the scaler scales at all."""
         return self._enabled
 
     def get_growth_factor(self) -> float:
+        """The factor by which the scale is raised."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
+        """Set the factor by which the scale is raised."""
         self._growth_factor = new_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
+        """Set the factor by which the scale is lowered."""
         self._backoff_factor = new_factor
 
     def set_growth_interval(self, new_interval: int) -> None:
+        """Set the number of good steps after which the scale is raised."""
         self._growth_interval = new_interval
 
     def get_backoff_factor(self) -> float:
+        """The factor by which the scale is lowered."""
         return self._backoff_factor
 
     def get_growth_interval(self) -> int:
+        """The number of good steps after which the scale is raised."""
         return self._growth_interval
 
     def state_dict(self) -> dict[str, Any]:
+        """The scale and the counters, for saving."""
         if not self._enabled:
             return {}
         return {
@@ -253,6 +286,7 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state from `state_dict`."""
         if not self._enabled:
             return
         if not state_dict:

@@ -1,4 +1,4 @@
-"""What scripts ask of ``torch.cuda``: a client has no GPU of its own, and its workers need not be asked."""
+"""``gt.cuda``: the functions of ``torch.cuda`` that scripts call. A client has no GPU of its own; workers have."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ __getattr__ = _absent("cuda")
 
 
 def is_available() -> bool:
-    """Whatever the workers have: tensors go there anyway, so ``"cpu"`` is as good as any name."""
+    """Always False: the client has no GPU. Tensors are placed on the workers whatever device a script names."""
     return False
 
 
 def device_count() -> int:
+    """Always 0: the client has no GPU."""
     return 0
 
 
 def empty_cache() -> None:
-    """Workers keep their own house."""
+    """Do nothing: workers manage their own memory."""
 
 
 def synchronize(device: object = None) -> None:
-    """Wait until the workers have done all that was asked of them so far."""
+    """Wait until the workers have finished everything submitted so far."""
     from gt.client.stream.connect import session
 
     session().worker_stats()
 
 
 def manual_seed(seed: int) -> None:
+    """Set the seed of all random numbers; the same as `gt.manual_seed`."""
     from gt.client.tensor.random_state import manual_seed
 
     manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What the system is doing, for people: workers, memory, the last instructions, where tensors lie and why."""
+"""``gt.debug``: workers, memory, hot paths, the last instructions, and the placement of tensors."""
 
 from __future__ import annotations
 
@@ -22,47 +22,62 @@ CONTROL = {FETCH: "read", RESET: "forget signatures", FORGET: "forget a fragment
 
 
 def get_worker_stats() -> dict[str, dict[str, Any]]:
-    """One entry a worker: instructions run so far, how many of them repeated, what was compiled."""
+    """One entry per worker: instructions run so far, how many were in repeated fragments, and what was compiled.
+
+    Example::
+
+        gt.debug.get_worker_stats()["worker 0"]["total_instructions"]
+    """
     keys = ("total_instructions", "hot_instructions", "unique_sequences", "compilation_stats", "backend", "device")
     return {f"worker {s.worker}": {key: getattr(s, key) for key in keys} for s in session().worker_stats()}
 
 
 def print_hot_paths(file: TextIO | None = None) -> None:
-    """What comes again in this program, and how each worker runs it: most of the work first."""
+    """Print the repeated fragments of this program and how each worker runs them, the largest first.
+
+    Example::
+
+        gt.debug.print_hot_paths()
+    """
     print("\n".join(line for item in get_worker_stats().items() for line in _hot_paths(*item)), file=file or sys.stdout)
 
 
-HOT_PATHS = ("fragment", "length", "runs", "level", "compiling", "saved", "what")
+HOT_PATH_COLUMNS = ("fragment", "length", "runs", "level", "compiling", "saved", "what")
 
 
 def _hot_paths(worker: str, stats: dict[str, Any]) -> list[str]:
-    total, hot, fragments = (stats[key] for key in ("total_instructions", "hot_instructions", "unique_sequences"))
+    total, hot, count = (stats[key] for key in ("total_instructions", "hot_instructions", "unique_sequences"))
     share = f"{hot:,} of them ({hot / total:.1%})" if total else "none of them"
     lines = [
-        f"{worker} ({stats['device']}, {stats['backend']}): {total:,} instructions, {share} hot; fragments: {fragments}"
+        f"{worker} ({stats['device']}, {stats['backend']}): {total:,} instructions, {share} hot; fragments: {count}"
     ]
-    pieces = sorted(stats["compilation_stats"].items(), key=lambda item: -item[1]["length"] * item[1]["runs"])
-    if not pieces:
+    fragments = sorted(stats["compilation_stats"].items(), key=lambda item: -item[1]["length"] * item[1]["runs"])
+    if not fragments:
         return lines
-    rows = [HOT_PATHS, *(_hot_path(name, piece) for name, piece in pieces)]
+    rows = [HOT_PATH_COLUMNS, *(_hot_path(name, fragment) for name, fragment in fragments)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, (_, piece) in zip(rows, [("", {"reasons": []}), *pieces], strict=True):
-        # words to the left, numbers to the right
-        padded = [f"{cell:{'<' if at in (0, 3, 6) else '>'}{widths[at]}}" for at, cell in enumerate(row)]
+    for row, (_, fragment) in zip(rows, [("", {"reasons": []}), *fragments], strict=True):
+        # words are aligned left, numbers right
+        padded = [f"{cell:{'<' if i in (0, 3, 6) else '>'}{widths[i]}}" for i, cell in enumerate(row)]
         lines.append(f"  {'  '.join(padded)}".rstrip())
-        lines += [f"      {reason}" for reason in piece["reasons"]]
+        lines += [f"      {reason}" for reason in fragment["reasons"]]
     return lines
 
 
-def _hot_path(name: str, piece: dict[str, Any]) -> tuple[str, ...]:
+def _hot_path(name: str, fragment: dict[str, Any]) -> tuple[str, ...]:
     number, _, what = name.removeprefix("fragment ").partition(": ")
-    seconds = (f"{piece[key]:.2f} s" if piece[key] else "-" for key in ("compile_seconds", "saved_seconds"))
+    seconds = (f"{fragment[key]:.2f} s" if fragment[key] else "-" for key in ("compile_seconds", "saved_seconds"))
     ops = what[what.find("(") + 1 :].removesuffix(")")
-    return number, f"{piece['length']:,}", f"{piece['runs']:,}", piece["level"], *seconds, ops
+    return number, f"{fragment['length']:,}", f"{fragment['runs']:,}", fragment["level"], *seconds, ops
 
 
 def memory() -> dict[str, dict[str, Any]]:
-    """One entry a worker: this client's tensors and bytes, those of all clients, and what the device says."""
+    """One entry per worker: tensors and bytes of this client, those of all clients, and the device's own figures.
+
+    Example::
+
+        gt.debug.memory()["worker 0"]["client"]["bytes"]
+    """
     return {
         f"worker {s.worker}": {
             "client": {"tensors": s.client_tensors, "bytes": s.client_bytes},
@@ -74,25 +89,43 @@ def memory() -> dict[str, dict[str, Any]]:
 
 
 def show_layout(x: Tensor, file: TextIO | None = None) -> None:
-    """A picture, in text, of which worker has which part of a tensor."""
+    """Print a picture in text of which worker holds which block of a tensor.
+
+    Example::
+
+        gt.debug.show_layout(x)
+    """
     print(layout.picture(x), file=file or sys.stdout)
 
 
 def explain(x: Tensor) -> str:
-    """Why a tensor lies where it does, and what it cost to bring it there."""
-    found = layout.layout(x)
-    return "\n".join([f"{x._type} lies {found.sentence}" if found.workers else str(x._type), *found.story])
+    """Why a tensor is placed where it is, and what the moves to it cost.
+
+    Example::
+
+        print(gt.debug.explain(x))
+    """
+    where = layout.layout(x)
+    return "\n".join([f"{x._type} lies {where.sentence}" if where.workers else str(x._type), *where.story])
 
 
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:
-    """The last instructions this client emitted, with the source lines that asked for them."""
+    """Print the last instructions that this client emitted, with the source lines they come from.
+
+    Example::
+
+        gt.debug.print_tape(last=10)
+    """
     outbox = session().outbox
     outbox.flush()
-    lines = [line for sent in list(outbox.recent) for line in _told(*sent)]
+    lines = [line for sent in list(outbox.recent) for line in _lines(*sent)]
     print("\n".join(lines[-last:]), file=file or sys.stdout)
 
 
-def _told(stream: list[Any], signatures: dict[int, tuple[Signature, str]], fragments: dict[int, Fragment]) -> list[str]:
+def _lines(
+    stream: list[Any], signatures: dict[int, tuple[Signature, str]], fragments: dict[int, Fragment]
+) -> list[str]:
+    """One line per instruction of a stream of words; fragments are expanded."""
     lines: list[str] = []
     i = 0
     while i < len(stream):
@@ -103,7 +136,7 @@ def _told(stream: list[Any], signatures: dict[int, tuple[Signature, str]], fragm
         elif code == RUN:
             form = ParsedFragment(fragments[stream[i + 1]], {code: found for code, (found, _) in signatures.items()})
             base, own, inputs, numbers = form.read_run(stream, i)
-            lines += _told(form.expand(form.slot_ids(base, own, inputs), numbers), signatures, fragments)
+            lines += _lines(form.expand(form.slot_ids(base, own, inputs), numbers), signatures, fragments)
             i += form.width
         elif code in CONTROL:
             lines.append(f"read %{stream[i + 2]}" if code == FETCH else CONTROL[code])

@@ -4,20 +4,20 @@ GtError
 ├── ShapeError         an op was given shapes it cannot take           (also RuntimeError, ValueError)
 ├── DimError           a dim or an index is outside the tensor         (also IndexError)
 ├── DTypeError         an op was given dtypes it cannot take           (also TypeError, RuntimeError)
-├── GradError          a gradient that cannot be had                   (also RuntimeError)
-├── CompileError       what a compiled function cannot do              (also RuntimeError)
+├── GradError          a gradient cannot be computed                   (also RuntimeError)
+├── CompileError       a function cannot be compiled                   (also RuntimeError)
 ├── RemoteError        an instruction failed on a worker               (also RuntimeError)
 │   └── OutOfMemory    …because there was no memory for its result     (also MemoryError)
 ├── ClusterError       the system around the session failed            (also RuntimeError)
-│   ├── ConnectionLost the server is gone, or was never there          (also ConnectionError)
-│   ├── WorkerLost     the worker that held a tensor is gone
-│   ├── NoWorkers      there is a server, but nobody to compute
-│   └── Refused        the server turned this connection away
+│   ├── ConnectionLost the server cannot be reached                    (also ConnectionError)
+│   ├── WorkerLost     the worker that held a tensor is lost
+│   ├── NoWorkers      the server has no workers
+│   └── Refused        the server refused this connection
 ├── ConfigError        a setting or a command line is wrong            (also ValueError)
-└── SignalError        a signal is left that was not entered           (also RuntimeError)
+└── SignalError        a signal was exited that was not entered        (also RuntimeError)
 
-A `RemoteError` is about the user's instruction, a `ClusterError` about the machines. The first kind leaves the
-session as it was.
+A `RemoteError` is about the user's instruction, a `ClusterError` about the machines. After a `RemoteError` the session
+still works.
 """
 
 from __future__ import annotations
@@ -29,35 +29,50 @@ __all__ = [
 
 
 class GtError(Exception):
-    """The root: ``except gt.GtError`` catches everything GT raises on purpose."""
+    """The base of all errors that GT raises on purpose: ``except gt.GtError`` catches them all."""
 
 
 class ShapeError(GtError, RuntimeError, ValueError):
-    """``matmul(float32[8,4], float32[5,4]): inner sizes differ: 4 and 5``"""
+    """An op was given shapes it cannot take.
+
+    ``matmul(float32[8,4], float32[5,4]): inner sizes differ: 4 and 5``
+    """
 
 
 class DimError(GtError, IndexError):
-    """``sum(float32[8,4], dim=2): dim 2 is out of range [-2, 1]``"""
+    """A dim or an index is outside the tensor.
+
+    ``sum(float32[8,4], dim=2): dim 2 is out of range [-2, 1]``
+    """
 
 
 class DTypeError(GtError, TypeError, RuntimeError):
-    """``matmul(float32[8,4], int64[4,4]): dtypes differ: float32 and int64``"""
+    """An op was given dtypes it cannot take.
+
+    ``matmul(float32[8,4], int64[4,4]): dtypes differ: float32 and int64``
+    """
 
 
 class GradError(GtError, RuntimeError):
-    """``Trying to backward through the graph a second time…``: torch's own words for torch's own rules."""
+    """A gradient cannot be computed; the texts are torch's.
+
+    ``Trying to backward through the graph a second time…``
+    """
 
 
 class CompileError(GtError, RuntimeError):
-    """``a value is read inside train_step, which is compiled``"""
+    """A function cannot be compiled.
+
+    ``a value is read inside train_step, which is compiled``
+    """
 
 
 class RemoteError(GtError, RuntimeError):
-    """An instruction failed on a worker. The text names op, types, worker and the user's own line."""
+    """An instruction failed on a worker. The text names the op, the types, the worker and the user's source line."""
 
 
 class OutOfMemory(RemoteError, MemoryError):
-    """There was no memory for an op's result; the text says what holds the memory."""
+    """There was no memory for an op's result. The text lists what uses the memory."""
 
 
 class ClusterError(GtError, RuntimeError):
@@ -65,19 +80,19 @@ class ClusterError(GtError, RuntimeError):
 
 
 class ConnectionLost(ClusterError, ConnectionError):
-    """The server cannot be reached (any more)."""
+    """The server cannot be reached."""
 
 
 class WorkerLost(ClusterError):
-    """The worker that held the value is gone."""
+    """The worker that held a value is lost."""
 
 
 class NoWorkers(ClusterError):
-    """A server without workers can compute nothing."""
+    """The server has no workers, so nothing can be computed."""
 
 
 class Refused(ClusterError):
-    """The server turned this connection away: version, secret, or a frame it could not read."""
+    """The server refused this connection: wrong version, wrong secret, or a frame it could not read."""
 
 
 class ConfigError(GtError, ValueError):
@@ -85,10 +100,13 @@ class ConfigError(GtError, ValueError):
 
 
 class SignalError(GtError, RuntimeError):
-    """``gt.signal.exit('b'): the innermost signal is 'a'; leave that first``"""
+    """A signal was exited that was not entered.
+
+    ``gt.signal.exit('b'): the innermost signal is 'a'; leave that first``
+    """
 
 
-#: What a value that cannot be had is told as on the wire; the client raises the class again.
+#: The name of a failure on the wire -> the class that the client raises.
 BY_NAME: dict[str, type[GtError]] = {
     kind.__name__: kind for kind in (RemoteError, OutOfMemory, ConnectionLost, WorkerLost, NoWorkers, Refused)
 }

@@ -1,68 +1,80 @@
-"""What is said of a name that GT does not have: that it is not there yet if it is torch's, else which name is near."""
+"""The error for a name that GT does not have: it says whether torch has the name, or which name is similar."""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
-#: what stands in for a name of torch's that will not come
+#: What to use instead of a name of torch's that GT will not have.
 HINTS = {
     "Generator": "seeds are set by gt.manual_seed",
     "distributed": "one program has all workers: gt.gpu_workers(n), docs/sharding.md",
     "nn.DataParallel": "one program has all workers: gt.auto_shard(), docs/sharding.md",
     "nn.parallel": "one program has all workers: gt.auto_shard(), docs/sharding.md",
     "Tensor.as_strided": "there are no strides to set; see docs/differences.md",
-    "Tensor.data_ptr": "a tensor's memory is a worker's; see docs/differences.md",
-    "Tensor.share_memory_": "a tensor's memory is a worker's; see docs/differences.md",
+    "Tensor.data_ptr": "a tensor's memory belongs to a worker; see docs/differences.md",
+    "Tensor.share_memory_": "a tensor's memory belongs to a worker; see docs/differences.md",
 }
+
+#: Where a name that is missing in one namespace is searched for, in this order.
+NAMESPACES = ("", "nn", "nn.functional", "optim", "optim.lr_scheduler", "linalg", "nn.init", "nn.utils")
 
 
 def missing(place: str, name: str) -> AttributeError:
-    """The error for ``gt.<place>.<name>``. It has no ``obj``, or Python would guess a second time what was meant."""
-    where = f"{place}.{name}" if place else name
+    """The error for ``gt.<place>.<name>``.
+
+    The error has no ``obj`` attribute: with one, Python would append a suggestion of its own.
+    """
+    path = f"{place}.{name}" if place else name
     if name.startswith("_"):
-        return AttributeError(f"gt.{where} does not exist", name=name)
+        return AttributeError(f"gt.{path} does not exist", name=name)
     if name in torch_names(place):
-        hint = HINTS.get(where, "see the op page, docs/ops.md")
-        return AttributeError(f"gt.{where} is not there yet (torch.{where}); {hint}", name=name)
-    near = _elsewhere(name) or _nearest(place, name)
-    guess = f"; did you mean gt.{near}?" if near else ""
-    return AttributeError(f"gt.{where} does not exist, nor does torch.{where}{guess}", name=name)
+        hint = HINTS.get(path, "see the op page, docs/ops.md")
+        return AttributeError(f"gt.{path} is not there yet (torch.{path}); {hint}", name=name)
+    similar = _in_other_namespace(name) or _closest(place, name)
+    suggestion = f"; did you mean gt.{similar}?" if similar else ""
+    return AttributeError(f"gt.{path} does not exist, nor does torch.{path}{suggestion}", name=name)
 
 
-def torch_names(place: str) -> list[str]:
-    from gt.torch_names import NAMES
-
-    return NAMES[place].split()
-
-
-def _here(place: str) -> list[str]:
-    """GT's own names there."""
-    there: Any = importlib.import_module("gt")
-    there = attrgetter(place)(there) if place else there
-    return getattr(there, "__all__", None) or [n for n in dir(there) if not n.startswith("_") and hasattr(there, n)]
+@cache
+def torch_names(place: str) -> frozenset[str]:
+    """Torch's public names in a namespace, from gt/torch_names.txt (written by docs/make_torch_names.py)."""
+    # pkgutil, because importing importlib.resources would add 6 ms to `import gt`
+    sections = (pkgutil.get_data("gt", "torch_names.txt") or b"").decode().split("\n[")
+    names = {title: body for title, _, body in (section.partition("]\n") for section in sections[1:])}
+    return frozenset(names[place].split())
 
 
-def _elsewhere(name: str) -> str:
-    """``gt.Linear``: it is `gt.nn.Linear`."""
-    places = ("", "nn", "nn.functional", "optim", "optim.lr_scheduler", "linalg", "nn.init", "nn.utils")
-    return next((f"{place}.{name}".lstrip(".") for place in places if name in _here(place)), "")
+def _public_names(place: str) -> list[str]:
+    """GT's names in a namespace."""
+    gt: Any = importlib.import_module("gt")
+    namespace = attrgetter(place)(gt) if place else gt
+    listed: list[str] | None = getattr(namespace, "__all__", None)
+    return listed or [name for name in dir(namespace) if not name.startswith("_") and hasattr(namespace, name)]
 
 
-def _nearest(place: str, name: str) -> str:
+def _in_other_namespace(name: str) -> str:
+    """The full name of a name written in the wrong namespace: ``Linear`` gives ``nn.Linear``."""
+    return next((f"{place}.{name}".lstrip(".") for place in NAMESPACES if name in _public_names(place)), "")
+
+
+def _closest(place: str, name: str) -> str:
+    """The full name of the most similar name in the namespace, or an empty text."""
     from difflib import get_close_matches
 
-    lower = {known.lower(): known for known in _here(place)}
-    found = get_close_matches(name.lower(), lower, 1)
-    return f"{place}.{lower[found[0]]}".lstrip(".") if found else ""
+    names = {public.lower(): public for public in _public_names(place)}
+    matches = get_close_matches(name.lower(), names, 1)
+    return f"{place}.{names[matches[0]]}".lstrip(".") if matches else ""
 
 
 class Missing:
-    """An attribute of a class that only says why it is not there: `hasattr` is false, of the class and of its objects.
+    """A class attribute that raises the error for a missing name; `hasattr` is false for it.
 
-    A ``__getattr__`` would say the same, but with it Python looks up every attribute more slowly.
+    A ``__getattr__`` would raise the same error, but it would slow down every attribute access of the class.
     """
 
     def __init__(self, place: str, name: str) -> None:
@@ -73,7 +85,7 @@ class Missing:
 
 
 def absent(place: str) -> Callable[[str], Any]:
-    """A module's ``__getattr__``."""
+    """A module's ``__getattr__`` that raises the error for a missing name."""
 
     def getattr_(name: str) -> Any:
         raise missing(place, name)

@@ -1,13 +1,13 @@
 """``gt.save`` and ``gt.load``: tensors in safetensors files, written and read by the workers where they can.
 
-A file is 8 bytes that say how long the header is, the header (JSON: names, dtypes, shapes and places), and the
-values. What is no flat dict of tensors is kept too: its tensors under made-up names, and its structure as JSON in the
-header's metadata, so that other readers of the format still see the tensors. Nothing in a file can run code.
+A file has 8 bytes with the length of the header, the header (JSON: names, dtypes, shapes and offsets), and the values.
+Nested objects are saved too: their tensors get generated names, and their structure is JSON in the header's metadata.
+Other readers of the format still see the tensors. Nothing in a file can run code.
 
-A save is all or nothing: the values go into a file of another name beside it, which takes the place of the old one
-when all is on disk. The worker that has the tensors writes them there itself, if it sees that file (see
-`gt.ops.system.files`); if not, they come through this process. The format is so simple that the library for it, which would
-want all values here, is not used.
+A save is atomic: the values are written to a temporary file in the same folder, which replaces the old file once
+everything is on disk. The worker that holds the tensors writes them itself if it can open that file (see
+`gt.ops.system.files`); otherwise the client reads them and writes them. The safetensors library is not used, because
+it needs all values in this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gt.client.stream import connect
 from gt.client.tensor.emit import call_with, current, detached, upload
 from gt.client.tensor.tensor import Tensor
 from gt.errors import RemoteError
-from gt.nn.state import value_of
+from gt.functions.creation import as_tensor
 from gt.ops import OPS
 from gt.ops.system.files import MARK, TAIL, proof
 from gt.say import warn
@@ -31,60 +31,68 @@ __all__ = ["load", "save"]
 
 SAVE, LOAD = OPS["save_file"], OPS["load_file"]
 
-NAMES = {
+SAFETENSORS_NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
-DTYPE_OF = {name: DTYPES[dtype] for dtype, name in NAMES.items()}
+DTYPE_OF = {name: DTYPES[dtype] for dtype, name in SAFETENSORS_NAMES.items()}
 
-#: where the values begin is a multiple of this: pages of theirs are nobody else's
-PAGE = 4096
-#: tensors one instruction takes
-MOST = 1000
-#: the largest header that is read
-MAX_HEADER = 100 << 20
-#: the metadata's key for the structure of what was saved
+#: The values start at a multiple of this, so that no page holds both header and values.
+PAGE_BYTES = 4096
+#: The most tensors in one instruction.
+MAX_TENSORS = 1000
+#: The largest header that is read.
+MAX_HEADER_BYTES = 100 << 20
+#: The key in the metadata for the structure of the saved object.
 STRUCTURE = "gt"
 
-#: what torch's own files are called
+#: The endings of torch's own files, which are pickles.
 PICKLES = (".pt", ".pth", ".bin")
 
-Place = tuple[TensorType, int]
+#: type and offset in the file
+Entry = tuple[TensorType, int]
 
 
 def save(obj: Any, path: str | os.PathLike[str]) -> None:
-    """Save tensors, or dicts, lists and tuples of tensors and plain values, as a safetensors file."""
+    """Save tensors, or dicts, lists and tuples of tensors and plain values, as a safetensors file.
+
+    The workers write their tensors directly where they can. A save replaces an old file atomically.
+
+    Example::
+
+        gt.save(model.state_dict(), "model.safetensors")
+    """
     path = os.path.abspath(os.fspath(path))
     if path.endswith(PICKLES):
-        warn(f"{path} becomes a safetensors file, which torch.load does not read; safetensors.torch.load_file does")
-    tensors, structure = _taken_apart(obj)
+        warn(f"{path} becomes a safetensors file, which torch.load cannot read; use safetensors.torch.load_file")
+    tensors, structure = _flatten(obj)
     metadata = {"format": "pt"} if structure is None else {STRUCTURE: json.dumps(structure)}
-    head, places = _header(tensors, metadata)
+    header, offsets = _header(tensors, metadata)
     secret = secrets.token_hex(16)
-    making = os.path.join(os.path.dirname(path), MARK + secret)
-    file = open(making, "x+b")  # noqa: SIM115, it is renamed while it is open
+    temporary = os.path.join(os.path.dirname(path), MARK + secret)
+    file = open(temporary, "x+b")  # noqa: SIM115, it is renamed while it is open
     try:
         with file:
             file.write((MARK + secret).encode())
-            _to_disk(file)
-            if not _written_by_workers(making, secret, tensors, places):
-                _written_here(file, tensors, places)
+            _sync(file)
+            if not _write_on_workers(temporary, secret, tensors, offsets):
+                _write_from_client(file, tensors, offsets)
             file.seek(0)
-            file.write(head)
-            _to_disk(file)
-        os.replace(making, path)
+            file.write(header)
+            _sync(file)
+        os.replace(temporary, path)
     except BaseException:
-        os.unlink(making)
+        os.unlink(temporary)
         raise
-    _directory_to_disk(os.path.dirname(path))
+    _sync_directory(os.path.dirname(path))
 
 
-def _to_disk(file: BinaryIO) -> None:
+def _sync(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
 
 
-def _directory_to_disk(path: str) -> None:
+def _sync_directory(path: str) -> None:
     directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -93,139 +101,148 @@ def _directory_to_disk(path: str) -> None:
 
 
 def _header(tensors: dict[str, Tensor], metadata: dict[str, str]) -> tuple[bytes, list[int]]:
-    """The file's beginning, and where each tensor goes."""
+    """The header's bytes, and the offset of each tensor, with the end of the file as the last."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     ends = [0]
     for name, x in tensors.items():
         ends.append(ends[-1] + x._type.nbytes)
-        entries[name] = {"dtype": NAMES[x.dtype.name], "shape": list(x.shape), "data_offsets": ends[-2:]}
+        entries[name] = {"dtype": SAFETENSORS_NAMES[x.dtype.name], "shape": list(x.shape), "data_offsets": ends[-2:]}
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % PAGE)
+    text += b" " * (-(8 + len(text)) % PAGE_BYTES)
     start = 8 + len(text)
     return len(text).to_bytes(8, "little") + text, [start + end for end in ends]
 
 
-def _written_by_workers(making: str, secret: str, tensors: dict[str, Tensor], places: list[int]) -> bool:
+def _write_on_workers(path: str, secret: str, tensors: dict[str, Tensor], offsets: list[int]) -> bool:
+    """Let the workers write their tensors; False if one of them could not."""
     listed = tuple(tensors.values())
     if not listed:
         return True
     counts: list[Tensor] = []
-    for first in range(0, len(listed), MOST):
-        request = json.dumps({"path": making, "secret": secret, "offset": places[first]}).encode()
-        counts += call_with(SAVE, request, listed[first : first + MOST], (), listed[0]._cell.session)
+    for first in range(0, len(listed), MAX_TENSORS):
+        request = json.dumps({"path": path, "secret": secret, "offset": offsets[first]}).encode()
+        counts += call_with(SAVE, request, listed[first : first + MAX_TENSORS], (), listed[0]._cell.session)
     try:
-        return sum(int(count.item()) for count in counts) == places[-1] - places[0]
+        return sum(int(count.item()) for count in counts) == offsets[-1] - offsets[0]
     except RemoteError:
         return False
 
 
-def _written_here(file: BinaryIO, tensors: dict[str, Tensor], places: list[int]) -> None:
-    for x, place in zip(tensors.values(), places, strict=False):
-        file.seek(place)
+def _write_from_client(file: BinaryIO, tensors: dict[str, Tensor], offsets: list[int]) -> None:
+    for x, offset in zip(tensors.values(), offsets, strict=False):
+        file.seek(offset)
         if x._type.nbytes:
             current(x)
             file.write(x._cell.session.read(x._cell.id, x._type))
-    file.truncate(places[-1])
+    file.truncate(offsets[-1])
 
 
 # -- loading -------------------------------------------------------------------------------
 
 
 def load(path: str | os.PathLike[str], map_location: object = None) -> Any:
-    """What was saved; of a file of another's making, its tensors by name. ``map_location`` is heard, and overlooked."""
+    """Load an object that `gt.save` saved, or the tensors of any safetensors file, by name.
+
+    ``map_location`` is accepted and ignored.
+
+    Example::
+
+        model.load_state_dict(gt.load("model.safetensors"))
+    """
     path = os.path.abspath(os.fspath(path))
     with open(path, "rb") as file:
-        head, entries = _read_header(file, path)
+        header, entries = _read_header(file, path)
         metadata = entries.pop("__metadata__", None) or {}
-        places = {name: _place(path, name, entry, len(head)) for name, entry in entries.items()}
+        places = {name: _entry(path, name, entry, len(header)) for name, entry in entries.items()}
         size = os.fstat(file.fileno()).st_size
         for name, (type, offset) in places.items():
             if offset + type.nbytes > size:
                 raise ValueError(f"{path}: the file ends before {name!r} does")
         file.seek(max(0, size - TAIL))
-        told = {"path": path, "head": len(head), "proof": proof(head, file.read())}
-        values = _read_by_workers(told, list(places.values())) or _read_here(file, list(places.values()))
+        request = {"path": path, "head": len(header), "proof": proof(header, file.read())}
+        values = _read_on_workers(request, list(places.values())) or _read_in_client(file, list(places.values()))
     tensors = dict(zip(places, values, strict=True))
-    return _put_together(json.loads(metadata[STRUCTURE]), tensors) if STRUCTURE in metadata else tensors
+    return _unflatten(json.loads(metadata[STRUCTURE]), tensors) if STRUCTURE in metadata else tensors
 
 
 def _read_header(file: BinaryIO, path: str) -> tuple[bytes, dict[str, Any]]:
     first = file.read(8)
     length = int.from_bytes(first, "little")
-    if len(first) < 8 or length > MAX_HEADER:
-        raise _no_safetensors(path, first)
+    if len(first) < 8 or length > MAX_HEADER_BYTES:
+        raise _wrong_format(path, first)
     text = file.read(length)
     try:
         entries = json.loads(text)
     except ValueError:
         entries = None
     if len(text) < length or not isinstance(entries, dict):
-        raise _no_safetensors(path, first)
+        raise _wrong_format(path, first)
     return first + text, entries
 
 
-def _no_safetensors(path: str, first: bytes) -> ValueError:
+def _wrong_format(path: str, first: bytes) -> ValueError:
     if not first.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
-        return ValueError(f"{path} is no safetensors file")
+        return ValueError(f"{path} is not a safetensors file")
     new = f"{os.path.splitext(path)[0]}.safetensors"
     return ValueError(
-        f"{path} is no safetensors file but a pickle, as torch.save makes them; to make one of it, where torch is: "
+        f"{path} is not a safetensors file but a pickle written by torch.save; convert it where torch is installed: "
         f"safetensors.torch.save_file(torch.load({path!r}), {new!r})"
     )
 
 
-def _place(path: str, name: str, entry: Any, start: int) -> Place:
+def _entry(path: str, name: str, entry: Any, start: int) -> Entry:
     try:
         dtype: DType = DTYPE_OF[entry["dtype"]]
         type = TensorType(tuple(map(int, entry["shape"])), dtype)
         begin, end = map(int, entry["data_offsets"])
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{path}: {name!r} is of a kind that GT does not have: {entry}") from None
+        raise ValueError(f"{path}: {name!r} has a type that GT does not have: {entry}") from None
     if begin < 0 or end - begin != type.nbytes or min(type.shape, default=0) < 0:
-        raise ValueError(f"{path}: {name!r} is described wrongly: {entry}")
+        raise ValueError(f"{path}: {name!r} has a wrong entry: {entry}")
     return type, start + begin
 
 
-def _read_by_workers(told: dict[str, Any], places: list[Place]) -> list[Tensor] | None:
-    made: list[Tensor] = []
-    done: list[Tensor] = []
-    for first in range(0, len(places), MOST):
-        some = places[first : first + MOST]
-        request = json.dumps(told | {"offsets": [offset for _, offset in some]}).encode()
-        types = tuple((type.shape, type.dtype.name) for type, _ in some)
-        *values, last = call_with(LOAD, request, (), (("types", types),), connect.session())
-        made += values
-        done.append(last)
+def _read_on_workers(request: dict[str, Any], entries: list[Entry]) -> list[Tensor] | None:
+    """Let the workers read the tensors; None if one of them could not."""
+    tensors: list[Tensor] = []
+    outcomes: list[Tensor] = []
+    for first in range(0, len(entries), MAX_TENSORS):
+        batch = entries[first : first + MAX_TENSORS]
+        data = json.dumps(request | {"offsets": [offset for _, offset in batch]}).encode()
+        types = tuple((type.shape, type.dtype.name) for type, _ in batch)
+        *values, outcome = call_with(LOAD, data, (), (("types", types),), connect.session())
+        tensors += values
+        outcomes.append(outcome)
     try:
-        for last in done:
-            last.item()
+        for outcome in outcomes:
+            outcome.item()
     except RemoteError:
         return None
-    return made
+    return tensors
 
 
-def _read_here(file: BinaryIO, places: list[Place]) -> list[Tensor]:
-    made = []
-    for type, offset in places:
+def _read_in_client(file: BinaryIO, entries: list[Entry]) -> list[Tensor]:
+    tensors = []
+    for type, offset in entries:
         file.seek(offset)
-        made.append(upload(memoryview(file.read(type.nbytes)), type, connect.session()))
-    return made
+        tensors.append(upload(memoryview(file.read(type.nbytes)), type, connect.session()))
+    return tensors
 
 
 # -- structure -----------------------------------------------------------------------------
 
 
-def _taken_apart(obj: Any) -> tuple[dict[str, Tensor], Any]:
-    """The tensors by name, and the rest as JSON with names for tensors; None if there is no rest."""
+def _flatten(obj: Any) -> tuple[dict[str, Tensor], Any]:
+    """The tensors by name, and the structure as JSON with names for tensors; None for a flat dict of tensors."""
     if _is_flat(obj):
-        return {key: detached(value_of(x)) for key, x in obj.items()}, None
+        return {key: detached(as_tensor(x)) for key, x in obj.items()}, None
     tensors: dict[str, Tensor] = {}
     return tensors, _described(obj, "", tensors)
 
 
 def _is_flat(obj: Any) -> bool:
-    named = isinstance(obj, dict) and "__metadata__" not in obj
-    return named and all(isinstance(key, str) and hasattr(x, "__array__") for key, x in obj.items())
+    is_dict = isinstance(obj, dict) and "__metadata__" not in obj
+    return is_dict and all(isinstance(key, str) and hasattr(x, "__array__") for key, x in obj.items())
 
 
 def _described(x: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -243,24 +260,24 @@ def _described(x: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         name = name.lstrip(".") or "value"
         while name in tensors or name == "__metadata__":
             name += "_"
-        tensors[name] = detached(value_of(x))
+        tensors[name] = detached(as_tensor(x))
         return {"tensor": name}
     raise TypeError(f"save(): {name.lstrip('.') or 'the object'} is a {type(x).__name__}, which cannot be saved")
 
 
-#: the one key of a JSON object -> what it stands for
-PARTS: dict[str, Any] = {
+#: The single key of a JSON object -> the value it stands for.
+DECODERS: dict[str, Any] = {
     "tensor": lambda value, tensors: tensors[value],
     "dtype": lambda value, tensors: DTYPES[value],
-    "tuple": lambda value, tensors: tuple(_put_together(x, tensors) for x in value),
-    "dict": lambda value, tensors: {_put_together(k, tensors): _put_together(v, tensors) for k, v in value},
+    "tuple": lambda value, tensors: tuple(_unflatten(x, tensors) for x in value),
+    "dict": lambda value, tensors: {_unflatten(k, tensors): _unflatten(v, tensors) for k, v in value},
 }
 
 
-def _put_together(x: Any, tensors: dict[str, Tensor]) -> Any:
+def _unflatten(x: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(x, list):
-        return [_put_together(one, tensors) for one in x]
+        return [_unflatten(one, tensors) for one in x]
     if isinstance(x, dict):
         ((kind, value),) = x.items()
-        return PARTS[kind](value, tensors)
+        return DECODERS[kind](value, tensors)
     return x

@@ -1,8 +1,8 @@
-"""What GT says about itself: nothing, unless asked by GT_VERBOSE or GT_DEBUG_CLIENT|DISPATCHER|WORKER|COMPILE.
+"""Debug output and warnings. Output is off unless GT_VERBOSE or GT_DEBUG_CLIENT|DISPATCHER|WORKER|COMPILE is set.
 
     if debug := topic("GT_DEBUG_WORKER"): debug(f"linked {signature}")
 
-A topic that is off is None, so that building the text costs nothing either.
+A topic that is off is None, so that its texts are not even built.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ Say = Callable[[str], None]
 
 
 def topic(variable: str) -> Say | None:
+    """The print function of a topic, or None if its environment variable is not set."""
     if os.environ.get(variable, "0") in ("", "0"):
         return None
     name = variable.removeprefix("GT_DEBUG_").removeprefix("GT_").lower()
@@ -27,5 +28,5 @@ def topic(variable: str) -> Say | None:
 
 
 def warn(text: str) -> None:
-    """For what a user must know unasked."""
+    """Print a warning that every user should see."""
     print(f"[gt] {text}", file=sys.stderr, flush=True)

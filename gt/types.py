@@ -1,7 +1,7 @@
-"""What a tensor is before any data exists: dtypes, tensor types, and how they combine.
+"""Dtypes and tensor types, and how they combine.
 
-The rules of promotion are torch's: bool < integer < floating; within a kind the wider wins; a tensor with dimensions
-outranks a 0-d tensor of the same kind, and that outranks a Python number.
+The rules of promotion are torch's: bool < integer < floating; within a kind the wider dtype wins; a tensor with
+dimensions outranks a 0-d tensor, and that outranks a Python number.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ __all__ = ["DType", "Size", "bfloat16", "float16", "float32", "float64", "int8",
 
 Shape = tuple[int, ...]
 
-#: The dims a tensor may have: as many as torch and numpy take.
+#: The most dims of a tensor, as in torch and numpy.
 MAX_DIMS = 64
 
 
 class Size(tuple[int, ...]):
-    """A shape: a tuple that prints and counts as torch's."""
+    """A shape: a tuple of sizes that prints as torch's does."""
 
     __slots__ = ()
 
     def numel(self) -> int:
+        """The number of elements of a tensor of this shape."""
         product = 1
         for n in self:
             product *= n
@@ -47,6 +48,7 @@ class DType:
 
     @property
     def is_floating_point(self) -> bool:
+        """Whether the elements are floating-point numbers."""
         return self.kind == "f"
 
     def __repr__(self) -> str:
@@ -77,7 +79,7 @@ class TensorType:
     """Shape and dtype. Interned: equal types are the same object, so they hash and compare by identity."""
 
     __slots__ = ("__weakref__", "dtype", "nbytes", "ndim", "numel", "shape")
-    _known: ClassVar[WeakValueDictionary[tuple[Shape, DType], TensorType]] = WeakValueDictionary()
+    _interned: ClassVar[WeakValueDictionary[tuple[Shape, DType], TensorType]] = WeakValueDictionary()
 
     shape: Shape
     dtype: DType
@@ -86,14 +88,14 @@ class TensorType:
     nbytes: int
 
     def __new__(cls, shape: Shape, dtype: DType = float32) -> TensorType:
-        found = cls._known.get((shape, dtype))
-        if found is None:
-            found = super().__new__(cls)
-            found.shape, found.dtype, found.ndim, found.numel = shape, dtype, len(shape), prod(shape)
-            found.nbytes = found.numel * dtype.itemsize
+        type = cls._interned.get((shape, dtype))
+        if type is None:
+            type = super().__new__(cls)
+            type.shape, type.dtype, type.ndim, type.numel = shape, dtype, len(shape), prod(shape)
+            type.nbytes = type.numel * dtype.itemsize
             # setdefault: two threads may make the same type at once
-            found = cls._known.setdefault((shape, dtype), found)
-        return found
+            type = cls._interned.setdefault((shape, dtype), type)
+        return type
 
     def __str__(self) -> str:
         return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
@@ -102,13 +104,13 @@ class TensorType:
 
 
 class Scalar:
-    """The type of an operand that is a plain Python value; the value itself travels in the instruction."""
+    """The type of an operand that is a Python number or bytes; the value itself is in the instruction."""
 
     __slots__ = ("dtype", "name")
 
     def __init__(self, name: str, dtype: DType) -> None:
         self.name: Final = name
-        #: what the value counts as in promotion
+        #: the dtype of the value in promotion
         self.dtype: Final = dtype
 
     def __str__(self) -> str:
@@ -118,12 +120,12 @@ class Scalar:
 
 
 INT, FLOAT, BOOL = Scalar("int", int64), Scalar("float", float32), Scalar("bool", bool_)
-#: the bytes of a small tensor on its way to a worker
+#: the bytes of a small tensor in an upload
 BYTES = Scalar("bytes", uint8)
 
 SCALARS: Final = {"int": INT, "float": FLOAT, "bool": BOOL, "bytes": BYTES}
 SCALAR_OF: Final[dict[type, Scalar]] = {int: INT, float: FLOAT, bool: BOOL, bytes: BYTES}
-#: what a user may give as an operand: bytes are for uploads alone
+#: The types that a user may pass as operands; bytes are only for uploads.
 NUMBER_OF: Final[dict[type, Scalar]] = {int: INT, float: FLOAT, bool: BOOL}
 
 OperandType = TensorType | Scalar
@@ -131,19 +133,19 @@ OperandType = TensorType | Scalar
 
 @cache
 def promote(a: DType, b: DType) -> DType:
-    """The dtype two dimensioned tensors meet in."""
+    """The common dtype of two tensors with dimensions."""
     if a is b:
         return a
     low, high = sorted((a, b), key=lambda d: ("buif".index(d.kind), d.itemsize, d is bfloat16))
     if low.kind == "b" or (high.kind == low.kind and high.itemsize > low.itemsize):
         return high
     if high.kind == "f":
-        return float32 if low.kind == "f" else high  # float16 with bfloat16 meet in float32
-    return high if high.itemsize > low.itemsize else int16  # uint8 with int8 meet in int16
+        return float32 if low.kind == "f" else high  # float16 and bfloat16 give float32
+    return high if high.itemsize > low.itemsize else int16  # uint8 and int8 give int16
 
 
 def result_dtype(*operands: OperandType) -> DType:
-    """The dtype an op computes in, from all its operands."""
+    """The dtype in which an op computes, from the types of all its operands."""
     ranked: list[DType | None] = [None, None, None]
     for t in operands:
         rank = 2 if isinstance(t, Scalar) else (1 if t.ndim == 0 else 0)

@@ -49,7 +49,7 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
         DTypeError,
         "the condition must be a bool tensor, not int64[3]; compare first: x != 0",
     ),
-    ("to", X, {"dtype": "float8"}, DTypeError, "no dtype is called 'float8'"),
+    ("to", X, {"dtype": "float8"}, DTypeError, "no dtype is named 'float8'"),
     ("copy", f"{X} float32[2,5,3]", {}, ShapeError, "[2,5,3] does not broadcast to [5,3]"),
     ("sum", X, {"dim": (2,), "keepdim": False, "dtype": None}, DimError, "dim 2 is out of range [-2, 1]"),
     ("sum", X, {"dim": (0, 0), "keepdim": False, "dtype": None}, ShapeError, "dim 0 appears more than once"),
@@ -109,7 +109,7 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ("expand", X, {"shape": (5, 4)}, ShapeError, "[5,3] does not broadcast to [5,4]"),
     ("cat", f"{X} float32[5,4]", {"dim": 0}, ShapeError, "[5,4] and [5,3] differ outside dim 0"),
     ("cat", f"{X} float32[]", {"dim": 0}, ShapeError, "a 0-d tensor cannot be joined; reshape it to (1,)"),
-    ("cat", "", {"dim": 0}, DTypeError, "takes tensors only, one at least"),
+    ("cat", "", {"dim": 0}, DTypeError, "takes only tensors, at least one"),
     (
         "split",
         X,
@@ -228,8 +228,8 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ("unique_ranks", "float32[5,0]", {}, ShapeError, "the rows of [5,0] have no elements to compare"),
     ("histc", f"{X} int int", {"bins": 1 << 24}, ShapeError, "takes 1 to 8388608 bins in float32, not 16777216"),
     ("reshape", X, {"shape": (True, 15)}, DTypeError, "sizes are ints, and True is not"),
-    ("view", "float32[0]", {"shape": (1 << 40, 1 << 40, 0)}, ShapeError, "a result larger than any memory"),
-    ("expand", "float32[1]", {"shape": (1 << 62,)}, ShapeError, "a result larger than any memory"),
+    ("view", "float32[0]", {"shape": (1 << 40, 1 << 40, 0)}, ShapeError, "the result is larger than any memory"),
+    ("expand", "float32[1]", {"shape": (1 << 62,)}, ShapeError, "the result is larger than any memory"),
     ("split", X, {"sizes": (2.5, 2.5), "dim": 0}, DTypeError, "size is an int of 64 bits, not 2.5"),
     (
         "roll",

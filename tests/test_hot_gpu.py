@@ -168,10 +168,10 @@ def test_what_waits_for_the_device_runs_by_steps() -> None:
 @pytest.mark.parametrize("key", [(0, 0, 0, 1), (1, 1, 0, 5000), (-1, 2**63, 4093, 3001), (7, 2**31, 2**33 + 3, 9)])
 def test_random_words_of_a_key_in_memory(key) -> None:
     from gt.ops.random import philox_gpu
-    from gt.ops.varying import _key
+    from gt.ops.random.draw import key_words
 
     seed, stream, start, count = key
-    kept = [torch.tensor(n, device=GPU) for n in _key((seed, stream, -5, 12))]
+    kept = [torch.tensor(n, device=GPU) for n in key_words((seed, stream, -5, 12))]
     ours = philox_gpu.words(kept[0], kept[1], start, count, GPU).cpu().numpy().view("uint64")
     assert (ours == philox.words(*key)).all()
     drawn = philox_gpu.integers(*kept, start, count, GPU).cpu().numpy()

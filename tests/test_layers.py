@@ -13,6 +13,7 @@ import pytest
 
 import tests.support.sizes
 from gt.ops import OPS
+from tests.support import op_names
 
 ROOT = pathlib.Path(tests.support.sizes.ROOT)
 SOURCES = sorted((ROOT / "gt").rglob("*.py"))
@@ -111,31 +112,13 @@ def test_what_all_share_knows_none_of_them(folder: str) -> None:
         assert not taken & {*ROLES, "launch", "testing", "debug"}, name_of(path)
 
 
-def compared(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Every text that something is compared with: by ``==``, ``in (…)`` or ``case``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
-            sides: list[ast.AST] = [node.left, *node.comparators]
-        elif isinstance(node, ast.MatchValue):
-            sides = [node.value]
-        else:
-            continue
-        for leaf in (leaf for side in sides for leaf in ast.walk(side)):
-            if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str):
-                yield leaf.lineno, leaf.value
+def test_op_names_stand_only_in_the_op_table() -> None:
+    found = [place for path in SOURCES for place in op_names.literals(path, OPS)]
+    assert not found, "facts about an op belong in its entry:\n" + "\n".join(found)
 
 
-#: torch's own words for arguments of its modules (reductions, modes, activations), which are names of ops too
-WORDS = {"abs", "gelu", "linear", "mean", "relu", "tanh"}
-
-
-def test_ops_are_named_only_in_the_op_table() -> None:
-    for path in SOURCES:
-        if "ops" not in path.parts:
-            for line, text in compared(ast.parse(path.read_text())):
-                assert text not in OPS or ({"nn", "optim"} & set(path.parts) and text in WORDS), (
-                    f"{name_of(path)}:{line} compares with {text!r}"
-                )
+def test_every_exception_for_op_names_is_still_needed() -> None:
+    assert op_names.unused_words(SOURCES, OPS) == []
 
 
 def test_nothing_on_the_wire_can_run_code() -> None:

@@ -125,7 +125,7 @@ def test_an_op_without_a_split_is_gathered_with_one_notice(
         assert x.median().item() == 1
     notices = [line for line in capsys.readouterr().err.splitlines() if "median" in line]
     assert len(notices) == 1
-    assert notices[0].endswith("gathered, and every worker does all of it: the middle of parts is not the middle")
+    assert notices[0].endswith("gathered, and every worker does all of it: the median of parts is not the median")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""What people who know torch try first: names, tensors and dtypes of torch's and numpy's, files, limits."""
+"""What users of torch try first: torch's names, tensors and dtypes, numpy's, files, limits."""
 
 from __future__ import annotations
 
-import importlib
 import pathlib
 import subprocess
 import sys
@@ -20,7 +19,7 @@ __all__ = ["session"]
 
 ROOT = pathlib.Path(__file__).parent.parent
 
-# -- names that are not there --------------------------------------------------------------
+# -- missing names --------------------------------------------------------------
 
 NAMES = [
     ("gt.nn.CTCLoss", "gt.nn.CTCLoss is not there yet (torch.nn.CTCLoss)"),
@@ -40,35 +39,34 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("expression", "text"), NAMES)
-def test_a_name_that_is_not_there(session, expression, text):
+def test_the_error_for_a_missing_name(session, expression, text):
     with pytest.raises(AttributeError) as caught:
         eval(expression)
     assert text in str(caught.value)
 
 
-def test_what_is_not_there_is_not_there(session):
+def test_hasattr_is_false_for_missing_names(session):
     assert not hasattr(gt.ones(2), "as_strided")
     assert not hasattr(gt.Tensor, "as_strided")
     assert not hasattr(gt, "__path_to_nowhere__")
 
 
-def test_torchs_names_are_torchs():
-    module = importlib.import_module("gt.torch_names")
-    if f"torch {make_torch_names.VERSION}." not in (module.__doc__ or ""):
+def test_the_list_of_torchs_names_is_current():
+    if not make_torch_names.FILE.read_text().startswith(f"torch {make_torch_names.VERSION},"):
         pytest.skip("made from another torch")
-    # alone: what others import shows in torch as well
+    # in a process of its own: modules that other tests import appear in torch's namespaces too
     code = "from docs import make_torch_names; print(make_torch_names.text(), end='')"
     made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert make_torch_names.FILE.read_text() == made.stdout
 
 
-def test_data_loaders_are_torchs():
+def test_gt_has_no_data_loaders():
     with pytest.raises(ImportError, match=r"from torch.utils.data import DataLoader.*gt.to_device\(loader\)"):
         from gt.utils.data import DataLoader  # noqa: F401
     assert gt.utils.checkpoint.checkpoint is gt.checkpoint
 
 
-# -- tensors of torch's --------------------------------------------------------------------
+# -- torch tensors --------------------------------------------------------------------
 
 MIXED = """
 x + p
@@ -95,19 +93,19 @@ x.copy_(p)
 
 
 @pytest.mark.parametrize("expression", MIXED)
-def test_a_tensor_of_torchs_is_refused_with_the_way_out(session, expression):
+def test_a_torch_tensor_is_refused_with_a_hint(session, expression):
     with pytest.raises(TypeError, match=r"a tensor of torch's; gt.tensor\(x\) makes one of GT's of it"):
         eval(expression, {"gt": gt, "torch": torch, "x": gt.ones(2, 3), "p": torch.ones(2, 3)})
 
 
 @pytest.mark.parametrize("expression", ["torch.add(p, x)", "torch.relu(x)", "torch.nn.Linear(3, 2)(x)", "p.add_(x)"])
-def test_torchs_functions_say_what_they_were_given(session, expression):
+def test_torch_functions_refuse_gt_tensors(session, expression):
     with pytest.raises(TypeError, match=r"was given a tensor of GT's; use GT's own, or torch.tensor\(x\)"):
         eval(expression, {"torch": torch, "x": gt.ones(2, 3), "p": torch.ones(2, 3)})
     assert torch.tensor(gt.ones(2)).tolist() == [1, 1]
 
 
-def test_values_go_out_to_torch_and_numpy(session):
+def test_torch_and_numpy_can_read_values(session):
     ours, theirs = gt.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     theirs.load_state_dict(ours.state_dict())
     assert theirs.weight.tolist() == ours.weight.tolist()
@@ -117,7 +115,7 @@ def test_values_go_out_to_torch_and_numpy(session):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])
-def test_a_tensor_of_torchs_becomes_one_of_ours(session, dtype):
+def test_a_torch_tensor_can_be_converted(session, dtype):
     if dtype == "bfloat16" and session.connection.workers[0].backend == "numpy":
         pytest.skip("numpy has none")
     p = torch.tensor([0.0, 1.0, 3.0]).to(getattr(torch, dtype))
@@ -127,7 +125,7 @@ def test_a_tensor_of_torchs_becomes_one_of_ours(session, dtype):
     assert gt.tensor(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
 
 
-# -- dtypes of torch's and numpy's -----------------------------------------------------------
+# -- torch and numpy dtypes -----------------------------------------------------------
 
 DTYPES = """
 gt.ones(2, dtype=D).dtype
@@ -144,12 +142,12 @@ gt.nn.Linear(2, 2).to(dtype=D).weight.dtype
 
 @pytest.mark.parametrize("dtype", [torch.float64, np.float64, np.dtype("float64"), float], ids=str)
 @pytest.mark.parametrize("expression", DTYPES)
-def test_a_dtype_by_another_name(session, expression, dtype):
+def test_dtypes_of_other_libraries(session, expression, dtype):
     assert eval(expression, {"gt": gt, "D": dtype}) is gt.float64
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, np.complex64, "float32", [1]], ids=str)
-def test_no_dtype(session, dtype):
+def test_unknown_dtypes_are_refused(session, dtype):
     with pytest.raises(gt.DTypeError, match=r"is no dtype of GT; there are gt.float64, gt.float32"):
         gt.ones(2, dtype=dtype)
 
@@ -170,7 +168,7 @@ def test_limits_of_integers(name):
     assert repr(ours) == f"iinfo(min={theirs.min}, max={theirs.max}, dtype={name})"
 
 
-def test_what_torch_tells_of_dtypes():
+def test_attributes_of_dtypes():
     for a in gt.types.DTYPES:
         for b in gt.types.DTYPES:
             want = torch.can_cast(getattr(torch, a), getattr(torch, b))
@@ -184,10 +182,10 @@ def test_what_torch_tells_of_dtypes():
             wrong(kind)
 
 
-# -- and the rest --------------------------------------------------------------------------
+# -- other functions --------------------------------------------------------------------------
 
 
-def test_small_things_of_torchs(session):
+def test_small_functions_of_torch(session):
     x = gt.LongTensor([1, 2])
     assert x.type() == "gt.LongTensor"
     assert gt.BFloat16Tensor([1]).type() == "gt.BFloat16Tensor"
@@ -201,7 +199,7 @@ def test_small_things_of_torchs(session):
         gt.is_nonzero(x)
 
 
-def test_the_state_of_the_random_numbers(session):
+def test_the_random_state_can_be_saved(session):
     gt.manual_seed(3)
     gt.rand(2)
     state = gt.get_rng_state()
@@ -212,17 +210,17 @@ def test_the_state_of_the_random_numbers(session):
         gt.set_rng_state(state[:3])
 
 
-def test_files_of_torchs(session, tmp_path, capsys):
+def test_pickle_files_of_torch(session, tmp_path, capsys):
     old = tmp_path / "model.pt"
     torch.save({"a": torch.ones(2)}, old)
-    with pytest.raises(ValueError, match=r"but a pickle, as torch.save makes them.*save_file\(torch.load\("):
+    with pytest.raises(ValueError, match=r"but a pickle written by torch.save.*save_file\(torch.load\("):
         gt.load(old)
     gt.save({"a": gt.ones(2)}, old)
-    assert "becomes a safetensors file, which torch.load does not read" in capsys.readouterr().err
+    assert "becomes a safetensors file, which torch.load cannot read" in capsys.readouterr().err
     assert gt.load(old)["a"].tolist() == [1, 1]
 
 
-def test_what_is_told_of_workers_and_places(session, capsys):
+def test_workers_and_placements_are_reported(session, capsys):
     assert "host" not in repr(session.connection.workers[0])
     assert repr(session.connection.workers[0]).startswith("Worker(id=0, device='cpu', backend=")
     x = gt.ones(2, 3, 4)
@@ -231,7 +229,7 @@ def test_what_is_told_of_workers_and_places(session, capsys):
     assert capsys.readouterr().out.endswith("downwards dim 0, across dim 1; each part has all of the other dims\n")
 
 
-# -- the same in torch: T is one of the two ------------------------------------------------
+# -- equal results: T is torch or gt ------------------------------------------------
 
 SAME = """
 T.sum(T.ones(2, 3), axis=0)
@@ -289,7 +287,7 @@ T.nn.TripletMarginWithDistanceLoss(margin=0.5, swap=True)|2,4|T.ones(2, 4), T.ze
 
 
 @pytest.mark.parametrize("expression", SAME)
-def test_the_same_as_torch(session, expression):
+def test_results_equal_torchs(session, expression):
     ours, theirs = (eval(expression, {"T": library, "np": np}) for library in (gt, torch))
     if isinstance(theirs, torch.Tensor):
         assert str(ours.dtype) == str(theirs.dtype).replace("torch", "gt")
@@ -300,7 +298,7 @@ def test_the_same_as_torch(session, expression):
 
 
 @pytest.mark.parametrize("row", MODULES)
-def test_modules_that_are_a_function(session, row):
+def test_modules_of_one_function(session, row):
     made, shape, *more = row.split("|")
     results = []
     for library in (gt, torch):
@@ -335,7 +333,7 @@ def test_draws(session, draw, mean):
         gt.zeros(2).exponential_(-1.0)
 
 
-def test_gradients_are_shown_where_they_go(session):
+def test_repr_shows_gradients(session):
     x = gt.ones(2, requires_grad=True)
     assert repr(x) == "tensor([1., 1.], requires_grad=True)"
     assert repr(x * 2) == "tensor([2., 2.], grad_fn=<MulBackward0>)"
@@ -344,7 +342,7 @@ def test_gradients_are_shown_where_they_go(session):
     assert repr(gt.zeros(0, requires_grad=True)) == repr(torch.zeros(0, requires_grad=True))
 
 
-def test_data_and_grad_may_be_given(session):
+def test_data_and_grad_can_be_assigned(session):
     x = gt.ones(2, requires_grad=True)
     x.data = gt.zeros(3)
     (x * 2).sum().backward()
@@ -362,7 +360,7 @@ def test_data_and_grad_may_be_given(session):
 
 
 def hooked(T):  # noqa: N803
-    """What torch's hooks do to gradients and states, step by step."""
+    """The effects of all hooks on gradients and states."""
     said = []
     m = T.nn.Sequential(T.nn.Linear(2, 2), T.nn.Linear(2, 1))
     for p in m.parameters():

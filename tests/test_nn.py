@@ -206,8 +206,9 @@ def test_repr_and_state(text):
 @pytest.mark.parametrize("text", [t for t in LAYERS if t.split("(")[0] in (
     "Linear", "Bilinear", "Embedding", "Conv2d", "ConvTranspose2d", "LSTM", "MultiheadAttention", "Transformer"
 )])  # fmt: skip
-def test_weights_start_as_torchs_do(text):
-    """The same distribution: bounds and spread of every parameter."""
+def test_initial_weights_have_torchs_distribution(text):
+    """Bounds and spread of every parameter are torch's."""
+    torch.manual_seed(0), gt.manual_seed(0)
     big = text.replace("(4, 5", "(40, 50").replace("(7, 3", "(200, 30").replace("(3, 4", "(30, 40")
     theirs, ours = made(big, torch.nn), made(big, gt.nn)
     for (name, a), b in zip(theirs.named_parameters(), ours.parameters(), strict=True):
@@ -261,7 +262,7 @@ def test_attention_masks(given, extra):
     assert (outs[1] is None) == (made_[1] is None)
 
 
-# -- modules as such -----------------------------------------------------------------------
+# -- modules -----------------------------------------------------------------------
 
 
 class Net(gt.nn.Module):
@@ -333,7 +334,7 @@ def test_modes_casts_and_zero_grad():
     assert copied.tied is copied.a
 
 
-def test_load_state_dict_says_what_is_wrong():
+def test_load_state_dict_reports_problems():
     net, state = Net(), Net().state_dict()
     del state["a.bias"]
     state["more"] = gt.zeros(1)
@@ -442,15 +443,15 @@ def test_gains_and_dirac():
 
 
 @pytest.mark.parametrize("norm", [1.0, 2.0, float("inf")])
-@pytest.mark.parametrize("most", [0.1, 1000.0])
-def test_clipping(norm, most):
+@pytest.mark.parametrize("max_norm", [0.1, 1000.0])
+def test_clipping(norm, max_norm):
     rng = np.random.default_rng(0)
     values = [rng.standard_normal(s).astype("float32") for s in ((3, 4), (5,), ())]
     xs, ys = [torch.zeros(v.shape) for v in values], [gt.zeros(v.shape) for v in values]
     for x, y, v in zip(xs, ys, values, strict=True):
         x.grad, y.grad = torch.tensor(v), gt.tensor(v)
-    a = torch.nn.utils.clip_grad_norm_(xs, most, norm)
-    b = gt.nn.utils.clip_grad_norm_(ys, most, norm)
+    a = torch.nn.utils.clip_grad_norm_(xs, max_norm, norm)
+    b = gt.nn.utils.clip_grad_norm_(ys, max_norm, norm)
     close(a, b, 1e-6)
     torch.nn.utils.clip_grad_value_(xs, 0.05)
     gt.nn.utils.clip_grad_value_(ys, 0.05)

@@ -83,7 +83,7 @@ def test_lion(cluster):
     _same(theirs, ours)
 
 
-def test_state_goes_from_torch_to_gt_and_back():
+def test_state_is_exchanged_with_torch():
     with Cluster().client():
         rng, theirs, ours = _pairs()
         a, b = torch.optim.AdamW(theirs, lr=0.01), gt.optim.AdamW(ours, lr=0.5)
@@ -102,7 +102,7 @@ def test_state_goes_from_torch_to_gt_and_back():
         assert set(saved["param_groups"][0]) == set(a.state_dict()["param_groups"][0])
 
 
-def test_one_instruction_a_step_whatever_the_rate():
+def test_a_step_is_one_instruction_at_any_rate():
     with Cluster().client() as session:
         ps = [gt.ones(3).requires_grad_() for _ in range(10)]
         opt = gt.optim.AdamW(ps, lr=0.1)
@@ -151,7 +151,7 @@ def test_closure_and_bad_options():
             gt.optim.Adam([{"params": p}, {"params": p}])
 
 
-def test_repr_is_torchs():
+def test_repr_equals_torchs():
     with Cluster(backend="numpy").client():
         p, q = gt.ones(2).requires_grad_(), torch.ones(2, requires_grad=True)
         for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adafactor"):

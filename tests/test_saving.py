@@ -31,7 +31,7 @@ def model():
         yield lambda nn: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
 
-def test_a_state_dict_goes_to_torch_and_back(model, tmp_path):
+def test_a_state_dict_is_exchanged_with_torch(model, tmp_path):
     theirs, ours = model(torch.nn), model(gt.nn)
     safetensors.save_file(theirs.state_dict(), tmp_path / "a.safetensors")
     ours.load_state_dict(gt.load(tmp_path / "a.safetensors"))
@@ -46,7 +46,7 @@ def test_a_state_dict_goes_to_torch_and_back(model, tmp_path):
 
 
 def test_the_bytes_of_one_element_with_a_stride():
-    """torch calls it contiguous, but does not view it as bytes."""
+    """torch reports it as contiguous, but cannot view it as bytes."""
     x = torch.arange(6.0)[2::2][:1]
     assert x.stride() == (2,)
     assert bytes(_torch_bytes(torch, x)) == np.float32(2).tobytes()
@@ -56,8 +56,8 @@ def test_the_bytes_of_one_element_with_a_stride():
 @pytest.mark.parametrize("streamed", [False, True])
 def test_every_dtype_and_shape(session, tmp_path, monkeypatch, dtype, streamed):
     if streamed:
-        monkeypatch.setattr(saving, "_written_by_workers", lambda *args: False)
-        monkeypatch.setattr(saving, "_read_by_workers", lambda *args: None)
+        monkeypatch.setattr(saving, "_write_on_workers", lambda *args: False)
+        monkeypatch.setattr(saving, "_read_on_workers", lambda *args: None)
     given = {f"x{k}": gt.ones(shape).to(getattr(gt, dtype)) for k, shape in enumerate([(2, 3), (), (0, 4), (7,)])}
     given["view"] = gt.arange(6).reshape(2, 3).t()
     gt.save(given, tmp_path / "x")
@@ -109,7 +109,7 @@ def test_nested(tmp_path):
         assert not (tmp_path / "z").exists()
 
 
-def test_values_do_not_pass_the_client(session, tmp_path, monkeypatch):
+def test_values_do_not_pass_through_the_client(session, tmp_path, monkeypatch):
     x = gt.ones(1000, 100)
     sizes = []
     plain = session.read
@@ -136,7 +136,7 @@ def test_a_save_that_fails_leaves_the_old_file(session, tmp_path, monkeypatch):
 
 
 def test_a_worker_writes_only_where_the_client_could(session, tmp_path):
-    """The name and the secret in the file must be right: a path alone is no permission."""
+    """The file must have the right name and secret: a path alone is no permission."""
     secret = "0" * 32
     for name, content in (("plain", b"keep me"), (MARK + secret, b"keep me"), (MARK + "1" * 32, MARK.encode())):
         target = tmp_path / name

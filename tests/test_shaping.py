@@ -37,7 +37,7 @@ OTHERS: dict[str, np.ndarray] = {
 
 
 def worlds() -> tuple[dict[str, Any], dict[str, Any]]:
-    ours: dict[str, Any] = {"gt": gt, "F": gt.functions.rearrange, "np": np}
+    ours: dict[str, Any] = {"gt": gt, "F": gt.nn.functional, "np": np}
     theirs: dict[str, Any] = {"gt": torch, "F": torch.nn.functional, "np": np}
     for name, value in LEAVES.items():
         ours[name] = gt.tensor(value, requires_grad=True)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from gt.ops import OPS
-from gt.ops.gathered import GATHERED
 from gt.ops.placement import Partial
 from gt.ops.split import Apart, Row, Split, rows
 from gt.types import TensorType, float32
@@ -114,8 +113,8 @@ def _quiet() -> Iterator[None]:
 
 
 def test_every_op_is_cut_or_says_why_not() -> None:
-    assert {name for name, op in OPS.items() if op.split is None} == set(GATHERED)
-    assert set(SAMPLES) == set(OPS) - set(GATHERED)
+    assert {name for name, op in OPS.items() if op.split is None} == {name for name, op in OPS.items() if op.whole}
+    assert set(SAMPLES) == {name for name, op in OPS.items() if not op.whole}
 
 
 @pytest.mark.parametrize("op", SAMPLES)

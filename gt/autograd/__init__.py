@@ -1,4 +1,4 @@
-"""``gt.autograd``, as torch has it: gradients, one's own functions, and checks of both."""
+"""``gt.autograd``: gradients, user-defined functions, and numerical checks, as in torch. It only re-exports."""
 
 from gt.autograd import function
 from gt.client.grad.backward import (

@@ -1,4 +1,4 @@
-"""``gt.autograd.function``."""
+"""``gt.autograd.function``: the base of user-defined functions, as in torch."""
 
 from gt.client.grad.function import Function, FunctionCtx, once_differentiable
 

@@ -26,7 +26,6 @@ from gt.dispatcher.segments import ForwardOutput
 from gt.dispatcher.state import MIN_CALL_US, Client, CodedSignature
 from gt.dispatcher.violations import Violation
 from gt.ops import Signature
-from gt.ops.gathered import GATHERED
 from gt.types import Scalar, TensorType
 from gt.wire.codec import definition
 from gt.wire.messages import MAX_INLINE_BYTES, Notice
@@ -190,7 +189,7 @@ def _plan_mesh(
         plan.otherwise = _plan_choice(client, coded, rule, held, replicated(signature, mesh), output)
     op = signature.op
     if op.split is None and not op.creates and not op.places and _sends_anything(plan.moves):
-        why = GATHERED.get(op.name, "it has no rule")
+        why = op.whole or "it has no rule"
         _notify(client, output, f"the operands of {op.name} are gathered, and every worker does all of it: {why}")
     return plan
 

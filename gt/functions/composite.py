@@ -1,29 +1,36 @@
-"""torch's smaller functions that are others put together."""
+"""torch's smaller functions that combine others, and its constants and facts about dtypes."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, cast, one_dim, refuse
+from gt.client.tensor.arguments import a_tensor, cast, dtype_of, one_dim, refuse, sizes
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import creation, pointwise, rearrange, reduce, views
-from gt.types import Shape, Size, bool_, float32, int64
+from gt.functions import creation, linalg, norm, pointwise, reduce, scan, scatter, views
+from gt.functions.derive import documented
+from gt.types import DTYPES, DType, Shape, Size, bool_, float32, int64
 
 __all__ = [
-    "angle", "bartlett_window", "blackman_window", "conj", "conj_physical", "constant_pad_nd", "cumulative_trapezoid",
-    "detach", "from_dlpack", "frombuffer", "hamming_window", "hann_window", "is_same_size", "is_signed", "isreal",
-    "mvlgamma", "pdist", "real", "renorm", "resolve_conj", "resolve_neg", "trapezoid", "trapz", "unravel_index",
-    "vander",
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor",
+    "IntTensor", "LongTensor", "ShortTensor", "angle", "bartlett_window", "blackman_window", "can_cast",
+    "channels_last", "channels_last_3d", "conj", "conj_physical", "contiguous_format", "cumulative_trapezoid",
+    "detach", "e", "finfo", "from_dlpack", "frombuffer", "get_default_dtype", "hamming_window", "hann_window",
+    "iinfo", "inf", "is_complex", "is_nonzero", "is_same_size", "is_signed", "isreal", "mvlgamma", "nan", "pdist",
+    "pi", "preserve_format", "real", "resolve_conj", "resolve_neg", "set_default_dtype", "strided", "trapezoid",
+    "trapz", "unravel_index", "vander",
 ]  # fmt: skip
+#: functions that torch has as methods only
+METHODS = ("sum_to_size",)
 
 
 # -- integrals ------------------------------------------------------------------------------
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
+    """The integral along a dim by the trapezoidal rule."""
     return reduce.sum(_strips("trapezoid", y, x, dx, dim), dim) / 2
 
 
@@ -31,7 +38,8 @@ trapz = trapezoid
 
 
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    return reduce.cumsum(_strips("cumulative_trapezoid", y, x, dx, dim), dim) / 2
+    """The running integral along a dim by the trapezoidal rule."""
+    return scan.cumsum(_strips("cumulative_trapezoid", y, x, dx, dim), dim) / 2
 
 
 def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
@@ -47,9 +55,9 @@ def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor
         if x.size(0) != y.size(dim):
             raise refuse(ShapeError, "as many places as values are needed", name, y, x, dim=dim)
         x = views.reshape(x, (x.size(0), *(1,) * (y._type.ndim - dim - 1)))
-        return both * reduce.diff(x, dim=0)
+        return both * scan.diff(x, dim=0)
     at = dim - y._type.ndim
-    return both * reduce.diff(x, dim=at)
+    return both * scan.diff(x, dim=at)
 
 
 # -- of numbers that are real ----------------------------------------------------------------
@@ -64,6 +72,7 @@ conj = conj_physical = resolve_conj = resolve_neg = real
 
 
 def isreal(input: Tensor) -> Tensor:
+    """True for every element: GT has no complex numbers."""
     return creation.ones_like(a_tensor("isreal", input), dtype=bool_)
 
 
@@ -77,6 +86,7 @@ def angle(input: Tensor) -> Tensor:
 
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
+    """The logarithm of the multivariate gamma function of dimension p."""
     x = a_tensor("mvlgamma", input)
     x = x if x._type.dtype.kind == "f" else cast(x, float32)
     steps = creation.arange(p, dtype=x._type.dtype) / -2
@@ -88,14 +98,17 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
 
 
 def is_same_size(input: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape."""
     return a_tensor("is_same_size", input).shape == a_tensor("is_same_size", other).shape
 
 
 def is_signed(input: Tensor) -> bool:
+    """Whether the dtype has negative numbers."""
     return a_tensor("is_signed", input)._type.dtype.kind in "if"
 
 
 def detach(input: Tensor) -> Tensor:
+    """The same value without gradients; writes to one are seen in the other."""
     return detached(a_tensor("detach", input))
 
 
@@ -110,10 +123,6 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
         return reduce.sum(input)
     dims = [*range(lead), *(lead + i for i, n in enumerate(given) if n == 1 and shape[lead + i] != 1)]
     return views.reshape(reduce.sum(input, dims, keepdim=True), given) if dims else input
-
-
-def constant_pad_nd(input: Tensor, pad: Any, value: float = 0) -> Tensor:
-    return rearrange.pad(input, pad, value=value)
 
 
 def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
@@ -131,24 +140,13 @@ def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
 # -- the rest ----------------------------------------------------------------------------------
 
 
-def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803, torch\'s name
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803, torch's name
+    """The powers of each element of a vector, the highest first unless ``increasing``."""
     x = a_tensor("vander", x)
     if x._type.ndim != 1:
-        raise refuse(ShapeError, "a vector is needed", "vander", x)
-    powers = creation.arange(x.size(0) if N is None else N)
-    made = views.unsqueeze(x, 1) ** (powers if increasing else rearrange.flip(powers, (0,)))
-    return made if x._type.dtype.kind == "f" else cast(made, int64)
-
-
-def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
-    """Slices along a dim that are longer than ``maxnorm`` are made as long."""
-    x = a_tensor("renorm", input)
-    others = [d for d in range(x._type.ndim) if d != one_dim(dim, x._type.ndim)]
-    if x._type.ndim < 2:
-        raise refuse(ShapeError, "at least two dims are needed", "renorm", x, p, dim, maxnorm)
-    lengths = reduce.norm(x, p, others, keepdim=True)
-    scale: Tensor = pointwise.where(lengths > maxnorm, maxnorm / (lengths + 1e-7), 1.0)
-    return x * scale
+        raise refuse(ShapeError, "needs a vector", "vander", x)
+    powers = linalg.vander(x, N=N)
+    return powers if increasing else views.flip(powers, (1,))
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
@@ -157,16 +155,18 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     if x._type.ndim != 2:
         raise refuse(ShapeError, "a matrix is needed", "pdist", x)
     i, j = creation.triu_indices(x.size(0), x.size(0), 1)
-    return reduce.norm(rearrange.index_select(x, 0, i) - rearrange.index_select(x, 0, j), p, 1)
+    return norm.norm(scatter.index_select(x, 0, i) - scatter.index_select(x, 0, j), p, 1)
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A copy of a tensor of another library, through DLPack."""
     import numpy as np
 
     return creation.tensor(np.from_dlpack(ext_tensor))
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
+    """A tensor from bytes, read as numbers of a dtype."""
     import numpy as np
 
     from gt.client.tensor.arguments import dtype_of
@@ -178,30 +178,153 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
 # -- windows -----------------------------------------------------------------------------------
 
 
-def _cosines(name: str, *weights: float) -> Any:
-    def window(window_length: int, periodic: bool = True, *given: float, **options: Any) -> Tensor:
-        a = (*given, *weights[len(given) :])
-        turns = creation.arange(window_length, dtype=float32) * (2 * math.pi / _length(window_length, periodic))
-        made = creation.full_like(turns, a[0])
-        for k, weight in enumerate(a[1:], 1):
-            made = made + pointwise.cos(turns * k) * ((-1) ** k * weight)
-        made = made if window_length > 1 else creation.ones(window_length)
-        return creation.tensor(made, **options) if options else made
+def _cosines(window_length: int, periodic: bool, dtype: Any, *weights: float) -> Tensor:
+    """A window that is a sum of cosines."""
+    turns = creation.arange(window_length, dtype=float32) * (2 * math.pi / _length(window_length, periodic))
+    window = creation.full_like(turns, weights[0])
+    for k, weight in enumerate(weights[1:], 1):
+        window = window + pointwise.cos(turns * k) * ((-1) ** k * weight)
+    return _window(window, window_length, dtype)
 
-    window.__name__ = window.__qualname__ = name
-    return window
+
+def _window(window: Tensor, window_length: int, dtype: Any) -> Tensor:
+    window = window if window_length > 1 else creation.ones(window_length)
+    return window if dtype is None else creation.tensor(window, dtype)
 
 
 def _length(window_length: int, periodic: bool) -> int:
     return max(window_length if periodic else window_length - 1, 1)
 
 
-hann_window = _cosines("hann_window", 0.5, 0.5)
-hamming_window = _cosines("hamming_window", 0.54, 0.46)
-blackman_window = _cosines("blackman_window", 0.42, 0.5, 0.08)
+@creation.with_options
+def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
+    """A Hann window: (1 - cos) / 2."""
+    return _cosines(window_length, periodic, dtype, 0.5, 0.5)
 
 
-def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
+@creation.with_options
+def hamming_window(
+    window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *, dtype: Any = None
+) -> Tensor:
+    """A Hamming window: alpha - beta * cos."""
+    return _cosines(window_length, periodic, dtype, alpha, beta)
+
+
+@creation.with_options
+def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
+    """A Blackman window: a sum of two cosines."""
+    return _cosines(window_length, periodic, dtype, 0.42, 0.5, 0.08)
+
+
+@creation.with_options
+def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
+    """A triangular window."""
     at = creation.arange(window_length, dtype=float32) * (2 / _length(window_length, periodic))
-    made = 1 - pointwise.abs(at - 1) if window_length > 1 else creation.ones(window_length)
-    return creation.tensor(made, **options) if options else made
+    return _window(1 - pointwise.abs(at - 1), window_length, dtype)
+
+
+# -- dtypes, constants and defaults --------------------------------------------------------
+
+e, inf, nan, pi = math.e, math.inf, math.nan, math.pi
+
+#: of a floating dtype: the bits of its fraction, and of its exponent
+_BITS = {"float64": (52, 11), "float32": (23, 8), "float16": (10, 5), "bfloat16": (7, 8)}
+
+
+class _Named:
+    """What is heard and overlooked: how torch lays memory out."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"gt.{self._name}"
+
+
+strided, contiguous_format, preserve_format = map(_Named, ("strided", "contiguous_format", "preserve_format"))
+channels_last, channels_last_3d = map(_Named, ("channels_last", "channels_last_3d"))
+
+
+class finfo:  # noqa: N801, torch's name
+    """The limits of a floating dtype."""
+
+    def __init__(self, type: Any = float32) -> None:
+        found = dtype_of(type)
+        if found.kind != "f":
+            raise DTypeError(f"finfo({found}): for floating dtypes; gt.iinfo is for integers")
+        fraction, exponent = _BITS[found.name]
+        top = 2 ** (exponent - 1) - 1
+        self.dtype, self.bits = found.name, 8 * found.itemsize
+        self.eps = 2.0**-fraction
+        self.max = (2.0 - self.eps) * 2.0**top
+        self.min = -self.max
+        self.tiny = self.smallest_normal = 2.0 ** (1 - top)
+        self.resolution = 10.0 ** -int(fraction * math.log10(2))
+
+    def __repr__(self) -> str:
+        shown = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")
+        return f"finfo({', '.join(f'{name}={getattr(self, name):g}' for name in shown)}, dtype={self.dtype})"
+
+
+class iinfo:  # noqa: N801, torch's name
+    """The limits of an integer dtype."""
+
+    def __init__(self, type: Any) -> None:
+        found = dtype_of(type)
+        if found.kind not in "iu":
+            raise DTypeError(f"iinfo({found}): for integers; gt.finfo is for floating dtypes")
+        self.dtype, self.bits = found.name, 8 * found.itemsize
+        self.min = -(2 ** (self.bits - 1)) if found.kind == "i" else 0
+        self.max = self.min + 2**self.bits - 1
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
+
+
+def can_cast(from_: Any, to: Any) -> bool:
+    """Whether the kind of the one goes into the kind of the other."""
+    order = {"b": 0, "u": 1, "i": 1, "f": 2}
+    return order[dtype_of(from_).kind] <= order[dtype_of(to).kind]
+
+
+def get_default_dtype() -> DType:
+    """The dtype of new floating tensors: float32."""
+    return float32
+
+
+def set_default_dtype(d: Any) -> None:
+    """There is one default, which every worker knows."""
+    if dtype_of(d) is not float32:
+        raise DTypeError(f"set_default_dtype({dtype_of(d)}): the default is float32; say dtype= where tensors are made")
+
+
+def is_complex(input: Tensor) -> bool:
+    """Always False: GT has no complex numbers."""
+    return not isinstance(a_tensor("is_complex", input), Tensor)
+
+
+def is_nonzero(input: Tensor) -> bool:
+    """Reads the one element."""
+    if a_tensor("is_nonzero", input)._type.numel != 1:
+        raise ShapeError(f"is_nonzero({input._type}): takes a tensor of one element")
+    return bool(input)
+
+
+# -- the oldest way to make tensors ----------------------------------------------------------
+
+
+def _legacy(name: str, dtype: str) -> Any:
+    def make(*given: Any) -> Tensor:
+        plain = len(given) == 1 and not isinstance(given[0], int)
+        made = creation.tensor(given[0]) if plain else creation.empty(sizes(given, name) if given else 0)
+        return cast(made, wanted)
+
+    wanted = DTYPES[dtype]
+    return documented(make, name, f"A {dtype} tensor from data, or of these sizes; torch's oldest way to make one.")
+
+
+FloatTensor, DoubleTensor = _legacy("FloatTensor", "float32"), _legacy("DoubleTensor", "float64")
+HalfTensor, BFloat16Tensor = _legacy("HalfTensor", "float16"), _legacy("BFloat16Tensor", "bfloat16")
+LongTensor, IntTensor = _legacy("LongTensor", "int64"), _legacy("IntTensor", "int32")
+ShortTensor, CharTensor = _legacy("ShortTensor", "int16"), _legacy("CharTensor", "int8")
+ByteTensor, BoolTensor = _legacy("ByteTensor", "uint8"), _legacy("BoolTensor", "bool")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from math import ceil
 from typing import Any
 
@@ -22,8 +23,8 @@ __all__ = [
     "logspace", "ones", "ones_like", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
 ]  # fmt: skip
 
-FULL, FULL_LIKE, ARANGE, CLONE = (OPS[name] for name in ("full", "full_like", "arange", "clone"))
-EQ, FLIP, CAT = (OPS[name] for name in ("eq", "flip", "cat"))
+FULL, FULL_LIKE, ARANGE, CLONE = OPS["full"], OPS["full_like"], OPS["arange"], OPS["clone"]
+EQ, FLIP, CAT, POW = OPS["eq"], OPS["flip"], OPS["cat"], OPS["pow"]
 
 #: what a list of Python numbers becomes, by the kind of the array numpy makes of it
 _DEFAULTS = {"f": float32, "i": int64, "b": bool_}
@@ -40,7 +41,7 @@ Maker = Callable[..., Tensor]
 
 
 def with_options(make: Maker) -> Maker:
-    """The keywords torch's makers share. Where a tensor lives is for the system to say, so a device is overlooked."""
+    """Add the keywords that torch's makers share. Device arguments are accepted and ignored."""
 
     @wraps(make)
     def made(
@@ -59,6 +60,9 @@ def with_options(make: Maker) -> Maker:
         tensor = make(*args, **options)
         return backward.requires_grad_(tensor) if requires_grad else tensor
 
+    own = signature(make)
+    shared = [p for p in signature(made, follow_wrapped=False).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    made.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
     return made
 
 
@@ -108,9 +112,11 @@ def _first_leaf(data: Any) -> Any:
 
 
 def _joined(rows: list[Tensor]) -> Tensor:
-    from gt.functions.rearrange import stack
-
-    return stack(rows)
+    """The rows along a new first dim."""
+    for row in rows:
+        if row._type.shape != rows[0]._type.shape:
+            raise refuse(ShapeError, "the tensors must have equal shapes", "tensor", *rows)
+    return call(CAT, tuple(row.unsqueeze(0) for row in rows), (("dim", 0),))
 
 
 def _array(np: Any, data: Any) -> Any:
@@ -157,12 +163,15 @@ def as_tensor(data: Any, dtype: Any = None) -> Tensor:
     return tensor(data, dtype)
 
 
-def asarray(obj: Any, *, dtype: Any = None, copy: bool | None = None, **options: Any) -> Tensor:
-    return tensor(obj, dtype, **options) if copy else as_tensor(obj, dtype, **options)
+@with_options
+def asarray(obj: Any, *, dtype: Any = None, copy: bool | None = None) -> Tensor:
+    """A tensor from data; a tensor itself is returned as it is unless ``copy`` is set."""
+    return tensor(obj, dtype) if copy else as_tensor(obj, dtype)
 
 
 @with_options
 def scalar_tensor(s: Any, *, dtype: Any = None) -> Tensor:
+    """A tensor without dims."""
     return _filled("scalar_tensor", (), s, default_dtype(dtype))
 
 
@@ -181,9 +190,7 @@ def size_from(size: Any, shape: tuple[Any, ...], name: str) -> Shape:
 def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
     value = operand(value)
     if isinstance(value, Tensor):
-        from gt.functions.views import expand
-
-        return call(CLONE, (expand(cast(value, dtype or value._type.dtype), shape),))
+        return call(CLONE, (cast(value, dtype or value._type.dtype).expand(shape),))
     if type(value) not in NUMBER_OF:
         raise DTypeError(f"{name}(): a number is needed here, not {type(value).__name__}")
     if type(value) is int and not -(2**63) <= value < 2**63:
@@ -194,16 +201,19 @@ def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
 
 @with_options
 def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Tensor:
+    """A tensor filled with one value."""
     return _filled("full", sizes((size,), "full"), fill_value, None if dtype is None else dtype_of(dtype))
 
 
 @with_options
 def zeros(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """A tensor of zeros."""
     return _filled("zeros", size_from(size, shape, "zeros"), 0, default_dtype(dtype))
 
 
 @with_options
 def ones(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """A tensor of ones."""
     return _filled("ones", size_from(size, shape, "ones"), 1, default_dtype(dtype))
 
 
@@ -223,21 +233,25 @@ def _alike(name: str, input: Tensor, value: Any, dtype: Any) -> Tensor:
 
 @with_options
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None) -> Tensor:
+    """A tensor of the same shape, filled with one value."""
     return _alike("full_like", input, fill_value, dtype)
 
 
 @with_options
 def zeros_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    """A tensor of zeros of the same shape."""
     return _alike("zeros_like", input, 0, dtype)
 
 
 @with_options
 def ones_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    """A tensor of ones of the same shape."""
     return _alike("ones_like", input, 1, dtype)
 
 
 @with_options
 def empty_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    """A tensor of the same shape; its values are zeros."""
     return _alike("empty_like", input, 0, dtype)
 
 
@@ -250,6 +264,7 @@ def dtype_like(input: Tensor, dtype: Any) -> DType:
 
 @with_options
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Tensor:
+    """Numbers from start to end (excluded) at a distance of step."""
     start, end = (0, start) if end is None else (start, end)
     start, end, step = (a_number("arange", x) for x in (start, end, step))
     if dtype is None:
@@ -301,12 +316,13 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
     return cast(call(CAT, (rising, falling), (("dim", 0),)), default_dtype(dtype))
 
 
-def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, **options: Any) -> Tensor:
+@with_options
+def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None) -> Tensor:
+    """Powers of base, with exponents at equal distances from start to end."""
     if default_dtype(dtype).kind != "f":
         start, end = int(start), int(end)
     powers = linspace(start, end, steps, dtype=float64)
-    made = cast(call(OPS["pow"], (float(base), powers)), default_dtype(dtype))
-    return tensor(made, **options) if options else made
+    return cast(call(POW, (float(base), powers)), default_dtype(dtype))
 
 
 def _triangle(name: str, row: int, col: int, offset: int, dtype: Any) -> Tensor:
@@ -326,15 +342,12 @@ def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> T
 
 @with_options
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> Tensor:
+    """The row and column numbers of the upper triangle of a matrix."""
     return _triangle("triu_indices", row, col, offset, dtype)
 
 
 @with_options
 def eye(n: int, m: int | None = None, *, dtype: Any = None) -> Tensor:
-    from gt.functions.views import unsqueeze
-
+    """The identity matrix."""
     rows, columns = arange(n), arange(n if m is None else m)
-    return cast(call(EQ, (unsqueeze(rows, 1), columns)), default_dtype(dtype))
-
-
-# -- at random -----------------------------------------------------------------------------
+    return cast(call(EQ, (rows.unsqueeze(1), columns)), default_dtype(dtype))

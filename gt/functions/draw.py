@@ -10,14 +10,18 @@ from gt.client.tensor.arguments import a_tensor, cast, dtype_of, operand, refuse
 from gt.client.tensor.emit import call, coded_call, create
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
+from gt.functions import pointwise, scan, views
 from gt.functions.creation import a_number, default_dtype, dtype_like, size_from, with_options
+from gt.functions.sort import argsort, searchsorted, topk
 from gt.ops import OPS
+from gt.ops.infer import broadcast_shapes
 from gt.types import NUMBER_OF, Shape, float32, float64, int64
 
-RAND, RANDN, RANDINT, LT, SORT = (OPS[name] for name in ("rand", "randn", "randint", "lt", "sort"))
+RAND, RANDN, RANDINT, LT = OPS["rand"], OPS["randn"], OPS["randint"], OPS["lt"]
 
 __all__ = [
-    "bernoulli", "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+    "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
+    "randperm",
 ]  # fmt: skip
 
 
@@ -32,11 +36,13 @@ def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
 
 @with_options
 def rand(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """Random numbers, uniform in [0, 1)."""
     return _drawn(RAND, size_from(size, shape, "rand"), default_dtype(dtype))
 
 
 @with_options
 def randn(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """Random numbers from the normal distribution of mean 0 and variance 1."""
     return _drawn(RANDN, size_from(size, shape, "randn"), default_dtype(dtype))
 
 
@@ -58,16 +64,19 @@ def randint(
 
 @with_options
 def rand_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    """Random numbers, uniform in [0, 1), in the shape of a tensor."""
     return _drawn(RAND, input._type.shape, dtype_like(input, dtype))
 
 
 @with_options
 def randn_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+    """Random numbers from the normal distribution, in the shape of a tensor."""
     return _drawn(RANDN, input._type.shape, dtype_like(input, dtype))
 
 
 @with_options
 def randint_like(input: Tensor, *limits: int, low: int = 0, high: int | None = None, dtype: Any = None) -> Tensor:
+    """Random integers in [low, high), in the shape of a tensor."""
     given = limits if high is None else (*(limits or (low,)), high)
     return randint(*given, input._type.shape, dtype=dtype_like(input, dtype))
 
@@ -75,8 +84,6 @@ def randint_like(input: Tensor, *limits: int, low: int = 0, high: int | None = N
 @with_options
 def randperm(n: int, *, dtype: Any = int64) -> Tensor:
     """The order of random numbers."""
-    from gt.functions.rearrange import argsort
-
     return cast(argsort(rand(n, dtype=float64)), dtype_of(dtype))
 
 
@@ -87,16 +94,35 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: None = None) 
     return cast(call(LT, (drawn, input if p is None else p)), input._type.dtype)
 
 
-def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, **options: Any) -> Tensor:
-    """``normal(mean, std)`` with tensors, or ``normal(0.0, 1.0, (2, 3))``."""
+@with_options
+def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None) -> Tensor:
+    """Random numbers from normal distributions: ``normal(mean, std)`` with tensors, or ``normal(0.0, 1.0, (2, 3))``."""
     mean, std = operand(mean), operand(std)
     if size is None:
-        from gt.ops.infer import broadcast_shapes
-
         if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
             raise DTypeError("normal(): needs a tensor or a size")
         size = broadcast_shapes(*(x._type.shape if isinstance(x, Tensor) else () for x in (mean, std)))
         floating = [x._type.dtype for x in (mean, std) if isinstance(x, Tensor) and x._type.dtype.kind == "f"]
         dtype = floating[0] if dtype is None and floating else dtype
-    drawn: Tensor = randn(size, dtype=dtype, **options) * std + mean
+    drawn: Tensor = randn(size, dtype=dtype) * std + mean
     return drawn
+
+
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: None = None) -> Tensor:
+    """Positions drawn in proportion to the weights. Weights must be of 0 or more, which is not looked at."""
+    x = a_tensor("multinomial", input)
+    if x._type.ndim not in (1, 2) or x._type.dtype.kind != "f":
+        raise refuse(ShapeError, "needs floating weights, of one or two dims", "multinomial", x, num_samples)
+    n = x._type.shape[-1]
+    if num_samples < 1 or (num_samples > n and not replacement):
+        text = f"cannot draw {num_samples} of {n} {'with' if replacement else 'without'} replacement"
+        raise refuse(ShapeError, text, "multinomial", x, num_samples)
+    weights = cast(x.detach(), float64)
+    if replacement:
+        ends = scan.cumsum(weights, -1)
+        total = views.narrow(ends, x._type.ndim - 1, n - 1, 1)
+        drawn = rand((*x._type.shape[:-1], num_samples), dtype=float64) * total
+        return pointwise.clamp(searchsorted(ends, drawn, right=True), max=n - 1)
+    # the first to arrive, if each waits a random time with its weight as the rate
+    waits = pointwise.neg(pointwise.log1p(pointwise.neg(rand_like(weights))))
+    return topk(weights / pointwise.clamp(waits, min=1e-300), num_samples, -1).indices

@@ -19,6 +19,7 @@ __all__ = [
 
 
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    """The Cholesky factor of a positive definite matrix."""
     return linalg.cholesky(input, upper=upper)
 
 
@@ -53,18 +54,22 @@ class _FromFactor(Function):
 
 
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's name
+    """The inverse of a matrix, from its Cholesky factor."""
     return cholesky_solve(creation.eye(L._type.shape[-1], dtype=L._type.dtype), L, upper)
 
 
 def inverse(input: Tensor) -> Tensor:
+    """The inverse of a matrix."""
     return linalg.inv(input)
 
 
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
+    """The pseudo-inverse of a matrix."""
     return linalg.pinv(input, rcond)
 
 
 def qr(input: Tensor, some: bool = True) -> linalg.QRResult:
+    """The QR factorisation of a matrix."""
     return linalg.qr(input, "reduced" if some else "complete")
 
 
@@ -128,6 +133,7 @@ def _weights(x: Tensor, fweights: Tensor | None, aweights: Tensor | None) -> Ten
 
 
 def corrcoef(input: Tensor) -> Tensor:
+    """The correlation coefficients of the rows of a matrix."""
     made = cov(input)
     if not made._type.ndim:
         return made / made

@@ -16,19 +16,23 @@ from operator import index as as_int
 from typing import Any, NamedTuple
 
 from gt.client.tensor import foreign
-from gt.client.tensor.arguments import cast, operand, uploaded
+from gt.client.tensor.arguments import a_tensor, cast, operand, operands, refuse, uploaded
 from gt.client.tensor.emit import call, call_into, put, view_of
 from gt.client.tensor.strides import SLICE, VIEW
 from gt.client.tensor.tensor import Tensor, ViewStep
 from gt.errors import DimError, DTypeError, ShapeError
+from gt.functions import views
 from gt.functions.creation import zeros
-from gt.functions.rearrange import count
+from gt.functions.reduce import count_nonzero
 from gt.functions.views import select
 from gt.ops import OPS
+from gt.ops.infer import broadcast_shapes
 from gt.types import Shape, bool_, int64, uint8
 
+__all__ = ["argwhere", "masked_scatter", "masked_select", "nonzero"]
+
 INDEX, INDEX_PUT, NONZERO = OPS["index"], OPS["index_put"], OPS["nonzero"]
-MASKED_SELECT, MASKED_PUT = OPS["masked_select"], OPS["masked_put"]
+MASKED_SELECT, MASKED_PUT, MASKED_SCATTER = OPS["masked_select"], OPS["masked_put"], OPS["masked_scatter"]
 
 Item = tuple[Any, ...]
 
@@ -342,3 +346,57 @@ def _spelling(part: Any) -> str:
         return "..."
     text = repr(part)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+# -- masks ---------------------------------------------------------------------------------
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """Reads how many elements the mask chooses."""
+    x, mask = a_tensor("masked_select", input), a_tensor("masked_select", mask)
+    try:
+        shape = broadcast_shapes(x._type.shape, mask._type.shape)
+    except ShapeError as problem:
+        raise refuse(ShapeError, str(problem), "masked_select", x, mask) from None
+    x, mask = _stretched(x, shape), _stretched(mask, shape)
+    return call(MASKED_SELECT, (x, mask), (("n", count(mask)),))
+
+
+def _stretched(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return x if x._type.shape == shape else views.expand(x, shape)
+
+
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """Reads how many there are."""
+    x = a_tensor("nonzero", input)
+    if as_tuple and not x._type.ndim:
+        x = views.reshape(x, 1)
+    found = call(NONZERO, (x,), (("n", count(x)),))
+    return views.unbind(found, 1) if as_tuple else found
+
+
+def argwhere(input: Tensor) -> Any:
+    """The positions of the elements that are not zero, as rows. Waits for the workers."""
+    return nonzero(input)
+
+
+def count(x: Tensor) -> int:
+    """How many elements are not zero, which is waited for: a shape depends on it."""
+    return int(count_nonzero(x).item())
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """In a copy: write the elements of source where the mask is true."""
+    x, mask = a_tensor("masked_scatter", input), a_tensor("masked_scatter", mask)
+    x = views.expand(x, broadcast_shapes(x._type.shape, mask._type.shape))
+    return call(MASKED_SCATTER, (x, *_masked_scatter(x, mask, source)))
+
+
+def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """In place: write the elements of source where the mask is true."""
+    return call_into(MASKED_SCATTER, input, _masked_scatter(input, mask, source))
+
+
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+    _, mask, source = operands("masked_scatter", x, mask, source)
+    return views.expand(mask, x._type.shape), source

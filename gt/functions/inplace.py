@@ -1,62 +1,35 @@
-"""The in-place forms of torch's methods: an op whose result is written into its first operand."""
+"""The in-place methods of a tensor: the result of an op is written into its first operand."""
 
 from __future__ import annotations
 
+from functools import wraps
 from math import log1p, pi
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, dtype_of, operands, refuse
+from gt.client.tensor.arguments import dtype_of, operands, refuse
 from gt.client.tensor.emit import call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import creation, draw, matmul, pointwise, scatter, views
-from gt.functions.pointwise import ADD, CLAMP, DIV, SUB, Function
+from gt.functions import creation, derive, draw, indexing, matmul, pointwise, scatter, views
+from gt.functions.derive import Function, documented, either_, second, tensors_
+from gt.functions.pointwise import ADD, CLAMP, DIV, SUB
 from gt.ops import OPS, Attrs, Op
-from gt.types import NUMBER_OF, float64
+from gt.types import float64
 
-#: Ops of one tensor that have an in-place form, which is called as they are with a ``_``.
-INPLACE_UNARY = (
-    "abs ceil cos erf exp expm1 floor log log1p log2 logical_not bitwise_not neg reciprocal relu rsqrt sigmoid "
-    "sign sin sqrt square tan tanh trunc exp2 log10 asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma "
-    "digamma sinc frac deg2rad rad2deg"
-)
-INPLACE_BINARY = (
-    "bitwise_and bitwise_or bitwise_xor copy eq floor_divide fmod ge gt le lt mul ne pow remainder bitwise_left_shift "
-    "bitwise_right_shift xlogy copysign"
-)
-INPLACE_OF_TENSORS = "atan2 logical_and logical_or logical_xor gcd lcm hypot heaviside nextafter"
-
-
-def _unary_(op: Op) -> Function:
-    return lambda x: call_into(op, x, ())
-
-
-def _second(op: Op, x: Tensor, other: Any) -> Any:
-    """The other operand; most are what they should be already."""
-    if isinstance(other, Tensor) or type(other) in NUMBER_OF:
-        return other
-    return operands(op.name + "_", x, other)[1]
-
-
-def _binary_(op: Op) -> Function:
-    return lambda x, other: call_into(op, x, (_second(op, x, other),))
-
-
-def _tensor_(op: Op) -> Function:
-    return lambda x, other: call_into(op, x, (a_tensor(op.name + "_", other),))
+COPY = OPS["copy"]
 
 
 def _scaled_(op: Op) -> Function:
     def method(x: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
         if alpha != 1:
             other = pointwise.scaled(op.name + "_", x, other, alpha)
-        return call_into(op, x, (_second(op, x, other),))
+        return call_into(op, x, (second(op, x, other),))
 
     return method
 
 
 def _div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-    return call_into(DIV, x, (_second(DIV, x, other),), (("rounding_mode", rounding_mode),))
+    return call_into(DIV, x, (second(DIV, x, other),), (("rounding_mode", rounding_mode),))
 
 
 def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -73,11 +46,13 @@ def _clamp_max_(x: Tensor, max: Any) -> Tensor:
 
 
 def _fill_(x: Tensor, value: Any) -> Tensor:
-    return call_into(OPS["copy"], x, (pointwise.fitting("fill_", x, value),))
+    """Fill the tensor with one value."""
+    return call_into(COPY, x, (pointwise.fitting("fill_", x, value),))
 
 
 def _zero_(x: Tensor) -> Tensor:
-    return call_into(OPS["copy"], x, (0,))
+    """Fill the tensor with zeros."""
+    return call_into(COPY, x, (0,))
 
 
 def _masked_fill_(x: Tensor, mask: Tensor, value: Any) -> Tensor:
@@ -131,17 +106,19 @@ def _triangle_(op: Op) -> Function:
 
 
 def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    """Fill the tensor with random numbers, uniform between two limits."""
     if a > b:
         raise refuse(ShapeError, "the range ends before it starts", "uniform_", x, a, b)
     drawn = draw.rand_like(x)
-    return call_into(OPS["copy"], x, (drawn if (a, b) == (0, 1) else drawn * (b - a) + a,))
+    return call_into(COPY, x, (drawn if (a, b) == (0, 1) else drawn * (b - a) + a,))
 
 
 def _normal_(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Fill the tensor with random numbers from a normal distribution."""
     if std < 0:
         raise refuse(ShapeError, "std is not negative", "normal_", x, mean, std)
     drawn = draw.randn_like(x)
-    return call_into(OPS["copy"], x, (drawn if (mean, std) == (0, 1) else drawn * std + mean,))
+    return call_into(COPY, x, (drawn if (mean, std) == (0, 1) else drawn * std + mean,))
 
 
 def _uniform_above_zero(x: Tensor) -> Tensor:
@@ -150,27 +127,31 @@ def _uniform_above_zero(x: Tensor) -> Tensor:
 
 
 def _exponential_(x: Tensor, lambd: float = 1.0) -> Tensor:
+    """Fill the tensor with random numbers from an exponential distribution."""
     if lambd <= 0:
         raise refuse(ShapeError, "lambd is greater than 0", "exponential_", x, lambd)
-    return call_into(OPS["copy"], x, (pointwise.log(_uniform_above_zero(x)) / -lambd,))
+    return call_into(COPY, x, (pointwise.log(_uniform_above_zero(x)) / -lambd,))
 
 
 def _geometric_(x: Tensor, p: float) -> Tensor:
+    """Fill the tensor with random numbers from a geometric distribution."""
     if not 0 < p < 1:
         raise refuse(ShapeError, "p is between 0 and 1", "geometric_", x, p)
-    return call_into(OPS["copy"], x, (pointwise.ceil(pointwise.log(_uniform_above_zero(x)) / log1p(-p)),))
+    return call_into(COPY, x, (pointwise.ceil(pointwise.log(_uniform_above_zero(x)) / log1p(-p)),))
 
 
 def _log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    """Fill the tensor with random numbers whose logarithms are normal."""
     if std <= 0:
         raise refuse(ShapeError, "std is greater than 0", "log_normal_", x, mean, std)
-    return call_into(OPS["copy"], x, (pointwise.exp(draw.randn_like(x) * std + mean),))
+    return call_into(COPY, x, (pointwise.exp(draw.randn_like(x) * std + mean),))
 
 
 def _cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    """Fill the tensor with random numbers from a Cauchy distribution."""
     if sigma <= 0:
         raise refuse(ShapeError, "sigma is greater than 0", "cauchy_", x, median, sigma)
-    return call_into(OPS["copy"], x, (pointwise.tan(draw.rand_like(x) * pi - pi / 2) * sigma + median,))
+    return call_into(COPY, x, (pointwise.tan(draw.rand_like(x) * pi - pi / 2) * sigma + median,))
 
 
 def _random_(x: Tensor, *limits: int) -> Tensor:
@@ -179,24 +160,26 @@ def _random_(x: Tensor, *limits: int) -> Tensor:
     dtype = x._type.dtype
     most = 2 ** min(62, bits.get(dtype.name, 8 * dtype.itemsize - (dtype.kind == "i")))
     low, high = limits if len(limits) == 2 else (0, *(limits or (most,)))
-    return call_into(OPS["copy"], x, (draw.randint(low, high, x._type.shape),))
+    return call_into(COPY, x, (draw.randint(low, high, x._type.shape),))
 
 
 def _bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
-    return call_into(OPS["copy"], x, (draw.rand(x._type.shape) < p,))
+    """Fill the tensor with ones, each with probability p, and zeros."""
+    return call_into(COPY, x, (draw.rand(x._type.shape) < p,))
 
 
-def _beta_(name: str) -> Function:
-    """``addmm_`` and its kin: few write where they read, so the result is computed and copied."""
-    function = getattr(matmul, name)
+def _copied_(function: Function) -> Function:
+    """The result of the function, computed and then copied into the tensor."""
 
+    @wraps(function)
     def method(x: Tensor, *args: Any, **options: Any) -> Tensor:
-        return call_into(OPS["copy"], x, (function(x, *args, **options),))
+        return call_into(COPY, x, (function(x, *args, **options),))
 
     return method
 
 
 def _fill_diagonal_(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    """Fill the main diagonal with one value."""
     if x._type.ndim < 2 or (x._type.ndim > 2 and len(set(x._type.shape)) > 1):
         text = "needs at least two dims, of one size if there are more"
         raise refuse(ShapeError, text, "fill_diagonal_", x, fill_value)
@@ -214,30 +197,29 @@ def _all_dims(ndim: int) -> Attrs:
     return (("dims", tuple(range(ndim))), ("accumulate", False))
 
 
-#: torch's other names: of what they are the same as
-ALIASES = {
-    "absolute_": "abs_", "arccos_": "acos_", "arccosh_": "acosh_", "arcsin_": "asin_", "arcsinh_": "asinh_",
-    "arctan_": "atan_", "arctan2_": "atan2_", "arctanh_": "atanh_", "divide_": "div_", "fix_": "trunc_",
-    "greater_": "gt_", "greater_equal_": "ge_", "less_": "lt_", "less_equal_": "le_", "multiply_": "mul_",
-    "negative_": "neg_", "not_equal_": "ne_", "sgn_": "sign_", "subtract_": "sub_",
-}  # fmt: skip
-
+#: what `derive` does not make: in-place methods that are more than an op, or of functions that are
 INPLACE: dict[str, Function] = {
-    **{name + "_": _unary_(OPS[name]) for name in INPLACE_UNARY.split()},
-    **{name + "_": _binary_(OPS[name]) for name in INPLACE_BINARY.split()},
+    **derive.methods_in_place(),
+    "copy_": documented(either_(COPY), "copy_", "Write the values of another tensor, or a number, into the tensor."),
+    "pow_": either_(OPS["pow"]),
+    "heaviside_": tensors_(OPS["heaviside"]),
     "add_": _scaled_(ADD),
     "sub_": _scaled_(SUB),
-    **{name + "_": _tensor_(OPS[name]) for name in INPLACE_OF_TENSORS.split()},
     "div_": _div_,
-    "true_divide_": _div_,
     "clamp_": _clamp_,
-    "clip_": _clamp_,
+    "clamp_min_": _clamp_min_,
+    "clamp_max_": _clamp_max_,
     "fill_": _fill_,
     "zero_": _zero_,
     "masked_fill_": _masked_fill_,
+    "masked_scatter_": indexing.masked_scatter_,
     "scatter_add_": _scatter_add_,
     **scatter.INPLACE,
-    **{name + "_": _beta_(name) for name in ("addmm", "baddbmm", "addbmm", "addmv", "addr")},
+    "addmm_": _copied_(matmul.addmm),
+    "baddbmm_": _copied_(matmul.baddbmm),
+    "addbmm_": _copied_(matmul.addbmm),
+    "addmv_": _copied_(matmul.addmv),
+    "addr_": _copied_(matmul.addr),
     "fill_diagonal_": _fill_diagonal_,
     "tril_": _triangle_(OPS["tril"]),
     "triu_": _triangle_(OPS["triu"]),
@@ -249,8 +231,6 @@ INPLACE: dict[str, Function] = {
     "nan_to_num_": _nan_to_num_,
     "logit_": _logit_,
     "round_": _round_,
-    "clamp_min_": _clamp_min_,
-    "clamp_max_": _clamp_max_,
     "uniform_": _uniform_,
     "normal_": _normal_,
     "bernoulli_": _bernoulli_,
@@ -260,4 +240,6 @@ INPLACE: dict[str, Function] = {
     "cauchy_": _cauchy_,
     "random_": _random_,
 }
+#: torch's other names for them
+ALIASES = {"clip_": "clamp_", "divide_": "div_", "subtract_": "sub_", "true_divide_": "div_"}
 INPLACE |= {alias: INPLACE[name] for alias, name in ALIASES.items()}

@@ -1,4 +1,4 @@
-"""torch's functions that stack, cut, turn and spread tensors out."""
+"""torch's functions that join, repeat, cut and turn tensors."""
 
 from __future__ import annotations
 
@@ -8,26 +8,77 @@ from itertools import combinations_with_replacement as chosen_again
 from itertools import pairwise
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, also_called, one_dim, refuse, sizes, tensor_list, whole
+from gt.client.tensor.arguments import a_tensor, also_called, by_numpy_names, one_dim, refuse, sizes, tensor_list, whole
 from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import creation, pointwise, reduce, views
-from gt.functions.rearrange import cat, flip, index_select, stack
+from gt.functions import creation, pointwise, scan, views
+from gt.functions.derive import documented
+from gt.functions.scatter import index_select
+from gt.functions.views import flip
 from gt.ops import OPS
 from gt.ops import infer as rules
 from gt.types import Size, int64
 
 __all__ = [
     "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes", "broadcast_tensors", "cartesian_prod",
-    "column_stack", "combinations", "diag", "diag_embed", "diagflat", "diagonal_copy", "dsplit", "dstack",
-    "expand_copy", "fliplr", "flipud", "hsplit", "meshgrid", "narrow_copy", "permute_copy", "repeat_interleave",
-    "rot90", "row_stack", "select_copy", "split_copy", "split_with_sizes", "split_with_sizes_copy", "squeeze_copy",
-    "t_copy", "tensor_split", "transpose_copy", "unbind_copy", "unfold_copy", "unsafe_chunk", "unsafe_split",
-    "unsafe_split_with_sizes", "unsqueeze_copy", "view_copy", "vsplit",
+    "cat", "column_stack", "combinations", "concat", "concatenate", "diagonal_copy", "dsplit", "dstack", "expand_copy",
+    "fliplr", "flipud", "hsplit", "hstack", "meshgrid", "narrow_copy", "permute_copy", "repeat_interleave", "rot90",
+    "row_stack", "select_copy", "split_copy", "split_with_sizes", "split_with_sizes_copy", "squeeze_copy", "stack",
+    "t_copy", "tensor_split", "tile", "transpose_copy", "unbind_copy", "unfold_copy", "unsafe_chunk", "unsafe_split",
+    "unsafe_split_with_sizes", "unsqueeze_copy", "view_copy", "vsplit", "vstack",
 ]  # fmt: skip
+#: functions that torch has as methods only
+METHODS = ("repeat",)
 
-VIEW_BACKWARD, PAD, INDEX, SEARCHSORTED = (OPS[n] for n in ("view_backward", "pad", "index", "searchsorted"))
+CAT, REPEAT, PAD, INDEX, SEARCHSORTED = OPS["cat"], OPS["repeat"], OPS["pad"], OPS["index"], OPS["searchsorted"]
+
+# -- joining ------------------------------------------------------------------------------
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Concatenate tensors along a dim."""
+    xs = tensor_list("cat", tensors)
+    return call(CAT, xs, (("dim", one_dim(dim, max(x._type.ndim for x in xs))),))
+
+
+concat = concatenate = cat
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Stack tensors of one shape along a new dim."""
+    xs = tensor_list("stack", tensors)
+    for x in xs:
+        if x._type.shape != xs[0]._type.shape:
+            raise refuse(ShapeError, "shapes must be equal", "stack", *xs, dim=dim)
+    dim = views.dim_of("stack", xs[0], dim, extra=1)
+    return cat([views.unsqueeze(x, dim) for x in xs], dim)
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors along their second dim, or their only one."""
+    xs = [views.reshape(x, 1) if not x._type.ndim else x for x in tensor_list("hstack", tensors)]
+    return cat(xs, 0 if xs[0]._type.ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors along their first dim."""
+    xs = tensor_list("vstack", tensors)
+    return cat([views.reshape(x, (1, x._type.numel)) if x._type.ndim < 2 else x for x in xs])
+
+
+def repeat(input: Tensor, *given: Any, repeats: Any = None) -> Tensor:
+    """Repeat a tensor this many times along each dim."""
+    return call(REPEAT, (input,), (("repeats", sizes(given if repeats is None else (repeats,), "repeat")),))
+
+
+def tile(input: Tensor, *given: Any, dims: Any = None) -> Tensor:
+    """`repeat`, with 1 for the dims not named."""
+    given = sizes(given if dims is None else (dims,), "tile")
+    return repeat(input, (1,) * (input._type.ndim - len(given)) + given)
+
+
+cat, concat, concatenate, stack = map(by_numpy_names, (cat, concat, concatenate, stack))
 
 # -- more dims -----------------------------------------------------------------------------
 
@@ -53,22 +104,27 @@ def _three(x: Tensor) -> Tensor:
 
 
 def atleast_1d(*tensors: Any) -> Any:
+    """The tensors with at least one dim."""
     return _given("atleast_1d", tensors, _one)
 
 
 def atleast_2d(*tensors: Any) -> Any:
+    """The tensors with at least two dims."""
     return _given("atleast_2d", tensors, _two)
 
 
 def atleast_3d(*tensors: Any) -> Any:
+    """The tensors with at least three dims."""
     return _given("atleast_3d", tensors, _three)
 
 
 def broadcast_shapes(*shapes: Any) -> Size:
+    """The shape that these shapes broadcast to."""
     return Size(rules.broadcast_shapes(*(sizes((s,), "broadcast_shapes") for s in shapes)))
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    """The tensors, expanded to one shape."""
     many = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     xs = tensor_list("broadcast_tensors", many)
     try:
@@ -79,6 +135,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """The coordinates of a grid, one tensor for each dim."""
     many = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     xs = [_one(x) for x in tensor_list("meshgrid", many)]
     if indexing not in ("ij", "xy"):
@@ -102,12 +159,14 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
+    """All combinations of one element of each vector, as rows."""
     if len(tensors) == 1:
         return tensors[0]
     return stack([views.reshape(grid, -1) for grid in meshgrid(*tensors)], 1)
 
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """All combinations of r elements of a vector, as rows."""
     if input._type.ndim != 1 or r < 0:
         raise refuse(ShapeError, "needs a tensor of one dim, and r of 0 or more", "combinations", input, r=r)
     if r == 0:
@@ -121,19 +180,23 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
 
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors along their third dim."""
     return cat([_three(x) for x in tensor_list("dstack", tensors)], 2)
 
 
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate vectors and matrices as columns."""
     xs = tensor_list("column_stack", tensors)
     return cat([x if x._type.ndim > 1 else views.reshape(x, (x._type.numel, 1)) for x in xs], 1)
 
 
 def row_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors along their first dim."""
     return cat([_two(x) for x in tensor_list("row_stack", tensors)])
 
 
 def block_diag(*tensors: Tensor) -> Tensor:
+    """A matrix with these matrices along its diagonal."""
     xs = [_two(a_tensor("block_diag", x)) for x in tensors]
     if not xs:
         return creation.zeros(1, 0)
@@ -171,6 +234,10 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
     return tuple(views.narrow(input, dim, start, max(end - start, 0)) for start, end in pairwise(places))
 
 
+#: Dims in words, for docstrings.
+ORDINALS = ("first", "second", "third")
+
+
 def _splitter(name: str, least: int, dim: int) -> Any:
     def split(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
         x = a_tensor(name, input)
@@ -182,8 +249,7 @@ def _splitter(name: str, least: int, dim: int) -> Any:
             raise refuse(ShapeError, f"{x._type.shape[along]} does not divide into {n} parts", name, x, n)
         return tensor_split(x, n, along)
 
-    split.__name__ = split.__qualname__ = name
-    return split
+    return documented(split, name, f"Split a tensor along its {ORDINALS[dim]} dim.")
 
 
 hsplit, vsplit, dsplit, tensor_split = (
@@ -195,12 +261,14 @@ hsplit, vsplit, dsplit, tensor_split = (
 
 
 def fliplr(input: Tensor) -> Tensor:
+    """Reverse the second dim."""
     if input._type.ndim < 2:
         raise refuse(ShapeError, "needs a tensor of at least two dims", "fliplr", input)
     return flip(input, 1)
 
 
 def flipud(input: Tensor) -> Tensor:
+    """Reverse the first dim."""
     if not input._type.ndim:
         raise refuse(ShapeError, "needs a tensor of at least one dim", "flipud", input)
     return flip(input, 0)
@@ -217,38 +285,6 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     if quarter == 2:
         return flip(input, (a, b))
     return views.transpose(flip(input, b), a, b) if quarter == 1 else flip(views.transpose(input, a, b), b)
-
-
-# -- diagonals -----------------------------------------------------------------------------
-
-
-def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """The last dim as the diagonal of a plane of two new ones."""
-    x = a_tensor("diag_embed", input)
-    if not x._type.ndim:
-        raise refuse(ShapeError, "needs a tensor of at least one dim", "diag_embed", x)
-    ndim = x._type.ndim + 1
-    a, b = one_dim(dim1, ndim), one_dim(dim2, ndim)
-    if a == b or not (0 <= a < ndim and 0 <= b < ndim):
-        raise refuse(ShapeError, f"needs two different dims of {ndim}", "diag_embed", x, dim1=dim1, dim2=dim2)
-    side = x._type.shape[-1] + abs(offset)
-    rest = iter(x._type.shape[:-1])
-    shape = tuple(side if d in (a, b) else next(rest) for d in range(ndim))
-    how = (("offset", offset), ("dim1", a), ("dim2", b))
-    return call(VIEW_BACKWARD, (x,), (("chain", (("diagonal", how),)), ("shape", shape)))
-
-
-def diag(input: Tensor, diagonal: int = 0) -> Tensor:
-    x = a_tensor("diag", input)
-    if x._type.ndim not in (1, 2):
-        raise refuse(ShapeError, "needs a tensor of one or two dims", "diag", x, diagonal)
-    if x._type.ndim == 1:
-        return diag_embed(x, diagonal)
-    return pointwise.clone(views.diagonal(x, diagonal))
-
-
-def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    return diag_embed(views.reshape(input, -1 if input._type.numel else 0), offset)
 
 
 # -- repeating -----------------------------------------------------------------------------
@@ -275,7 +311,7 @@ def repeat_interleave(
         repeats = _one(repeats)
         if repeats._type.shape != (n,) or repeats._type.dtype.kind not in "iu":
             raise refuse(ShapeError, f"needs {n} whole numbers", "repeat_interleave", x, repeats, dim=dim)
-        ends = reduce.cumsum(repeats, 0)
+        ends = scan.cumsum(repeats, 0)
         if output_size is None:
             output_size = int(ends[-1].item()) if n else 0
         order = call(SEARCHSORTED, (ends, creation.arange(output_size)), (("right", True), ("out_int32", False)))
@@ -295,14 +331,14 @@ def repeat_interleave(
 
 def _copying(name: str, view: Any) -> Any:
     def copied(input: Tensor, *args: Any, **options: Any) -> Any:
-        made = view(input, *args, **options)
-        return tuple(map(pointwise.clone, made)) if isinstance(made, tuple) else pointwise.clone(made)
+        result = view(input, *args, **options)
+        return tuple(map(pointwise.clone, result)) if isinstance(result, tuple) else pointwise.clone(result)
 
-    copied.__name__ = copied.__qualname__ = name
-    return copied
+    return documented(copied, name, f"A copy of `{name.removesuffix('_copy')}` instead of a view.", view)
 
 
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Split a tensor along a dim into parts of these sizes."""
     return views.split(input, tuple(split_sizes), dim)
 
 

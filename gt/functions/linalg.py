@@ -4,18 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import inf, prod
+from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from gt.client.grad.function import Function, FunctionCtx
-from gt.client.tensor.arguments import a_tensor, cast, dtype_of, many_dims, refuse
+from gt.client.tensor.arguments import a_tensor, cast, refuse
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, pointwise, reduce, views
 from gt.functions import matmul as products
 from gt.functions.matmul import matmul, matrix_power, multi_dot
+from gt.functions.norm import matrix_norm, singular_values, vector_norm
 from gt.ops import OPS, Op
 from gt.types import int32, int64
 
@@ -25,8 +26,8 @@ __all__ = [
     "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
-INV, DET, SLOGDET, SOLVE = (OPS[n] for n in ("inv", "det", "slogdet", "solve"))
-CHOLESKY, QR, EIGH, SVD, TRIANGULAR = (OPS[n] for n in ("cholesky", "qr", "eigh", "svd", "solve_triangular"))
+INV, DET, SLOGDET, SOLVE, TRIANGULAR = OPS["inv"], OPS["det"], OPS["slogdet"], OPS["solve"], OPS["solve_triangular"]
+CHOLESKY, QR, EIGH, SVD = OPS["cholesky"], OPS["qr"], OPS["eigh"], OPS["svd"]
 
 
 class SlogdetResult(NamedTuple):
@@ -65,14 +66,17 @@ def _one(op: Op, A: Tensor) -> Tensor:
 
 
 def inv(A: Tensor) -> Tensor:
+    """The inverse of a matrix."""
     return _one(INV, A)
 
 
 def det(A: Tensor) -> Tensor:
+    """The determinant of a matrix."""
     return _one(DET, A)
 
 
 def slogdet(A: Tensor) -> SlogdetResult:
+    """The sign and the logarithm of the determinant of a matrix."""
     return SlogdetResult(*call_many(SLOGDET, (a_tensor("slogdet", A),)))
 
 
@@ -88,6 +92,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """The solution of a linear system with a triangular matrix."""
     if not left:
         turned = solve_triangular(A.mT, B.mT, upper=not upper, unitriangular=unitriangular)
         return turned.mT
@@ -111,10 +116,12 @@ def _no_trouble(A: Tensor) -> Tensor:
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseResult:
+    """The inverse of a matrix, and 0 as an error code."""
     return InverseResult(inv(A), _no_trouble(A))
 
 
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolveResult:
+    """The solution of a linear system, and 0 as an error code."""
     return SolveResult(solve(A, B, left=left), _no_trouble(A))
 
 
@@ -128,6 +135,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
 
 
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    """The solution x of tensordot(A, x) = B."""
     if dims is not None:
         A = views.movedim(A, tuple(dims), tuple(range(A._type.ndim - len(dims), A._type.ndim)))
     rest = A._type.shape[B._type.ndim :]
@@ -147,6 +155,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """The Cholesky factor of a positive definite matrix."""
     if upper:
         return _one(CHOLESKY, views.matrix_transpose(A)).mT
     return _one(CHOLESKY, A)
@@ -184,6 +193,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
 
 
 def qr(A: Tensor, mode: str = "reduced") -> QRResult:
+    """The QR factorisation of a matrix."""
     A = a_tensor("qr", A)
     if mode == "r":
         return QRResult(A.new_empty(0), qr(A).R)
@@ -191,6 +201,7 @@ def qr(A: Tensor, mode: str = "reduced") -> QRResult:
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> EighResult:
+    """The eigenvalues and eigenvectors of a symmetric matrix."""
     A = a_tensor("eigh", A)
     if UPLO.upper() not in ("L", "U"):
         raise refuse(ShapeError, "UPLO is 'L' or 'U'", "eigh", A, UPLO=UPLO)
@@ -198,20 +209,24 @@ def eigh(A: Tensor, UPLO: str = "L") -> EighResult:
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of a symmetric matrix."""
     return eigh(A, UPLO).eigenvalues
 
 
 def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> SVDResult:
+    """The singular value decomposition of a matrix."""
     return SVDResult(*call_many(SVD, (a_tensor("svd", A),), (("full_matrices", full_matrices),)))
 
 
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
-    return svd(A, full_matrices=False).S
+    """The singular values of a matrix."""
+    return singular_values(a_tensor("svdvals", A))
 
 
 def pinv(
     A: Tensor, rcond: float | None = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
 ) -> Tensor:
+    """The pseudo-inverse of a matrix."""
     A = a_tensor("pinv", A)
     if not A._type.numel:
         return pointwise.clone(views.matrix_transpose(A))
@@ -260,6 +275,7 @@ def _threshold(A: Tensor, S: Tensor, atol: Any, rtol: Any) -> Any:
 
 
 def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
+    """The rank of a matrix."""
     A = a_tensor("matrix_rank", A)
     if not A._type.numel:
         return creation.zeros(A._type.shape[:-2], dtype=int64)
@@ -268,6 +284,7 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
 
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
+    """The condition number of a matrix."""
     A = a_tensor("cond", A)
     if p in (None, 2, -2):
         S = svdvals(A)
@@ -277,50 +294,6 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 
 
 # -- norms ---------------------------------------------------------------------------------
-
-
-def _floating(name: str, x: Any, dtype: Any) -> Tensor:
-    made = a_tensor(name, x)
-    made = made if dtype is None else cast(made, dtype_of(dtype))
-    if made._type.dtype.kind != "f":
-        raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, made)
-    return made
-
-
-def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """Over all dims as one, if none is named."""
-    x = _floating("vector_norm", x, dtype)
-    return reduce.norm(x, ord, many_dims(dim, x._type.ndim), keepdim)
-
-
-def _greatest(x: Tensor) -> Tensor:
-    """Of numbers that are not negative; of none 0."""
-    return reduce.amax(x, -1) if x._type.shape[-1] else reduce.sum(x, -1)
-
-
-_MATRIX_NORMS: dict[Any, Callable[[Tensor], Tensor]] = {
-    "fro": lambda x: vector_norm(x, 2, (-2, -1)),
-    "nuc": lambda x: reduce.sum(svdvals(x), -1),
-    2: lambda x: _greatest(svdvals(x)),
-    -2: lambda x: reduce.amin(svdvals(x), -1),
-    1: lambda x: _greatest(reduce.sum(pointwise.abs(x), -2)),
-    -1: lambda x: reduce.amin(reduce.sum(pointwise.abs(x), -2), -1),
-    inf: lambda x: _greatest(reduce.sum(pointwise.abs(x), -1)),
-    -inf: lambda x: reduce.amin(reduce.sum(pointwise.abs(x), -1), -1),
-}
-
-
-def matrix_norm(
-    A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
-    A = _floating("matrix_norm", A, dtype)
-    if A._type.ndim < 2 or len(dim) != 2 or ord not in _MATRIX_NORMS:
-        raise refuse(ShapeError, f"needs matrices, and ord one of {list(_MATRIX_NORMS)}", "matrix_norm", A, ord)
-    rows, columns = views.dims_of("matrix_norm", A, dim)
-    made = _MATRIX_NORMS[ord](views.movedim(A, (rows, columns), (-2, -1)))
-    for d in sorted((rows, columns)) if keepdim else ():
-        made = views.unsqueeze(made, d)
-    return made
 
 
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -336,6 +309,7 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
 
 
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """The cross product of vectors of three elements."""
     if input._type.ndim != other._type.ndim:
         raise refuse(ShapeError, "both need as many dims", "cross", input, other, dim=dim)
     for x in (input, other):
@@ -345,10 +319,12 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """The dot products of vectors along a dim."""
     if x._type.dtype is not y._type.dtype:
         raise refuse(DTypeError, f"dtypes differ: {x._type.dtype.name} and {y._type.dtype.name}", "vecdot", x, y)
     return reduce.sum(pointwise.mul(x, y), dim)
 
 
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """The diagonals of matrices."""
     return views.diagonal(A, offset, dim1, dim2)

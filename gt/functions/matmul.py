@@ -20,10 +20,11 @@ __all__ = [
     "matmul", "matrix_power", "mm", "mv", "outer", "tensordot", "trace", "vdot",
 ]  # fmt: skip
 
-MATMUL, ADDMM, BADDBMM, INV, INDEX = (OPS[n] for n in ("matmul", "addmm", "baddbmm", "inv", "index"))
+MATMUL, ADDMM, BADDBMM, INV, INDEX = OPS["matmul"], OPS["addmm"], OPS["baddbmm"], OPS["inv"], OPS["index"]
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """The matrix product; the dims before the last two are broadcast."""
     return binary(MATMUL, a_tensor("matmul", input), a_tensor("matmul", other))
 
 
@@ -36,18 +37,22 @@ def _product(name: str, a: Any, b: Any, ndims: tuple[int, int]) -> Tensor:
 
 
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """The dot product of two vectors."""
     return _product("dot", input, tensor, (1, 1))
 
 
 def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """The product of a matrix and a vector."""
     return _product("mv", input, vec, (2, 1))
 
 
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The product of two matrices."""
     return _product("mm", input, mat2, (2, 2))
 
 
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The matrix products of two batches."""
     a, b = a_tensor("bmm", input), a_tensor("bmm", mat2)
     if a._type.ndim == b._type.ndim == 3 and a._type.shape[0] != b._type.shape[0]:
         raise refuse(ShapeError, f"batches differ: {a._type.shape[0]} and {b._type.shape[0]}", "bmm", a, b)
@@ -58,6 +63,7 @@ vdot = also_called(dot, other="tensor")
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """The outer product of two vectors."""
     a, b = a_tensor("outer", input), a_tensor("outer", vec2)
     if a._type.ndim != 1 or b._type.ndim != 1:
         raise refuse(ShapeError, "needs tensors of 1 and 1 dims", "outer", a, b)
@@ -76,6 +82,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 
 
 def trace(input: Tensor) -> Tensor:
+    """The sum of the diagonal of a matrix."""
     if input._type.ndim != 2:
         raise refuse(ShapeError, "needs a matrix", "trace", input)
     return reduce.sum(views.diagonal(input))
@@ -85,15 +92,18 @@ def trace(input: Tensor) -> Tensor:
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * mat1 @ mat2."""
     return call(ADDMM, operands("addmm", input, mat1, mat2, beta, alpha))
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * batch1 @ batch2, matrix by matrix."""
     beta, alpha = _factors(input._type.dtype, beta, alpha)
     return call(BADDBMM, operands("baddbmm", input, batch1, batch2, beta, alpha))
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * the sum of the matrix products of a batch."""
     products = bmm(batch1, batch2)
     product = reduce.sum(products, 0, dtype=products._type.dtype)
     _alike("addbmm", input, product)
@@ -101,12 +111,14 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * mat @ vec."""
     product = mv(mat, vec)
     _alike("addmv", input, product)
     return _with(input, product, beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * input + alpha * the outer product of two vectors."""
     product = outer(vec1, vec2)
     if promote(input._type.dtype, product._type.dtype) is bool_:
         both = [x if factor else pointwise.ne(x, x) for x, factor in ((input, beta), (product, alpha))]
@@ -138,6 +150,7 @@ def _with(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
 
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """The sum of products over pairs of dims."""
     a, b = a_tensor("tensordot", a), a_tensor("tensordot", b)
     left, right = _paired(a, b, dims)
     kept_a = [d for d in range(a._type.ndim) if d not in left]
@@ -172,6 +185,7 @@ def _paired(a: Tensor, b: Tensor, dims: Any) -> tuple[list[int], list[int]]:
 
 
 def kron(input: Tensor, other: Tensor) -> Tensor:
+    """The Kronecker product."""
     a, b = a_tensor("kron", input), a_tensor("kron", other)
     ndim = max(a._type.ndim, b._type.ndim)
     ours, theirs = ((1,) * (ndim - x._type.ndim) + x._type.shape for x in (a, b))
@@ -181,6 +195,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 
 
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """The cross product of vectors of three elements."""
     a, b = a_tensor("cross", input), a_tensor("cross", other)
     _alike("cross", a, b)
     shape = broadcast_shapes(a._type.shape, b._type.shape)
@@ -199,6 +214,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
 
 
 def chain_matmul(*matrices: Tensor) -> Tensor:
+    """The product of several matrices."""
     return multi_dot(matrices)
 
 
@@ -238,6 +254,7 @@ def _chained(xs: list[Tensor], cuts: dict[tuple[int, int], int], i: int, j: int)
 
 
 def matrix_power(input: Tensor, n: int) -> Tensor:
+    """A matrix multiplied n times with itself."""
     x = a_tensor("matrix_power", input)
     if x._type.ndim < 2 or x._type.shape[-1] != x._type.shape[-2]:
         raise refuse(ShapeError, "needs square matrices", "matrix_power", x, n)

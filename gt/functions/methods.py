@@ -1,4 +1,4 @@
-"""The methods and operators of a tensor, each one row of a table."""
+"""Attaches the methods and operators of a tensor. Most are public functions; the tables here are the others."""
 
 from __future__ import annotations
 
@@ -17,87 +17,54 @@ from gt.functions import (
     activations,
     composite,
     creation,
+    derived,
     draw,
     factorizations,
     indexing,
     inplace,
     joining,
     matmul,
+    norm,
+    order,
     pointwise,
-    quantiles,
-    rearrange,
     reduce,
+    scan,
     scatter,
-    search,
+    sort,
     views,
+    windows,
 )
-from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION, Function
-from gt.missing import Missing, torch_names
+from gt.functions.derive import TORCH_NAMES, Function, documented
+from gt.functions.matmul import MATMUL
+from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION
+from gt.missing import Missing
 from gt.ops import OPS, Attrs, Op
+from gt.ops.rule_names import check_methods
 from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 
-#: Functions that are methods too: the first argument is the tensor.
-METHODS = {
-    pointwise: (
-        "abs absolute add atan2 bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clip clone cos div divide "
-        "eq erf exp expm1 floor floor_divide fmod ge greater greater_equal gt is_floating_point isclose isfinite "
-        "isinf isnan le less less_equal log log1p log2 logical_and logical_not logical_or logical_xor lt masked_fill "
-        "maximum minimum mul multiply ne neg negative not_equal numel pow reciprocal relu remainder round rsqrt "
-        "sigmoid sign sin sqrt square sub subtract tan tanh true_divide trunc acos acosh addcdiv addcmul arccos "
-        "arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atanh bitwise_left_shift bitwise_right_shift "
-        "clamp_max clamp_min copysign cosh deg2rad digamma erfc erfinv exp2 fix float_power fmax fmin frac gcd "
-        "heaviside hypot isneginf isposinf lcm lerp lgamma log10 logaddexp logaddexp2 logit nan_to_num nextafter "
-        "positive rad2deg sgn signbit sinc sinh xlogy"
-    ),
-    activations: "hardshrink prelu",
-    reduce: (
-        "all allclose amax amin any argmax argmin count_nonzero cumsum equal log_softmax logsumexp max mean min norm "
-        "prod softmax std sum var aminmax cummax cummin cumprod diff dist logcumsumexp median mode nanmean "
-        "nanmedian nansum"
-    ),
-    quantiles: "nanquantile quantile",
-    views: (
-        "adjoint broadcast_to chunk contiguous diagonal expand expand_as flatten is_contiguous moveaxis movedim narrow "
-        "permute ravel reshape reshape_as select split squeeze stride swapaxes swapdims t transpose unbind unflatten "
-        "unfold unsqueeze view view_as"
-    ),
-    rearrange: (
-        "argsort argwhere flip gather index_select masked_select nonzero repeat roll scatter_add sort tile topk tril "
-        "triu"
-    ),
-    matmul: ("addbmm addmm addmv addr baddbmm bmm cross dot ger inner kron matmul matrix_power mm mv outer trace vdot"),
-    joining: (
-        "diag diag_embed diagflat dsplit fliplr flipud hsplit narrow_copy repeat_interleave rot90 split_with_sizes "
-        "tensor_split unsafe_chunk unsafe_split unsafe_split_with_sizes vsplit"
-    ),
-    scatter: (
-        "diagonal_scatter index_add index_copy index_fill index_put index_reduce masked_scatter put scatter "
-        "scatter_reduce select_scatter slice_scatter take take_along_dim"
-    ),
-    search: "bincount histc kthvalue msort multinomial unique unique_consecutive",
-    composite: (
-        "angle conj conj_physical is_same_size is_signed isreal mvlgamma renorm resolve_conj resolve_neg sum_to_size"
-    ),
-    factorizations: "cholesky cholesky_inverse cholesky_solve corrcoef cov det inverse logdet pinverse qr slogdet svd",
-}
+#: The public functions of these modules are methods where torch's tensor has a method of that name.
+MODULES = (
+    derived, pointwise, activations, reduce, scan, order, norm, views, joining, windows, matmul, scatter, indexing,
+    sort, draw, composite, factorizations,
+)  # fmt: skip
 
 #: operator -> op and attributes; each has a reflected form (``2 - x``)
 ARITHMETIC: dict[str, tuple[Op, Attrs]] = {
-    "add": (ADD, ()),
-    "sub": (SUB, ()),
-    "mul": (MUL, ()),
+    ADD.name: (ADD, ()),
+    SUB.name: (SUB, ()),
+    MUL.name: (MUL, ()),
     "truediv": (DIV, TRUE_DIVISION),
     "floordiv": (OPS["floor_divide"], ()),
     "mod": (OPS["remainder"], ()),
-    "pow": (POW, ()),
+    POW.name: (POW, ()),
     "and": (OPS["bitwise_and"], ()),
     "or": (OPS["bitwise_or"], ()),
     "xor": (OPS["bitwise_xor"], ()),
     "lshift": (OPS["bitwise_left_shift"], ()),
     "rshift": (OPS["bitwise_right_shift"], ()),
-    "matmul": (OPS["matmul"], ()),
+    MATMUL.name: (MATMUL, ()),
 }
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+COMPARISONS = (OPS["eq"], OPS["ne"], OPS["lt"], OPS["le"], OPS["gt"], OPS["ge"])
 
 #: method -> the dtype it casts to
 CASTS: dict[str, DType] = {
@@ -152,8 +119,11 @@ def _invert(x: Tensor) -> Tensor:
 # -- dtypes and new tensors ----------------------------------------------------------------
 
 
-def _caster(dtype: DType) -> Function:
-    return lambda x: cast(x, dtype)
+def _caster(name: str, dtype: DType) -> Function:
+    def method(x: Tensor) -> Tensor:
+        return cast(x, dtype)
+
+    return documented(method, name, f"The tensor in {dtype.name}; the tensor itself if that is its dtype.")
 
 
 def _to(
@@ -206,12 +176,18 @@ def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_for
     return x
 
 
-def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **options: Any) -> Tensor:
-    return creation.tensor(data, x._type.dtype if dtype is None else dtype, **options)
+def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor with a copy of the data, of this tensor's dtype unless another is given."""
+    dtype = x._type.dtype if dtype is None else dtype
+    return creation.tensor(data, dtype, device=device, requires_grad=requires_grad)
 
 
-def _new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **options: Any) -> Tensor:
-    return creation.full(size, fill_value, dtype=x._type.dtype if dtype is None else dtype, **options)
+def _new_full(
+    x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor filled with one value, of this tensor's dtype unless another is given."""
+    dtype = x._type.dtype if dtype is None else dtype
+    return creation.full(size, fill_value, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def _new(make: Callable[..., Tensor], alike: Callable[..., Tensor]) -> Function:
@@ -220,7 +196,8 @@ def _new(make: Callable[..., Tensor], alike: Callable[..., Tensor]) -> Function:
             return alike(x, dtype=dtype)  # where x is, as gradients want it
         return make(*size, dtype=x._type.dtype if dtype is None else dtype, **options)
 
-    return method
+    name = make.__name__
+    return documented(method, f"new_{name}", f"A tensor of this size as `gt.{name}` makes it, of this tensor's dtype.")
 
 
 def _itself(x: Tensor) -> Tensor:
@@ -257,10 +234,8 @@ OTHERS: dict[str, Any] = {
     "__repr__": printing.shown,
     "_op": _op,
     "_ops": _ops,
-    "ldexp": pointwise.ldexp,
     "polygamma": lambda x, n: pointwise.polygamma(n, x),
     "_op_": _op_,
-    "bernoulli": draw.bernoulli,
     "__getitem__": indexing.getitem,
     "__setitem__": indexing.setitem,
     "__neg__": pointwise.neg,
@@ -278,16 +253,16 @@ OTHERS: dict[str, Any] = {
     "get_device": lambda x: -1,
     "pin_memory": _moved,
     "is_pinned": lambda x: False,
-    "is_cpu": property(lambda x: False),
+    "is_cpu": property(lambda x: False, doc="Always False: the tensor is on a worker."),
     "is_inference": lambda x: False,
-    "is_sparse": property(lambda x: False),
-    "is_quantized": property(lambda x: False),
-    "is_meta": property(lambda x: False),
+    "is_sparse": property(lambda x: False, doc="Always False: GT has no sparse tensors."),
+    "is_quantized": property(lambda x: False, doc="Always False: GT has no quantized tensors."),
+    "is_meta": property(lambda x: False, doc="Always False: every tensor has values."),
     "type_as": lambda x, other: cast(x, a_tensor("type_as", other)._type.dtype),
     "cpu": _moved,
     "cuda": _moved,
-    "device": property(lambda x: Device("gt")),
-    "is_cuda": property(lambda x: False),
+    "device": property(lambda x: Device("gt"), doc="Always ``gt``: the dispatcher decides the placement."),
+    "is_cuda": property(lambda x: False, doc="Always False: the tensor is on a worker."),
     "layout": property(layout.layout),
     "__copy__": pointwise.clone,
     "__deepcopy__": _deep_copy,
@@ -306,19 +281,45 @@ OTHERS: dict[str, Any] = {
 
 def _rows() -> dict[str, Any]:
     rows: dict[str, Any] = {}
-    for module, names in METHODS.items():
-        rows |= {name: getattr(module, name) for name in names.split()}
+    for module in MODULES:
+        names = (*module.__all__, *getattr(module, "METHODS", ()))
+        rows |= {name: getattr(module, name) for name in names if name in TORCH_NAMES["Tensor"]}
     for name, (op, attrs) in ARITHMETIC.items():
         rows[f"__{name}__"] = _operator(op, attrs)
         rows[f"__r{name}__"] = _reflected(op, attrs)
         rows[f"__i{name}__"] = _in_place(op, attrs)
-    rows |= {f"__{name}__": _operator(OPS[name], ()) for name in COMPARISONS}
-    rows |= {name: _caster(dtype) for name, dtype in CASTS.items()}
+    rows |= {f"__{op.name}__": _operator(op, ()) for op in COMPARISONS}
+    rows |= {name: _caster(name, dtype) for name, dtype in CASTS.items()}
     return rows | inplace.INPLACE | OTHERS | backward.METHODS
 
 
-for _name, _method in _rows().items():
+#: The docstrings of methods that are lambdas.
+DOCS = {
+    "get_device": "Always -1: the tensor is on a worker.",
+    "is_complex": "Always False: GT has no complex numbers.",
+    "is_inference": "Always False: GT has no inference tensors.",
+    "is_pinned": "Always False: the tensor is on a worker.",
+    "polygamma": "The n-th derivative of the digamma function.",
+    "type_as": "The tensor in the dtype of another one.",
+    "where": "The tensor where the condition is true, and other elsewhere.",
+}
+
+
+def _document(rows: dict[str, Any]) -> None:
+    """Give a docstring to lambdas, and to in-place methods that have none: that of the method they belong to."""
+    for name, method in rows.items():
+        if name in DOCS:
+            documented(method, name, DOCS[name])
+        elif name.endswith("_") and not name.startswith("_") and not method.__doc__ and name[:-1] in rows:
+            doc = rows[name[:-1]].__doc__
+            documented(method, name, f"In place: {doc[0].lower()}{doc[1:]}")
+
+
+_methods = _rows()
+_document(_methods)
+for _name, _method in _methods.items():
     setattr(Tensor, _name, _method)
-for _name in torch_names("Tensor"):
+for _name in TORCH_NAMES["Tensor"]:
     if not hasattr(Tensor, _name):
         setattr(Tensor, _name, Missing("Tensor", _name))
+check_methods(OPS, Tensor)

@@ -1,184 +1,36 @@
-"""torch's functions that work element by element."""
+"""torch's functions that work element by element and are more than one op.
+
+Those that are just an op come from `gt.functions.derived`, and can be used as ``pointwise.exp`` too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, also_called, cast, operand, operands, refuse
-from gt.client.tensor.emit import binary, call
+from gt.client.tensor.arguments import a_tensor, cast, operand, operands, refuse
+from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.ops import OPS, Attrs, Op
+from gt.functions.derive import pair
+from gt.functions.derived import *  # noqa: F403
+from gt.functions.derived import abs, eq, isfinite, isnan, le, logical_and, logical_or, maximum, minimum, mul
+from gt.ops import OPS, Attrs
 from gt.types import NUMBER_OF, DType, bool_, float64, promote, result_dtype
 
 __all__ = [
-    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh",
-    "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_left_shift",
-    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min",
-    "clip", "clone", "copysign", "cos", "cosh", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "erfinv",
-    "exp", "exp2", "expm1", "fix", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gcd", "ge",
-    "greater", "greater_equal", "gt", "heaviside", "hypot", "is_floating_point", "is_tensor", "isclose", "isfinite",
-    "isinf", "isnan", "isneginf", "isposinf", "lcm", "ldexp", "le", "lerp", "less", "less_equal", "lgamma", "log",
-    "log1p", "log2", "log10", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "logit", "lt", "masked_fill", "maximum", "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative",
-    "nextafter", "not_equal", "numel", "polygamma", "positive", "pow", "promote_types", "rad2deg", "reciprocal",
-    "relu", "remainder", "result_type", "round", "rsqrt", "rsub", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc",
-    "sinh", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
+    "add", "addcdiv", "addcmul", "clamp", "clamp_max", "clamp_min", "clip", "clone", "div", "divide", "float_power",
+    "heaviside", "is_floating_point", "is_tensor", "isclose", "ldexp", "lerp", "logit", "masked_fill", "nan_to_num",
+    "numel", "polygamma", "positive", "pow", "promote_types", "result_type", "round", "rsub", "sub", "subtract",
+    "true_divide", "where",
 ]  # fmt: skip
 
 Function = Callable[..., Tensor]
 
-ADD, SUB, MUL, DIV, POW = (OPS[name] for name in ("add", "sub", "mul", "div", "pow"))
-TO, WHERE, CLAMP, CLONE, MASKED_FILL = (OPS[name] for name in ("to", "where", "clamp", "clone", "masked_fill"))
+ADD, SUB, MUL, DIV, POW = OPS["add"], OPS["sub"], OPS["mul"], OPS["div"], OPS["pow"]
+TO, WHERE, CLAMP, CLONE, MASKED_FILL = OPS["to"], OPS["where"], OPS["clamp"], OPS["clone"], OPS["masked_fill"]
 TRUE_DIVISION: Attrs = (("rounding_mode", None),)
 
-
-def _unary(name: str) -> Function:
-    op = OPS[name]
-
-    def function(input: Tensor) -> Tensor:
-        if not isinstance(input, Tensor):
-            input = a_tensor(op.name, input)
-        return call(op, (input,))
-
-    return _as_torch(function, name)
-
-
-def _binary(name: str) -> Function:
-    op = OPS[name]
-
-    def function(input: Any, other: Any) -> Tensor:
-        return pair(op, input, other)
-
-    return _as_torch(function, name)
-
-
-def _of_tensors(name: str) -> Function:
-    """Those that take a number on neither side; operators do."""
-    op = OPS[name]
-
-    def function(input: Tensor, other: Tensor) -> Tensor:
-        return binary(op, a_tensor(name, input), a_tensor(name, other))
-
-    return _as_torch(function, name)
-
-
-def _of_a_tensor(name: str) -> Function:
-    """Those that take a number on the right only."""
-    op = OPS[name]
-
-    def function(input: Tensor, other: Any) -> Tensor:
-        return pair(op, a_tensor(name, input), other)
-
-    return _as_torch(function, name)
-
-
-def _as_torch(function: Function, name: str) -> Function:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"See `torch.{name}`."
-    return function
-
-
-def pair(op: Op, a: Any, b: Any, attrs: Attrs = ()) -> Tensor:
-    """A binary op with a tensor on either side, or on both."""
-    if isinstance(a, Tensor):
-        try:
-            return binary(op, a, b, attrs)
-        except KeyError:  # b is neither a tensor nor one of Python's own numbers
-            pass
-    return call(op, operands(op.name, a, b), attrs)
-
-
-# -- one op, one line ---------------------------------------------------------------------
-
-neg = _unary("neg")
-abs = _unary("abs")
-sign = _unary("sign")
-exp = _unary("exp")
-log = _unary("log")
-log2 = _unary("log2")
-log1p = _unary("log1p")
-expm1 = _unary("expm1")
-sqrt = _unary("sqrt")
-rsqrt = _unary("rsqrt")
-square = _unary("square")
-reciprocal = _unary("reciprocal")
-sin = _unary("sin")
-cos = _unary("cos")
-tan = _unary("tan")
-tanh = _unary("tanh")
-sigmoid = _unary("sigmoid")
-relu = _unary("relu")
-erf = _unary("erf")
-floor = _unary("floor")
-ceil = _unary("ceil")
-trunc = _unary("trunc")
-isnan = _unary("isnan")
-isinf = _unary("isinf")
-isfinite = _unary("isfinite")
-logical_not = _unary("logical_not")
-bitwise_not = _unary("bitwise_not")
-exp2 = _unary("exp2")
-log10 = _unary("log10")
-asin = _unary("asin")
-acos = _unary("acos")
-atan = _unary("atan")
-sinh = _unary("sinh")
-cosh = _unary("cosh")
-asinh = _unary("asinh")
-acosh = _unary("acosh")
-atanh = _unary("atanh")
-erfc = _unary("erfc")
-erfinv = _unary("erfinv")
-lgamma = _unary("lgamma")
-digamma = _unary("digamma")
-sinc = _unary("sinc")
-frac = _unary("frac")
-deg2rad = _unary("deg2rad")
-rad2deg = _unary("rad2deg")
-isposinf = _unary("isposinf")
-isneginf = _unary("isneginf")
-signbit = _unary("signbit")
-
-mul = _binary("mul")
-floor_divide = _binary("floor_divide")
-remainder = _binary("remainder")
-fmod = _of_a_tensor("fmod")
-pow = also_called(_binary("pow"), exponent="other")
-maximum = _of_tensors("maximum")
-minimum = _of_tensors("minimum")
-atan2 = _of_tensors("atan2")
-eq = _of_a_tensor("eq")
-ne = _of_a_tensor("ne")
-lt = _of_a_tensor("lt")
-le = _of_a_tensor("le")
-gt = _of_a_tensor("gt")
-ge = _of_a_tensor("ge")
-logical_and = _of_tensors("logical_and")
-logical_or = _of_tensors("logical_or")
-logical_xor = _of_tensors("logical_xor")
-bitwise_and = _binary("bitwise_and")
-bitwise_or = _binary("bitwise_or")
-bitwise_xor = _binary("bitwise_xor")
-bitwise_left_shift = _binary("bitwise_left_shift")
-bitwise_right_shift = _binary("bitwise_right_shift")
-gcd = _of_tensors("gcd")
-lcm = _of_tensors("lcm")
-fmax = _of_tensors("fmax")
-fmin = _of_tensors("fmin")
-hypot = _of_tensors("hypot")
-xlogy = _binary("xlogy")
-logaddexp = _of_tensors("logaddexp")
-logaddexp2 = _of_tensors("logaddexp2")
-copysign = _of_a_tensor("copysign")
-heaviside = also_called(_of_tensors("heaviside"), values="other")
-nextafter = _of_tensors("nextafter")
-
-absolute, negative, multiply, sgn, fix = abs, neg, mul, sign, trunc
-arcsin, arccos, arctan, arctan2 = asin, acos, atan, atan2
-arcsinh, arccosh, arctanh = asinh, acosh, atanh
-greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne
 
 # -- with options --------------------------------------------------------------------------
 
@@ -200,23 +52,37 @@ def all_kinds(*given: Any) -> set[str]:
 
 
 def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+    """input + alpha * other."""
     return pair(ADD, input, other if alpha == 1 else scaled("add", input, other, alpha))
 
 
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+    """input - alpha * other."""
     return pair(SUB, input, other if alpha == 1 else scaled("sub", input, other, alpha))
 
 
 def rsub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
+    """other - alpha * input."""
     return sub(other, a_tensor("rsub", input), alpha=alpha)
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """input / other; ``rounding_mode`` "trunc" or "floor" rounds the result."""
     return pair(DIV, input, other, TRUE_DIVISION if rounding_mode is None else (("rounding_mode", rounding_mode),))
 
 
 divide = true_divide = div
 subtract = sub
+
+
+def pow(input: Any, exponent: Any) -> Tensor:
+    """input to the power of exponent."""
+    return pair(POW, input, exponent)
+
+
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """0 where the input is negative, 1 where it is positive, and the value where it is 0."""
+    return call(OPS["heaviside"], (a_tensor("heaviside", input), a_tensor("heaviside", values)))
 
 
 def clamp_arguments(min: Any, max: Any) -> tuple[tuple[Any, ...], Attrs]:
@@ -225,6 +91,7 @@ def clamp_arguments(min: Any, max: Any) -> tuple[tuple[Any, ...], Attrs]:
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """Limit each element to the range from min to max."""
     limits, attrs = clamp_arguments(min, max)
     return call(CLAMP, operands("clamp", input, *limits), attrs)
 
@@ -233,10 +100,12 @@ clip = clamp
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """Limit each element to at least min."""
     return maximum(input, min) if truths(input, min) else clamp(input, min)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """Limit each element to at most max."""
     return minimum(input, max) if truths(input, max) else clamp(input, None, max)
 
 
@@ -246,15 +115,18 @@ def truths(*given: Any) -> bool:
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """Round to the nearest integer, or to this many decimals; halves go to the even neighbour."""
     x = a_tensor("round", input)
     return call(OPS["round_decimals"], (x,), (("decimals", decimals),)) if decimals else call(OPS["round"], (x,))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)); with ``eps``, x is limited to the range from eps to 1 - eps."""
     return call(OPS["logit"], (a_tensor("logit", input),), (("eps", eps),))
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:
+    """The n-th derivative of the digamma function."""
     return call(OPS["polygamma"], (a_tensor("polygamma", input),), (("n", n),))
 
 
@@ -265,11 +137,13 @@ def nan_to_num_attributes(nan: float | None, posinf: float | None, neginf: float
 def nan_to_num(
     input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
+    """Replace NaNs and infinities by numbers."""
     x = a_tensor("nan_to_num", input)
     return call(OPS["nan_to_num"], (x,), nan_to_num_attributes(nan, posinf, neginf))
 
 
 def positive(input: Tensor) -> Tensor:
+    """The tensor itself."""
     if input._type.dtype is bool_:
         raise refuse(DTypeError, "not defined for bool", "positive", input)
     return input
@@ -283,27 +157,32 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 
 def ldexp(input: Tensor, other: Any) -> Tensor:
+    """input * 2 ** other."""
     return mul(a_tensor("ldexp", input), pow(2.0, other))
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """input + weight * (end - input)."""
     return call(OPS["lerp"], operands("lerp", input, end, weight))
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 * tensor2."""
     return call(OPS["addcmul"], operands("addcmul", input, tensor1, tensor2, value))
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 / tensor2."""
     return call(OPS["addcdiv"], operands("addcdiv", input, tensor1, tensor2, value))
 
 
 def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
-    """With one argument ``nonzero(condition, as_tuple=True)``, which reads how many there are."""
-    if input is None and other is None:
-        from gt.functions.rearrange import nonzero
+    """The input where the condition is true, and the other elsewhere.
 
-        return nonzero(condition, as_tuple=True)
+    With one argument, ``nonzero(condition, as_tuple=True)``, which reads how many elements there are.
+    """
+    if input is None and other is None:
+        return a_tensor("where", condition).nonzero(as_tuple=True)
     return call(WHERE, operands("where", condition, input, other))
 
 
@@ -335,6 +214,7 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
+    """Whether each pair of elements differs by at most atol + rtol * abs(other)."""
     a, b = a_tensor("isclose", input), a_tensor("isclose", other)
     if a._type.dtype is not b._type.dtype:
         text = f"dtypes differ: {a._type.dtype.name} and {b._type.dtype.name}"
@@ -356,21 +236,26 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
 
 
 def result_type(tensor1: Any, tensor2: Any) -> DType:
+    """The dtype of an operation on two tensors or numbers."""
     pair = (operand(tensor1), operand(tensor2))
     return result_dtype(*(x._type if isinstance(x, Tensor) else NUMBER_OF[type(x)] for x in pair))
 
 
 def promote_types(type1: DType, type2: DType) -> DType:
+    """The common dtype of two dtypes."""
     return promote(type1, type2)
 
 
 def is_tensor(obj: object) -> bool:
+    """Whether an object is a tensor of GT."""
     return isinstance(obj, Tensor)
 
 
 def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is floating."""
     return input._type.dtype.kind == "f"
 
 
 def numel(input: Tensor) -> int:
+    """The number of elements."""
     return input._type.numel

@@ -10,30 +10,32 @@ from gt.client.tensor.emit import call, call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, pointwise, views
+from gt.functions.derive import documented
 from gt.functions.indexing import positions
-from gt.functions.rearrange import gather
 from gt.ops import OPS, Attrs, Op
 from gt.ops.infer import broadcast_shapes
 from gt.types import bool_, int64
 
 __all__ = [
-    "diagonal_scatter", "fill", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
-    "masked_scatter", "put", "scatter", "scatter_reduce", "select_scatter", "slice_scatter", "take", "take_along_dim",
+    "diagonal_scatter", "fill", "gather", "index_add", "index_copy", "index_fill", "index_put", "index_reduce",
+    "index_select", "put", "scatter", "scatter_add", "scatter_reduce", "select_scatter", "slice_scatter", "take",
+    "take_along_dim",
 ]  # fmt: skip
 
-SCATTER, SCATTER_ADD, SCATTER_REDUCE = (OPS[n] for n in ("scatter", "scatter_add", "scatter_reduce"))
-INDEX, INDEX_PUT, MASKED_SCATTER = (OPS[n] for n in ("index", "index_put", "masked_scatter"))
+GATHER, SCATTER, SCATTER_ADD, SCATTER_REDUCE = OPS["gather"], OPS["scatter"], OPS["scatter_add"], OPS["scatter_reduce"]
+INDEX, INDEX_PUT, COPY = OPS["index"], OPS["index_put"], OPS["copy"]
 
 #: (op, operands after the first, attributes): what a function and its in-place form have in common
 Call = tuple[Op, tuple[Any, ...], Attrs]
 
 
-#: torch's words for what `scatter` does with what is there
-SCATTERED = {"add": "sum", "multiply": "prod"}
+#: torch's words for what `scatter` does with the value that is there, and those of the op
+SCATTER_REDUCTIONS = {"add": "sum", "multiply": "prod"}
 
 
-def _both(name: str, plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """A function and its in-place form from what they have in common."""
+def _both(plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """A function and its in-place form, from their common plan: ``_scatter`` gives `scatter` and ``scatter_``."""
+    name = plan.__name__.removeprefix("_")
 
     def function(input: Tensor, *args: Any, **options: Any) -> Tensor:
         x = a_tensor(name, input)
@@ -44,9 +46,36 @@ def _both(name: str, plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], 
         op, rest, attrs = plan(input, *args, **options)
         return call_into(op, input, rest, attrs)
 
-    function.__name__ = function.__qualname__ = name
-    in_place.__name__ = in_place.__qualname__ = name + "_"
+    doc = plan.__doc__ or ""
+    documented(function, name, f"In a copy: {doc[0].lower()}{doc[1:]}", plan)
+    documented(in_place, name + "_", f"In place: {doc[0].lower()}{doc[1:]}", plan)
     return function, in_place
+
+
+# -- gather --------------------------------------------------------------------------------
+
+
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """Elements along a dim at the positions in index."""
+    x = a_tensor("gather", input)
+    return call(GATHER, (x, a_tensor("gather", index)), (("dim", one_dim(dim, x._type.ndim)),))
+
+
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """A copy with the elements of src added at the positions in index."""
+    given = operands("scatter_add", input, index, src)
+    return call(SCATTER_ADD, given, (("dim", one_dim(dim, input._type.ndim)),))
+
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The slices of a dim with these numbers."""
+    dim = views.dim_of("index_select", input, dim)
+    if not isinstance(index, Tensor) or index._type.ndim > 1:
+        raise refuse(DTypeError, "the index is a tensor of one dim", "index_select", input, index, dim=dim)
+    index = index if index._type.ndim else views.reshape(index, 1)
+    if not input._type.ndim:
+        return views.reshape(index_select(views.reshape(input, 1), 0, index), ())
+    return call(INDEX, (input, index), (("dims", (dim,)),))
 
 
 # -- scatter -------------------------------------------------------------------------------
@@ -55,6 +84,7 @@ def _both(name: str, plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], 
 def _scatter(
     x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Call:
+    """Write the elements of src, or a value, at the positions in index."""
     given = value if src is None else src
     if given is None:
         raise refuse(DTypeError, "needs src or value", "scatter", x, index, dim=dim)
@@ -64,7 +94,7 @@ def _scatter(
         given = pointwise.fitting("scatter", x, given)
     if reduce is None:
         return SCATTER, (index, given), (("dim", dim),)
-    how = SCATTERED.get(reduce)
+    how = SCATTER_REDUCTIONS.get(reduce)
     if how is None:
         raise refuse(ShapeError, "reduce is 'add' or 'multiply'", "scatter", x, index, reduce=reduce)
     if not isinstance(given, Tensor):
@@ -73,13 +103,14 @@ def _scatter(
 
 
 def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Call:
+    """Combine the elements of src with those at the positions in index."""
     rest = operands("scatter_reduce", x, index, src)[1:]
     attrs = (("dim", one_dim(dim, x._type.ndim)), ("reduce", reduce), ("include_self", include_self))
     return SCATTER_REDUCE, rest, attrs
 
 
-scatter, scatter_ = _both("scatter", _scatter)
-scatter_reduce, scatter_reduce_ = _both("scatter_reduce", _scatter_reduce)
+scatter, scatter_ = _both(_scatter)
+scatter_reduce, scatter_reduce_ = _both(_scatter_reduce)
 
 # -- whole slices --------------------------------------------------------------------------
 
@@ -103,6 +134,7 @@ def _source(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Te
 
 
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Call:
+    """Add the slices of source to those with these numbers."""
     dim, index = _index_of("index_add", x, dim, index)
     source = _source("index_add", x, dim, index, a_tensor("index_add", source))
     if alpha != 1 and x._type.dtype is bool_:
@@ -113,26 +145,30 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: flo
 
 
 def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Call:
+    """Replace the slices with these numbers."""
     dim, index = _index_of("index_copy", x, dim, index)
     source = _source("index_copy", x, dim, index, a_tensor("index_copy", source))
     return INDEX_PUT, (source, index), (("dims", (dim,)), ("accumulate", False))
 
 
 def _index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Call:
+    """Fill the slices with these numbers with a value."""
     dim, index = _index_of("index_fill", x, dim, index)
     return INDEX_PUT, (pointwise.fitting("index_fill", x, value), index), (("dims", (dim,)), ("accumulate", False))
 
 
-_FOLDS = {"prod": "prod", "mean": "mean", "amax": "amax", "amin": "amin"}
+#: torch's words for what `index_reduce` does with values for one position
+INDEX_REDUCTIONS = ("prod", "mean", "amax", "amin")
 
 
 def _index_reduce(
     x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Call:
+    """Combine the slices of source with those with these numbers."""
     dim, index = _index_of("index_reduce", x, dim, index)
     source = _source("index_reduce", x, dim, index, a_tensor("index_reduce", source))
-    if reduce not in _FOLDS:
-        raise refuse(ShapeError, f"reduce is one of {', '.join(_FOLDS)}", "index_reduce", x, reduce=reduce)
+    if reduce not in INDEX_REDUCTIONS:
+        raise refuse(ShapeError, f"reduce is one of {', '.join(INDEX_REDUCTIONS)}", "index_reduce", x, reduce=reduce)
     shape = source._type.shape
     wide = views.reshape(index, tuple(n if d == dim else 1 for d, n in enumerate(shape)))
     attrs = (("dim", dim), ("reduce", reduce), ("include_self", include_self))
@@ -140,6 +176,7 @@ def _index_reduce(
 
 
 def _index_put(x: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Call:
+    """Replace the elements at the positions in indices, or add to them."""
     given = operands("index_put", x, values)[1]
     dims, found = positions(indices)
     return INDEX_PUT, (given, *found), (("dims", dims), ("accumulate", accumulate))
@@ -163,8 +200,8 @@ def _along_rows(
             return input
         return in_place(input, dim, index, source, *args, **options)
 
-    made.__name__ = made.__qualname__ = function.__name__
-    made_.__name__ = made_.__qualname__ = in_place.__name__
+    for outer, inner in ((made, function), (made_, in_place)):
+        documented(outer, inner.__name__, inner.__doc__ or "", inner)
     return made, made_
 
 
@@ -172,14 +209,15 @@ def _row(source: Any) -> Any:
     return views.reshape(source, 1) if isinstance(source, Tensor) and not source._type.ndim else source
 
 
-index_add, index_add_ = _along_rows(_both("index_add", _index_add))
-index_copy, index_copy_ = _along_rows(_both("index_copy", _index_copy))
-index_reduce, index_reduce_ = _along_rows(_both("index_reduce", _index_reduce))
-_fill, _fill_ = _both("index_fill", _index_fill)
-index_put, index_put_ = _both("index_put", _index_put)
+index_add, index_add_ = _along_rows(_both(_index_add))
+index_copy, index_copy_ = _along_rows(_both(_index_copy))
+index_reduce, index_reduce_ = _along_rows(_both(_index_reduce))
+_fill, _fill_ = _both(_index_fill)
+index_put, index_put_ = _both(_index_put)
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """In a copy: fill the slices with these numbers with a value."""
     if isinstance(value, Tensor) and value._node is not None and input._type.ndim:
         return _chosen(input, dim, index, pointwise.fitting("index_fill", input, value))
     if not input._type.ndim:
@@ -188,8 +226,9 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """In place: fill the slices with these numbers with a value."""
     if isinstance(value, Tensor) and value._node is not None:
-        return call_into(OPS["copy"], input, (index_fill(input, dim, index, value),))
+        return call_into(COPY, input, (index_fill(input, dim, index, value),))
     _fill_(input if input._type.ndim else views.reshape(input, 1), dim, index, value)
     return input
 
@@ -207,6 +246,7 @@ def _chosen(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements at positions in the flattened tensor."""
     x, index = a_tensor("take", input), a_tensor("take", index)
     if index._type.dtype is not int64:
         raise refuse(DTypeError, "the index is int64", "take", x, index)
@@ -223,6 +263,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 
 
 def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """In place: write elements at positions of the flattened tensor."""
     index, source = a_tensor("put", index), a_tensor("put", source)
     if index._type.numel != source._type.numel or source._type.dtype is not input._type.dtype:
         text = "the source has the tensor's dtype and as many elements as the index"
@@ -234,6 +275,7 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """Elements along a dim at the positions in indices."""
     x, indices = a_tensor("take_along_dim", input), a_tensor("take_along_dim", indices)
     if indices._type.dtype is not int64:
         raise refuse(DTypeError, "the indices are int64", "take_along_dim", x, indices, dim=dim)
@@ -254,28 +296,12 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return gather(wide[0], dim, wide[1])
 
 
-# -- masks ---------------------------------------------------------------------------------
-
-
-def _masked(x: Tensor, mask: Tensor, source: Tensor) -> Call:
-    mask, source = operands("masked_scatter", x, mask, source)[1:]
-    return MASKED_SCATTER, (views.expand(mask, x._type.shape), source), ()
-
-
-def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    x, mask = a_tensor("masked_scatter", input), a_tensor("masked_scatter", mask)
-    shape = broadcast_shapes(x._type.shape, mask._type.shape)
-    op, rest, attrs = _masked(views.expand(x, shape), mask, source)
-    return call(op, (views.expand(x, shape), *rest), attrs)
-
-
-def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    op, rest, attrs = _masked(input, mask, source)
-    return call_into(op, input, rest, attrs)
+# -- everywhere ----------------------------------------------------------------------------
 
 
 def fill(input: Tensor, value: Any) -> Tensor:
-    return call(OPS["copy"], (input, pointwise.fitting("fill", input, value)))
+    """A copy filled with one value."""
+    return call(COPY, (input, pointwise.fitting("fill", input, value)))
 
 
 # -- a copy with a part replaced -----------------------------------------------------------
@@ -291,16 +317,19 @@ def _replaced(name: str, x: Tensor, src: Any, part: Callable[[Tensor], Tensor]) 
 
 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy with one slice of a dim replaced."""
     return _replaced("select_scatter", input, src, lambda x: views.select(x, dim, index))
 
 
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy with a diagonal replaced."""
     return _replaced("diagonal_scatter", input, src, lambda x: views.diagonal(x, offset, dim1, dim2))
 
 
 def slice_scatter(
     input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
+    """A copy with a range of slices of a dim replaced."""
     dim = views.dim_of("slice_scatter", input, dim)
     at = (slice(None),) * dim + (slice(start, end, step),)
     return _replaced("slice_scatter", input, src, lambda x: x[at])
@@ -316,5 +345,4 @@ INPLACE: dict[str, Callable[..., Tensor]] = {
     "index_put_": index_put_,
     "index_reduce_": index_reduce_,
     "put_": put_,
-    "masked_scatter_": masked_scatter_,
 }

@@ -1,4 +1,7 @@
-"""``gt.special``: torch.special's names for what GT has."""
+"""``gt.special``: torch.special's names for the functions that GT has.
+
+Functions that are just an op are here if torch.special has their name, or an alias of it.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,34 @@ import math
 
 from gt.client.tensor.arguments import a_tensor, operands
 from gt.client.tensor.tensor import Tensor
-from gt.functions import composite, pointwise, reduce
-from gt.functions.pointwise import digamma, erf, erfc, erfinv, exp2, expm1, log1p, logit, polygamma, round, sinc, xlogy
-from gt.functions.reduce import logsumexp
+from gt.functions import derive, pointwise
+from gt.functions.composite import mvlgamma as multigammaln
+from gt.functions.derived import FUNCTIONS, eq, erfc, log1p, xlogy
+from gt.functions.pointwise import logit, polygamma, round
+from gt.functions.scan import log_softmax, logsumexp, softmax
 
 __all__ = [
-    "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammaln", "log1p", "log_softmax", "logit",
-    "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
+    "entr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "polygamma", "round", "softmax", "xlog1py",
 ]  # fmt: skip
-
-psi, expit, gammaln, multigammaln = digamma, pointwise.sigmoid, pointwise.lgamma, composite.mvlgamma
-softmax, log_softmax = reduce.softmax, reduce.log_softmax
+__all__ += sorted(_derived := derive.published(FUNCTIONS, "special"))
+globals().update(_derived)
 
 
 def entr(input: Tensor) -> Tensor:
-    """-x log x; -inf where x is negative."""
+    """-x log x of each element x; -inf where x is negative."""
     x = a_tensor("entr", input)
-    made: Tensor = pointwise.where(x < 0, -math.inf, -xlogy(x, pointwise.where(x < 0, 1, x)))
-    return made
+    result: Tensor = pointwise.where(x < 0, -math.inf, -xlogy(x, pointwise.where(x < 0, 1, x)))
+    return result
 
 
 def ndtr(input: Tensor) -> Tensor:
-    """The area under the normal distribution to the left."""
+    """The area under the normal distribution to the left of each element."""
     return 0.5 * erfc(a_tensor("ndtr", input) * -(0.5**0.5))
 
 
 def xlog1py(input: Tensor, other: Tensor) -> Tensor:
+    """The first operand times `log1p` of the second; 0 where the first is 0."""
     x, y = operands("xlog1py", input, other)
-    raised = log1p(y if isinstance(y, Tensor) else x * 0 + y)
-    made: Tensor = xlogy(x, 1) + pointwise.where(pointwise.eq(x, 0), 0, x * raised)
-    return made
+    logarithm = log1p(y if isinstance(y, Tensor) else x * 0 + y)
+    result: Tensor = xlogy(x, 1) + pointwise.where(eq(x, 0), 0, x * logarithm)
+    return result

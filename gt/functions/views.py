@@ -1,4 +1,4 @@
-"""Tensors that look at others; `gt.client.tensor.strides` says which are possible."""
+"""torch's functions that give views, and turned copies. `gt.client.tensor.strides` says which views are possible."""
 
 from __future__ import annotations
 
@@ -27,17 +27,31 @@ from gt.ops.infer import wrap_dim, wrap_dims
 from gt.types import Shape
 
 __all__ = [
-    "adjoint", "broadcast_to", "chunk", "diagonal", "flatten", "moveaxis", "movedim", "narrow", "permute", "ravel",
-    "reshape", "select", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind", "unflatten",
-    "unsqueeze",
+    "adjoint", "broadcast_to", "chunk", "diagonal", "flatten", "flip", "moveaxis", "movedim", "narrow", "permute",
+    "ravel", "reshape", "roll", "select", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "tril",
+    "triu", "unbind", "unflatten", "unsqueeze",
 ]  # fmt: skip
+#: functions that torch has as methods only
+METHODS = (
+    "contiguous",
+    "expand",
+    "expand_as",
+    "is_contiguous",
+    "reshape_as",
+    "stride",
+    "unfold",
+    "view",
+    "view_as",
+)
 
 RESHAPE, SPLIT = OPS["reshape"], OPS["split"]
+FLIP, ROLL, TRIL, TRIU = OPS["flip"], OPS["roll"], OPS["tril"], OPS["triu"]
 
 # -- strides -------------------------------------------------------------------------------
 
 
 def is_contiguous(input: Tensor) -> bool:
+    """Whether the elements are stored in the order of the dims."""
     if input._view is None or not input._type.numel:
         return True
     shape, steps = input._type.shape, strides(input)
@@ -45,6 +59,7 @@ def is_contiguous(input: Tensor) -> bool:
 
 
 def stride(input: Tensor, dim: int | None = None) -> Any:
+    """The distances between neighbours of each dim in elements, as torch would report them."""
     steps = strides(input)
     return steps if dim is None else steps[dim_of("stride", input, dim)]
 
@@ -92,6 +107,7 @@ def complete(name: str, x: Tensor, given: tuple[Any, ...], numel: int | None = N
 
 
 def view(input: Tensor, *shape: Any) -> Tensor:
+    """The same elements in another shape, or read as another dtype."""
     new = complete("view", input, shape)
     if new != input._type.shape and prod(new) == input._type.numel and _way(input, new) is None:
         text = "its memory has no view of that shape; use reshape"
@@ -120,6 +136,7 @@ def _seen_as(input: Tensor, shape: Shape) -> Tensor:
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Merge the dims from start_dim to end_dim into one."""
     shape = input._type.shape
     if not shape:
         return reshape(input, 1)
@@ -133,10 +150,12 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def ravel(input: Tensor) -> Tensor:
+    """All elements as one dim."""
     return reshape(input, -1 if input._type.numel else 0)
 
 
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """Split one dim into several."""
     dim, shape = dim_of("unflatten", input, dim), input._type.shape
     parts = complete("unflatten", input, (tuple(sizes),), shape[dim])
     if prod(parts) != shape[dim]:
@@ -145,6 +164,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Remove dims of size 1."""
     shape = input._type.shape
     given = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
     gone = {d for d in dims_of("squeeze", input, tuple(given)) if shape and shape[d] == 1}
@@ -152,6 +172,7 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 
 
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """Insert a dim of size 1."""
     dim, shape = dim_of("unsqueeze", input, dim, extra=1), input._type.shape
     return _seen_as(input, (*shape[:dim], 1, *shape[dim:]))
 
@@ -170,18 +191,22 @@ def expand(input: Tensor, *shape: Any, size: Any = None, implicit: bool = False)
 
 
 def broadcast_to(input: Tensor, size: Any) -> Tensor:
+    """The tensor expanded to a shape."""
     return expand(input, size)
 
 
 def view_as(input: Tensor, other: Tensor) -> Tensor:
+    """The same elements in the shape of another tensor."""
     return view(input, other._type.shape)
 
 
 def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    """The tensor in the shape of another."""
     return reshape(input, other._type.shape)
 
 
 def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    """The tensor expanded to the shape of another."""
     return expand(input, other._type.shape)
 
 
@@ -189,12 +214,14 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
 
 
 def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
+    """The dims in another order."""
     given = sizes(order if dims is None else (dims,), "permute")
     ndim = input._type.ndim
     return view_of(input, PERMUTE, (("dims", tuple(one_dim(d, ndim) for d in given)),))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Exchange two dims."""
     a, b = dim_of("transpose", input, dim0), dim_of("transpose", input, dim1)
     order = list(range(input._type.ndim))
     if order:
@@ -207,6 +234,7 @@ swapaxes = also_called(transpose, axis0="dim0", axis1="dim1")
 
 
 def t(input: Tensor) -> Tensor:
+    """The transpose of a matrix."""
     if input._type.ndim > 2:
         text = f"a tensor of {input._type.ndim} dims has no transpose; use transpose or mT"
         raise refuse(ShapeError, text, "t", input)
@@ -214,10 +242,12 @@ def t(input: Tensor) -> Tensor:
 
 
 def reversed_dims(input: Tensor) -> Tensor:
+    """The tensor with its dims in reverse order."""
     return view_of(input, PERMUTE, (("dims", tuple(range(input._type.ndim))[::-1]),))
 
 
 def matrix_transpose(input: Tensor) -> Tensor:
+    """The matrices with rows and columns exchanged."""
     if not input._type.ndim:
         return input
     if input._type.ndim < 2:
@@ -226,10 +256,12 @@ def matrix_transpose(input: Tensor) -> Tensor:
 
 
 def adjoint(input: Tensor) -> Tensor:
+    """The matrices with rows and columns exchanged."""
     return matrix_transpose(input)
 
 
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
+    """Move dims to other positions."""
     sources = dims_of("movedim", input, (source,) if isinstance(source, int) else source)
     targets = dims_of("movedim", input, (destination,) if isinstance(destination, int) else destination)
     if len(sources) != len(targets):
@@ -255,6 +287,7 @@ def _starts(ndim: int, dim: int, start: int) -> tuple[int, ...]:
 
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """One slice of a dim."""
     dim, shape = _real_dim("select", input, dim), input._type.shape
     index = whole(index, "select(): the index is an int")
     if not -shape[dim] <= index < shape[dim]:
@@ -265,6 +298,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """A range of slices of a dim."""
     dim, shape = _real_dim("narrow", input, dim), input._type.shape
     if isinstance(start, Tensor) and start._type.dtype.kind == "b":
         raise refuse(DTypeError, "start must be an integer", "narrow", input, dim=dim, start=start._type)
@@ -284,6 +318,7 @@ def _real_dim(name: str, x: Tensor, dim: int) -> int:
 
 
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A diagonal of two dims, as the last dim."""
     ndim = input._type.ndim
     offset = whole(offset, "diagonal(): the offset is an int")
     attrs = (("offset", offset), ("dim1", one_dim(dim1, ndim)), ("dim2", one_dim(dim2, ndim)))
@@ -309,6 +344,7 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Split a tensor along a dim into this many parts."""
     dim = _real_dim("chunk", input, dim)
     if chunks < 1:
         raise refuse(ShapeError, "needs at least one chunk", "chunk", input, chunks=chunks, dim=dim)
@@ -317,6 +353,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """The slices of a dim, as a tuple."""
     dim = _real_dim("unbind", input, dim)
     return tuple(select(input, dim, i) for i in range(input._type.shape[dim]))
 
@@ -328,3 +365,32 @@ def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
     for part, start, n in zip(made, accumulate(parts, initial=0), parts, strict=False):
         make_view(part, x, (SLICE, (("items", _items(shape, dim, ("s", n, 1))),), _starts(len(shape), dim, start)))
     return made
+
+
+# -- turned and cut to a triangle ----------------------------------------------------------
+
+
+def flip(input: Tensor, *given: Any, dims: Any = None) -> Tensor:
+    """Reverse dims."""
+    ndim, given = input._type.ndim, given if dims is None else (dims,)
+    return call(FLIP, (input,), (("dims", tuple(one_dim(d, ndim) for d in sizes(given, "flip"))),))
+
+
+def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    """Shift the elements of dims; those at the end return at the start."""
+    moved = sizes((shifts,), "roll")
+    if dims is None:
+        return reshape(roll(flatten(input), moved, 0), input._type.shape)
+    ndim = input._type.ndim
+    along = tuple(one_dim(d, ndim) for d in sizes((dims,), "roll"))
+    return call(ROLL, (input,), (("shifts", moved), ("dims", along)))
+
+
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The lower triangle of matrices, with zeros above it."""
+    return call(TRIL, (input,), (("diagonal", whole(diagonal, "tril(): the diagonal is an int")),))
+
+
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The upper triangle of matrices, with zeros below it."""
+    return call(TRIU, (input,), (("diagonal", whole(diagonal, "triu(): the diagonal is an int")),))

@@ -1,6 +1,6 @@
 """``gt.nn``: torch's modules, with its names, signatures and state.
 
-Each module says in its own ``__all__`` what of it is public; here it is only gathered.
+Each file lists its public names in ``__all__``; this file only collects them. It may import `gt.functions` and below.
 """
 
 from gt.missing import absent as _absent

@@ -1,4 +1,4 @@
-"""``gt.nn.functional``: distances, and losses of them."""
+"""``gt.nn.functional``: distances, and losses made from them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 from gt.client.tensor.arguments import a_tensor, cast, refuse
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import pointwise, views
+from gt.functions import pointwise, scan, views
 from gt.functions import reduce as reductions
-from gt.functions.rearrange import gather, index_select
-from gt.nn._losses import chosen, met, reduced
+from gt.functions.norm import norm, vector_norm
+from gt.functions.scatter import gather, index_select
+from gt.nn._losses import choose_reduction, reduce_loss, unify
 from gt.types import float32, int64
 
 __all__ = [
@@ -20,14 +21,16 @@ __all__ = [
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    return reductions.norm(x1 - x2 + eps, p, -1, keepdim)
+    """The p-norm of the difference of vectors. See `torch.nn.functional.pairwise_distance`."""
+    return norm(x1 - x2 + eps, p, -1, keepdim)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    a, b = met("cosine_similarity", [a_tensor("cosine_similarity", x) for x in (x1, x2)])
+    """The cosine of the angle between vectors along a dim. See `torch.nn.functional.cosine_similarity`."""
+    a, b = unify("cosine_similarity", [a_tensor("cosine_similarity", x) for x in (x1, x2)])
     if a._type.dtype.kind != "f":
         a, b = cast(a, float32), cast(b, float32)
-    lengths = [reductions.norm(x, 2, dim, True).clamp(min=eps) for x in (a, b)]
+    lengths = [norm(x, 2, dim, True).clamp(min=eps) for x in (a, b)]
     return reductions.sum((a / lengths[0]) * (b / lengths[1]), dim)
 
 
@@ -40,16 +43,17 @@ def cosine_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    reduction = chosen(reduction, size_average, reduce)
+    """A loss that brings pairs of target 1 together and turns pairs of target -1 apart, by their cosine."""
+    reduction = choose_reduction(reduction, size_average, reduce)
     a, b = input1, input2
     if (a._type.ndim, target._type.ndim) not in ((1, 0), (2, 1)):
-        raise refuse(ShapeError, "a target for each row", "cosine_embedding_loss", a, b, target)
+        raise refuse(ShapeError, "needs one target per row", "cosine_embedding_loss", a, b, target)
     dim = target._type.ndim
     both = ((a * a).sum(dim) + 1e-12) * ((b * b).sum(dim) + 1e-12)
     cosine = (a * b).sum(dim) / pointwise.sqrt(both)
     near = pointwise.where(target == 1, 1 - cosine, 0.0)
     far = pointwise.where(target == -1, (cosine - margin).clamp(min=0), 0.0)
-    return reduced(near + far, reduction)
+    return reduce_loss(near + far, reduction)
 
 
 def margin_ranking_loss(
@@ -61,10 +65,11 @@ def margin_ranking_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    reduction = chosen(reduction, size_average, reduce)
+    """A loss for the order of two inputs: the first is to be greater where the target is 1."""
+    reduction = choose_reduction(reduction, size_average, reduce)
     if not input1._type.ndim == input2._type.ndim == target._type.ndim:
-        raise refuse(ShapeError, "all have the same dims", "margin_ranking_loss", input1, input2, target)
-    return reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
+        raise refuse(ShapeError, "all must have the same number of dims", "margin_ranking_loss", input1, input2, target)
+    return reduce_loss((-target * (input1 - input2) + margin).clamp(min=0), reduction)
 
 
 def hinge_embedding_loss(
@@ -75,19 +80,20 @@ def hinge_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    reduction = chosen(reduction, size_average, reduce)
+    """The input where the target is 1, and max(0, margin - input) where it is -1, averaged."""
+    reduction = choose_reduction(reduction, size_average, reduce)
     far = pointwise.where(target != 1, (margin - input).clamp(min=0), 0.0)
-    return reduced(far + pointwise.where(target != -1, input, 0.0), reduction)
+    return reduce_loss(far + pointwise.where(target != -1, input, 0.0), reduction)
 
 
-def _by_rows(name: str, input: Tensor, target: Tensor, target_ndim: int) -> tuple[Tensor, Tensor]:
-    """One example as a batch of one."""
+def _as_batch(name: str, input: Tensor, target: Tensor, target_ndim: int) -> tuple[Tensor, Tensor]:
+    """Input and target as a batch; a single example becomes a batch of one."""
     x, t = a_tensor(name, input), a_tensor(name, target)
-    alone = x._type.ndim < 2
+    unbatched = x._type.ndim < 2
     if t._type.dtype is not int64:
-        raise refuse(DTypeError, "the target holds class numbers in int64", name, x, t)
-    x = views.reshape(x, (1, -1)) if alone else x
-    t = views.reshape(t, (1, -1) if target_ndim == 2 else 1) if alone else t
+        raise refuse(DTypeError, "the target must hold class numbers in int64", name, x, t)
+    x = views.reshape(x, (1, -1)) if unbatched else x
+    t = views.reshape(t, (1, -1) if target_ndim == 2 else 1) if unbatched else t
     if x._type.ndim != 2 or t._type.shape != x._type.shape[:target_ndim] or not x._type.shape[1]:
         raise refuse(ShapeError, "inconsistent target size", name, input, target)
     return x, t
@@ -103,20 +109,21 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    name, reduction = "multi_margin_loss", chosen(reduction, size_average, reduce)
+    """A hinge loss of the right class against each other class. See `torch.nn.functional.multi_margin_loss`."""
+    name, reduction = "multi_margin_loss", choose_reduction(reduction, size_average, reduce)
     if p not in (1, 2):
         raise refuse(ShapeError, "only p == 1 and p == 2 are supported", name, input, target, p)
     if weight is not None and weight._type.ndim != 1:
         raise refuse(ShapeError, "weight must be one-dimensional", name, input, target, weight)
     if weight is not None and weight._type.dtype is not input._type.dtype:
-        raise refuse(DTypeError, "the weight has the input's dtype", name, input, target, weight)
-    x, t = _by_rows(name, input, target, 1)
-    at = views.unsqueeze(t, 1)
-    over = (margin - gather(x, 1, at) + x).clamp(min=0)
+        raise refuse(DTypeError, "the weight must have the input's dtype", name, input, target, weight)
+    x, t = _as_batch(name, input, target, 1)
+    target_class = views.unsqueeze(t, 1)
+    over = (margin - gather(x, 1, target_class) + x).clamp(min=0)
     over = over if p == 1 else over * over
     over = over if weight is None else over * views.unsqueeze(index_select(weight, 0, t), 1)
-    each = reductions.sum(over.scatter(1, at, 0.0), 1) / x._type.shape[1]
-    return reduced(views.reshape(each, target._type.shape), reduction)
+    each = reductions.sum(over.scatter(1, target_class, 0.0), 1) / x._type.shape[1]
+    return reduce_loss(views.reshape(each, target._type.shape), reduction)
 
 
 def multilabel_margin_loss(
@@ -126,16 +133,16 @@ def multilabel_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The target names the classes that are there, up to the first -1."""
-    reduction = chosen(reduction, size_average, reduce)
-    x, t = _by_rows("multilabel_margin_loss", input, target, 2)
-    there = reductions.cumprod(cast(t >= 0, int64), 1)
-    at = t * there
-    named = x.detach().new_zeros(x._type.shape, dtype=int64).scatter_add(1, at, there) > 0
-    over = (1 - views.unsqueeze(gather(x, 1, at), 2) + views.unsqueeze(x, 1)).clamp(min=0)
-    counts = pointwise.logical_and(views.unsqueeze(there, 2), pointwise.logical_not(views.unsqueeze(named, 1)))
+    """A hinge loss of each right class against each other class. The target lists classes up to the first -1."""
+    reduction = choose_reduction(reduction, size_average, reduce)
+    x, t = _as_batch("multilabel_margin_loss", input, target, 2)
+    listed = scan.cumprod(cast(t >= 0, int64), 1)
+    classes = t * listed
+    is_target = x.detach().new_zeros(x._type.shape, dtype=int64).scatter_add(1, classes, listed) > 0
+    over = (1 - views.unsqueeze(gather(x, 1, classes), 2) + views.unsqueeze(x, 1)).clamp(min=0)
+    counts = pointwise.logical_and(views.unsqueeze(listed, 2), pointwise.logical_not(views.unsqueeze(is_target, 1)))
     each = reductions.sum(pointwise.where(counts, over, 0.0), (1, 2)) / x._type.shape[1]
-    return reduced(views.reshape(each, target._type.shape[:-1]), reduction)
+    return reduce_loss(views.reshape(each, target._type.shape[:-1]), reduction)
 
 
 def triplet_margin_loss(
@@ -150,7 +157,8 @@ def triplet_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    reduction = chosen(reduction, size_average, reduce)
+    """A loss that is 0 once the negative is farther from the anchor than the positive, by the margin."""
+    reduction = choose_reduction(reduction, size_average, reduce)
     return triplet_margin_with_distance_loss(
         anchor,
         positive,
@@ -172,12 +180,28 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
+    """The triplet loss with a distance function of the caller's."""
     if margin <= 0:
-        raise refuse(ShapeError, "the margin is greater than 0", "triplet_margin_loss", anchor, margin=margin)
+        raise refuse(ShapeError, "the margin must be greater than 0", "triplet_margin_loss", anchor, margin=margin)
     distance = pairwise_distance if distance_function is None else distance_function
     if not anchor._type.ndim == positive._type.ndim == negative._type.ndim:
-        raise refuse(ShapeError, "all have the same dims", "triplet_margin_loss", anchor, positive, negative)
+        raise refuse(
+            ShapeError, "all must have the same number of dims", "triplet_margin_loss", anchor, positive, negative
+        )
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = pointwise.minimum(far, distance(positive, negative))
-    return reduced((near - far + margin).clamp(min=0), chosen(reduction))
+    return reduce_loss((near - far + margin).clamp(min=0), choose_reduction(reduction))
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    a, b = a_tensor("cdist", x1), a_tensor("cdist", x2)
+    if a._type.ndim < 2 or b._type.ndim < 2:
+        raise refuse(ShapeError, "needs tensors of at least two dims", "cdist", a, b)
+    if a._type.shape[-1] != b._type.shape[-1]:
+        raise refuse(ShapeError, "both need the same number of columns", "cdist", a, b)
+    if a._type.dtype.kind != "f" or b._type.dtype.kind != "f":
+        raise refuse(DTypeError, "needs floating tensors", "cdist", a, b)
+    if p < 0:
+        raise refuse(ShapeError, "p must not be negative", "cdist", a, b, p=p)
+    return vector_norm(views.unsqueeze(a, -2) - views.unsqueeze(b, -3), p, -1)

@@ -11,7 +11,7 @@ from gt.client.tensor.arguments import a_tensor, cast, refuse
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import pointwise, views
+from gt.functions import pointwise, scan, views
 from gt.functions import reduce as reductions
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
@@ -26,8 +26,8 @@ __all__ = [
 REDUCTIONS = ("none", "mean", "sum")
 
 
-def chosen(reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
-    """torch's old arguments, if they are given, and else its new one."""
+def choose_reduction(reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
+    """The reduction: from torch's deprecated arguments if they are given, else from the current one."""
     if size_average is not None or reduce is not None:
         text = "size_average and reduce args will be deprecated, please use reduction={!r} instead."
         reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
@@ -37,15 +37,15 @@ def chosen(reduction: str, size_average: bool | None = None, reduce: bool | None
     return reduction
 
 
-def reduced(x: Tensor, reduction: str) -> Tensor:
+def reduce_loss(x: Tensor, reduction: str) -> Tensor:
     if reduction == "none":
         return x
     return reductions.mean(x) if reduction == "mean" else reductions.sum(x)
 
 
-def _same(name: str, *given: Any) -> list[Tensor]:
-    """All in one shape and dtype; torch warns if the first two differ in size."""
-    xs = [a_tensor(name, x) for x in given]
+def _broadcast_pair(name: str, *tensors: Any) -> list[Tensor]:
+    """Input, target and weights in one shape and dtype; warns as torch does if the first two differ in size."""
+    xs = [a_tensor(name, x) for x in tensors]
     if xs[0]._type.shape != xs[1]._type.shape:
         sizes = [tuple(x._type.shape) for x in xs[:2]]
         warnings.warn(
@@ -55,10 +55,11 @@ def _same(name: str, *given: Any) -> list[Tensor]:
             UserWarning,
             stacklevel=4,
         )
-    return met(name, xs)
+    return unify(name, xs)
 
 
-def met(name: str, xs: list[Tensor]) -> list[Tensor]:
+def unify(name: str, xs: list[Tensor]) -> list[Tensor]:
+    """The tensors in one shape and dtype, by torch's rules of broadcasting and promotion."""
     try:
         shape = broadcast_shapes(*(x._type.shape for x in xs))
     except ShapeError as problem:
@@ -68,13 +69,12 @@ def met(name: str, xs: list[Tensor]) -> list[Tensor]:
 
 
 def _pairwise(name: str, input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, **attrs: Any) -> Tensor:
-    x, t = _same(name, input, target)
-    given = (("reduction", reduction if weight is None else "none"), *attrs.items())
-    made = call(OPS[name], (x, t), given)
+    x, t = _broadcast_pair(name, input, target)
+    loss = call(OPS[name], (x, t), (("reduction", reduction if weight is None else "none"), *attrs.items()))
     if weight is None:
-        return made
-    weighted = made * weight
-    return weighted.sum() / weight.sum() if reduction == "mean" else reduced(weighted, reduction)
+        return loss
+    weighted = loss * weight
+    return weighted.sum() / weight.sum() if reduction == "mean" else reduce_loss(weighted, reduction)
 
 
 def mse_loss(
@@ -85,7 +85,8 @@ def mse_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    return _pairwise("mse_loss", input, target, weight, chosen(reduction, size_average, reduce))
+    """The squared difference of input and target, averaged. See `torch.nn.functional.mse_loss`."""
+    return _pairwise("mse_loss", input, target, weight, choose_reduction(reduction, size_average, reduce))
 
 
 def l1_loss(
@@ -96,13 +97,14 @@ def l1_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    reduction = chosen(reduction, size_average, reduce)
-    x, t = _same("l1_loss", input, target)
+    """The absolute difference of input and target, averaged. See `torch.nn.functional.l1_loss`."""
+    reduction = choose_reduction(reduction, size_average, reduce)
+    x, t = _broadcast_pair("l1_loss", input, target)
     each = pointwise.abs(x - t)
     if weight is None:
-        return reduced(each, reduction)
+        return reduce_loss(each, reduction)
     weighted = each * weight
-    return weighted.sum() / weight.sum() if reduction == "mean" else reduced(weighted, reduction)
+    return weighted.sum() / weight.sum() if reduction == "mean" else reduce_loss(weighted, reduction)
 
 
 def smooth_l1_loss(
@@ -113,9 +115,10 @@ def smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> Tensor:
-    reduction = chosen(reduction, size_average, reduce)
+    """A squared difference below beta and an absolute one above, averaged. See `torch.nn.functional.smooth_l1_loss`."""
+    reduction = choose_reduction(reduction, size_average, reduce)
     if beta < 0:
-        raise refuse(ShapeError, "beta is not negative", "smooth_l1_loss", input, target, beta=beta)
+        raise refuse(ShapeError, "beta must not be negative", "smooth_l1_loss", input, target, beta=beta)
     if beta == 0:
         return l1_loss(input, target, reduction=reduction)
     return _pairwise("smooth_l1_loss", input, target, None, reduction, beta=float(beta))
@@ -124,9 +127,10 @@ def smooth_l1_loss(
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
+    """A squared difference below delta and an absolute one above, averaged. See `torch.nn.functional.huber_loss`."""
     if delta <= 0:
-        raise refuse(ShapeError, "delta is greater than 0", "huber_loss", input, target, delta=delta)
-    return _pairwise("huber_loss", input, target, weight, chosen(reduction), delta=float(delta))
+        raise refuse(ShapeError, "delta must be greater than 0", "huber_loss", input, target, delta=delta)
+    return _pairwise("huber_loss", input, target, weight, choose_reduction(reduction), delta=float(delta))
 
 
 def soft_margin_loss(
@@ -136,16 +140,17 @@ def soft_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    x, t = met("soft_margin_loss", [input, target])
-    return call(OPS["soft_margin_loss"], (x, t), (("reduction", chosen(reduction, size_average, reduce)),))
+    """log(1 + exp(-target * input)), averaged. See `torch.nn.functional.soft_margin_loss`."""
+    x, t = unify("soft_margin_loss", [input, target])
+    return call(OPS["soft_margin_loss"], (x, t), (("reduction", choose_reduction(reduction, size_average, reduce)),))
 
 
-# -- of probabilities ----------------------------------------------------------------------
+# -- losses of probabilities ----------------------------------------------------------------------
 
 
-def _equal_sizes(name: str, input: Tensor, target: Tensor) -> None:
+def _check_same_size(name: str, input: Tensor, target: Tensor) -> None:
     if input._type.shape != target._type.shape:
-        raise refuse(ShapeError, "target and input have the same size", name, input, target)
+        raise refuse(ShapeError, "target and input must have the same size", name, input, target)
 
 
 def binary_cross_entropy(
@@ -156,11 +161,12 @@ def binary_cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    _equal_sizes("binary_cross_entropy", input, target)
+    """The cross entropy of two classes, from probabilities. See `torch.nn.functional.binary_cross_entropy`."""
+    _check_same_size("binary_cross_entropy", input, target)
     if target._type.dtype is not input._type.dtype:
-        raise refuse(DTypeError, "target and input have the same dtype", "binary_cross_entropy", input, target)
-    reduction = chosen(reduction, size_average, reduce)
-    xs = met("binary_cross_entropy", [input, target, *([] if weight is None else [weight])])
+        raise refuse(DTypeError, "target and input must have the same dtype", "binary_cross_entropy", input, target)
+    reduction = choose_reduction(reduction, size_average, reduce)
+    xs = unify("binary_cross_entropy", [input, target, *([] if weight is None else [weight])])
     return call(OPS["binary_cross_entropy"], tuple(xs), (("reduction", reduction),))
 
 
@@ -173,12 +179,13 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
+    """The cross entropy of two classes, from logits."""
     name = "binary_cross_entropy_with_logits"
-    _equal_sizes(name, input, target)
+    _check_same_size(name, input, target)
     if target._type.dtype.kind != "f":
-        raise refuse(DTypeError, "the target is floating; use target.float()", name, input, target)
-    reduction = chosen(reduction, size_average, reduce)
-    xs = met(name, [input, target, *(w for w in (weight, pos_weight) if w is not None)])
+        raise refuse(DTypeError, "the target must be floating; use target.float()", name, input, target)
+    reduction = choose_reduction(reduction, size_average, reduce)
+    xs = unify(name, [input, target, *(w for w in (weight, pos_weight) if w is not None)])
     attrs = (("weight", weight is not None), ("pos_weight", pos_weight is not None), ("reduction", reduction))
     return call(OPS[name], tuple(xs), attrs)
 
@@ -191,22 +198,23 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
+    """The Kullback-Leibler divergence of the target from the input, which holds log probabilities."""
     if (
         "f" not in (input._type.dtype.kind, target._type.dtype.kind)
         or target._type.dtype.kind != input._type.dtype.kind
     ):
-        raise refuse(DTypeError, "both are floating", "kl_div", input, target)
+        raise refuse(DTypeError, "both must be floating", "kl_div", input, target)
     batch = reduction == "batchmean"
-    reduction = chosen("sum" if batch else reduction, size_average, reduce)
+    reduction = choose_reduction("sum" if batch else reduction, size_average, reduce)
     if log_target:
         each = pointwise.exp(target) * (target - input)
     else:
         each = call(OPS["xlogy"], (target, target)) - target * input
-    made = reduced(each, reduction)
-    return made / input._type.shape[0] if batch and input._type.ndim else made
+    loss = reduce_loss(each, reduction)
+    return loss / input._type.shape[0] if batch and input._type.ndim else loss
 
 
-# -- of classes ----------------------------------------------------------------------------
+# -- losses of classes ----------------------------------------------------------------------------
 
 
 def nll_loss(
@@ -218,16 +226,17 @@ def nll_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    reduction = chosen(reduction, size_average, reduce)
-    given = (a_tensor("nll_loss", input), a_tensor("nll_loss", target), *([] if weight is None else [weight]))
-    if emit.casting is not None:  # here, so that the result has the dtype it is computed in
-        given, _ = emit.casting(OPS["nll_loss"], given, ())
+    """The negative log likelihood of classes, from log probabilities. See `torch.nn.functional.nll_loss`."""
+    reduction = choose_reduction(reduction, size_average, reduce)
+    operands = (a_tensor("nll_loss", input), a_tensor("nll_loss", target), *([] if weight is None else [weight]))
+    if emit.casting is not None:  # cast here, so that the result has the dtype of the computation
+        operands, _ = emit.casting(OPS["nll_loss"], operands, ())
     if reduction == "none":
-        return call_many(OPS["nll_loss"], given, (("reduction", "none"), ("ignore_index", ignore_index)))[0]
-    # the sum and its divisor apart: a batch may be cut across workers, and only then is there one of each
-    made, total = call_many(OPS["nll_loss"], given, (("reduction", "sum"), ("ignore_index", ignore_index)))
-    made = made / total.detach() if reduction == "mean" else made
-    return made if made._type.dtype is given[0]._type.dtype else made.to(given[0]._type.dtype)
+        return call_many(OPS["nll_loss"], operands, (("reduction", "none"), ("ignore_index", ignore_index)))[0]
+    # the sum and its divisor are separate results: if the batch is sharded, each is summed over the workers first
+    loss, total = call_many(OPS["nll_loss"], operands, (("reduction", "sum"), ("ignore_index", ignore_index)))
+    loss = loss / total.detach() if reduction == "mean" else loss
+    return loss if loss._type.dtype is operands[0]._type.dtype else loss.to(operands[0]._type.dtype)
 
 
 def cross_entropy(
@@ -240,31 +249,31 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The target holds class numbers, or, in the input's own shape, probabilities."""
+    """The cross entropy of logits and a target: class numbers, or probabilities in the input's shape."""
     x, t = a_tensor("cross_entropy", input), a_tensor("cross_entropy", target)
-    reduction = chosen(reduction, size_average, reduce)
+    reduction = choose_reduction(reduction, size_average, reduce)
     if not 0 <= label_smoothing <= 1:
-        raise refuse(ShapeError, "label_smoothing is between 0 and 1", "cross_entropy", x, t)
+        raise refuse(ShapeError, "label_smoothing must be between 0 and 1", "cross_entropy", x, t)
     if not x._type.ndim:
         raise refuse(ShapeError, "needs a dim of classes", "cross_entropy", x, t)
     dim = 1 if x._type.ndim > 1 else 0
-    logs = reductions.log_softmax(x, dim, x._type.dtype)  # a dtype that is asked for: autocast leaves it alone
+    logs = scan.log_softmax(x, dim, x._type.dtype)  # autocast does not change an explicit dtype
     if x._type.shape == t._type.shape:
         if t._type.dtype.kind != "f":
-            raise refuse(DTypeError, "probabilities as a target are floating", "cross_entropy", x, t)
-        return _of_probabilities(logs, t, weight, reduction, label_smoothing, dim)
-    made = nll_loss(logs, t, weight, ignore_index=ignore_index, reduction=reduction)
+            raise refuse(DTypeError, "a target of probabilities must be floating", "cross_entropy", x, t)
+        return _cross_entropy_of_probabilities(logs, t, weight, reduction, label_smoothing, dim)
+    loss = nll_loss(logs, t, weight, ignore_index=ignore_index, reduction=reduction)
     if not label_smoothing:
-        return made
-    smooth = _smooth(logs, t, weight, ignore_index, reduction, dim)
-    return made * (1 - label_smoothing) + smooth * (label_smoothing / x._type.shape[dim])
+        return loss
+    smooth = _smoothing_loss(logs, t, weight, ignore_index, reduction, dim)
+    return loss * (1 - label_smoothing) + smooth * (label_smoothing / x._type.shape[dim])
 
 
-def _by_class(weight: Tensor, ndim: int, dim: int) -> Tensor:
+def _per_class(weight: Tensor, ndim: int, dim: int) -> Tensor:
     return views.reshape(weight, [-1 if d == dim else 1 for d in range(ndim)])
 
 
-def _of_probabilities(
+def _cross_entropy_of_probabilities(
     logs: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float, dim: int
 ) -> Tensor:
     classes = logs._type.shape[dim]
@@ -272,20 +281,22 @@ def _of_probabilities(
         target = target * (1 - smoothing) + smoothing / classes
     each = logs * target
     if weight is not None:
-        each = each * _by_class(weight, logs._type.ndim, dim)
+        each = each * _per_class(weight, logs._type.ndim, dim)
     if reduction == "none":
         return -reductions.sum(each, dim)
     total = -reductions.sum(each)
     return total / (logs._type.numel // max(classes, 1)) if reduction == "mean" and logs._type.numel else total
 
 
-def _smooth(logs: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, dim: int) -> Tensor:
-    """What each class has to say, whatever the target."""
-    each = -reductions.sum(logs if weight is None else logs * _by_class(weight, logs._type.ndim, dim), dim)
+def _smoothing_loss(
+    logs: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, dim: int
+) -> Tensor:
+    """The part of the loss that label smoothing adds: the mean over all classes, whatever the target."""
+    each = -reductions.sum(logs if weight is None else logs * _per_class(weight, logs._type.ndim, dim), dim)
     ignored = pointwise.eq(target, ignore_index)
     each = pointwise.masked_fill(each, ignored, 0.0)
     if reduction != "mean":
-        return reduced(each, reduction)
+        return reduce_loss(each, reduction)
     counts = pointwise.logical_not(ignored)
     if weight is None:
         return reductions.sum(each) / reductions.sum(counts)
@@ -293,7 +304,7 @@ def _smooth(logs: Tensor, target: Tensor, weight: Tensor | None, ignore_index: i
     return reductions.sum(each) / reductions.sum(picked * counts)
 
 
-# -- of distributions with parameters ------------------------------------------------------
+# -- likelihoods ------------------------------------------------------
 
 
 def gaussian_nll_loss(
@@ -304,22 +315,23 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
+    """The negative log likelihood of a target under normal distributions of this mean and variance."""
     if not isinstance(var, Tensor):
         var = pointwise.mul(input.detach(), 0) + var
     if var._type.dtype.kind != "f":
-        raise refuse(DTypeError, "var is floating", "gaussian_nll_loss", input, target, var)
+        raise refuse(DTypeError, "var must be floating", "gaussian_nll_loss", input, target, var)
     shape = input._type.shape
     if var._type.shape not in (shape, shape[:-1], (*shape[:-1], 1)):
         raise refuse(ShapeError, "var is of incorrect size", "gaussian_nll_loss", input, target, var)
     if var._type.shape == shape[:-1] and var._type.shape != shape:
         var = views.unsqueeze(var, -1)
-    reduction = chosen(reduction)
+    reduction = choose_reduction(reduction)
     fixed = var.detach()
-    var = var + (fixed.clamp(min=eps) - fixed)  # torch's gradient passes the limit by
-    made = (pointwise.log(var) + pointwise.square(input - target) / var) * 0.5
+    variance: Tensor = var + (fixed.clamp(min=eps) - fixed)  # as in torch, the gradient ignores the clamp
+    each = (pointwise.log(variance) + pointwise.square(input - target) / variance) * 0.5
     if full:
-        made = made + 0.5 * log(2 * pi)
-    return reduced(made, reduction)
+        each = each + 0.5 * log(2 * pi)
+    return reduce_loss(each, reduction)
 
 
 def poisson_nll_loss(
@@ -332,12 +344,13 @@ def poisson_nll_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    reduction = chosen(reduction, size_average, reduce)
-    made = pointwise.exp(input) - target * input if log_input else input - target * pointwise.log(input + eps)
+    """The negative log likelihood of counts under Poisson distributions."""
+    reduction = choose_reduction(reduction, size_average, reduce)
+    each = pointwise.exp(input) - target * input if log_input else input - target * pointwise.log(input + eps)
     if full:
         stirling = target * pointwise.log(target) - target + pointwise.log(target * (2 * pi)) * 0.5
-        made = made + pointwise.masked_fill(stirling, target <= 1, 0)
-    return reduced(made, reduction)
+        each = each + pointwise.masked_fill(stirling, target <= 1, 0)
+    return reduce_loss(each, reduction)
 
 
 def multilabel_soft_margin_loss(
@@ -348,8 +361,9 @@ def multilabel_soft_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    reduction = chosen(reduction, size_average, reduce)
+    """The cross entropy of several independent classes, from logits."""
+    reduction = choose_reduction(reduction, size_average, reduce)
     logs = [call(OPS["logsigmoid"], (x,)) for x in (input, -input)]
     each = -(target * logs[0] + (1 - target) * logs[1])
     each = each if weight is None else each * weight
-    return reduced(reductions.sum(each, -1) / input._type.shape[-1], reduction)
+    return reduce_loss(reductions.sum(each, -1) / input._type.shape[-1], reduction)

@@ -1,4 +1,4 @@
-"""Activations."""
+"""Activations as modules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def _and_inplace(*names: str, named: bool = True) -> Show:
-    """``alpha=1.0, inplace=True``, without the last if it is not so."""
+    """Print ``alpha=1.0, inplace=True``; the last only if it is set."""
 
     def show(self: Any) -> str:
         shown = [f"{name}={getattr(self, name)}" if named else str(getattr(self, name)) for name in names]
@@ -31,46 +31,87 @@ def _and_inplace(*names: str, named: bool = True) -> Show:
 
 INPLACE = {"inplace": False}
 
-ReLU = layer("ReLU", "relu", INPLACE, _and_inplace())
-SiLU = layer("SiLU", "silu", INPLACE, _and_inplace())
-Mish = layer("Mish", "mish", INPLACE, _and_inplace())
-SELU = layer("SELU", "selu", INPLACE, _and_inplace())
-Hardsigmoid = layer("Hardsigmoid", "hardsigmoid", INPLACE)
-Hardswish = layer("Hardswish", "hardswish", INPLACE)
-ELU = layer("ELU", "elu", {"alpha": 1.0, **INPLACE}, _and_inplace("alpha"))
-CELU = layer("CELU", "celu", {"alpha": 1.0, **INPLACE}, _and_inplace("alpha"))
-LeakyReLU = layer("LeakyReLU", "leaky_relu", {"negative_slope": 0.01, **INPLACE}, _and_inplace("negative_slope"))
-Threshold = layer(
-    "Threshold", "threshold", {"threshold": REQUIRED, "value": REQUIRED, **INPLACE}, _and_inplace("threshold", "value")
+ReLU = layer("ReLU", "max(0, x) of each element.", F.relu, INPLACE, _and_inplace())
+SiLU = layer("SiLU", "x * sigmoid(x) of each element, also called swish.", F.silu, INPLACE, _and_inplace())
+Mish = layer("Mish", "x * tanh(softplus(x)) of each element.", F.mish, INPLACE, _and_inplace())
+SELU = layer("SELU", "A scaled elu that keeps mean and variance from layer to layer.", F.selu, INPLACE, _and_inplace())
+Hardsigmoid = layer("Hardsigmoid", "A piecewise linear sigmoid: clamp(x / 6 + 1/2, 0, 1).", F.hardsigmoid, INPLACE)
+Hardswish = layer("Hardswish", "x * hardsigmoid(x) of each element.", F.hardswish, INPLACE)
+ELU = layer("ELU", "x if x > 0, else alpha * (exp(x) - 1).", F.elu, {"alpha": 1.0, **INPLACE}, _and_inplace("alpha"))
+CELU = layer(
+    "CELU", "x if x > 0, else alpha * (exp(x / alpha) - 1).", F.celu, {"alpha": 1.0, **INPLACE}, _and_inplace("alpha")
 )
-
+LeakyReLU = layer(
+    "LeakyReLU",
+    "x if x > 0, else negative_slope * x.",
+    F.leaky_relu,
+    {"negative_slope": 0.01, **INPLACE},
+    _and_inplace("negative_slope"),
+)
+Threshold = layer(
+    "Threshold",
+    "x if x > threshold, else value.",
+    F.threshold,
+    {"threshold": REQUIRED, "value": REQUIRED, **INPLACE},
+    _and_inplace("threshold", "value"),
+)
 Hardtanh = layer(
-    "Hardtanh", "hardtanh", {"min_val": -1.0, "max_val": 1.0, **INPLACE}, _and_inplace("min_val", "max_val")
+    "Hardtanh",
+    "Clamp each element between min_val and max_val.",
+    F.hardtanh,
+    {"min_val": -1.0, "max_val": 1.0, **INPLACE},
+    _and_inplace("min_val", "max_val"),
 )
 RReLU = layer(
     "RReLU",
-    "rrelu",
+    "A leaky relu whose slope is drawn between lower and upper in training, and is their mean otherwise.",
+    F.rrelu,
     {"lower": 1.0 / 8, "upper": 1.0 / 3, **INPLACE},
     _and_inplace("lower", "upper"),
-    "lower upper training inplace",
+    passed="lower upper training inplace",
 )
-GELU = layer("GELU", "gelu", {"approximate": "none"}, lambda self: f"approximate={self.approximate!r}")
-Softplus = layer("Softplus", "softplus", {"beta": 1.0, "threshold": 20.0}, showing("beta", "threshold"))
-Softshrink = layer("Softshrink", "softshrink", {"lambd": 0.5}, lambda self: str(self.lambd))
-Hardshrink = layer("Hardshrink", "hardshrink", {"lambd": 0.5}, lambda self: str(self.lambd))
-GLU = layer("GLU", "glu", {"dim": -1}, showing("dim"))
-Sigmoid = layer("Sigmoid", "sigmoid", {})
-Tanh = layer("Tanh", "tanh", {})
-LogSigmoid = layer("LogSigmoid", "logsigmoid", {})
-Softsign = layer("Softsign", "softsign", {})
-Tanhshrink = layer("Tanhshrink", "tanhshrink", {})
-Softmax = layer("Softmax", "softmax", {"dim": None}, showing("dim"))
-Softmin = layer("Softmin", "softmin", {"dim": None}, showing("dim"))
-LogSoftmax = layer("LogSoftmax", "log_softmax", {"dim": None}, showing("dim"))
+GELU = layer(
+    "GELU",
+    "x times the normal distribution function of x.",
+    F.gelu,
+    {"approximate": "none"},
+    lambda self: f"approximate={self.approximate!r}",
+)
+Softplus = layer(
+    "Softplus",
+    "A smooth relu: log(1 + exp(beta * x)) / beta, or x where beta * x > threshold.",
+    F.softplus,
+    {"beta": 1.0, "threshold": 20.0},
+    showing("beta", "threshold"),
+)
+Softshrink = layer(
+    "Softshrink",
+    "Move each element towards 0 by lambd; elements within lambd become 0.",
+    F.softshrink,
+    {"lambd": 0.5},
+    lambda self: str(self.lambd),
+)
+Hardshrink = layer(
+    "Hardshrink",
+    "Set elements between -lambd and lambd to 0.",
+    F.hardshrink,
+    {"lambd": 0.5},
+    lambda self: str(self.lambd),
+)
+GLU = layer("GLU", "The first half of a dim times the sigmoid of the second half.", F.glu, {"dim": -1}, showing("dim"))
+Sigmoid = layer("Sigmoid", "1 / (1 + exp(-x)) of each element.", F.sigmoid, {})
+Tanh = layer("Tanh", "The hyperbolic tangent of each element.", F.tanh, {})
+LogSigmoid = layer("LogSigmoid", "log(sigmoid(x)) of each element.", F.logsigmoid, {})
+Softsign = layer("Softsign", "x / (1 + |x|) of each element.", F.softsign, {})
+Tanhshrink = layer("Tanhshrink", "x - tanh(x) of each element.", F.tanhshrink, {})
+DIM = {"dim": None}
+Softmax = layer("Softmax", "exp(x), divided by its sum along a dim.", F.softmax, DIM, showing("dim"))
+Softmin = layer("Softmin", "The softmax of -x along a dim.", F.softmin, DIM, showing("dim"))
+LogSoftmax = layer("LogSoftmax", "The logarithm of the softmax along a dim.", F.log_softmax, DIM, showing("dim"))
 
 
 class ReLU6(Hardtanh):  # type: ignore[valid-type, misc]
-    """See `torch.nn.ReLU6`."""
+    """min(max(0, x), 6) of each element. See `torch.nn.ReLU6`."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(0.0, 6.0, inplace)
@@ -80,7 +121,7 @@ class ReLU6(Hardtanh):  # type: ignore[valid-type, misc]
 
 
 class Softmax2d(Module):
-    """See `torch.nn.Softmax2d`."""
+    """Softmax over the channels of an image, at each position. See `torch.nn.Softmax2d`."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in (3, 4):
@@ -89,7 +130,7 @@ class Softmax2d(Module):
 
 
 class PReLU(Module):
-    """See `torch.nn.PReLU`."""
+    """x if x > 0, else weight * x, with a weight that is learned. See `torch.nn.PReLU`."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None) -> None:
         super().__init__()

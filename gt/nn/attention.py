@@ -8,7 +8,7 @@ from typing import Any
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions.creation import empty, zeros
-from gt.functions.rearrange import cat
+from gt.functions.joining import cat
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.linear import NonDynamicallyQuantizableLinear
@@ -19,12 +19,12 @@ from gt.types import float32
 __all__ = ["MultiheadAttention"]
 
 
-#: parameters of the projections: one for all three if their inputs are equally wide, else one each
-TOGETHER, APART = "in_proj_weight", ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+#: The parameters of the projections: one for all three if their inputs have the same width, else one for each.
+COMBINED, SEPARATE = "in_proj_weight", ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 class MultiheadAttention(Module):
-    """See `torch.nn.MultiheadAttention`."""
+    """Attention with several heads between queries, keys and values. See `torch.nn.MultiheadAttention`."""
 
     def __init__(
         self,
@@ -64,15 +64,15 @@ class MultiheadAttention(Module):
         width = self.embed_dim
         if self._qkv_same_embed_dim:
             self.in_proj_weight = Parameter(empty((3 * width, width), dtype=dtype))
-            for name in APART:
+            for name in SEPARATE:
                 self.register_parameter(name, None)
         else:
-            for name, columns in zip(APART, (width, self.kdim, self.vdim), strict=True):
+            for name, columns in zip(SEPARATE, (width, self.kdim, self.vdim), strict=True):
                 self.register_parameter(name, Parameter(empty((width, columns), dtype=dtype)))
-            self.register_parameter(TOGETHER, None)
+            self.register_parameter(COMBINED, None)
 
     def _reset_parameters(self) -> None:
-        for name in (TOGETHER, *APART):
+        for name in (COMBINED, *SEPARATE):
             if getattr(self, name) is not None:
                 init.xavier_uniform_(getattr(self, name))
         if self.in_proj_bias is not None:
@@ -97,36 +97,36 @@ class MultiheadAttention(Module):
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
         if query.ndim not in (2, 3) or key.ndim != query.ndim or value.ndim != query.ndim:
             raise ShapeError(f"attention takes 2-D or 3-D tensors, not {query._type}, {key._type}, {value._type}")
-        alone = query.ndim == 2
-        q, k, v = (self._batch_first(x) for x in self._projected(query, key, value))
-        if alone and key_padding_mask is not None:
+        unbatched = query.ndim == 2
+        q, k, v = (self._batch_first(x) for x in self._project(query, key, value))
+        if unbatched and key_padding_mask is not None:
             key_padding_mask = key_padding_mask.unsqueeze(0)
-        # torch's hint lets it leave the mask out, but only if the mask is of no other use
+        # is_causal allows a fused kernel without a mask, if the mask serves no other purpose
         causal = is_causal and key_padding_mask is None and not need_weights
         q, k, v, mask = self._with_extras(q, k, v, None if causal else attn_mask, key_padding_mask, query)
-        causal = causal and k.shape[1] == key.shape[0 if alone else 1 if self.batch_first else 0]
+        causal = causal and k.shape[1] == key.shape[0 if unbatched else 1 if self.batch_first else 0]
         if causal or (mask is None and attn_mask is not None):
             mask = None
         q, k, v = (self._heads(x) for x in (q, k, v))
         out, weights = self._attend(q, k, v, mask, causal, need_weights)
         out = self.out_proj(out.transpose(1, 2).flatten(2))
-        out = out if self.batch_first and not alone else out.transpose(0, 1)
+        out = out if self.batch_first and not unbatched else out.transpose(0, 1)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
-        if alone:
+        if unbatched:
             return out.squeeze(1), None if weights is None else weights.squeeze(0)
         return out, weights
 
-    # -- what goes in ----------------------------------------------------------------------
+    # -- inputs ----------------------------------------------------------------------
 
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Any, ...]:
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Any, ...]:
         bias = self.in_proj_bias
         if self.in_proj_weight is not None and query is key and key is value:
             return tuple(F.linear(query, self.in_proj_weight, bias).chunk(3, -1))
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
         else:
-            weights = tuple(getattr(self, name) for name in APART)
+            weights = tuple(getattr(self, name) for name in SEPARATE)
         biases = (None,) * 3 if bias is None else bias.chunk(3)
         rows = zip((query, key, value), weights, biases, strict=True)
         return tuple(F.linear(x, w, b) for x, w, b in rows)
@@ -139,15 +139,15 @@ class MultiheadAttention(Module):
     def _with_extras(
         self, q: Any, k: Any, v: Any, attn_mask: Any, padding: Any, like: Tensor
     ) -> tuple[Any, Any, Any, Any]:
-        """Keys and values that are always there, and one mask, to be added, for all there is."""
+        """Append the learned and the zero key and value, and combine the masks into one that is added."""
         batch, extra = k.shape[0], 0
         if self.bias_k is not None:
             k = cat([k, self.bias_k.expand(batch, 1, -1)], 1)
             v = cat([v, self.bias_v.expand(batch, 1, -1)], 1)
             extra += 1
         if self.add_zero_attn:
-            nothing = zeros((batch, 1, self.embed_dim), dtype=k.dtype)
-            k, v = cat([k, nothing], 1), cat([v, nothing], 1)
+            zero = zeros((batch, 1, self.embed_dim), dtype=k.dtype)
+            k, v = cat([k, zero], 1), cat([v, zero], 1)
             extra += 1
         mask = None
         if attn_mask is not None:
@@ -176,7 +176,7 @@ class MultiheadAttention(Module):
 
 
 def _additive(mask: Tensor, name: str, like: Tensor) -> Any:
-    """A mask of bools, True where nobody may look, as numbers to be added."""
+    """A mask to be added to the scores. A mask of bools is true where a query must not attend."""
     if mask.dtype.kind == "b":
         return zeros(mask.shape, dtype=like.dtype).masked_fill(mask, float("-inf"))
     if mask.dtype.kind != "f":

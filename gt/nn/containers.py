@@ -1,4 +1,4 @@
-"""Modules and parameters in lists and dicts."""
+"""Containers: modules and parameters in sequences, lists and dicts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from operator import index
 from typing import Any, Self
 
 from gt.client.tensor.tensor import Tensor
-from gt.nn.module import Module, _indented
+from gt.nn.module import Module, indent
 from gt.nn.parameter import Parameter
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
 
 
-def _position(i: Any, count: int) -> str:
+def _wrap_index(i: Any, count: int) -> str:
     i = index(i)
     if not -count <= i < count:
         raise IndexError(f"index {i} is out of range")
@@ -21,6 +21,8 @@ def _position(i: Any, count: int) -> str:
 
 
 class Sequential(Module):
+    """Modules that are called one after the other. See `torch.nn.Sequential`."""
+
     def __init__(self, *args: Any) -> None:
         super().__init__()
         named = args[0].items() if len(args) == 1 and isinstance(args[0], Mapping) else enumerate(args)
@@ -39,7 +41,8 @@ class Sequential(Module):
         return iter(self._modules.values())
 
     def _name(self, i: Any) -> str:
-        return list(self._modules)[int(_position(i, len(self)))]
+        """The name of the module at a position."""
+        return list(self._modules)[int(_wrap_index(i, len(self)))]
 
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
@@ -50,35 +53,41 @@ class Sequential(Module):
         setattr(self, self._name(i), module)
 
     def __delitem__(self, i: Any) -> None:
-        gone = list(self._modules)[i] if isinstance(i, slice) else [self._name(i)]
-        kept = [m for name, m in self._modules.items() if name not in gone]
+        removed = list(self._modules)[i] if isinstance(i, slice) else [self._name(i)]
+        kept = [m for name, m in self._modules.items() if name not in removed]
         self.__dict__["_modules"] = {str(k): m for k, m in enumerate(kept)}
 
     def __add__(self, other: Sequential) -> Sequential:
         return Sequential(*self, *other)
 
     def append(self, module: Module) -> Self:
+        """Add a module at the end."""
         self.add_module(str(len(self)), module)
         return self
 
     def insert(self, i: int, module: Module) -> Self:
+        """Insert a module before position i."""
         modules = list(self)
         modules.insert(i, module)
         self.__dict__["_modules"] = {str(k): m for k, m in enumerate(modules)}
         return self
 
     def extend(self, modules: Iterable[Module]) -> Self:
+        """Add modules at the end."""
         for module in modules:
             self.append(module)
         return self
 
     def pop(self, i: Any) -> Any:
-        found = self[i]
+        """Remove the module at position i and return it."""
+        module = self[i]
         del self[i]
-        return found
+        return module
 
 
 class ModuleList(Module):
+    """A list of modules, whose parameters are part of the model. See `torch.nn.ModuleList`."""
+
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
         self.extend(modules or ())
@@ -86,10 +95,10 @@ class ModuleList(Module):
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
             return type(self)(list(self._modules.values())[i])
-        return self._modules[_position(i, len(self))]
+        return self._modules[_wrap_index(i, len(self))]
 
     def __setitem__(self, i: Any, module: Module) -> None:
-        setattr(self, _position(i, len(self)), module)
+        setattr(self, _wrap_index(i, len(self)), module)
 
     def __delitem__(self, i: Any) -> None:
         modules = list(self)
@@ -112,26 +121,30 @@ class ModuleList(Module):
         return self.extend(modules)
 
     def append(self, module: Module) -> Self:
+        """Add a module at the end."""
         self.add_module(str(len(self)), module)
         return self
 
     def insert(self, i: int, module: Module) -> None:
+        """Insert a module before position i."""
         modules = list(self)
         modules.insert(i, module)
         self._reset(modules)
 
     def extend(self, modules: Iterable[Module]) -> Self:
+        """Add modules at the end."""
         for module in modules:
             self.append(module)
         return self
 
     def pop(self, i: Any) -> Any:
-        found = self[i]
+        """Remove the module at position i and return it."""
+        module = self[i]
         del self[i]
-        return found
+        return module
 
     def __repr__(self) -> str:
-        """Runs of the same module are shown once, as in torch."""
+        """As in torch, equal modules in a row are printed once."""
         runs: list[tuple[int, int, str]] = []
         for i, text in enumerate(map(repr, self)):
             if runs and runs[-1][2] == text:
@@ -141,15 +154,15 @@ class ModuleList(Module):
         if not runs:
             return f"{self._get_name()}()"
         lines = [
-            f"({first}): {_indented(text)}"
-            if first == last
-            else f"({first}-{last}): {last - first + 1} x {_indented(text)}"
+            f"({first}): {indent(text)}" if first == last else f"({first}-{last}): {last - first + 1} x {indent(text)}"
             for first, last, text in runs
         ]
         return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"
 
 
 class ModuleDict(Module):
+    """A dict of modules, whose parameters are part of the model. See `torch.nn.ModuleDict`."""
+
     def __init__(self, modules: Any = None) -> None:
         super().__init__()
         self.update(modules or {})
@@ -173,23 +186,29 @@ class ModuleDict(Module):
         return key in self._modules
 
     def clear(self) -> None:
+        """Remove all modules."""
         self._modules.clear()
 
     def pop(self, key: str) -> Any:
-        found = self[key]
+        """Remove the module of a key and return it."""
+        module = self[key]
         del self[key]
-        return found
+        return module
 
     def keys(self) -> Any:
+        """The keys."""
         return self._modules.keys()
 
     def items(self) -> Any:
+        """The keys with their modules."""
         return self._modules.items()
 
     def values(self) -> Any:
+        """The modules."""
         return self._modules.values()
 
     def update(self, modules: Any) -> None:
+        """Add modules from a dict or from pairs of key and module."""
         for key, module in modules.items() if hasattr(modules, "items") else modules:
             self[key] = module
 
@@ -201,6 +220,8 @@ def _described(p: Any) -> str:
 
 
 class ParameterList(Module):
+    """A list of parameters; tensors in it become parameters. See `torch.nn.ParameterList`."""
+
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
         self._size = 0
@@ -209,10 +230,10 @@ class ParameterList(Module):
     def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
             return type(self)(list(self)[i])
-        return getattr(self, _position(i, self._size))
+        return getattr(self, _wrap_index(i, self._size))
 
     def __setitem__(self, i: Any, value: Any) -> None:
-        setattr(self, _position(i, self._size), _parameter(value))
+        setattr(self, _wrap_index(i, self._size), _parameter(value))
 
     def __len__(self) -> int:
         return self._size
@@ -221,11 +242,13 @@ class ParameterList(Module):
         return iter([self[i] for i in range(self._size)])
 
     def append(self, value: Any) -> Self:
+        """Add a parameter at the end."""
         self._size += 1
         self[self._size - 1] = value
         return self
 
     def extend(self, values: Iterable[Any]) -> Self:
+        """Add parameters at the end."""
         for value in values:
             self.append(value)
         return self
@@ -235,6 +258,8 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
+    """A dict of parameters; tensors in it become parameters. See `torch.nn.ParameterDict`."""
+
     def __init__(self, parameters: Any = None) -> None:
         super().__init__()
         self._keys: dict[str, None] = {}
@@ -261,15 +286,19 @@ class ParameterDict(Module):
         return key in self._keys
 
     def keys(self) -> Any:
+        """The keys."""
         return self._keys.keys()
 
     def values(self) -> Any:
+        """The parameters."""
         return [self[key] for key in self._keys]
 
     def items(self) -> Any:
+        """The keys with their parameters."""
         return [(key, self[key]) for key in self._keys]
 
     def update(self, parameters: Any) -> None:
+        """Add parameters from a dict or from pairs of key and value."""
         for key, value in parameters.items() if hasattr(parameters, "items") else parameters:
             self[key] = value
 

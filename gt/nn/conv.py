@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Convolutions and transposed convolutions, as modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "
 MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-def _each(value: Any, dims: int) -> tuple[int, ...]:
+def _per_dim(value: Any, dims: int) -> tuple[int, ...]:
     return (value,) * dims if isinstance(value, int) else tuple(value)
 
 
@@ -45,9 +45,9 @@ class _Conv(Module):
         self._check(in_channels, out_channels, groups, padding, stride, padding_mode)
         dims = self.dims
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size, self.stride = _each(kernel_size, dims), _each(stride, dims)
-        self.padding: Any = padding if isinstance(padding, str) else _each(padding, dims)
-        self.dilation, self.padding_mode = _each(dilation, dims), padding_mode
+        self.kernel_size, self.stride = _per_dim(kernel_size, dims), _per_dim(stride, dims)
+        self.padding: Any = padding if isinstance(padding, str) else _per_dim(padding, dims)
+        self.dilation, self.padding_mode = _per_dim(dilation, dims), padding_mode
         self.output_padding = (0,) * dims
         sizes = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
         self.weight = Parameter(empty((*sizes, *self.kernel_size), dtype=dtype or float32))
@@ -63,12 +63,13 @@ class _Conv(Module):
             raise ValueError("out_channels must be divisible by groups")
         if isinstance(padding, str) and padding not in ("same", "valid"):
             raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'valid', 'same'}}")
-        if padding == "same" and any(s != 1 for s in _each(stride, self.dims)):
+        if padding == "same" and any(s != 1 for s in _per_dim(stride, self.dims)):
             raise ValueError("padding='same' is not supported for strided convolutions")
         if mode not in MODES:
             raise ValueError(f"padding_mode must be one of {set(MODES)}, but got padding_mode='{mode}'")
 
     def reset_parameters(self) -> None:
+        """Draw the kernel and the bias again, as torch draws them."""
         init.kaiming_uniform_(self.weight, a=sqrt(5))
         if self.bias is not None:
             bound = init._bias_bound(self.weight)
@@ -78,18 +79,18 @@ class _Conv(Module):
         conv = getattr(F, f"conv{self.dims}d")
         if self.padding_mode == "zeros":
             return conv(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
-        padded = F.pad(input, self._around(), mode=self.padding_mode)
+        padded = F.pad(input, self._pad_widths(), mode=self.padding_mode)
         return conv(padded, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
-    def _around(self) -> tuple[int, ...]:
+    def _pad_widths(self) -> tuple[int, ...]:
         """The padding as `pad` takes it: the last dim first, before and after."""
         if self.padding == "valid":
             return (0, 0) * self.dims
-        made: list[int] = []
+        pads: list[int] = []
         for d in reversed(range(self.dims)):
             total = self.dilation[d] * (self.kernel_size[d] - 1)
-            made += [total // 2, total - total // 2] if self.padding == "same" else [self.padding[d]] * 2
-        return tuple(made)
+            pads += [total // 2, total - total // 2] if self.padding == "same" else [self.padding[d]] * 2
+        return tuple(pads)
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
@@ -103,17 +104,17 @@ class _Conv(Module):
 
 
 class Conv1d(_Conv):
-    """See `torch.nn.Conv1d`."""
+    """A convolution over sequences, with a kernel that is learned. See `torch.nn.Conv1d`."""
 
 
 class Conv2d(_Conv):
-    """See `torch.nn.Conv2d`."""
+    """A convolution over images, with a kernel that is learned. See `torch.nn.Conv2d`."""
 
     dims = 2
 
 
 class Conv3d(_Conv):
-    """See `torch.nn.Conv3d`."""
+    """A convolution over volumes, with a kernel that is learned. See `torch.nn.Conv3d`."""
 
     dims = 3
 
@@ -141,38 +142,38 @@ class _ConvTranspose(_Conv):
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, dtype=dtype
         )
-        self.output_padding = _each(output_padding, self.dims)
+        self.output_padding = _per_dim(output_padding, self.dims)
 
     def forward(self, input: Tensor, output_size: Any = None) -> Any:
-        extra = self.output_padding if output_size is None else self._extra(input, list(output_size))
+        extra = self.output_padding if output_size is None else self._output_padding_for(input, list(output_size))
         conv = getattr(F, f"conv_transpose{self.dims}d")
         return conv(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
 
-    def _extra(self, input: Tensor, wanted: list[int]) -> tuple[int, ...]:
-        """What must be added for an output of this size."""
-        wanted = wanted[-self.dims :]
+    def _output_padding_for(self, input: Tensor, requested: list[int]) -> tuple[int, ...]:
+        """The output padding for an output of this size."""
+        requested = requested[-self.dims :]
         sizes: Any = input.shape[-self.dims :]
         least = [
             (n - 1) * s - 2 * p + d * (k - 1) + 1
             for n, s, p, d, k in zip(sizes, self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
         ]
-        for size, low, s in zip(wanted, least, self.stride, strict=True):
+        for size, low, s in zip(requested, least, self.stride, strict=True):
             if not low <= size <= low + s - 1:
-                raise ValueError(f"requested an output size of {wanted}, but valid sizes start from {least}")
-        return tuple(size - low for size, low in zip(wanted, least, strict=True))
+                raise ValueError(f"requested an output size of {requested}, but valid sizes start from {least}")
+        return tuple(size - low for size, low in zip(requested, least, strict=True))
 
 
 class ConvTranspose1d(_ConvTranspose):
-    """See `torch.nn.ConvTranspose1d`."""
+    """The transpose of a convolution over sequences. See `torch.nn.ConvTranspose1d`."""
 
 
 class ConvTranspose2d(_ConvTranspose):
-    """See `torch.nn.ConvTranspose2d`."""
+    """The transpose of a convolution over images. See `torch.nn.ConvTranspose2d`."""
 
     dims = 2
 
 
 class ConvTranspose3d(_ConvTranspose):
-    """See `torch.nn.ConvTranspose3d`."""
+    """The transpose of a convolution over volumes. See `torch.nn.ConvTranspose3d`."""
 
     dims = 3

@@ -1,4 +1,4 @@
-"""Dropout: of elements, and of whole channels."""
+"""Dropout of elements and of whole channels, as modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Fe
 
 
 class _Dropout(Module):
-    function = "dropout"
+    function = staticmethod(F.dropout)
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -22,41 +22,41 @@ class _Dropout(Module):
     def forward(self, input: Any) -> Any:
         if not self.training or self.p == 0:
             return input
-        return getattr(F, self.function)(input, self.p, True, self.inplace)
+        return self.function(input, self.p, True, self.inplace)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
 
 
 class Dropout(_Dropout):
-    """See `torch.nn.Dropout`."""
+    """In training, set elements to 0 with probability p and scale the others. See `torch.nn.Dropout`."""
 
 
 class Dropout1d(_Dropout):
-    """See `torch.nn.Dropout1d`."""
+    """In training, set whole channels of a sequence to 0. See `torch.nn.Dropout1d`."""
 
-    function = "dropout1d"
+    function = staticmethod(F.dropout1d)
 
 
 class Dropout2d(_Dropout):
-    """See `torch.nn.Dropout2d`."""
+    """In training, set whole channels of an image to 0. See `torch.nn.Dropout2d`."""
 
-    function = "dropout2d"
+    function = staticmethod(F.dropout2d)
 
 
 class Dropout3d(_Dropout):
-    """See `torch.nn.Dropout3d`."""
+    """In training, set whole channels of a volume to 0. See `torch.nn.Dropout3d`."""
 
-    function = "dropout3d"
+    function = staticmethod(F.dropout3d)
 
 
 class AlphaDropout(_Dropout):
-    """See `torch.nn.AlphaDropout`."""
+    """Dropout that keeps the mean and variance of selu. See `torch.nn.AlphaDropout`."""
 
-    function = "alpha_dropout"
+    function = staticmethod(F.alpha_dropout)
 
 
 class FeatureAlphaDropout(_Dropout):
-    """See `torch.nn.FeatureAlphaDropout`."""
+    """Alpha dropout of whole channels. See `torch.nn.FeatureAlphaDropout`."""
 
-    function = "feature_alpha_dropout"
+    function = staticmethod(F.feature_alpha_dropout)

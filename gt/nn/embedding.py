@@ -1,4 +1,4 @@
-"""Rows of a table by their numbers."""
+"""Embedding: rows of a table by their numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Embedding"]
 
 
 class Embedding(Module):
-    """See `torch.nn.Embedding`."""
+    """A table of vectors, from which rows are taken by their numbers. See `torch.nn.Embedding`."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Embedding(Module):
             self.weight = Parameter(_weight, not _freeze)
 
     def reset_parameters(self) -> None:
+        """Draw the table again; the row of ``padding_idx`` becomes zeros."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             with no_grad():
@@ -67,8 +68,28 @@ class Embedding(Module):
         return text + (", sparse=True" if self.sparse else "")
 
     @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, **options: Any) -> Embedding:
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Embedding:
+        """An embedding with this table, which is not trained unless ``freeze`` is false."""
         if embeddings.ndim != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
         rows, width = embeddings.shape
-        return cls(rows, width, _weight=embeddings, _freeze=freeze, **options)
+        return cls(
+            rows,
+            width,
+            padding_idx,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+            sparse,
+            _weight=embeddings,
+            _freeze=freeze,
+        )

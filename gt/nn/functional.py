@@ -1,6 +1,6 @@
 """``gt.nn.functional``: torch.nn.functional's names, signatures and defaults.
 
-Each function is one op or a few; where torch has a kernel for a gradient, the op has it too.
+Each function emits one op or a few. Where torch has a kernel for a gradient, the op has one too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from gt.client.tensor.emit import call, call_into, call_many
 from gt.client.tensor.foreign import told
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import pointwise, reduce, views
+from gt.functions import pointwise, reduce, scan, views
 from gt.functions.composite import pdist
-from gt.functions.rearrange import pad
+from gt.functions.joining import cat
+from gt.functions.norm import norm
+from gt.functions.windows import pad
 from gt.missing import absent
 from gt.nn import _activations, _distances, _losses, _spatial
 from gt.nn._activations import *
@@ -39,7 +41,7 @@ __all__ += _losses.__all__
 __all__ += _spatial.__all__
 __getattr__ = absent("nn.functional")
 
-#: what rms_norm adds where nothing is said
+#: The default eps of rms_norm, by dtype.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-23, "float16": 2.0**-23}
 
 
@@ -47,22 +49,23 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-23, "floa
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias. See `torch.nn.functional.linear`."""
     x = input if isinstance(input, Tensor) else a_tensor("linear", input)
     return call(OPS["linear"], (x, weight) if bias is None else (x, weight, bias))
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """For each of the outputs o: input1ᵀ · weight[o] · input2."""
+    """input1 @ weight[o] @ input2 for each output o. See `torch.nn.functional.bilinear`."""
     a, b, w = (a_tensor("bilinear", x) for x in (input1, input2, weight))
     lead, shape = a._type.shape[:-1], w._type.shape
     if w._type.ndim != 3 or b._type.shape[:-1] != lead or (a._type.shape[-1], b._type.shape[-1]) != shape[1:]:
         raise refuse(ShapeError, "the weight is [outputs, size of input1, size of input2]", "bilinear", a, b, w)
     rows = views.reshape(b, (prod(lead), shape[2]))
     right = linear(rows, views.reshape(w, (shape[0] * shape[1], shape[2])))
-    parts = views.reshape(right, (prod(lead), shape[0], shape[1]))
+    rows = views.reshape(right, (prod(lead), shape[0], shape[1]))
     column = views.reshape(a, (prod(lead), shape[1], 1))
-    made = views.reshape(parts @ column, (*lead, shape[0]))
-    return made if bias is None else made + bias
+    output = views.reshape(rows @ column, (*lead, shape[0]))
+    return output if bias is None else output + bias
 
 
 def embedding(
@@ -74,29 +77,32 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Gradients are dense, whatever ``sparse`` says."""
+    """Rows of a table by their numbers. Gradients are dense, also with ``sparse``.
+
+    See `torch.nn.functional.embedding`.
+    """
     index, w = a_tensor("embedding", input), a_tensor("embedding", weight)
     if max_norm is not None:
         _renormalise(w, index, float(max_norm), norm_type)
     rows = w._type.shape[0] if w._type.ndim else 0
-    at = -1 if padding_idx is None else padding_idx
+    row = -1 if padding_idx is None else padding_idx
     if padding_idx is not None and not -rows <= padding_idx < rows:
-        raise refuse(ShapeError, f"padding_idx is within the {rows} rows", "embedding", index, w, padding_idx)
-    at = at % rows if padding_idx is not None and at < 0 else at
-    return call(OPS["embedding"], (w, index), (("padding_idx", at), ("by_freq", scale_grad_by_freq)))
+        raise refuse(ShapeError, f"padding_idx must be within the {rows} rows", "embedding", index, w, padding_idx)
+    row = row % rows if padding_idx is not None and row < 0 else row
+    return call(OPS["embedding"], (w, index), (("padding_idx", row), ("by_freq", scale_grad_by_freq)))
 
 
 def _renormalise(w: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
-    """The rows that are asked for are made no longer than ``max_norm``, in place, as torch does it."""
+    """Shorten the rows in use to ``max_norm``, in place, as torch does."""
     with no_grad():
-        asked = w.new_zeros(w._type.shape[0], dtype=bool_).index_fill(0, views.reshape(index, -1), True)
-        lengths = reduce.norm(w, norm_type, 1)
-        scale = pointwise.where(asked & (lengths > max_norm), max_norm / (lengths + 1e-7), 1.0)
+        in_use = w.new_zeros(w._type.shape[0], dtype=bool_).index_fill(0, views.reshape(index, -1), True)
+        lengths = norm(w, norm_type, 1)
+        scale = pointwise.where(in_use & (lengths > max_norm), max_norm / (lengths + 1e-7), 1.0)
         call_into(OPS["mul"], w, (views.unsqueeze(scale, 1),))
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """Without ``num_classes``, reads what the greatest is."""
+    """A 1 at the position of each class, and 0 elsewhere. Without ``num_classes`` the greatest class is read."""
     from gt.functions.creation import arange
 
     x = a_tensor("one_hot", tensor)
@@ -104,7 +110,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise refuse(DTypeError, "one_hot is only applicable to index tensor of int64", "one_hot", x)
     if num_classes == -1:
         if not x._type.numel:
-            raise refuse(ShapeError, "an empty tensor does not tell its classes", "one_hot", x)
+            raise refuse(
+                ShapeError, "the number of classes of an empty tensor is unknown; give num_classes", "one_hot", x
+            )
         num_classes = int(reduce.amax(x).item()) + 1
     count = whole(num_classes, "one_hot(): num_classes is an int")
     return cast(pointwise.eq(views.unsqueeze(x, -1), arange(count)), x._type.dtype)
@@ -113,71 +121,79 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 # -- at random -----------------------------------------------------------------------------
 
 
-def _dropped(name: str, x: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+def _drop(name: str, x: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
     if not 0 <= p <= 1:
         raise refuse(ShapeError, f"dropout probability has to be between 0 and 1, but got {p}", name, x)
     if not training or p == 0:
         return x
-    made = call_many(OPS["dropout"], (x, *random_state.key()), (("p", float(p)),))[0]
-    return call_into(OPS["copy"], x, (made,)) if inplace else made
+    output = call_many(OPS["dropout"], (x, *random_state.key()), (("p", float(p)),))[0]
+    return call_into(OPS["copy"], x, (output,)) if inplace else output
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """What stays depends on the seed and on how many random ops there were since, and on nothing else."""
-    return _dropped("dropout", a_tensor("dropout", input), p, training, inplace)
+    """Set elements to 0 with probability p, and scale the others by 1 / (1 - p).
+
+    The choice depends only on the seed and on the number of random ops before. See `torch.nn.functional.dropout`.
+    """
+    return _drop("dropout", a_tensor("dropout", input), p, training, inplace)
 
 
-def _dropped_channels(name: str, x: Tensor, p: float, training: bool, inplace: bool, batch: int) -> Tensor:
-    """Whole channels at a time."""
+def _drop_channels(name: str, x: Tensor, p: float, training: bool, inplace: bool, batch: int) -> Tensor:
+    """Dropout of whole channels."""
     if not training or p == 0:
-        return _dropped(name, x, p, training, inplace)
+        return _drop(name, x, p, training, inplace)
     lead = x._type.shape[:batch]
     ones = x.detach().new_ones((*lead, *(1,) * (x._type.ndim - batch)))
-    made = x * _dropped(name, ones, p, True, False)
-    return call_into(OPS["copy"], x, (made,)) if inplace else made
+    output = x * _drop(name, ones, p, True, False)
+    return call_into(OPS["copy"], x, (output,)) if inplace else output
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Dropout of whole channels of sequences. See `torch.nn.functional.dropout1d`."""
     if input._type.ndim not in (2, 3):
         raise refuse(ShapeError, "needs 2 or 3 dims", "dropout1d", input)
-    return _dropped_channels("dropout1d", input, p, training, inplace, input._type.ndim - 1)
+    return _drop_channels("dropout1d", input, p, training, inplace, input._type.ndim - 1)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    return _dropped_channels("dropout2d", input, p, training, inplace, min(2, input._type.ndim))
+    """Dropout of whole channels of images. See `torch.nn.functional.dropout2d`."""
+    return _drop_channels("dropout2d", input, p, training, inplace, min(2, input._type.ndim))
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    return _dropped_channels("dropout3d", input, p, training, inplace, min(2, input._type.ndim))
+    """Dropout of whole channels of volumes. See `torch.nn.functional.dropout3d`."""
+    return _drop_channels("dropout3d", input, p, training, inplace, min(2, input._type.ndim))
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    return _alpha(input, p, training, inplace, input._type.ndim)
+    """Dropout that keeps the mean and variance of selu. See `torch.nn.functional.alpha_dropout`."""
+    return _alpha_drop(input, p, training, inplace, input._type.ndim)
 
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    return _alpha(input, p, training, inplace, min(2, input._type.ndim))
+    """Alpha dropout of whole channels. See `torch.nn.functional.feature_alpha_dropout`."""
+    return _alpha_drop(input, p, training, inplace, min(2, input._type.ndim))
 
 
-def _alpha(x: Tensor, p: float, training: bool, inplace: bool, batch: int) -> Tensor:
-    """Dropout that keeps selu's mean and variance: what goes becomes the value selu ends at."""
+def _alpha_drop(x: Tensor, p: float, training: bool, inplace: bool, batch: int) -> Tensor:
+    """Dropout that keeps the mean and variance of selu: dropped elements become the limit of selu at -inf."""
     ones = x.detach().new_ones((*x._type.shape[:batch], *(1,) * (x._type.ndim - batch)))
-    kept = _dropped("alpha_dropout", ones, p, training, False)
+    kept = _drop("alpha_dropout", ones, p, training, False)
     if not training or p == 0:
         return x
-    end = -_activations.ALPHA * _activations.SCALE
+    limit = -_activations.ALPHA * _activations.SCALE
     stays = kept != 0
-    a = 0.0 if p == 1 else 1 / sqrt((end * end * p + 1) * (1 - p))
-    made = (pointwise.where(stays, x, end if p < 1 else 0.0)) * a - end * a * p
-    return call_into(OPS["copy"], x, (made,)) if inplace else made
+    a = 0.0 if p == 1 else 1 / sqrt((limit * limit * p + 1) * (1 - p))
+    output = (pointwise.where(stays, x, limit if p < 1 else 0.0)) * a - limit * a * p
+    return call_into(OPS["copy"], x, (output,)) if inplace else output
 
 
 # -- normalisation -------------------------------------------------------------------------
 
 
-def _affine(weight: Tensor | None, bias: Tensor | None) -> tuple[tuple[Tensor, ...], dict[str, bool]]:
-    given = tuple(t for t in (weight, bias) if t is not None)
-    return given, {"weight": weight is not None, "bias": bias is not None}
+def _affine_operands(weight: Tensor | None, bias: Tensor | None) -> tuple[tuple[Tensor, ...], dict[str, bool]]:
+    tensors = tuple(t for t in (weight, bias) if t is not None)
+    return tensors, {"weight": weight is not None, "bias": bias is not None}
 
 
 def layer_norm(
@@ -187,24 +203,27 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-05,
 ) -> Tensor:
-    given, there = _affine(weight, bias)
-    attrs = (("normalized_shape", tuple(normalized_shape)), *there.items(), ("eps", eps))
-    return call_many(OPS["layer_norm"], (a_tensor("layer_norm", input), *given), attrs)[0]
+    """Normalise the last dims to mean 0 and variance 1. See `torch.nn.functional.layer_norm`."""
+    affine, flags = _affine_operands(weight, bias)
+    attrs = (("normalized_shape", tuple(normalized_shape)), *flags.items(), ("eps", eps))
+    return call_many(OPS["layer_norm"], (a_tensor("layer_norm", input), *affine), attrs)[0]
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """Divide the last dims by their root mean square. See `torch.nn.functional.rms_norm`."""
     x = a_tensor("rms_norm", input)
-    small = EPSILON.get(x._type.dtype.name, 0.0) if eps is None else eps
-    attrs = (("normalized_shape", tuple(normalized_shape)), ("eps", small))
+    eps = EPSILON.get(x._type.dtype.name, 0.0) if eps is None else eps
+    attrs = (("normalized_shape", tuple(normalized_shape)), ("eps", eps))
     return call_many(OPS["rms_norm"], (x, *([] if weight is None else [weight])), attrs)[0]
 
 
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
 ) -> Tensor:
+    """Normalise groups of channels of each example. See `torch.nn.functional.group_norm`."""
     x = a_tensor("group_norm", input)
-    given, there = _affine(weight, bias)
-    return call_many(OPS["group_norm"], (x, *given), (("groups", num_groups), *there.items(), ("eps", eps)))[0]
+    affine, flags = _affine_operands(weight, bias)
+    return call_many(OPS["group_norm"], (x, *affine), (("groups", num_groups), *flags.items(), ("eps", eps)))[0]
 
 
 def batch_norm(
@@ -217,23 +236,26 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-05,
 ) -> Tensor:
-    """In training the running statistics are brought up to date, in place."""
+    """Normalise each channel over a batch.
+
+    In training the running statistics are updated in place. See `torch.nn.functional.batch_norm`.
+    """
     x = a_tensor("batch_norm", input)
-    given, there = _affine(weight, bias)
+    affine, flags = _affine_operands(weight, bias)
     running = [] if running_mean is None or running_var is None else [running_mean, running_var]
-    if x._type.ndim < 2 and not x._type.numel:  # nothing, of no channels
+    if x._type.ndim < 2 and not x._type.numel:  # empty, without a dim of channels
         return pointwise.clone(x)
     if not training:
         if not running:
             raise refuse(ShapeError, "needs running statistics when it is not training", "batch_norm", x)
-        return call(OPS["batch_norm_inference"], (x, *running, *given), (*there.items(), ("eps", eps)))
-    attrs = (*there.items(), ("eps", eps))
+        return call(OPS["batch_norm_inference"], (x, *running, *affine), (*flags.items(), ("eps", eps)))
+    attrs = (*flags.items(), ("eps", eps))
     if not running:
-        return call_many(OPS["batch_norm"], (x, *given), attrs)[0]
-    made = call_many(OPS["batch_norm_tracked"], (x, float(momentum), *running, *given), attrs)
-    for old, new in zip(running, made[3:], strict=True):
+        return call_many(OPS["batch_norm"], (x, *affine), attrs)[0]
+    results = call_many(OPS["batch_norm_tracked"], (x, float(momentum), *running, *affine), attrs)
+    for old, new in zip(running, results[3:], strict=True):
         call_into(OPS["copy"], old, (new.detach(),))
-    return made[0]
+    return results[0]
 
 
 def instance_norm(
@@ -246,28 +268,30 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-05,
 ) -> Tensor:
-    """The batch and the channels as the channels of one batch: each example by itself."""
+    """Normalise each channel of each example. See `torch.nn.functional.instance_norm`."""
     x = a_tensor("instance_norm", input)
     if not use_input_stats:
         return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
     n, c = x._type.shape[:2]
     if prod(x._type.shape[2:]) == 1:
-        raise refuse(ShapeError, "needs more than one value a channel in training", "instance_norm", x)
-    mean, var, w, b = (_a_copy_each(t, n) for t in (running_mean, running_var, weight, bias))
-    seen = views.reshape(x, (1, n * c, *x._type.shape[2:]))
-    made = batch_norm(seen, mean, var, w, b, True, momentum, eps)
+        raise refuse(ShapeError, "needs more than one value per channel in training", "instance_norm", x)
+    mean, var, w, b = (_repeat_per_example(t, n) for t in (running_mean, running_var, weight, bias))
+    # the channels of all examples, as the channels of one example
+    merged = views.reshape(x, (1, n * c, *x._type.shape[2:]))
+    output = batch_norm(merged, mean, var, w, b, True, momentum, eps)
     for old, new in ((running_mean, mean), (running_var, var)):
         if old is not None and new is not None:
             call_into(OPS["copy"], old, (reduce.mean(views.reshape(new, (n, c)), 0),))
-    return views.reshape(made, x._type.shape)
+    return views.reshape(output, x._type.shape)
 
 
-def _a_copy_each(x: Tensor | None, n: int) -> Tensor | None:
-    """What there is for a channel, for the channels of each example."""
+def _repeat_per_example(x: Tensor | None, n: int) -> Tensor | None:
+    """Per-channel values, repeated for each example."""
     return None if x is None else views.reshape(views.expand(x, (n, *x._type.shape)), (n * x._type.numel,))
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
+    """Divide each element by a power of the mean square of the neighbouring channels."""
     x = a_tensor("local_response_norm", input)
     if x._type.ndim < 3:
         raise refuse(ShapeError, "needs at least three dims", "local_response_norm", x)
@@ -275,17 +299,16 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
         return x
     n, c, *rest = x._type.shape
     squares = views.reshape(pointwise.square(x), (n, 1, c, prod(rest)))
-    side = squares.detach().new_zeros((n, 1, size, prod(rest)))
-    from gt.functions.rearrange import cat
-
+    zeros = squares.detach().new_zeros((n, 1, size, prod(rest)))
     before, after = size // 2, (size - 1) // 2
-    parts = [side[:, :, :before], squares, side[:, :, :after]]
-    mean = _spatial.avg_pool2d(cat(parts, 2), (size, 1), stride=1)
+    padded = [zeros[:, :, :before], squares, zeros[:, :, :after]]
+    mean = _spatial.avg_pool2d(cat(padded, 2), (size, 1), stride=1)
     return x / pointwise.pow(views.reshape(mean, x._type.shape) * alpha + k, beta)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
-    return pointwise.div(input, pointwise.clamp(reduce.norm(input, p, dim, True), min=eps))
+    """Divide vectors along a dim by their norm. See `torch.nn.functional.normalize`."""
+    return pointwise.div(input, pointwise.clamp(norm(input, p, dim, True), min=eps))
 
 
 # -- attention -----------------------------------------------------------------------------
@@ -301,7 +324,11 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """A mask of bool says who may look at whom; one of numbers is added to the scores."""
+    """softmax(query @ key.T * scale) @ value.
+
+    A mask of bools is true where a query may attend; a mask of numbers is added to the scores.
+    See `torch.nn.functional.scaled_dot_product_attention`.
+    """
     name = "scaled_dot_product_attention"
     q, k, v = (a_tensor(name, x) for x in (query, key, value))
     if is_causal and attn_mask is not None:
@@ -309,17 +336,17 @@ def scaled_dot_product_attention(
     if min(x._type.ndim for x in (q, k, v)) < 2:
         raise refuse(ShapeError, "needs at least two dims: positions and features", name, q, k, v)
     if enable_gqa:
-        k, v = _repeated_heads(name, q, k), _repeated_heads(name, q, v)
-    q, k, v = _in_one_batch(name, q, k, v)
+        k, v = _repeat_heads(name, q, k), _repeat_heads(name, q, v)
+    q, k, v = _broadcast_batches(name, q, k, v)
     scale = 1 / sqrt(max(q._type.shape[-1], 1)) if scale is None else float(scale)
     if dropout_p or (attn_mask is not None and attn_mask._node is not None):
         return _plain_attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
-    given = (q, k, v) if attn_mask is None else (q, k, v, attn_mask)
-    return call_many(OPS["attention"], given, (("is_causal", is_causal), ("scale", scale)))[0]
+    operands = (q, k, v) if attn_mask is None else (q, k, v, attn_mask)
+    return call_many(OPS["attention"], operands, (("is_causal", is_causal), ("scale", scale)))[0]
 
 
-def _repeated_heads(name: str, q: Tensor, x: Tensor) -> Tensor:
-    """Grouped heads: each of the fewer is looked at by several of the query's, next to each other."""
+def _repeat_heads(name: str, q: Tensor, x: Tensor) -> Tensor:
+    """Grouped heads: each head of key or value serves several neighbouring heads of the query."""
     if q._type.ndim < 3 or x._type.ndim != q._type.ndim or q._type.shape[-3] % max(x._type.shape[-3], 1):
         raise refuse(ShapeError, "the heads of the query are a multiple of those of key and value", name, q, x)
     *lead, heads, n, e = x._type.shape
@@ -330,7 +357,7 @@ def _repeated_heads(name: str, q: Tensor, x: Tensor) -> Tensor:
     return views.reshape(spread, (*lead, heads * times, n, e))
 
 
-def _in_one_batch(name: str, *xs: Tensor) -> list[Tensor]:
+def _broadcast_batches(name: str, *xs: Tensor) -> list[Tensor]:
     try:
         lead = broadcast_shapes(*(x._type.shape[:-2] for x in xs))
     except ShapeError as problem:
@@ -341,7 +368,7 @@ def _in_one_batch(name: str, *xs: Tensor) -> list[Tensor]:
 def _plain_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, scale: float
 ) -> Tensor:
-    """In plain ops, where the fused kernels do not do it: a mask that learns, dropout on the weights."""
+    """Attention in plain ops, for what the fused kernels lack: a mask with a gradient, and dropout."""
     scores = (q @ k.mT) * scale
     if is_causal:
         mask = scores.detach().new_ones(scores._type.shape[-2:]).tril() != 0
@@ -349,8 +376,9 @@ def _plain_attention(
         scores = pointwise.masked_fill(scores, pointwise.logical_not(mask), float("-inf"))
     elif mask is not None:
         scores = scores + mask
-    return dropout(reduce.softmax(scores, -1), dropout_p) @ v
+    return dropout(scan.softmax(scores, -1), dropout_p) @ v
 
 
-for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, "dropout", "softmax", "log_softmax"):
+_checked = (dropout.__name__, softmax.__name__, log_softmax.__name__)
+for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, *_checked):
     globals()[_name] = told(globals()[_name])

@@ -1,30 +1,31 @@
-"""Functions that are called around a module's forward, and with the gradients of what went in and came out."""
+"""Hooks: functions that are called around a module's forward and with the gradients of its inputs and outputs.
+
+Modules are typed as Any, because `gt.nn.module` imports this file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.client.grad.backward import register_hook
 from gt.client.tensor.tensor import Tensor
 
-if TYPE_CHECKING:
-    from gt.nn.module import Module
-
-#: number -> (hook, does it take keyword arguments?)
+#: number -> (hook, whether it takes keyword arguments)
 Hooks = dict[int, tuple[Callable[..., Any], bool]]
 
 _numbers = count()
 
 
 class Handle:
-    """Takes a hook away again."""
+    """Returned when a hook is registered; removes the hook."""
 
     def __init__(self, hooks: Hooks, number: int) -> None:
         self._hooks, self.id = hooks, number
 
     def remove(self) -> None:
+        """Remove the hook."""
         self._hooks.pop(self.id, None)
 
     def __enter__(self) -> Handle:
@@ -35,6 +36,7 @@ class Handle:
 
 
 def add(hooks: Hooks, hook: Callable[..., Any], prepend: bool, with_kwargs: bool) -> Handle:
+    """Register a hook, as the last one or as the first one."""
     number = next(_numbers)
     before = dict(hooks) if prepend else {}
     if prepend:
@@ -44,15 +46,16 @@ def add(hooks: Hooks, hook: Callable[..., Any], prepend: bool, with_kwargs: bool
     return Handle(hooks, number)
 
 
-def each(hooks: Hooks, *given: Any) -> None:
+def each(hooks: Hooks, *args: Any) -> None:
+    """Call every hook."""
     for hook, _ in list(hooks.values()):
-        hook(*given)
+        hook(*args)
 
 
-def call(module: Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A module's forward with all that is hooked to it."""
+def call(module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A module's forward with all its hooks."""
     for hook, with_kwargs in list(module._forward_pre_hooks.values()):
-        inputs, kwargs = _before(hook, with_kwargs, module, inputs, kwargs)
+        inputs, kwargs = _call_pre_hook(hook, with_kwargs, module, inputs, kwargs)
     result = module.forward(*inputs, **kwargs)
     for hook, with_kwargs in list(module._forward_hooks.values()):
         changed = hook(module, inputs, kwargs, result) if with_kwargs else hook(module, inputs, result)
@@ -60,32 +63,32 @@ def call(module: Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if module._backward_hooks:
         _hook_gradients(module, inputs, result)
     if module._backward_pre_hooks:
-        _hook_results(module, result)
+        _hook_outputs(module, result)
     return result
 
 
-def _hook_results(module: Module, result: Any) -> None:
-    """Before all else on the way back: what comes in as the gradients of the results may be changed."""
+def _hook_outputs(module: Any, result: Any) -> None:
+    """Call the backward pre-hooks with the gradients of the outputs, which they may change."""
     outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
-    known: list[Any] = [None] * len(outputs)
+    grads: list[Any] = [None] * len(outputs)
 
-    def ask(i: int) -> Callable[[Tensor], Any]:
-        def changed(g: Tensor) -> Any:
-            known[i] = g
+    def on_gradient(i: int) -> Callable[[Tensor], Any]:
+        def replaced(g: Tensor) -> Any:
+            grads[i] = g
             for hook, _ in list(module._backward_pre_hooks.values()):
-                given = hook(module, tuple(known))
-                if given is not None:
-                    known[:] = given if isinstance(given, tuple) else (given,)
-            return known[i]
+                new = hook(module, tuple(grads))
+                if new is not None:
+                    grads[:] = new if isinstance(new, tuple) else (new,)
+            return grads[i]
 
-        return changed
+        return replaced
 
     for i, y in enumerate(outputs):
         if y._node is not None:
-            register_hook(y, ask(i))
+            register_hook(y, on_gradient(i))
 
 
-def _before(hook: Any, with_kwargs: bool, module: Module, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
+def _call_pre_hook(hook: Any, with_kwargs: bool, module: Any, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
     if with_kwargs:
         changed = hook(module, inputs, kwargs)
         return (inputs, kwargs) if changed is None else changed
@@ -95,29 +98,32 @@ def _before(hook: Any, with_kwargs: bool, module: Module, inputs: Any, kwargs: A
     return (changed if isinstance(changed, tuple) else (changed,)), kwargs
 
 
-def _hook_gradients(module: Module, inputs: tuple[Any, ...], result: Any) -> None:
-    """Call the backward hooks once the gradients of all inputs are there, or those of the outputs if none is wanted."""
+def _hook_gradients(module: Any, inputs: tuple[Any, ...], result: Any) -> None:
+    """Call the backward hooks once the gradients of all inputs are known.
+
+    If no input needs a gradient, the hooks are called with the gradients of the outputs alone.
+    """
     outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
-    wanted = [x for x in inputs if isinstance(x, Tensor) and x._node is not None]
+    tracked = [x for x in inputs if isinstance(x, Tensor) and x._node is not None]
     from_outputs: list[Any] = [None] * len(outputs)
-    to_inputs: list[Any] = [None] * len(wanted)
+    to_inputs: list[Any] = [None] * len(tracked)
 
-    def note(grads: list[Any], i: int, ask: bool) -> Callable[[Tensor], Any]:
-        def keep(g: Tensor) -> Any:
+    def store(grads: list[Any], i: int, is_last: bool) -> Callable[[Tensor], Any]:
+        def on_gradient(g: Tensor) -> Any:
             grads[i] = g
-            return _ask() if ask else None
+            return call_hooks() if is_last else None
 
-        return keep
+        return on_gradient
 
-    def _ask() -> Any:
+    def call_hooks() -> Any:
         changed = None
         for hook, _ in list(module._backward_hooks.values()):
-            given = hook(module, tuple(to_inputs) or (None,), tuple(from_outputs))
-            changed = changed if given is None else given
-        return changed[-1] if changed is not None and wanted else None
+            new = hook(module, tuple(to_inputs) or (None,), tuple(from_outputs))
+            changed = changed if new is None else new
+        return changed[-1] if changed is not None and tracked else None
 
     for i, y in enumerate(outputs):
         if y._node is not None:
-            register_hook(y, note(from_outputs, i, not wanted))
-    for i, x in enumerate(wanted):
-        register_hook(x, note(to_inputs, i, i == len(wanted) - 1))
+            register_hook(y, store(from_outputs, i, not tracked))
+    for i, x in enumerate(tracked):
+        register_hook(x, store(to_inputs, i, i == len(tracked) - 1))

@@ -1,4 +1,4 @@
-"""``gt.nn.init``: values to start from."""
+"""``gt.nn.init``: initial values of parameters, written in place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import eye, from_numpy, zeros
 from gt.functions.draw import rand, randn
 from gt.functions.pointwise import where
-from gt.functions.rearrange import argsort
+from gt.functions.sort import argsort
 from gt.missing import absent
 from gt.say import warn
 
@@ -22,7 +22,7 @@ __getattr__ = absent("nn.init")
 
 LINEAR = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "sigmoid")
 
-#: what Giles' approximation of the inverse error function multiplies up, near the middle and in the tails
+#: The coefficients of Giles' approximation of the inverse error function, near 0 and in the tails.
 MIDDLE = (
     2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
     0.246640727, 1.50140941,
@@ -34,7 +34,7 @@ TAILS = (
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """See `torch.nn.init.calculate_gain`."""
+    """The factor by which weights before a nonlinearity are scaled. See `torch.nn.init.calculate_gain`."""
     slope = 0.01 if param is None else param
     gains = {"tanh": 5.0 / 3, "relu": sqrt(2.0), "leaky_relu": sqrt(2.0 / (1 + slope**2)), "selu": 3.0 / 4}
     gains |= dict.fromkeys(LINEAR, 1.0)
@@ -61,37 +61,42 @@ def _fan(tensor: Tensor, mode: str) -> int:
 
 @no_grad()
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    return tensor.uniform_(a, b)  # type: ignore[no-any-return]
+    """Fill a tensor with numbers drawn uniformly between a and b."""
+    return tensor.uniform_(a, b)
 
 
 @no_grad()
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    return tensor.normal_(mean, std)  # type: ignore[no-any-return]
+    """Fill a tensor with numbers drawn from a normal distribution."""
+    return tensor.normal_(mean, std)
 
 
 @no_grad()
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    return tensor.fill_(val)  # type: ignore[no-any-return]
+    """Fill a tensor with one value."""
+    return tensor.fill_(val)
 
 
 def ones_(tensor: Tensor) -> Tensor:
+    """Fill a tensor with ones."""
     return constant_(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
+    """Fill a tensor with zeros."""
     return constant_(tensor, 0.0)
 
 
 @no_grad()
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
-    """A normal distribution between a and b, by its inverse."""
+    """Fill a tensor with numbers drawn from a normal distribution, limited to [a, b]."""
     if mean < a - 2 * std or mean > b + 2 * std:
         warn(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect."
         )
     low, high = (erf((limit - mean) / std / sqrt(2.0)) for limit in (a, b))
     drawn = _erfinv(rand(tensor.shape) * (high - low) + low)
-    return tensor.copy_((drawn * (std * sqrt(2.0)) + mean).clamp(a, b))  # type: ignore[no-any-return]
+    return tensor.copy_((drawn * (std * sqrt(2.0)) + mean).clamp(a, b))
 
 
 def _erfinv(x: Tensor) -> Tensor:
@@ -100,22 +105,25 @@ def _erfinv(x: Tensor) -> Tensor:
 
 
 def _polynomial(factors: tuple[float, ...], x: Tensor) -> Tensor:
-    made: Any = factors[0]
+    value: Any = factors[0]
     for factor in factors[1:]:
-        made = made * x + factor
-    return made  # type: ignore[no-any-return]
+        value = value * x + factor
+    return value  # type: ignore[no-any-return]
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Draw uniform weights whose variance suits the number of inputs and outputs (Glorot)."""
     bound = sqrt(3.0) * gain * sqrt(2.0 / sum(_fans(tensor)))
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Draw normal weights whose variance suits the number of inputs and outputs (Glorot)."""
     return normal_(tensor, 0.0, gain * sqrt(2.0 / sum(_fans(tensor))))
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+    """Draw uniform weights whose variance suits a rectifier after them (He)."""
     if 0 in tensor.shape:
         return tensor
     bound = sqrt(3.0) * calculate_gain(nonlinearity, a) / sqrt(_fan(tensor, mode))
@@ -123,6 +131,7 @@ def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonline
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+    """Draw normal weights whose variance suits a rectifier after them (He)."""
     if 0 in tensor.shape:
         return tensor
     return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / sqrt(_fan(tensor, mode)))
@@ -130,14 +139,15 @@ def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinea
 
 @no_grad()
 def eye_(tensor: Tensor) -> Tensor:
+    """Set a matrix to the identity."""
     if tensor.ndim != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
-    return tensor.copy_(eye(*tensor.shape))  # type: ignore[no-any-return]
+    return tensor.copy_(eye(*tensor.shape))
 
 
 @no_grad()
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """A convolution that gives back its input, as far as there are channels."""
+    """Set a convolution's kernel so that it returns its input, as far as there are channels."""
     import numpy as np
 
     shape = tensor.shape
@@ -150,12 +160,12 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     for g in range(groups):
         for d in range(min(out, shape[1])):
             values[(g * out + d, d, *(n // 2 for n in shape[2:]))] = 1
-    return tensor.copy_(from_numpy(values))  # type: ignore[no-any-return]
+    return tensor.copy_(from_numpy(values))
 
 
 @no_grad()
 def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
-    """Rows, or columns, at right angles. Waits: the angles are worked out here, not on a worker."""
+    """Set a matrix to one with orthogonal rows or columns. Waits for a read: the client computes it."""
     import numpy as np
 
     if tensor.ndim < 2:
@@ -167,22 +177,22 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
     q, r = np.linalg.qr(drawn.T if rows < columns else drawn)
     q = q * np.sign(np.diag(r))
     q = q.T if rows < columns else q
-    made = from_numpy(np.ascontiguousarray(q * gain, dtype=np.float32)).reshape(tensor.shape)
-    return tensor.copy_(made)  # type: ignore[no-any-return]
+    values = from_numpy(np.ascontiguousarray(q * gain, dtype=np.float32)).reshape(tensor.shape)
+    return tensor.copy_(values)
 
 
 @no_grad()
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
-    """Normal values, with so great a part of each column zero."""
+    """Fill a matrix with normal numbers, and set this fraction of each column to zero."""
     if tensor.ndim != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     rows, columns = tensor.shape
     order = argsort(argsort(rand(rows, columns), 0), 0)
     count = -int(-sparsity * rows // 1)
-    return tensor.copy_(where(order < count, zeros(()), randn(rows, columns) * std))  # type: ignore[no-any-return]
+    return tensor.copy_(where(order < count, zeros(()), randn(rows, columns) * std))
 
 
 def _bias_bound(weight: Tensor) -> float:
-    """The bound of a bias beside this weight, as Linear and the convolutions draw it."""
+    """The bound of a uniform bias beside this weight, as Linear and the convolutions draw it."""
     fan_in = _fans(weight)[0]
     return 1 / sqrt(fan_in) if fan_in > 0 else 0.0

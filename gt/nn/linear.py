@@ -1,4 +1,4 @@
-"""Linear maps, and modules that only rearrange."""
+"""Linear maps, and modules that only change shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Bilinear", "Flatten", "Identity", "Linear", "Unflatten"]
 
 
 class Identity(Module):
-    """See `torch.nn.Identity`."""
+    """The input itself; all arguments of the constructor are ignored. See `torch.nn.Identity`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Identity(Module):
 
 
 class Linear(Module):
-    """See `torch.nn.Linear`."""
+    """x @ weight.T + bias, with a weight and a bias that are learned. See `torch.nn.Linear`."""
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
@@ -39,6 +39,7 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the weight and the bias again, as torch draws them."""
         init.kaiming_uniform_(self.weight, a=sqrt(5))
         if self.bias is not None:
             bound = init._bias_bound(self.weight)
@@ -53,11 +54,11 @@ class Linear(Module):
 
 
 class NonDynamicallyQuantizableLinear(Linear):
-    """torch's name for the output of attention; here for the same repr."""
+    """The output projection of attention; torch's name, for the same repr."""
 
 
 class Bilinear(Module):
-    """See `torch.nn.Bilinear`."""
+    """x1 @ weight @ x2 + bias for each output, with a learned weight and bias. See `torch.nn.Bilinear`."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class Bilinear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the weight and the bias again, as torch draws them."""
         bound = 1 / sqrt(self.weight.shape[1])
         init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -84,10 +86,10 @@ class Bilinear(Module):
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
         out, n, m = self.weight.shape
-        # x1 W: for each output a row of the second input's size, then the product with x2 along it
+        # x1 @ weight gives each output a row of the second input's size; then the product with x2 along that row
         rows = (input1 @ self.weight.permute(1, 0, 2).reshape(n, out * m)).unflatten(-1, (out, m))
-        made: Tensor = (rows @ input2.unsqueeze(-1)).squeeze(-1)
-        return made if self.bias is None else made + self.bias
+        output: Tensor = (rows @ input2.unsqueeze(-1)).squeeze(-1)
+        return output if self.bias is None else output + self.bias
 
     def extra_repr(self) -> str:
         return (
@@ -97,7 +99,7 @@ class Bilinear(Module):
 
 
 class Flatten(Module):
-    """See `torch.nn.Flatten`."""
+    """Merge the dims from start_dim to end_dim into one. See `torch.nn.Flatten`."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -111,7 +113,7 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """See `torch.nn.Unflatten`."""
+    """Split one dim into several. See `torch.nn.Unflatten`."""
 
     def __init__(self, dim: int, unflattened_size: Any) -> None:
         super().__init__()

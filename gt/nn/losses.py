@@ -1,190 +1,164 @@
-"""Losses as modules."""
+"""Losses as modules. Each holds the options of a function of `gt.nn.functional`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.client.tensor.tensor import Tensor
 from gt.nn import functional as F
 from gt.nn.module import Module
 from gt.nn.pooling import PairwiseDistance
+from gt.nn.simple import FunctionModule, Options, layer
 
 __all__ = [
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "CosineEmbeddingLoss",
-    "CrossEntropyLoss",
-    "GaussianNLLLoss",
-    "HingeEmbeddingLoss",
-    "HuberLoss",
-    "KLDivLoss",
-    "L1Loss",
-    "MSELoss",
-    "MarginRankingLoss",
-    "MultiLabelMarginLoss",
-    "MultiLabelSoftMarginLoss",
-    "MultiMarginLoss",
-    "NLLLoss",
-    "PoissonNLLLoss",
-    "SmoothL1Loss",
-    "SoftMarginLoss",
-    "TripletMarginLoss",
-    "TripletMarginWithDistanceLoss",
+    "BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
+    "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss", "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss", "MultiMarginLoss", "NLLLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss",
+    "TripletMarginLoss", "TripletMarginWithDistanceLoss",
 ]  # fmt: skip
 
-
-#: how torch's deprecated pair (size_average, reduce) says what ``reduction`` says now
+#: The two deprecated options of torch, which ``reduction`` replaces.
+DEPRECATED = ("size_average", "reduce")
+#: (size_average, reduce) -> the reduction they stand for
 REDUCTIONS = {(True, True): "mean", (False, True): "sum", (True, False): "none", (False, False): "none"}
 
-
-def _reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    if size_average is None and reduce is None:
-        return reduction
-    return REDUCTIONS[size_average is not False, reduce is not False]
+WEIGHT: Options = {"weight": None}
+REDUCTION: Options = {"size_average": None, "reduce": None, "reduction": "mean"}
 
 
-class _Loss(Module):
-    """A function of the same kind with the same options, which are attributes."""
-
-    function = ""
-    #: options with their defaults, in torch's order; ``weight`` and ``pos_weight`` are buffers
-    options: tuple[tuple[str, Any], ...] = (("size_average", None), ("reduce", None), ("reduction", "mean"))
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        if len(args) > len(self.options):
-            raise TypeError(f"{type(self).__name__}() takes at most {len(self.options)} arguments")
-        given = dict(self.options) | dict(zip((name for name, _ in self.options), args, strict=False))
-        for name, value in kwargs.items():
-            if name not in given:
-                raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument '{name}'")
-            given[name] = value
-        old = given.pop("size_average", None), given.pop("reduce", None)
-        given["reduction"] = _reduction(*old, given["reduction"])
-        for name, value in given.items():
-            if name.endswith("weight"):
-                self.register_buffer(name, value)
-            else:
-                setattr(self, name, value)
-        self.__dict__["_given"] = tuple(given)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        made: Tensor = getattr(F, self.function)(*inputs, **{name: getattr(self, name) for name in self._given})
-        return made
+def _without_deprecated(options: Options) -> Options:
+    average, reduce = (options.get(name) for name in DEPRECATED)
+    kept = {name: value for name, value in options.items() if name not in DEPRECATED}
+    if average is None and reduce is None:
+        return kept
+    return {**kept, "reduction": REDUCTIONS[average is not False, reduce is not False]}
 
 
-PLAIN = _Loss.options
+def _loss(
+    name: str, doc: str, function: Callable[..., Any], options: Options = REDUCTION, inputs: str = "input target"
+) -> type[FunctionModule]:
+    passed = " ".join(option for option in options if option not in DEPRECATED)
+    return layer(name, doc, function, options, passed=passed, inputs=inputs, prepare=_without_deprecated)
 
 
-def _with(*more: tuple[str, Any], first: bool = False) -> tuple[tuple[str, Any], ...]:
-    return (*more, *PLAIN) if first else (*PLAIN, *more)
+L1Loss = _loss("L1Loss", "The absolute difference of input and target, averaged.", F.l1_loss)
+MSELoss = _loss("MSELoss", "The squared difference of input and target, averaged.", F.mse_loss)
+SmoothL1Loss = _loss(
+    "SmoothL1Loss",
+    "A squared difference where it is below beta, and an absolute one elsewhere, averaged.",
+    F.smooth_l1_loss,
+    {**REDUCTION, "beta": 1.0},
+)
+HuberLoss = _loss(
+    "HuberLoss",
+    "A squared difference where it is below delta, and delta times an absolute one elsewhere, averaged.",
+    F.huber_loss,
+    {"reduction": "mean", "delta": 1.0},
+)
+NLL: Options = {**WEIGHT, "size_average": None, "ignore_index": -100, "reduce": None, "reduction": "mean"}
+CrossEntropyLoss = _loss(
+    "CrossEntropyLoss",
+    "The cross entropy of logits and classes, or of logits and probabilities, averaged.",
+    F.cross_entropy,
+    {**NLL, "label_smoothing": 0.0},
+)
+NLLLoss = _loss("NLLLoss", "The negative log likelihood of classes, from log probabilities, averaged.", F.nll_loss, NLL)
+BCELoss = _loss(
+    "BCELoss",
+    "The cross entropy of two classes, from probabilities, averaged.",
+    F.binary_cross_entropy,
+    {**WEIGHT, **REDUCTION},
+)
+BCEWithLogitsLoss = _loss(
+    "BCEWithLogitsLoss",
+    "The cross entropy of two classes, from logits, averaged.",
+    F.binary_cross_entropy_with_logits,
+    {**WEIGHT, **REDUCTION, "pos_weight": None},
+)
+KLDivLoss = _loss(
+    "KLDivLoss",
+    "The Kullback-Leibler divergence of the target from the input, which holds log probabilities.",
+    F.kl_div,
+    {**REDUCTION, "log_target": False},
+)
+CosineEmbeddingLoss = _loss(
+    "CosineEmbeddingLoss",
+    "A loss that brings pairs of target 1 together and turns pairs of target -1 apart, by their cosine.",
+    F.cosine_embedding_loss,
+    {"margin": 0.0, **REDUCTION},
+    "input1 input2 target",
+)
+MarginRankingLoss = _loss(
+    "MarginRankingLoss",
+    "A loss for the order of two inputs: the first is to be greater where the target is 1.",
+    F.margin_ranking_loss,
+    {"margin": 0.0, **REDUCTION},
+    "input1 input2 target",
+)
+HingeEmbeddingLoss = _loss(
+    "HingeEmbeddingLoss",
+    "The input where the target is 1, and max(0, margin - input) where it is -1, averaged.",
+    F.hinge_embedding_loss,
+    {"margin": 1.0, **REDUCTION},
+)
+SoftMarginLoss = _loss("SoftMarginLoss", "log(1 + exp(-target * input)), averaged.", F.soft_margin_loss)
+TripletMarginLoss = _loss(
+    "TripletMarginLoss",
+    "A loss that is 0 once the negative is farther from the anchor than the positive, by the margin.",
+    F.triplet_margin_loss,
+    {"margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False, **REDUCTION},
+    "anchor positive negative",
+)
+PoissonNLLLoss = _loss(
+    "PoissonNLLLoss",
+    "The negative log likelihood of counts under a Poisson distribution, averaged.",
+    F.poisson_nll_loss,
+    {"log_input": True, "full": False, "size_average": None, "eps": 1e-8, "reduce": None, "reduction": "mean"},
+)
+GaussianNLLLoss = _loss(
+    "GaussianNLLLoss",
+    "The negative log likelihood of a target under a normal distribution of this mean and variance, averaged.",
+    F.gaussian_nll_loss,
+    {"full": False, "eps": 1e-6, "reduction": "mean"},
+    "input target var",
+)
+MultiMarginLoss = _loss(
+    "MultiMarginLoss",
+    "A hinge loss of the right class against each other class, averaged.",
+    F.multi_margin_loss,
+    {"p": 1, "margin": 1.0, **WEIGHT, **REDUCTION},
+)
+MultiLabelMarginLoss = _loss(
+    "MultiLabelMarginLoss",
+    "A hinge loss of each right class against each other class, averaged.",
+    F.multilabel_margin_loss,
+)
+MultiLabelSoftMarginLoss = _loss(
+    "MultiLabelSoftMarginLoss",
+    "The cross entropy of several classes that are independent of each other, from logits, averaged.",
+    F.multilabel_soft_margin_loss,
+    {**WEIGHT, **REDUCTION},
+)
 
 
-class L1Loss(_Loss):
-    function = "l1_loss"
-
-
-class MSELoss(_Loss):
-    function = "mse_loss"
-
-
-class SmoothL1Loss(_Loss):
-    function = "smooth_l1_loss"
-    options = _with(("beta", 1.0))
-
-
-class HuberLoss(_Loss):
-    function = "huber_loss"
-    options = (("reduction", "mean"), ("delta", 1.0))
-
-
-class CrossEntropyLoss(_Loss):
-    function = "cross_entropy"
-    options = (
-        ("weight", None), ("size_average", None), ("ignore_index", -100), ("reduce", None), ("reduction", "mean"),
-        ("label_smoothing", 0.0),
-    )  # fmt: skip
-
-
-class NLLLoss(_Loss):
-    function = "nll_loss"
-    options = CrossEntropyLoss.options[:-1]
-
-
-class BCELoss(_Loss):
-    function = "binary_cross_entropy"
-    options = _with(("weight", None), first=True)
-
-
-class BCEWithLogitsLoss(_Loss):
-    function = "binary_cross_entropy_with_logits"
-    options = (("weight", None), *PLAIN, ("pos_weight", None))
-
-
-class KLDivLoss(_Loss):
-    function = "kl_div"
-    options = _with(("log_target", False))
-
-
-class CosineEmbeddingLoss(_Loss):
-    function = "cosine_embedding_loss"
-    options = _with(("margin", 0.0), first=True)
-
-
-class MarginRankingLoss(_Loss):
-    function = "margin_ranking_loss"
-    options = _with(("margin", 0.0), first=True)
-
-
-class HingeEmbeddingLoss(_Loss):
-    function = "hinge_embedding_loss"
-    options = _with(("margin", 1.0), first=True)
-
-
-class SoftMarginLoss(_Loss):
-    function = "soft_margin_loss"
-
-
-class TripletMarginLoss(_Loss):
-    function = "triplet_margin_loss"
-    options = _with(("margin", 1.0), ("p", 2.0), ("eps", 1e-6), ("swap", False), first=True)
-
-
-class PoissonNLLLoss(_Loss):
-    function = "poisson_nll_loss"
-    options = (
-        ("log_input", True), ("full", False), ("size_average", None), ("eps", 1e-8), ("reduce", None),
-        ("reduction", "mean"),
-    )  # fmt: skip
-
-
-class GaussianNLLLoss(_Loss):
-    function = "gaussian_nll_loss"
-    options = (("full", False), ("eps", 1e-6), ("reduction", "mean"))
-
-
-class MultiMarginLoss(_Loss):
-    function = "multi_margin_loss"
-    options = (("p", 1), ("margin", 1.0), ("weight", None), *PLAIN)
-
-
-class MultiLabelMarginLoss(_Loss):
-    function = "multilabel_margin_loss"
-
-
-class MultiLabelSoftMarginLoss(_Loss):
-    function = "multilabel_soft_margin_loss"
-    options = _with(("weight", None), first=True)
-
-
-class TripletMarginWithDistanceLoss(_Loss):
-    function = "triplet_margin_with_distance_loss"
-    options = ()
+class TripletMarginWithDistanceLoss(Module):
+    """The triplet loss with a distance function of the caller's. See `torch.nn.TripletMarginWithDistanceLoss`."""
 
     def __init__(
         self, *, distance_function: Any = None, margin: float = 1.0, swap: bool = False, reduction: str = "mean"
     ) -> None:
-        Module.__init__(self)
+        super().__init__()
         self.distance_function = PairwiseDistance() if distance_function is None else distance_function
         self.margin, self.swap, self.reduction = margin, swap, reduction
-        self.__dict__["_given"] = ("distance_function", "margin", "swap", "reduction")
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return F.triplet_margin_with_distance_loss(
+            anchor,
+            positive,
+            negative,
+            distance_function=self.distance_function,
+            margin=self.margin,
+            swap=self.swap,
+            reduction=self.reduction,
+        )

@@ -1,8 +1,7 @@
-"""Modules: parameters, buffers and other modules under names, and what can be done to all of them."""
+"""`Module`: parameters, buffers and other modules under names, and what can be done to all of them."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
@@ -20,13 +19,12 @@ from gt.types import DType, bfloat16, float16, float32, float64
 
 __all__ = ["Module"]
 
-
-#: where each kind of attribute is kept
+#: The dicts of a module that hold its attributes of each kind.
 KINDS = ("_parameters", "_buffers", "_modules")
 
 
 class Module:
-    """See `torch.nn.Module`."""
+    """The base of all layers and models. A subclass sets its parts as attributes and defines ``forward``."""
 
     training: bool
     _parameters: dict[str, Any]
@@ -34,13 +32,14 @@ class Module:
     _modules: dict[str, Any]
 
     def __init__(self) -> None:
-        # past __setattr__, which needs them
+        # directly, because __setattr__ needs these
         own = self.__dict__
         own.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
         own.update(_forward_pre_hooks={}, _forward_hooks={}, _backward_hooks={}, _backward_pre_hooks={})
         own.update(_state_dict_hooks={}, _state_dict_pre_hooks={}, _load_hooks={}, _load_pre_hooks={})
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Compute the module's output. Every subclass defines it; call the module itself, so that hooks run."""
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -58,33 +57,26 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__
         if isinstance(value, Parameter):
-            self._named(name, "parameters")
+            self._make_room(name, "parameters")
             _forget(self, name, ("_buffers", "_modules"))
             own["_parameters"][name] = value
         elif isinstance(value, Module):
-            self._named(name, "modules")
+            self._make_room(name, "modules")
             _forget(self, name, ("_parameters", "_buffers"))
             own["_modules"][name] = value
         elif "_parameters" in own and name in own["_parameters"]:
-            if value is not None:
-                raise TypeError(
-                    f"cannot assign '{_type_name(value)}' as parameter '{name}' (gt.nn.Parameter or None expected)"
-                )
+            _check_type(value, "parameter", name, "gt.nn.Parameter", value is None)
             own["_parameters"][name] = None
         elif "_modules" in own and name in own["_modules"]:
-            if value is not None:
-                raise TypeError(
-                    f"cannot assign '{_type_name(value)}' as child module '{name}' (gt.nn.Module or None expected)"
-                )
+            _check_type(value, "child module", name, "gt.nn.Module", value is None)
             own["_modules"][name] = None
         elif "_buffers" in own and name in own["_buffers"]:
-            if value is not None and not isinstance(value, Tensor):
-                raise TypeError(f"cannot assign '{_type_name(value)}' as buffer '{name}' (gt.Tensor or None expected)")
+            _check_type(value, "buffer", name, "gt.Tensor", value is None or isinstance(value, Tensor))
             own["_buffers"][name] = value
         else:
             object.__setattr__(self, name, value)
 
-    def _named(self, name: str, what: str) -> None:
+    def _make_room(self, name: str, what: str) -> None:
         if "_parameters" not in self.__dict__:
             raise AttributeError(f"cannot assign {what} before Module.__init__() call")
         self.__dict__.pop(name, None)
@@ -108,17 +100,16 @@ class Module:
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Add a parameter under a name; None reserves the name."""
         self._check_name(name, "_parameters", "parameter")
-        if param is None:
-            self._parameters[name] = None
-        elif not isinstance(param, Parameter):
+        if param is not None and not isinstance(param, Parameter):
             raise TypeError(
                 f"cannot assign '{_type_name(param)}' object to parameter '{name}' (gt.nn.Parameter or None required)"
             )
-        else:
-            self._parameters[name] = param
+        self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Add a tensor that is not trained; it is saved with the state if it is persistent."""
         self._check_name(name, "_buffers", "buffer")
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(
@@ -127,14 +118,14 @@ class Module:
         self._buffers[name] = tensor
         (self._transient.discard if persistent else self._transient.add)(name)
 
-    def register_module(self, name: str, module: Module | None) -> None:
-        self.add_module(name, module)
-
     def add_module(self, name: str, module: Module | None) -> None:
+        """Add a child module under a name."""
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{_type_name(module)} is not a Module subclass")
         self._check_name(name, "_modules", "module")
         self._modules[name] = module
+
+    register_module = add_module
 
     def _check_name(self, name: str, kind: str, what: str) -> None:
         if kind not in self.__dict__:
@@ -149,6 +140,7 @@ class Module:
             raise KeyError(f"attribute '{name}' already exists")
 
     def get_submodule(self, target: str) -> Module:
+        """The module at a path such as ``encoder.layers.0``."""
         module: Any = self
         for name in target.split(".") if target else ():
             if not hasattr(module, name):
@@ -156,30 +148,22 @@ class Module:
             module = getattr(module, name)
             if not isinstance(module, Module):
                 raise AttributeError(f"`{name}` is not an nn.Module")
-        found: Module = module
-        return found
+        return module  # type: ignore[no-any-return]
 
     def get_parameter(self, target: str) -> Parameter:
-        path, _, name = target.rpartition(".")
-        owner = self.get_submodule(path)
-        if name not in owner._parameters:
-            raise AttributeError(f"{type(owner).__name__} has no parameter `{name}`")
-        found: Parameter = owner._parameters[name]
-        return found
+        """The parameter at a path such as ``encoder.layers.0.weight``."""
+        return state.member(self, target, "_parameters", "parameter")  # type: ignore[no-any-return]
 
     def get_buffer(self, target: str) -> Tensor:
-        path, _, name = target.rpartition(".")
-        owner = self.get_submodule(path)
-        if name not in owner._buffers:
-            raise AttributeError(f"{type(owner).__name__} has no buffer `{name}`")
-        found: Tensor = owner._buffers[name]
-        return found
+        """The buffer at a path such as ``norm.running_mean``."""
+        return state.member(self, target, "_buffers", "buffer")  # type: ignore[no-any-return]
 
-    # -- who is there ----------------------------------------------------------------------
+    # -- the modules, parameters and buffers -------------------------------------------------
 
     def named_modules(
         self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
+        """This module and all modules inside it, each with its path."""
         memo = set() if memo is None else memo
         if self in memo:
             return
@@ -188,12 +172,14 @@ class Module:
         yield prefix, self
         for name, module in self._modules.items():
             if module is not None:
-                yield from module.named_modules(memo, _joined(prefix, name), remove_duplicate)
+                yield from module.named_modules(memo, _join(prefix, name), remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
+        """This module and all modules inside it."""
         return (module for _, module in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly inside this one, each with its name."""
         seen: set[Module] = set()
         for name, module in self._modules.items():
             if module is not None and module not in seen:
@@ -201,22 +187,27 @@ class Module:
                 yield name, module
 
     def children(self) -> Iterator[Module]:
+        """The modules directly inside this one."""
         return (module for _, module in self.named_children())
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
+        """All parameters, each with its path."""
         return self._members("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """All parameters, as an optimizer takes them."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
+        """All buffers, each with its path."""
         return self._members("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """All buffers."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
     def _members(self, kind: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
@@ -228,17 +219,19 @@ class Module:
                     continue
                 if once:
                     seen.add(id(value))
-                yield _joined(path, name), value
+                yield _join(path, name), value
 
-    # -- what is done to all ---------------------------------------------------------------
+    # -- changes of all of them --------------------------------------------------------------
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call a function with every module, children first."""
         for module in self.children():
             module.apply(fn)
         fn(self)
         return self
 
     def train(self, mode: bool = True) -> Self:
+        """Set all modules to training, which dropout and batch norm depend on."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
         self.training = mode
@@ -247,25 +240,30 @@ class Module:
         return self
 
     def eval(self) -> Self:
+        """Set all modules to evaluation; the same as ``train(False)``."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set whether the parameters get gradients."""
         for p in self.parameters():
             requires_grad_(p, requires_grad)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Remove the gradients of all parameters, or set them to zeros."""
         for p in self.parameters():
             if p.grad is not None:
                 p.grad = None if set_to_none else zeros_like(p.grad)
 
-    def to(self, *args: Any, dtype: Any = None, device: Any = None, **rest: Any) -> Self:
-        """Only a dtype has an effect, on what is floating: where tensors live is not for the program to say."""
-        for given in args:
-            if isinstance(given, Tensor):
-                dtype = given._type.dtype
-            elif isinstance(given, DType | type) or dtype_called(given) is not None:
-                dtype = given
+    def to(
+        self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, memory_format: Any = None
+    ) -> Self:
+        """Cast floating parameters and buffers to a dtype. Device arguments are accepted and ignored."""
+        for arg in args:
+            if isinstance(arg, Tensor):
+                dtype = arg._type.dtype
+            elif isinstance(arg, DType | type) or dtype_called(arg) is not None:
+                dtype = arg
         if dtype is None:
             return self
         dtype = dtype_of(dtype)
@@ -282,21 +280,27 @@ class Module:
         return self
 
     def float(self) -> Self:
+        """Cast floating parameters and buffers to float32."""
         return self._cast(float32)
 
     def double(self) -> Self:
+        """Cast floating parameters and buffers to float64."""
         return self._cast(float64)
 
     def half(self) -> Self:
+        """Cast floating parameters and buffers to float16."""
         return self._cast(float16)
 
     def bfloat16(self) -> Self:
+        """Cast floating parameters and buffers to bfloat16."""
         return self._cast(bfloat16)
 
     def cpu(self) -> Self:
+        """The module itself: tensors stay on their workers."""
         return self
 
     def cuda(self, device: Any = None) -> Self:
+        """The module itself: tensors stay on their workers."""
         return self
 
     # -- state -----------------------------------------------------------------------------
@@ -304,24 +308,13 @@ class Module:
     def state_dict(
         self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> dict[str, Any]:
-        made: dict[str, Any] = OrderedDict() if destination is None else destination
-        hooks.each(self._state_dict_pre_hooks, self, prefix, keep_vars)
-        for name, x in self._own_state():
-            made[prefix + name] = x if keep_vars else detached(x)
-        for name, module in self._modules.items():
-            if module is not None:
-                module.state_dict(destination=made, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
-        hooks.each(self._state_dict_hooks, self, made, prefix, {})
-        return made
-
-    def _own_state(self) -> Iterator[tuple[str, Tensor]]:
-        for name, x in (*self._parameters.items(), *self._buffers.items()):
-            if x is not None and name not in self._transient:
-                yield name, x
+        """All parameters and persistent buffers by their paths, detached; `gt.save` takes it."""
+        return state.collect(self, destination, prefix, keep_vars)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> state.IncompatibleKeys:
+        """Copy values into the parameters and buffers of the same paths; values may be GT's, torch's or numpy's."""
         return state.load(self, state_dict, strict, assign)
 
     # -- hooks -----------------------------------------------------------------------------
@@ -329,34 +322,43 @@ class Module:
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> hooks.Handle:
+        """Call ``hook(module, inputs)`` before ``forward``; it may return other inputs."""
         return hooks.add(self._forward_pre_hooks, hook, prepend, with_kwargs)
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> hooks.Handle:
+        """Call ``hook(module, inputs, output)`` after ``forward``; it may return another output."""
         return hooks.add(self._forward_hooks, hook, prepend, with_kwargs)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
+        """Call ``hook(module, grad_input, grad_output)`` once the gradients of the inputs are known."""
         return hooks.add(self._backward_hooks, hook, prepend, False)
 
     def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
+        """Call ``hook(module, grad_output)`` before the module's backward; it may return other gradients."""
         return hooks.add(self._backward_pre_hooks, hook, prepend, False)
 
     def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+        """Call ``hook(module, prefix, keep_vars)`` before `state_dict` collects the module's state."""
         return hooks.add(self._state_dict_pre_hooks, hook, False, False)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+        """Call ``hook(module, state_dict, prefix, local_metadata)`` after `state_dict` has collected the state."""
         return hooks.add(self._state_dict_hooks, hook, False, False)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+        """Call a hook with the module and the given state before `load_state_dict` copies values."""
         return hooks.add(self._load_pre_hooks, hook, False, False)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+        """Call ``hook(module, incompatible_keys)`` after `load_state_dict` has copied the values."""
         return hooks.add(self._load_hooks, hook, False, False)
 
     # -- repr ------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
+        """The module's options, as they are printed between its brackets."""
         return ""
 
     def _get_name(self) -> str:
@@ -365,23 +367,28 @@ class Module:
     def __repr__(self) -> str:
         extra = self.extra_repr()
         lines = extra.split("\n") if extra else []
-        children = [f"({name}): {_indented(repr(module))}" for name, module in self._modules.items()]
+        children = [f"({name}): {indent(repr(module))}" for name, module in self._modules.items()]
         if len(lines) == 1 and not children:
             return f"{self._get_name()}({lines[0]})"
         inner = [*lines, *children]
         return f"{self._get_name()}(\n  " + "\n  ".join(inner) + "\n)" if inner else f"{self._get_name()}()"
 
 
-def _joined(path: str, name: str) -> str:
+def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _indented(text: str) -> str:
+def indent(text: str) -> str:
     return text.replace("\n", "\n  ")
 
 
 def _type_name(x: Any) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
+
+
+def _check_type(value: Any, what: str, name: str, expected: str, allowed: bool) -> None:
+    if not allowed:
+        raise TypeError(f"cannot assign '{_type_name(value)}' as {what} '{name}' ({expected} or None expected)")
 
 
 def _forget(module: Module, name: str, kinds: tuple[str, ...]) -> None:

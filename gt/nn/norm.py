@@ -1,4 +1,4 @@
-"""Normalisation: over the last dims, over groups of channels, over a batch."""
+"""Normalisation over the last dims, over groups of channels, or over a batch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _sizes(shape: Any) -> tuple[int, ...]:
+def _as_shape(shape: Any) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
-def _affine(module: Module, shape: Any, weight: bool, bias: bool, dtype: Any) -> None:
+def _add_affine(module: Module, shape: Any, weight: bool, bias: bool, dtype: Any) -> None:
     dtype = dtype or float32
     module.register_parameter("weight", Parameter(ones(shape, dtype=dtype)) if weight else None)
     module.register_parameter("bias", Parameter(zeros(shape, dtype=dtype)) if bias else None)
 
 
-def _reset(module: Module) -> None:
+def _reset_affine(module: Module) -> None:
     if module.weight is not None:
         init.ones_(module.weight)
     if getattr(module, "bias", None) is not None:
@@ -37,7 +37,7 @@ def _reset(module: Module) -> None:
 
 
 class LayerNorm(Module):
-    """See `torch.nn.LayerNorm`."""
+    """Normalise the last dims of each example to mean 0 and variance 1. See `torch.nn.LayerNorm`."""
 
     def __init__(
         self,
@@ -49,11 +49,12 @@ class LayerNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape, self.eps, self.elementwise_affine = _sizes(normalized_shape), eps, elementwise_affine
-        _affine(self, self.normalized_shape, elementwise_affine, elementwise_affine and bias, dtype)
+        self.normalized_shape, self.eps, self.elementwise_affine = _as_shape(normalized_shape), eps, elementwise_affine
+        _add_affine(self, self.normalized_shape, elementwise_affine, elementwise_affine and bias, dtype)
 
     def reset_parameters(self) -> None:
-        _reset(self)
+        """Set the weight to ones and the bias to zeros."""
+        _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -64,7 +65,7 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """See `torch.nn.RMSNorm`."""
+    """Divide the last dims of each example by their root mean square. See `torch.nn.RMSNorm`."""
 
     def __init__(
         self,
@@ -75,12 +76,13 @@ class RMSNorm(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self.normalized_shape, self.eps, self.elementwise_affine = _sizes(normalized_shape), eps, elementwise_affine
+        self.normalized_shape, self.eps, self.elementwise_affine = _as_shape(normalized_shape), eps, elementwise_affine
         weight = Parameter(ones(self.normalized_shape, dtype=dtype or float32)) if elementwise_affine else None
         self.register_parameter("weight", weight)
 
     def reset_parameters(self) -> None:
-        _reset(self)
+        """Set the weight to ones."""
+        _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
@@ -90,7 +92,7 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """See `torch.nn.GroupNorm`."""
+    """Normalise groups of channels of each example. See `torch.nn.GroupNorm`."""
 
     def __init__(
         self,
@@ -107,10 +109,11 @@ class GroupNorm(Module):
         if num_channels % num_groups:
             raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        _affine(self, num_channels, affine, affine and bias, dtype)
+        _add_affine(self, num_channels, affine, affine and bias, dtype)
 
     def reset_parameters(self) -> None:
-        _reset(self)
+        """Set the weight to ones and the bias to zeros."""
+        _reset_affine(self)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -121,9 +124,9 @@ class GroupNorm(Module):
 
 
 class _BatchStatistics(Module):
-    """What batch and instance norms share: the mean and variance of what was seen."""
+    """What batch and instance norms share: the running mean and variance of their inputs."""
 
-    #: how many dims an input may have
+    #: The numbers of dims that an input may have.
     dims: tuple[int, ...] = ()
 
     def __init__(
@@ -141,26 +144,28 @@ class _BatchStatistics(Module):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        _affine(self, num_features, affine, affine and bias, dtype)
+        _add_affine(self, num_features, affine, affine and bias, dtype)
         track = track_running_stats
         self.register_buffer("running_mean", zeros(num_features, dtype=dtype or float32) if track else None)
         self.register_buffer("running_var", ones(num_features, dtype=dtype or float32) if track else None)
         self.register_buffer("num_batches_tracked", tensor(0, dtype=int64) if track else None)
 
     def reset_running_stats(self) -> None:
+        """Set the running mean to 0 and the running variance to 1."""
         if self.track_running_stats:
             self.running_mean.zero_()
             self.running_var.fill_(1)
             self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
+        """Set the running statistics, the weight and the bias to their first values."""
         self.reset_running_stats()
-        _reset(self)
+        _reset_affine(self)
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim not in self.dims:
-            wanted = " or ".join(f"{n}D" for n in self.dims)
-            raise ValueError(f"expected {wanted} input (got {input.ndim}D input)")
+            expected = " or ".join(f"{n}D" for n in self.dims)
+            raise ValueError(f"expected {expected} input (got {input.ndim}D input)")
 
     def extra_repr(self) -> str:
         return (
@@ -176,9 +181,9 @@ class _BatchNorm(_BatchStatistics):
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             with no_grad():
                 self.num_batches_tracked.add_(1)
-            if self.momentum is None:  # a mean of all batches: how many there were must be read
+            if self.momentum is None:  # the mean of all batches so far: their number must be read
                 factor = 1.0 / self.num_batches_tracked.item()
-        by_batch = self.training or (self.running_mean is None and self.running_var is None)
+        use_batch = self.training or (self.running_mean is None and self.running_var is None)
         track = not self.training or self.track_running_stats
         return F.batch_norm(
             input,
@@ -186,26 +191,26 @@ class _BatchNorm(_BatchStatistics):
             self.running_var if track else None,
             self.weight,
             self.bias,
-            by_batch,
+            use_batch,
             factor,
             self.eps,
         )
 
 
 class BatchNorm1d(_BatchNorm):
-    """See `torch.nn.BatchNorm1d`."""
+    """Normalise each channel of a batch of vectors or sequences. See `torch.nn.BatchNorm1d`."""
 
     dims = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """See `torch.nn.BatchNorm2d`."""
+    """Normalise each channel of a batch of images. See `torch.nn.BatchNorm2d`."""
 
     dims = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
-    """See `torch.nn.BatchNorm3d`."""
+    """Normalise each channel of a batch of volumes. See `torch.nn.BatchNorm3d`."""
 
     dims = (5,)
 
@@ -227,9 +232,9 @@ class _InstanceNorm(_BatchStatistics):
 
     def forward(self, input: Tensor) -> Any:
         self._check_input_dim(input)
-        alone = input.ndim == self.dims[0]
-        made = F.instance_norm(
-            input.unsqueeze(0) if alone else input,
+        unbatched = input.ndim == self.dims[0]
+        output = F.instance_norm(
+            input.unsqueeze(0) if unbatched else input,
             self.running_mean,
             self.running_var,
             self.weight,
@@ -238,22 +243,22 @@ class _InstanceNorm(_BatchStatistics):
             0.0 if self.momentum is None else self.momentum,
             self.eps,
         )
-        return made.squeeze(0) if alone else made
+        return output.squeeze(0) if unbatched else output
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """See `torch.nn.InstanceNorm1d`."""
+    """Normalise each channel of each sequence. See `torch.nn.InstanceNorm1d`."""
 
     dims = (2, 3)
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """See `torch.nn.InstanceNorm2d`."""
+    """Normalise each channel of each image. See `torch.nn.InstanceNorm2d`."""
 
     dims = (3, 4)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """See `torch.nn.InstanceNorm3d`."""
+    """Normalise each channel of each volume. See `torch.nn.InstanceNorm3d`."""
 
     dims = (4, 5)

@@ -1,4 +1,4 @@
-"""A tensor that belongs to a module and is trained."""
+"""`Parameter`: a tensor of a module that is trained."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ __all__ = ["Parameter"]
 
 
 class Parameter(Tensor):
-    """See `torch.nn.Parameter`. It shares the value of the tensor it is made of, unless that is a view."""
+    """A tensor that is trained. It shares the value of the tensor it is made from, unless that is a view.
+
+    See `torch.nn.Parameter`.
+    """
 
     def __init__(self, data: Any = None, requires_grad: bool = True) -> None:
         value = empty(0) if data is None else as_tensor(data)
         current(value)
-        # an optimizer writes all its parameters at once, which cannot be done through a view
+        # an optimizer writes many parameters with one instruction, which cannot write through views
         value = clone(detached(value)) if value._view is not None else value
         super().__init__(value._cell, value._type)
         if requires_grad:
             requires_grad_(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        made = memo[id(self)] = Parameter(clone(detached(self)), self._node is not None)
-        return made
+        copy = memo[id(self)] = Parameter(clone(detached(self)), self._node is not None)
+        return copy
 
     def __repr__(self) -> str:
         return "Parameter containing:\n" + super().__repr__()
 
 
 def assign(p: Tensor, value: Tensor) -> None:
-    """Let p look at another value, of another dtype perhaps: what ``p.data = value`` does."""
+    """Let p refer to the value of another tensor, possibly of another dtype. ``p.data = value`` does this."""
     current(value)
     value = clone(detached(value)) if value._view is not None else value
     p._cell, p._type = value._cell, value._type

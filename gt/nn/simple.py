@@ -1,57 +1,114 @@
-"""Modules that are a function and its options: each one row.
+"""Modules that only hold the options of one function. Each is one call of `layer`.
 
-A row names the module, the function of `gt.nn.functional`, the options with their defaults in torch's order, and how
-it is shown. The options are attributes of the module, and keywords of the function.
+A call gives the module's name, what it computes, the function of `gt.nn.functional`, the options with their defaults in
+torch's order, and how the options are printed. The options are attributes of the module and keywords of the function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from typing import Any
 
-from gt.nn import functional as F
 from gt.nn.module import Module
 
-#: an option that must be given
-REQUIRED: Any = object()
+#: Stands for the default of an option that must be given.
+REQUIRED: Any = Parameter.empty
 
+Function = Callable[..., Any]
+Options = dict[str, Any]
 Show = Callable[[Any], str]
 
 
+class FunctionModule(Module):
+    """The type of all modules made by `layer`; its ``__init__`` and ``forward`` are replaced in each of them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+
 def layer(
-    name: str, function: str, defaults: dict[str, Any], show: Show = lambda self: "", given: str | None = None
-) -> type[Module]:
-    """Make the class; ``given`` names the options that go to the function, if not all do (``training`` may be one)."""
-    passed = list(defaults) if given is None else given.split()
+    name: str,
+    doc: str,
+    function: Function,
+    options: Options,
+    show: Show = lambda self: "",
+    *,
+    passed: str | None = None,
+    inputs: str = "input",
+    prepare: Callable[[Options], Options] = lambda values: values,
+) -> type[FunctionModule]:
+    """Make the class of a module.
 
-    def start(self: Module, *args: Any, **kwargs: Any) -> None:
+    ``passed`` names the attributes that go to the function, if they are not the options (``training`` may be one).
+    ``inputs`` names the arguments of ``forward``. ``prepare`` changes the options before they become attributes.
+    """
+
+    def __init__(self: Module, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         Module.__init__(self)
-        for key, value in _bound(name, defaults, args, kwargs).items():
-            setattr(self, key, value)
+        for key, value in prepare(bind(name, options, args, kwargs)).items():
+            if key.endswith("weight"):
+                self.register_buffer(key, value)
+            else:
+                setattr(self, key, value)
 
-    def forward(self: Module, *inputs: Any) -> Any:
+    def extra_repr(self: Module) -> str:
+        """The options, as they are printed."""
+        return show(self)
+
+    keywords = [Parameter(key, Parameter.POSITIONAL_OR_KEYWORD, default=value) for key, value in options.items()]
+    __init__.__signature__ = Signature([SELF, *keywords])  # type: ignore[attr-defined]
+    attributes = list(options) if passed is None else passed.split()
+    forward = _forward(function, attributes) if inputs == "input" else _forward_many(function, attributes, inputs)
+    methods = {"__init__": __init__, "forward": forward, "extra_repr": extra_repr}
+    for key, method in methods.items():
+        method.__qualname__ = f"{name}.{key}"
+    body = {**methods, "__doc__": f"{doc} See `torch.nn.{name}`.", "__module__": "gt.nn"}
+    return type(name, (FunctionModule,), body)
+
+
+SELF = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _forward(function: Function, attributes: list[str]) -> Function:
+    def forward(self: Module, input: Any) -> Any:
+        """Apply the function with the module's options."""
         own = self.__dict__
-        return getattr(F, function)(*inputs, **{key: own[key] for key in passed})
+        return function(input, **{key: own[key] for key in attributes})
 
-    doc = f"See `torch.nn.{name}`."
-    body = {"__init__": start, "forward": forward, "extra_repr": show, "__doc__": doc, "__module__": "gt.nn"}
-    return type(name, (Module,), body)
+    return forward
 
 
-def _bound(name: str, defaults: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    if len(args) > len(defaults):
-        raise TypeError(f"{name}() takes at most {len(defaults)} arguments, but {len(args)} were given")
-    made = defaults | dict(zip(defaults, args, strict=False))
+def _forward_many(function: Function, attributes: list[str], inputs: str) -> Function:
+    """A ``forward`` of several inputs, for modules whose options may be buffers."""
+
+    def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
+        """Apply the function with the module's options."""
+        own = self.__dict__
+        buffers = own["_buffers"]
+        options = {key: buffers[key] if key in buffers else own[key] for key in attributes}
+        return function(*args, **kwargs, **options)
+
+    tensors = [Parameter(key, Parameter.POSITIONAL_OR_KEYWORD) for key in inputs.split()]
+    forward.__signature__ = Signature([SELF, *tensors])  # type: ignore[attr-defined]
+    return forward
+
+
+def bind(name: str, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Options:
+    """The value of each option in a call, with Python's own errors for wrong calls."""
+    if len(args) > len(options):
+        raise TypeError(f"{name}() takes at most {len(options)} arguments, but {len(args)} were given")
+    values = options | dict(zip(options, args, strict=False))
     for key, value in kwargs.items():
-        if key not in defaults:
+        if key not in options:
             raise TypeError(f"{name}() got an unexpected keyword argument '{key}'")
-        made[key] = value
-    for key, value in made.items():
+        values[key] = value
+    for key, value in values.items():
         if value is REQUIRED:
             raise TypeError(f"{name}() missing 1 required positional argument: '{key}'")
-    return made
+    return values
 
 
 def showing(*names: str) -> Show:
-    """``a=1, b=2``"""
+    """Print attributes as ``a=1, b=2``."""
     return lambda self: ", ".join(f"{name}={getattr(self, name)}" for name in names)

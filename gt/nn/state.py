@@ -1,11 +1,13 @@
-"""Values into a module, by their names: from GT, from torch, or from numpy."""
+"""The state of a module: its tensors by their paths, and values from GT, torch or numpy copied into them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.client.grad.backward import no_grad
+from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import as_tensor
 from gt.nn.hooks import each
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class IncompatibleKeys(NamedTuple):
+    """The paths of a module without a value in a loaded state, and those of the state without a tensor."""
+
     missing_keys: list[str]
     unexpected_keys: list[str]
 
@@ -25,56 +29,81 @@ class IncompatibleKeys(NamedTuple):
         return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -> IncompatibleKeys:
-    """Copy the values into the module's own tensors; nothing is said before all were tried, as in torch."""
-    if not isinstance(given, Mapping):
-        raise TypeError(f"Expected state_dict to be dict-like, got {type(given)}.")
+def member(module: Module, target: str, kind: str, what: str) -> Any:
+    """The parameter or buffer at a path."""
+    path, _, name = target.rpartition(".")
+    owner = module.get_submodule(path)
+    if name not in owner.__dict__[kind]:
+        raise AttributeError(f"{type(owner).__name__} has no {what} `{name}`")
+    return owner.__dict__[kind][name]
+
+
+def _persistent(module: Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and persistent buffers of one module, by their names."""
+    for name, x in (*module._parameters.items(), *module._buffers.items()):
+        if x is not None and name not in module._transient:
+            yield name, x
+
+
+def collect(module: Module, destination: dict[str, Any] | None, prefix: str, keep_vars: bool) -> dict[str, Any]:
+    """Add the state of a module and of all modules inside it to a dict."""
+    tensors: dict[str, Any] = OrderedDict() if destination is None else destination
+    each(module._state_dict_pre_hooks, module, prefix, keep_vars)
+    for name, x in _persistent(module):
+        tensors[prefix + name] = x if keep_vars else detached(x)
+    for name, child in module._modules.items():
+        if child is not None:
+            child.state_dict(destination=tensors, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+    each(module._state_dict_hooks, module, tensors, prefix, {})
+    return tensors
+
+
+def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bool) -> IncompatibleKeys:
+    """Copy values into the module's tensors. As in torch, all are tried before one error reports every problem."""
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
     expected: dict[str, tuple[Module, str, Tensor]] = {}
-    given = dict(given)
+    values = dict(state_dict)
     for path, owner in module.named_modules(remove_duplicate=False):
-        each(owner._load_pre_hooks, owner, given, f"{path}." if path else "", {}, strict, [], [], [])
+        each(owner._load_pre_hooks, owner, values, f"{path}." if path else "", {}, strict, [], [], [])
     for path, owner in module.named_modules(remove_duplicate=False):
-        for name, x in owner._own_state():
+        for name, x in _persistent(owner):
             expected[f"{path}.{name}" if path else name] = owner, name, x
-    missing = [key for key in expected if key not in given]
-    unexpected = [key for key in given if key not in expected]
+    missing = [key for key in expected if key not in values]
+    unexpected = [key for key in values if key not in expected]
     problems: list[str] = []
     with no_grad():
         for key, (owner, name, x) in expected.items():
-            if key in given:
-                problem = _put(key, x, given[key], (owner, name) if assign else None)
+            if key in values:
+                problem = _load_one(key, x, values[key], (owner, name) if assign else None)
                 problems += [problem] if problem else []
     keys = IncompatibleKeys(missing, unexpected)
     for owner in module.modules():
         each(owner._load_hooks, owner, keys)
-    problems = [*(_quoted(unexpected, missing) if strict else []), *problems]
+    problems = [*(_key_problems(unexpected, missing) if strict else []), *problems]
     if problems:
         text = "\n\t".join(problems)
         raise RuntimeError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t{text}")
     return keys
 
 
-def _quoted(unexpected: list[str], missing: list[str]) -> list[str]:
+def _key_problems(unexpected: list[str], missing: list[str]) -> list[str]:
     rows = (("Unexpected", unexpected), ("Missing", missing))
     return [f"{what} key(s) in state_dict: " + ", ".join(f'"{k}"' for k in keys) + ". " for what, keys in rows if keys]
 
 
-def _put(key: str, x: Tensor, value: Any, into: tuple[Module, str] | None) -> str | None:
-    value = value_of(value)
+def _load_one(key: str, x: Tensor, value: Any, replace: tuple[Module, str] | None) -> str | None:
+    """Copy a value into a tensor, or replace the attribute that holds it. Returns the problem, if there is one."""
+    value = as_tensor(value)
     if value.shape != x.shape:
         return (
             f"size mismatch for {key}: copying a param with shape {value.shape} from checkpoint, "
             f"the shape in current model is {x.shape}."
         )
-    if into is None:
+    if replace is None:
         x.copy_(value)
     elif isinstance(x, Parameter):
-        setattr(*into, Parameter(value, x._node is not None))
+        setattr(*replace, Parameter(value, x._node is not None))
     else:
-        setattr(*into, value)
+        setattr(*replace, value)
     return None
-
-
-def value_of(x: Any) -> Tensor:
-    """A tensor of GT's, torch's or numpy's, or a number, as one of GT's."""
-    return as_tensor(x)

@@ -1,4 +1,4 @@
-"""Transformers."""
+"""Transformers: encoder and decoder layers, stacks of them, and both together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import full
-from gt.functions.rearrange import triu
+from gt.functions.views import triu
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.attention import MultiheadAttention
@@ -27,32 +27,32 @@ __all__ = [
 Activation = str | Callable[[Tensor], Tensor]
 
 
-def _activation(given: Activation) -> Any:
-    if not isinstance(given, str):
-        return given
-    if given not in ("relu", "gelu"):
-        raise RuntimeError(f"activation should be relu/gelu, not {given}")
-    return getattr(F, given)
+def _activation_function(activation: Activation) -> Any:
+    if not isinstance(activation, str):
+        return activation
+    if activation not in ("relu", "gelu"):
+        raise RuntimeError(f"activation should be relu/gelu, not {activation}")
+    return getattr(F, activation)
 
 
 class _Layer(Module):
-    """What both kinds of layer share: attention to oneself, and two linear maps."""
+    """What both kinds of layer share: self-attention, and two linear maps."""
 
-    def _start(self, d_model: int, nhead: int, dropout: float, **options: Any) -> None:
+    def _add_attention(self, d_model: int, nhead: int, dropout: float, **options: Any) -> None:
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, **options)
 
-    def _two_maps(self, d_model: int, width: int, dropout: float, bias: bool, dtype: Any) -> None:
+    def _add_feed_forward(self, d_model: int, width: int, dropout: float, bias: bool, dtype: Any) -> None:
         self.linear1 = Linear(d_model, width, bias=bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(width, d_model, bias=bias, dtype=dtype)
 
-    def _mapped(self, x: Tensor) -> Tensor:
-        made: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
-        return made
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
+        return output
 
 
 class TransformerEncoderLayer(_Layer):
-    """See `torch.nn.TransformerEncoderLayer`."""
+    """Self-attention and two linear maps, each with a residual and a norm. See `torch.nn.TransformerEncoderLayer`."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class TransformerEncoderLayer(_Layer):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        self._start(d_model, nhead, dropout, bias=bias, batch_first=batch_first, dtype=dtype)
-        self._two_maps(d_model, dim_feedforward, dropout, bias, dtype)
+        self._add_attention(d_model, nhead, dropout, bias=bias, batch_first=batch_first, dtype=dtype)
+        self._add_feed_forward(d_model, dim_feedforward, dropout, bias, dtype)
         self.norm_first = norm_first
         self.norm1 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
         self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
         self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
-        self.activation = _activation(activation)
+        self.activation = _activation_function(activation)
 
     def forward(
         self,
@@ -84,19 +84,22 @@ class TransformerEncoderLayer(_Layer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Any:
-        def attended(x: Tensor) -> Any:
-            given = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask, "is_causal": is_causal}
-            return self.dropout1(self.self_attn(x, x, x, need_weights=False, **given)[0])
+        def attend(x: Tensor) -> Any:
+            masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask, "is_causal": is_causal}
+            return self.dropout1(self.self_attn(x, x, x, need_weights=False, **masks)[0])
 
         if self.norm_first:
-            x = src + attended(self.norm1(src))
-            return x + self.dropout2(self._mapped(self.norm2(x)))
-        x = self.norm1(src + attended(src))
-        return self.norm2(x + self.dropout2(self._mapped(x)))
+            x = src + attend(self.norm1(src))
+            return x + self.dropout2(self._feed_forward(self.norm2(x)))
+        x = self.norm1(src + attend(src))
+        return self.norm2(x + self.dropout2(self._feed_forward(x)))
 
 
 class TransformerDecoderLayer(_Layer):
-    """See `torch.nn.TransformerDecoderLayer`."""
+    """Self-attention, attention to the encoder's output, and two linear maps.
+
+    See `torch.nn.TransformerDecoderLayer`.
+    """
 
     def __init__(
         self,
@@ -114,15 +117,15 @@ class TransformerDecoderLayer(_Layer):
     ) -> None:
         super().__init__()
         options = {"bias": bias, "batch_first": batch_first, "dtype": dtype}
-        self._start(d_model, nhead, dropout, **options)
+        self._add_attention(d_model, nhead, dropout, **options)
         self.multihead_attn = MultiheadAttention(d_model, nhead, dropout, **options)
-        self._two_maps(d_model, dim_feedforward, dropout, bias, dtype)
+        self._add_feed_forward(d_model, dim_feedforward, dropout, bias, dtype)
         self.norm_first = norm_first
         for name in ("norm1", "norm2", "norm3"):
             setattr(self, name, LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype))
         for name in ("dropout1", "dropout2", "dropout3"):
             setattr(self, name, Dropout(dropout))
-        self.activation = _activation(activation)
+        self.activation = _activation_function(activation)
 
     def forward(
         self,
@@ -135,22 +138,22 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Any:
-        def to_itself(x: Tensor) -> Any:
-            given = {"attn_mask": tgt_mask, "key_padding_mask": tgt_key_padding_mask, "is_causal": tgt_is_causal}
-            return self.dropout1(self.self_attn(x, x, x, need_weights=False, **given)[0])
+        def attend_to_self(x: Tensor) -> Any:
+            masks = {"attn_mask": tgt_mask, "key_padding_mask": tgt_key_padding_mask, "is_causal": tgt_is_causal}
+            return self.dropout1(self.self_attn(x, x, x, need_weights=False, **masks)[0])
 
-        def to_memory(x: Tensor) -> Any:
-            given = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask}
-            found = self.multihead_attn(x, memory, memory, need_weights=False, is_causal=memory_is_causal, **given)
-            return self.dropout2(found[0])
+        def attend_to_memory(x: Tensor) -> Any:
+            masks = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask}
+            output = self.multihead_attn(x, memory, memory, need_weights=False, is_causal=memory_is_causal, **masks)
+            return self.dropout2(output[0])
 
         if self.norm_first:
-            x = tgt + to_itself(self.norm1(tgt))
-            x = x + to_memory(self.norm2(x))
-            return x + self.dropout3(self._mapped(self.norm3(x)))
-        x = self.norm1(tgt + to_itself(tgt))
-        x = self.norm2(x + to_memory(x))
-        return self.norm3(x + self.dropout3(self._mapped(x)))
+            x = tgt + attend_to_self(self.norm1(tgt))
+            x = x + attend_to_memory(self.norm2(x))
+            return x + self.dropout3(self._feed_forward(self.norm3(x)))
+        x = self.norm1(tgt + attend_to_self(tgt))
+        x = self.norm2(x + attend_to_memory(x))
+        return self.norm3(x + self.dropout3(self._feed_forward(x)))
 
 
 def _copies(layer: Module, count: int) -> ModuleList:
@@ -158,7 +161,7 @@ def _copies(layer: Module, count: int) -> ModuleList:
 
 
 class TransformerEncoder(Module):
-    """See `torch.nn.TransformerEncoder`. Padded places are computed like all others: there are no nested tensors."""
+    """Encoder layers one after the other. Padded positions are computed too. See `torch.nn.TransformerEncoder`."""
 
     def __init__(
         self,
@@ -185,7 +188,7 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """See `torch.nn.TransformerDecoder`."""
+    """Decoder layers one after the other. See `torch.nn.TransformerDecoder`."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
@@ -218,7 +221,7 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """See `torch.nn.Transformer`."""
+    """An encoder and a decoder. See `torch.nn.Transformer`."""
 
     def __init__(
         self,
@@ -239,16 +242,16 @@ class Transformer(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        of_layer = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
+        options = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
 
         def norm() -> LayerNorm:
             return LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
 
         self.encoder = custom_encoder or TransformerEncoder(
-            TransformerEncoderLayer(*of_layer, dtype=dtype), num_encoder_layers, norm()
+            TransformerEncoderLayer(*options, dtype=dtype), num_encoder_layers, norm()
         )
         self.decoder = custom_decoder or TransformerDecoder(
-            TransformerDecoderLayer(*of_layer, dtype=dtype), num_decoder_layers, norm()
+            TransformerDecoderLayer(*options, dtype=dtype), num_decoder_layers, norm()
         )
         self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
         for p in self.parameters():
@@ -285,4 +288,5 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
+        """A mask to be added to scores, with which a position attends only to itself and earlier ones."""
         return triu(full((sz, sz), float("-inf"), dtype=dtype or float32), 1)

@@ -1,4 +1,7 @@
-"""The instruction set: one declaration an op. Importing this package fills the table `OPS`."""
+"""The instruction set: one entry per op, in the file of its family. Importing this package fills the table `OPS`.
+
+Imports `gt.types` and `gt.errors`; torch and numpy only inside kernels, when they run.
+"""
 
 # importing a family declares its ops
 from gt.ops.math import (  # noqa: F401
@@ -9,12 +12,14 @@ from gt.ops.math import (  # noqa: F401
     division,
     linalg,
     matmul,
+    norm,
     order,
     pointwise,
     product,
     reduce,
     scan,
     sort,
+    special,
     unary,
 )
 from gt.ops.nn import (  # noqa: F401
@@ -23,17 +28,21 @@ from gt.ops.nn import (  # noqa: F401
     conv,
     dropout,
     glu,
+    layer_norm,
     linear,
     loss,
     nll,
-    norm,
     pool,
     resample,
     rms_norm,
 )
 from gt.ops.op import OPS, Attrs, Op
-from gt.ops.shape import creation, index, masks, scatter, views, windows  # noqa: F401
+from gt.ops.random import draw  # noqa: F401
+from gt.ops.rule_names import check_op_names
+from gt.ops.shape import creation, indexing, indexing_masks, joining, scatter, slicing, views, windows  # noqa: F401
 from gt.ops.signature import Signature, sign
-from gt.ops.system import blocks, files, gradient_norms, optimizer_steps, placed  # noqa: F401
+from gt.ops.system import adam_step, blocks, files, gradient_norms, optimizer_steps, placed, upload  # noqa: F401
 
 __all__ = ["OPS", "Attrs", "Op", "Signature", "sign"]
+
+check_op_names(OPS)

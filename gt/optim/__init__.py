@@ -1,4 +1,7 @@
-"""``gt.optim``: torch's optimizers, each step of a parameter group one instruction, in place on the workers."""
+"""``gt.optim``: torch's optimizers. A step of a parameter group is one instruction, run in place on the workers.
+
+It may import `gt.functions` and below.
+"""
 
 from gt.missing import absent as _absent
 from gt.optim import lr_scheduler

@@ -1,4 +1,4 @@
-"""Adafactor: a matrix's second moments as a column times a row."""
+"""Adafactor: the second moments of a matrix are stored as a column times a row."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gt.types import DType
 
 ADAFACTOR_STEP = OPS["adafactor_step"]
 
-#: the distance from 1 to the next number
+#: The distance from 1 to the next number, by dtype.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 class Adafactor(Optimizer):
-    """See `torch.optim.Adafactor`."""
+    """Adam with much less memory: second moments of matrices are factored. See `torch.optim.Adafactor`."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Adafactor(Optimizer):
         foreach: bool | None = None,
         maximize: bool = False,
     ) -> None:
-        for good, what, value in (
+        for valid, what, value in (
             (lr >= 0, "Learning rate should be >= 0", lr),
             (beta2_decay <= 0, "beta2_decay should be <= 0", beta2_decay),
             (eps[0] is None or eps[0] >= 0, "epsilon1 should be >= 0", eps[0]),
@@ -39,7 +39,7 @@ class Adafactor(Optimizer):
             (d >= 1, "Clipping threshold d should be >= 1", d),
             (weight_decay >= 0, "weight_decay should be >= 0", weight_decay),
         ):
-            if not good:
+            if not valid:
                 raise ValueError(f"{what} but is: {value}")
         defaults = {
             "lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay,
@@ -48,30 +48,30 @@ class Adafactor(Optimizer):
         super().__init__(params, defaults)
 
     def update(self, group: Group, params: list[Tensor]) -> None:
-        together: dict[tuple[float, DType, bool], list[Tensor]] = {}
+        groups: dict[tuple[float, DType, bool], list[Tensor]] = {}
         for p in params:
-            state = self.state[p] or self._fresh(p)
+            state = self.state[p] or self._new_state(p)
             state["step"] += 1.0
-            together.setdefault((state["step"], p._type.dtype, p._type.ndim > 1), []).append(p)
-        for (step, dtype, factored), some in together.items():
+            groups.setdefault((state["step"], p._type.dtype, p._type.ndim > 1), []).append(p)
+        for (step, dtype, factored), batch in groups.items():
             eps1 = EPSILON[dtype.name] if group["eps"][0] is None else group["eps"][0]
             numbers = (group["lr"], group["beta2_decay"], eps1, group["eps"][1], group["d"], group["weight_decay"])
             names = ("row_var", "col_var") if factored else ("variance",)
             flags = (("factored", factored), ("maximize", group["maximize"]))
-            self.apply(ADAFACTOR_STEP, some, names, (*numbers, step), flags)
+            self.apply(ADAFACTOR_STEP, batch, names, (*numbers, step), flags)
 
-    def _fresh(self, p: Tensor) -> dict[str, Any]:
+    def _new_state(self, p: Tensor) -> dict[str, Any]:
         state: dict[str, Any] = {"step": 0.0}
         if p._type.ndim > 1:
-            state["row_var"], state["col_var"] = _one(p, -1), _one(p, -2)
+            state["row_var"], state["col_var"] = _zeros_of_slice(p, -1), _zeros_of_slice(p, -2)
         else:
             state["variance"] = zeros_like(p)
         self.state[p] = state
         return state
 
 
-def _one(p: Tensor, dim: int) -> Tensor:
-    """Zeros like a slice of one along this dim."""
+def _zeros_of_slice(p: Tensor, dim: int) -> Tensor:
+    """Zeros in the shape of p with size 1 along a dim."""
     shape = list(p._type.shape)
     if shape[dim]:
         return zeros_like(p.detach().narrow(dim, 0, 1))

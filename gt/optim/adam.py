@@ -1,4 +1,4 @@
-"""Adam, and AdamW, whose decay is apart from the gradient."""
+"""Adam, and AdamW, which decays weights independently of the gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ADAM_STEP = OPS["adam_step"]
 
 
 class Adam(Optimizer):
-    """See `torch.optim.Adam`."""
+    """Adaptive moment estimation. See `torch.optim.Adam`."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Adam(Optimizer):
             ("decoupled", group["decoupled_weight_decay"]),
         )
         numbers = (group["lr"], *group["betas"], group["eps"], group["weight_decay"])
-        for (step, _), some in self.counted(params, names).items():
-            self.apply(ADAM_STEP, some, names, (*numbers, step), flags)
+        for (step, _), batch in self.count_step(params, names).items():
+            self.apply(ADAM_STEP, batch, names, (*numbers, step), flags)
 
 
 class AdamW(Adam):
-    """See `torch.optim.AdamW`."""
+    """Adam with weight decay independent of the gradient. See `torch.optim.AdamW`."""
 
     def __init__(
         self,
@@ -67,6 +67,24 @@ class AdamW(Adam):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
-        **rest: Any,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **rest, decoupled_weight_decay=True)
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+            decoupled_weight_decay=True,
+        )

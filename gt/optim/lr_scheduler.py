@@ -1,7 +1,7 @@
-"""Learning rates over time: torch's schedules.
+"""``gt.optim.lr_scheduler``: torch's schedules of learning rates.
 
-A schedule says what becomes of the rate of each group from one step to the next (`get_lr`), so that several can be
-chained; most can also say it from the number of the step alone (`at`), which `SequentialLR` starts a schedule with.
+A scheduler computes the rate of each group from the rate of the step before (`next`), so that several can be chained.
+Most can also compute it from the number of the step alone (`at`), which `SequentialLR` uses to start a scheduler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gt.missing import absent
 from gt.optim.one_cycle import OneCycleLR
 from gt.optim.optimizer import Group, Optimizer
 from gt.optim.plateau import ReduceLROnPlateau
-from gt.optim.schedule import LRScheduler, stepped_here
+from gt.optim.schedule import LRScheduler, refuse_in_compiled
 
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR",
@@ -30,10 +30,12 @@ Lambda = Callable[[int], float]
 
 
 class LambdaLR(LRScheduler):
+    """Multiply the initial rate by a function of the epoch. See `torch.optim.lr_scheduler.LambdaLR`."""
+
     def __init__(self, optimizer: Optimizer, lr_lambda: Lambda | Sequence[Lambda], last_epoch: int = -1) -> None:
         count = len(optimizer.param_groups)
-        given: Any = lr_lambda
-        self.lr_lambdas: list[Lambda] = list(given) if isinstance(given, list | tuple) else [given] * count
+        lambdas: Any = lr_lambda
+        self.lr_lambdas: list[Lambda] = list(lambdas) if isinstance(lambdas, list | tuple) else [lambdas] * count
         if len(self.lr_lambdas) != count:
             raise ValueError(f"Expected {count} lr_lambdas, but got {len(self.lr_lambdas)}")
         super().__init__(optimizer, last_epoch)
@@ -42,7 +44,7 @@ class LambdaLR(LRScheduler):
         return [base * factor(self.last_epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Functions are not saved."""
+        """The state of the scheduler, without the optimizer and without the functions."""
         return {k: v for k, v in super().state_dict().items() if k != "lr_lambdas"} | {
             "lr_lambdas": [None] * len(self.lr_lambdas)
         }
@@ -52,6 +54,8 @@ class LambdaLR(LRScheduler):
 
 
 class MultiplicativeLR(LambdaLR):
+    """Multiply the rate by a function of the epoch. See `torch.optim.lr_scheduler.MultiplicativeLR`."""
+
     def get_lr(self) -> list[float]:
         if self._is_initial:
             return [group["lr"] for group in self.groups]
@@ -59,6 +63,8 @@ class MultiplicativeLR(LambdaLR):
 
 
 class StepLR(LRScheduler):
+    """Multiply the rate by gamma every step_size epochs. See `torch.optim.lr_scheduler.StepLR`."""
+
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
@@ -72,6 +78,8 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
+    """Multiply the rate by gamma at each milestone. See `torch.optim.lr_scheduler.MultiStepLR`."""
+
     def __init__(
         self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
@@ -87,6 +95,8 @@ class MultiStepLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
+    """Multiply the rate by a factor for the first epochs. See `torch.optim.lr_scheduler.ConstantLR`."""
+
     def __init__(
         self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
     ) -> None:
@@ -105,6 +115,8 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
+    """Change the factor of the rate linearly over the first epochs. See `torch.optim.lr_scheduler.LinearLR`."""
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -129,11 +141,13 @@ class LinearLR(LRScheduler):
         return float(group["lr"] * (1.0 + rise / (self.total_iters * self.start_factor + (self.last_epoch - 1) * rise)))
 
     def at(self, base: float) -> float:
-        done = min(self.total_iters, self.last_epoch) / self.total_iters
-        return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
+        fraction = min(self.total_iters, self.last_epoch) / self.total_iters
+        return base * (self.start_factor + (self.end_factor - self.start_factor) * fraction)
 
 
 class ExponentialLR(LRScheduler):
+    """Multiply the rate by gamma every epoch. See `torch.optim.lr_scheduler.ExponentialLR`."""
+
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
@@ -146,6 +160,8 @@ class ExponentialLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
+    """Lower the rate to 0 along a polynomial. See `torch.optim.lr_scheduler.PolynomialLR`."""
+
     def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
         self.total_iters, self.power = total_iters, power
         super().__init__(optimizer, last_epoch)
@@ -161,6 +177,8 @@ class PolynomialLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
+    """Lower the rate to eta_min along a cosine. See `torch.optim.lr_scheduler.CosineAnnealingLR`."""
+
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:  # noqa: N803
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
@@ -181,6 +199,11 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
+    """Lower the rate along a cosine, and start again after each period.
+
+    See `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`.
+    """
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -202,7 +225,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return self.eta_min + (base - self.eta_min) * (1 + cos(pi * self.T_cur / self.T_i)) / 2
 
     def step(self, epoch: float | None = None) -> None:
-        """``epoch`` may be a fraction: a step within an epoch."""
+        """Set the learning rates of the next step, or of this epoch, which may be a fraction."""
         self._step_count += 1
         self._update_lr(epoch)
 
@@ -217,15 +240,15 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.last_epoch = floor(now)
         for group, lr in zip(self.groups, self.get_lr(), strict=True):
             group["lr"] = lr
-        stepped_here()
+        refuse_in_compiled()
         self._last_lr = [group["lr"] for group in self.groups]
 
 
-# -- several, one after the other or together ----------------------------------------------
+# -- several schedulers in sequence or together ----------------------------------------------
 
 
 class _Several(LRScheduler):
-    """It is not a schedule itself, so it does not start as one."""
+    """A scheduler of schedulers. It has no rate of its own, so it makes no initial step."""
 
     _schedulers: Sequence[Any]
 
@@ -254,6 +277,8 @@ class _Several(LRScheduler):
 
 
 class SequentialLR(_Several):
+    """Schedulers one after the other, with a change at each milestone. See `torch.optim.lr_scheduler.SequentialLR`."""
+
     def __init__(
         self, optimizer: Optimizer, schedulers: list[Any], milestones: list[int], last_epoch: int = -1
     ) -> None:
@@ -270,7 +295,7 @@ class SequentialLR(_Several):
         self.last_epoch = last_epoch + 1
         for group in self.groups:
             group["lr"] = group["initial_lr"]
-        _undo(self)  # each has made a first step of its own, which only one of them should
+        _undo(self)  # each has made an initial step; only the first scheduler should
         first = schedulers[bisect_right(milestones, 0)]
         first._initial_step()
         self._last_lr = first.get_last_lr()
@@ -287,6 +312,7 @@ class SequentialLR(_Several):
 
 
 def _undo(scheduler: LRScheduler) -> None:
+    """Take back the initial step of a scheduler, or of all schedulers inside it."""
     if isinstance(scheduler, _Several):
         for one in scheduler._schedulers:
             _undo(one)
@@ -295,6 +321,8 @@ def _undo(scheduler: LRScheduler) -> None:
 
 
 class ChainedScheduler(_Several):
+    """Schedulers that all step together. See `torch.optim.lr_scheduler.ChainedScheduler`."""
+
     def __init__(self, schedulers: Sequence[Any], optimizer: Optimizer | None = None) -> None:
         if not schedulers:
             raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got no scheduler.")

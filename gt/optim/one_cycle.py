@@ -1,4 +1,4 @@
-"""One cycle: the rate goes up and then far down, and the momentum the other way."""
+"""One cycle: the learning rate rises and then falls far, and the momentum does the opposite."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from gt.optim.optimizer import Group, Optimizer
 from gt.optim.schedule import LRScheduler
 
-#: (from, to, how far) -> the value in between
+#: name -> function of (start, end, fraction between 0 and 1)
 ANNEAL: dict[str, Any] = {
-    "cos": lambda start, end, part: end + (start - end) / 2.0 * (cos(pi * part) + 1),
-    "linear": lambda start, end, part: (end - start) * part + start,
+    "cos": lambda start, end, fraction: end + (start - end) / 2.0 * (cos(pi * fraction) + 1),
+    "linear": lambda start, end, fraction: (end - start) * fraction + start,
 }
 
 
 class OneCycleLR(LRScheduler):
-    """See `torch.optim.lr_scheduler.OneCycleLR`."""
+    """Raise the learning rate, then lower it far below its start. See `torch.optim.lr_scheduler.OneCycleLR`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class OneCycleLR(LRScheduler):
             raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
         if last_epoch == -1:
             groups = optimizer.param_groups
-            for group, lr in zip(groups, _each(max_lr, groups, "max_lr"), strict=True):
+            for group, lr in zip(groups, _per_group(max_lr, groups, "max_lr"), strict=True):
                 first = lr / div_factor
                 group.update(initial_lr=first, max_lr=lr, min_lr=first / final_div_factor)
             if cycle_momentum:
@@ -65,15 +65,15 @@ class OneCycleLR(LRScheduler):
             )
         before = [end for end, _, _ in self.phases[:-1] if self.last_epoch > end]
         start, (end, rates, momenta) = before[-1] if before else 0.0, self.phases[len(before)]
-        part = (self.last_epoch - start) / (end - start)
+        fraction = (self.last_epoch - start) / (end - start)
         anneal = ANNEAL[self.anneal_strategy]
         if self.cycle_momentum:
-            _set_momentum(group, anneal(*(group[name] for name in momenta), part))
-        return float(anneal(*(group[name] for name in rates), part))
+            _set_momentum(group, anneal(*(group[name] for name in momenta), fraction))
+        return float(anneal(*(group[name] for name in rates), fraction))
 
 
 def _phases(total: int, pct_start: float, three: bool) -> list[tuple[float, tuple[str, str], tuple[str, str]]]:
-    """(last step, rates from and to, momenta from and to)"""
+    """Phases as (last step, names of first and last rate, names of first and last momentum)."""
     falling, rising = ("max_momentum", "base_momentum"), ("base_momentum", "max_momentum")
     up = (pct_start * total - 1, ("initial_lr", "max_lr"), falling)
     if not three:
@@ -86,13 +86,13 @@ def _phases(total: int, pct_start: float, three: bool) -> list[tuple[float, tupl
 
 
 def _start_momenta(groups: list[Group], max_momentum: Any, base_momentum: Any) -> None:
-    high, low = _each(max_momentum, groups, "max_momentum"), _each(base_momentum, groups, "base_momentum")
+    high, low = _per_group(max_momentum, groups, "max_momentum"), _per_group(base_momentum, groups, "base_momentum")
     for group, most, least in zip(groups, high, low, strict=True):
         group.update(max_momentum=most, base_momentum=least)
         _set_momentum(group, most)
 
 
-def _each(value: float | list[float], groups: list[Group], name: str) -> list[float]:
+def _per_group(value: float | list[float], groups: list[Group], name: str) -> list[float]:
     if not isinstance(value, list | tuple):
         return [value] * len(groups)
     if len(value) != len(groups):

@@ -1,4 +1,4 @@
-"""What all optimizers share: parameter groups, state, and one instruction for many parameters."""
+"""`Optimizer`, the base of all optimizers: parameter groups, state, and one instruction for many parameters."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gt.ops import Attrs, Op
 
 Group = dict[str, Any]
 
-#: Words of one instruction: half of what the wire takes, because the first of its kind carries the types as well.
-WIDTH = 1 << 13
+#: The most words in one instruction: half of the wire's limit, because the first of its kind also carries the types.
+MAX_WORDS = 1 << 13
 
 
 class Required:
-    """Stands for an option that has no default."""
+    """The default of an option that must be given."""
 
     def __repr__(self) -> str:
         return "<required parameter>"
@@ -33,10 +33,10 @@ required = Required()
 
 
 class Optimizer:
-    """See `torch.optim.Optimizer`.
+    """The base of all optimizers. See `torch.optim.Optimizer`.
 
-    A subclass says in `update` what becomes of some parameters of a group that have gradients. A parameter's ``step``
-    is a number here, where torch keeps a tensor: it goes into the instruction, and nobody ever waits for it.
+    A subclass defines `update`, which emits the step of the parameters of one group. A parameter's ``step`` is a number
+    here, where torch keeps a tensor: the client writes it into the instruction, so it never has to be read.
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
@@ -44,26 +44,27 @@ class Optimizer:
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[Group] = []
         self._step_hooks: tuple[list[Any], list[Any]] = ([], [])
-        #: where a step's numbers go instead of into instructions
+        #: If set, a step's numbers are appended here and no instructions are emitted.
         self._numbers: list[float] | None = None
         if isinstance(params, Tensor):
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
                 f"{type(params)}"
             )
-        given = list(params)
-        if not given:
+        listed = list(params)
+        if not listed:
             raise ValueError("optimizer got an empty parameter list")
-        for group in given if isinstance(given[0], dict) else [{"params": given}]:
+        for group in listed if isinstance(listed[0], dict) else [{"params": listed}]:
             self.add_param_group(dict(group))
 
     def add_param_group(self, param_group: Group) -> None:
+        """Add a group of parameters with options of its own."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        given = param_group["params"]
-        if isinstance(given, set):
+        params = param_group["params"]
+        if isinstance(params, set):
             raise TypeError("optimizer parameters need to be organized in ordered collections")
-        listed = [given] if isinstance(given, Tensor) else list(given)
+        listed = [params] if isinstance(params, Tensor) else list(params)
         if listed and isinstance(listed[0], tuple):  # from named_parameters()
             param_group["param_names"] = [name for name, _ in listed]
             listed = [p for _, p in listed]
@@ -83,6 +84,7 @@ class Optimizer:
         self.param_groups.append(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Remove the gradients of all parameters, or set them to zeros."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p._grad is None:
@@ -95,27 +97,30 @@ class Optimizer:
     # -- a step ----------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all parameters that have gradients; a closure computes the loss first, and its result is returned."""
         if recorder.active is not None:
             recorder.active.optimizers.append(self)
             for p in (p for group in self.param_groups for p in group["params"]):
                 recorder.active.note_grad(p)
             if closure is not None or any(self._step_hooks):
-                recorder.active.refuse("an optimizer's hooks, or a closure, are more than its words")
+                recorder.active.refuse(
+                    "an optimizer step with hooks or a closure cannot be repeated without its Python"
+                )
         for hook in self._step_hooks[0]:
             hook(self, (closure,), {})
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        was = mode.enabled
-        try:  # and no `no_grad`: Ctrl-C must not come between the end and what it puts back
+        before = mode.enabled
+        try:  # not `no_grad`: an interrupt in its __exit__ would leave the mode changed
             mode.enabled = False
             for group in self.param_groups:
                 params = [p for p in group["params"] if p._grad is not None]
                 if params:
                     self.update(group, params)
         finally:
-            mode.enabled = was
+            mode.enabled = before
         for hook in self._step_hooks[1]:
             hook(self, (closure,), {})
         for p in self.param_groups[0]["params"][:1] if self.param_groups else ():
@@ -123,10 +128,11 @@ class Optimizer:
         return loss
 
     def update(self, group: Group, params: list[Tensor]) -> None:
+        """Emit the step of these parameters of a group. Every subclass defines it; `step` calls it."""
         raise NotImplementedError
 
-    def numbers_of_a_step(self) -> list[float]:
-        """Count a step, and give the numbers its instructions are emitted with: the rest is sent by a fragment."""
+    def numbers_of_step(self) -> list[float]:
+        """Count a step and return the numbers of its instructions. The rest of the instructions is in a fragment."""
         numbers: list[float] = []
         self._numbers = numbers
         try:
@@ -138,42 +144,48 @@ class Optimizer:
         return numbers
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> None:
+        """Call ``hook(optimizer, args, kwargs)`` before every step."""
         self._step_hooks[0].append(hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> None:
+        """Call ``hook(optimizer, args, kwargs)`` after every step."""
         self._step_hooks[1].append(hook)
 
-    def counted(self, params: list[Tensor], names: tuple[str, ...]) -> dict[Any, list[Tensor]]:
-        """Count the step of each parameter, with states of zeros the first time; together, what may go together."""
-        together: dict[Any, list[Tensor]] = {}
+    def count_step(self, params: list[Tensor], names: tuple[str, ...]) -> dict[Any, list[Tensor]]:
+        """Count the step of each parameter, and group those that one instruction can update: by step and dtype.
+
+        The first time, the named states are created as zeros.
+        """
+        groups: dict[Any, list[Tensor]] = {}
         for p in params:
             state = self.state[p]
             if not state:
                 state["step"] = 0.0
                 state.update((name, zeros_like(p)) for name in names)
             step = state["step"] = state["step"] + 1.0
-            together.setdefault((step, p._type.dtype), []).append(p)
-        return together
+            groups.setdefault((step, p._type.dtype), []).append(p)
+        return groups
 
     def apply(
         self, op: Op, params: list[Tensor], names: tuple[str, ...], numbers: tuple[Any, ...], flags: Attrs
     ) -> None:
-        """Emit a step for these parameters and their states of these names: one instruction, unless it is too long."""
-        most = WIDTH // (2 * len(names) + 3)
-        for start in range(0, len(params), most):
+        """Emit a step of these parameters and their named states, in one instruction if it is not too long."""
+        limit = MAX_WORDS // (2 * len(names) + 3)
+        for start in range(0, len(params), limit):
             if self._numbers is not None:
                 self._numbers += map(float, numbers)
                 continue
             if recorder.active is not None:
                 recorder.active.step_numbers += len(numbers)
-            some = params[start : start + most]
-            targets = (*some, *[self.state[p][name] for name in names for p in some])
-            given = (*[p._grad for p in some], *map(float, numbers))
-            call_into_many(op, targets, given, (("n", len(some)), *flags))
+            batch = params[start : start + limit]
+            targets = (*batch, *[self.state[p][name] for name in names for p in batch])
+            operands = (*[p._grad for p in batch], *map(float, numbers))
+            call_into_many(op, targets, operands, (("n", len(batch)), *flags))
 
     # -- state -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
+        """The state of all parameters, by their positions, and the options of all groups; `gt.save` takes it."""
         numbers = {id(p): i for i, p in enumerate(chain.from_iterable(g["params"] for g in self.param_groups))}
         groups = [
             {**{k: v for k, v in group.items() if k != "params"}, "params": [numbers[id(p)] for p in group["params"]]}
@@ -185,7 +197,7 @@ class Optimizer:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Also takes what torch's optimizer of the same kind saved."""
+        """Restore a state from `state_dict`, also one of torch's optimizer of the same class."""
         saved = deepcopy(state_dict["param_groups"])
         if len(saved) != len(self.param_groups):
             raise ValueError("loaded state dict has a different number of parameter groups")
@@ -198,7 +210,7 @@ class Optimizer:
         params = dict(zip(ids, chain.from_iterable(g["params"] for g in self.param_groups), strict=True))
         self.state = defaultdict(dict)
         for number, state in state_dict["state"].items():
-            self.state[params[number]] = {k: _loaded(k, v, params[number]) for k, v in state.items()}
+            self.state[params[number]] = {k: _load_state(k, v, params[number]) for k, v in state.items()}
         for group, new in zip(self.param_groups, saved, strict=True):
             group.update((k, v) for k, v in new.items() if k != "params")
 
@@ -210,18 +222,18 @@ class Optimizer:
         return text + ")"
 
 
-def _loaded(name: str, value: Any, p: Tensor) -> Any:
+def _load_state(name: str, value: Any, p: Tensor) -> Any:
     if name == "step":
         return float(value)
     if not hasattr(value, "shape"):
         return value
-    made = as_tensor(value).to(p._type.dtype)
-    if made._type.shape == p._type.shape:
-        return zeros_like(p).copy_(made)  # it lies where its parameter does
-    return made.clone() if made is value else made
+    state = as_tensor(value).to(p._type.dtype)
+    if state._type.shape == p._type.shape:
+        return zeros_like(p).copy_(state)  # placed as its parameter is
+    return state.clone() if state is value else state
 
 
-def check(good: bool, what: str, value: Any) -> None:
-    """torch's words for an option out of range."""
-    if not good:
+def check(valid: bool, what: str, value: Any) -> None:
+    """Raise torch's error for an option out of range."""
+    if not valid:
         raise ValueError(f"Invalid {what}: {value}")

@@ -13,7 +13,7 @@ ADAGRAD_STEP, RMSPROP_STEP, LION_STEP = OPS["adagrad_step"], OPS["rmsprop_step"]
 
 
 class Adagrad(Optimizer):
-    """See `torch.optim.Adagrad`."""
+    """Learning rates divided by the root of summed squared gradients. See `torch.optim.Adagrad`."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class Adagrad(Optimizer):
 
     def update(self, group: Group, params: list[Tensor]) -> None:
         flags = (("maximize", group["maximize"]),)
-        for (step, _), some in self.counted(params, ("sum",)).items():
+        for (step, _), batch in self.count_step(params, ("sum",)).items():
             lr = group["lr"] / (1 + (step - 1) * group["lr_decay"])
-            self.apply(ADAGRAD_STEP, some, ("sum",), (lr, group["weight_decay"], group["eps"]), flags)
+            self.apply(ADAGRAD_STEP, batch, ("sum",), (lr, group["weight_decay"], group["eps"]), flags)
 
 
 class RMSprop(Optimizer):
-    """See `torch.optim.RMSprop`."""
+    """Learning rates divided by the root mean square of recent gradients. See `torch.optim.RMSprop`."""
 
     def __init__(
         self,
@@ -87,12 +87,12 @@ class RMSprop(Optimizer):
         names += ("momentum_buffer",) if momentum else ()
         flags = (("momentum", momentum), ("centered", group["centered"]), ("maximize", group["maximize"]))
         numbers = (group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"])
-        for some in self.counted(params, names).values():
-            self.apply(RMSPROP_STEP, some, names, numbers, flags)
+        for batch in self.count_step(params, names).values():
+            self.apply(RMSPROP_STEP, batch, names, numbers, flags)
 
 
 class Lion(Optimizer):
-    """EvoLved Sign Momentum (Chen et al. 2023): the sign of a mean of gradients, and a decay apart from it."""
+    """EvoLved Sign Momentum (Chen et al. 2023): the sign of averaged gradients, with independent weight decay."""
 
     def __init__(
         self,
@@ -112,5 +112,5 @@ class Lion(Optimizer):
     def update(self, group: Group, params: list[Tensor]) -> None:
         flags = (("maximize", group["maximize"]),)
         numbers = (group["lr"], *group["betas"], group["weight_decay"])
-        for some in self.counted(params, ("exp_avg",)).values():
-            self.apply(LION_STEP, some, ("exp_avg",), numbers, flags)
+        for batch in self.count_step(params, ("exp_avg",)).values():
+            self.apply(LION_STEP, batch, ("exp_avg",), numbers, flags)

@@ -1,4 +1,4 @@
-"""A learning rate that falls when a measure has stopped to improve."""
+"""A learning rate that falls when a metric has stopped improving."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from gt.optim.optimizer import Optimizer
 
-#: (mode, threshold_mode) -> (value, best, threshold) -> is it better?
+#: (mode, threshold_mode) -> function of (value, best, threshold): whether the value is better
 BETTER: dict[tuple[str, str], Any] = {
     ("min", "rel"): lambda a, best, t: a < best * (1.0 - t),
     ("min", "abs"): lambda a, best, t: a < best - t,
@@ -17,7 +17,10 @@ BETTER: dict[tuple[str, str], Any] = {
 
 
 class ReduceLROnPlateau:
-    """See `torch.optim.lr_scheduler.ReduceLROnPlateau`."""
+    """Lower the learning rate when a metric has stopped improving.
+
+    See `torch.optim.lr_scheduler.ReduceLROnPlateau`.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class ReduceLROnPlateau:
         self.cooldown_counter = self.num_bad_epochs = 0
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:
-        """``metrics`` may be a tensor, which is then read."""
+        """Count an epoch with this metric. A tensor is read."""
         current = float(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if BETTER[self.mode, self.threshold_mode](current, self.best, self.threshold):
@@ -77,13 +80,17 @@ class ReduceLROnPlateau:
 
     @property
     def in_cooldown(self) -> bool:
+        """Whether the rate was lowered so recently that bad epochs are not counted."""
         return self.cooldown_counter > 0
 
     def get_last_lr(self) -> list[float]:
+        """The current learning rate of each group."""
         return self._last_lr
 
     def state_dict(self) -> dict[str, Any]:
+        """The state of the scheduler, without the optimizer."""
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state from `state_dict`."""
         self.__dict__.update(state_dict)

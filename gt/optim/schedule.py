@@ -1,4 +1,4 @@
-"""What all schedules of a learning rate share."""
+"""`LRScheduler`, the base of all schedules of a learning rate."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from gt.client.stream import recorder
 from gt.optim.optimizer import Group, Optimizer
 
 
-def stepped_here() -> None:
+def refuse_in_compiled() -> None:
+    """A scheduler cannot step inside a compiled function: its Python would run only once."""
     if recorder.active is not None:
-        recorder.active.refuse("a schedule is stepped inside, and its Python would not run again: step it outside")
+        recorder.active.refuse("a scheduler steps inside, and its Python would run only once: step it outside")
 
 
 class LRScheduler:
-    """See `torch.optim.lr_scheduler.LRScheduler`."""
+    """The base of all schedulers: sets the learning rate of each group at every step.
+
+    See `torch.optim.lr_scheduler.LRScheduler`.
+    """
 
     _is_initial = False
 
@@ -44,21 +48,24 @@ class LRScheduler:
             self._is_initial = False
 
     def get_lr(self) -> list[float]:
-        """The rates of this step, from those of the last."""
+        """The learning rates of this step, from those of the step before."""
         return [self.next(group, base) for group, base in zip(self.groups, self.base_lrs, strict=True)]
 
     def next(self, group: Group, base: float) -> float:
+        """The rate of a group at this step, from its rate at the step before. Subclasses define it."""
         raise NotImplementedError
 
     def at(self, base: float) -> float | None:
-        """The rate of this step from the first one, where there is a formula for it."""
+        """The rate at this step from the initial rate, if there is a formula for it."""
         return None
 
     @property
     def groups(self) -> list[Group]:
+        """The optimizer's parameter groups."""
         return self.optimizer.param_groups
 
     def step(self, epoch: int | None = None) -> None:
+        """Set the learning rates of the next step, or of this epoch."""
         self._step_count += 1
         self._update_lr(epoch)
 
@@ -68,14 +75,17 @@ class LRScheduler:
         rates: Sequence[Any] = self.get_lr() if None in formula else formula
         for group, lr in zip(self.groups, rates, strict=True):
             group["lr"] = lr
-        stepped_here()
+        refuse_in_compiled()
         self._last_lr = [group["lr"] for group in self.groups]
 
     def get_last_lr(self) -> list[float]:
+        """The current learning rate of each group."""
         return self._last_lr
 
     def state_dict(self) -> dict[str, Any]:
+        """The state of the scheduler, without the optimizer."""
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state from `state_dict`."""
         self.__dict__.update(state_dict)

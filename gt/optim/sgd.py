@@ -13,7 +13,7 @@ SGD_STEP = OPS["sgd_step"]
 
 
 class SGD(Optimizer):
-    """See `torch.optim.SGD`."""
+    """Stochastic gradient descent, with momentum if requested. See `torch.optim.SGD`."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class SGD(Optimizer):
     def update(self, group: Group, params: list[Tensor]) -> None:
         momentum = group["momentum"] != 0
         flags = (("momentum", momentum), ("nesterov", group["nesterov"]), ("maximize", group["maximize"]))
-        together: dict[Any, list[Tensor]] = {}
+        groups: dict[Any, list[Tensor]] = {}
         for p in params:
-            fresh = momentum and self.state[p].get("momentum_buffer") is None
-            if fresh:
+            first = momentum and self.state[p].get("momentum_buffer") is None
+            if first:
                 self.state[p]["momentum_buffer"] = zeros_like(p)
-            together.setdefault((fresh, p._type.dtype), []).append(p)
-        for (fresh, _), some in together.items():
-            # the first time the buffer becomes the gradient: zeros, and a dampening that does not dampen
-            dampening = 0.0 if fresh else group["dampening"]
+            groups.setdefault((first, p._type.dtype), []).append(p)
+        for (first, _), batch in groups.items():
+            # in the first step the buffer becomes the gradient: it starts as zeros, without dampening
+            dampening = 0.0 if first else group["dampening"]
             numbers = (group["lr"], group["weight_decay"], group["momentum"], dampening)
-            self.apply(SGD_STEP, some, ("momentum_buffer",) if momentum else (), numbers, flags)
+            self.apply(SGD_STEP, batch, ("momentum_buffer",) if momentum else (), numbers, flags)

@@ -1,4 +1,4 @@
-"""``gt.utils``: what scripts take from torch.utils."""
+"""``gt.utils``: the parts of torch.utils that scripts use. It only re-exports."""
 
 from gt.missing import absent as _absent
 from gt.utils import checkpoint, data

@@ -1,4 +1,4 @@
-"""``gt.utils.checkpoint.checkpoint``, which is `gt.checkpoint`."""
+"""``gt.utils.checkpoint.checkpoint``: torch's other name for `gt.checkpoint`."""
 
 from gt.client.grad.checkpoint import checkpoint
 

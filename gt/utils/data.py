@@ -1,4 +1,4 @@
-"""Datasets and loaders are torch's: this says so to who looks for them here."""
+"""``gt.utils.data``: only an error, because datasets and loaders are torch's or any iterable."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"gt.utils.data.{name} does not exist", name=name)
-    # no AttributeError: ``from gt.utils.data import …`` would put a text of its own in its place
+    # not an AttributeError: ``from gt.utils.data import …`` would replace its text
     raise ImportError(
-        f"gt.utils.data.{name} will not be there: take torch's (from torch.utils.data import {name}) or any iterable "
+        f"gt.utils.data.{name} does not exist: use torch's (from torch.utils.data import {name}) or any iterable "
         "of arrays, and send its batches ahead with: for x, y in gt.to_device(loader)"
     )

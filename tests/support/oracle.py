@@ -179,7 +179,7 @@ SETTLED: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {"eigh": _eigen, "
 
 
 def expected(sample: Sample, operands: list[Any]) -> tuple[torch.Tensor, ...]:
-    call = ORACLES.get(sample.op) or getattr(torch, sample.op, None)
+    call = ORACLES.get(sample.op) or getattr(torch, sample.op, None) or getattr(torch.special, sample.op, None)
     made = sample.like(*operands) if sample.like else call(*operands, **sample.attrs)
     return tuple(made) if isinstance(made, tuple | list) else (made,)
 

@@ -12,7 +12,7 @@ from tests.support.samples import ALL, FLOATS, INF, INTS, NAN, NUMBERS, Sample, 
 F = torch.nn.functional
 aten = torch.ops.aten
 
-UNARY = ["exp2", "log10", "atan", "sinh", "cosh", "asinh", "erfc", "deg2rad", "rad2deg", "sinc"]
+UNARY = ["exp2", "log10", "atan", "sinh", "cosh", "asinh", "erfc", "deg2rad", "rad2deg", "sinc", "i0", "i1"]
 #: defined for small values only
 NARROW = ["asin", "acos", "atanh", "erfinv"]
 BINARY = ["fmax", "fmin"]
@@ -41,6 +41,7 @@ def math() -> list[Sample]:
         ),
         *rows("logit", [*near[1:2], V([0.25, 0.5, 0.75], "float64"), V([0, 1]), T((0,))], eps=[None, 0.125]),
         *rows("frac", floats),
+        *rows("frexp", floats),
         *rows("isposinf", several),
         *rows("isneginf", several),
         *rows("signbit", [*typed((5, 3), ALL), T(()), V([-0.0, 0.0, -INF], "float32")]),

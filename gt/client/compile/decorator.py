@@ -260,5 +260,5 @@ def _cell(source: Source, arguments: list[Tensor]) -> Cell:
 def _step_numbers(optimizers: list[Any]) -> list[float]:
     numbers: list[float] = []
     for optimizer in optimizers:
-        numbers += optimizer.numbers_of_a_step()
+        numbers += optimizer.numbers_of_step()
     return numbers

@@ -24,10 +24,6 @@ from gt.wire.messages import FIRST_CODE, MAX_FRAGMENT_WORDS
 Source = tuple[str, Any]
 
 
-#: ops whose first two numbers are drawn: a seed and a stream
-DRAWING = frozenset(("bernoulli", "dropout", "rand", "randint", "randn", "randperm"))
-
-
 class Irregular(Exception):
     """Why a function cannot be replayed."""
 
@@ -272,9 +268,9 @@ class _Finishing:
                 continue
             signature = by_code[self.words[i]]
             numbers = [index_at[i + o] for o in range(signature.start, signature.width) if o not in signature.offsets]
-            if signature.op.name in DRAWING:
+            if signature.op.draws:
                 drawn += numbers[:2]
-            elif signature.op.name.endswith("_step"):
+            elif signature.op.steps:
                 stepped += numbers
             i += signature.width
         if len(drawn) != 2 * self.recorder.draws:

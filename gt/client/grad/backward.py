@@ -45,7 +45,7 @@ def backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """See `torch.autograd.backward`: adds to the ``grad`` of all leaves, or of ``inputs``."""
+    """Add the gradients of tensors to the leaves they depend on. See `torch.autograd.backward`."""
     roots = _roots(_listed(tensors), _listed(grad_tensors))
     keep = create_graph if retain_graph is None else retain_graph
     wanted = None if inputs is None else {_edge_of(x): x for x in _listed(inputs)}
@@ -74,7 +74,7 @@ def grad(
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """See `torch.autograd.grad`: the gradients of outputs, for inputs, without touching anybody's ``grad``."""
+    """The gradients of outputs with respect to inputs. See `torch.autograd.grad`."""
     roots = _roots(_listed(outputs), _listed(grad_outputs))
     keep = create_graph if retain_graph is None else retain_graph
     asked = _listed(inputs)
@@ -311,21 +311,24 @@ def tensor_backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """See `torch.Tensor.backward`."""
+    """Compute the gradients of all leaves this tensor depends on. See `torch.Tensor.backward`."""
     backward([x], [gradient], retain_graph, create_graph, inputs)
 
 
 def is_leaf(x: Tensor) -> bool:
+    """Whether the tensor was created by the user rather than computed with gradients."""
     current(x)
     return not isinstance(x._node, Node)
 
 
 def _grad_fn(x: Tensor) -> Node | None:
+    """The node of the tape that computed this tensor, or None."""
     current(x)
     return x._node if isinstance(x._node, Node) else None
 
 
 def _requires_grad(x: Tensor) -> bool:
+    """Whether gradients are computed for this tensor."""
     current(x)
     return x._node is not None
 

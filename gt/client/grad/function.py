@@ -33,6 +33,7 @@ class FunctionCtx:
         self._node: Node | None = None
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for `backward`, which reads them from `saved_tensors`."""
         self._to_save = tensors
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
@@ -43,6 +44,7 @@ class FunctionCtx:
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Declare results that have no gradient."""
         self._flat = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -51,6 +53,7 @@ class FunctionCtx:
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        """The tensors kept by `save_for_backward`."""
         if self._saved is None:
             raise GradError(
                 "Trying to backward through the graph a second time: the values it needs were freed; "
@@ -103,22 +106,26 @@ def _zeros(type: Any) -> Tensor:
 
 
 class Function:
-    """See `torch.autograd.Function`: ``forward(ctx, …)`` and ``backward(ctx, *gradients)``; call it by ``apply``."""
+    """The base of user-defined functions with gradients of their own. See `torch.autograd.Function`."""
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
+        """Compute the results. A subclass defines it."""
         raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+        """Store in ``ctx`` what `backward` needs, if `forward` does not take ``ctx``."""
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """The gradients of the inputs, from those of the results. A subclass defines it."""
         raise NotImplementedError("You must implement either the backward or vjp method for your custom Function.")
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
+        """Call the function; gradients will go through `backward`."""
         ctx = FunctionCtx()
         edges = [edge_of(x) if isinstance(x, Tensor) and mode.enabled else None for x in args]
         ctx.needs_input_grad = tuple(edge is not None for edge in edges)

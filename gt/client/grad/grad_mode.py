@@ -75,4 +75,5 @@ class set_grad_enabled(Switch):  # noqa: N801, torch's name
 
 
 def is_grad_enabled() -> bool:
+    """Whether operations are recorded for gradients in this thread."""
     return mode.enabled

@@ -26,7 +26,7 @@ def gradcheck(
     rtol: float = 1e-3,
     raise_exception: bool = True,
 ) -> bool:
-    """See `torch.autograd.gradcheck`: use float64."""
+    """Compare gradients with numerical ones. See `torch.autograd.gradcheck`."""
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     places = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x._node is not None]
     if not places:

@@ -147,10 +147,12 @@ class Device(str):
 
     @property
     def type(self) -> str:
+        """The kind of device, without its number."""
         return str(self).partition(":")[0]  # of a subclass alone, what has no colon would be the device again
 
     @property
     def index(self) -> int | None:  # type: ignore[override]
+        """The device's number, or None."""
         number = self.partition(":")[2]
         return int(number) if number else None
 

@@ -59,6 +59,7 @@ def seed() -> int:
 
 
 def initial_seed() -> int:
+    """The seed that was set last, or the one chosen at the start."""
     return _seed % 2**64
 
 

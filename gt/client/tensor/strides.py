@@ -15,9 +15,8 @@ from gt.client.tensor.tensor import Tensor
 from gt.ops import OPS, Attrs, Op
 from gt.types import Shape
 
-VIEW, PERMUTE, EXPAND, SLICE, DIAGONAL, UNFOLD, PLACED = (
-    OPS[name] for name in ("view", "permute", "expand", "slice", "diagonal", "unfold", "placed")
-)
+VIEW, PERMUTE, EXPAND, SLICE = OPS["view"], OPS["permute"], OPS["expand"], OPS["slice"]
+DIAGONAL, UNFOLD, PLACED = OPS["diagonal"], OPS["unfold"], OPS["placed"]
 
 #: shape and strides
 Layout = tuple[Shape, Shape]

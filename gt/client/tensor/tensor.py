@@ -14,6 +14,7 @@ from gt.client.stream.interrupts import rerun_after_interrupt
 from gt.client.stream.session import Session
 from gt.client.tensor.foreign import torch_function
 from gt.errors import DimError, DTypeError, ShapeError
+from gt.missing import Missing
 from gt.ops import Attrs, Op
 from gt.types import DType, Size, TensorType
 from gt.wire.messages import MAX_SUBMIT_WORDS
@@ -73,7 +74,10 @@ rerun_after_interrupt(Cell.__del__)
 
 
 class Tensor(Declared):
-    """See `torch.Tensor`; methods are attached by `gt.functions.methods`."""
+    """An array on the workers, with torch's methods.
+
+    See `torch.Tensor`; `gt.functions.methods` attaches most methods.
+    """
 
     __slots__ = ("__dict__", "__weakref__", "_cell", "_node", "_type", "_view")
     #: makes numpy leave ``array + tensor`` to the tensor
@@ -96,31 +100,39 @@ class Tensor(Declared):
 
     @property
     def shape(self) -> Size:
+        """The sizes of all dims."""
         return Size(self._type.shape)
 
     @property
     def dtype(self) -> DType:
+        """The type of the elements."""
         return self._type.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of dims."""
         return self._type.ndim
 
     @property
     def itemsize(self) -> int:
+        """The size of one element in bytes."""
         return self._type.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
+        """The size of all elements in bytes."""
         return self._type.nbytes
 
     def dim(self) -> int:
+        """The number of dims."""
         return self._type.ndim
 
     def element_size(self) -> int:
+        """The size of one element in bytes."""
         return self._type.dtype.itemsize
 
     def size(self, dim: int | None = None) -> Any:
+        """The sizes of all dims, or of one dim."""
         if dim is None:
             return self.shape
         if not -self._type.ndim <= dim < self._type.ndim:
@@ -129,6 +141,7 @@ class Tensor(Declared):
 
     @property
     def grad(self) -> Tensor | None:
+        """The gradient, or None before the first `backward`."""
         if recorder.active is not None:
             recorder.active.note_grad(self)
         return self._grad
@@ -147,7 +160,7 @@ class Tensor(Declared):
     # -- its value -----------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The value, in memory of its own. One round trip."""
+        """A copy of the values as a numpy array. Waits for the workers: one round trip."""
         if self._type.dtype.name == "bfloat16":
             raise DTypeError("numpy has no bfloat16; cast first: x.float().numpy()")
         if self._node is not None:
@@ -167,11 +180,13 @@ class Tensor(Declared):
         return self.detach().float()._read() if self._type.dtype.name == "bfloat16" else self._read()
 
     def item(self) -> Any:
+        """The value of a tensor of one element, as a Python number. Waits for the workers."""
         if self._type.numel != 1:
             raise ShapeError(f"item(): a tensor of {self._type.numel} elements is no single number")
         return self._readable().item()
 
     def tolist(self) -> Any:
+        """The values as nested lists of Python numbers. Waits for the workers."""
         return self._readable().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -216,6 +231,11 @@ class Tensor(Declared):
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if not self._type.ndim else object.__format__(self, spec)
+
+    def __dir__(self) -> list[str]:
+        """The names that exist, for tab completion: without those that only raise an error."""
+        missing = {name for kind in type(self).__mro__ for name, x in vars(kind).items() if isinstance(x, Missing)}
+        return [name for name in super().__dir__() if name not in missing]
 
     # ``==`` compares elements, so two tensors are the same thing only if they are one object
     __hash__ = object.__hash__

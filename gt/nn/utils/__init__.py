@@ -1,4 +1,4 @@
-"""``gt.nn.utils``: gradients kept within bounds, and parameters as one vector."""
+"""``gt.nn.utils``: clipping of gradients, and parameters as one vector. It may import all of gt below gt.nn."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gt.client.tensor.emit import call, call_into_many, call_many
 from gt.client.tensor.placing import workers_of
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import tensor
+from gt.functions.joining import cat
 from gt.functions.pointwise import clamp
-from gt.functions.rearrange import cat
 from gt.missing import absent
 from gt.nn.parameter import assign
 from gt.nn.utils import rnn
@@ -24,46 +24,46 @@ __all__ = [
 ]  # fmt: skip
 __getattr__ = absent("nn.utils")
 
-POWER_SUMS, TOTAL_POWER, SCALE_MANY, CLAMP_MANY = (
-    OPS[name] for name in ("power_sums", "total_power", "scale_many", "clamp_many")
-)
+POWER_SUMS, TOTAL_POWER = OPS["power_sums"], OPS["total_power"]
+SCALE_MANY, CLAMP_MANY = OPS["scale_many"], OPS["clamp_many"]
 
-#: tensors one instruction takes
-MOST = 2048
+#: The most tensors in one instruction.
+MAX_TENSORS = 2048
 
 
 def _grads(parameters: Any) -> tuple[list[Tensor], list[Any]]:
-    """The gradients there are, and on which workers their parameters were laid out."""
+    """The gradients that exist, and the workers on which their parameters are placed."""
     listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    found = [(p.grad, workers_of(p)) for p in listed if p.grad is not None]
-    return [g for g, _ in found], [place for _, place in found]
+    pairs = [(p.grad, workers_of(p)) for p in listed if p.grad is not None]
+    return [g for g, _ in pairs], [place for _, place in pairs]
 
 
-def _pieces(xs: list[Tensor], places: list[Any] | None = None) -> list[tuple[Tensor, ...]]:
-    """Those of one dtype, in one place, together, and no more than fit into an instruction."""
-    together: dict[Any, list[Tensor]] = {}
+def _batches(xs: list[Tensor], places: list[Any] | None = None) -> list[tuple[Tensor, ...]]:
+    """Tensors of one dtype on the same workers, in batches that fit into one instruction."""
+    groups: dict[Any, list[Tensor]] = {}
     for i, x in enumerate(xs):
-        together.setdefault((x._type.dtype, places and places[i]), []).append(x)
-    return [tuple(same[i : i + MOST]) for same in together.values() for i in range(0, len(same), MOST)]
+        groups.setdefault((x._type.dtype, places and places[i]), []).append(x)
+    return [tuple(group[i : i + MAX_TENSORS]) for group in groups.values() for i in range(0, len(group), MAX_TENSORS)]
 
 
 @no_grad()
 def get_total_norm(
     tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
+    """The norm of all tensors as one vector. See `torch.nn.utils.get_total_norm`."""
     listed = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     return _total_norm(listed, None, float(norm_type), error_if_nonfinite)
 
 
 def _total_norm(listed: list[Tensor], places: list[Any] | None, ord: float, error_if_nonfinite: bool) -> Tensor:
-    """Added up place by place, so that one number leaves each."""
+    """Powers are added up on each set of workers first, so that only one number leaves it."""
     if not listed:
         return tensor(0.0)
-    how = (("ord", ord),)
-    parts = [call(TOTAL_POWER, call_many(POWER_SUMS, piece, how), how) for piece in _pieces(listed, places)]
-    if len(parts) > 1:
-        parts = [call(TOTAL_POWER, tuple(cast(p, parts[0].dtype) for p in parts), how)]
-    root = parts[0] if ord in (0, 1, inf, -inf) else parts[0] ** (1 / ord)
+    attrs = (("ord", ord),)
+    sums = [call(TOTAL_POWER, call_many(POWER_SUMS, batch, attrs), attrs) for batch in _batches(listed, places)]
+    if len(sums) > 1:
+        sums = [call(TOTAL_POWER, tuple(cast(s, sums[0].dtype) for s in sums), attrs)]
+    root = sums[0] if ord in (0, 1, inf, -inf) else sums[0] ** (1 / ord)
     total = root if root.dtype is listed[0].dtype else root.to(listed[0].dtype)
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(
@@ -82,26 +82,29 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """See `torch.nn.utils.clip_grad_norm_`. The norm is a tensor that nobody waited for."""
+    """Scale gradients so that their norm is at most max_norm, and return the norm before.
+
+    The client does not wait for the norm unless ``error_if_nonfinite`` is set. See `torch.nn.utils.clip_grad_norm_`.
+    """
     grads, places = _grads(parameters)
     total = _total_norm(grads, places, float(norm_type), error_if_nonfinite)
     if grads:
         factor = clamp(float(max_norm) / (total + 1e-6), max=1.0)
-        for piece in _pieces(_written(grads)):
-            call_into_many(SCALE_MANY, piece, (factor,))
+        for batch in _batches(without_views(grads)):
+            call_into_many(SCALE_MANY, batch, (factor,))
     return total
 
 
 @no_grad()
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
-    """See `torch.nn.utils.clip_grad_value_`."""
+    """Clamp the elements of gradients between -clip_value and clip_value. See `torch.nn.utils.clip_grad_value_`."""
     limit = float(clip_value)
-    for piece in _pieces(_written(_grads(parameters)[0])):
-        call_into_many(CLAMP_MANY, piece, (-limit, limit))
+    for batch in _batches(without_views(_grads(parameters)[0])):
+        call_into_many(CLAMP_MANY, batch, (-limit, limit))
 
 
-def _written(grads: list[Tensor]) -> list[Tensor]:
-    """A gradient that is a view gets a value of its own first: many tensors at once are not written through views."""
+def without_views(grads: list[Tensor]) -> list[Tensor]:
+    """Give each gradient that is a view a value of its own: one instruction cannot write many tensors through views."""
     for g in grads:
         if g._view is not None:
             assign(g, g)
@@ -110,11 +113,13 @@ def _written(grads: list[Tensor]) -> list[Tensor]:
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """All parameters as one vector. See `torch.nn.utils.parameters_to_vector`."""
     return cat([p.reshape(-1) for p in parameters])
 
 
 @no_grad()
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Copy the parts of a vector into parameters. See `torch.nn.utils.vector_to_parameters`."""
     start = 0
     for p in parameters:
         count = p._type.numel

@@ -13,7 +13,7 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_numbers
 from gt.ops.math.pointwise import FLOATING, ONLY_FLOATING, zero
-from gt.ops.math.unary import each
+from gt.ops.math.special import each
 from gt.ops.op import op
 from gt.ops.split import linear
 from gt.types import DType, TensorType
@@ -106,6 +106,8 @@ def back(name: str) -> tuple[Rule]:
 
 activation(
     "tanh",
+    function="t",
+    doc="The hyperbolic tangent of each element.",
     fields=FLOATING,
     vjp=(lambda g, y, _x: g._op("tanh_backward", y),),
     torch=lambda torch, x: torch.tanh(x),
@@ -126,6 +128,9 @@ def _sigmoid(np: Any, x: Any) -> Any:
 
 activation(
     "sigmoid",
+    function="t",
+    aliases=("expit",),
+    doc="1 / (1 + exp(-x)) of each element x.",
     fields=FLOATING,
     vjp=(lambda g, y, _x: g._op("sigmoid_backward", y),),
     torch=lambda torch, x: torch.sigmoid(x),
@@ -143,6 +148,7 @@ backward(
 
 activation(
     "silu",
+    doc="Each element times its sigmoid.",
     vjp=back("silu_backward"),
     torch=lambda torch, x: torch.nn.functional.silu(x),
     kernel=lambda np, x: x * _sigmoid(np, x),
@@ -223,6 +229,7 @@ backward(
 
 activation(
     "mish",
+    doc="Each element times the hyperbolic tangent of its softplus.",
     vjp=back("mish_backward"),
     torch=lambda torch, x: torch.nn.functional.mish(x),
     kernel=lambda np, x: x * np.tanh(np.logaddexp(0, x)),
@@ -246,6 +253,7 @@ backward("mish_backward", torch=aten("mish_backward"), numpy=_mish_numpy, second
 activation(
     "softplus",
     *("beta", "threshold"),
+    autocast="float32",
     vjp=back("softplus_backward"),
     torch=lambda torch, x, *, beta, threshold: torch.nn.functional.softplus(x, beta, threshold),
     kernel=lambda np, x, *, beta, threshold: np.where(x * beta > threshold, x, np.logaddexp(0, x * beta) / beta),

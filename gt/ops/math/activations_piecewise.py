@@ -20,6 +20,8 @@ def _of(x: Any, number: float) -> Any:
 
 activation(
     "relu",
+    function="t",
+    doc="Each element, or 0 where it is negative.",
     fields=NUMERIC,
     vjp=(lambda g, y, _x: g._op("threshold_backward", y, threshold=0.0),),
     torch=lambda torch, x: torch.relu(x),
@@ -93,6 +95,7 @@ backward(
 
 activation(
     "hardsigmoid",
+    doc="Each element plus 3, limited to 0 and 6, divided by 6.",
     vjp=back("hardsigmoid_backward"),
     torch=lambda torch, x: torch.nn.functional.hardsigmoid(x),
     kernel=lambda np, x: np.clip(x + 3, 0, 6) / 6,
@@ -109,6 +112,7 @@ backward(
 
 activation(
     "hardswish",
+    doc="Each element times its `hardsigmoid`.",
     vjp=back("hardswish_backward"),
     torch=lambda torch, x: torch.nn.functional.hardswish(x),
     kernel=lambda np, x: x * np.clip(x + 3, 0, 6) / 6,
@@ -171,6 +175,7 @@ for _shrink, _check in (("hardshrink_backward", _check_lambda), ("softshrink_bac
 
 op(
     "prelu",
+    autocast="lower",
     **ONLY_FLOATING,  # the weight is brought to the operand's dims before
     operands="tt",
     vjp=(

@@ -13,6 +13,7 @@ from gt.ops.infer import common, pointwise, refusing_bool
 from gt.ops.math.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, on_tensors, zero
 from gt.ops.op import EITHER, NUMBER, op
 from gt.ops.split import elementwise, linear, scaling
+from gt.ops.varying import FORMULA_IN_COMMON_DTYPE
 from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
 op(
@@ -37,6 +38,9 @@ op(
 
 op(
     "mul",
+    function="ee",
+    aliases=("multiply",),
+    doc="The product of the operands, element by element.",
     operands=EITHER * 2,
     **MEETING | {"split": scaling},
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
@@ -71,6 +75,7 @@ def _pow_numpy(np: Any, a: Any, b: Any) -> Any:
 
 op(
     "pow",
+    autocast="float32",
     operands=EITHER * 2,
     **NUMERIC,
     vjp=(_pow_base, _pow_exponent),
@@ -81,6 +86,8 @@ op(
 
 op(
     "hypot",
+    function="tt",
+    doc="The square root of the sum of the squares of the operands.",
     **ONLY_FLOATING,
     vjp=(lambda g, y, a, _b: g * (a / y), lambda g, y, _a, b: g * (b / y)),
     wants_out=True,
@@ -90,6 +97,8 @@ op(
 
 op(
     "xlogy",
+    function="ee",
+    doc="The first operand times the logarithm of the second; 0 where the first is 0.",
     operands=EITHER * 2,
     **FLOATING,
     vjp=(
@@ -102,6 +111,8 @@ op(
 
 op(
     "logaddexp",
+    function="tt",
+    doc="The logarithm of the sum of the exponentials of the operands.",
     **ONLY_FLOATING,
     vjp=(
         lambda g, _y, a, b: g / (1 + (b - a).exp()),
@@ -113,6 +124,8 @@ op(
 
 op(
     "logaddexp2",
+    function="tt",
+    doc="The logarithm to base 2 of the sum of the operands as powers of 2.",
     **ONLY_FLOATING,
     vjp=(
         lambda g, _y, a, b: g / (1 + (b - a).exp2()),
@@ -126,6 +139,8 @@ op(
 
 op(
     "maximum",
+    function="tt",
+    doc="The greater of two elements; NaN if one is NaN.",
     operands=EITHER * 2,
     **MEETING,
     vjp=(
@@ -139,6 +154,8 @@ op(
 
 op(
     "minimum",
+    function="tt",
+    doc="The lesser of two elements; NaN if one is NaN.",
     operands=EITHER * 2,
     **MEETING,
     vjp=(
@@ -152,6 +169,8 @@ op(
 
 op(
     "fmax",
+    function="tt",
+    doc="The greater of two elements; the other one if one is NaN.",
     **MEETING,
     vjp=(
         lambda g, _y, a, b: g.where((a >= b) | (b != b), 0),
@@ -163,6 +182,8 @@ op(
 
 op(
     "fmin",
+    function="tt",
+    doc="The lesser of two elements; the other one if one is NaN.",
     **MEETING,
     vjp=(
         lambda g, _y, a, b: g.where((a <= b) | (b != b), 0),
@@ -180,6 +201,10 @@ def _per_square(a: Any, b: Any) -> Any:
 
 op(
     "atan2",
+    function="tt",
+    aliases=("arctan2",),
+    doc="The angle of the point (other, input), from -π to π.",
+    autocast="widest",
     operands=EITHER * 2,
     **FLOATING,
     vjp=(
@@ -193,6 +218,8 @@ op(
 
 op(
     "copysign",
+    function="te",
+    doc="The first operand with the sign of the second.",
     operands=EITHER * 2,
     **FLOATING,
     vjp=(lambda g, y, a, _b: g * (y / a).masked_fill(a == 0, 0), zero),
@@ -210,6 +237,7 @@ def _alike(*types: OperandType) -> TensorType:
 
 op(
     "heaviside",
+    no_gradient="torch has no gradient for it either",
     infer=_alike,
     common=common,
     split=elementwise,
@@ -219,6 +247,8 @@ op(
 
 op(
     "nextafter",
+    function="tt",
+    doc="The next floating-point number after the first operand towards the second.",
     **ONLY_FLOATING,
     vjp=(lambda g, _y, a, b: g.masked_fill(a == b, 0), zero),
     torch=lambda torch, a, b: torch.nextafter(a, b),
@@ -254,6 +284,8 @@ def _scaled(x: Any, value: Any) -> Any:
 
 op(
     "addcmul",
+    varying=FORMULA_IN_COMMON_DTYPE,
+    autocast="widest",
     operands=f"ttt{NUMBER}",
     infer=_added,
     **linear((0, 1), (0, 2)),
@@ -277,6 +309,8 @@ def _divided_and_added(x: TensorType, a: TensorType, b: TensorType, value: Opera
 
 op(
     "addcdiv",
+    varying=FORMULA_IN_COMMON_DTYPE,
+    autocast="widest",
     operands=f"ttt{NUMBER}",
     **linear((0, 1)),
     infer=_divided_and_added,
@@ -308,6 +342,7 @@ def _lerp_numpy(np: Any, start: Any, end: Any, weight: Any) -> Any:
 
 op(
     "lerp",
+    autocast="widest",
     operands=f"tt{EITHER}",
     infer=_between,
     **linear((0, 1)),

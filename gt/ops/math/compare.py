@@ -10,29 +10,127 @@ from gt.ops.math.pointwise import COMPARING, INTEGRAL, TESTING, device_of
 from gt.ops.op import EITHER, op
 from gt.ops.split import elementwise
 
-op("eq", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a == b)
+op(
+    "eq",
+    function="te",
+    doc="True where the operands are equal.",
+    no_gradient="its result is bool",
+    operands=EITHER * 2,
+    **COMPARING,
+    kernel=lambda xp, a, b: a == b,
+)
 
-op("ne", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a != b)
+op(
+    "ne",
+    function="te",
+    aliases=("not_equal",),
+    doc="True where the operands differ.",
+    no_gradient="its result is bool",
+    operands=EITHER * 2,
+    **COMPARING,
+    kernel=lambda xp, a, b: a != b,
+)
 
-op("lt", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a < b)
+op(
+    "lt",
+    function="te",
+    aliases=("less",),
+    doc="True where the first operand is less than the second.",
+    no_gradient="its result is bool",
+    operands=EITHER * 2,
+    **COMPARING,
+    kernel=lambda xp, a, b: a < b,
+)
 
-op("le", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a <= b)
+op(
+    "le",
+    function="te",
+    aliases=("less_equal",),
+    doc="True where the first operand is not greater than the second.",
+    no_gradient="its result is bool",
+    operands=EITHER * 2,
+    **COMPARING,
+    kernel=lambda xp, a, b: a <= b,
+)
 
-op("gt", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a > b)
+op(
+    "gt",
+    function="te",
+    aliases=("greater",),
+    doc="True where the first operand is greater than the second.",
+    no_gradient="its result is bool",
+    operands=EITHER * 2,
+    **COMPARING,
+    kernel=lambda xp, a, b: a > b,
+)
 
-op("ge", operands=EITHER * 2, **COMPARING, kernel=lambda xp, a, b: a >= b)
+op(
+    "ge",
+    function="te",
+    aliases=("greater_equal",),
+    doc="True where the first operand is not less than the second.",
+    no_gradient="its result is bool",
+    operands=EITHER * 2,
+    **COMPARING,
+    kernel=lambda xp, a, b: a >= b,
+)
 
-op("isnan", **TESTING, kernel=lambda xp, x: xp.isnan(x))
+op(
+    "isnan",
+    function="t",
+    doc="True for each element that is NaN.",
+    no_gradient="its result is bool",
+    **TESTING,
+    kernel=lambda xp, x: xp.isnan(x),
+)
 
-op("isinf", **TESTING, kernel=lambda xp, x: xp.isinf(x))
+op(
+    "isinf",
+    function="t",
+    doc="True for each element that is infinite.",
+    no_gradient="its result is bool",
+    **TESTING,
+    kernel=lambda xp, x: xp.isinf(x),
+)
 
-op("isposinf", **TESTING, torch=lambda torch, x: torch.isposinf(x), kernel=lambda np, x: x == np.inf)
+op(
+    "isposinf",
+    function="t",
+    doc="True for each element that is positive infinity.",
+    no_gradient="its result is bool",
+    **TESTING,
+    torch=lambda torch, x: torch.isposinf(x),
+    kernel=lambda np, x: x == np.inf,
+)
 
-op("isneginf", **TESTING, torch=lambda torch, x: torch.isneginf(x), kernel=lambda np, x: x == -np.inf)
+op(
+    "isneginf",
+    function="t",
+    doc="True for each element that is negative infinity.",
+    no_gradient="its result is bool",
+    **TESTING,
+    torch=lambda torch, x: torch.isneginf(x),
+    kernel=lambda np, x: x == -np.inf,
+)
 
-op("signbit", **TESTING, torch=lambda torch, x: torch.signbit(x), kernel=lambda np, x: (x < 0) | _minus_zero(np, x))
+op(
+    "signbit",
+    function="t",
+    doc="True for each element whose sign is negative, -0.0 included.",
+    no_gradient="its result is bool",
+    **TESTING,
+    torch=lambda torch, x: torch.signbit(x),
+    kernel=lambda np, x: (x < 0) | _minus_zero(np, x),
+)
 
-op("isfinite", **TESTING, kernel=lambda xp, x: xp.isfinite(x))
+op(
+    "isfinite",
+    function="t",
+    doc="True for each element that is neither infinite nor NaN.",
+    no_gradient="its result is bool",
+    **TESTING,
+    kernel=lambda xp, x: xp.isfinite(x),
+)
 
 
 def _minus_zero(np: Any, x: Any) -> Any:
@@ -56,6 +154,9 @@ def _truths_numpy(name: str) -> Callable[..., Any]:
 
 op(
     "logical_and",
+    function="tt",
+    doc="True where both operands are not zero.",
+    no_gradient="its result is bool",
     operands=EITHER * 2,
     **TESTING,
     torch=_truths("logical_and"),
@@ -64,6 +165,9 @@ op(
 
 op(
     "logical_or",
+    function="tt",
+    doc="True where one of the operands is not zero.",
+    no_gradient="its result is bool",
     operands=EITHER * 2,
     **TESTING,
     torch=_truths("logical_or"),
@@ -72,21 +176,63 @@ op(
 
 op(
     "logical_xor",
+    function="tt",
+    doc="True where exactly one of the operands is not zero.",
+    no_gradient="its result is bool",
     operands=EITHER * 2,
     **TESTING,
     torch=_truths("logical_xor"),
     kernel=_truths_numpy("logical_xor"),
 )
 
-op("logical_not", **TESTING, torch=lambda torch, x: torch.logical_not(x), kernel=lambda np, x: np.logical_not(x))
+op(
+    "logical_not",
+    function="t",
+    doc="True for each element that is zero.",
+    no_gradient="its result is bool",
+    **TESTING,
+    torch=lambda torch, x: torch.logical_not(x),
+    kernel=lambda np, x: np.logical_not(x),
+)
 
-op("bitwise_and", operands=EITHER * 2, **INTEGRAL, kernel=lambda xp, a, b: a & b)
+op(
+    "bitwise_and",
+    function="ee",
+    doc="The bitwise AND of integers; logical AND for bool.",
+    no_gradient="it is for integers",
+    operands=EITHER * 2,
+    **INTEGRAL,
+    kernel=lambda xp, a, b: a & b,
+)
 
-op("bitwise_or", operands=EITHER * 2, **INTEGRAL, kernel=lambda xp, a, b: a | b)
+op(
+    "bitwise_or",
+    function="ee",
+    doc="The bitwise OR of integers; logical OR for bool.",
+    no_gradient="it is for integers",
+    operands=EITHER * 2,
+    **INTEGRAL,
+    kernel=lambda xp, a, b: a | b,
+)
 
-op("bitwise_xor", operands=EITHER * 2, **INTEGRAL, kernel=lambda xp, a, b: a ^ b)
+op(
+    "bitwise_xor",
+    function="ee",
+    doc="The bitwise XOR of integers; logical XOR for bool.",
+    no_gradient="it is for integers",
+    operands=EITHER * 2,
+    **INTEGRAL,
+    kernel=lambda xp, a, b: a ^ b,
+)
 
-op("bitwise_not", **INTEGRAL, kernel=lambda xp, x: ~x)
+op(
+    "bitwise_not",
+    function="t",
+    doc="The bits of each element inverted; logical NOT for bool.",
+    no_gradient="it is for integers",
+    **INTEGRAL,
+    kernel=lambda xp, x: ~x,
+)
 
 _WHOLE: dict[str, Any] = {
     "infer": refusing("bf", pointwise, "x.to(gt.int64)"), "common": common, "split": elementwise,
@@ -104,6 +250,9 @@ def _right(np: Any, a: Any, b: Any) -> Any:
 
 op(
     "bitwise_left_shift",
+    function="ee",
+    doc="The bits of the first operand shifted left by the second.",
+    no_gradient="it is for integers",
     operands="t[ti]",
     **_WHOLE,
     torch=lambda torch, a, b: torch.bitwise_left_shift(a, b),
@@ -112,13 +261,24 @@ op(
 
 op(
     "bitwise_right_shift",
+    function="ee",
+    doc="The bits of the first operand shifted right by the second.",
+    no_gradient="it is for integers",
     operands="t[ti]",
     **_WHOLE,
     torch=lambda torch, a, b: torch.bitwise_right_shift(a, b),
     kernel=_right,
 )
 
-op("gcd", **_WHOLE, torch=lambda torch, a, b: torch.gcd(a, b), kernel=lambda np, a, b: np.gcd(a, b))
+op(
+    "gcd",
+    function="tt",
+    doc="The greatest common divisor of integers.",
+    no_gradient="it is for integers",
+    **_WHOLE,
+    torch=lambda torch, a, b: torch.gcd(a, b),
+    kernel=lambda np, a, b: np.gcd(a, b),
+)
 
 
 def _lcm_torch(torch: Any, a: Any, b: Any) -> Any:
@@ -130,4 +290,12 @@ def _lcm_torch(torch: Any, a: Any, b: Any) -> Any:
     return (torch.div(a, divisor + (divisor == 0), rounding_mode="trunc") * b).abs().to(dtype)
 
 
-op("lcm", **_WHOLE, torch=_lcm_torch, kernel=lambda np, a, b: np.lcm(a, b))
+op(
+    "lcm",
+    function="tt",
+    doc="The least common multiple of integers.",
+    no_gradient="it is for integers",
+    **_WHOLE,
+    torch=_lcm_torch,
+    kernel=lambda np, a, b: np.lcm(a, b),
+)

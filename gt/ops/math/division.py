@@ -88,6 +88,10 @@ op(
 
 op(
     "floor_divide",
+    function="ee",
+    doc="The quotient of the operands, rounded down.",
+    no_gradient="torch has no gradient for it either",
+    stops_at_zero=True,
     operands=EITHER * 2,
     **NUMERIC,
     torch=lambda torch, a, b: a // b,
@@ -103,6 +107,9 @@ def _quotient(a: Any, b: Any, rounding_mode: str) -> Any:
 
 op(
     "remainder",
+    function="ee",
+    doc="The remainder of a division rounded down; it has the sign of the divisor.",
+    stops_at_zero=True,
     operands=EITHER * 2,
     **NUMERIC,
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "floor")),
@@ -113,6 +120,9 @@ op(
 
 op(
     "fmod",
+    function="te",
+    doc="The remainder of a division rounded towards zero; it has the sign of the dividend.",
+    stops_at_zero=True,
     operands=EITHER * 2,
     **NUMERIC,
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, a, b: -g * _quotient(a, b, "trunc")),

@@ -205,11 +205,15 @@ def _factored(x: TensorType, *, mode: str) -> Types:
     return TensorType((*batch, m, k), x.dtype), TensorType((*batch, k, n), x.dtype)
 
 
+def _check_differentiable(mode: str, m: int, n: int) -> None:
+    if mode == "complete" and m > n:
+        raise NotImplementedError("qr: mode='complete' has no gradient for more rows than columns; use 'reduced'")
+
+
 def _qr_back(g: Any, y: Any, x: Any, *, mode: str) -> Any:
     q, r = y
     m, n = x.shape[-2:]
-    if mode == "complete" and m > n:
-        raise NotImplementedError("qr: mode='complete' has no gradient for more rows than columns; use 'reduced'")
+    _check_differentiable(mode, m, n)
     gq = q.new_zeros(q.shape) if g[0] is None else g[0]
     gr = r.new_zeros(r.shape) if g[1] is None else g[1]
     if m >= n:
@@ -327,6 +331,7 @@ def _skew(x: Any) -> Any:
 
 op(
     "svd",
+    reads_values="cpu",
     operands="t",
     infer=_singular,
     wants_out=True,

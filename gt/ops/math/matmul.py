@@ -54,6 +54,7 @@ def _right(g: Any, a: Any, b: Any) -> Any:
 
 op(
     "matmul",
+    autocast="lower",
     operands="tt",
     infer=_product,
     split=multiplying,
@@ -108,6 +109,7 @@ _SUM_BACK = (
 
 op(
     "addmm",
+    autocast="lower",
     operands=f"ttt{NUMBER}{{2}}",
     infer=_summed(2),
     split=adding_product,
@@ -119,6 +121,7 @@ op(
 
 op(
     "baddbmm",
+    autocast="lower",
     operands=f"ttt{NUMBER}{{2}}",
     infer=_summed(3),
     split=adding_product,

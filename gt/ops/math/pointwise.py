@@ -25,6 +25,7 @@ from gt.ops.infer import (
 )
 from gt.ops.op import EITHER, Types, dtype_named, op
 from gt.ops.split import Split, elementwise, linear, summable
+from gt.ops.varying import CAST_TO_RESULT
 from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
 CAST = "integers: x.to(gt.int64)"
@@ -85,6 +86,7 @@ def _where_numpy(np: Any, condition: Any, a: Any, b: Any, *, out: Types) -> Any:
 
 op(
     "where",
+    varying=CAST_TO_RESULT,
     operands=f"t{EITHER}{{2}}",
     infer=_chosen,
     **linear((1, 2)),
@@ -115,6 +117,7 @@ def _fill_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
 
 op(
     "masked_fill",
+    varying=CAST_TO_RESULT,
     operands=f"tt{EITHER}",
     infer=_filled,
     **linear((0, 2)),

@@ -27,6 +27,7 @@ def _prod_back(g: Any, x: Any, dim: Dims, keepdim: bool, dtype: str | None) -> A
 
 op(
     "prod",
+    autocast="float32_result",
     operands="t",
     infer=summed,
     split=partial(folding, how="prod"),
@@ -153,6 +154,7 @@ def _cumprod_second(c: Any, _z: Any, g: Any, _y: Any, x: Any, *, dim: int) -> An
 
 op(
     "cumprod",
+    autocast="float32",
     operands="t",
     infer=scanned,
     split=along,

@@ -68,6 +68,7 @@ def _passing(x: TensorType, *, dtype: str | None, **how: Any) -> Split:
 
 op(
     "sum",
+    autocast="float32_result",
     operands="t",
     infer=summed,
     split=_passing,
@@ -191,6 +192,7 @@ def _judged(x: TensorType, *, dim: Dims, keepdim: bool) -> TensorType:
 
 op(
     "all",
+    no_gradient="its result is bool",
     operands="t",
     infer=_judged,
     split=partial(folding, how="min"),
@@ -200,6 +202,7 @@ op(
 
 op(
     "any",
+    no_gradient="its result is bool",
     operands="t",
     infer=_judged,
     split=partial(folding, how="max"),
@@ -258,6 +261,7 @@ def _position(np: Any, find: Any, x: Any, dim: int | None, keepdim: bool) -> Any
 
 op(
     "argmax",
+    no_gradient="its result is positions",
     operands="t",
     infer=_located,
     split=folding,
@@ -267,6 +271,7 @@ op(
 
 op(
     "argmin",
+    no_gradient="its result is positions",
     operands="t",
     infer=_located,
     split=folding,

@@ -28,6 +28,7 @@ def _summing(x: TensorType, *, dim: int) -> Split:
 
 op(
     "cumsum",
+    autocast="float32",
     operands="t",
     infer=scanned,
     split=_summing,
@@ -220,6 +221,7 @@ def _pulled_torch(pull: str) -> Any:
 
 op(
     "softmax",
+    autocast="float32_result",
     operands="t",
     infer=_normalised,
     split=along,
@@ -261,6 +263,7 @@ op(
 
 op(
     "log_softmax",
+    autocast="float32_result",
     operands="t",
     infer=_normalised,
     split=along,
@@ -298,6 +301,7 @@ def _logsumexp_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 
 op(
     "logsumexp",
+    autocast="float32",
     operands="t",
     infer=lambda x, *, dim, keepdim: TensorType(folded(x, dim, keepdim), floating(x.dtype)),
     common=lambda x, **attrs: floating(x.dtype),

@@ -152,6 +152,7 @@ def _finding(row: TensorType, values: TensorType, **how: bool) -> Split:
 
 op(
     "searchsorted",
+    no_gradient="its result is positions",
     operands="tt",
     infer=_found,
     split=_finding,
@@ -192,6 +193,9 @@ def _rank(xp: Any, x: Any, ranks: Any) -> Any:
 #: of each row, its place among the different ones in order
 op(
     "unique_ranks",
+    no_gradient="its result is positions",
+    whole="a rank is among all rows",
+    reads_values="always",
     operands="t",
     infer=_ranked,
     numpy=lambda np, x: _rank(np, x, lambda rows, dim: np.unique(rows, return_inverse=True, axis=dim)[1]),
@@ -244,6 +248,8 @@ def _histc_numpy(np: Any, x: Any, low: Any, high: Any, *, bins: int) -> Any:
 
 op(
     "histc",
+    no_gradient="torch has no gradient for it either",
+    whole="with equal bounds, the bounds are those of all elements",
     operands=f"t{NUMBER}{{2}}",
     infer=_binned,
     torch=_histc_torch,

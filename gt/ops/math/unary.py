@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import erf, erfc, inf, lgamma, log, pi, sqrt
-from statistics import NormalDist
+from math import log, pi
 from typing import Any
 
-from gt.errors import DTypeError, ShapeError
-from gt.ops.elements import wide
-from gt.ops.infer import pointwise, pointwise_floating, refusing
+from gt.errors import DTypeError
+from gt.ops.infer import pointwise, refusing
 from gt.ops.math.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, zero
-from gt.ops.op import op
-from gt.ops.split import elementwise, linear
-from gt.types import DType, TensorType, bool_, int64
-
-
-def each(function: Callable[[float], float]) -> Callable[..., Any]:
-    """A function of Python's math on every element: numpy has none of these."""
-    return lambda np, x: np.vectorize(function, otypes=[np.float64])(x)
-
+from gt.ops.op import Types, op
+from gt.ops.split import Split, elementwise, letters, linear
+from gt.types import DType, TensorType, bool_, int32, int64
 
 # -- signs ---------------------------------------------------------------------------------
 
 op(
     "neg",
+    function="t",
+    aliases=("negative",),
+    doc="The negative of each element.",
     infer=refusing("b", pointwise, "logical_not"),
     **linear((0,)),
     vjp=(lambda g, _y, _x: -g,),
@@ -32,10 +26,21 @@ op(
     inplace=lambda torch, x: x.neg_(),
 )
 
-op("abs", **NUMERIC, vjp=(lambda g, _y, x: g * x.sign(),), kernel=lambda xp, x: xp.abs(x))
+op(
+    "abs",
+    function="t",
+    aliases=("absolute",),
+    doc="The absolute value of each element.",
+    **NUMERIC,
+    vjp=(lambda g, _y, x: g * x.sign(),),
+    kernel=lambda xp, x: xp.abs(x),
+)
 
 op(
     "sign",
+    function="t",
+    aliases=("sgn",),
+    doc="The sign of each element: -1, 0 or 1.",
     **MEETING,
     vjp=(zero,),
     torch=lambda torch, x: torch.sign(x),
@@ -47,6 +52,9 @@ op(
 
 op(
     "exp",
+    function="t",
+    doc="e to the power of each element.",
+    autocast="float32",
     **FLOATING,
     vjp=(lambda g, y, _x: g * y,),
     kernel=lambda xp, x: xp.exp(x),
@@ -55,24 +63,68 @@ op(
 
 op(
     "exp2",
+    function="t",
+    doc="2 to the power of each element.",
     **FLOATING,
     vjp=(lambda g, y, _x: g * (y * log(2)),),
     torch=lambda torch, x: torch.exp2(x),
     kernel=lambda np, x: np.exp2(x),
 )
 
-op("expm1", **FLOATING, vjp=(lambda g, y, _x: g * (y + 1),), kernel=lambda xp, x: xp.expm1(x))
+op(
+    "expm1",
+    function="t",
+    doc="e to the power of each element, minus 1; exact for small elements.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, y, _x: g * (y + 1),),
+    kernel=lambda xp, x: xp.expm1(x),
+)
 
-op("log", **FLOATING, vjp=(lambda g, _y, x: g / x,), kernel=lambda xp, x: xp.log(x))
+op(
+    "log",
+    function="t",
+    doc="The natural logarithm of each element.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g / x,),
+    kernel=lambda xp, x: xp.log(x),
+)
 
-op("log2", **FLOATING, vjp=(lambda g, _y, x: g / (x * log(2)),), kernel=lambda xp, x: xp.log2(x))
+op(
+    "log2",
+    function="t",
+    doc="The logarithm to base 2 of each element.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g / (x * log(2)),),
+    kernel=lambda xp, x: xp.log2(x),
+)
 
-op("log10", **FLOATING, vjp=(lambda g, _y, x: g / (x * log(10)),), kernel=lambda xp, x: xp.log10(x))
+op(
+    "log10",
+    function="t",
+    doc="The logarithm to base 10 of each element.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g / (x * log(10)),),
+    kernel=lambda xp, x: xp.log10(x),
+)
 
-op("log1p", **FLOATING, vjp=(lambda g, _y, x: g / (x + 1),), kernel=lambda xp, x: xp.log1p(x))
+op(
+    "log1p",
+    function="t",
+    doc="The natural logarithm of 1 plus each element; exact for small elements.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g / (x + 1),),
+    kernel=lambda xp, x: xp.log1p(x),
+)
 
 op(
     "sqrt",
+    function="t",
+    doc="The square root of each element.",
     **FLOATING,
     vjp=(lambda g, y, _x: g / (y * 2),),
     kernel=lambda xp, x: xp.sqrt(x),
@@ -81,6 +133,9 @@ op(
 
 op(
     "rsqrt",
+    function="t",
+    doc="1 divided by the square root of each element.",
+    autocast="float32",
     **FLOATING,
     vjp=(lambda g, y, _x: g * y**3 * -0.5,),
     torch=lambda torch, x: torch.rsqrt(x),
@@ -94,6 +149,8 @@ def _squaring(x: TensorType) -> DType:
 
 op(
     "square",
+    function="t",
+    doc="The square of each element.",
     infer=lambda x: TensorType(x.shape, _squaring(x)),
     split=elementwise,
     common=_squaring,
@@ -104,6 +161,9 @@ op(
 
 op(
     "reciprocal",
+    function="t",
+    doc="1 divided by each element.",
+    autocast="float32",
     **FLOATING,
     vjp=(lambda g, y, _x: -g * (y * y),),
     torch=lambda torch, x: torch.reciprocal(x),
@@ -112,30 +172,120 @@ op(
 
 # -- angles --------------------------------------------------------------------------------
 
-op("sin", **FLOATING, vjp=(lambda g, _y, x: g * x.cos(),), kernel=lambda xp, x: xp.sin(x))
+op(
+    "sin",
+    function="t",
+    doc="The sine of each element.",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g * x.cos(),),
+    kernel=lambda xp, x: xp.sin(x),
+)
 
-op("cos", **FLOATING, vjp=(lambda g, _y, x: g * -x.sin(),), kernel=lambda xp, x: xp.cos(x))
+op(
+    "cos",
+    function="t",
+    doc="The cosine of each element.",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g * -x.sin(),),
+    kernel=lambda xp, x: xp.cos(x),
+)
 
-op("tan", **FLOATING, vjp=(lambda g, y, _x: g * (y * y + 1),), kernel=lambda xp, x: xp.tan(x))
+op(
+    "tan",
+    function="t",
+    doc="The tangent of each element.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, y, _x: g * (y * y + 1),),
+    kernel=lambda xp, x: xp.tan(x),
+)
 
-op("asin", **FLOATING, vjp=(lambda g, _y, x: g * (1 - x * x).rsqrt(),), kernel=lambda xp, x: xp.asin(x))
+op(
+    "asin",
+    function="t",
+    aliases=("arcsin",),
+    doc="The angle whose sine is each element.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g * (1 - x * x).rsqrt(),),
+    kernel=lambda xp, x: xp.asin(x),
+)
 
-op("acos", **FLOATING, vjp=(lambda g, _y, x: g * -(1 - x * x).rsqrt(),), kernel=lambda xp, x: xp.acos(x))
+op(
+    "acos",
+    function="t",
+    aliases=("arccos",),
+    doc="The angle whose cosine is each element.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g * -(1 - x * x).rsqrt(),),
+    kernel=lambda xp, x: xp.acos(x),
+)
 
-op("atan", **FLOATING, vjp=(lambda g, _y, x: g / (x * x + 1),), kernel=lambda xp, x: xp.atan(x))
+op(
+    "atan",
+    function="t",
+    aliases=("arctan",),
+    doc="The angle whose tangent is each element.",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g / (x * x + 1),),
+    kernel=lambda xp, x: xp.atan(x),
+)
 
-op("sinh", **FLOATING, vjp=(lambda g, _y, x: g * x.cosh(),), kernel=lambda xp, x: xp.sinh(x))
+op(
+    "sinh",
+    function="t",
+    doc="The hyperbolic sine of each element.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g * x.cosh(),),
+    kernel=lambda xp, x: xp.sinh(x),
+)
 
-op("cosh", **FLOATING, vjp=(lambda g, _y, x: g * x.sinh(),), kernel=lambda xp, x: xp.cosh(x))
+op(
+    "cosh",
+    function="t",
+    doc="The hyperbolic cosine of each element.",
+    autocast="float32",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g * x.sinh(),),
+    kernel=lambda xp, x: xp.cosh(x),
+)
 
-op("asinh", **FLOATING, vjp=(lambda g, _y, x: g * (x * x + 1).rsqrt(),), kernel=lambda xp, x: xp.asinh(x))
+op(
+    "asinh",
+    function="t",
+    aliases=("arcsinh",),
+    doc="The inverse hyperbolic sine of each element.",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g * (x * x + 1).rsqrt(),),
+    kernel=lambda xp, x: xp.asinh(x),
+)
 
-op("acosh", **FLOATING, vjp=(lambda g, _y, x: g * (x * x - 1).rsqrt(),), kernel=lambda xp, x: xp.acosh(x))
+op(
+    "acosh",
+    function="t",
+    aliases=("arccosh",),
+    doc="The inverse hyperbolic cosine of each element.",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g * (x * x - 1).rsqrt(),),
+    kernel=lambda xp, x: xp.acosh(x),
+)
 
-op("atanh", **FLOATING, vjp=(lambda g, _y, x: g / (1 - x * x),), kernel=lambda xp, x: xp.atanh(x))
+op(
+    "atanh",
+    function="t",
+    aliases=("arctanh",),
+    doc="The inverse hyperbolic tangent of each element.",
+    **FLOATING,
+    vjp=(lambda g, _y, x: g / (1 - x * x),),
+    kernel=lambda xp, x: xp.atanh(x),
+)
 
 op(
     "deg2rad",
+    function="t",
+    doc="Each element, an angle in degrees, in radians.",
     **FLOATING | linear((0,), floating=True),
     vjp=(lambda g, _y, _x: g * (pi / 180),),
     torch=lambda torch, x: torch.deg2rad(x),
@@ -144,187 +294,47 @@ op(
 
 op(
     "rad2deg",
+    function="t",
+    doc="Each element, an angle in radians, in degrees.",
     **FLOATING | linear((0,), floating=True),
     vjp=(lambda g, _y, _x: g * (180 / pi),),
     torch=lambda torch, x: torch.rad2deg(x),
     kernel=lambda np, x: x * (180 / pi),
 )
 
-
-def _sinc_back(g: Any, _y: Any, x: Any) -> Any:
-    angle = x * pi
-    return (g * ((angle * angle.cos() - angle.sin()) / (x * angle))).masked_fill(x == 0, 0)
-
-
-op(
-    "sinc",
-    **FLOATING,
-    vjp=(_sinc_back,),
-    torch=lambda torch, x: torch.sinc(x),
-    kernel=lambda np, x: np.sinc(*wide(np, x)),
-)
-
-# -- errors and gammas ---------------------------------------------------------------------
-
-op(
-    "erf",
-    **FLOATING,
-    vjp=(lambda g, _y, x: (-x * x).exp() * (2 / sqrt(pi)) * g,),
-    torch=lambda torch, x: torch.erf(x),
-    kernel=each(erf),
-)
-
-op(
-    "erfc",
-    **FLOATING,
-    vjp=(lambda g, _y, x: (-x * x).exp() * (-2 / sqrt(pi)) * g,),
-    torch=lambda torch, x: torch.erfc(x),
-    kernel=each(erfc),
-)
-
-
-def _erfinv(x: float) -> float:
-    if abs(x) < 1:
-        return NormalDist().inv_cdf((x + 1) / 2) / sqrt(2)
-    return inf * x if abs(x) == 1 else float("nan")
-
-
-op(
-    "erfinv",
-    **FLOATING,
-    vjp=(lambda g, y, _x: (y * y).exp() * (sqrt(pi) / 2) * g,),
-    torch=lambda torch, x: torch.erfinv(x),
-    kernel=each(_erfinv),
-)
-
-
-def _lgamma(x: float) -> float:
-    if x in (inf, -inf) or (x <= 0 and x == int(x)):
-        return inf
-    return lgamma(x)
-
-
-op(
-    "lgamma",
-    **FLOATING,
-    vjp=(lambda g, _y, x: g * x._op("digamma"),),
-    torch=lambda torch, x: torch.lgamma(x),
-    kernel=each(_lgamma),
-)
-
-#: Bernoulli's numbers B2, B4, …
-_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
-
-
-def _digamma(np: Any, x: Any) -> Any:
-    """Up to where the series is exact by the recurrence, and to the right half by reflection."""
-    x = x.astype(np.float64)
-    made = np.where(x <= 0, -np.pi / np.tan(np.pi * np.where(x == np.floor(x), np.nan, x)), 0.0)
-    far = np.where(x <= 0, 1 - x, x)
-    for _ in range(10):
-        made, far = made - 1 / far, far + 1
-    series = sum(b / (2 * k * far ** (2 * k)) for k, b in enumerate(_BERNOULLI, 1))
-    made = made + np.log(far) - 1 / (2 * far) - series
-    return np.where(x == 0, np.copysign(np.inf, -x), np.where(np.isposinf(x), np.inf, made))
-
-
-op(
-    "digamma",
-    **FLOATING,
-    vjp=(lambda g, _y, x: g * x._op("polygamma", n=1),),
-    torch=lambda torch, x: torch.digamma(x),
-    kernel=_digamma,
-)
-
-
-#: n! is infinite long before
-MAX_ORDER = 1000
-#: torch adds up one term after another from x to 9: a number below this is brought here, with the same fraction
-LOWEST = -1e5
-
-
-def _derived(x: TensorType, *, n: int) -> TensorType:
-    if type(n) is not int or not 0 <= n <= MAX_ORDER:
-        raise ShapeError(f"an order is an int from 0 to {MAX_ORDER}, not {n!r}")
-    return pointwise_floating(x)
-
-
-def _trigamma(np: Any, x: Any) -> Any:
-    """The same few terms as torch's."""
-    mirrored = x < 0.5
-    total = np.where(mirrored, -np.square(np.pi / np.sin(np.pi * x)), 0)
-    near = np.where(mirrored, 1 - x, x)
-    for _ in range(6):
-        total, near = total + 1 / (near * near), near + 1
-    i = 1 / (near * near)
-    total = total + (1 + 1 / (2 * near) + i * (1 / 6 - i * (1 / 30 - i / 42))) / near
-    return np.where(mirrored, -total, total)
-
-
-def _zeta(np: Any, s: int, x: Any) -> Any:
-    """Hurwitz' function for whole s above 1: terms from x up to where Euler and Maclaurin's sum is exact."""
-    total, far = np.zeros_like(x), x
-    while np.any(near := far < 15):
-        total, far = total + np.where(near, far**-s, 0), np.where(near, far + 1, far)
-    total = total + far ** (1 - s) / (s - 1) + far**-s / 2
-    rising = 1.0
-    for k, b in enumerate(_BERNOULLI, 1):
-        rising = rising * (s if k == 1 else (s + 2 * k - 3) * (s + 2 * k - 2)) / (2 if k == 1 else 2 * k * (2 * k - 1))
-        total = total + b * rising * far ** (1 - s - 2.0 * k)
-    return np.where((x <= 0) & (x == np.floor(x)), np.inf, total)
-
-
-def _brought_near(xp: Any, x: Any) -> Any:
-    return xp.where((x < LOWEST) & xp.isfinite(x), x - xp.floor(x) + LOWEST, x)
-
-
-def _polygamma_numpy(np: Any, x: Any, *, n: int) -> Any:
-    if n == 0:
-        return _digamma(np, x)
-    if n == 1:
-        return _trigamma(np, x)
-    wide = x.astype(np.float64)
-    made = _zeta(np, n + 1, np.where(np.isfinite(wide), _brought_near(np, wide), 1.0))
-    made = np.where(np.isfinite(wide), made, np.where(wide == np.inf, np.nan, np.where(wide < 0, np.inf, np.nan)))
-    return (-1) ** (n + 1) * np.exp(lgamma(n + 1.0)) * made
-
-
-op(
-    "polygamma",
-    **FLOATING | {"infer": _derived},
-    vjp=(lambda g, _y, x, *, n: g * x._op("polygamma", n=n + 1),),
-    torch=lambda torch, x, *, n: torch.polygamma(n, _brought_near(torch, x) if n > 1 and x.is_floating_point() else x),
-    kernel=_polygamma_numpy,
-)
-
-
-def _logit_back(g: Any, _y: Any, x: Any, *, eps: float | None) -> Any:
-    low, rest = (0.0, float("nan")) if eps is None else (eps, 0.0)
-    return (g / (x * (1 - x))).where((x >= low) & (x <= 1 - low), rest)
-
-
-def _logit_numpy(np: Any, x: Any, *, eps: float | None) -> Any:
-    if eps is not None and eps == eps:  # torch compares, and NaN is neither above nor below
-        x = np.clip(x, eps, 1 - eps)
-    return np.log(x / (1 - x))
-
-
-op(
-    "logit",
-    **FLOATING,
-    vjp=(_logit_back,),
-    torch=lambda torch, x, *, eps: torch.logit(x, eps),
-    kernel=_logit_numpy,
-)
-
 # -- rounding ------------------------------------------------------------------------------
 # the array API's floor, ceil and trunc give an integer tensor back as it is; GT's results are fresh memory
 
-op("floor", **NUMERIC, vjp=(zero,), torch=lambda torch, x: torch.floor(x), kernel=lambda np, x: np.floor(+x))
+op(
+    "floor",
+    function="t",
+    doc="The largest integer that is not greater than each element.",
+    **NUMERIC,
+    vjp=(zero,),
+    torch=lambda torch, x: torch.floor(x),
+    kernel=lambda np, x: np.floor(+x),
+)
 
-op("ceil", **NUMERIC, vjp=(zero,), torch=lambda torch, x: torch.ceil(x), kernel=lambda np, x: np.ceil(+x))
+op(
+    "ceil",
+    function="t",
+    doc="The smallest integer that is not less than each element.",
+    **NUMERIC,
+    vjp=(zero,),
+    torch=lambda torch, x: torch.ceil(x),
+    kernel=lambda np, x: np.ceil(+x),
+)
 
-op("trunc", **NUMERIC, vjp=(zero,), torch=lambda torch, x: torch.trunc(x), kernel=lambda np, x: np.trunc(+x))
+op(
+    "trunc",
+    function="t",
+    aliases=("fix",),
+    doc="The integer part of each element.",
+    **NUMERIC,
+    vjp=(zero,),
+    torch=lambda torch, x: torch.trunc(x),
+    kernel=lambda np, x: np.trunc(+x),
+)
 
 
 op("round", **NUMERIC, vjp=(zero,), torch=lambda torch, x: torch.round(x), kernel=lambda np, x: np.round(+x))
@@ -354,8 +364,28 @@ op(
 
 op(
     "frac",
+    function="t",
+    doc="The fractional part of each element.",
     **ONLY_FLOATING,
     vjp=(lambda g, _y, _x: g,),
     torch=lambda torch, x: torch.frac(x),
     kernel=lambda np, x: x - np.trunc(x),
+)
+
+
+def _mantissa_and_exponent(x: TensorType) -> Types:
+    return ONLY_FLOATING["infer"](x), TensorType(x.shape, int32)
+
+
+op(
+    "frexp",
+    function="t",
+    results=("mantissa", "exponent"),
+    doc="Each element as a mantissa below 1 and a power of 2.",
+    operands="t",
+    infer=_mantissa_and_exponent,
+    split=lambda x: Split(f"{letters(x.ndim)}->{letters(x.ndim)},{letters(x.ndim)}"),
+    vjp=(lambda g, y1, _x: g[0] / y1[1].detach().to(g[0].dtype).exp2(),),
+    torch=lambda torch, x: tuple(torch.frexp(x)),
+    kernel=lambda np, x: np.frexp(x),
 )

@@ -14,7 +14,7 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_flags, check_numbers
 from gt.ops.gradient_rules import differentiated, many, op
 from gt.ops.infer import broadcast_shapes, shown
-from gt.ops.nn.norm import floating_input, statistic
+from gt.ops.nn.layer_norm import floating_input, statistic
 from gt.ops.op import Types
 from gt.ops.splits_nn import attending, attending_back
 from gt.types import TensorType, bool_
@@ -238,6 +238,7 @@ def _attend_vjp(needs: Any, g: Any, y: Any, q: Any, k: Any, v: Any, *mask: Any, 
 
 op(
     "attention",
+    autocast="lower",
     operands="tttt?",
     infer=_attended,
     split=attending,

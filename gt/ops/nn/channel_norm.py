@@ -9,7 +9,7 @@ from gt.errors import ShapeError
 from gt.ops.attributes import MAX_INT64, check_int
 from gt.ops.elements import wide
 from gt.ops.gradient_rules import differentiated, op
-from gt.ops.nn.norm import (
+from gt.ops.nn.layer_norm import (
     Mask,
     _affine,
     _backward,
@@ -98,6 +98,7 @@ def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, groups: int, 
 
 op(
     "group_norm",
+    autocast="float32",
     operands="t{1,3}",
     infer=_grouped,
     split=over_groups,

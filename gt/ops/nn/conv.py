@@ -242,6 +242,7 @@ def _flops(x: TensorType, weight: TensorType, *rest: TensorType, transposed: boo
 
 op(
     "convolution",
+    autocast="lower",
     operands="ttt?",
     infer=_convolved,
     split=convolving,

@@ -9,6 +9,7 @@ from gt.ops.attributes import check_numbers
 from gt.ops.gradient_rules import one, op
 from gt.ops.op import Types
 from gt.ops.random import philox
+from gt.ops.random.draw import DRAWN
 from gt.ops.split import Split, letters, linear, placed
 from gt.types import INT, OperandType, TensorType, bool_
 
@@ -55,6 +56,8 @@ def _thinning(x: TensorType, seed: OperandType, stream: OperandType, *, p: float
 
 op(
     "dropout",
+    draws=True,
+    varying=DRAWN,
     operands="tii",
     infer=_thinned,
     split=_thinning,

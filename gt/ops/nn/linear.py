@@ -60,6 +60,7 @@ def _for_bias(g: Any, _y: Any, _x: Any, _weight: Any, _bias: Any) -> Any:
 
 op(
     "linear",
+    autocast="lower",
     operands="ttt?",
     infer=_mapped,
     split=mapping,

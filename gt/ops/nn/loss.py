@@ -13,11 +13,13 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_flags, check_int, check_numbers
 from gt.ops.elements import wide
 from gt.ops.gradient_rules import differentiated, one, op
-from gt.ops.nn.norm import floating_input
+from gt.ops.nn.layer_norm import floating_input
 from gt.ops.splits_nn import averaged, losing, losing_back
 from gt.types import TensorType
 
 REDUCTIONS = ("none", "mean", "sum")
+
+Rule = Callable[..., Any]
 
 
 def reduced(x: TensorType, reduction: str) -> TensorType:
@@ -87,13 +89,13 @@ def _inference(name: str) -> tuple[Callable[..., TensorType], Callable[..., Tens
     return infer, infer_back
 
 
-def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], target: Callable[..., Any]) -> None:
-    """A loss, and its gradient.
+def pairwise(name: str, value: Rule, slope: Rule, target: Rule, **fields: Any) -> None:
+    """Declare a loss and its gradient.
 
     ``value`` and ``slope``: (np, x, target, *weight, **attrs), element by element in numpy; ``target``: (the gradient
     of x, g, x, target, *weight, **attrs) -> that of the target, in ops.
     """
-    infer, infer_back = _inference(name)
+    (infer, infer_back), backward = _inference(name), f"{name}_backward"
 
     def forward_numpy(np: Any, *given: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
         return _reduce_numpy(np, value(np, *wide(np, *given), **attrs), reduction, whole)
@@ -116,17 +118,17 @@ def pairwise(name: str, value: Callable[..., Any], slope: Callable[..., Any], ta
         if whole is not None:
             g, reduction = g / whole, "sum"
         rest += (None,) if name == "binary_cross_entropy" and not rest[1:] else ()  # in the place of a weight
-        return getattr(torch.ops.aten, f"{name}_backward")(g, x, *rest, REDUCTIONS.index(reduction), *attrs.values())
+        return getattr(torch.ops.aten, backward)(g, x, *rest, REDUCTIONS.index(reduction), *attrs.values())
 
     def vjp(needs: Any, g: Any, _y: Any, x: Any, t: Any, *weight: Any, **attrs: Any) -> list[Any]:
-        dx = one(f"{name}_backward", g, x, t, *weight, **attrs)
+        dx = one(backward, g, x, t, *weight, **attrs)
         return [dx, target(dx, g, x, t, *weight, **attrs) if needs[1] else None, *[None] * len(weight)]
 
     takes = "ttt?" if name == "binary_cross_entropy" else "tt"
-    forward: dict[str, Any] = {"split": losing, "vjp": vjp, "torch": forward_torch, "kernel": forward_numpy}
-    op(name, operands=takes, infer=infer, local=averaged, **forward)
-    back: dict[str, Any] = {"split": losing_back, "torch": back_torch, "kernel": back_numpy, "local": averaged}
-    op(f"{name}_backward", operands=f"t{takes}", infer=infer_back, vjp=differentiated(FORMULAS[name]), **back)
+    fields |= {"split": losing, "local": averaged, "torch": forward_torch, "kernel": forward_numpy}
+    op(name, operands=takes, infer=infer, vjp=vjp, **fields)
+    back: dict[str, Any] = {"split": losing_back, "local": averaged, "torch": back_torch, "kernel": back_numpy}
+    op(backward, operands=f"t{takes}", infer=infer_back, vjp=differentiated(FORMULAS[name]), **back)
 
 
 def _squared(g: Any, x: Any, t: Any, *, reduction: str) -> Any:
@@ -201,13 +203,8 @@ def _smooth_slope(np: Any, x: Any, t: Any, *, beta: float) -> Any:
     return np.where(d <= -beta, -1, np.where(d >= beta, 1, d / beta if beta else d))
 
 
-pairwise("mse_loss", lambda np, x, t: (x - t) ** 2, lambda np, x, t: 2 * (x - t), _opposite)
-pairwise(
-    "smooth_l1_loss",
-    _smooth_value,
-    _smooth_slope,
-    _opposite,
-)
+pairwise("mse_loss", lambda np, x, t: (x - t) ** 2, lambda np, x, t: 2 * (x - t), _opposite, autocast="float32")
+pairwise("smooth_l1_loss", _smooth_value, _smooth_slope, _opposite, autocast="float32")
 pairwise(
     "huber_loss",
     lambda np, x, t, *, delta: np.where(
@@ -215,6 +212,7 @@ pairwise(
     ),
     lambda np, x, t, *, delta: np.clip(x - t, -delta, delta),
     _opposite,
+    autocast="float32",
 )
 pairwise("binary_cross_entropy", _entropy_numpy, _entropy_slope, _entropy_target)
 pairwise(
@@ -222,6 +220,7 @@ pairwise(
     lambda np, x, t: np.log1p(np.exp(-t * x)),
     lambda np, x, t: -t * np.exp(-t * x) / (1 + np.exp(-t * x)),
     lambda *_, **attrs: None,
+    autocast="float32",
 )
 
 # -- of logits -----------------------------------------------------------------------------
@@ -286,6 +285,7 @@ def _log_sigmoid(x: Any) -> Any:
 
 op(
     "binary_cross_entropy_with_logits",
+    autocast="float32",
     operands="t{2,4}",
     infer=_logits,
     split=losing,

@@ -9,8 +9,8 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_int
 from gt.ops.elements import wide
 from gt.ops.gradient_rules import many, one, op
+from gt.ops.nn.layer_norm import floating_input, statistic
 from gt.ops.nn.loss import REDUCTIONS
-from gt.ops.nn.norm import floating_input, statistic
 from gt.ops.op import Types
 from gt.ops.positions import Positions
 from gt.ops.splits_nn import picking, picking_back
@@ -99,6 +99,7 @@ def _classes(at: int, x: TensorType, ignore_index: int) -> tuple[Positions, ...]
 
 op(
     "nll_loss",
+    autocast="float32",
     operands="ttt?",
     infer=_picked,
     positions=lambda x, *rest, reduction, ignore_index: _classes(1, x, ignore_index),

@@ -11,7 +11,7 @@ from gt.ops.attributes import check_flags
 from gt.ops.gradient_rules import one, op
 from gt.ops.infer import shown
 from gt.ops.nn.conv import Ints, _spatial, check_span, padded, seen
-from gt.ops.nn.norm import floating_input
+from gt.ops.nn.layer_norm import floating_input
 from gt.ops.op import Types
 from gt.ops.positions import Positions
 from gt.ops.splits_nn import images

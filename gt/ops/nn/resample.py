@@ -16,7 +16,7 @@ from gt.ops.elements import wide
 from gt.ops.gradient_rules import one, op
 from gt.ops.infer import shown
 from gt.ops.nn.conv import Ints, _spatial
-from gt.ops.nn.norm import floating_input
+from gt.ops.nn.layer_norm import floating_input
 from gt.ops.nn.pool import adapted, planar, pooled, pooled_size, shares, two, unless_empty
 from gt.ops.split import Split
 from gt.ops.splits_nn import images
@@ -61,6 +61,7 @@ def resampler(
     name: str, shape: Callable[..., Shape], rows: Callable[..., list[Rows]], forward: Kernel, back: Kernel
 ) -> None:
     """``shape``: (x's type, **how) -> the result's; ``rows``: (sizes, **how) -> for each dim, each result's weights."""
+    backward = f"{name}_backward"
 
     def infer(x: TensorType, **how: Any) -> TensorType:
         return TensorType(shape(x, **how), x.dtype)
@@ -80,13 +81,13 @@ def resampler(
         operands="t",
         infer=infer,
         split=split,
-        vjp=(lambda g, _y, _x, **how: one(f"{name}_backward", g, sizes=tuple(_x.shape[-rank_of(how) :]), **how),),
+        vjp=(lambda g, _y, _x, **how: one(backward, g, sizes=tuple(_x.shape[-rank_of(how) :]), **how),),
         wants_out=True,
         torch=unless_empty(forward),
         kernel=lambda np, x, *, out, **how: _applied(np, x, s := x.shape[-rank_of(how) :], rows(s, **how), False),
     )
     op(
-        f"{name}_backward",
+        backward,
         operands="t",
         infer=infer_back,
         split=split,

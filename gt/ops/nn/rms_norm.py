@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.ops.elements import wide
 from gt.ops.gradient_rules import chosen, differentiated, op
-from gt.ops.nn.norm import (
+from gt.ops.nn.layer_norm import (
     Mask,
     _affine,
     _check_normalized,
@@ -57,6 +57,7 @@ def _root_vjp(needs: Mask, g: Any, y1: Any, x: Any, *weight: Any, normalized_sha
 
 op(
     "rms_norm",
+    autocast="float32",
     operands="tt?",
     infer=_rooted,
     split=partial(over_last, stats=1),

@@ -1,57 +1,43 @@
-"""Ops that make a tensor out of nothing, or of a few bytes and numbers."""
+"""Ops that make a tensor from numbers and attributes alone."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.elements import buffer, element, from_bytes_numpy, from_bytes_torch
+from gt.ops.elements import element
 from gt.ops.infer import require_ints, sizes
-from gt.ops.op import NUMBER, dtype_named, op
-from gt.ops.random import philox
-from gt.ops.split import Cut, Split, letters, shaped, shaped_and_placed
+from gt.ops.op import NUMBER, NumberRule, dtype_named, op
+from gt.ops.signature import Signature
+from gt.ops.split import Cut, Split, letters, shaped
+from gt.ops.varying import torch_dtype
 from gt.types import OperandType, Shape, TensorType
 
 
-def _made(*operands: OperandType, shape: Shape, dtype: str) -> TensorType:
+def created(*operands: OperandType, shape: Shape, dtype: str) -> TensorType:
     return TensorType(sizes(shape), dtype_named(dtype))
 
 
-def _drawn(*operands: OperandType, shape: Shape, dtype: str, block: philox.Block = None) -> TensorType:
-    made = TensorType(sizes(shape), dtype_named(dtype))
-    if block is not None:
-        philox.within(block, shape)
-    return made
-
-
-def _drawn_floating(*operands: OperandType, shape: Shape, dtype: str, block: philox.Block = None) -> TensorType:
-    if not dtype_named(dtype).is_floating_point:
-        raise DTypeError(f"gives floating dtypes, not {dtype}; use randint")
-    return _drawn(*operands, shape=shape, dtype=dtype, block=block)
-
-
-# -- from bytes and numbers ----------------------------------------------------------------
-
-
-op(
-    "upload",
-    operands="B",
-    infer=_made,
-    creates=True,
-    torch=lambda torch, data, *, shape, dtype, device: from_bytes_torch(torch, buffer(data), shape, dtype).to(device),
-    kernel=lambda np, data, *, shape, dtype, device: from_bytes_numpy(np, buffer(data), shape, dtype),
-)
-
-
-def _making(*numbers: OperandType, shape: Shape, dtype: str) -> Split:
+def creating(*numbers: OperandType, shape: Shape, dtype: str) -> Split:
     return Split(f"->{letters(len(shape))}")
 
 
+def _full_in_memory(signature: Signature, device: Any) -> Any:
+    """The value is the last operand. The result is a copy, because it must be fresh memory."""
+    out = signature.outs[0]
+    return lambda *operands: operands[-1].to(torch_dtype(out.dtype.name)).expand(out.shape).clone()
+
+
+#: the rule of ops that fill a tensor with one number
+FILLED = NumberRule(run=_full_in_memory)
+
 op(
     "full",
+    varying=FILLED,
+    no_gradient="it reads no tensor",
     operands=NUMBER,
-    infer=_made,
-    split=_making,
+    infer=created,
+    split=creating,
     local=shaped,
     creates=True,
     torch=lambda torch, value, *, shape, dtype, device: torch.full(
@@ -90,47 +76,28 @@ def _counted_from(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
     return {**attrs, "n": cut.outs[0].shape[0], "first": cut.outs_at[0][0]}
 
 
+def _arange_in_memory(signature: Signature, device: Any) -> Any:
+    import torch
+
+    attrs = dict(signature.attrs)
+    first, n, out = attrs.get("first", 0), attrs["n"], torch_dtype(attrs["dtype"])
+    kind = torch.float64 if out.is_floating_point else torch.int64
+
+    def run(start: Any, step: Any) -> Any:
+        start, step = (x.to(kind) if isinstance(x, torch.Tensor) else x for x in (start, step))
+        return (torch.arange(first, first + n, dtype=kind, device=device) * step + start).to(out)
+
+    return run
+
+
 op(
     "arange",
+    varying=NumberRule(run=_arange_in_memory),
+    no_gradient="it reads no tensor",
     operands=NUMBER * 2,
     infer=_counted,
     split=lambda *_, **__: Split("->a"),
     local=_counted_from,
     creates=True,
     kernel=_arange,
-)
-
-# -- at random -----------------------------------------------------------------------------
-
-op(
-    "rand",
-    operands="ii",
-    infer=_drawn_floating,
-    split=_making,
-    local=shaped_and_placed,
-    creates=True,
-    torch=lambda torch, *key, **how: philox.on_torch(philox.uniform, *key, **how),
-    kernel=lambda np, *key, device, **how: philox.on_numpy(philox.uniform, *key, **how),
-)
-
-op(
-    "randn",
-    operands="ii",
-    infer=_drawn_floating,
-    split=_making,
-    local=shaped_and_placed,
-    creates=True,
-    torch=lambda torch, *key, **how: philox.on_torch(philox.normal, *key, **how),
-    kernel=lambda np, *key, device, **how: philox.on_numpy(philox.normal, *key, **how),
-)
-
-op(
-    "randint",
-    operands="iiii",
-    infer=_drawn,
-    split=_making,
-    local=shaped_and_placed,
-    creates=True,
-    torch=lambda torch, *key, **how: philox.on_torch(philox.integers, *key, **how),
-    kernel=lambda np, *key, device, **how: philox.on_numpy(philox.integers, *key, **how),
 )

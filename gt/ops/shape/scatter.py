@@ -9,7 +9,7 @@ from gt.ops.elements import element
 from gt.ops.infer import own_dim, require_bools, shown
 from gt.ops.op import EITHER, op
 from gt.ops.positions import in_dim
-from gt.ops.shape.index import positions
+from gt.ops.shape.indexing import positions
 from gt.ops.splits_index import gathering, scattering, scattering_sums
 from gt.types import OperandType, Scalar, TensorType, bool_
 
@@ -129,6 +129,7 @@ op(
 
 op(
     "scatter_add",
+    autocast="widest",
     operands="ttt",
     infer=_added,
     positions=in_dim,

@@ -22,6 +22,8 @@ def _block(x: TensorType, *, starts: Shape, sizes: Shape) -> TensorType:
 # a copy, not a view: that would keep the memory of the whole, and be written with it
 op(
     "block",
+    no_gradient="the dispatcher's own, below the tape",
+    whole="it is how a tensor is cut",
     operands="t",
     infer=_block,
     kernel=lambda xp, x, *, starts, sizes: xp.asarray(
@@ -38,6 +40,8 @@ def _term(x: TensorType, *, mine: bool) -> TensorType:
 # one worker keeps the value, the others have nothing to add
 op(
     "term",
+    no_gradient="the dispatcher's own, below the tape",
+    whole="it is how a tensor is cut",
     operands="t",
     infer=_term,
     kernel=lambda xp, x, *, mine: xp.asarray(x, copy=True) if mine else xp.zeros_like(x),

@@ -67,6 +67,8 @@ def _torch_bytes(torch: Any, x: Any) -> Any:
 
 op(
     "save_file",
+    no_gradient="it reads or writes a file",
+    whole="one worker writes one file",
     operands="Bt+",
     infer=lambda request, *xs: DONE,
     effects=True,
@@ -128,6 +130,8 @@ def _load_numpy(np: Any, request: Any, *, types: Any, device: Any, out: tuple[Te
 
 op(
     "load_file",
+    no_gradient="it reads or writes a file",
+    whole="one worker reads one file",
     operands="B",
     infer=_loaded,
     effects=True,

@@ -7,10 +7,11 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_numbers
-from gt.ops.nn.norm import floating_input, statistic
+from gt.ops.nn.layer_norm import floating_input, statistic
 from gt.ops.op import NUMBER, Types, op
 from gt.ops.split import Apart, Split, elementwise, letters
 from gt.ops.system.optimizer_steps import alone, as_float
+from gt.ops.varying import by_kernel
 from gt.types import OperandType, TensorType, float32, float64
 
 
@@ -67,7 +68,14 @@ def _powering(*xs: TensorType, ord: float) -> Apart:
 
 
 #: of each tensor, the sum of its elements' powers; of infinite order, the greatest or the least
-op("power_sums", infer=_power_types, split=_powering, torch=_powers_torch, kernel=_powers_numpy)
+op(
+    "power_sums",
+    no_gradient="it is used by optimizers, off the tape",
+    infer=_power_types,
+    split=_powering,
+    torch=_powers_torch,
+    kernel=_powers_numpy,
+)
 
 
 def _put_together(*xs: TensorType, ord: float) -> TensorType:
@@ -91,6 +99,7 @@ def _together_numpy(np: Any, *xs: Any, ord: float) -> Any:
 
 op(
     "total_power",
+    no_gradient="it is used by optimizers, off the tape",
     infer=_put_together,
     split=_adding,
     torch=_together_torch,
@@ -119,6 +128,7 @@ def _scaled(*xs: TensorType) -> Types:
 
 op(
     "scale_many",
+    no_gradient="it is used by optimizers, off the tape",
     operands="tt+",
     infer=_scaled,
     split=_scaling,
@@ -137,6 +147,7 @@ def _clamp_many_(torch: Any, *operands: Any) -> Any:
 
 op(
     "clamp_many",
+    no_gradient="it is used by optimizers, off the tape",
     operands=f"t+{NUMBER}{{2}}",
     infer=lambda *xs: _tensors(*xs[:-2]),
     split=lambda *xs: Apart(tuple(((i,), (i,), elementwise(x)) for i, x in enumerate(xs[:-2])), calls=""),
@@ -181,4 +192,13 @@ def _unscaling(*operands: OperandType) -> Apart:
 
 
 #: gradients times a number; the last result is 1 if any of them was not finite, else as it was
-op("amp_unscale", operands=f"t+{NUMBER}", infer=_unscale_types, split=_unscaling, kernel=_unscale, inplace=_unscale_)
+op(
+    "amp_unscale",
+    varying=by_kernel(always=(0,)),
+    no_gradient="it is used by optimizers, off the tape",
+    operands=f"t+{NUMBER}",
+    infer=_unscale_types,
+    split=_unscaling,
+    kernel=_unscale,
+    inplace=_unscale_,
+)

@@ -15,27 +15,27 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT32, check_flags, check_int
 from gt.ops.op import NUMBER, op
 from gt.ops.split import Apart, Split, letters
+from gt.ops.varying import by_kernel
 from gt.types import OperandType, Shape, TensorType
 
 #: one parameter's new values: (xp, parameter, *states, gradient, *numbers, **flags) -> (parameter, *states)
 Rule = Callable[..., Any]
 Columns = list[list[Any]]
 
+#: why the ops of optimizers have no gradient
+OFF_TAPE = "it is used by optimizers, off the tape"
 
-def _step(
-    name: str, kinds: Callable[..., int], numbers: int, rule: Rule, many: Rule, states: Rule | None = None
+
+def declare_step(
+    name: str, kinds: Rule, numbers: int, rule: Rule, many: Rule, states: Rule | None = None, **fields: Any
 ) -> None:
-    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and so many numbers.
+    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and this many numbers.
 
     ``states``: (a parameter's shape, **flags) -> the shapes of its states, where they are not the parameter's own.
     """
 
     def columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
-        count = kinds(**flags) + 1
-        if len(operands) != n * count + numbers:
-            raise ShapeError(f"takes {count} times {n} tensors and {numbers} numbers, not {len(operands)} operands")
-        rest = tuple(map(as_float, operands[n * count :]))
-        return [list(operands[k * n : k * n + n]) for k in range(count)], rest
+        return _columns(operands, n, kinds(**flags) + 1, numbers)
 
     def infer(*operands: OperandType, n: int, **flags: Any) -> tuple[TensorType, ...]:
         check_int("n", n, 1, MAX_INT32)
@@ -58,8 +58,17 @@ def _step(
     def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
         return _parameters(columns(operands, n, flags)[0], n)
 
-    takes = f"t+{NUMBER}{{{numbers}}}"
-    op(name, operands=takes, infer=infer, split=None if states else split, kernel=kernel, inplace=inplace)
+    fields |= {"split": split} if states is None else {}
+    fields |= {"operands": f"t+{NUMBER}{{{numbers}}}", "steps": True, "no_gradient": OFF_TAPE}
+    op(name, infer=infer, kernel=kernel, inplace=inplace, **fields)
+
+
+def _columns(operands: tuple[Any, ...], n: int, count: int, numbers: int) -> tuple[Columns, tuple[Any, ...]]:
+    """The tensors in columns of ``n``, and the numbers."""
+    if len(operands) != n * count + numbers:
+        raise ShapeError(f"takes {count} times {n} tensors and {numbers} numbers, not {len(operands)} operands")
+    rest = tuple(map(as_float, operands[n * count :]))
+    return [list(operands[k * n : k * n + n]) for k in range(count)], rest
 
 
 def _check_parameter(p: TensorType, rest: list[TensorType], shapes: list[Shape]) -> None:
@@ -79,7 +88,7 @@ def as_float(number: Any) -> Any:
     return float(number) if isinstance(number, int) else number
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def power(base: Any, exponent: Any) -> Any:
     """Of numbers as in C: what is beyond all numbers is an infinity, and what is none is NaN."""
     if not isinstance(base, float) or not isinstance(exponent, float):
         return base**exponent
@@ -91,11 +100,11 @@ def _power(base: Any, exponent: Any) -> Any:
         return nan if base else inf
 
 
-def _root(x: Any) -> float:
+def root(x: Any) -> float:
     return sqrt(x) if x >= 0 else nan
 
 
-def _over(a: Any, b: Any) -> Any:
+def over(a: Any, b: Any) -> Any:
     """a / b as in C."""
     if isinstance(b, float) and not b:
         return a * inf
@@ -118,7 +127,7 @@ def alone(results: tuple[Any, ...]) -> Any:
     return results if len(results) > 1 else results[0]
 
 
-def _same_strides(torch: Any, params: list[Any], *others: list[Any]) -> tuple[list[Any], ...]:
+def same_strides(torch: Any, params: list[Any], *others: list[Any]) -> tuple[list[Any], ...]:
     """torch's fused kernels take memory as it lies: what lies differently is copied first."""
     return tuple(
         [x if x.stride() == p.stride() else torch.empty_like(p).copy_(x) for p, x in zip(params, xs, strict=True)]
@@ -144,7 +153,7 @@ def _add_scaled_(torch: Any, xs: list[Any], ys: list[Any], factor: Any) -> None:
         torch._foreach_add_(xs, ys, alpha=factor)
 
 
-def _one_decayed(p: Any, g: Any, weight_decay: float, maximize: bool) -> Any:
+def decayed_gradient(p: Any, g: Any, weight_decay: float, maximize: bool) -> Any:
     g = -g if maximize else g
     return g + p * weight_decay if weight_decay else g
 
@@ -154,7 +163,7 @@ def _one_decayed(p: Any, g: Any, weight_decay: float, maximize: bool) -> Any:
 
 def _sgd(xp: Any, p: Any, *rest: Any, momentum: bool, nesterov: bool, maximize: bool) -> tuple[Any, ...]:
     *states, g, lr, decay, factor, dampening = rest
-    g = _one_decayed(p, g, decay, maximize)
+    g = decayed_gradient(p, g, decay, maximize)
     if not momentum:
         return (p - lr * g,)
     buffer = states[0] * factor + (1 - dampening) * g
@@ -171,60 +180,14 @@ def _sgd_many(torch: Any, params: list[Any], *rest: Any, momentum: bool, nestero
     _add_scaled_(torch, params, grads, -lr)
 
 
-_step("sgd_step", lambda momentum, **_: 1 + momentum, 4, _sgd, _sgd_many)
-
-
-# -- Adam and AdamW ------------------------------------------------------------------------
-
-
-def _adam(
-    xp: Any, p: Any, m: Any, v: Any, *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool
-) -> tuple[Any, ...]:
-    *highest, g, lr, beta1, beta2, eps, decay, step = rest
-    g = _one_decayed(p, g, 0.0 if decoupled else decay, maximize)
-    if decoupled:
-        p = p * (1 - lr * decay)
-    m = m + (g - m) * (1 - beta1)
-    v = v * beta2 + g * g * (1 - beta2)
-    top = xp.maximum(highest[0], v) if amsgrad else v
-    size, root = _over(lr, 1 - _power(beta1, step)), _root(1 - _power(beta2, step))
-    new = p - size * m / (_over(xp.sqrt(top), root) + eps)
-    return (new, m, v, top) if amsgrad else (new, m, v)
-
-
-def _dense(x: Any) -> bool:
-    """Do the elements fill their memory, each a place of its own?"""
-    order = sorted(range(x.ndim), key=x.stride, reverse=True)
-    return bool(x.is_contiguous() or x.permute(order).is_contiguous())
-
-
-def _adam_many(torch: Any, params: list[Any], *rest: Any, amsgrad: bool, maximize: bool, decoupled: bool) -> None:
-    *states, grads, lr, beta1, beta2, eps, decay, step = rest
-    # torch's fused kernels take memory as it lies, from the first element on
-    dense = [p if _dense(p) else p.contiguous() for p in params]
-    (grads,) = _same_strides(torch, dense, grads)
-    laid = _same_strides(torch, dense, *states)
-    counted = step if isinstance(step, torch.Tensor) else torch.full((), step, device=params[0].device)
-    counted = counted.to(torch.float32)
-    fused = torch._fused_adamw_ if decoupled else torch._fused_adam_
-    fused(
-        dense, grads, laid[0], laid[1], laid[2] if amsgrad else [], [counted] * len(params),
-        lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
-    )  # fmt: skip
-    for given, used in zip((params, *states), (dense, *laid), strict=True):
-        for x, y in zip(given, used, strict=True):
-            if x is not y:
-                x.copy_(y)
-
-
-_step("adam_step", lambda amsgrad, **_: 3 + amsgrad, 6, _adam, _adam_many)
+declare_step("sgd_step", lambda momentum, **_: 1 + momentum, 4, _sgd, _sgd_many, varying=by_kernel(always=(0,)))
 
 
 # -- Adagrad, RMSprop, Lion ----------------------------------------------------------------
 
 
 def _adagrad(xp: Any, p: Any, total: Any, g: Any, lr: float, decay: float, eps: float, *, maximize: bool) -> Any:
-    g = _one_decayed(p, g, decay, maximize)
+    g = decayed_gradient(p, g, decay, maximize)
     total = total + g * g
     return p - lr * g / (xp.sqrt(total) + eps), total
 
@@ -240,12 +203,14 @@ def _adagrad_many(
 
 
 #: its lr is already the one of this step
-_step("adagrad_step", lambda **_: 2, 3, _adagrad, _adagrad_many)
+declare_step(
+    "adagrad_step", lambda **_: 2, 3, _adagrad, _adagrad_many, varying=by_kernel(always=(0,), may_change=(0, 1))
+)
 
 
 def _rmsprop(xp: Any, p: Any, square: Any, *rest: Any, momentum: bool, centered: bool, maximize: bool) -> Any:
     *states, g, lr, alpha, eps, decay, factor = rest
-    g = _one_decayed(p, g, decay, maximize)
+    g = decayed_gradient(p, g, decay, maximize)
     square = square * alpha + g * g * (1 - alpha)
     new, variance = [square], square
     if centered:
@@ -283,7 +248,14 @@ def _rmsprop_many(
         torch._foreach_addcdiv_(params, grads, deviations, value=-lr)
 
 
-_step("rmsprop_step", lambda momentum, centered, **_: 2 + momentum + centered, 5, _rmsprop, _rmsprop_many)
+declare_step(
+    "rmsprop_step",
+    lambda momentum, centered, **_: 2 + momentum + centered,
+    5,
+    _rmsprop,
+    _rmsprop_many,
+    varying=by_kernel(always=(0,), may_change=(0, 3, 4)),
+)
 
 
 def _lion(
@@ -310,7 +282,7 @@ def _lion_many(
     torch._foreach_add_(means, grads, alpha=1 - beta2)
 
 
-_step("lion_step", lambda **_: 2, 4, _lion, _lion_many)
+declare_step("lion_step", lambda **_: 2, 4, _lion, _lion_many, varying=by_kernel(always=(0,), may_change=(0, 3)))
 
 
 # -- Adafactor -----------------------------------------------------------------------------
@@ -319,9 +291,9 @@ _step("lion_step", lambda **_: 2, 4, _lion, _lion_many)
 def _adafactor(xp: Any, p: Any, *rest: Any, factored: bool, maximize: bool) -> tuple[Any, ...]:
     *states, g, lr, beta2_decay, eps1, eps2, d, decay, step = rest
     g = -g if maximize else g
-    fresh = _power(step, beta2_decay)
+    fresh = power(step, beta2_decay)
     scale = _root_mean(xp, p)
-    alpha = xp.where(scale > eps2, scale, xp.zeros_like(scale) + eps2) * min(lr, _over(1.0, _root(step)))
+    alpha = xp.where(scale > eps2, scale, xp.zeros_like(scale) + eps2) * min(lr, over(1.0, root(step)))
     p = p * (1 - lr * decay) if decay else p
     squares = g * g
     if factored:
@@ -360,4 +332,12 @@ def _adafactor_states(shape: Shape, factored: bool, maximize: bool) -> list[Shap
     return [(*shape[:-1], 1), (*shape[:-2], 1, shape[-1])]
 
 
-_step("adafactor_step", lambda factored, **_: 2 + factored, 7, _adafactor, _adafactor_many, states=_adafactor_states)
+declare_step(
+    "adafactor_step",
+    lambda factored, **_: 2 + factored,
+    7,
+    _adafactor,
+    _adafactor_many,
+    states=_adafactor_states,
+    whole="a step depends on the mean of a whole parameter's squares",
+)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from gt.ops.elements import element
 from gt.ops.op import NUMBER, dtype_named, op
+from gt.ops.shape.creation import FILLED
 from gt.ops.split import Split, letters
 from gt.types import OperandType, TensorType
 
 # The signal says where; an instruction is emitted under it as well, and the attribute lets a view be made anew.
 op(
     "placed",
+    whole="its signal gives its placement",
     operands="t",
     infer=lambda x, *, signal: x,
     vjp=(lambda g, _y, _x, *, signal: g,),
@@ -32,6 +34,8 @@ def _following(x: TensorType, value: OperandType, *, dtype: str) -> Split:
 # `full` lies where new tensors do; this one lies where its operand does
 op(
     "full_like",
+    varying=FILLED,
+    no_gradient="it reads no tensor",
     operands=f"t{NUMBER}",
     infer=_like,
     split=_following,

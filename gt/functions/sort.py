@@ -1,27 +1,80 @@
-"""torch's functions that find, count and tell apart. Those whose result's size depends on values wait for it."""
+"""torch's functions that sort, search, count and find distinct values.
+
+Where the size of a result depends on values, the function reads it.
+"""
 
 from __future__ import annotations
 
 from math import inf
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, cast, operands, refuse, whole
+from gt.client.tensor.arguments import a_tensor, by_numpy_names, cast, one_dim, operands, refuse, whole
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import creation, draw, pointwise, reduce, views
-from gt.functions.rearrange import cat, count, gather, sort, topk
+from gt.functions import creation, pointwise, reduce, scan, views
+from gt.functions.indexing import count
+from gt.functions.joining import cat
 from gt.functions.reduce import ValuesAndIndices
+from gt.functions.scatter import gather
 from gt.ops import OPS
 from gt.types import NUMBER_OF, bool_, float32, float64, int64, promote, result_dtype
 
 __all__ = [
-    "bincount", "bucketize", "histc", "isin", "kthvalue", "msort", "multinomial", "searchsorted", "unique",
+    "argsort", "bincount", "bucketize", "histc", "isin", "kthvalue", "msort", "searchsorted", "sort", "topk", "unique",
     "unique_consecutive",
 ]  # fmt: skip
 
-SEARCHSORTED, UNIQUE_RANKS, HISTC, KTHVALUE = (OPS[n] for n in ("searchsorted", "unique_ranks", "histc", "kthvalue"))
-SCATTER_ADD, INDEX_PUT, MASKED_SELECT = (OPS[n] for n in ("scatter_add", "index_put", "masked_select"))
+SORT, TOPK, KTHVALUE, SEARCHSORTED = OPS["sort"], OPS["topk"], OPS["kthvalue"], OPS["searchsorted"]
+UNIQUE_RANKS, HISTC, SCATTER_ADD = OPS["unique_ranks"], OPS["histc"], OPS["scatter_add"]
+INDEX_PUT, MASKED_SELECT = OPS["index_put"], OPS["masked_select"]
+
+# -- order ---------------------------------------------------------------------------------
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False) -> ValuesAndIndices:
+    """The elements sorted along a dim, with their indices."""
+    x = a_tensor("sort", input)
+    attrs = (("dim", one_dim(dim, x._type.ndim)), ("descending", descending), ("stable", bool(stable)))
+    return ValuesAndIndices(*call_many(SORT, (x,), attrs))
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The indices that sort a dim."""
+    return sort(input, dim, descending, stable).indices
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
+    """The k greatest or least elements along a dim, with their indices."""
+    x = a_tensor("topk", input)
+    attrs = (
+        ("k", whole(k, "topk(): k is an int")),
+        ("dim", one_dim(dim, x._type.ndim)),
+        ("largest", largest),
+        ("sorted", sorted),
+    )
+    return ValuesAndIndices(*call_many(TOPK, (x,), attrs))
+
+
+sort, argsort = by_numpy_names(sort), by_numpy_names(argsort)
+
+
+def msort(input: Tensor) -> Tensor:
+    """The elements sorted along the first dim."""
+    return sort(input, 0).values
+
+
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+    """The k-th smallest, counted from 1."""
+    x = a_tensor("kthvalue", input)
+    if x._type.dtype is bool_:
+        raise refuse(DTypeError, "not defined for bool; use x.to(gt.uint8)", "kthvalue", x, k)
+    dim = views.dim_of("kthvalue", x, dim)
+    size = x._type.shape[dim] if x._type.ndim else 1
+    if not 1 <= k <= size:
+        raise refuse(ShapeError, f"k is not within the {size} elements of dim {dim}", "kthvalue", x, k, dim=dim)
+    return ValuesAndIndices(*call_many(KTHVALUE, (x,), (("k", k), ("dim", dim), ("keepdim", keepdim))))
+
 
 # -- in sorted rows ------------------------------------------------------------------------
 
@@ -35,6 +88,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
+    """The positions at which values would be inserted into sorted sequences."""
     row = a_tensor("searchsorted", sorted_sequence)
     if side not in (None, "left", "right"):
         raise refuse(ShapeError, "side is 'left' or 'right'", "searchsorted", row, side=side)
@@ -52,12 +106,14 @@ def searchsorted(
 
 
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """The interval between boundaries into which each element falls."""
     if boundaries._type.ndim != 1:
         raise refuse(ShapeError, "the boundaries have one dim", "bucketize", input, boundaries)
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each element is among the test elements."""
     values, row = operands("isin", elements, test_elements)
     types = [x._type if isinstance(x, Tensor) else NUMBER_OF[type(x)] for x in (values, row)]
     dtype = result_dtype(*types)
@@ -83,6 +139,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 
 
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """The number of elements in each of several equal intervals."""
     x = a_tensor("histc", input)
     if max < min:
         raise refuse(ShapeError, "max must not be less than min", "histc", x, bins, min, max)
@@ -144,7 +201,7 @@ def unique_consecutive(
         new = pointwise.ne(flat[1:], flat[:-1])
         new = reduce.any(new, 1) if new._type.ndim > 1 else new
         first = cat([creation.ones(1, dtype=bool_), new])
-        ranks = reduce.cumsum(first, 0) - 1
+        ranks = scan.cumsum(first, 0) - 1
         n = count(first)
         found = call(MASKED_SELECT, (rows.detach(), first), (("n", n),))
     counts = _tally(ranks, n) if return_counts else None
@@ -178,45 +235,3 @@ def _answer(
         ranks = views.reshape(ranks, x._type.shape)
     made = (found, *((ranks,) if return_inverse else ()), *(() if counts is None else (counts,)))
     return made if len(made) > 1 else found
-
-
-# -- order ---------------------------------------------------------------------------------
-
-
-def msort(input: Tensor) -> Tensor:
-    return sort(input, 0).values
-
-
-def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
-    """The k-th smallest, counted from 1."""
-    x = a_tensor("kthvalue", input)
-    if x._type.dtype is bool_:
-        raise refuse(DTypeError, "not defined for bool; use x.to(gt.uint8)", "kthvalue", x, k)
-    dim = views.dim_of("kthvalue", x, dim)
-    size = x._type.shape[dim] if x._type.ndim else 1
-    if not 1 <= k <= size:
-        raise refuse(ShapeError, f"k is not within the {size} elements of dim {dim}", "kthvalue", x, k, dim=dim)
-    return ValuesAndIndices(*call_many(KTHVALUE, (x,), (("k", k), ("dim", dim), ("keepdim", keepdim))))
-
-
-# -- drawing -------------------------------------------------------------------------------
-
-
-def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: None = None) -> Tensor:
-    """Positions drawn in proportion to the weights. Weights must be of 0 or more, which is not looked at."""
-    x = a_tensor("multinomial", input)
-    if x._type.ndim not in (1, 2) or x._type.dtype.kind != "f":
-        raise refuse(ShapeError, "needs floating weights, of one or two dims", "multinomial", x, num_samples)
-    n = x._type.shape[-1]
-    if num_samples < 1 or (num_samples > n and not replacement):
-        text = f"cannot draw {num_samples} of {n} {'with' if replacement else 'without'} replacement"
-        raise refuse(ShapeError, text, "multinomial", x, num_samples)
-    weights = cast(x.detach(), float64)
-    if replacement:
-        ends = reduce.cumsum(weights, -1)
-        total = views.narrow(ends, x._type.ndim - 1, n - 1, 1)
-        drawn = draw.rand((*x._type.shape[:-1], num_samples), dtype=float64) * total
-        return pointwise.clamp(searchsorted(ends, drawn, right=True), max=n - 1)
-    # the first to arrive, if each waits a random time with its weight as the rate
-    waits = pointwise.neg(pointwise.log1p(pointwise.neg(draw.rand_like(weights))))
-    return topk(weights / pointwise.clamp(waits, min=1e-300), num_samples, -1).indices

@@ -1,35 +1,24 @@
-"""Ops that pick elements by position, and ops that write them there.
+"""Basic indexing is the view `slice`; these ops make such views and write into views.
 
-Basic indexing is the view `slice`. Its starts are operands, not attributes: a loop over rows is one signature. What a
-write leaves untouched is part of its result: each ``…put…`` op gives the whole tensor.
+The starts of a slice are operands, not attributes, so a loop over rows is one signature. The result of a write is the
+whole tensor, with the elements that it leaves untouched.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
-from gt.ops.elements import element, single_element
-from gt.ops.infer import assignable, broadcast_shapes, own_dims, require_bools, require_ints, shown, sizes
-from gt.ops.op import EITHER, OPS, Attrs, op
-from gt.ops.positions import in_dims
-from gt.ops.split import shaped
-from gt.ops.splits_index import (
-    indexing,
-    indexing_back,
-    placing,
-    put,
-    put_back,
-    putting,
-    putting_back,
-    sliced,
-    slicing,
-)  # fmt: skip
-from gt.types import INT, OperandType, Scalar, Shape, TensorType, int32, int64
+from gt.ops.elements import element
+from gt.ops.infer import assignable, require_ints, shown, sizes
+from gt.ops.op import EITHER, OPS, Attrs, NumberRule, op
+from gt.ops.signature import Signature
+from gt.ops.splits_index import put, put_back, putting, putting_back, sliced, slicing
+from gt.types import INT, OperandType, Shape, TensorType
 
 #: ("i",), ("s", length, step) or ("n",)
 Item = tuple[Any, ...]
-Dims = tuple[int, ...]
 
 # -- basic indexing ------------------------------------------------------------------------
 
@@ -85,8 +74,6 @@ def _slice_back(needs: Any, g: Any, _y: Any, _x: Any, *starts: int, items: tuple
     chain = (("slice", (("items", items),)),)
     return [g._op("view_backward", *starts, chain=chain, shape=tuple(_x.shape)), *(None,) * len(starts)]
 
-
-op("slice", operands="ti*", infer=_sliced, split=slicing, local=sliced, view=True, vjp=_slice_back, kernel=_slice)
 
 # -- writing into views --------------------------------------------------------------------
 
@@ -158,11 +145,11 @@ def _put_numpy(np: Any, base: Any, value: Any, *starts: int, chain: Chain) -> An
     view = viewed(whole, starts, chain, lambda via, x, at, attrs: (via.numpy or via.kernel)(np, x, *at, **attrs))
     if view.size and not np.may_share_memory(view, whole):
         raise RuntimeError(f"put_view: {shown(base.shape)} has no view through {chain}; write into a reshape's base")
-    view[...] = _filling(np, value, view.ndim, whole.dtype, element)
+    view[...] = filling(np, value, view.ndim, whole.dtype, element)
     return whole
 
 
-def _filling(np: Any, value: Any, ndim: int, dtype: Any, convert: Any) -> Any:
+def filling(np: Any, value: Any, ndim: int, dtype: Any, convert: Any) -> Any:
     """What is assigned to so many dims of a numpy array."""
     return fitting(value, ndim).astype(dtype) if isinstance(value, np.ndarray) else convert(np, value, dtype)
 
@@ -185,6 +172,109 @@ def _put_back(needs: Any, g: Any, _y: Any, _base: Any, _value: Any, *starts: int
     ]
 
 
+def _shown_in(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> TensorType:
+    """Zeros of this shape, but for g in the view the chain makes of them."""
+    made = TensorType(sizes(shape), g.dtype)
+    seen = viewed(made, starts, chain, _view_type).shape
+    if seen != g.shape:
+        raise ShapeError(f"{shown(g.shape)} is not the view's shape {shown(seen)}")
+    return made
+
+
+# -- starts in memory ----------------------------------------------------------------------
+
+
+def _slice_in_memory(signature: Signature, device: Any) -> Any:
+    items = dict(signature.attrs)["items"]
+    return lambda x, *starts: _select_at(x, starts, items)
+
+
+def _select_at(x: Any, starts: tuple[Any, ...], items: tuple[Item, ...]) -> Any:
+    """A copy of the elements: there is no view whose start is in memory."""
+    import torch
+
+    at, dim, shape = iter(starts), 0, []
+    for kind, *rest in items:
+        if kind == "n":
+            shape.append(1)
+            continue
+        (length, step), start = rest or (1, 1), next(at)
+        if isinstance(start, torch.Tensor):
+            x = torch.index_select(x, dim, torch.arange(0, length * step, step, device=x.device) + start)
+        else:
+            x = x[(slice(None),) * dim + (slice(start, start + length * step, step),)]
+        dim += 1
+        shape += [length] if kind == "s" else []
+    return x.reshape(shape)
+
+
+def _put_in_memory(signature: Signature, device: Any) -> Any:
+    chain = dict(signature.attrs)["chain"]
+
+    def run(base: Any, value: Any, *starts: Any) -> Any:
+        import torch
+
+        in_place = signature.into and base.is_contiguous()
+        whole = base if in_place else base.clone(memory_format=torch.contiguous_format)
+        _write_elements(whole, value, starts, chain)
+        return whole if whole is base or not signature.into else base.copy_(whole)
+
+    return run
+
+
+def _put_back_in_memory(signature: Signature, device: Any) -> Any:
+    chain, shape = (dict(signature.attrs)[k] for k in ("chain", "shape"))
+    return lambda g, *starts: _write_elements(g.new_zeros(shape), g, starts, chain)
+
+
+def _write_elements(whole: Any, value: Any, starts: tuple[Any, ...], chain: Chain) -> Any:
+    """Writes element by element: the same views, of the positions in ``whole``, say where."""
+    import torch
+
+    def step(via: Any, x: Any, at: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        return _select_at(x, at, **attrs) if at else (via.torch or via.kernel)(torch, x, **attrs)
+
+    places = viewed(torch.arange(whole.numel(), device=whole.device).view(whole.shape), starts, chain, step)
+    if isinstance(value, torch.Tensor):
+        value = fitting(value.to(whole.dtype), places.ndim).expand(places.shape).reshape(-1)
+    else:
+        value = whole.new_full((), value)
+    torch.ops.aten.index_put_(whole.view(-1), [places.reshape(-1)], value)
+    return whole
+
+
+def _check_starts(signature: Signature) -> Callable[[tuple[Any, ...]], None]:
+    """Kernels that read starts from memory do not check them, so this does, before they are written there."""
+    attrs, base = dict(signature.attrs), signature.ins[0]
+    assert isinstance(base, TensorType)
+    if "items" in attrs:
+        limits = max_starts(base, ((signature.op.name, signature.attrs),))
+    else:
+        limits = max_starts(TensorType(attrs.get("shape", base.shape), base.dtype), attrs["chain"])
+
+    def check(numbers: tuple[Any, ...]) -> None:
+        starts = numbers[len(numbers) - len(limits) :]
+        for start, limit in zip(starts, limits, strict=True):
+            if not 0 <= start <= limit:
+                raise IndexError(f"a slice starts at {start}; valid starts are 0 to {limit}")
+
+    return check
+
+
+# -- the ops -------------------------------------------------------------------------------
+
+op(
+    "slice",
+    operands="ti*",
+    infer=_sliced,
+    split=slicing,
+    local=sliced,
+    view=True,
+    vjp=_slice_back,
+    kernel=_slice,
+    varying=NumberRule(run=_slice_in_memory, check=_check_starts),
+)
+
 op(
     "put_view",
     operands=f"t{EITHER}i*",
@@ -197,162 +287,17 @@ op(
     ),
     kernel=_put_numpy,
     inplace=_put_torch,
+    varying=NumberRule(run=_put_in_memory, check=_check_starts),
 )
-
-
-def _shown_in(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> TensorType:
-    """Zeros of this shape, but for g in the view the chain makes of them."""
-    made = TensorType(sizes(shape), g.dtype)
-    seen = viewed(made, starts, chain, _view_type).shape
-    if seen != g.shape:
-        raise ShapeError(f"{shown(g.shape)} is not the view's shape {shown(seen)}")
-    return made
-
 
 op(
     "view_backward",
     operands="ti*",
+    varying=NumberRule(run=_put_back_in_memory, check=_check_starts),
     infer=_shown_in,
     split=putting_back,
     local=put_back,
     vjp=lambda needs, g, _y, _x, *starts, chain, shape: [_through(g, starts, chain), *(None,) * len(starts)],
     torch=lambda torch, g, *starts, chain, shape: _put_torch(torch, g.new_zeros(shape), g, *starts, chain=chain),
     kernel=lambda np, g, *starts, chain, shape: _put_numpy(np, np.zeros(shape, dtype=g.dtype), g, *starts, chain=chain),
-)
-
-# -- by tensors of positions ---------------------------------------------------------------
-
-
-def positions(indices: tuple[OperandType, ...]) -> Shape:
-    for i in indices:
-        if isinstance(i, Scalar) or i.dtype not in (int64, int32):
-            raise DTypeError(f"an index is an int64 or int32 tensor, not {i}; use x.to(gt.int64)")
-    return broadcast_shapes(*(i.shape for i in indices if isinstance(i, TensorType)))
-
-
-def _picked(x: TensorType, *indices: OperandType, dims: Dims) -> TensorType:
-    if not dims or len(dims) != len(indices):
-        raise DimError(f"{len(indices)} indices for the dims {dims}")
-    own_dims(dims, x.ndim)
-    if not x.ndim or list(dims) != sorted(dims):
-        raise DimError(f"dims {dims} must be dims of the tensor, in order")
-    picked = positions(indices)
-    rest = [n for d, n in enumerate(x.shape) if d not in dims]
-    # next to each other, the picked dims stay where they were; apart, they go to the front
-    front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
-    empty = [d for d in dims if not x.shape[d]]
-    if empty and 0 not in picked:
-        raise DimError(f"dim {empty[0]} has size 0: there is nothing to index")
-    return TensorType((*rest[:front], *picked, *rest[front:]), x.dtype)
-
-
-def _expression(indices: Any, dims: Dims) -> tuple[Any, ...]:
-    at = dict(zip(dims, indices, strict=True))
-    return tuple(at.get(d, slice(None)) for d in range(dims[-1] + 1))
-
-
-def _within(np: Any, x: Any, indices: tuple[Any, ...]) -> list[Any]:
-    """Of a tensor without elements torch picks nothing, whatever the indices are; numpy would look at them."""
-    stretched: list[Any] = np.broadcast_arrays(*indices)
-    return stretched if x.size else [np.zeros_like(i) for i in stretched]
-
-
-def _optional(indices: tuple[Any, ...], dims: Dims) -> list[Any]:
-    at = dict(zip(dims, indices, strict=True))
-    return [at.get(d) for d in range(dims[-1] + 1)]
-
-
-def _index_torch(torch: Any, x: Any, *indices: Any, dims: Dims) -> Any:
-    if all(i.ndim for i in indices):
-        return x[_expression(indices, dims)]
-    # in brackets torch takes a 0-d index for a number: it would wait for the GPU, and give a view
-    return torch.ops.aten.index.Tensor(x, _optional(indices, dims))
-
-
-def _index_back(needs: Any, g: Any, _y: Any, _x: Any, *indices: Any, dims: Dims) -> list[Any]:
-    return [g._op("index_backward", *indices, dims=dims, shape=tuple(_x.shape)), *(None,) * len(indices)]
-
-
-op(
-    "index",
-    infer=_picked,
-    positions=lambda x, *indices, dims: in_dims(x.shape, dims, 1),
-    split=indexing,
-    vjp=_index_back,
-    torch=_index_torch,
-    kernel=lambda np, x, *indices, dims: np.array(x[_expression(_within(np, x, indices), dims)]),
-)
-
-
-def castable(x: TensorType, value: OperandType) -> None:
-    """torch casts a number or a 0-d tensor in an assignment by position, and nothing else."""
-    if isinstance(value, TensorType) and value.ndim and value.dtype is not x.dtype:
-        raise DTypeError(f"dtypes differ: {x.dtype.name} and {value.dtype.name}")
-
-
-def _placed(x: TensorType, value: OperandType, *indices: OperandType, dims: Dims, accumulate: bool) -> TensorType:
-    require_bools(accumulate=accumulate)
-    assignable(value, _picked(x, *indices, dims=dims).shape)
-    castable(x, value)
-    return x
-
-
-def _place_torch(torch: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate: bool) -> Any:
-    ndim = x.ndim - len(dims) + max(i.ndim for i in indices)
-    value = fitting(value, ndim).to(x.dtype) if isinstance(value, torch.Tensor) else x.new_full((), value)
-    return torch.ops.aten.index_put_(x, _optional(indices, dims), value, accumulate)
-
-
-def _place_numpy(np: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate: bool) -> Any:
-    made, at = x.copy(), _expression(_within(np, x, indices), dims)
-    value = _filling(np, value, made[at].ndim, x.dtype, single_element)
-    if accumulate:
-        np.add.at(made, at, value)
-    else:
-        made[at] = value
-    return made
-
-
-def _place_back(
-    needs: Any, g: Any, _y: Any, _x: Any, _value: Any, *indices: Any, dims: Dims, accumulate: bool
-) -> list[Any]:
-    kept = g if accumulate or not needs[0] else g._op("index_put", 0, *indices, dims=dims, accumulate=False)
-    put = assigned(g._op("index", *indices, dims=dims), _value) if needs[1] else None
-    return [kept, put, *(None,) * len(indices)]
-
-
-op(
-    "index_put",
-    operands=f"t{EITHER}t+",
-    infer=_placed,
-    positions=lambda x, value, *indices, dims, accumulate: in_dims(x.shape, dims, 2),
-    split=placing,
-    vjp=_place_back,
-    torch=lambda torch, x, *rest, **attrs: _place_torch(torch, x.clone(), *rest, **attrs),
-    kernel=_place_numpy,
-    inplace=_place_torch,
-)
-
-
-def _gathered_back(g: TensorType, *indices: OperandType, dims: Dims, shape: Shape) -> TensorType:
-    """Zeros of this shape, with g added at the indices."""
-    return _placed(TensorType(sizes(shape), g.dtype), g, *indices, dims=dims, accumulate=True)
-
-
-op(
-    "index_backward",
-    infer=_gathered_back,
-    positions=lambda g, *indices, dims, shape: in_dims(shape, dims, 1),
-    split=indexing_back,
-    local=shaped,
-    vjp=lambda needs, g, _y, _x, *indices, dims, shape: [
-        g._op("index", *indices, dims=dims),
-        *(None,) * len(indices),
-    ],
-    torch=lambda torch, g, *indices, dims, shape: _place_torch(
-        torch, g.new_zeros(shape), g, *indices, dims=dims, accumulate=True
-    ),
-    kernel=lambda np, g, *indices, dims, shape: _place_numpy(
-        np, np.zeros(shape, dtype=g.dtype), g, *indices, dims=dims, accumulate=True
-    ),
 )

@@ -1,20 +1,56 @@
-"""Quantiles, made of sorting, picking and going between."""
+"""torch's functions that give a value by its rank: medians, modes and quantiles."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, cast, refuse
+from gt.client.tensor.arguments import a_tensor, by_numpy_names, cast, one_dim, refuse
+from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, views
 from gt.functions.creation import tensor
-from gt.functions.rearrange import gather, sort
-from gt.functions.reduce import any, sum
+from gt.functions.derive import documented
+from gt.functions.reduce import ValuesAndIndices, any, sum
+from gt.functions.scatter import gather
+from gt.functions.sort import sort
+from gt.ops import OPS, Op
 from gt.types import int64
 
-__all__ = ["nanquantile", "quantile"]
+__all__ = ["median", "mode", "nanmedian", "nanquantile", "quantile"]
+
+
+def _median(whole: Op, along: Op, doc: str) -> Callable[..., Any]:
+
+    def function(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        x = a_tensor(whole.name, input)
+        if dim is None:
+            return call(whole, (x,))
+        attrs = (("dim", one_dim(dim, x._type.ndim)), ("keepdim", keepdim))
+        return ValuesAndIndices(*call_many(along, (x,), attrs))
+
+    return documented(function, whole.name, doc)
+
+
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
+    """The most frequent value along a dim, with its index."""
+    x = a_tensor("mode", input)
+    attrs = (("dim", one_dim(dim, x._type.ndim)), ("keepdim", keepdim))
+    return ValuesAndIndices(*call_many(OPS["mode"], (x,), attrs))
+
+
+median = by_numpy_names(
+    _median(OPS["median"], OPS["median_dim"], "The median of all elements, or along a dim with its index.")
+)
+nanmedian = by_numpy_names(
+    _median(
+        OPS["nanmedian"],
+        OPS["nanmedian_dim"],
+        "The median without NaNs, of all elements or along a dim with its index.",
+    )
+)
+mode = by_numpy_names(mode)
 
 
 def _between(low: Tensor, high: Tensor, place: Tensor, interpolation: str) -> Tensor:
@@ -67,10 +103,12 @@ def _quantile(name: str, x: Any, q: Any, dim: int | None, keepdim: bool, interpo
 def quantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
+    """Quantiles of all elements, or along a dim."""
     return _quantile("quantile", input, q, dim, keepdim, interpolation)
 
 
 def nanquantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
+    """Quantiles without NaNs, of all elements or along a dim."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation)

@@ -12,7 +12,8 @@ from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.elements import single_element
 from gt.ops.infer import assignable, require_ints, shown, sizes
 from gt.ops.op import EITHER, op
-from gt.ops.shape.index import assigned, castable, fitting
+from gt.ops.shape.indexing import castable
+from gt.ops.shape.slicing import assigned, fitting
 from gt.ops.splits_index import masking, selecting
 from gt.types import OperandType, Scalar, Shape, TensorType, bool_, int64
 
@@ -43,6 +44,7 @@ def _select(xp: Any, x: Any, mask: Any, *, n: int) -> Any:
 
 op(
     "masked_select",
+    reads_values="always",
     operands="tt",
     infer=_selected,
     split=selecting,
@@ -87,6 +89,7 @@ def _masked_back(g: Any, _y: Any, _x: Any, mask: Any, _value: Any) -> Any:
 
 op(
     "masked_put",
+    reads_values="always",
     operands=f"tt{EITHER}",
     infer=_masked,
     split=masking,
@@ -112,6 +115,9 @@ def _as_many(places: Any, n: int) -> Any:
 
 op(
     "nonzero",
+    no_gradient="its result is positions",
+    whole="the place of a result depends on all results before it",
+    reads_values="always",
     operands="t",
     infer=_found,
     torch=lambda torch, x, *, n: _as_many(torch.nonzero(x), n),
@@ -139,6 +145,7 @@ def _fill_numpy(np: Any, x: Any, mask: Any, source: Any) -> Any:
 
 op(
     "masked_scatter",
+    whole="the place of an element depends on the whole mask before it",
     operands="ttt",
     infer=_filled,
     vjp=(
@@ -168,6 +175,8 @@ def _drained(xp: Any, g: Any, mask: Any, *, shape: Shape) -> Any:
 
 op(
     "masked_scatter_backward",
+    whole="as for masked_scatter",
+    reads_values="always",
     operands="tt",
     infer=_emptied,
     vjp=(lambda g, _y, _x, mask, *, shape: g.new_zeros(_x.shape)._op("masked_scatter", mask, g), None),

@@ -189,6 +189,7 @@ def _layer_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, normalized_sh
 
 op(
     "layer_norm",
+    autocast="float32",
     operands="t{1,3}",
     infer=_layered,
     split=over_last,

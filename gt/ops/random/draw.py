@@ -1,0 +1,89 @@
+"""Ops that draw random numbers: what they draw depends on a seed, a stream and the position, on nothing else."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gt.errors import DTypeError
+from gt.ops.infer import sizes
+from gt.ops.op import NumberRule, dtype_named, op
+from gt.ops.random import philox
+from gt.ops.shape.creation import creating
+from gt.ops.signature import Signature
+from gt.ops.split import shaped_and_placed
+from gt.types import OperandType, Shape, TensorType
+
+
+def _drawn(*operands: OperandType, shape: Shape, dtype: str, block: philox.Block = None) -> TensorType:
+    made = TensorType(sizes(shape), dtype_named(dtype))
+    if block is not None:
+        philox.within(block, shape)
+    return made
+
+
+def _drawn_floating(*operands: OperandType, shape: Shape, dtype: str, block: philox.Block = None) -> TensorType:
+    if not dtype_named(dtype).is_floating_point:
+        raise DTypeError(f"gives floating dtypes, not {dtype}; use randint")
+    return _drawn(*operands, shape=shape, dtype=dtype, block=block)
+
+
+def _draw_in_memory(signature: Signature, device: Any) -> Any:
+    import torch
+
+    attrs = dict(signature.attrs) | ({"device": device} if signature.op.creates else {})
+    assert signature.op.torch is not None
+    return partial(signature.op.torch, torch, **attrs)
+
+
+def key_words(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The key in 64 bits; of limits, the lower one and the number of values between them."""
+    seed, stream, *limits = numbers
+    words = (seed, stream, limits[0], philox.span(*limits)) if limits else (seed, stream)
+    return tuple((n & philox.MASK) - ((n & philox.MASK) >> 63 << 64) for n in words)
+
+
+#: the rule of ops that draw: the whole key is in memory
+DRAWN = NumberRule(run=_draw_in_memory, derive=key_words)
+
+op(
+    "rand",
+    no_gradient="it reads no tensor",
+    draws=True,
+    varying=DRAWN,
+    operands="ii",
+    infer=_drawn_floating,
+    split=creating,
+    local=shaped_and_placed,
+    creates=True,
+    torch=lambda torch, *key, **how: philox.on_torch(philox.uniform, *key, **how),
+    kernel=lambda np, *key, device, **how: philox.on_numpy(philox.uniform, *key, **how),
+)
+
+op(
+    "randn",
+    no_gradient="it reads no tensor",
+    draws=True,
+    varying=DRAWN,
+    operands="ii",
+    infer=_drawn_floating,
+    split=creating,
+    local=shaped_and_placed,
+    creates=True,
+    torch=lambda torch, *key, **how: philox.on_torch(philox.normal, *key, **how),
+    kernel=lambda np, *key, device, **how: philox.on_numpy(philox.normal, *key, **how),
+)
+
+op(
+    "randint",
+    no_gradient="it reads no tensor",
+    draws=True,
+    varying=DRAWN,
+    operands="iiii",
+    infer=_drawn,
+    split=creating,
+    local=shaped_and_placed,
+    creates=True,
+    torch=lambda torch, *key, **how: philox.on_torch(philox.integers, *key, **how),
+    kernel=lambda np, *key, device, **how: philox.on_numpy(philox.integers, *key, **how),
+)

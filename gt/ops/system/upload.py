@@ -1,0 +1,18 @@
+"""The op that makes a tensor from bytes a client sent."""
+
+from __future__ import annotations
+
+from gt.ops.elements import buffer, from_bytes_numpy, from_bytes_torch
+from gt.ops.op import op
+from gt.ops.shape.creation import created
+
+op(
+    "upload",
+    no_gradient="it reads no tensor",
+    whole="its bytes are one message; the dispatcher cuts what it sends",
+    operands="B",
+    infer=created,
+    creates=True,
+    torch=lambda torch, data, *, shape, dtype, device: from_bytes_torch(torch, buffer(data), shape, dtype).to(device),
+    kernel=lambda np, data, *, shape, dtype, device: from_bytes_numpy(np, buffer(data), shape, dtype),
+)

@@ -1,0 +1,190 @@
+"""What a newcomer sees in an editor: docstrings, signatures, tab completion and types of every public name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+import gt
+from docs import make_declarations
+from tests.support.public_names import public_callables
+
+ROOT = pathlib.Path(__file__).parent.parent
+CALLABLES = public_callables()
+
+
+def first_line(doc: str) -> str:
+    return inspect.cleandoc(doc).split("\n\n")[0].replace("\n", " ")
+
+
+def docstring_problem(value: object) -> str:
+    doc = inspect.getdoc(value)
+    if not doc:
+        return "has no docstring"
+    line = first_line(doc)
+    if not line.endswith(".") or line.startswith("See "):
+        return f"its first line is {line!r}"
+    return ""
+
+
+def test_every_public_callable_says_what_it_does() -> None:
+    problems = {name: docstring_problem(value) for name, value in CALLABLES.items()}
+    assert not {name: problem for name, problem in problems.items() if problem}
+
+
+#: GT's own functions, whose docstrings have an example.
+WITH_EXAMPLE = """
+gt.connect gt.gpu_workers gt.workers gt.step gt.compile gt.auto_shard gt.load_config gt.register_config gt.checkpoint
+gt.autocast gt.to_device gt.save gt.load gt.amp.GradScaler gt.signal.context gt.signal.enter gt.signal.exit
+gt.signal.tensor gt.debug.explain gt.debug.get_worker_stats gt.debug.memory gt.debug.print_hot_paths
+gt.debug.print_tape gt.debug.show_layout gt.debug.trace gt.testing.Cluster
+"""
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLE.split())
+def test_docstrings_of_gts_own_functions_have_an_example(name: str) -> None:
+    assert "Example::\n\n    " in (inspect.getdoc(CALLABLES[name]) or "")
+
+
+#: Names with variable arguments, and why: torch's own signature has them too, or a user's function takes them.
+VARIADIC = {
+    "*args of torch's": """
+        gt.nn.Identity gt.nn.Module.forward gt.nn.Module.to gt.nn.Sequential gt.Tensor.to gt.amp.GradScaler.step
+        gt.autograd.Function.apply gt.autograd.Function.forward gt.autograd.Function.backward
+        gt.autograd.function.Function.apply gt.autograd.function.Function.forward gt.autograd.function.Function.backward
+    """,
+    "tensors, one after the other": """
+        gt.atleast_1d gt.atleast_2d gt.atleast_3d gt.block_diag gt.broadcast_tensors gt.cartesian_prod
+        gt.chain_matmul gt.einsum gt.meshgrid gt.broadcast_shapes
+        gt.autograd.function.FunctionCtx.save_for_backward gt.autograd.function.FunctionCtx.save_for_forward
+        gt.autograd.function.FunctionCtx.mark_dirty gt.autograd.function.FunctionCtx.mark_non_differentiable
+    """,
+    "data or sizes": """
+        gt.BFloat16Tensor gt.BoolTensor gt.ByteTensor gt.CharTensor gt.DoubleTensor gt.FloatTensor gt.HalfTensor
+        gt.IntTensor gt.LongTensor gt.ShortTensor
+    """,
+    "sizes or dims, one after the other": """
+        gt.expand_copy gt.permute_copy gt.view_copy
+        gt.empty gt.ones gt.rand gt.randn gt.zeros gt.randint gt.randint_like gt.flip gt.permute gt.reshape gt.tile
+        gt.Tensor.expand gt.Tensor.flip gt.Tensor.new_empty gt.Tensor.new_ones gt.Tensor.new_zeros
+        gt.Tensor.permute gt.Tensor.random_ gt.Tensor.repeat gt.Tensor.reshape gt.Tensor.sum_to_size gt.Tensor.tile
+        gt.Tensor.view
+    """,
+    "a user's function takes them": "gt.checkpoint gt.utils.checkpoint.checkpoint",
+}
+ALLOWED = {name for names in VARIADIC.values() for name in names.split()}
+
+
+def variadic(value: object) -> bool:
+    kinds = {p.kind for p in inspect.signature(value).parameters.values()}  # type: ignore[arg-type]
+    return bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+
+
+def test_signatures_name_real_parameters() -> None:
+    problems = {}
+    for name, value in CALLABLES.items():
+        if isinstance(value, property) or (isinstance(value, type) and issubclass(value, BaseException)):
+            continue
+        try:
+            if variadic(value) and name not in ALLOWED:
+                problems[name] = str(inspect.signature(value))
+        except ValueError as error:
+            problems[name] = str(error)
+    assert not problems
+
+
+def test_exceptions_to_named_parameters_are_needed() -> None:
+    assert not {name for name in ALLOWED if name in CALLABLES and not variadic(CALLABLES[name])}
+    assert not {name for name in ALLOWED if name not in CALLABLES} - {"gt.Tensor.new_empty"}
+
+
+def test_tab_completion_lists_lazy_names_and_no_missing_ones() -> None:
+    assert {"nn", "optim", "save", "autocast", "conv2d", "dropout", "exp"} <= set(dir(gt))
+    assert {"Linear", "functional", "Module"} <= set(dir(gt.nn))
+    names = gt.Tensor.__dir__(object.__new__(gt.Tensor))
+    assert {"sum", "backward", "shape", "add_"} <= set(names)
+    assert "as_strided" not in names
+
+
+# -- types ---------------------------------------------------------------------------------
+
+PROGRAM = """
+from typing import assert_type
+
+import gt
+from gt import nn
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.last = nn.Linear(4, 8), nn.ReLU(inplace=False), nn.Linear(8, 1)
+
+    def forward(self, x: gt.Tensor) -> gt.Tensor:
+        out: gt.Tensor = self.last(self.act(self.first(x)))
+        return out
+
+
+def train(x: gt.Tensor, y: gt.Tensor) -> float:
+    model = Net()
+    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    loss = nn.functional.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    gt.save(model.state_dict(), "model.safetensors")
+    return float(loss.item())
+
+
+x = gt.randn(3, 4)
+assert_type(x.sum(), gt.Tensor)
+assert_type(x.reshape(4, 3) @ x + 1, gt.Tensor)
+assert_type(x.split(2), tuple[gt.Tensor, ...])
+assert_type(gt.exp(x), gt.Tensor)
+assert_type(gt.cat([x, x], 1), gt.Tensor)
+assert_type(x.sort(1).values, gt.Tensor)
+assert_type(x.shape, gt.Size)
+assert_type(nn.Linear(3, 4), nn.Linear)
+assert_type(nn.functional.conv2d(x, x), gt.Tensor)
+assert_type(gt.optim.SGD([x], lr=0.1), gt.optim.SGD)
+"""
+WRONG = """
+import gt
+
+gt.ones(2).summ()
+gt.ones(2).sum(dimension=1)
+gt.nn.Linear(3)
+"""
+
+
+def check_types(path: pathlib.Path, program: str) -> subprocess.CompletedProcess[str]:
+    path.write_text(program)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", str(path)]
+    cache = ["--cache-dir", str(ROOT / ".mypy_cache" / "public_names")]
+    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    return subprocess.run([*command, *cache], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_typed_program_passes_and_a_wrong_one_does_not(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("mypy")
+    right = check_types(tmp_path / "right.py", PROGRAM)
+    assert right.returncode == 0, right.stdout
+    wrong = check_types(tmp_path / "wrong.py", WRONG)
+    assert wrong.stdout.count("error:") == 3, wrong.stdout
+
+
+def test_the_declarations_of_methods_are_current() -> None:
+    assert make_declarations.FILE.read_text() == make_declarations.text(), "run python -m docs.make_declarations"
+
+
+def test_type_information_and_torchs_names_are_shipped() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["gt"]
+    assert {"py.typed", "torch_names.txt", "**/*.pyi"} <= set(data)
+    assert (ROOT / "gt" / "py.typed").exists()
+    assert (ROOT / "gt" / "torch_names.txt").exists()
