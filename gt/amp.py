@@ -10,7 +10,7 @@ from gt.client.grad.backward import no_grad
 from gt.client.tensor import emit
 from gt.client.tensor.arguments import cast, dtype_of
 from gt.client.tensor.emit import call_into_many
-from gt.client.tensor.tape import Leaf
+from gt.client.tensor.tape import LeafNode
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import tensor
 from gt.missing import absent
@@ -121,7 +121,7 @@ def _eligible(x: Any, target: DType) -> bool:
 
 def _cast_down(x: Tensor, lower: DType) -> Tensor:
     cache = _mode.cache
-    if cache is None or not isinstance(x._node, Leaf):
+    if cache is None or not isinstance(x._node, LeafNode):
         return cast(x, lower)
     key = x._cell, x._cell.version, lower, emit.tape.mode.enabled
     cached = cache.get(key)

@@ -30,7 +30,7 @@ near = pytest.approx
 @pytest.fixture(autouse=True)
 def own_seed():
     """What is seeded here leaves other tests' random numbers alone."""
-    with random_state.replayed(None):
+    with random_state.restored(None):
         yield
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import gt
-from gt.client.tensor.random_state import replayed
+from gt.client.tensor.random_state import restored
 from gt.dispatcher import batching
 from gt.dispatcher.actions import SendAll, SendMessage
 from gt.errors import ConfigError
@@ -187,7 +187,7 @@ def _is_words(message):
 def run(workers: int, batch: int | None, seed: int) -> tuple[list[bytes], Counting]:
     cluster = Counting(workers, batch)
     try:
-        with replayed(None), cluster.client():
+        with restored(None), cluster.client():
             if workers > 1:
                 gt.auto_shard()
             *_, state = loop(seed)

@@ -192,7 +192,7 @@ def _comparable(x: Any, tensors: list[Tensor]) -> Any:
     """An argument as part of a key: the type of a tensor, anything else itself."""
     if isinstance(x, Tensor):
         tensors.append(x)
-        return Tensor, x._type, x._node is not None, isinstance(x._node, tape.Leaf)
+        return Tensor, x._type, x._node is not None, isinstance(x._node, tape.LeafNode)
     if isinstance(x, tuple | list):
         return type(x), *[_comparable(y, tensors) for y in x]
     if isinstance(x, dict):

@@ -245,7 +245,7 @@ class _Finishing:
         return returned, lambda make: returned
 
     def _tensor_result(self, returned: Tensor, types: dict[int, TensorType]) -> tuple[Any, Any]:
-        if returned._node is not None and getattr(returned._node, "alive", True):
+        if returned._node is not None and not getattr(returned._node, "freed", False):
             raise Irregular("its result needs gradients: call backward inside, or use no_grad")
         result = returned._cell.id - self.recorder.base
         if 0 <= result < MAX_FRAGMENT_WORDS:

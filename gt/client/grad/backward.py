@@ -1,8 +1,9 @@
-"""``gt.autograd``: the way back along the tape.
+"""``gt.autograd``: the backward pass over the tape.
 
-The gradients of a node's results are added up until all who use them have had their say, which the numbers of the
-nodes tell: a node is always younger than those it comes from. Then its own rule says what goes on to its operands.
-Rules are written in ops, so gradients of gradients need nothing more.
+A node has a greater number than every node it was computed from. So the pass takes nodes in descending order of their
+numbers, which is a topological order: when a node's turn comes, the gradients of its results are complete. Its op's
+``vjp`` then gives the gradients of its operands. These rules consist of ops, so gradients of gradients need no more
+code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gt.client.signals.signal import backward_scope
 from gt.client.stream import configuration, recorder, sites
 from gt.client.tensor import placing
 from gt.client.tensor.emit import binary, current, detached, place_by
-from gt.client.tensor.tape import Edge, Leaf, Node, Retain, mode, retained
+from gt.client.tensor.tape import Edge, LeafNode, Node, RetainGradHook, mode, retain_grad_hooks
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError
 from gt.ops import OPS
@@ -30,12 +31,12 @@ __all__ = [
 
 FULL_LIKE = OPS["full_like"]
 
-#: where a way back begins, and the gradient there
+#: where a backward pass begins, and the gradient there
 Root = tuple[Edge, Tensor]
-#: told of an edge and its gradient
-Found = Callable[[Edge, Tensor], None]
+#: called with an edge and its complete gradient
+Receive = Callable[[Edge, Tensor], None]
 
-# -- the way back ------------------------------------------------------------------------
+# -- the backward pass -------------------------------------------------------------------
 
 
 def backward(
@@ -45,22 +46,22 @@ def backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """Add the gradients of tensors to the leaves they depend on. See `torch.autograd.backward`."""
-    roots = _roots(_listed(tensors), _listed(grad_tensors))
-    keep = create_graph if retain_graph is None else retain_graph
-    wanted = None if inputs is None else {_edge_of(x): x for x in _listed(inputs)}
-    session = next((x._cell.session for x in _listed(tensors)), None)
+    """Compute gradients and add them to the ``grad`` of all leaves, or of ``inputs``. See `torch.autograd.backward`."""
+    roots = _roots(_as_list(tensors), _as_list(grad_tensors))
+    retain = create_graph if retain_graph is None else retain_graph
+    input_of = None if inputs is None else {_edge_of(x): x for x in _as_list(inputs)}
+    session = next((x._cell.session for x in _as_list(tensors)), None)
     if session is not None:
         session.outbox.cut_if_long()
-    edges = set(wanted) if wanted is not None else None
+    targets = set(input_of) if input_of is not None else None
 
-    def found(edge: Edge, g: Tensor) -> None:
-        leaf = edge[0].tensor() if isinstance(edge[0], Leaf) else (wanted or {}).get(edge)
-        if leaf is not None:
-            accumulate(leaf, g, create_graph)
+    def receive(edge: Edge, g: Tensor) -> None:
+        tensor = edge[0].tensor() if isinstance(edge[0], LeafNode) else (input_of or {}).get(edge)
+        if tensor is not None:
+            accumulate(tensor, g, create_graph)
 
     with sites.held():
-        _walk(roots, keep, create_graph, edges, found)
+        _backward_pass(roots, retain, create_graph, targets, receive)
     if session is not None:
         session.outbox.after_backward()
 
@@ -74,107 +75,112 @@ def grad(
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of outputs with respect to inputs. See `torch.autograd.grad`."""
-    roots = _roots(_listed(outputs), _listed(grad_outputs))
-    keep = create_graph if retain_graph is None else retain_graph
-    asked = _listed(inputs)
-    edges = [_edge_of(x) for x in asked]
-    found: dict[Edge, Tensor] = {}
-    _walk(roots, keep, create_graph, set(edges), found.__setitem__)
-    made = [found.get(edge) for edge in edges]
+    """The gradients of the outputs with respect to the inputs; changes no ``grad``. See `torch.autograd.grad`."""
+    roots = _roots(_as_list(outputs), _as_list(grad_outputs))
+    retain = create_graph if retain_graph is None else retain_graph
+    tensors = _as_list(inputs)
+    edges = [_edge_of(x) for x in tensors]
+    grad_at: dict[Edge, Tensor] = {}
+    _backward_pass(roots, retain, create_graph, set(edges), grad_at.__setitem__)
+    grads = [grad_at.get(edge) for edge in edges]
     if materialize_grads:
-        return tuple(x.new_zeros(x.shape) if g is None else g for g, x in zip(made, asked, strict=True))
-    if not allow_unused and None in made:
+        return tuple(x.new_zeros(x.shape) if g is None else g for g, x in zip(grads, tensors, strict=True))
+    if not allow_unused and None in grads:
         raise GradError(
             "One of the differentiated Tensors appears to not have been used in the graph. "
             "Set allow_unused=True if this is the desired behavior."
         )
-    return tuple(made)
+    return tuple(grads)
 
 
-def _walk(roots: list[Root], keep: bool, create_graph: bool, targets: set[Edge] | None, found: Found) -> None:
-    """Every target's (or leaf's) gradient is ``found``, once it is complete."""
-    was = mode.enabled
-    try:  # and no context: Ctrl-C must not come between its end and what that puts back
+def _backward_pass(
+    roots: list[Root], retain: bool, create_graph: bool, targets: set[Edge] | None, receive: Receive
+) -> None:
+    """Call ``receive`` with the complete gradient of every target; without targets, of every leaf."""
+    before = mode.enabled
+    # No context manager: Ctrl-C could come after its block and before it restores the mode.
+    try:
         mode.enabled = create_graph
-        _go(roots, keep, targets, found)
+        _propagate(roots, retain, targets, receive)
     finally:
-        mode.enabled = was
+        mode.enabled = before
 
 
-def _go(roots: list[Root], keep: bool, targets: set[Edge] | None, found: Found) -> None:
-    on_the_way = None if targets is None else _leading_to(targets, [edge for edge, _ in roots])
+def _propagate(roots: list[Root], retain: bool, targets: set[Edge] | None, receive: Receive) -> None:
+    useful = None if targets is None else _nodes_leading_to(targets, [edge for edge, _ in roots])
+    #: node -> the sums of the gradients of its results so far
     sums: dict[Any, list[Tensor | None]] = {}
-    young_first: list[tuple[int, Any]] = []
+    #: a heap: the node with the greatest number comes first
+    queue: list[tuple[int, Any]] = []
 
-    def add(ways: Sequence[Edge | None], pulled: Sequence[Tensor | None]) -> None:
-        for edge, g in zip(ways, pulled, strict=True):
-            if edge is None or g is None or (on_the_way is not None and edge[0] not in on_the_way):
+    def add(edges: Sequence[Edge | None], grads: Sequence[Tensor | None]) -> None:
+        for edge, g in zip(edges, grads, strict=True):
+            if edge is None or g is None or (useful is not None and edge[0] not in useful):
                 continue
             node, index = edge
-            own = sums.get(node)
-            if own is None:
-                own = sums[node] = [None] * len(node.outs)
-                heapq.heappush(young_first, (-node.number, node))
-            before = own[index]
-            if configuration.current.rules and isinstance(node, Leaf):
+            node_sums = sums.get(node)
+            if node_sums is None:
+                node_sums = sums[node] = [None] * len(node.out_types)
+                heapq.heappush(queue, (-node.number, node))
+            before = node_sums[index]
+            if configuration.current.rules and isinstance(node, LeafNode):
                 placing.follow(node.tensor(), g)
-            own[index] = g if before is None else before + g
+            node_sums[index] = g if before is None else before + g
 
     for edge, g in roots:
         add((edge,), (g,))
-    while young_first:
-        node = heapq.heappop(young_first)[1]
+    while queue:
+        node = heapq.heappop(queue)[1]
         grads = sums.pop(node)
         if node.hooks:
-            grads = [_hooked(node, i, g) for i, g in enumerate(grads)]
-        if targets is not None or isinstance(node, Leaf):
-            for i, whole in enumerate(grads):
-                if whole is not None and (targets is None or (node, i) in targets):
-                    found((node, i), whole)
-        if isinstance(node, Node) and (on_the_way is None or _goes_on(node, on_the_way)):
-            # what meets here is added up here, before it goes to where the operand came from
+            grads = [_run_hooks(node, i, g) for i, g in enumerate(grads)]
+        if targets is not None or isinstance(node, LeafNode):
+            for i, complete in enumerate(grads):
+                if complete is not None and (targets is None or (node, i) in targets):
+                    receive((node, i), complete)
+        if isinstance(node, Node) and (useful is None or _leads_into(node, useful)):
+            # Gradients are added up under this node's signal, before they go to where the operands were computed.
             if node.signal:
                 with backward_scope(node.signal):
-                    add(node.edges, node.pull(grads, keep))
+                    add(node.edges, node.backward(grads, retain))
             else:
-                add(node.edges, node.pull(grads, keep))
+                add(node.edges, node.backward(grads, retain))
 
 
-def _goes_on(node: Node, on_the_way: set[Any]) -> bool:
-    return any(edge is not None and edge[0] in on_the_way for edge in node.edges)
+def _leads_into(node: Node, nodes: set[Any]) -> bool:
+    return any(edge is not None and edge[0] in nodes for edge in node.edges)
 
 
-def _leading_to(targets: set[Edge], roots: list[Edge]) -> set[Any]:
-    """The nodes from which a target can be reached, so that nothing is computed in vain."""
-    ends = {node for node, _ in targets}
+def _nodes_leading_to(targets: set[Edge], roots: list[Edge]) -> set[Any]:
+    """The nodes from which a target can be reached. No gradient is computed for any other node."""
+    target_nodes = {node for node, _ in targets}
     leads: dict[Any, bool] = {}
     stack: list[Any] = [node for node, _ in roots]
     while stack:
         node = stack[-1]
-        ways = [] if isinstance(node, Leaf) else [edge[0] for edge in node.edges if edge is not None]
-        unseen = [way for way in ways if way not in leads]
+        sources = [] if isinstance(node, LeafNode) else [edge[0] for edge in node.edges if edge is not None]
+        unseen = [source for source in sources if source not in leads]
         if unseen and node not in leads:
-            leads[node] = node in ends
+            leads[node] = node in target_nodes
             stack.extend(unseen)
             continue
         stack.pop()
-        leads[node] = node in ends or any(leads[way] for way in ways)
-    return {node for node, does in leads.items() if does}
+        leads[node] = node in target_nodes or any(leads[source] for source in sources)
+    return {node for node, reaches_target in leads.items() if reaches_target}
 
 
-def _hooked(node: Any, index: int, g: Tensor | None) -> Tensor | None:
+def _run_hooks(node: Any, index: int, g: Tensor | None) -> Tensor | None:
     for hook in node.hooks.get(index, ()):
         if g is not None:
-            changed = hook(g)
-            g = g if changed is None else changed
+            replacement = hook(g)
+            g = g if replacement is None else replacement
     return g
 
 
 def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
-    """Add to a leaf's ``grad``; without a graph to keep, in its own storage."""
+    """Add to the ``grad`` of a leaf. Without ``create_graph`` this is done in place."""
     if leaf._grad is None:
-        # others may hold the same tensor, and a later addition in place must not reach them
+        # Another tensor may share this value, and a later addition in place must not change that tensor.
         leaf.grad = g if create_graph else detached(g).clone() if _shared(g) else detached(g)
     elif create_graph:
         leaf.grad = leaf._grad + g
@@ -185,14 +191,14 @@ def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
 
 
 def _shared(g: Tensor) -> bool:
-    # held by the walk's list, its caller's frames and the tensor alone
+    # Two references to the cell are those of the tensor and of this call's argument.
     return g._view is not None or g._node is not None or sys.getrefcount(g._cell) > 2
 
 
-# -- what one may ask for ----------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------
 
 
-def _listed(x: Any) -> list[Any]:
+def _as_list(x: Any) -> list[Any]:
     return [] if x is None else [x] if isinstance(x, Tensor) else list(x)
 
 
@@ -223,24 +229,29 @@ def _root(y: Tensor, g: Any) -> Root:
     return (y._node, y._index), g
 
 
-def pulled(_: Tensor, formula: Callable[..., Any], needs: Any, g: Any, operands: Any, attrs: Any) -> list[Any]:
-    """The gradients of operands by way of a formula of them; ``g`` is that of its result, or a tuple of several's."""
-    further = mode.enabled
+def formula_grads(_: Tensor, formula: Callable[..., Any], needs: Any, g: Any, operands: Any, attrs: Any) -> list[Any]:
+    """The gradients of operands whose result is ``formula(*operands, **attrs)``.
+
+    ``g`` is the gradient of the result, or a tuple of the gradients of several results. ``needs`` says for each operand
+    whether its gradient is needed.
+    """
+    create_graph = mode.enabled
     with enable_grad():
-        # stand-ins: an operand may have come from another, and that way must not be gone twice
-        own = [
-            x if not n else x.clone() if further else as_leaf(x.detach()) for x, n in zip(operands, needs, strict=True)
+        # New tensors in place of the operands: if one operand was computed from another, the pass must end at both.
+        inputs = [
+            x if not n else x.clone() if create_graph else as_leaf(x.detach())
+            for x, n in zip(operands, needs, strict=True)
         ]
-        made = formula(*own, **attrs)
-        results = made if isinstance(made, tuple | list) else [made]
+        returned = formula(*inputs, **attrs)
+        results = returned if isinstance(returned, tuple | list) else [returned]
         grads = g if isinstance(g, tuple) else [g]
-        kept = [(m, d) for m, d in zip(results, grads, strict=True) if d is not None and m.requires_grad]
-        if not kept:
+        pairs = [(y, d) for y, d in zip(results, grads, strict=True) if d is not None and y.requires_grad]
+        if not pairs:
             return [None] * len(needs)
-        asked = [x for x, n in zip(own, needs, strict=True) if n]
-        given = [d for _, d in kept]
-        found = iter(grad([m for m, _ in kept], asked, given, create_graph=further, allow_unused=True))
-    return [next(found) if n else None for n in needs]
+        needed = [x for x, n in zip(inputs, needs, strict=True) if n]
+        outputs, grad_outputs = [y for y, _ in pairs], [d for _, d in pairs]
+        input_grads = iter(grad(outputs, needed, grad_outputs, create_graph=create_graph, allow_unused=True))
+    return [next(input_grads) if n else None for n in needs]
 
 
 Hook = Callable[[Tensor], Any]
@@ -260,20 +271,20 @@ def _discard(hooks: list[Hook], hook: Hook) -> None:
 
 
 def register_hook(x: Tensor, hook: Hook) -> RemovableHandle:
-    """Called with the gradient of x; what it returns, if anything, takes the gradient's place."""
+    """Call ``hook`` with the gradient of x. If it returns a tensor, that replaces the gradient."""
     current(x)
     if x._node is None:
         raise GradError("cannot register a hook on a tensor that doesn't require gradient")
     hooks = x._node.hooks.setdefault(x._index, [])
-    hooks.insert(len(hooks) - sum(isinstance(h, Retain) for h in hooks), hook)
+    hooks.insert(len(hooks) - sum(isinstance(h, RetainGradHook) for h in hooks), hook)
     return RemovableHandle(hooks, hook)
 
 
-# -- what a tensor says of itself --------------------------------------------------------
+# -- methods and properties of a tensor --------------------------------------------------
 
 
 def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
-    """Let gradients go to this tensor, or no longer."""
+    """Set whether the backward pass computes a gradient for this tensor."""
     current(x)
     if isinstance(x._node, Node):
         if not requires_grad:
@@ -290,18 +301,18 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
 
 
 def as_leaf(x: Tensor) -> Tensor:
-    """Let gradients end at this tensor, which need not be a parameter for that."""
-    x._node = Leaf(x)  # type: ignore[assignment]
+    """Make the tensor a leaf. Unlike `requires_grad_`, this does not place it as a parameter."""
+    x._node = LeafNode(x)  # type: ignore[assignment]
     return x
 
 
 def retain_grad(x: Tensor) -> None:
-    """Keep the gradient of a tensor that is no leaf in its ``grad``."""
+    """Keep the gradient of a tensor that is not a leaf in its ``grad``."""
     current(x)
     if x._node is None:
         raise GradError("can't retain_grad on Tensor that has requires_grad=False")
-    if isinstance(x._node, Node) and not retained(x):
-        x._node.hooks.setdefault(x._index, []).append(Retain(x))
+    if isinstance(x._node, Node) and not retain_grad_hooks(x):
+        x._node.hooks.setdefault(x._index, []).append(RetainGradHook(x))
 
 
 def tensor_backward(
@@ -311,7 +322,7 @@ def tensor_backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """Compute the gradients of all leaves this tensor depends on. See `torch.Tensor.backward`."""
+    """Compute the gradients of x and add them to the ``grad`` of the leaves. See `torch.Tensor.backward`."""
     backward([x], [gradient], retain_graph, create_graph, inputs)
 
 
@@ -347,5 +358,5 @@ METHODS: dict[str, Any] = {
     "register_hook": register_hook,
     "backward": tensor_backward,
     "detach": detached,
-    "_pulled": pulled,
+    "_pulled": formula_grads,
 }

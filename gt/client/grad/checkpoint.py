@@ -1,9 +1,9 @@
-"""Activation checkpointing: what a stretch of the tape would keep is made anew when its gradients are wanted.
+"""Activation checkpointing: values that gradients need are computed again instead of being saved.
 
-The stretch is recorded as always, but where a value would be kept stands only its number. The first value asked for
-runs the function again, with the same random numbers, and this time the values are collected; the tape made on the
-way is thrown away. Gradients of gradients, `retain_graph` and parameters the function holds by itself all work, as
-with torch's ``use_reentrant=False``.
+A checkpointed call is recorded as usual, but each value to save is replaced by a number. When the backward pass first
+needs one of the values, the function runs again with the same random numbers, and this time the values are collected.
+The nodes of the second run are dropped. Gradients of gradients, `retain_graph` and parameters that the function uses
+without taking them as arguments all work, as with torch's ``use_reentrant=False``.
 """
 
 from __future__ import annotations
@@ -15,84 +15,80 @@ from gt.client.grad.backward import as_leaf, enable_grad
 from gt.client.stream import scope
 from gt.client.tensor import random_state, tape
 from gt.client.tensor.emit import detached
-from gt.client.tensor.tape import Edge, Saved
+from gt.client.tensor.tape import Edge, SavedTensor
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError
 
 __all__ = ["checkpoint"]
 
 
-class Stretch:
-    """One checkpointed call."""
-
+class CheckpointedCall:
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rng: bool) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
-        self.state = random_state.state() if rng else None
+        self.random_state = random_state.state() if rng else None
         #: the signals it ran under
         self.signals = scope.thread.stack
+        #: how many values the first run would have saved
         self.count = 0
-        self.values: dict[int, Saved] = {}
+        #: number -> the value, as collected by the last run and not used yet
+        self.values: dict[int, SavedTensor] = {}
 
-    def keep(self, x: Tensor, edge: Edge | None) -> Saved:
+    def save(self, x: Tensor, edge: Edge | None) -> SavedTensor:
         self.count += 1
-        return Later(self, self.count - 1, x, edge)
+        return RecomputedTensor(self, self.count - 1, x, edge)
 
-    def value(self, number: int) -> Saved:
+    def take_value(self, number: int) -> SavedTensor:
         if number not in self.values:
-            self._run()
+            self._run_again()
         return self.values.pop(number)
 
-    def _run(self) -> None:
+    def _run_again(self) -> None:
         collector = _Collector(self.values)
         with (
-            random_state.replayed(self.state),
+            random_state.restored(self.random_state),
             enable_grad(),
-            tape.keeping(collector.keep),
+            tape.saving_by(collector.save),
             scope.restored(self.signals),
         ):
-            self.function(*map(_fresh, self.args), **{k: _fresh(v) for k, v in self.kwargs.items()})
+            self.function(*map(_as_new_leaf, self.args), **{k: _as_new_leaf(v) for k, v in self.kwargs.items()})
         if collector.count != self.count:
             raise GradError(
-                f"checkpoint: the function kept {self.count} values the first time and {collector.count} when it was "
+                f"checkpoint: the function saved {self.count} values the first time and {collector.count} when it was "
                 "run again; it must do the same each time"
             )
 
 
-def _fresh(x: Any) -> Any:
-    """The same value, at a new leaf: the way back ends there."""
+def _as_new_leaf(x: Any) -> Any:
+    """The same value in a new leaf, so that the second run is not connected to the first one's graph."""
     if not isinstance(x, Tensor) or x._node is None:
         return x
     return as_leaf(detached(x))
 
 
 class _Collector:
-    def __init__(self, values: dict[int, Saved]) -> None:
+    def __init__(self, values: dict[int, SavedTensor]) -> None:
         self.values, self.count = values, 0
 
-    def keep(self, x: Tensor, edge: Edge | None) -> Saved:
-        self.values[self.count] = made = Saved(x, edge)
+    def save(self, x: Tensor, edge: Edge | None) -> SavedTensor:
+        self.values[self.count] = saved = SavedTensor(x, edge)
         self.count += 1
-        return made
+        return saved
 
 
-class Later(Saved):
-    """A value that was not kept but can be had again."""
+class RecomputedTensor(SavedTensor):
+    """A value that is computed again when it is needed."""
 
-    __slots__ = ("number", "stretch")
+    __slots__ = ("call", "number")
 
-    def __init__(self, stretch: Stretch, number: int, x: Tensor, edge: Edge | None) -> None:
-        self.stretch, self.number = stretch, number
+    def __init__(self, call: CheckpointedCall, number: int, x: Tensor, edge: Edge | None) -> None:
+        self.call, self.number = call, number
         self.type, self.edge, self.version = x._type, edge, 0
 
-    def value(self, own: Any) -> Tensor:
-        found = self.stretch.value(self.number)
-        made = Tensor(found.cell, self.type)
-        if self.edge is not None:
-            node, index = self.edge
-            made._node = own if node is None else node  # type: ignore[assignment]
-            if index:
-                made._index = index
-        return made
+    def unpack(self, node: Any) -> Tensor:
+        saved = self.call.take_value(self.number)
+        # The history is that of the first run. The version is not checked.
+        saved.edge, saved.version = self.edge, saved.versioned.version
+        return saved.unpack(node)
 
 
 def checkpoint(
@@ -102,9 +98,12 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """See `torch.utils.checkpoint.checkpoint`: call the function now, and again for its gradients."""
+    """Call the function now, and again in the backward pass, so that its intermediate values need no memory.
+
+    See `torch.utils.checkpoint.checkpoint`.
+    """
     if not tape.mode.enabled:
         return function(*args, **kwargs)
-    stretch = Stretch(function, args, kwargs, preserve_rng_state)
-    with tape.keeping(stretch.keep):
+    call = CheckpointedCall(function, args, kwargs, preserve_rng_state)
+    with tape.saving_by(call.save):
         return function(*args, **kwargs)

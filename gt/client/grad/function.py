@@ -1,4 +1,4 @@
-"""One's own ops: `gt.autograd.Function`, a pair of static methods with torch's rules."""
+"""`gt.autograd.Function`: an op that a program defines by its forward and backward, as in torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gt.client.grad.grad_mode import no_grad
 from gt.client.stream import connect
 from gt.client.tensor.emit import create, detached
-from gt.client.tensor.tape import Edge, Node, Saved, edge_of, fitted, mode
+from gt.client.tensor.tape import GRAPH_FREED, Edge, Node, SavedTensor, edge_of, mode, reduce_to_type
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError
 from gt.ops import OPS
@@ -20,16 +20,16 @@ FULL = OPS["full"]
 
 
 class FunctionCtx:
-    """What a function's forward leaves for its backward; anything may be put on it."""
+    """What forward keeps for backward. A program may set any attribute on it."""
 
     needs_input_grad: tuple[bool, ...] = ()
 
     def __init__(self) -> None:
         self._to_save: tuple[Tensor | None, ...] = ()
         self._dirty: tuple[Tensor, ...] = ()
-        self._flat: tuple[Tensor, ...] = ()
+        self._non_differentiable: tuple[Tensor, ...] = ()
         self._materialize = True
-        self._saved: list[Saved | None] | None = []
+        self._saved: list[SavedTensor | None] | None = []
         self._node: Node | None = None
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
@@ -37,67 +37,64 @@ class FunctionCtx:
         self._to_save = tensors
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
-        """torch's forward mode; there is none here."""
+        """For torch's forward mode, which GT does not have: accepted and ignored."""
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """These operands were written in place, and are returned."""
+        """These operands were written in place and are returned."""
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         """Declare results that have no gradient."""
-        self._flat = tensors
+        self._non_differentiable = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether a gradient nobody asked for is zeros (the default) or None."""
+        """Whether the gradient of an output that was not used is zeros (the default) or None."""
         self._materialize = value
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
         """The tensors kept by `save_for_backward`."""
         if self._saved is None:
-            raise GradError(
-                "Trying to backward through the graph a second time: the values it needs were freed; "
-                "say retain_graph=True the first time"
-            )
+            raise GradError(GRAPH_FREED)
         assert self._node is not None
-        return tuple(None if s is None else s.value(self._node) for s in self._saved)
+        return tuple(None if saved is None else saved.unpack(self._node) for saved in self._saved)
 
 
 class FunctionNode(Node):
     """A call of a `Function` on the tape."""
 
-    __slots__ = ("ctx", "function", "inputs")
+    __slots__ = ("ctx", "function", "input_types")
 
-    def __init__(self, function: type[Function], ctx: Any, inputs: Sequence[Any], outs: Sequence[Tensor]) -> None:
+    def __init__(self, function: type[Function], ctx: Any, inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         edges = tuple(edge_of(x) if isinstance(x, Tensor) else None for x in inputs)
-        super().__init__(None, (), edges, tuple(y._type for y in outs))  # type: ignore[arg-type]
+        super().__init__(None, (), edges, tuple(y._type for y in outputs))  # type: ignore[arg-type]
         self.function, self.ctx = function, ctx
-        self.inputs = [x._type if isinstance(x, Tensor) else None for x in inputs]
+        self.input_types = [x._type if isinstance(x, Tensor) else None for x in inputs]
 
     @property
     def name(self) -> str:
         return f"{self.function.__name__}Backward"
 
     @property
-    def alive(self) -> bool:
-        return self.ctx._saved is not None
+    def freed(self) -> bool:
+        return self.ctx._saved is None
 
-    def pull(self, grads: list[Tensor | None], keep: bool) -> list[Tensor | None]:
+    def backward(self, grads: list[Tensor | None], retain_graph: bool) -> list[Tensor | None]:
         if self.ctx._materialize:
-            grads = [_zeros(t) if g is None else g for g, t in zip(grads, self.outs, strict=True)]
-        made = self.function.backward(self.ctx, *grads)
-        if not keep:
+            grads = [_zeros(t) if g is None else g for g, t in zip(grads, self.out_types, strict=True)]
+        returned = self.function.backward(self.ctx, *grads)
+        if not retain_graph:
             self.ctx._saved = None
-        pulled = made if isinstance(made, tuple | list) else (made,)
-        extra = pulled[len(self.edges) :]
-        if len(pulled) < len(self.edges) or any(g is not None for g in extra):
+        operand_grads = returned if isinstance(returned, tuple | list) else (returned,)
+        extra = operand_grads[len(self.edges) :]
+        if len(operand_grads) < len(self.edges) or any(g is not None for g in extra):
             raise GradError(
                 f"function {self.name} returned an incorrect number of gradients "
-                f"(expected {len(self.edges)}, got {len(pulled)})"
+                f"(expected {len(self.edges)}, got {len(operand_grads)})"
             )
         return [
-            None if edge is None or g is None or t is None else fitted(g, t)
-            for g, edge, t in zip(pulled, self.edges, self.inputs, strict=False)
+            None if edge is None or g is None or t is None else reduce_to_type(g, t)
+            for g, edge, t in zip(operand_grads, self.edges, self.input_types, strict=False)
         ]
 
 
@@ -106,7 +103,10 @@ def _zeros(type: Any) -> Tensor:
 
 
 class Function:
-    """The base of user-defined functions with gradients of their own. See `torch.autograd.Function`."""
+    """An op of one's own: define ``forward(ctx, …)`` and ``backward(ctx, *grads)``, and call it by ``apply``.
+
+    See `torch.autograd.Function`.
+    """
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -131,40 +131,41 @@ class Function:
         ctx.needs_input_grad = tuple(edge is not None for edge in edges)
         with no_grad():
             if cls.setup_context is Function.setup_context:
-                made = cls.forward(ctx, *args)
+                returned = cls.forward(ctx, *args)
             else:
-                made = cls.forward(*args)
-                cls.setup_context(ctx, args, made)
-        outputs = made if isinstance(made, tuple | list) else (made,)
-        recorded = _recorded(cls, ctx, args, outputs, edges)
-        return tuple(recorded) if isinstance(made, tuple | list) else recorded[0]
+                returned = cls.forward(*args)
+                cls.setup_context(ctx, args, returned)
+        outputs = returned if isinstance(returned, tuple | list) else (returned,)
+        recorded = _record(cls, ctx, args, outputs, edges)
+        return tuple(recorded) if isinstance(returned, tuple | list) else recorded[0]
 
 
-def _recorded(
+def _record(
     function: type[Function], ctx: FunctionCtx, args: Sequence[Any], outputs: Sequence[Any], edges: list[Edge | None]
 ) -> list[Any]:
-    """The outputs, as they come from the function: what is returned untouched is a new tensor on the same cell."""
+    """Put the call on the tape and return its outputs. A returned argument becomes a new tensor on the same cell."""
     dirty = {id(x) for x in ctx._dirty}
-    known = {id(x) for x in args}
-    made = [detached(y) if isinstance(y, Tensor) and id(y) in known - dirty else y for y in outputs]
-    results = [y for y in made if isinstance(y, Tensor)]
+    unchanged = {id(x) for x in args} - dirty
+    recorded = [detached(y) if isinstance(y, Tensor) and id(y) in unchanged else y for y in outputs]
+    results = [y for y in recorded if isinstance(y, Tensor)]
     if not any(edges):
         ctx._saved = []
-        return made
+        return recorded
     node = FunctionNode(function, ctx, args, results)
-    flat = {id(y) for y in ctx._flat}
+    non_differentiable = {id(y) for y in ctx._non_differentiable}
     for i, y in enumerate(results):
-        if y._type.dtype.kind == "f" and id(y) not in flat:
+        if y._type.dtype.kind == "f" and id(y) not in non_differentiable:
             y._node, y._index = node, i
     ctx._node = node
-    renamed = {id(old): new for old, new in zip(outputs, made, strict=True)}
-    ctx._saved = [None if x is None else Saved(new := renamed.get(id(x), x), edge_of(new)) for x in ctx._to_save]
+    replaced = {id(old): new for old, new in zip(outputs, recorded, strict=True)}
+    to_save = [replaced.get(id(x), x) for x in ctx._to_save]
+    ctx._saved = [None if x is None else SavedTensor(x, edge_of(x)) for x in to_save]
     ctx._to_save = ()
-    return made
+    return recorded
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """For a backward that is not made of differentiable parts: its results have no history."""
+    """Decorate a backward that cannot be differentiated itself: its results require no gradient."""
 
     @functools.wraps(backward)
     def wrapped(ctx: Any, *grads: Any) -> Any:

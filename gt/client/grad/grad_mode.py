@@ -1,4 +1,4 @@
-"""Whether what is computed goes on the tape: ``gt.no_grad`` and its kin."""
+"""Whether ops are recorded on the tape: ``gt.no_grad``, ``gt.enable_grad`` and similar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gt.client.tensor.tape import mode
 
 
 class Switch(contextlib.ContextDecorator):
-    """Recording on or off: a context, or a decorator."""
+    """Turns recording on or off: a context manager or a decorator."""
 
     def __init__(self, on: bool) -> None:
         self._on = on
@@ -27,7 +27,7 @@ class Switch(contextlib.ContextDecorator):
 
 
 class _Fixed(Switch):
-    """Takes no argument, and so may decorate a function without being called."""
+    """Takes no argument, so it can decorate a function with or without parentheses."""
 
     on: bool
 
@@ -47,7 +47,7 @@ class enable_grad(_Fixed):  # noqa: N801, torch's name
 
 
 class inference_mode(Switch):  # noqa: N801, torch's name
-    """`no_grad`; what is made inside may be used outside, which torch forbids."""
+    """Like `no_grad`. Unlike torch, GT allows gradients through the results afterwards."""
 
     def __new__(cls, mode: Any = True) -> Any:
         return super().__new__(cls) if isinstance(mode, bool) else Switch(False)(mode)
@@ -57,7 +57,7 @@ class inference_mode(Switch):  # noqa: N801, torch's name
 
 
 class set_grad_enabled(Switch):  # noqa: N801, torch's name
-    """Takes effect at once, and ends with the context if it is used as one."""
+    """Takes effect at once. As a context manager, it restores the mode at the end of the block."""
 
     def __init__(self, mode: bool) -> None:
         super().__init__(mode)
@@ -65,12 +65,12 @@ class set_grad_enabled(Switch):  # noqa: N801, torch's name
         self._entered = True
 
     def __enter__(self) -> None:
-        if not getattr(self, "_entered", False):  # the first time it was already
+        if not getattr(self, "_entered", False):  # the constructor entered it the first time
             super().__enter__()
         self._entered = False
 
     def __call__(self, function: Any) -> Any:
-        self.__exit__()  # it decorates, and takes effect when the function runs
+        self.__exit__()  # as a decorator it takes effect when the function runs, not now
         return super().__call__(function)
 
 

@@ -1,4 +1,4 @@
-"""Gradients against differences: for those who write gradients of their own."""
+"""Checks gradients against finite differences, for programs that define their own."""
 
 from __future__ import annotations
 
@@ -26,48 +26,53 @@ def gradcheck(
     rtol: float = 1e-3,
     raise_exception: bool = True,
 ) -> bool:
-    """Compare gradients with numerical ones. See `torch.autograd.gradcheck`."""
-    given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    places = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x._node is not None]
-    if not places:
+    """Compare gradients with finite differences; the inputs should be float64. See `torch.autograd.gradcheck`."""
+    args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    positions = [i for i, x in enumerate(args) if isinstance(x, Tensor) and x._node is not None]
+    if not positions:
         raise ValueError("gradcheck expects at least one input tensor to require gradient")
-    problem = _difference(func, given, places, eps, atol, rtol)
+    problem = _difference(func, args, positions, eps, atol, rtol)
     if problem and raise_exception:
         raise GradError(problem)
     return not problem
 
 
 def gradgradcheck(func: Function, inputs: Tensor | Sequence[Any], grad_outputs: Any = None, **options: Any) -> bool:
-    """The same for the gradients themselves."""
-    given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    outputs = _outputs(func, given)
+    """Compare second-order gradients with finite differences. See `torch.autograd.gradgradcheck`."""
+    args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    outputs = _outputs(func, args)
     if grad_outputs is None:
         cotangents = [y.detach().clone().normal_().requires_grad_() for y in outputs]
     else:
         cotangents = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs)
-    count = len(given)
+    count = len(args)
 
-    def gradients(*args: Any) -> Any:
-        inner = [x for x in args[:count] if isinstance(x, Tensor) and x._node is not None]
-        made = grad(_outputs(func, args[:count]), inner, args[count:], create_graph=True, allow_unused=True)
-        return tuple(g for g in made if g is not None)
+    def gradients(*args_and_cotangents: Any) -> Any:
+        args, cotangents = args_and_cotangents[:count], args_and_cotangents[count:]
+        tracked = [x for x in args if isinstance(x, Tensor) and x._node is not None]
+        grads = grad(_outputs(func, args), tracked, cotangents, create_graph=True, allow_unused=True)
+        return tuple(g for g in grads if g is not None)
 
-    return gradcheck(gradients, (*given, *cotangents), **options)
-
-
-def _outputs(func: Function, given: Sequence[Any]) -> list[Tensor]:
-    made = func(*given)
-    made = [made] if isinstance(made, Tensor) else list(made)
-    return [y for y in made if isinstance(y, Tensor) and y._node is not None]
+    return gradcheck(gradients, (*args, *cotangents), **options)
 
 
-def _difference(func: Function, given: tuple[Any, ...], places: list[int], eps: float, atol: float, rtol: float) -> str:
+def _outputs(func: Function, args: Sequence[Any]) -> list[Tensor]:
+    """The results that require a gradient."""
+    returned = func(*args)
+    results = [returned] if isinstance(returned, Tensor) else list(returned)
+    return [y for y in results if isinstance(y, Tensor) and y._node is not None]
+
+
+def _difference(
+    func: Function, args: tuple[Any, ...], positions: list[int], eps: float, atol: float, rtol: float
+) -> str:
+    """The first difference between analytical and numerical gradients, as text; "" if there is none."""
     import numpy as np
 
-    for j in range(len(_outputs(func, given))):
-        analytical = _rows(func, given, places, j)
-        for i, rows in zip(places, analytical, strict=True):
-            numerical = _columns(func, given, i, j, eps, len(rows))
+    for j in range(len(_outputs(func, args))):
+        analytical = _analytical(func, args, positions, j)
+        for i, rows in zip(positions, analytical, strict=True):
+            numerical = _numerical(func, args, i, j, eps, len(rows))
             if not np.allclose(rows, numerical, rtol=rtol, atol=atol, equal_nan=True):
                 return (
                     f"Jacobian mismatch for output {j} with respect to input {i},\n"
@@ -76,34 +81,36 @@ def _difference(func: Function, given: tuple[Any, ...], places: list[int], eps: 
     return ""
 
 
-def _rows(func: Function, given: tuple[Any, ...], places: list[int], j: int) -> list[np.ndarray[Any, Any]]:
-    """The gradients of each element of output j: (its elements, the input's elements)."""
+def _analytical(func: Function, args: tuple[Any, ...], positions: list[int], j: int) -> list[np.ndarray[Any, Any]]:
+    """The Jacobian of output j for each input, by gradients: (elements of the output, elements of the input)."""
     import numpy as np
 
-    wanted = [given[i] for i in places]
-    y = _outputs(func, given)[j]
-    made = [np.zeros((y._type.numel, x._type.numel)) for x in wanted]
+    inputs = [args[i] for i in positions]
+    y = _outputs(func, args)[j]
+    jacobians = [np.zeros((y._type.numel, x._type.numel)) for x in inputs]
     for k in range(y._type.numel):
         one = np.zeros(y._type.numel)
         one[k] = 1
         cotangent = y.new_tensor(one.reshape(y._type.shape))
-        for rows, g in zip(made, grad(y, wanted, cotangent, retain_graph=True, allow_unused=True), strict=True):
+        grads = grad(y, inputs, cotangent, retain_graph=True, allow_unused=True)
+        for rows, g in zip(jacobians, grads, strict=True):
             rows[k] = 0 if g is None else g.detach().numpy().reshape(-1)
-    return made
+    return jacobians
 
 
-def _columns(func: Function, given: tuple[Any, ...], i: int, j: int, eps: float, count: int) -> np.ndarray[Any, Any]:
+def _numerical(func: Function, args: tuple[Any, ...], i: int, j: int, eps: float, count: int) -> np.ndarray[Any, Any]:
+    """The Jacobian of output j, which has ``count`` elements, for input i, by central differences."""
     import numpy as np
 
-    x = given[i].detach().numpy()
+    x = args[i].detach().numpy()
     columns = []
     for k in range(x.size):
         ends = []
         for step in (eps, -eps):
             moved = np.array(x)
             moved.reshape(-1)[k] += step
-            args = [given[i].new_tensor(moved) if n == i else v for n, v in enumerate(given)]
-            args[i].requires_grad_()
-            ends.append(_outputs(func, args)[j].detach().numpy().reshape(-1).astype(np.float64))
+            moved_args = [args[i].new_tensor(moved) if n == i else v for n, v in enumerate(args)]
+            moved_args[i].requires_grad_()
+            ends.append(_outputs(func, moved_args)[j].detach().numpy().reshape(-1).astype(np.float64))
         columns.append((ends[0] - ends[1]) / (2 * eps))
     return np.stack(columns, 1) if columns else np.zeros((count, 0))

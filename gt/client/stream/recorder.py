@@ -46,6 +46,12 @@ class Recorder:
             self.cells[cell.id] = cell
             self.versions[cell.id] = cell.version
 
+    def note_operands(self, operands: tuple[Any, ...]) -> None:
+        """`note_use` for the tensors among the operands."""
+        for x in operands:
+            if (cell := getattr(x, "_cell", None)) is not None:
+                self.note_use(cell)
+
     def note_grad(self, tensor: Any) -> None:
         """The ``grad`` of this tensor is read or set."""
         if tensor not in self.grads:

@@ -50,15 +50,14 @@ class ViewRecipe:
         finally:
             tape.mode.enabled = recording
         if x._node is not None or value._node is not None:
-            tape.move_to(x, value._node, value._index)
+            tape.set_node(x, value._node, value._index)
         x._cell = value._cell
         self.version = self.base._cell.version
 
 
 def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
     """Emit one instruction with one result. This is the hot path: every step counts in nanoseconds."""
-    count = len(operands)
-    if count == 1 and isinstance(operands[0], Tensor):
+    if (count := len(operands)) == 1 and isinstance(operands[0], Tensor):
         return unary(op, operands[0], attrs)
     if count == 2 and isinstance(operands[0], Tensor) and isinstance(operands[1], Tensor):
         return binary(op, operands[0], operands[1], attrs)
@@ -75,21 +74,17 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
             cell = x._cell
             if cell.session is not session:
                 raise other_session(session, cell.session)
-            if x._node is not None:
-                tracked = True
+            tracked = tracked or x._node is not None
             key.append(x._type)
             words.append(cell.id)
         else:
             key.append(number_type(op, x))
             words.append(x)
-    coded = (session.signatures.active() if scope.active else session.signatures.plain).get(tuple(key))
-    if coded is None:
-        coded = session.signatures.define(op, attrs, tuple(key[3:]), False)
+    table = session.signatures.active() if scope.active else session.signatures.plain
+    coded = table.get(tuple(key)) or session.signatures.define(op, attrs, tuple(key[3:]), False)
     outbox = session.outbox
     if outbox.recorder is not None:
-        for x in operands:
-            if isinstance(x, Tensor):
-                outbox.recorder.note_use(x._cell)
+        outbox.recorder.note_operands(operands)
     if outbox.freed_late:
         outbox.free()
     id = outbox.next_id()
@@ -110,9 +105,8 @@ def unary(op: Op, a: Tensor, attrs: Attrs = ()) -> Tensor:
         a._view.refresh(a)
     cell = a._cell
     session = cell.session
-    coded = (session.signatures.active() if scope.active else session.signatures.plain).get((op, attrs, False, a._type))
-    if coded is None:
-        coded = session.signatures.define(op, attrs, (a._type,), False)
+    table = session.signatures.active() if scope.active else session.signatures.plain
+    coded = table.get((op, attrs, False, a._type)) or session.signatures.define(op, attrs, (a._type,), False)
     outbox = session.outbox
     if outbox.recorder is not None:
         outbox.recorder.note_use(cell)
@@ -152,16 +146,12 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
         if type_b is INT and not MIN_INT <= b <= MAX_INT:
             raise no_operand(op, b)
         word_b = b
-    coded = (session.signatures.active() if scope.active else session.signatures.plain).get(
-        (op, attrs, False, a._type, type_b)
-    )
-    if coded is None:
-        coded = session.signatures.define(op, attrs, (a._type, type_b), False)
+    table = session.signatures.active() if scope.active else session.signatures.plain
+    key = op, attrs, False, a._type, type_b
+    coded = table.get(key) or session.signatures.define(op, attrs, (a._type, type_b), False)
     outbox = session.outbox
     if outbox.recorder is not None:
-        outbox.recorder.note_use(cell)
-        if isinstance(b, Tensor):
-            outbox.recorder.note_use(b._cell)
+        outbox.recorder.note_operands((a, b))
     if outbox.freed_late:
         outbox.free()
     id = outbox.next_id()
@@ -205,7 +195,7 @@ def call_into(op: Op, target: Tensor, rest: tuple[Any, ...], attrs: Attrs = ()) 
     tracked = tape.tracked(operands)
     if tracked:
         tape.check_writable(target)
-        if tape.keeps_target(op, operands):
+        if tape.needs_old_target(op, operands):
             operands = (_as_it_was(target), *rest)
     outbox = session.outbox
     outbox.free()
@@ -350,7 +340,7 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
     if tape.tracked((view.base, target, *rest)):
         tape.check_writable(view.base)
     operands = (target, *rest)
-    if tape.tracked(operands) and tape.keeps_target(op, operands):
+    if tape.tracked(operands) and tape.needs_old_target(op, operands):
         operands = (_as_it_was(target), *rest)
     value = call(op, operands, attrs)
     put(view.base, view.chain, value)

@@ -1,7 +1,7 @@
-"""Where random numbers start from.
+"""The state of the random numbers: a seed and a count.
 
-Each random op is given the seed and the number of random ops since it was set: (seed, stream). That pair and an
-element's position make the element, so the numbers do not depend on how many workers make them.
+Each random op gets a pair (seed, stream). The stream is the number of random ops since the seed was set. An element's
+value depends only on this pair and on its position, so it does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ from gt.errors import DTypeError, ShapeError
 
 __all__ = ["get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]
 
+#: the size of what `get_rng_state` returns
+STATE_BYTES = 16
+
 
 def _signed(seed: int) -> int:
-    """Numbers on the wire are signed."""
+    """The seed as the wire carries it: as a signed 64-bit number."""
     return (seed + 2**63) % 2**64 - 2**63
 
 
-def _fresh() -> int:
+def _random_seed() -> int:
     return _signed(int.from_bytes(os.urandom(8)))
 
 
-_seed = _fresh()
+_seed = _random_seed()
 _streams = itertools.count()
 
 
 def key() -> tuple[int, int]:
-    """The operands a random op starts with; no other op gets the same."""
+    """The first two operands of a random op. Every call returns another pair."""
     if recorder.active is not None:
         recorder.active.draws += 1
     return _seed, next(_streams)
 
 
 def manual_seed(seed: int) -> None:
-    """Start the random numbers anew: the same seed and the same program give the same numbers."""
+    """Set the seed of random numbers: the same seed and the same program give the same numbers."""
     global _seed, _streams
     seed = index(seed)
     if not -(2**63) <= seed < 2**64:
@@ -53,8 +56,8 @@ def manual_seed(seed: int) -> None:
 
 
 def seed() -> int:
-    """Start from a seed nobody knows, and tell it."""
-    manual_seed(_fresh())
+    """Set a random seed, and return it."""
+    manual_seed(_random_seed())
     return initial_seed()
 
 
@@ -64,34 +67,34 @@ def initial_seed() -> int:
 
 
 def state() -> tuple[int, int]:
-    """Where the random numbers are: what `replayed` starts from again."""
-    return _seed, int(repr(_streams)[len("count(") : -1])  # the only way to look without taking one
+    """The seed and the next stream; see `restored`."""
+    return _seed, int(repr(_streams)[len("count(") : -1])  # `count` has no other way to read it without advancing it
 
 
 def get_rng_state() -> Any:
-    """A tensor of 16 bytes, to keep with a model's state."""
+    """The state of the random numbers as a tensor of 16 bytes, which can be saved with a model."""
     import numpy as np
 
     return uploaded(np.frombuffer(struct.pack("<qq", *state()), dtype=np.uint8))
 
 
 def set_rng_state(new_state: Any) -> None:
-    """Go on from there; reads the tensor."""
+    """Continue from a state that `get_rng_state` returned. Reads the tensor."""
     global _seed, _streams
-    given = bytes(new_state.tolist())
-    if len(given) != 16:
-        raise ShapeError(f"set_rng_state(): a state of GT's has 16 bytes, not {len(given)}")
-    _seed, start = struct.unpack("<qq", given)
+    data = bytes(new_state.tolist())
+    if len(data) != STATE_BYTES:
+        raise ShapeError(f"set_rng_state(): the state has {STATE_BYTES} bytes, not {len(data)}")
+    _seed, start = struct.unpack("<qq", data)
     _streams = itertools.count(start)
 
 
 @contextlib.contextmanager
-def replayed(from_: tuple[int, int] | None) -> Iterator[None]:
-    """Draw the numbers from there on once more, and then go on as if nothing had been drawn."""
+def restored(earlier: tuple[int, int] | None) -> Iterator[None]:
+    """Inside the block, draw from an earlier state again. Afterwards, continue as if the block had drawn nothing."""
     global _seed, _streams
     before = _seed, _streams
-    if from_ is not None:
-        _seed, _streams = from_[0], itertools.count(from_[1])
+    if earlier is not None:
+        _seed, _streams = earlier[0], itertools.count(earlier[1])
     try:
         yield
     finally:

@@ -1,15 +1,15 @@
-"""The tape: what was computed from what, so that gradients find their way back.
+"""The tape: the autograd graph, which says what was computed from what.
 
-A tensor that gradients are to reach has a *node*: a `Leaf`, or the `Node` of the op that made it. A node keeps the
-ways to the nodes of its operands, and of the values only what its gradient will need: an op's ``vjp`` names them. A
-parameter that starts with an underscore is asked for its shape and dtype alone, and then the value is not kept:
+A tensor that requires a gradient has a *node*: a `LeafNode`, or the `Node` of the op that computed it. A node has an
+edge to the node of each operand. Of the values it saves only those that its gradient needs, and the op's ``vjp`` says
+which: a parameter whose name starts with an underscore gives only its type, and the value is not saved.
 
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a)      mul: for each operand, the other one
     vjp=(lambda g, y, _x: g * y,)                                     exp: the result, not the operand
-    vjp=(lambda g, y1, _x, *, dim: …y1[1]…,)                          sort: of the results, number 1 alone
+    vjp=(lambda g, y1, _x, *, dim: …y1[1]…,)                          sort: of the results, only number 1
 
-Where the last operands are optional there is a rule for each, and as many count as there are operands. A value that was
-kept and then changed in place is an error when it is needed, as in torch.
+If the last operands are optional, there is a rule for each of them, and a call uses as many rules as it has operands.
+If a saved value was changed in place, the backward pass that needs it raises an error, as in torch.
 """
 
 from __future__ import annotations
@@ -33,63 +33,71 @@ if TYPE_CHECKING:
 
     from gt.client.tensor.tensor import Cell
 
-#: a node, and which of its results
-Edge = tuple["Node | Leaf", int]
+#: a node, and the index of one of its results
+Edge = tuple["Node | LeafNode", int]
 
 _next_number = count(1).__next__
 
+GRAPH_FREED = (
+    "Trying to backward through the graph a second time: the values it needs were freed; "
+    "pass retain_graph=True the first time"
+)
+
 
 class _Mode(threading.local):
+    #: are ops recorded?
     enabled = True
-    #: how a value is kept: `Saved`, or what `gt.client.grad.checkpoint` does instead
-    keep: Any = None
+    #: saves a value: `SavedTensor` if None; `gt.client.grad.checkpoint` sets another function
+    save: Any = None
 
 
 mode = _Mode()
 
 
 @contextlib.contextmanager
-def keeping(keep: Any) -> Iterator[None]:
-    before, mode.keep = mode.keep, keep
+def saving_by(save: Any) -> Iterator[None]:
+    """Inside the block, save values by this function."""
+    before, mode.save = mode.save, save
     try:
         yield
     finally:
-        mode.keep = before
+        mode.save = before
 
 
-class Saved:
-    """A value that was kept."""
+class SavedTensor:
+    """A value that a gradient needs."""
 
     __slots__ = ("cell", "edge", "type", "version", "versioned")
 
-    def __init__(self, x: Tensor, edge: tuple[Node | Leaf | None, int] | None) -> None:
+    def __init__(self, x: Tensor, edge: tuple[Node | LeafNode | None, int] | None) -> None:
         self.cell, self.type, self.edge = x._cell, x._type, edge
-        #: the cell whose writing changes the value: that of the base, for a view
+        #: the cell whose version changes when the value is written: for a view, the cell of its base
         self.versioned: Cell = x._cell if x._view is None else x._view.base._cell
         self.version = self.versioned.version
 
-    def value(self, own: Node) -> Tensor:
+    def unpack(self, node: Node) -> Tensor:
+        """The value as a tensor, with its history. ``node`` is the node that saved it."""
         if self.versioned.version != self.version:
             raise GradError(
                 f"one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"{self.type}, needed by {own.name}, is at version {self.versioned.version}; "
+                f"{self.type}, needed by {node.name}, is at version {self.versioned.version}; "
                 f"expected version {self.version} instead"
             )
-        made = Tensor(self.cell, self.type)
+        tensor = Tensor(self.cell, self.type)
         if self.edge is not None:
-            node, index = self.edge
-            made._node = own if node is None else node  # type: ignore[assignment]
+            source, index = self.edge
+            tensor._node = node if source is None else source  # type: ignore[assignment]
             if index:
-                made._index = index
-        return made
+                tensor._index = index
+        return tensor
 
 
-class Leaf:
-    """The end of a way: the tensor whose ``grad`` the gradient is added to."""
+class LeafNode:
+    """The node of a leaf: the backward pass adds the gradient to the ``grad`` of its tensor."""
 
     __slots__ = ("hooks", "number", "tensor")
-    #: it stands for one tensor, as the node of an op with one result does
-    outs = (None,)
+    #: as for the node of an op with one result
+    out_types = (None,)
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = ref(tensor)
@@ -98,16 +106,20 @@ class Leaf:
 
 
 class Node:
-    """One op on the tape."""
+    """One call of an op on the tape."""
 
-    __slots__ = ("attrs", "edges", "hooks", "number", "op", "outs", "saved", "signal")
+    __slots__ = ("attrs", "edges", "hooks", "number", "op", "out_types", "saved", "signal")
 
-    def __init__(self, op: Op, attrs: Attrs, edges: tuple[Edge | None, ...], outs: tuple[TensorType, ...] = ()) -> None:
-        self.op, self.attrs, self.edges, self.outs = op, attrs, edges, outs
+    def __init__(
+        self, op: Op, attrs: Attrs, edges: tuple[Edge | None, ...], out_types: tuple[TensorType, ...] = ()
+    ) -> None:
+        self.op, self.attrs, self.edges, self.out_types = op, attrs, edges, out_types
+        #: greater than the numbers of the nodes its edges lead to
         self.number = _next_number()
-        #: what its gradients are emitted under, if not under whatever is in force then
+        #: the signal that its gradients are emitted under; "": the one in force during the backward pass
         self.signal = scope.thread.backward if scope.active else ""
-        #: (results, operands), each `Saved`, a number, or a type: all there is of what was not kept; None once used up
+        #: (results, operands): for each a `SavedTensor`, a number, or the type of a tensor that is not saved.
+        #: None after a backward pass has freed them
         self.saved: tuple[list[Any], list[Any]] | None = None
         self.hooks: dict[int, list[Any]] = {}
 
@@ -116,64 +128,61 @@ class Node:
         return self.op.name
 
     @property
-    def alive(self) -> bool:
-        """Can gradients still go through it?"""
-        return self.saved is not None
+    def freed(self) -> bool:
+        """Has a backward pass freed the saved values? Then no other pass can go through the node."""
+        return self.saved is None
 
     def __repr__(self) -> str:
         """``<MulBackward0>``, as torch shows it."""
         return f"<{''.join(map(str.title, self.name.split('_')))}Backward0>"
 
-    def pull(self, grads: list[Tensor | None], keep: bool) -> list[Tensor | None]:
-        """The gradients of the operands, from those of the results."""
+    def backward(self, grads: list[Tensor | None], retain_graph: bool) -> list[Tensor | None]:
+        """The gradients of the operands, computed from those of the results."""
         if self.saved is None:
-            raise GradError(
-                "Trying to backward through the graph a second time: the values it needs were freed; "
-                "say retain_graph=True the first time"
-            )
-        results, operands = self._values(self.saved[0]), self._values(self.saved[1])
-        if not keep:
+            raise GradError(GRAPH_FREED)
+        results, operands = self._unpack(self.saved[0]), self._unpack(self.saved[1])
+        if not retain_graph:
             self.saved = None
-        single = len(self.outs) == 1
+        single = len(self.out_types) == 1
         g, y = (grads[0], results[0]) if single else (tuple(grads), tuple(results))
         vjp, attrs = self.op.vjp, dict(self.attrs)
         if isinstance(vjp, tuple):
-            pulled: Any = vjp[: len(operands)]
+            rules_or_grads: Any = vjp[: len(operands)]
         else:
             assert vjp is not None
-            pulled = vjp(tuple([edge is not None for edge in self.edges]), g, y, *operands, **attrs)
-        made: list[Tensor | None] = []
-        for edge, d, x in zip(self.edges, pulled, operands, strict=True):
+            rules_or_grads = vjp(tuple([edge is not None for edge in self.edges]), g, y, *operands, **attrs)
+        operand_grads: list[Tensor | None] = []
+        for edge, d, x in zip(self.edges, rules_or_grads, operands, strict=True):
             if edge is not None and d is not None:
                 if isinstance(vjp, tuple):  # an operand with an edge has a rule: see `record`
                     d = d(g, y, *operands, **attrs)
                 if d is not None:
-                    d = fitted(d, x._type if isinstance(x, Tensor) else x)
-            made.append(None if edge is None else d)
-        return made
+                    d = reduce_to_type(d, x._type if isinstance(x, Tensor) else x)
+            operand_grads.append(None if edge is None else d)
+        return operand_grads
 
-    def _values(self, kept: list[Any]) -> list[Any]:
+    def _unpack(self, saved: list[Any]) -> list[Any]:
         values = []
-        for x in kept:
-            values.append(x.value(self) if isinstance(x, Saved) else x)
+        for x in saved:
+            values.append(x.unpack(self) if isinstance(x, SavedTensor) else x)
         return values
 
 
-def fitted(g: Tensor, type: TensorType) -> Tensor:
-    """A gradient in the shape and dtype of what it belongs to: the one place where broadcasting is undone."""
+def reduce_to_type(g: Tensor, type: TensorType) -> Tensor:
+    """A gradient in the shape and dtype of its operand: sums over the dims that were broadcast. No rule does this."""
     if g._type is type:
         return g
     shape = type.shape
     if g._type.shape != shape:
         extra = g._type.ndim - len(shape)
-        stretched = [d + extra for d, n in enumerate(shape) if n == 1 and g._type.shape[d + extra] != 1]
-        added = [*range(extra), *stretched]
-        g = g.sum(added, keepdim=True).reshape(shape) if stretched else g.sum(added)
+        expanded = [d + extra for d, n in enumerate(shape) if n == 1 and g._type.shape[d + extra] != 1]
+        dims = [*range(extra), *expanded]
+        g = g.sum(dims, keepdim=True).reshape(shape) if expanded else g.sum(dims)
     return g if g._type.dtype is type.dtype else g.to(type.dtype)
 
 
-class Retain:
-    """The hook of `Tensor.retain_grad`. It is called after all others, and goes with its tensor from node to node."""
+class RetainGradHook:
+    """The hook of `Tensor.retain_grad`. It runs after all other hooks, and moves with its tensor to a new node."""
 
     __slots__ = ("tensor",)
 
@@ -181,19 +190,19 @@ class Retain:
         self.tensor = ref(tensor)
 
     def __call__(self, g: Tensor) -> None:
-        if (tensor := self.tensor()) is not None:  # never in place: the gradient is others' too
+        if (tensor := self.tensor()) is not None:  # never in place: others may hold the gradient
             tensor.grad = g.clone() if tensor._grad is None else tensor._grad + g
 
 
-def retained(x: Tensor) -> list[Retain]:
+def retain_grad_hooks(x: Tensor) -> list[RetainGradHook]:
     if x._node is None or not x._node.hooks:
         return []
-    return [h for h in x._node.hooks.get(x._index, ()) if isinstance(h, Retain) and h.tensor() is x]
+    return [h for h in x._node.hooks.get(x._index, ()) if isinstance(h, RetainGradHook) and h.tensor() is x]
 
 
-def move_to(x: Tensor, node: Node | None, index: int) -> None:
-    """The tensor comes from this node from now on."""
-    for hook in retained(x):
+def set_node(x: Tensor, node: Node | None, index: int) -> None:
+    """Give the tensor another history: it is result ``index`` of this node."""
+    for hook in retain_grad_hooks(x):
         x._node.hooks[x._index].remove(hook)  # type: ignore[union-attr]
         if node is not None:
             node.hooks.setdefault(index, []).append(hook)
@@ -204,43 +213,43 @@ def move_to(x: Tensor, node: Node | None, index: int) -> None:
 
 
 def tracked(operands: tuple[Any, ...]) -> bool:
-    """Does a gradient go to any of them?"""
+    """Does any of them require a gradient, and are ops recorded?"""
     return any(getattr(x, "_node", None) is not None for x in operands) and mode.enabled
 
 
 def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
-    """Put a call on the tape: called only if an operand has a node."""
+    """Put a call on the tape. Called only if an operand has a node."""
     vjp = op.vjp
     if vjp is None or not mode.enabled:
         return
     edges: list[Edge | None] = []
     needs = []
     rules = vjp if isinstance(vjp, tuple) else None
-    for k, x in enumerate(operands):  # loops, and no comprehensions: each would be a call
-        node = x._node if isinstance(x, Tensor) and (rules is None or rules[k] is not None) else None
-        edges.append(None if node is None else (node, x._index))
-        needs.append(node is not None)
+    for k, x in enumerate(operands):  # loops instead of comprehensions: each of those would be a call
+        source = x._node if isinstance(x, Tensor) and (rules is None or rules[k] is not None) else None
+        edges.append(None if source is None else (source, x._index))
+        needs.append(source is not None)
     if True not in needs:
         return
-    keep = mode.keep or Saved
-    kept_results, kept_operands = _kept(op, tuple(needs), len(results))
-    outs, kept, own = [], [], Node(op, attrs, tuple(edges))
+    save = mode.save or SavedTensor
+    needed_results, needed_operands = _needed_values(op, tuple(needs), len(results))
+    out_types, saved_results, node = [], [], Node(op, attrs, tuple(edges))
     for i, y in enumerate(results):
-        outs.append(y._type)
-        # no node: it is this one, and a node that held itself would not go before Python looks for cycles
-        kept.append(keep(y, (None, i)) if i in kept_results else y._type)
+        out_types.append(y._type)
+        # None stands for this node: a node that refers to itself is freed only when Python looks for cycles
+        saved_results.append(save(y, (None, i)) if i in needed_results else y._type)
         if y._type.dtype.kind == "f":
-            y._node = own
+            y._node = node
             if i:
                 y._index = i
-    own.outs = tuple(outs)
-    given: list[Any] = []
+    node.out_types = tuple(out_types)
+    saved_operands: list[Any] = []
     for k, x in enumerate(operands):
         if isinstance(x, Tensor):
-            given.append(keep(x, edges[k]) if k in kept_operands else x._type)
+            saved_operands.append(save(x, edges[k]) if k in needed_operands else x._type)
         else:
-            given.append(x)
-    own.saved = kept, given
+            saved_operands.append(x)
+    node.saved = saved_results, saved_operands
 
 
 def edge_of(x: Any) -> Edge | None:
@@ -249,8 +258,8 @@ def edge_of(x: Any) -> Edge | None:
 
 
 @cache
-def _kept(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[int], frozenset[int]]:
-    """Which of ``count`` results are needed, and which operands, if gradients go to these operands."""
+def _needed_values(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[int], frozenset[int]]:
+    """Which of ``count`` results, and which operands, the gradients of these operands are computed from."""
     if isinstance(op.vjp, tuple):
         rules = [_parameters(rule) for rule, needed in zip(op.vjp, needs, strict=False) if needed]
     else:
@@ -269,7 +278,7 @@ def _kept(op: Op, needs: tuple[bool, ...], count: int = 1) -> tuple[frozenset[in
 
 
 def _parameters(rule: Any) -> list[inspect.Parameter]:
-    import inspect  # a quarter of what `import gt` takes, where there is no torch
+    import inspect  # would be a quarter of the time of `import gt`, where there is no torch
 
     return list(inspect.signature(rule).parameters.values())
 
@@ -278,25 +287,26 @@ def _parameters(rule: Any) -> list[inspect.Parameter]:
 
 
 def check_writable(target: Tensor) -> None:
-    if isinstance(target._node, Leaf):
+    if isinstance(target._node, LeafNode):
         raise GradError("a leaf Variable that requires grad is being used in an in-place operation")
 
 
-def keeps_target(op: Op, operands: tuple[Any, ...]) -> bool:
-    """Will the gradient ask for the first operand, as it was before the writing?"""
+def needs_old_target(op: Op, operands: tuple[Any, ...]) -> bool:
+    """Does the gradient need the first operand as it was before the op wrote it?"""
     if op.vjp is None:
         return False
     rules = op.vjp if isinstance(op.vjp, tuple) else (op.vjp,) * len(operands)
     needs = tuple(r is not None and edge_of(x) is not None for x, r in zip(operands, rules, strict=False))
-    return any(needs) and 0 in _kept(op, needs)[1]
+    return any(needs) and 0 in _needed_values(op, needs)[1]
 
 
 def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...], target: Tensor) -> None:
-    """The target of an in-place op comes from that op from now on. The first operand is the target, or a copy."""
-    after = Tensor(target._cell, target._type)
-    record(op, attrs, operands, (after,))
-    if after._node is not None and after._node.saved is not None:
-        for kept in after._node.saved[0]:
-            if isinstance(kept, Saved):
-                kept.version += 1  # kept as it is after the writing; an operand on the same cell is lost
-    move_to(target, after._node, 0)
+    """Make an in-place op the history of its target. The first operand is the target, or a copy."""
+    result = Tensor(target._cell, target._type)
+    record(op, attrs, operands, (result,))
+    if result._node is not None and result._node.saved is not None:
+        for saved in result._node.saved[0]:
+            if isinstance(saved, SavedTensor):
+                # The result is saved as it is after the write. An operand on the same cell is out of date then.
+                saved.version += 1
+    set_node(target, result._node, 0)
