@@ -1,4 +1,4 @@
-"""``python docs/make_torch_names.py``: writes gt/torch_names.py, so that a client without torch knows its names."""
+"""``python docs/make_torch_names.py``: writes gt/torch_names.py, torch's public names for a client without torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 FILE = pathlib.Path(__file__).parent.parent / "gt" / "torch_names.py"
-#: where GT has names of torch's; the first is torch itself
+#: the modules of torch whose names GT has too; the first is torch itself
 PLACES = (
     "", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "linalg", "autograd",
     "cuda", "amp", "utils", "special", "nn.utils.rnn",
@@ -30,17 +30,17 @@ def text() -> str:
 
 
 def _wrapped(place: str) -> str:
-    there = attrgetter(place)(torch) if place else torch
-    return textwrap.fill(" ".join(_names(there)), 120, break_on_hyphens=False)
+    module = attrgetter(place)(torch) if place else torch
+    return textwrap.fill(" ".join(_names(module)), 120, break_on_hyphens=False)
 
 
-def _names(there: Any) -> Iterator[str]:
-    """Those that are its own: not what it imports from elsewhere."""
-    for name in dir(there):
-        value = getattr(there, name, None)
+def _names(module: Any) -> Iterator[str]:
+    """The names it defines, without those it imports from other packages."""
+    for name in dir(module):
+        value = getattr(module, name, None)
         home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "torch"
-        ours = home.split(".")[0] in ("torch", "builtins", "math")
-        if ours and not name.startswith("_") and name not in ("annotations", "TYPE_CHECKING"):
+        is_torch = home.split(".")[0] in ("torch", "builtins", "math")
+        if is_torch and not name.startswith("_") and name not in ("annotations", "TYPE_CHECKING"):
             yield name
 
 

@@ -278,7 +278,9 @@ FIGURES: dict[str, Callable[[Any], str]] = {
         f"{record['results']['mini-gpt']['torch']['ratio']['compiled']:.2f}× torch"
     ),
     "h200/compilation_mlp.json": lambda record: f"{record['results']['mlp']['torch']['ratio']['decorated']:.1f}× torch",
-    "2cpu/sharding_20261115T230623Z.json": lambda record: f"{record['results']['scaling']['1']['value']:.2f}× the speed",
+    "2cpu/sharding_20261115T230623Z.json": lambda record: (
+        f"{record['results']['scaling']['1']['value']:.2f}× the speed"
+    ),
     "control_plane_h200.json": lambda record: _client_share(record),
 }
 
