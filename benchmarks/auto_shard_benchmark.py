@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Auto-sharding on the first 1, 2, … 8 workers of a system that is running.
+"""Auto-sharding on the first 1, 2, … 8 workers of a running system.
 
 python -m gt.server -p 9000
 CUDA_VISIBLE_DEVICES=0 python -m gt.worker --host localhost -p 9000      (one for each GPU)
@@ -16,7 +16,7 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import gt
@@ -48,5 +48,5 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is closed either way
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is already closed
     sys.exit(main())

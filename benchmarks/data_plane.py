@@ -1,8 +1,8 @@
 """Collectives through the data plane against bare torch.distributed: ``python benchmarks/data_plane.py [--size MIB…]``
 
-Workers on this machine take the two in turns, and the lower quartile of the rounds is shown, as others may be busy on
-the machine; a ratio of 1 means that the plane adds nothing. With ``--backend nccl`` they take a GPU each, or share one
-if GT_NCCL_SHARED is set.
+Workers on this machine run the two in turns. The lower quartile of the rounds is shown, because the machine may be busy
+with other work; a ratio of 1 means that the plane adds no time. With ``--backend nccl`` each worker uses its own GPU,
+or they share one if GT_NCCL_SHARED is set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gt.worker.collectives.processes import ProcessPlane
 
 now = time.perf_counter
 GOAL = 1.15
-#: torch is renaming them
+#: torch is renaming these classes
 ALL_GATHER, REDUCE_SCATTER = (
     getattr(dist, new, None) or getattr(dist, old)
     for new, old in (
@@ -38,7 +38,7 @@ ALL_GATHER, REDUCE_SCATTER = (
 
 
 class Side:
-    """One worker: its plane and torch's world, of the same members."""
+    """One worker: its plane and torch's world, with the same members."""
 
     def __init__(self, rank: int, size: int, backend: str, pipe: Any) -> None:
         torch.set_num_threads(1)
@@ -70,7 +70,7 @@ class Side:
             torch.cuda.synchronize()
 
     def acts(self, count: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-        """By name: the plane's way and the bare one."""
+        """name -> the collective through the plane, and the bare one"""
         n, rows = self.size, max(1, count // self.size)
         x, block, whole = (torch.zeros(k, device=self.device) for k in (count, rows, rows * n))
         even, uneven = (rows,) * n, (rows + 1, *[rows] * (n - 1))
@@ -99,7 +99,7 @@ def side(rank: int, given: argparse.Namespace, pipe: Any) -> None:
         for name, (plane, bare) in here.acts(count).items():
             seconds: tuple[list[float], list[float]] = [], []
             for turn in range(2 * rounds + 4):
-                dist.barrier()  # or one side's lateness would be billed to the other's next
+                dist.barrier()  # otherwise a delay on one side would count for the other side's next round
                 begun = now()
                 (plane, bare)[turn % 2]()
                 seconds[turn % 2].append(now() - begun)
@@ -107,7 +107,7 @@ def side(rank: int, given: argparse.Namespace, pipe: Any) -> None:
             row = {"name": name, "bytes": count * 4, "plane_us": ours * 1e6, "bare_us": theirs * 1e6}
             rows.append({**row, "ratio": ours / theirs})
     pipe.send(rows)
-    pipe.recv()  # nobody leaves before all have measured
+    pipe.recv()  # no member leaves before all have measured
 
 
 def measured(given: argparse.Namespace) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import gt
@@ -46,5 +46,5 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is closed, and everything ended, either way
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is closed, and everything has ended
     sys.exit(main())

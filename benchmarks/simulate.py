@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PREDICTIONS for machines that are not here: a real client and dispatcher, simulated workers, a cost model in YAML.
+"""PREDICTIONS for other machines: a real client and dispatcher, simulated workers, a cost model in YAML.
 
 python benchmarks/simulate.py                                       8, 16 and 512 H100s
 python benchmarks/simulate.py --machine 8xh100 --workload gpt --workers 1 2 4 8
@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import msgspec
@@ -72,7 +72,7 @@ def rows(machine: Machine, workload: Workload, given: argparse.Namespace) -> lis
 
 
 def speedup(base: Prediction, other: Prediction) -> float:
-    """Samples a second, over those of one worker."""
+    """Samples per second, relative to one worker."""
     return (other.batch / other.step_s) / (base.batch / base.step_s)
 
 
@@ -94,7 +94,7 @@ def show(machine: Machine, workload: Workload, scaling: str, found: list[Predict
 
 
 def check(machine: Machine, given: argparse.Namespace) -> tuple[Machine, dict[str, Any]]:
-    """The machine calibrated here; and, with --check, each workload for real, its prediction and the error."""
+    """The machine calibrated here; and, with --check, a real run of each workload, its prediction and the error."""
     wanted = given.workload if given.check else []
     batches = {name: (given.batch or WORKLOADS[name].batch) * calibrate.WORKERS for name in wanted}
     with System(calibrate.WORKERS, given.port):

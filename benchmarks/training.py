@@ -1,8 +1,8 @@
 """Training steps on GT against torch eager: ``python benchmarks/training.py [--quick] [--json FILE] [--only NAME…]``
 
-The same model text runs on both, with the same threads on the same device, in turns; the figure is the median over the
-rounds of torch's step time over GT's, so 1 is even and more is faster than torch. Peak memory is the worker's against
-torch's for the same step. Nothing is read but the last loss of a round.
+The same model code runs on both, with the same threads on the same device, in turns. The figure is the median over the
+rounds of torch's step time divided by GT's: more than 1 is faster than torch. Peak memory is the worker's against
+torch's for the same step. Only the last loss of a round is read.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Trainer:
         return gt.autocast(dtype=gt.bfloat16, enabled=self.autocast)
 
     def run(self, steps: int) -> float:
-        """Seconds a step, with one read at the end."""
+        """Seconds per step, with one read at the end."""
         begun = time.perf_counter()
         for _ in range(steps):
             loss = self.step()
@@ -133,7 +133,7 @@ def measure(name: str, goal: float, rounds: int) -> dict[str, Any]:
 
 
 def peak_memory(ours: Trainer, theirs: Trainer) -> dict[str, float]:
-    """Peak of one more step, in MiB: the worker's allocator against torch's in this process."""
+    """The peak of one more step, in MiB: the worker's allocator, and torch's in this process."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     theirs.run(1)
@@ -144,7 +144,7 @@ def peak_memory(ours: Trainer, theirs: Trainer) -> dict[str, float]:
     return {"gt_peak_mib": device["peak"] / 2**20, "torch_peak_mib": torch_peak / 2**20}
 
 
-#: name -> how fast against torch eager at least, on a CPU and on a GPU
+#: name -> the goal, speed relative to torch eager, on a CPU and on a GPU
 GOALS: dict[str, tuple[float, float]] = {"mlp": (0.5, 0.5), "gpt": (0.9, 0.9), "mini-gpt": (0.0, 1 / 1.1)}
 
 

@@ -1,6 +1,6 @@
-"""What comes again gets quicker by itself: ``python examples/compile_demo.py``. See docs/hot_paths.md.
+"""Repeated steps get faster: ``python examples/compile_demo.py``. See docs/hot_paths.md.
 
-The same training loop three times: as it is, with GT_AUTO_COMPILE=1, and with its step under ``@gt.compile``.
+The same training loop three times: with the defaults, with GT_AUTO_COMPILE=1, and with its step under ``@gt.compile``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     print(f"{'':18}  {'first step':>10}  {'later':>9}  {'at last':>9}  loss after {4 * STEPS} steps")
     for name, auto, decorate in ways:
         os.environ["GT_AUTO_COMPILE"] = auto  # read by the worker when it starts
-        gt.disconnect()  # the next tensor starts a system of its own
+        gt.disconnect()  # the next tensor starts a new system
         first, later, last, loss = measured(given.width, decorate, given.patience if auto == "1" else 0.0)
         print(f"{name:18}  {first:7.2f} ms  {later:6.3f} ms  {last:6.3f} ms  {loss:.5f}")
     print()
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def measured(width: int, decorate: Callable[..., Any] | None, patience: float) -> tuple[float, float, float, float]:
-    """Milliseconds of the first step, of one soon after, and of one when all is compiled; the loss after a while."""
+    """Milliseconds of the first step, of a later one, and of one after compilation; and the loss after a while."""
     step, x, y = training(width)
     if decorate is not None:
         step = decorate(step)
@@ -71,7 +71,7 @@ def training(width: int) -> tuple[Callable[..., Any], Any, Any]:
 
 
 def timed(step: Callable[..., Any], x: Any, y: Any, steps: int) -> tuple[float, float]:
-    """Milliseconds a step, with one read at the end; and what was read."""
+    """Milliseconds per step, with one read at the end; and the value that was read."""
     begun = time.perf_counter()
     for _ in range(steps):
         loss = step(x, y)
@@ -80,7 +80,7 @@ def timed(step: Callable[..., Any], x: Any, y: Any, steps: int) -> tuple[float, 
 
 
 def compiled() -> bool:
-    """Is all that comes again compiled, or is it said why not?"""
+    """Is every repeated section compiled, or is there a reason why not?"""
     pieces = [p for stats in gt.debug.get_worker_stats().values() for p in stats["compilation_stats"].values()]
     often = [p for p in pieces if p["length"] > 1 and p["runs"] > STEPS]
     return bool(often) and all(p["level"] == "compiled" or p["reasons"] for p in often)

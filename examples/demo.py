@@ -73,7 +73,7 @@ def instructions() -> int:
 def speed() -> None:
     title("The client never waits, except to read a value")
     x, one = gt.zeros(64, 64), gt.ones(64, 64)
-    for _ in range(200):  # what is seen for the first time takes longer
+    for _ in range(200):  # the first calls take longer
         x = x + one
     x.sum().item()
 
@@ -104,12 +104,12 @@ def bar(name: str, value: float, full: float) -> None:
 def mistakes() -> None:
     title("A mistake is told at your own line, and the session goes on")
     x = gt.arange(5)
-    # shapes are known here: what does not fit is refused at once, and nothing is sent
+    # the client knows the shapes: it refuses a wrong call at once, and sends nothing
     try:
         x + gt.ones(4)
     except gt.ShapeError as error:
         told(error)
-    # what only a worker can know is told when a value that needs it is read
+    # an error that only a worker can see is raised at the read of a value that depends on it
     column, row = gt.ones(1 << 23, 1), gt.ones(1 << 23)
     grid = column * row
     grid = grid - grid.mean()

@@ -1,10 +1,11 @@
 """A GPT that learns to write, letter by letter: ``python examples/train_gpt.py``.
 
-The text is by Lewis Carroll (examples/data/carroll.txt, in the public domain). The model is small, and so is the
-text: what it writes in the end it has mostly learnt by heart.
+The text is by Lewis Carroll (examples/data/carroll.txt, in the public domain). The model and the text are small, so the
+model mostly memorises the text.
 
-With ``--workers 2`` it runs on two, if a file says how (``GT_CONFIG=examples/parallel/data_parallel.yaml``), or if
-``GT_AUTO_SHARD=1`` leaves it to GT. The signals in it are names that such a file gives a meaning to.
+With ``--workers 2`` it runs on two workers. A file sets the layouts
+(``GT_CONFIG=examples/parallel/data_parallel.yaml``), or ``GT_AUTO_SHARD=1`` lets GT choose them. Such a file defines the
+signals in this program.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Block(nn.Module):
 
     def attention(self, x):
         batch, length, width = x.shape
-        # head by head, so that they can be cut
+        # head by head, so that the heads can be sharded
         heads = self.qkv(x).view(batch, length, self.heads, 3 * width // self.heads).transpose(1, 2)
         y = nn.functional.scaled_dot_product_attention(*heads.split(width // self.heads, dim=3), is_causal=True)
         return self.out(y.transpose(1, 2).reshape(batch, length, width))
@@ -65,7 +66,7 @@ class Gpt(nn.Module):
 
     @gt.no_grad()
     def write(self, ids, count: int):
-        """So many letters more: nothing is read until they are all there."""
+        """Append this many letters; nothing is read until all of them exist."""
         for _ in range(count):
             logits = self(ids[:, -self.length :])[:, -1]
             chosen = gt.multinomial(nn.functional.softmax(logits / 0.8, dim=-1), 1)

@@ -1,6 +1,6 @@
-"""Handwritten digits: ``python examples/train_mlp.py``. Over 97 % of those not seen in training, in seconds.
+"""Handwritten digits: ``python examples/train_mlp.py``. More than 97 % of the test digits are right, in seconds.
 
-Change ``gt`` to ``torch`` and it is a program for PyTorch.
+With ``torch`` in the place of ``gt`` it is a PyTorch program.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """scikit-learn's 1797 digits, of which every fifth is kept for the test."""
+    """scikit-learn's 1797 digits; every fifth is kept for the test."""
     bundle = load_digits()
     x, y = (bundle.data / 16).astype(np.float32), bundle.target.astype(np.int64)
     test = np.arange(len(x)) % 5 == 0

@@ -1,4 +1,4 @@
-"""What a person reads: a line as soon as a case is done, the comparison, and the summary."""
+"""The output on the screen: a line as soon as a case is complete, the comparison, and the summary."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from benchmarks.autoshard.cases import GROUPS, Case
 from benchmarks.core.formulas import geometric_mean
 
 WIDTH = 84
-#: one case's results: number of workers -> its record
+#: the results of one case: number of workers -> its record
 Results = Mapping[int, Mapping[str, Any]]
-#: what is compared: a title, where its seconds are, where its TFLOPS are
+#: what is compared: a title, the key of its seconds, the key of its TFLOPS
 VIEWS = {
     "together": ("creation, compute and retrieval together", "tflops"),
     "compute": ("compute alone", "compute_tflops"),
@@ -42,7 +42,7 @@ def taken(result: Mapping[str, Any], view: str) -> float:
 
 
 def speedups(results: Results, view: str = "together") -> dict[int, float]:
-    """Against the fewest workers there are figures for."""
+    """The speedup relative to the smallest number of workers with figures."""
     first, *rest = sorted(results)
     return {n: taken(results[first], view) / taken(results[n], view) for n in rest}
 
@@ -52,7 +52,7 @@ def heading(number: int, group: str) -> str:
 
 
 def live(case: Case, results: Results, device: str) -> str:
-    """The line and its speedup, as soon as a case is done."""
+    """Print the line of a case and its speedup, as soon as it is complete."""
     cells = [f"{device_word(n, device)}: {figure(results[n])}" for n in sorted(results)]
     return "\n".join(_pair(case.name, cells, results, "together"))
 
@@ -89,7 +89,7 @@ def _table(head: str, rows: Sequence[tuple[Case, Results]], device: str, view: s
 
 
 def summary(rows: Sequence[tuple[Case, Results]]) -> dict[str, Any]:
-    """The speedups of each number of workers over all cases: means, least and most."""
+    """The speedups of each number of workers over all cases: means, minimum and maximum."""
     return {view: _gains([speedups(results, view) for _, results in rows]) for view in VIEWS}
 
 
@@ -124,7 +124,7 @@ def told(summed: Mapping[str, Any], counts: Sequence[int], device: str) -> str:
 
 
 def parts(rows: Sequence[tuple[Case, Results]]) -> list[list[Any]]:
-    """One row a case and number of workers: the median seconds of each part."""
+    """One row per case and number of workers: the median seconds of each part."""
     keys = ("create", "compute", "retrieve", "together", "barrier")
     return [
         [case.name, n, *(taken(results[n], key) for key in keys), results[n]["tflops"], results[n]["compute_tflops"]]

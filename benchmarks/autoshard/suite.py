@@ -1,6 +1,6 @@
-"""Both scripts: what their command lines mean, the run, and how it ends.
+"""Both scripts: their command lines, the run, and its exit code.
 
-Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
+Exit codes: 0 complete, 1 failed, 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.core.progress import Progress
 from benchmarks.core.ranks import BAD_INPUT, DONE, FAILED, INTERRUPTED, BadInput
 
 QUICK, FULL = 3, 5
-#: what sizes are scaled by on a CPU, unless told otherwise
+#: the default scale of sizes on a CPU
 ON_CPU = 0.125
 SEED = 0
 
@@ -51,7 +51,7 @@ def checked(given: argparse.Namespace, default: int) -> argparse.Namespace:
 
 
 def scale_for(device: str, quick: bool, memory: int | None) -> tuple[float, str]:
-    """What sizes are scaled by on this device, and why."""
+    """The scale of sizes on this device, and the reason for it."""
     if device == "CPU":
         return ON_CPU, f"no GPU: sizes are scaled by {ON_CPU:g} (--scale 1 for all of it)"
     scale = cases.fitting(memory or 80e9, quick)
@@ -61,7 +61,7 @@ def scale_for(device: str, quick: bool, memory: int | None) -> tuple[float, str]
 
 
 class Run:
-    """Every case on every number of workers of the current session, recorded step by step."""
+    """Run every case on every number of workers of the current session, and record it step by step."""
 
     def __init__(self, given: argparse.Namespace, suite: str, **more: Any) -> None:
         self.given, self.more = given, more
@@ -134,7 +134,7 @@ class Run:
 
 
 def gpu_memory() -> int | None:
-    """Bytes of the smallest GPU among the workers, as they tell it."""
+    """Bytes of the smallest GPU among the workers, as they report it."""
     told = [told["device"].get("total") for told in gt.debug.memory().values()]
     return min((n for n in told if n), default=None)
 
@@ -144,7 +144,7 @@ def _no_workers(port: int) -> str:
 
 
 def run(act: Callable[[], Run]) -> int:
-    """Make the run and do it; say what went wrong in the words of the README's troubleshooting."""
+    """Create the run and perform it; report errors in the words of the README's troubleshooting table."""
     made: Run | None = None
     try:
         made = act()
@@ -176,7 +176,7 @@ def _ended(made: Run | None, code: int, status: str, words: str) -> int:
 
 
 def parse(made: argparse.ArgumentParser, words: Sequence[str] | None, default: int) -> argparse.Namespace:
-    """Arguments that cannot be run end here, with exit code 2."""
+    """Check the arguments; end with exit code 2 if they cannot be run."""
     given = made.parse_args(words)
     try:
         return checked(given, default)

@@ -1,4 +1,4 @@
-"""Tables for people: by rich where it is installed, in plain columns where not."""
+"""Tables: by rich where it is installed, otherwise in plain columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH = 140
 
 
 def cell(value: Any) -> str:
-    """A number with three or four figures that count; a dash for what is not known."""
+    """A number with three or four significant digits; a dash for an unknown value."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -54,7 +54,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], file
 
 
 def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
-    """The verdict in words, one line a reason; reasons of one kind are counted, not repeated."""
+    """The verdict as text, one line per reason; reasons of one kind are counted, not repeated."""
     kinds: dict[str, list[Mapping[str, str]]] = {}
     for reason in verdict["reasons"]:
         kinds.setdefault(reason["code"], []).append(reason)

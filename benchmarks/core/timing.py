@@ -1,8 +1,8 @@
-"""Samples of a repeated act, and what may be said of them.
+"""Samples of a repeated action, and their statistics.
 
-The device is synchronised at both ends of every sample, or of a series of them, within which events in its stream are
-read once all is done. What makes ranks start together (``before``) stands outside the timed part. Warm-up is counted in
-steps and thrown away.
+The device is synchronised before and after every sample, or before and after a series of samples, where events in its
+stream are read at the end. ``before``, which makes ranks start together, is outside the timed part. Warm-up is counted
+in steps and discarded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 Act = Callable[[], Any]
-#: p99 of fewer samples is the largest of them under another name
+#: with fewer samples, p99 would only be their maximum
 P99_FROM = 100
 
 
@@ -40,7 +40,7 @@ def measure(
     after: Act = nothing,
     events: bool = False,
 ) -> list[float]:
-    """Seconds of each of ``iters`` acts, after ``warmup`` that do not count. ``before`` and ``after`` are not timed."""
+    """Seconds of each of ``iters`` actions, after ``warmup`` untimed ones. ``before`` and ``after`` are not timed."""
     for _ in range(warmup):
         before()
         act()
@@ -78,9 +78,9 @@ def _by_events(act: Act, iters: int, device: torch.device, before: Act, after: A
 
 
 def laps(act: Act, *, iters: int, device: torch.device) -> list[float]:
-    """Seconds from the end of one act to the end of the next, as they follow each other without anyone waiting.
+    """Seconds from the end of one action to the end of the next, without waiting in between.
 
-    The device is idle before the first and after the last; where each ends in between, its own events say.
+    The device is idle before the first and after the last; its own events give the times in between.
     """
     synchronize(device)
     marks = [_mark(device)]
@@ -114,12 +114,12 @@ def variation(samples: Sequence[float]) -> float | None:
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of the median; the seed makes it the same each time."""
+    """The 95 % bootstrap interval of the median; the seed makes it reproducible."""
     return _interval(samples, np.median, seed)
 
 
 def mean_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
-    """The same of the mean: that of a throughput, into which every step goes, the slow ones too."""
+    """The same for the mean: for a throughput, in which every step counts, also the slow ones."""
     return _interval(samples, np.mean, seed)
 
 
@@ -133,7 +133,7 @@ def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) 
 
 
 def summary(samples: Sequence[float], seed: int = 0) -> dict[str, Any]:
-    """What a record says of a series of seconds, the samples themselves included."""
+    """The summary of a series of seconds in a record, with the samples."""
     interval = median_interval(samples, seed)
     return {
         "count": len(samples),

@@ -1,4 +1,4 @@
-"""The suite: what the command line means, and the parts in turn."""
+"""The suite: its command line, and the parts in turn."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from benchmarks.distributed import distributed_benchmarks as script
 from benchmarks.distributed.models import SHAPES
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-#: device -> what is run unless told otherwise
+#: device -> the defaults
 SIZES = {
     "cuda": ["1K", "16K", "256K", "1M", "4M", "16M", "64M", "256M", "1G"],
     "cpu": ["1K", "16K", "256K", "1M", "4M", "16M"],
 }
 DTYPE = {"cuda": "bf16", "cpu": "fp32"}
 MODEL = {"cuda": "gpt2", "cpu": "tiny"}
-#: the command line's word -> the record's
+#: the name of a part on the command line -> in the record
 PARTS = {"comm": "communication", "training": "training", "memory": "memory", "scaling": "scaling"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong once, not once a rank."""
+    """Reports a mistake once, not once per rank."""
 
     def error(self, message: str) -> Any:
         raise BadInput(f"{message} (see --help)")
@@ -102,7 +102,7 @@ class Settings:
 
 
 def settings(words: Sequence[str]) -> Settings:
-    """Everything that can be wrong with the command line is found here, before any rank waits for another."""
+    """Find every mistake in the command line here, before any rank waits for another."""
     given = parser().parse_args(words)
     for flag, value, least in (("--warmup", given.warmup, 0), ("--iters", given.iters, 1), ("--seed", given.seed, 0)):
         if value < least:
@@ -128,7 +128,7 @@ def settings(words: Sequence[str]) -> Settings:
 
 
 class Run:
-    """One run of the suite on this rank: what was measured, in the record too on the first."""
+    """One run of the suite on this rank; the first rank also writes the record."""
 
     def __init__(self, world: World, chosen: Settings, record: results.Record | None) -> None:
         self.world, self.chosen, self.record = world, chosen, record
@@ -144,7 +144,7 @@ class Run:
         }
 
     def part(self, name: str) -> None:
-        """One part under NVML's eyes, with the verdict over all of it."""
+        """One part, sampled by NVML, with the verdict over all of it."""
         here = self.results.setdefault(PARTS[name], {})
 
         def put(key: str, value: Any) -> None:
@@ -192,7 +192,7 @@ def main(guard: Guard, words: Sequence[str] | None = None) -> int:
     if record:
         record.finish()
         report.write(record)
-    world.gather(None)  # a rank that ends before the first has written would have the launcher end that too
+    world.gather(None)  # if a rank ended before the first has written, the launcher would end that too
     wrong = run.wrong_elements()
     if wrong:
         world.say(f"error: {wrong} elements of the results of collectives are wrong: see wrong_elements in the record")

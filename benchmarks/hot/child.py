@@ -1,7 +1,7 @@
-"""One row's process: ``python -m benchmarks.hot.child WORK ROW``, told by lines what to do, answering with lines.
+"""The process of one row: ``python -m benchmarks.hot.child WORK ROW``. It reads commands and writes answers as lines.
 
-warm SECONDS   run until it is as quick as it gets, for so long at the most
-run STEPS      seconds a step, with one read at the end
+warm SECONDS   run until it gets no faster, for at most this long
+run STEPS      seconds per step, with one read at the end
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from benchmarks.training import DEVICE, Trainer
 
 #: chunks that a warm-up has at least
 LEAST = 3
-#: seconds in which no piece may go on to be compiled
+#: seconds in which no section may move on to be compiled
 STILL = 1.0
 ADDS = 1000
 
 
 class Training(Trainer):
-    """A training step as the row has it."""
+    """The training step of the row."""
 
     def __init__(self, lib: Any, name: str, row: Row) -> None:
         super().__init__(lib, name)
@@ -82,7 +82,7 @@ class Child:
     def warm(self, seconds: float) -> dict[str, Any]:
         begun, steps = time.perf_counter(), 0
         told: dict[str, Any] = {"settled": False}
-        since = None  # it has been settled
+        since = None  # settled before
         while time.perf_counter() - begun < seconds:
             self.program.run(self.work.chunk)
             steps += self.work.chunk
@@ -93,7 +93,7 @@ class Child:
         return {"warmup_s": (since or time.perf_counter()) - begun, "warmup_steps": steps, **told}
 
     def _reached(self) -> dict[str, Any]:
-        """Will it get no quicker? And at which level its instructions are run."""
+        """Will it get no faster? And at which levels its instructions run."""
         if self.row.library != "gt":
             return {"settled": True}
         stats = next(iter(gt.debug.get_worker_stats().values()))
@@ -110,7 +110,7 @@ class Child:
         return {"settled": not self.row.compiles or self._settled(pieces), **told}
 
     def _settled(self, pieces: Any) -> bool:
-        """Is what runs now compiled, or has it been said why not? A single instruction may not be worth it."""
+        """Is every running section compiled, or is there a reason why not? A single instruction may not be worth it."""
         most = max((p["runs"] for p in pieces), default=0)
         now = [p for p in pieces if p["runs"] >= most // 4]
         top = "graph" if self.row.gpu_only else "compiled"
@@ -122,7 +122,7 @@ class Child:
 
 
 def main() -> int:
-    # what libraries print is no answer
+    # so that output of libraries is not read as an answer
     answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     os.dup2(2, 1)
 

@@ -1,4 +1,4 @@
-"""The parent: a process a row, warmed up one after the other, then asked in turns."""
+"""The parent: one process per row; they are warmed up one after the other, then take turns."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from benchmarks.hot.rows import BASE, GOALS, Goal, Row, Work
 @dataclass(frozen=True)
 class Effort:
     rounds: int
-    #: of a row in a round, about
+    #: seconds of a row in a round, approximately
     seconds: float
-    #: a warm-up may take so long
+    #: the longest warm-up, in seconds
     patience: float
 
 
@@ -30,7 +30,7 @@ FULL, QUICK = Effort(11, 0.3, 120.0), Effort(3, 0.1, 60.0)
 
 
 class Ended(Exception):
-    """A row's process is gone, or said what went wrong."""
+    """The process of a row has ended, or reported an error."""
 
 
 class Process:
@@ -81,17 +81,17 @@ class Process:
 
 @dataclass
 class Taken:
-    """What a row took: its warm-up, and seconds a step in each round."""
+    """The figures of a row: its warm-up, and seconds per step in each round."""
 
     row: Row
     warm: dict[str, Any] = field(default_factory=dict)
     samples: list[float] = field(default_factory=list)
-    #: why there is no more
+    #: why there are no more
     error: str = ""
 
 
 def measure(work: Work, rows: Sequence[Row], effort: Effort, say: Any) -> tuple[dict[str, Taken], int]:
-    """All rows of a program, and how many steps a sample has. A row that fails is left out, and says why."""
+    """All rows of a program, and the steps per sample. A row that fails is left out, with its reason."""
     taken = {row.name: Taken(row) for row in rows}
     processes: dict[str, Process] = {}
     try:
@@ -130,7 +130,7 @@ def _gone(processes: dict[str, Process], row: Taken, error: str, say: Any) -> No
 
 
 def _steps(processes: dict[str, Process], work: Work, effort: Effort) -> int:
-    """As many as fit, by the first row."""
+    """The steps that fit into a sample, by the first row."""
     if not processes:
         return 0
     first = next(iter(processes.values()))
@@ -142,7 +142,7 @@ def _steps(processes: dict[str, Process], work: Work, effort: Effort) -> int:
 
 
 def ratio(ours: Taken, theirs: Taken) -> float | None:
-    """Our step time over theirs: the median over the rounds."""
+    """The first row's step time divided by the second's: the median over the rounds."""
     pairs = list(zip(ours.samples, theirs.samples, strict=False))
     return statistics.median(o / t for o, t in pairs) if pairs else None
 
@@ -154,7 +154,7 @@ def goals(device: str, work: str, taken: dict[str, Taken]) -> list[tuple[Goal, f
 
 
 def record(work: str, row: Taken, taken: dict[str, Taken], steps: int) -> dict[str, Any]:
-    """A row as it stands in the file."""
+    """A row in the record."""
     told: dict[str, Any] = {"about": row.row.about, "environment": row.row.environment, **row.warm}
     if row.error:
         told["error"] = row.error
@@ -166,7 +166,7 @@ def record(work: str, row: Taken, taken: dict[str, Taken], steps: int) -> dict[s
 
 
 def shown(device: str, work: str, taken: dict[str, Taken]) -> list[list[Any]]:
-    """The table's lines."""
+    """The lines of the table."""
     held = goals(device, work, taken)
     lines = []
     for name, row in taken.items():

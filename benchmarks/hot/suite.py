@@ -21,7 +21,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def main(name: str, about: str, offered: Sequence[str], words: list[str] | None) -> int:
-    """``offered``: the names of the rows there are to choose from."""
+    """``offered``: the names of the available rows."""
     parser = argparse.ArgumentParser(f"{name}.py", description=about)
     here = [work.name for work in WORKS.values() if DEVICE == "cuda" or not work.gpu_only]
     add = parser.add_argument
@@ -45,7 +45,7 @@ def say(text: str) -> None:
 
 
 def _chosen(given: argparse.Namespace) -> list[Row]:
-    """The baseline first, whether it was asked for or not."""
+    """The chosen rows with the baseline first, which is always included."""
     here = [row for row in ROWS.values() if DEVICE == "cuda" or not row.gpu_only]
     return [row for row in here if row.name in {BASE, *given.rows}]
 
@@ -89,7 +89,7 @@ def _run(name: str, given: argparse.Namespace) -> int:
 
 
 def _work(name: str, rows: list[Row], effort: rounds.Effort, made: results.Record) -> int:
-    """How many goals were missed."""
+    """The number of missed goals."""
     work = WORKS[name]
     if work.gpu_only and DEVICE != "cuda":
         say(f"notice: {name} is left out: it needs a GPU")

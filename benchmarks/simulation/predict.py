@@ -1,4 +1,4 @@
-"""From a machine and a workload to a prediction: a few steps in virtual time once everything is planned."""
+"""From a machine and a workload to a prediction: a few steps in virtual time, after everything is planned."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ WARMUP, STEPS = 3, 3
 class Prediction:
     workers: int
     batch: int
-    #: predicted, seconds of a step
+    #: predicted seconds of a step
     step_s: float
-    #: of the slowest worker in each: computing, waiting for collectives, and collectives under way, waited for or not
+    #: of the slowest worker in each: computing, waiting for collectives, and pending collectives, waited for or not
     compute_s: float
     exposed_s: float
     communication_s: float
     collectives: float
-    #: of the dispatcher's code in this process, a step: measured, and no part of the prediction
+    #: seconds of the dispatcher's code in this process, per step: measured, not part of the prediction
     dispatcher_s: float
     instructions: float
     messages: float
@@ -39,7 +39,7 @@ class Prediction:
 
     @property
     def dispatcher_rate(self) -> float:
-        """Instructions a second of the client's program."""
+        """Instructions per second of the client's program."""
         return self.instructions / self.dispatcher_s
 
     def record(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Prediction:
 
 
 def predict(machine: Machine, workload: Workload, workers: int, batch: int) -> Prediction:
-    """One step of the workload, data parallel on so many workers of the machine."""
+    """One step of the workload, data parallel on this many workers of the machine."""
     cluster = Cluster(machine, workers)
     gt.auto_shard()
     try:

@@ -1,4 +1,4 @@
-"""Training steps, data parallel by auto-sharding: ordinary GT programs, for real workers and simulated ones alike."""
+"""Training steps, data parallel by auto-sharding: ordinary GT programs, for real and simulated workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Workload:
     #: (batch) -> what a step needs
     setup: Callable[[int], Any]
     step: Callable[[Any], Any]
-    #: samples of a worker
+    #: samples per worker
     batch: int
 
 

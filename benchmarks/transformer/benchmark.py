@@ -1,7 +1,7 @@
 """How fast this machine trains an encoder-decoder Transformer: ``python benchmark.py --help``.
 
-Alone it uses one GPU, or the CPU; ``torchrun --nproc_per_node=8 benchmark.py`` uses eight. `run_benchmark.sh` finds
-them; GT is one process that has its workers itself, ``BENCH_PROCESSES`` of them. The result is
+Alone it uses one GPU, or the CPU; ``torchrun --nproc_per_node=8 benchmark.py`` uses eight. `run_benchmark.sh` counts
+the GPUs. GT is one process that starts its workers itself, ``BENCH_PROCESSES`` of them. The result is
 ``results/bench_{GPU}_{N}gpu_{time}.json``, written step by step.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # this folder's names are not for everyone to import; the repository's are
+    # modules of the repository are imported from its root, not from this folder
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch
@@ -66,7 +66,7 @@ def _main(guard: ranks.Guard) -> int:
 
 
 def options(arguments: list[str] | None = None) -> Config:
-    """Of the command line; every rank finds the same mistakes, the first one says them."""
+    """Mistakes in the command line: every rank finds the same ones, the first rank prints them."""
     try:
         with contextlib.redirect_stderr(io.StringIO() if ranks.rank() else sys.stderr):
             given = parser().parse_args(arguments)
@@ -104,7 +104,7 @@ def _say(config: Config, world: ranks.World) -> None:
 
 
 def file_stem(device: torch.device, name: str, size: int) -> str:
-    """``bench_H200_8gpu``, or ``bench_CPU_2ranks`` where there is no GPU."""
+    """``bench_H200_8gpu``, or ``bench_CPU_2ranks`` without a GPU."""
     if device.type == "cpu":
         return f"bench_CPU_{size}rank{'s' * (size > 1)}"
     return f"bench_{results.safe(name.removeprefix('NVIDIA '))}_{size}gpu"
@@ -122,7 +122,7 @@ def _record(config: Config, world: ranks.World, name: str) -> results.Record:
 
 
 def described(config: Config, world: ranks.World, name: str) -> dict[str, Any]:
-    """The configuration without the folders of one machine."""
+    """The configuration without folders, which differ between machines."""
     own = ("sizes", "data_dir", "results_dir", "target_vram")
     plain = {k: v for k, v in dataclasses.asdict(config).items() if k not in own}
     return {
@@ -168,7 +168,7 @@ def _source(config: Config, world: ranks.World, record: results.Record | None, s
         if record:
             record.put("data", value={"source": "memory", **told})
         return dataset.InMemory(spec)
-    # the first rank prepares the folder; where another machine does not see it, its own first rank does
+    # the first rank prepares the folder; on a machine that does not see it, that machine's first rank does
     told |= _prepared(config.data_dir, world, spec, world.first)
     _prepared(config.data_dir, world, spec, world.local_rank == 0 and not world.first)
     if record:
@@ -178,7 +178,7 @@ def _source(config: Config, world: ranks.World, record: results.Record | None, s
 
 
 def _prepared(folder: Path, world: ranks.World, spec: dataset.Spec, mine: bool) -> dict[str, Any]:
-    """What one rank cannot do, all ranks hear of."""
+    """Report a problem of one rank to all ranks."""
     told, problem = {}, None
     try:
         told = dataset.prepare(folder, spec, _bar) if mine else {}
@@ -215,7 +215,7 @@ def show(record: results.Record, made: dict[str, Any]) -> None:
 
 
 def _line(taken: dict[str, Any]) -> tuple[list[int], list[float]]:
-    """Step times over the number of the step they end with."""
+    """Step times by the number of their last step."""
     samples, per = taken["samples_s"], taken["steps_per_sample"]
     return [per * (n + 1) for n in range(len(samples))], [seconds * 1e3 for seconds in samples]
 

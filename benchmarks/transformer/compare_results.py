@@ -1,7 +1,7 @@
-"""Results of ``benchmark.py`` side by side: ``python compare_results.py results/ --cost 3.00 5.50``.
+"""Compare results of ``benchmark.py``: ``python compare_results.py results/ --cost 3.00 5.50``.
 
-Exit codes: 0 compared, 2 bad input (a file that is no result, a price without a result), 3 the results are not of the
-same work.
+Exit codes: 0 compared, 2 bad input (a file that is not a result, a price without a result), 3 the results are of
+different work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.transformer.comparing import COLUMNS, Result, Unequal, check, ga
 from benchmarks.transformer.exporting import FORMATS
 
 DONE, BAD_INPUT, UNEQUAL = 0, 2, 3
-#: the columns of the table on a terminal, in two parts that fit; files have all of them in one
+#: the columns of the table on a terminal, in two parts that fit; files have all columns in one table
 PARTS = {
     "Throughput": ("result", "GPUs", "engine", "samples/s", "95 % interval", "against the first", "samples/s a GPU"),
     "Details": ("result", "device", "tokens/s", "step p50 ms", "MFU %", "peak GiB", "J a sample"),

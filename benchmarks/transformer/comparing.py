@@ -1,4 +1,4 @@
-"""Result files side by side: which may be, what differs between them, and the figures of each."""
+"""Comparing result files: which ones are comparable, what differs between them, and the figures of each."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from benchmarks.core.ranks import BadInput
 from benchmarks.transformer.measuring import throughput_interval
 
 SUITE = "transformer"
-#: of the configuration: what must be equal for two throughputs to be of the same work
+#: keys of the configuration that must be equal for two throughputs to be comparable
 EQUAL = [
     *("d_model", "nhead", "num_encoder_layers", "num_decoder_layers", "dim_feedforward", "vocab_size", "seq_len"),
     *("precision", "compile", "global_batch_size", "num_samples", "data", "page_cache"),
 ]
-#: what may change a figure and is no reason to refuse
+#: keys that may change a figure but do not prevent a comparison
 CONFIG_WARNS = ["batch_size", "epochs", "warmup_epochs", "warmup_steps", "seed", "num_shards", "nodes"]
 VERSION_WARNS = ["torch", "cuda", "nccl", "driver", "python", "git"]
 
 
 class Unequal(BadInput):
-    """The results are not of the same work."""
+    """The results are of different work."""
 
 
 @dataclass(frozen=True)
 class Result:
     name: str
     data: dict[str, Any]
-    #: $ for an hour of one GPU
+    #: $ per hour of one GPU
     price: float | None = None
 
     @property
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def interval(self) -> list[float] | None:
-        """From the raw samples, so that records of every age are treated alike."""
+        """From the raw samples, so that records of every version are treated alike."""
         return throughput_interval(self.throughput, self.summary["timing"])
 
 
@@ -56,7 +56,7 @@ class Result:
 
 
 def gather(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
-    """The results of files and folders, and why others in the folders are left out. A file that is named must do."""
+    """The results of files and folders, and why other files of the folders are left out. A named file must be valid."""
     found, left = [], []
     for path in paths:
         if not path.exists():
@@ -74,7 +74,7 @@ def gather(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
 
 
 def read(path: Path) -> Result:
-    """``ValueError`` says why the file is no result to compare."""
+    """``ValueError`` says why the file is not a result to compare."""
     try:
         data = results.load(path)
     except OSError as error:
@@ -94,7 +94,7 @@ def read(path: Path) -> Result:
 
 
 def _named(found: list[Result]) -> list[Result]:
-    """One file given twice, or two of one name from two folders, would be the same row twice."""
+    """Refuse duplicates: a file named twice, or two files of one name from two folders, would be the same row twice."""
     names = [result.name for result in found]
     double = next((name for name in names if names.count(name) > 1), None)
     if double:
@@ -161,14 +161,14 @@ def _differing(found: list[Result], part: str, keys: Sequence[str]) -> list[str]
 
 
 def _shown(value: Any) -> str:
-    """A commit is shown as one."""
+    """A commit is shown in short form."""
     if isinstance(value, dict) and "commit" in value:
         return f"{value['commit'][:10]}{' and changes' if value.get('dirty') else ''}"
     return str(value)
 
 
 def check(found: list[Result], allow: bool) -> list[str]:
-    """Warnings; or `Unequal`, unless that is allowed."""
+    """Warnings; raises `Unequal` unless differences are allowed."""
     unequal = _differing(found, "config", EQUAL)
     if unequal and not allow:
         way = "run them alike, or give --allow-different to compare all the same"
@@ -184,7 +184,7 @@ def check(found: list[Result], allow: bool) -> list[str]:
 @dataclass(frozen=True)
 class Column:
     title: str
-    #: of a result, and the first of all
+    #: (a result, the first of all results) -> the cell
     value: Callable[[Result, Result], Any]
 
 
@@ -194,7 +194,7 @@ def _interval(result: Result, _: Result) -> str | None:
 
 
 def _ratio(result: Result, first: Result) -> str:
-    """With a mark where the intervals of the two overlap: then they may as well be equal."""
+    """A throughput with a mark if the two intervals overlap: then they may be equal."""
     a, b = first.interval, result.interval
     same = result is not first and a and b and a[0] <= b[1] and b[0] <= a[1]
     return f"{result.throughput / first.throughput:.3f}{' ~' if same else ''}"

@@ -1,7 +1,7 @@
 """One training step on torch: alone, under DDP, or under FSDP2. `engine_gt.GtEngine` is the same on GT.
 
-An engine runs ahead of the device. It keeps a mark after each step, or after several; `finish` waits for the device and
-says how long they took and what was lost.
+An engine runs ahead of the device. It records a mark after each step, or after several; `finish` waits for the device
+and returns their durations and losses.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ RATE = 1e-4
 
 @dataclass
 class Steps:
-    """What was measured of a series of steps."""
+    """The measurements of a series of steps."""
 
     #: seconds from the idle device before the first to the idle device after the last
     wall: float = 0.0
-    #: steps, and the seconds from the end of those before to the end of these: as few as the engine can tell apart
+    #: steps, and the seconds from the end of the ones before to the end of these: as few as the engine can distinguish
     laps: list[tuple[int, float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    #: steps whose optimizer was skipped, as the loss scale of fp16 has it
+    #: steps whose optimizer was skipped by the loss scale of fp16
     skipped: int = 0
 
 
@@ -70,12 +70,12 @@ class TorchEngine:
         made = [torch.from_numpy(array) for array in arrays]
         if not self.cuda:
             return made
-        # the device is a thread's own setting, and this is the loader's: else all ranks would open the first GPU
+        # the device is a setting of each thread, and this is the loader's: otherwise all ranks would use the first GPU
         torch.cuda.set_device(self.device)
         return [tensor.pin_memory() for tensor in made]
 
     def begin(self, steps: int = 1) -> None:
-        """A new series of so many steps, from an idle device."""
+        """Start a new series of steps, from an idle device."""
         self._wait()
         self._losses: list[torch.Tensor] = []
         self._before, self._tried = self._optimized(), self._taken
@@ -116,7 +116,7 @@ class TorchEngine:
         return torch.autocast(self.device.type, dtype=dtype, enabled=precision != "fp32")
 
     def _optimized(self) -> int:
-        """The optimizer's own count of its steps, which does not go on where fp16 skips one."""
+        """The optimizer's own count of its steps, which does not increase where fp16 skips one."""
         state = next(iter(self.optimizer.state.values()), None)
         return int(state["step"].item()) if state else 0
 
@@ -161,12 +161,12 @@ class TorchEngine:
         return [found]
 
     def recover(self) -> None:
-        """From a step that ran out of memory."""
+        """Recover from a step that ran out of memory."""
         self.optimizer.zero_grad()
         self._losses = []
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.model = self.module = self.optimizer = None
         self._losses = []
         gc.collect()
@@ -178,7 +178,7 @@ class TorchEngine:
 
 
 def _ddp(module: nn.Module, config: Config, world: World) -> nn.Module:
-    """One rank has no one to agree with: torch alone."""
+    """One rank needs no communication: torch alone."""
     if world.size == 1:
         return module
     devices = [world.device] if world.device.type == "cuda" else None
@@ -204,7 +204,7 @@ WRAPS = {"ddp": _ddp, "fsdp": _fsdp}
 
 
 def process_peak() -> int | None:
-    """Resident, in bytes, at its highest since the last reset."""
+    """The peak of the resident set since the last reset, in bytes."""
     with contextlib.suppress(OSError), open("/proc/self/status") as file:
         found = next((line for line in file if line.startswith("VmHWM:")), None)
         return int(found.split()[1]) * 1024 if found else None

@@ -18,7 +18,7 @@ STYLE = (
     "body{font:15px system-ui;margin:2em}table{border-collapse:collapse}td,th{border:1px solid #bbb;padding:.3em .6em;"
     "text-align:right}td:first-child,th:first-child{text-align:left}img{max-width:48%}.warning{color:#a00}"
 )
-#: title of the plot, what is on its axis, and the column that it shows
+#: title of the plot, label of its axis, and its column
 BARS = [
     ("Throughput", "samples/s", "samples/s"),
     ("Throughput of one GPU", "samples/s", "samples/s a GPU"),
@@ -28,7 +28,7 @@ BARS = [
 
 
 def to_csv(file: TextIO, found: list[Result], notes: Sequence[str]) -> None:
-    """Numbers in full; the notes are for people and stand in the other formats."""
+    """Numbers in full; the notes are only in the other formats."""
     writer = csv.writer(file)
     writer.writerow(column.title for column in COLUMNS)
     writer.writerows(table(found))
@@ -58,7 +58,7 @@ def to_html(file: TextIO, found: list[Result], notes: Sequence[str]) -> None:
 
 
 def _pictures(found: list[Result]) -> list[tuple[str, str]]:
-    """Name and PNG; what no result knows is not drawn."""
+    """Name and PNG; a column without values is not drawn."""
     columns = {column.title: column for column in COLUMNS}
     made = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
-"""Epochs, timed: the wall clock of an idle device at both ends, over the slowest rank.
+"""Epochs, timed: wall time with an idle device at both ends, of the slowest rank.
 
-Warm-up is epochs and then steps that do not count. What the ranks saw is put together after the clock has stopped.
+Warm-up epochs and then warm-up steps are not measured. The measurements of the ranks are joined after the clock has
+stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STEPS = 6
 
 @dataclass
 class Run:
-    """One rank's part of the benchmark; the record is on the first rank alone."""
+    """One rank's part of the benchmark; only the first rank has the record."""
 
     config: Config
     world: World
@@ -71,7 +72,7 @@ class Run:
         self.put("warmup", value={"steps": len(losses), "wall_s": time.perf_counter() - begun, "losses": losses})
 
     def _pass(self, steps: int, label: str) -> Steps:
-        """So many steps, from an idle device to an idle device."""
+        """This many steps, from an idle device to an idle device."""
         every = max(1, steps // 100)
         self.engine.begin(steps)
         with Progress(label, steps, rank=self.world.rank) as bar:
@@ -113,7 +114,7 @@ class Run:
         return statistics.median(seconds / steps for steps, seconds in self.engine.finish().laps[1:])
 
     def _communication(self) -> dict[str, Any] | None:
-        """What of a step is communication that computing does not hide: step(sync) - step(no_sync)."""
+        """The communication in a step that does not overlap with computation: step(sync) - step(no_sync)."""
         if self.world.size == 1 or self.config.engine != "ddp":
             return None
         mine = [self._series(self.config.batch_size, sync) for sync in (True, False)]
@@ -121,7 +122,7 @@ class Run:
         return {"step_s": sync, "step_without_s": alone, "exposed_s": sync - alone, "exposed_share": 1 - alone / sync}
 
     def _doubling(self) -> float | None:
-        """How much longer a step of twice the batch takes; None where that does not fit or is not known."""
+        """How much longer a step of twice the batch takes; None if it does not fit or is not known."""
         twice, free = 2 * self.config.batch_size, self.world.alone or self.config.engine == "ddp"
         known = self.world.device.type == "cuda" and not self.config.compile
         if not known or not free or twice * self.world.own > self.config.num_samples:
@@ -140,7 +141,7 @@ class Run:
 
 
 def full_laps(spans: list[Span], laps: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Those that are alike: the last, short batch is a step of its own kind, and so is a lap of fewer steps."""
+    """Comparable samples: without the last, shorter batch, and without samples of fewer steps."""
     found, ends = [], itertools.accumulate(steps for steps, _ in laps)
     for (steps, seconds), end in zip(laps, ends, strict=True):
         if all(span.full for span in spans[end - steps : end]):
@@ -150,17 +151,17 @@ def full_laps(spans: list[Span], laps: list[tuple[int, float]]) -> list[tuple[in
 
 
 def step_times(laps: list[tuple[int, float]]) -> dict[str, Any]:
-    """Of steps, a sample each lap; ``steps_per_sample`` says of how many steps a sample is the mean."""
+    """The timing of steps; ``steps_per_sample`` is the number of steps that a sample is the mean of."""
     return {**timing.summary([seconds / steps for steps, seconds in laps]), "steps_per_sample": laps[0][0]}
 
 
 def slowest(ranks: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
-    """The maximum over the ranks, lap by lap."""
+    """The maximum over the ranks, sample by sample."""
     return [(at[0][0], max(seconds for _, seconds in at)) for at in zip(*ranks, strict=True)]
 
 
 def epoch(config: Config, ranks: list[dict[str, Any]], on_disk: bool, sample_bytes: int) -> dict[str, Any]:
-    """One epoch out of what each rank, or the process that leads several, saw of it."""
+    """One epoch from the measurements of each rank, or of the process that leads several."""
     wall, samples = max(r["wall_s"] for r in ranks), sum(r["samples"] for r in ranks)
     known = [r["storage_bytes"] for r in ranks]
     physical, logical = (None if None in known else sum(known)), samples * sample_bytes
@@ -230,7 +231,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def throughput_interval(rate: float, taken: dict[str, Any]) -> list[float] | None:
-    """95 %, around the rate: it is uncertain as the mean of the step times is."""
+    """The 95 % interval around the rate, from the mean of the step times."""
     interval = timing.mean_interval(taken["samples_s"])
     return [rate * taken["mean_s"] / bound for bound in reversed(interval)] if interval else None
 
@@ -256,7 +257,7 @@ def _verdict(
 
 
 def step_variation(taken: dict[str, Any]) -> float | None:
-    """Of single steps: a mean of n of them varies by the root of n less."""
+    """The variation of single steps: the mean of n steps varies less, by the root of n."""
     return None if taken["cv"] is None else taken["cv"] * math.sqrt(taken["steps_per_sample"])
 
 

@@ -1,4 +1,4 @@
-"""Flags and defaults of ``benchmark.py``, and what is refused before anything runs."""
+"""Flags and defaults of ``benchmark.py``, and the checks before anything runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ DEFAULTS: dict[str, tuple[Any, Any]] = {
     "seq_len": (256, 32),
     "num_samples": (50_000, 96),
     "warmup_steps": (10, 2),
-    # many a CPU has no arithmetic for either half type, and takes hundreds of times as long with them
+    # many CPUs have no half-precision arithmetic, and take hundreds of times as long with it
     "amp_dtype": ("fp16", "fp32"),
 }
-#: ``--num-samples full``: as many samples as have so many bytes of int64 tokens
+#: ``--num-samples full``: as many samples as this many bytes of int64 tokens
 FULL_BYTES = 30e9
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
-#: type of number -> torch's and GT's name of it
+#: dtype -> torch's and GT's name of it
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a run does, with every default filled in."""
+    """The options of a run, with every default filled in."""
 
     sizes: Sizes
     engine: str
@@ -67,7 +67,7 @@ def samples(text: str) -> int | str:
 
 
 def memory(text: str) -> float | int:
-    """``0.9`` and ``90%`` are shares of the device's memory, ``60GiB`` is that much."""
+    """``0.9`` and ``90%`` are shares of the device's memory, ``60GiB`` is an amount."""
     found = re.fullmatch(r"([0-9.]+)\s*(%|[a-z]+)?", text.strip().lower())
     unit = found[2] if found else None
     if not found or found[1].count(".") > 1 or found[1] == "." or unit not in (None, "%", *UNITS):
@@ -150,7 +150,7 @@ def _data(group: Any) -> None:
 
 
 def resolve(given: argparse.Namespace, cuda: bool) -> Config:
-    """The options with their defaults, or `BadInput`."""
+    """The options with their defaults; raises `BadInput`."""
     if given.target_vram is not None and given.batch_size is not None:
         raise BadInput("--target-vram chooses the batch size: leave --batch-size out, or --target-vram")
     if given.d_model % given.nhead:

@@ -1,4 +1,4 @@
-"""What can go wrong by no fault of the code, and the exit code that says which."""
+"""Problems that are not bugs, each with its exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 @contextlib.contextmanager
 def disk(folder: Path, needed: int = 0) -> Iterator[None]:
-    """Errors of the file system as a `NoDisk` that says what to do."""
+    """Turn errors of the file system into a `NoDisk` that says what to do."""
     try:
         yield
     except OSError as error:
