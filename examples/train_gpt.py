@@ -4,8 +4,8 @@ The text is by Lewis Carroll (examples/data/carroll.txt, in the public domain). 
 model mostly memorises the text.
 
 With ``--workers 2`` it runs on two workers. A file sets the layouts
-(``GT_CONFIG=examples/parallel/data_parallel.yaml``), or ``GT_AUTO_SHARD=1`` lets GT choose them. Such a file defines the
-signals in this program.
+(``GT_CONFIG=examples/parallel/data_parallel.yaml``), or ``GT_AUTO_SHARD=1`` lets GT choose them. Such a file defines
+the signals in this program.
 """
 
 from __future__ import annotations

@@ -259,9 +259,8 @@ def run(main: Callable[[Guard], int | None]) -> None:
         if rank() == 0:
             print(f"error: {error}", file=sys.stderr, flush=True)
         else:
-            time.sleep(
-                GRACE.total_seconds()
-            )  # the launcher ends all with the first rank that ends, which must report the cause
+            # the launcher ends all ranks with the first that ends, which must be the one that reports the cause
+            time.sleep(GRACE.total_seconds())
         code = BAD_INPUT
     except Problem as error:
         guard.fail(str(error), error.code)

@@ -32,7 +32,7 @@ class Shape:
         return self.vocabulary * d + self.length * d + self.layers * block + 2 * d + self.vocabulary * d
 
     def forward_flops(self) -> int:
-        """FLOPs of one sample of ``length`` tokens: a product with its addition counts two, masked attention in full."""
+        """FLOPs of a sample of ``length`` tokens: a product with its addition counts two, masked attention in full."""
         d, f, t = self.width, self.inner, self.length
         return self.layers * (8 * t * d * d + 4 * t * d * f + 4 * t * t * d) + 2 * t * d * self.vocabulary
 

@@ -1,8 +1,8 @@
 """Random tokens: generated in memory, or in shards on disk with the same contents.
 
 A sample is a source and a target of ``seq_len`` tokens each. Tokens depend only on the seed and the number of the
-sample: a lost shard can be generated again, and a run reads the same data from disk as from memory. They are packed into
-uint16, or int32 for more than 65,536 different tokens; a file system that compresses may still save unused bits.
+sample: a lost shard can be generated again, and a run reads the same data from disk as from memory. They are packed
+into uint16, or int32 for more than 65,536 different tokens; a file system that compresses may still save unused bits.
 
 A shard is written under another name, synced and renamed; ``dataset.json`` then contains its checksum. An interrupted
 run leaves complete shards, which the next run keeps, and never a part of one.
