@@ -1,5 +1,5 @@
-"""A client that sends nonsense, beside one that works: it loses its connection or its own results, and nobody else
-loses anything. The worker in particular must survive whatever the dispatcher passes on, and never be blamed for it.
+"""A client that sends nonsense, beside one that works: it loses its connection or its own results, and no other client
+loses anything. The worker in particular must survive whatever the dispatcher forwards, and is never blamed for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ DEFINITIONS = [definition(code, signature) for code, signature in SIGNATURES.ite
 
 
 class Engine(NumpyEngine):
-    """Refuses what would fill this machine: a monster is legal, it only fails."""
+    """Refuses allocations that would fill this machine: a huge tensor is legal, it only fails."""
 
     def link(self, signature: Any) -> Any:
         if any(getattr(t, "nbytes", 0) > 1 << 20 for t in (*signature.ins, *signature.outs)):
@@ -79,7 +79,7 @@ class Engine(NumpyEngine):
 
 
 class Scene:
-    """One worker, an honest client with a tensor, and somebody else."""
+    """One worker, an honest client with a tensor, and another client."""
 
     def __init__(self, seed: int = 0, workers: int = 1) -> None:
         self.cluster = Cluster(0, seed, "numpy")
@@ -113,7 +113,7 @@ class Scene:
         return self.evil in self.cluster.closed
 
     def check(self, refused: bool | None = None) -> None:
-        """The others are as they were, and the worker is still there."""
+        """The others are unchanged, and the worker is alive."""
         workers = len(self.cluster.workers)
         self.cluster.settle()
         self.cluster.tick()
@@ -131,7 +131,7 @@ class Scene:
 # -- streams -----------------------------------------------------------------------------------
 
 BASE = [FULL, 0, 1, 2.5, FULL, 0, 2, 1.5]
-#: name -> words after BASE, and whether they cost the connection
+#: name -> words after BASE, and whether they end the connection
 STREAMS: dict[str, tuple[list[Any], bool]] = {
     "an unknown code": ([999, 0, 3, 1, 1], True),
     "an unknown control word": ([7, 1, 1], True),
@@ -165,7 +165,7 @@ STREAMS: dict[str, tuple[list[Any], bool]] = {
     "in place into another": ([ADD_INTO, 0, 2, 1, 2], True),
     "in place into nothing": ([ADD_INTO, 0, 77, 77, 2], True),
     "in place cut": ([ADD_INTO, 0], True),
-    # what is legal, and only odd
+    # legal, only unusual
     "a code that is a whole float": ([float(ADD), 0, 3, 1, 1, FETCH, 5, 3], False),
     "an operand that is a whole float": ([ADD, 0, 3, 1.0, 2.0, FETCH, 5, 3], False),
     "true for one": ([ADD, 0, 3, True, 1, True, 6, 3], False),
@@ -196,7 +196,7 @@ def test_streams(what: str, workers: int, tmp_path: Any) -> None:
     stream, costs = STREAMS[what]
     scene = Scene()
     trail = Trail(str(tmp_path / "log"), scene.cluster.dispatcher)
-    if not workers:  # what waits in a queue is looked at too
+    if not workers:  # words that wait in a queue are checked too
         name = next(iter(scene.cluster.workers))
         scene.cluster.kill_worker(name)
         scene.cluster.settle()
@@ -254,7 +254,7 @@ def test_messages_out_of_place(message: Any) -> None:
 
 
 def test_a_definition_that_changes_its_meaning() -> None:
-    """The worker would read the queue with one width and the dispatcher with another."""
+    """The worker would parse the queue with one width and the dispatcher with another."""
     scene = Scene()
     scene.submit(*BASE, ADD, 0, 3, 1, 1)
     scene.submit(definitions=[definition(ADD, SIGNATURES[SPLIT])])
@@ -271,7 +271,7 @@ def test_shapes_without_end_cost_no_time() -> None:
         scene.rejoin()
 
 
-# -- parts -------------------------------------------------------------------------------------
+# -- chunks ------------------------------------------------------------------------------------
 
 
 def lane() -> Iterator[Lane]:
@@ -335,7 +335,7 @@ def test_a_place_outside_its_lane(lane: Lane, at: int) -> None:
 
 
 def test_the_end_of_a_client_with_a_broken_transfer(lane: Lane) -> None:
-    """What is kept of the failure must not hold on to the lane, which goes with its client."""
+    """The stored failure must not keep the lane alive, which is removed with its client."""
     scene = Scene()
     place = lane.put(memoryview(b"1234"))
     scene.post(Chunk(1, 0, 4, 16, place))
@@ -351,7 +351,7 @@ def test_the_end_of_a_client_with_a_broken_transfer(lane: Lane) -> None:
 
 
 def test_a_lane_is_nobody_else_s(lane: Lane) -> None:
-    """The honest client's memory, by its process and descriptor: there is no name for it to be found by."""
+    """The honest client's memory, by its process and descriptor: it has no name by which it could be found."""
     scene = Scene()
     place = lane.put(memoryview(b"our secret value"))
     wrong = msgspec.structs.replace(place, name="gt-" + "0" * 32)
@@ -364,7 +364,7 @@ def test_a_lane_is_nobody_else_s(lane: Lane) -> None:
 
 
 def test_parts_confirmed_that_were_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large value goes out; its reader confirms too much, too little, negative and other people's parts."""
+    """A large value is sent; its reader acknowledges too much, too little, a negative amount, and chunks of others."""
     for name, value in (("CHUNK", 1 << 12), ("CHUNKS_AHEAD", 1 << 14), ("SHARED_CHUNK", 1 << 13), ("LANE", 1 << 15)):
         monkeypatch.setattr(transfers, name, value)
     big = sign(OPS["full"], (("shape", (50_000,)), ("dtype", "float32")), (FLOAT,))
@@ -405,7 +405,7 @@ NASTY_ATTRIBUTES = [
 
 
 def recorded(seed: int) -> list[list[Any]]:
-    """The frames a client really sends: a random program over the op table, with large values both ways."""
+    """The frames of a real client: a random program over the op table, with large values both ways."""
     cluster = Cluster(1, seed, "numpy")
     session = cluster.add_client()
     frames: list[list[Any]] = []
@@ -419,7 +419,7 @@ def recorded(seed: int) -> list[list[Any]]:
             program.read(program.slots[-1])
     with use(session):
         x = gt.arange(4)
-        for i in range(3 + seed % 3):  # what comes again goes out as a fragment
+        for i in range(3 + seed % 3):  # repeated words are sent as a fragment
             y = gt.tensor([i, 2, 3, 4]) * 2 + x
             x = x + y
             x += i
@@ -432,7 +432,7 @@ class Mutations:
         self.rng = rng
 
     def mutate(self, frames: list[Any]) -> list[Any]:
-        """One thing is changed, somewhere."""
+        """Change one element, anywhere."""
         head, *rest = frames
         if self.rng.random() < 0.3:
             return [self._bytes(bytes(head)), *rest]
@@ -507,7 +507,7 @@ class Mutations:
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_mutations(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real traffic with one change in a hundred places, each tried on a server that somebody else is using."""
+    """Real traffic with one change in each of a hundred places, each tried on a server that another client is using."""
     for name, value in (("CHUNK", 1 << 13), ("CHUNKS_AHEAD", 1 << 15), ("SHARED_CHUNK", 1 << 14), ("LANE", 1 << 16)):
         monkeypatch.setattr(transfers, name, value)
     rng = random.Random(seed)

@@ -139,7 +139,7 @@ class Drive:
         return []
 
     def _answers(self, m: Execute, peers: tuple[bytes, ...]) -> list[tuple[bytes, Any]]:
-        """About a microsecond per word, as for small instructions: so the dispatcher's turns have their usual length."""
+        """About a microsecond per word, as for small instructions: so the dispatcher's turns have the usual length."""
         self._unsaid[m.crew] += len(m.stream)
         if not m.confirm:
             return []

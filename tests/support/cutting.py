@@ -1,6 +1,6 @@
-"""Calls cut by hand: each worker's share of a call computed on its own, on torch's CPU engine, and put together again.
+"""Calls split by hand: each worker's share is computed alone, on torch's CPU engine, and the results are joined.
 
-Here placements are tried, not planned: what `gt.ops.split.rows` claims, and everything else there might be.
+Placements are tried here, not planned: those that `gt.ops.split.rows` declares, and all others.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ HALVES = {torch.float16: (3e-2, 1e-1), torch.bfloat16: (1e-1, 2e-1)}
 Tensors = tuple[torch.Tensor, ...]
 Mesh = tuple[int, ...]
 Ranks = tuple[int, ...]
-#: a block, and where it begins
+#: a block, and its start
 Block = tuple[TensorType, tuple[int, ...]]
 
 
 class Call:
-    """A sample with its operands, its result, and how it may be cut."""
+    """A sample with its operands, its result, and its split."""
 
     def __init__(self, sample: Sample, draw: int = 0) -> None:
         self.sample, self.op = sample, OPS[sample.op]
@@ -47,7 +47,7 @@ class Call:
         self.rng = rng
 
     def run(self, tensors: Sequence[torch.Tensor], attrs: dict[str, Any], expect: Any = None) -> Tensors:
-        """One worker's results; raises if their types are not the expected ones, or not those inferred."""
+        """One worker's results; raises if their types are not the expected or the inferred ones."""
         given = iter(tensors)
         operands = [next(given) if isinstance(x, torch.Tensor) else x for x in self.operands]
         signature = sign(self.op, tuple(attrs.items()), tuple(map(type_of, operands)))
@@ -71,7 +71,7 @@ class Call:
         return list(self._rows_apart(split, workers))
 
     def _rows_apart(self, split: Apart, workers: int) -> Iterator[Row]:
-        """Each part's rows with the others' first, and all parts' last together: they are independent."""
+        """Each part's rows with the first rows of the others, and the last rows of all parts; parts are independent."""
         choices = [
             rows(part, [self.ins[i] for i in ins], [self.outs[i] for i in outs], workers)
             for ins, outs, part in split.parts
@@ -143,11 +143,11 @@ def close(got: torch.Tensor | None, want: torch.Tensor) -> bool:
 
 
 # -- shares --------------------------------------------------------------------------------
-# a mesh is one number of workers an axis, and there is a row an axis: the second cuts the blocks of the first
+# a mesh is one number of workers per axis, with a row per axis: the second splits the blocks of the first
 
 
 def shares(types: Sequence[TensorType], placed: Sequence[Sequence[Placement]], mesh: Mesh, at: Ranks) -> list[Block]:
-    """The blocks of these types at one place of the mesh, and where they begin."""
+    """The blocks of these types at one position of the mesh, and their starts."""
     blocks: list[Block] = [(t, (0,) * t.ndim) for t in types]
     for placements, workers, rank in zip(placed, mesh, at, strict=True):
         cuts = [block_type(t, p, workers, rank) for (t, _), p in zip(blocks, placements, strict=True)]
@@ -187,7 +187,7 @@ def join_all(parts: Sequence[torch.Tensor], placed: Sequence[Placement], mesh: M
 
 
 def works(call: Call, path: Sequence[Row], mesh: Mesh) -> bool:
-    """Does the result come out of the shares? Raises what an op raises that cannot do its share."""
+    """Do the shares give the result? Raises the error of an op that cannot compute its share."""
     blocks = [cut_all(x, [row.ins[i] for row in path], mesh, call.rng) for i, x in enumerate(call.tensors)]
     made = []
     for n, at in enumerate(itertools.product(*map(range, mesh))):
@@ -201,7 +201,7 @@ def works(call: Call, path: Sequence[Row], mesh: Mesh) -> bool:
 
 
 def paths(call: Call, mesh: Mesh) -> Iterator[tuple[Row, ...]]:
-    """Every way over a mesh of two axes: a row for the first, and one for the second that all its blocks allow."""
+    """Every combination over a mesh of two axes: a row for the first, and one that all its blocks allow."""
     split = call.split()
     if not isinstance(split, Split):
         return
@@ -214,7 +214,7 @@ def paths(call: Call, mesh: Mesh) -> Iterator[tuple[Row, ...]]:
         yield from ((row, second) for second in allowed[0] if all(second in more for more in allowed[1:]))
 
 
-# -- everything there might be -------------------------------------------------------------
+# -- all placements ------------------------------------------------------------------------
 
 
 def placements(t: TensorType, partial: Sequence[Placement]) -> list[Placement]:
@@ -222,14 +222,14 @@ def placements(t: TensorType, partial: Sequence[Placement]) -> list[Placement]:
 
 
 def result_placements(t: TensorType, ins: Sequence[Placement]) -> list[Placement]:
-    """Of the terms of a sum come terms of a sum, or nothing that is of use."""
+    """Terms of a sum give terms of a sum; other combinations are useless."""
     of_terms = any(isinstance(p, Partial) for p in ins)
     folds = [Partial("max"), Partial("min")] if t.dtype.kind == "b" else [Partial(how) for how in COMBINE]
     return placements(t, [P] if of_terms and t.dtype.kind != "b" else [] if of_terms else folds)
 
 
 def found(call: Call, workers: int, limit: int) -> set[Row]:
-    """All rows that work; of very many, about so many are tried, and always the same ones."""
+    """All rows that work; of very many, about this many are tried, and always the same ones."""
     choices = [*itertools.product(*(placements(t, [P] if t.dtype.kind == "f" else []) for t in call.ins))]
     made: set[Row] = set()
     if call.op.local is None:
@@ -248,7 +248,7 @@ def some(choices: Sequence[Any], limit: int) -> Iterator[Any]:
 
 
 def can(call: Call, row: Row, workers: int) -> bool:
-    """Does it work, whatever a kernel says to operands that do not go together?"""
+    """Does it work? A kernel may raise anything for operands that do not fit together."""
     try:
         return works(call, (row,), (workers,))
     except Exception:
@@ -274,7 +274,7 @@ def fits(parts: Sequence[torch.Tensor], p: Placement, t: TensorType, whole: torc
 
 
 def useless(row: Row, others: set[Row]) -> bool:
-    """Terms of what everyone has whole."""
+    """Terms of a value that every worker has."""
     for i, p in enumerate(row.outs):
         if isinstance(p, Partial) and Row(row.ins, (*row.outs[:i], R, *row.outs[i + 1 :])) in others:
             return True

@@ -1,4 +1,4 @@
-"""What must hold in a cluster after every message, and what once nothing is under way any more."""
+"""The invariants of a cluster after every message, and those that hold when nothing is pending."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def held_by(client: Client, worker: int) -> set[int]:
 
 
 def settled(cluster: Cluster) -> None:
-    """Everything was delivered, and every client takes what it is sent."""
+    """Everything was delivered, and every client takes its messages."""
     always(cluster)
     core = cluster.dispatcher
     assert not core.asked
