@@ -115,14 +115,8 @@ def test_unary(session, name):
 def test_binary(session, name):
     same(f"gt.{name}(x, y)")
     same(f"y.{name}(v)")
-    if name not in (
-        "maximum",
-        "minimum",
-        "atan2",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-    ):  # torch accepts only tensors here
+    # for these, torch accepts only tensors
+    if name not in ("maximum", "minimum", "atan2", "logical_and", "logical_or", "logical_xor"):
         same(f"gt.{name}(y, 2)")
         same(f"gt.{name}(i, 3)")
         same(f"i.{name}(2.5)")

@@ -712,9 +712,8 @@ def place(d: Drawing, x: str) -> str:
         forms += [f"{x}.transpose({one}, {two})", f"{x}.diagonal(0, {one}, {two})", f"{x}.transpose({one}, {two})[1:]"]
     if t.numel():
         forms += [f"{x}.view({factors(d.rng, t.numel())})", f"{x}.unsqueeze(0)", f"{x}.chunk(2)[-1]"]
-    if (
-        t.is_contiguous()
-    ):  # otherwise a copy in one library and a view in the other: new results have other strides in torch
+    # otherwise it is a copy in one library and a view in the other: new results have other strides in torch
+    if t.is_contiguous():
         forms.append(f"{x}.flatten()")
     return str(d.choice(forms))
 
