@@ -25,21 +25,21 @@ from benchmarks.core.ranks import BadInput
 
 
 def main(words: list[str] | None = None) -> int:
-    made = suite.parser("auto_shard_benchmark.py", (__doc__ or "").splitlines()[0])
-    made.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
-    made.set_defaults(port=None)
-    given = made.parse_args(words)
-    address = os.environ.get("GT_SERVER", "") if given.port is None and given.host == "localhost" else ""
-    address = address or f"{given.host}:{given.port or 9000}"
-    given.port = int(port) if (port := address.rpartition(":")[2]).isdigit() else 9000
+    parser = suite.parser("auto_shard_benchmark.py", (__doc__ or "").splitlines()[0])
+    parser.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
+    parser.set_defaults(port=None)
+    options = parser.parse_args(words)
+    address = os.environ.get("GT_SERVER", "") if options.port is None and options.host == "localhost" else ""
+    address = address or f"{options.host}:{options.port or 9000}"
+    options.port = int(port) if (port := address.rpartition(":")[2]).isdigit() else 9000
 
     def start() -> suite.Run:
         try:
             gt.connect(address)
         except gt.ConfigError as error:
             raise BadInput(f"GT_SERVER={address}: {error}") from None
-        given.gpus = given.gpus or [max(1, len(gt.workers()))]
-        return suite.Run(suite.checked(given, 1), "auto_shard_benchmark")
+        options.gpus = options.gpus or [max(1, len(gt.workers()))]
+        return suite.Run(suite.checked(options, 1), "auto_shard_benchmark")
 
     try:
         return suite.run(start)

@@ -170,20 +170,20 @@ def dispatcher_rate(workers: int, instructions: int = 20_000) -> float:
         core.handle(b"w%d" % i, Hello("worker", PROTOCOL, VERSION, "", i, "null", "null"))
         core.handle(b"c%d" % i, Hello("client", PROTOCOL, VERSION, "", i))
     program = recorded_program(instructions // workers)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for frame in program:
         for i in range(workers):
             _drive(core, core.handle(b"c%d" % i, decode(frame)))
-    return instructions // workers * workers / (time.perf_counter() - begun)
+    return instructions // workers * workers / (time.perf_counter() - started)
 
 
 def _drive(core: Dispatcher, actions: list[Any]) -> None:
     """Encode what the core sends, and answer each `Execute` at once."""
     while actions:
-        done = []
+        answers = []
         for action in actions:
             assert isinstance(action, ToPeer)
             encode(action.message)
             if isinstance(action.message, Execute):
-                done.append((action.peer, Done(action.message.client, action.message.crew, 100)))
-        actions = [a for peer, message in done for a in core.handle(peer, message)]
+                answers.append((action.peer, Done(action.message.client, action.message.crew, 100)))
+        actions = [a for peer, message in answers for a in core.handle(peer, message)]

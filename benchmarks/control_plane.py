@@ -56,17 +56,17 @@ class Row:
 
 
 def timed(act: Callable[[], Any]) -> float:
-    begun = now()
+    started = now()
     act()
-    return now() - begun
+    return now() - started
 
 
 def in_turns(rounds: int, *acts: Callable[[], Any]) -> list[list[float]]:
     """Seconds of each action; the actions take turns, so that all run under the same load; one round warms up."""
     for act in acts:
         act()
-    taken = [[timed(act) for act in acts] for _ in range(rounds)]
-    return [list(column) for column in zip(*taken, strict=True)]
+    samples = [[timed(act) for act in acts] for _ in range(rounds)]
+    return [list(column) for column in zip(*samples, strict=True)]
 
 
 def ratio(ours: list[float], theirs: list[float]) -> float:
@@ -94,10 +94,10 @@ def chained_adds(rounds: int) -> Iterator[Row]:
 
     def ours() -> None:
         y = x
-        begun = time.thread_time()
+        started = time.thread_time()
         for _ in range(n):
             y = y + x
-        emitting.append(time.thread_time() - begun)
+        emitting.append(time.thread_time() - started)
         assert y[0, 0].item() == n + 1
 
     def theirs() -> None:
@@ -179,22 +179,22 @@ def matmul(rounds: int) -> Iterator[Row]:
 
 def large_values(rounds: int) -> Iterator[Row]:
     array = np.random.default_rng(0).random(32 << 20)  # 256 MiB
-    kept: list[Any] = []
+    values: list[Any] = []
 
     def up() -> None:
-        kept[:] = [gt.from_numpy(array)]
+        values[:] = [gt.from_numpy(array)]
         synchronize()
 
     def down() -> None:
-        assert kept[0].numpy()[-1] == array[-1]
+        assert values[0].numpy()[-1] == array[-1]
 
     def copy() -> None:
         array.copy()
 
     up_s, down_s, copy_s = in_turns(rounds, up, down, copy)
-    for name, taken in (("up", up_s), ("down", down_s)):
-        details = {"ms": statistics.median(taken) * 1e3, "copy_ms": statistics.median(copy_s) * 1e3}
-        yield Row(f"256 MiB {name}", ratio(taken, copy_s), "x numpy copy", ">=", 0.5, details)
+    for name, seconds in (("up", up_s), ("down", down_s)):
+        details = {"ms": statistics.median(seconds) * 1e3, "copy_ms": statistics.median(copy_s) * 1e3}
+        yield Row(f"256 MiB {name}", ratio(seconds, copy_s), "x numpy copy", ">=", 0.5, details)
 
 
 def starting(rounds: int) -> Iterator[Row]:
@@ -276,11 +276,11 @@ def repetitions(rounds: int) -> Iterator[Row]:
     """Fragments of 700 instructions that are cached everywhere, with an engine that computes nothing."""
     program = replay.recorded(20 * rounds)
     for workers in (1, 2, 4, 8):
-        taken = statistics.median(replay.dispatcher(program, workers))
-        details = {"ops_per_s": replay.OPS / taken}
-        yield Row(f"dispatcher, a fragment for {workers} worker(s)", taken * 1e6, "us", "<=", 100, details)
+        median = statistics.median(replay.dispatcher(program, workers))
+        details = {"ops_per_s": replay.OPS / median}
+        yield Row(f"dispatcher, a fragment for {workers} worker(s)", median * 1e6, "us", "<=", 100, details)
         if workers == 1:
-            yield Row("dispatcher, replay", replay.OPS / taken, "instructions/s", ">=", 1e6)
+            yield Row("dispatcher, replay", replay.OPS / median, "instructions/s", ">=", 1e6)
     alone = replay.OPS / statistics.median(replay.worker(program))
     yield Row("worker, replay", alone, "instructions/s", ">=", 1e6)
     with null.system() as session:
@@ -329,10 +329,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="three rounds instead of fifteen")
     parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
-    given = parser.parse_args()
-    rounds = 3 if given.quick else 15
+    options = parser.parse_args()
+    rounds = 3 if options.quick else 15
     rows = []
-    for name in given.only:
+    for name in options.only:
         for row in MEASUREMENTS[name](rounds):
             rows.append(row)
             goal = "" if row.bound is None else f"{row.goal} {row.bound:g} {'reached' if row.reached else 'MISSED'}"
@@ -343,8 +343,8 @@ def main() -> int:
         "rounds": rounds,
         "rows": [{**asdict(r), "reached": r.reached} for r in rows],
     }
-    if given.json:
-        with open(given.json, "w") as file:
+    if options.json:
+        with open(options.json, "w") as file:
             json.dump(record, file, indent=1)
     else:
         print(json.dumps(record))

@@ -103,13 +103,13 @@ class Trainer:
 
     def run(self, steps: int) -> float:
         """Seconds per step, with one read at the end."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(steps):
             loss = self.step()
         value = loss.item()
-        taken = (time.perf_counter() - begun) / steps
+        seconds = (time.perf_counter() - started) / steps
         assert math.isfinite(value), f"the loss is {value}"
-        return taken
+        return seconds
 
 
 def measure(name: str, goal: float, rounds: int) -> dict[str, Any]:
@@ -154,17 +154,17 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
     names = [n for n in GOALS if CUDA or n != "mini-gpt"]
     parser.add_argument("--only", nargs="+", choices=list(GOALS), default=names)
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows = []
-    for name in given.only:
-        row = measure(name, GOALS[name][CUDA], 3 if given.quick else 9)
+    for name in options.only:
+        row = measure(name, GOALS[name][CUDA], 3 if options.quick else 9)
         rows.append(row)
-        told = "  ".join(f"{k}={v:.1f}" for k, v in row.items() if k.endswith(("_ms", "_mib")))
+        details = "  ".join(f"{k}={v:.1f}" for k, v in row.items() if k.endswith(("_ms", "_mib")))
         verdict = "reached" if row["reached"] else "MISSED"
-        print(f"{name:10} {row['ratio']:6.2f} x torch eager   >= {row['goal']:.2f} {verdict:8} {told}", flush=True)
+        print(f"{name:10} {row['ratio']:6.2f} x torch eager   >= {row['goal']:.2f} {verdict:8} {details}", flush=True)
     record = {"device": torch.cuda.get_device_name() if CUDA else "cpu", "torch": torch.__version__, "rows": rows}
-    if given.json:
-        with open(given.json, "w") as file:
+    if options.json:
+        with open(options.json, "w") as file:
             json.dump(record, file, indent=1)
     gt.disconnect()
     return 0

@@ -52,17 +52,17 @@ class Bench:
         return result(case, self.workers, apart, together, barriers, wrong)
 
     def _apart(self, case: Case) -> tuple[float, ...]:
-        kept: dict[str, Any] = {}
+        values: dict[str, Any] = {}
 
         def create() -> None:
-            kept["operands"] = case.create()
+            values["operands"] = case.create()
             self.barrier()
 
         def compute() -> None:
-            kept["result"] = case.compute(kept["operands"])
+            values["result"] = case.compute(values["operands"])
             self.barrier()
 
-        return _timed(create), _timed(compute), _timed(lambda: kept["result"].numpy())
+        return _timed(create), _timed(compute), _timed(lambda: values["result"].numpy())
 
     def _together(self, case: Case) -> None:
         case.compute(case.create()).numpy()
@@ -70,18 +70,18 @@ class Bench:
     def _check(self, case: Case) -> int | None:
         """The number of wrong elements in the first rows; None where reading the operands would take too long."""
         operands = case.create()
-        made = case.compute(operands).numpy()
+        result = case.compute(operands).numpy()
         if case.nbytes > CHECKED:
             return None
         expected = case.expected(operands, ROWS)
         bound = 1e-4 * float(np.abs(expected).max())
-        return int((np.abs(made[:ROWS] - expected) > bound).sum())
+        return int((np.abs(result[:ROWS] - expected) > bound).sum())
 
 
 def _timed(act: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     act()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def result(

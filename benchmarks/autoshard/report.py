@@ -59,32 +59,32 @@ def live(case: Case, results: Results, device: str) -> str:
 
 def _pair(name: str, cells: Sequence[str], results: Results, view: str, width: int = 0) -> list[str]:
     gained = ["baseline", *(f"{s:.2f}x" for s in speedups(results, view).values())]
-    left = max(len(name), len("Speedup:"), width)
-    row = [f"{name:{left}} | " + " | ".join(cells)]
+    width_of_names = max(len(name), len("Speedup:"), width)
+    row = [f"{name:{width_of_names}} | " + " | ".join(cells)]
     if len(cells) > 1:
         padded = [f"{text:{len(cell)}}" for text, cell in zip(gained, cells, strict=True)]
-        row.append((f"{'Speedup:':{left}} | " + " | ".join(padded)).rstrip())
+        row.append((f"{'Speedup:':{width_of_names}} | " + " | ".join(padded)).rstrip())
     return row
 
 
 def comparison(rows: Sequence[tuple[Case, Results]], device: str, view: str = "together") -> str:
     lines = ["=" * WIDTH, f"PERFORMANCE COMPARISON: {VIEWS[view][0]}", "=" * WIDTH]
     for group, (title, head) in GROUPS.items():
-        mine = [(case, results) for case, results in rows if case.group == group]
-        if mine:
-            lines += ["", f"--- {title} ---", *_table(head, mine, device, view)]
+        group_rows = [(case, results) for case, results in rows if case.group == group]
+        if group_rows:
+            lines += ["", f"--- {title} ---", *_table(head, group_rows, device, view)]
     return "\n".join(lines)
 
 
 def _table(head: str, rows: Sequence[tuple[Case, Results]], device: str, view: str) -> list[str]:
-    left = max(len(head), len("Speedup:"), *(len(case.name) for case, _ in rows))
+    width_of_names = max(len(head), len("Speedup:"), *(len(case.name) for case, _ in rows))
     counts = sorted(rows[0][1])
     column = max(len(figure(results[n], view)) for _, results in rows for n in counts)
     heads = [f"{device_word(n, device):{column}}" for n in counts]
-    lines = [f"{head:{left}} | {' | '.join(heads)}".rstrip(), "-" * (WIDTH - 4)]
+    lines = [f"{head:{width_of_names}} | {' | '.join(heads)}".rstrip(), "-" * (WIDTH - 4)]
     for case, results in rows:
         cells = [f"{figure(results[n], view):>{column}}" for n in counts]
-        lines += _pair(case.name, cells, results, view, left)
+        lines += _pair(case.name, cells, results, view, width_of_names)
     return lines
 
 
@@ -93,14 +93,17 @@ def summary(rows: Sequence[tuple[Case, Results]]) -> dict[str, Any]:
     return {view: _gains([speedups(results, view) for _, results in rows]) for view in VIEWS}
 
 
-def _gains(found: Sequence[Mapping[int, float]]) -> dict[str, Any]:
+def _gains(speedups_by_case: Sequence[Mapping[int, float]]) -> dict[str, Any]:
     means: dict[str, Callable[[Sequence[float]], float]] = {
         "geometric_mean": geometric_mean,
         "arithmetic_mean": statistics.fmean,
         "min": min,
         "max": max,
     }
-    return {str(n): {name: of([gains[n] for gains in found]) for name, of in means.items()} for n in found[0]}
+    return {
+        str(n): {name: of([gains[n] for gains in speedups_by_case]) for name, of in means.items()}
+        for n in speedups_by_case[0]
+    }
 
 
 def told(summed: Mapping[str, Any], counts: Sequence[int], device: str) -> str:

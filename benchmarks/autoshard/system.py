@@ -41,9 +41,9 @@ class System:
             os.environ["GT_TOKEN"] = secrets.token_hex(16)
             self._start({}, "gt.server", "-p", str(self.port))
             for i in range(self.workers):
-                own = {"CUDA_VISIBLE_DEVICES": self.gpus[i % len(self.gpus)]} if self.gpus else {}
+                environment = {"CUDA_VISIBLE_DEVICES": self.gpus[i % len(self.gpus)]} if self.gpus else {}
                 threads = () if self.gpus else ("--threads", "1")
-                self._start(own, "gt.worker", "--host", "localhost", "-p", str(self.port), *threads)
+                self._start(environment, "gt.worker", "--host", "localhost", "-p", str(self.port), *threads)
             self._connect()
         except BaseException:
             self.__exit__()

@@ -63,10 +63,10 @@ def git(folder: pathlib.Path = ROOT) -> dict[str, Any] | None:
 
 def _output(*command: str) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 def nccl() -> str | None:
@@ -81,8 +81,8 @@ def driver() -> str | None:
         text = pathlib.Path("/proc/driver/nvidia/version").read_text()
     except OSError:
         text = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or ""
-    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
-    return found[0] if found else None
+    match = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
+    return match[0] if match else None
 
 
 def cpu() -> dict[str, Any]:
@@ -120,8 +120,8 @@ def _gpu(index: int) -> dict[str, Any]:
 
 def uuid(index: int) -> str | None:
     """The UUID in NVML's spelling; NVML's index differs from torch's if CUDA_VISIBLE_DEVICES is set."""
-    found = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) or None
-    return found if found is None or found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
+    text = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) or None
+    return text if text is None or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
 
 
 def device_name(device: torch.device) -> str:

@@ -46,18 +46,18 @@ DEVICES = [
 
 def peak(device: str, dtype: str) -> tuple[float, str] | None:
     """FLOP/s and their source, or None if unknown."""
-    found = next((row for row in DEVICES if re.search(row.pattern, device)), None)
-    return None if found is None or dtype not in found.dense else (found.dense[dtype], found.source)
+    match = next((row for row in DEVICES if re.search(row.pattern, device)), None)
+    return None if match is None or dtype not in match.dense else (match.dense[dtype], match.source)
 
 
 def mfu(flops: float, seconds: float, device: str, dtype: str, devices: int = 1) -> dict[str, Any]:
     """The model's FLOPs divided by those the devices can do; ``mfu`` is null if the peak is unknown."""
-    rate, known = flops / seconds, peak(device, dtype)
-    bound = known[0] * devices if known else None
+    rate, known_peak = flops / seconds, peak(device, dtype)
+    bound = known_peak[0] * devices if known_peak else None
     return {
         "mfu": rate / bound if bound else None,
         "numerator_flops_per_s": rate,
         "denominator_flops_per_s": bound,
         "dtype": dtype,
-        "source": known[1] if known else f"no dense {dtype} peak of {device!r} is known",
+        "source": known_peak[1] if known_peak else f"no dense {dtype} peak of {device!r} is known",
     }

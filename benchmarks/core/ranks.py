@@ -89,9 +89,9 @@ class World:
         """One value from each process, on every process, by rank. A rank that is early blocks and does not spin."""
         if self.alone:
             return [value]
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value, group=self.control)
-        return found
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def barrier(self) -> None:
         """A barrier on the device, before a timed operation."""
@@ -103,8 +103,10 @@ class World:
 
         A rank that took no part gives None.
         """
-        given = [series for series in self.gather(None if samples is None else list(samples)) if series is not None]
-        return [max(at) for at in zip(*given, strict=True)]
+        series_by_rank = [
+            series for series in self.gather(None if samples is None else list(samples)) if series is not None
+        ]
+        return [max(at) for at in zip(*series_by_rank, strict=True)]
 
     def ranks_per_gpu(self) -> int:
         """The largest number of ranks on one GPU; 0 on CPUs."""
@@ -245,8 +247,8 @@ class Guard:
         self.end("failed", why, code)
 
 
-def _code_and_why(told: bytes) -> tuple[int, str]:
-    code, _, why = told.decode().partition(" ")
+def _code_and_why(message: bytes) -> tuple[int, str]:
+    code, _, why = message.decode().partition(" ")
     return int(code), why
 
 

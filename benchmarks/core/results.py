@@ -44,14 +44,14 @@ class Record:
         config: dict[str, Any],
         environment: dict[str, Any],
     ) -> None:
-        begun = utc_now()
+        started = utc_now()
         self._lock = threading.RLock()
         self.data: dict[str, Any] = {
             "schema_version": VERSION,
             "suite": suite,
             "name": name,
             "world_size": world_size,
-            "timestamp": begun,
+            "timestamp": started,
             "ended": None,
             "status": "running",
             "error": None,
@@ -60,7 +60,7 @@ class Record:
             "results": {},
             "verdict": verdict.ended("running", None),
         }
-        self.path = self._claim(writable(folder), f"{safe(name)}_{re.sub('[-:]', '', begun)}")
+        self.path = self._claim(writable(folder), f"{safe(name)}_{re.sub('[-:]', '', started)}")
 
     def _claim(self, folder: pathlib.Path, stem: str) -> pathlib.Path:
         """Reserve a new name: a hard link fails if the file exists, a rename would replace it."""

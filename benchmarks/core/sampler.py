@@ -85,9 +85,9 @@ class Watch:
 
     def __init__(self, world: Any) -> None:
         self.world = world
-        here = [member for member in world.members if member["host"] == world.members[world.rank]["host"]]
-        cards = list(dict.fromkeys(member["gpu"] for member in here if member["gpu"]))
-        self._sampler = Sampler(cards if world.local_rank == 0 else [], [member["pid"] for member in here])
+        local_members = [member for member in world.members if member["host"] == world.members[world.rank]["host"]]
+        cards = list(dict.fromkeys(member["gpu"] for member in local_members if member["gpu"]))
+        self._sampler = Sampler(cards if world.local_rank == 0 else [], [member["pid"] for member in local_members])
         #: one summary per card on every rank after the block; None without NVML
         self.cards: list[dict[str, Any]] | None = None
 
@@ -98,8 +98,8 @@ class Watch:
     def __exit__(self, kind: Any, *rest: object) -> None:
         self._sampler.__exit__()
         if kind is None:  # a rank that failed collects nothing
-            found = [cards for cards in self.world.gather(self._sampler.cards) if cards]
-            self.cards = [card for cards in found for card in cards] or None
+            summaries = [cards for cards in self.world.gather(self._sampler.cards) if cards]
+            self.cards = [card for cards in summaries for card in cards] or None
 
     def facts(self) -> dict[str, Any]:
         """The facts for the verdict."""
@@ -107,7 +107,9 @@ class Watch:
         reasons = [card["throttle_reasons"] for card in cards if card["throttle_reasons"] is not None]
         others = [card["neighbours"] for card in cards if card["neighbours"] is not None]
         return {
-            "throttle_reasons": sorted({name for told in reasons for name in told}) if reasons else None,
+            "throttle_reasons": sorted({name for card_reasons in reasons for name in card_reasons})
+            if reasons
+            else None,
             "neighbours": max(others, default=None),
         }
 
@@ -253,16 +255,16 @@ class Card:
         n.nvmlGpmSampleGet(handle, self._gpm)
         if last is None:
             return {}
-        asked = n.c_nvmlGpmMetricsGet_t(version=n.NVML_GPM_METRICS_GET_VERSION, sample1=last, sample2=self._gpm)
-        asked.numMetrics = len(GPM)
+        request = n.c_nvmlGpmMetricsGet_t(version=n.NVML_GPM_METRICS_GET_VERSION, sample1=last, sample2=self._gpm)
+        request.numMetrics = len(GPM)
         for place, number in enumerate(GPM.values()):
-            asked.metrics[place].metricId = number
+            request.metrics[place].metricId = number
         try:
-            n.nvmlGpmMetricsGet(asked)
+            n.nvmlGpmMetricsGet(request)
         finally:
             n.nvmlGpmSampleFree(last)
-        told = list(zip(GPM, asked.metrics, strict=False))
-        return {name: float(metric.value) for name, metric in told if metric.nvmlReturn == 0}
+        metrics = list(zip(GPM, request.metrics, strict=False))
+        return {name: float(metric.value) for name, metric in metrics if metric.nvmlReturn == 0}
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ def _plain(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -
     lines = [list(columns), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     padded = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-    shown = ["  ".join(line) for line in padded]
-    return "\n".join([title, shown[0], "-" * len(shown[0]), *shown[1:], ""])
+    rows = ["  ".join(line) for line in padded]
+    return "\n".join([title, rows[0], "-" * len(rows[0]), *rows[1:], ""])
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], file: TextIO | None = None) -> None:

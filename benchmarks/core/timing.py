@@ -55,10 +55,10 @@ def _by_clock(act: Act, iters: int, device: torch.device, before: Act, after: Ac
     for _ in range(iters):
         before()
         synchronize(device)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         act()
         synchronize(device)
-        samples.append(time.perf_counter() - begun)
+        samples.append(time.perf_counter() - started)
         after()
     return samples
 
@@ -74,7 +74,7 @@ def _by_events(act: Act, iters: int, device: torch.device, before: Act, after: A
         pairs.append(pair)
         after()
     synchronize(device)
-    return [begun.elapsed_time(ended) / 1e3 for begun, ended in pairs]
+    return [started.elapsed_time(ended) / 1e3 for started, ended in pairs]
 
 
 def laps(act: Act, *, iters: int, device: torch.device) -> list[float]:
@@ -127,8 +127,8 @@ def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) 
     if len(samples) < 3:
         return None
     values = np.asarray(samples)
-    drawn = np.random.default_rng(seed).integers(0, len(values), (rounds, len(values)))
-    low, high = np.percentile(of(values[drawn], axis=1), [2.5, 97.5])
+    indices = np.random.default_rng(seed).integers(0, len(values), (rounds, len(values)))
+    low, high = np.percentile(of(values[indices], axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 

@@ -60,18 +60,18 @@ CODES = [rule.code for rule in RULES]
 
 def judge(facts: Mapping[str, Any], rules: Iterable[str] = CODES, where: str = "") -> dict[str, Any]:
     """The verdict on one measurement: ``valid``, ``reasons`` and what could not be checked."""
-    wanted, reasons, unchecked = set(rules), [], []
-    assert wanted <= set(CODES), f"no such rule: {wanted - set(CODES)}"
-    for rule in (rule for rule in RULES if rule.code in wanted):
+    codes, reasons, unchecked = set(rules), [], []
+    assert codes <= set(CODES), f"no such rule: {codes - set(CODES)}"
+    for rule in (rule for rule in RULES if rule.code in codes):
         value = facts.get(rule.fact)
         if value is None:
             unchecked.append(rule.code)
         elif rule.broken(value):
-            reasons.append({"code": rule.code, "message": rule.message.format(_shown(value)), "where": where})
+            reasons.append({"code": rule.code, "message": rule.message.format(_format(value)), "where": where})
     return {"valid": not reasons, "reasons": reasons, "unchecked": unchecked}
 
 
-def _shown(value: Any) -> Any:
+def _format(value: Any) -> Any:
     return ", ".join(sorted(value)) if isinstance(value, list | set | tuple | dict) else value
 
 
@@ -85,7 +85,7 @@ def ended(status: str, error: str | None) -> dict[str, Any]:
 
 def together(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """One verdict over many: invalid if one of them is; unchecked is what one of them could not check."""
-    given = list(verdicts)
-    reasons = [reason for verdict in given for reason in verdict["reasons"]]
-    left = [set(verdict["unchecked"]) for verdict in given]
-    return {"valid": not reasons, "reasons": reasons, "unchecked": sorted(set().union(*left))}
+    all_verdicts = list(verdicts)
+    reasons = [reason for verdict in all_verdicts for reason in verdict["reasons"]]
+    unchecked = [set(verdict["unchecked"]) for verdict in all_verdicts]
+    return {"valid": not reasons, "reasons": reasons, "unchecked": sorted(set().union(*unchecked))}

@@ -29,8 +29,8 @@ def switch_on() -> None:
 
 def parse(text: str) -> list[str]:
     """The choices in a stretch of the log, without repetition: ``Ring/Simple``."""
-    found = [(algorithm, way) for count, algorithm, way in LINE.findall(text) if int(count) > BARRIER]
-    return list(dict.fromkeys(f"{_name(a, NAMES)}/{_name(p, PROTOCOLS)}" for a, p in found))
+    choices = [(algorithm, protocol) for count, algorithm, protocol in LINE.findall(text) if int(count) > BARRIER]
+    return list(dict.fromkeys(f"{_name(a, NAMES)}/{_name(p, PROTOCOLS)}" for a, p in choices))
 
 
 def _name(word: str, names: list[str]) -> str:
@@ -50,14 +50,14 @@ class Algorithms:
 
     def since_last(self) -> str:
         """The choice for the operation that was just measured."""
-        found: list[str] = []
+        choices: list[str] = []
         if self._path and self._path.exists():
             with self._path.open(errors="replace") as file:
                 file.seek(self._read)
-                found = parse(file.read())
+                choices = parse(file.read())
                 self._read = file.tell()
-        self._seen.update(dict.fromkeys(found))
-        return ", ".join(found) or self._forced() or "unknown"
+        self._seen.update(dict.fromkeys(choices))
+        return ", ".join(choices) or self._forced() or "unknown"
 
     def all(self) -> str:
         return ", ".join(self._seen) or self._forced() or "unknown"

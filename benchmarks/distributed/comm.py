@@ -80,8 +80,8 @@ def reducescatter(world: World, count: int, dtype: torch.dtype) -> Prepared:
 def alltoall(world: World, count: int, dtype: torch.dtype) -> Prepared:
     source, part = values(world.rank, count, world, dtype), count // world.size
     out = torch.full((count,), -1, dtype=dtype, device=world.device)
-    mine = slice(world.rank * part, (world.rank + 1) * part)
-    expected = lambda: torch.cat([values(r, count, world, dtype)[mine] for r in range(world.size)])
+    own_part = slice(world.rank * part, (world.rank + 1) * part)
+    expected = lambda: torch.cat([values(r, count, world, dtype)[own_part] for r in range(world.size)])
     run = lambda: dist.all_to_all_single(out, source)
     return Prepared(run, lambda: out.fill_(-1), lambda: [(out, expected())])
 
@@ -93,15 +93,15 @@ def broadcast(world: World, count: int, dtype: torch.dtype) -> Prepared:
     return Prepared(lambda: dist.broadcast(buffer, 0), lambda: buffer.copy_(source), lambda: [(buffer, expected())])
 
 
-def transfer(*ways: tuple[int, int]) -> Make:
+def transfer(*pairs: tuple[int, int]) -> Make:
     """From the first of each pair of ranks to the second, all pairs at once; the other ranks do nothing."""
 
     def make(world: World, count: int, dtype: torch.dtype) -> Prepared:
         source = values(world.rank, count, world, dtype)
-        outs = {a: torch.full_like(source, -1) for a, b in ways if b == world.rank}
+        outs = {a: torch.full_like(source, -1) for a, b in pairs if b == world.rank}
 
         def run() -> None:
-            sends = [dist.P2POp(dist.isend, source, b) for a, b in ways if a == world.rank]
+            sends = [dist.P2POp(dist.isend, source, b) for a, b in pairs if a == world.rank]
             receives = [dist.P2POp(dist.irecv, out, a) for a, out in outs.items()]
             for request in dist.batch_isend_irecv(sends + receives) if sends or receives else []:
                 request.wait()
@@ -173,8 +173,8 @@ def wrong_elements(world: World, operation: Prepared) -> int:
     world.barrier()
     operation.run()
     timing.synchronize(world.device)
-    mine = sum(int((got != wanted).sum()) for got, wanted in operation.results())
-    return sum(world.gather(mine))
+    wrong = sum(int((got != expected).sum()) for got, expected in operation.results())
+    return sum(world.gather(wrong))
 
 
 def sweep(world: World, name: str, make: Make, plan: Plan, bar: Progress, logs: Algorithms) -> dict[str, Any]:

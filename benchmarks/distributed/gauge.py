@@ -103,5 +103,5 @@ def trim() -> None:
 def kernel(path: str, name: str) -> int:
     """A line of the kernel's status file, in bytes."""
     lines = pathlib.Path(path).read_text().splitlines()
-    found = next(line.split() for line in lines if line.startswith(f"{name}:"))
-    return int(found[1]) * 1024
+    fields = next(line.split() for line in lines if line.startswith(f"{name}:"))
+    return int(fields[1]) * 1024

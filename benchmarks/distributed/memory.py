@@ -112,8 +112,8 @@ class Saved(torch.autograd.graph.saved_tensors_hooks):
 
         The parameters are kept too but exist anyway; those that FSDP gathered are freed by now.
         """
-        mine = {local(p).untyped_storage().data_ptr() for p in parameters}
-        total = sum(storage.nbytes() for place, storage in self._storages.items() if place not in mine)
+        parameter_storages = {local(p).untyped_storage().data_ptr() for p in parameters}
+        total = sum(storage.nbytes() for place, storage in self._storages.items() if place not in parameter_storages)
         self._storages.clear()
         return total
 
@@ -175,14 +175,14 @@ def peak_of(world: World, plan: Plan, batch: int) -> Peak:
     gauge.reset()
     base = gauge.now(), gauge.needed()
     try:
-        mine: Any = [most - held for most, held in zip(_steady_peak(world, plan, batch, gauge), base, strict=True)]
+        peaks: Any = [most - before for most, before in zip(_steady_peak(world, plan, batch, gauge), base, strict=True)]
     except (torch.cuda.OutOfMemoryError, MemoryError):
-        mine = None
+        peaks = None
     gc.collect()
     if gauge.cuda:
         torch.cuda.empty_cache()
-    found = world.gather(mine)
-    return Peak(batch, *([None, None] if None in found else map(max, zip(*found, strict=True))))
+    peaks_by_rank = world.gather(peaks)
+    return Peak(batch, *([None, None] if None in peaks_by_rank else map(max, zip(*peaks_by_rank, strict=True))))
 
 
 def _steady_peak(world: World, plan: Plan, batch: int, gauge: Gauge) -> tuple[int, int]:
@@ -243,9 +243,9 @@ def largest(world: World, plan: Plan, fit: formulas.Line, budget: int | None) ->
 
 def allocator(world: World, since: dict[str, int]) -> dict[str, Any]:
     """Reserved bytes, and allocation problems since then; empty on a CPU, whose allocator does not count."""
-    mine = {key: count - since.get(key, 0) for key, count in Gauge(world.device).allocator().items()}
-    everyone = world.gather(mine)
-    worst = {key: max(other[key] for other in everyone) for key in mine}
+    counts = {key: count - since.get(key, 0) for key, count in Gauge(world.device).allocator().items()}
+    everyone = world.gather(counts)
+    worst = {key: max(other[key] for other in everyone) for key in counts}
     facts = {**worst, "ranks_per_gpu": world.ranks_per_gpu()}
     return {"rank_0": everyone[0], "worst_rank": worst, "verdict": verdict.judge(facts, RULES, "memory")}
 

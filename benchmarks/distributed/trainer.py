@@ -75,18 +75,18 @@ class Batches:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # a thread starts on the first GPU, and pinning would use its memory
         while not self._closed.is_set():
-            made = torch.randint(0, self._vocabulary, self._size, generator=self._generator)
-            made = made.pin_memory() if self.device.type == "cuda" else made
+            tokens = torch.randint(0, self._vocabulary, self._size, generator=self._generator)
+            tokens = tokens.pin_memory() if self.device.type == "cuda" else tokens
             while not self._closed.is_set():
                 with contextlib.suppress(queue.Full):
-                    self._ready.put(made, timeout=0.1)
+                    self._ready.put(tokens, timeout=0.1)
                     break
 
     def next(self) -> torch.Tensor:
-        begun = time.perf_counter()
-        found = self._ready.get()
-        self.waits.append(time.perf_counter() - begun)
-        return found.to(self.device, non_blocking=True)
+        started = time.perf_counter()
+        tokens = self._ready.get()
+        self.waits.append(time.perf_counter() - started)
+        return tokens.to(self.device, non_blocking=True)
 
     def close(self) -> None:
         self._closed.set()

@@ -46,10 +46,10 @@ class Plan:
 def buckets(total: int) -> list[int]:
     """The buckets of DDP's gradients: sizes in bytes."""
     sizes: list[int] = []
-    left = total
-    while left > 0:
-        sizes.append(min(left, BUCKET if sizes else FIRST_BUCKET))
-        left -= sizes[-1]
+    remaining = total
+    while remaining > 0:
+        sizes.append(min(remaining, BUCKET if sizes else FIRST_BUCKET))
+        remaining -= sizes[-1]
     return sizes
 
 
@@ -113,8 +113,8 @@ def allocator(world: World) -> dict[str, int]:
     """The worst rank's counts of retried and failed allocations; empty on a CPU, which does not count them."""
     if world.device.type != "cuda":
         return {}
-    mine = Gauge(world.device).allocator()
-    return {key: max(other[key] for other in world.gather(mine)) for key in ("allocation_retries", "ooms")}
+    counts = Gauge(world.device).allocator()
+    return {key: max(other[key] for other in world.gather(counts)) for key in ("allocation_retries", "ooms")}
 
 
 def peak_memory(world: World) -> int | None:
@@ -153,7 +153,7 @@ def gradient_allreduce(world: World, plan: Plan, fit: dict[str, float] | None) -
     sizes = buckets(total)
     if world.size == 1:
         return {"bytes": total, "buckets": len(sizes), "skipped": "one rank exchanges nothing"}
-    given = fit or short_sweep(world, plan)
+    known_fit = fit or short_sweep(world, plan)
     buffer = torch.rand(min(total, BUCKET) // 4 + 1, device=world.device) - 0.5
 
     def act() -> None:
@@ -164,14 +164,14 @@ def gradient_allreduce(world: World, plan: Plan, fit: dict[str, float] | None) -
     renew = lambda: buffer.uniform_(-0.5, 0.5)  # otherwise the sums of sums would overflow
     samples = timing.measure(act, warmup=2, iters=plan.iters, device=world.device, before=world.barrier, after=renew)
     time = timing.summary(world.slowest(samples), plan.seed)
-    predicted = predict(given, sizes)
+    predicted = predict(known_fit, sizes)
     return {
         "bytes": total,
         "buckets": len(sizes),
         "predicted_s": predicted,
         "measured_s": time["p50_s"],
         "measured_over_predicted": time["p50_s"] / predicted if predicted else None,
-        "fit": given,
+        "fit": known_fit,
         "timing": time,
     }
 

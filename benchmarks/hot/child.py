@@ -58,12 +58,12 @@ class Adds:
             self.chain = gt.compile(chain)
 
     def run(self, steps: int) -> float:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(steps):
             value = self.chain(self.x)[0, 0].item()
-        taken = (time.perf_counter() - begun) / steps
+        seconds = (time.perf_counter() - started) / steps
         assert value == ADDS + 1, f"{ADDS} adds gave {value}"
-        return taken
+        return seconds
 
 
 def chain(x: Any) -> Any:
@@ -80,17 +80,17 @@ class Child:
         self.program: Any = Adds(lib, row) if work.name == "adds" else Training(lib, work.name, row)
 
     def warm(self, seconds: float) -> dict[str, Any]:
-        begun, steps = time.perf_counter(), 0
-        told: dict[str, Any] = {"settled": False}
-        since = None  # settled before
-        while time.perf_counter() - begun < seconds:
+        started, steps = time.perf_counter(), 0
+        report: dict[str, Any] = {"settled": False}
+        since = None  # when it settled
+        while time.perf_counter() - started < seconds:
             self.program.run(self.work.chunk)
             steps += self.work.chunk
-            told = self._reached() if steps >= LEAST * self.work.chunk else told
-            since = (since or time.perf_counter()) if told["settled"] else None
+            report = self._reached() if steps >= LEAST * self.work.chunk else report
+            since = (since or time.perf_counter()) if report["settled"] else None
             if since is not None and (not self.row.compiles or time.perf_counter() - since > STILL):
                 break
-        return {"warmup_s": (since or time.perf_counter()) - begun, "warmup_steps": steps, **told}
+        return {"warmup_s": (since or time.perf_counter()) - started, "warmup_steps": steps, **report}
 
     def _reached(self) -> dict[str, Any]:
         """Will it get no faster? And at which levels its instructions run."""
@@ -101,13 +101,13 @@ class Child:
         levels: dict[str, int] = {}
         for piece in pieces:
             levels[piece["level"]] = levels.get(piece["level"], 0) + piece["length"] * piece["runs"]
-        told = {
+        report = {
             "levels": levels,
             "compile_s": sum(p["compile_seconds"] for p in pieces),
             "reasons": sorted({reason for p in pieces for reason in p["reasons"]}),
             "hot": stats["hot_instructions"] / max(1, stats["total_instructions"]),
         }
-        return {"settled": not self.row.compiles or self._settled(pieces), **told}
+        return {"settled": not self.row.compiles or self._settled(pieces), **report}
 
     def _settled(self, pieces: Any) -> bool:
         """Is every running section compiled, or is there a reason why not? A single instruction may not be worth it."""
@@ -126,8 +126,8 @@ def main() -> int:
     answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     os.dup2(2, 1)
 
-    def answer(told: dict[str, Any]) -> None:
-        print(json.dumps(told), file=answers, flush=True)
+    def answer(report: dict[str, Any]) -> None:
+        print(json.dumps(report), file=answers, flush=True)
 
     try:
         child = Child(WORKS[sys.argv[1]], ROWS[sys.argv[2]])

@@ -33,8 +33,8 @@ class Null(NumpyEngine):
 
     def link(self, signature: Signature) -> Any:
         zeros = tuple(np.broadcast_to(self.zeros(type).dtype.type(0), type.shape) for type in signature.outs)
-        made = zeros if len(zeros) > 1 else zeros[0]
-        return lambda *_: made
+        results = zeros if len(zeros) > 1 else zeros[0]
+        return lambda *_: results
 
 
 @contextmanager

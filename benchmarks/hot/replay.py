@@ -82,10 +82,10 @@ def worker(program: load.Program) -> list[float]:
 
 
 def _taken(core: Worker, decode: Decode, frame: bytes) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for send in core.handle(decode(frame)):
         encode(send.message)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 # -- with a client -----------------------------------------------------------------------------
@@ -99,12 +99,12 @@ def rate(act: Callable[[Any], Any], steps: int) -> Callable[[], tuple[float, flo
 
     def once() -> tuple[float, float]:
         x.sum().item()
-        begun, used = time.perf_counter(), time.thread_time()
+        started, used = time.perf_counter(), time.thread_time()
         for _ in range(steps):
             act(x)
         x.sum().item()
         count = steps * OPS
-        return count / (time.perf_counter() - begun), (time.thread_time() - used) / count * 1e6
+        return count / (time.perf_counter() - started), (time.thread_time() - used) / count * 1e6
 
     return once
 
@@ -122,11 +122,11 @@ def unlike(x: Any, seed: int, pieces: int) -> None:
 
 def nothing_repeats(session: Session, pieces: int, seed: int) -> tuple[float, float]:
     """The time of the same program with templates, divided by without: wall time, and the client's own time."""
-    x, taken = gt.ones(64, 64), {}
+    x, times = gt.ones(64, 64), {}
     for on in (True, False) if seed % 2 else (False, True):
         session.outbox.templates.enabled = on
-        begun, used = time.perf_counter(), time.process_time()
+        started, used = time.perf_counter(), time.process_time()
         unlike(x, seed, pieces)
-        taken[on] = time.perf_counter() - begun, time.process_time() - used
+        times[on] = time.perf_counter() - started, time.process_time() - used
     session.outbox.templates.enabled = True
-    return taken[True][0] / taken[False][0], taken[True][1] / taken[False][1]
+    return times[True][0] / times[False][0], times[True][1] / times[False][1]

@@ -26,9 +26,9 @@ def _median(act: Callable[[], Any], rounds: int) -> float:
     act()
     samples = []
     for _ in range(rounds):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         act()
-        samples.append(time.perf_counter() - begun)
+        samples.append(time.perf_counter() - started)
     return statistics.median(samples)
 
 
@@ -37,8 +37,8 @@ def _repeated(act: Callable[[], Any], times: int, rounds: int) -> float:
 
     def run() -> None:
         for _ in range(times):
-            made = act()
-        made.sum().item()
+            result = act()
+        result.sum().item()
 
     return _median(run, rounds) / times
 
@@ -52,26 +52,26 @@ def in_turns(
     """
     gt.auto_shard(workers=WORKERS)
     try:
-        made = {name: workload.setup(batch) for name, (workload, batch) in workloads.items()}
-        found, taken = [], []
+        states = {name: workload.setup(batch) for name, (workload, batch) in workloads.items()}
+        machines, step_seconds = [], []
         for _ in range(rounds):
-            found.append(calibrated(machine))
-            taken.append({name: real_step(workload, made[name]) for name, (workload, _) in workloads.items()})
-        del made
+            machines.append(calibrated(machine))
+            step_seconds.append({name: real_step(workload, states[name]) for name, (workload, _) in workloads.items()})
+        del states
     finally:
         gt.auto_shard(False)
-    return _between(found), {name: [t[name] for t in taken] for name in workloads}
+    return _between(machines), {name: [t[name] for t in step_seconds] for name in workloads}
 
 
-def _between(found: Sequence[Machine]) -> Machine:
+def _between(machines: Sequence[Machine]) -> Machine:
     """The median of each rate."""
 
     def of(rate: Callable[[Machine], float]) -> float:
-        return statistics.median(map(rate, found))
+        return statistics.median(map(rate, machines))
 
     wire = Wire(of(lambda m: m.link.bandwidth), of(lambda m: m.link.latency_us))
     return replace(
-        found[0],
+        machines[0],
         flops={"float32": of(lambda m: m.flops["float32"])},
         memory_bandwidth=of(lambda m: m.memory_bandwidth),
         launch_us=of(lambda m: m.launch_us),
@@ -115,12 +115,12 @@ def _sum(elements: int, rounds: int) -> float:
     return _median(lambda: gt.relu(rows.sum(0)).sum().item(), rounds)
 
 
-def real_step(workload: Workload, made: Any, steps: int = 3) -> float:
+def real_step(workload: Workload, state: Any, steps: int = 3) -> float:
     """Seconds of a step, after the setup of the workload."""
 
     def run() -> None:
         for _ in range(steps):
-            loss = workload.step(made)
+            loss = workload.step(state)
         loss.item()
 
     return _median(run, 1) / steps

@@ -95,20 +95,20 @@ class Cluster:
         return True
 
     def _to_dispatcher(self, at: float, source: bytes, message: Any, rest: tuple[Any, ...]) -> None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         actions = self.dispatcher.handle(source, message, rest)
-        self.load.core += time.perf_counter() - begun
+        self.load.core += time.perf_counter() - started
         sends: list[tuple[tuple[bytes, ...], Any, tuple[Any, ...]]] = []
         for action in actions:
             if isinstance(action, SendAll):
                 sends.append((action.peers, action.message, ()))
             elif isinstance(action, Send):
                 sends.append(((action.peer,), action.message, action.rest))
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _, sent, _ in sends:
             if sent is not None:
                 encode(sent)  # encoded once for all receivers
-        self.load.codec += time.perf_counter() - begun
+        self.load.codec += time.perf_counter() - started
         self._sent(at, message, sends)
 
     def _sent(self, at: float, message: Any, sends: list[tuple[tuple[bytes, ...], Any, tuple[Any, ...]]]) -> None:
@@ -127,9 +127,9 @@ class Cluster:
     # -- the client's side -----------------------------------------------------------------
 
     def submit(self, frames: list[Any]) -> None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         message = self._decode(frames[0])
-        self.load.codec += time.perf_counter() - begun
+        self.load.codec += time.perf_counter() - started
         if isinstance(message, Submit):
             for definition in message.definitions:
                 self._widths[definition.code] = signature_of(definition).width
@@ -140,15 +140,15 @@ class Cluster:
 
     def count(self, stream: list[Any]) -> int:
         """The instructions in a client's stream, without frees and reads."""
-        i = found = 0
+        i = count = 0
         while i < len(stream):
             code = stream[i]
             if code >= FIRST_CODE:
                 i += self._widths[code]
-                found += 1
+                count += 1
             else:
                 i += 1 if code < 0 else 3 if code == FETCH else 2
-        return found
+        return count
 
 
 class Link:

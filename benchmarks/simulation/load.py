@@ -61,18 +61,18 @@ def record(setup: Callable[[], Any], step: Callable[[Any], Any], rounds: int, te
     gt.auto_shard()
     try:
         with use(session):
-            made = setup()
+            state = setup()
             for _ in range(2):
-                step(made)
+                step(state)
             session.outbox.flush()
             opening, recorder.sent = recorder.sent, []
             pieces = []
             for _ in range(rounds):
-                step(made)
+                step(state)
                 session.outbox.flush()
                 pieces.append(recorder.sent)
                 recorder.sent = []
-            del made
+            del state
     finally:
         gt.auto_shard(False)
     return Program(opening, pieces)
@@ -109,9 +109,9 @@ class Drive:
         """The load of only these frames."""
         self.load = Load()
         for frame in frames:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             message = self._decode(frame)
-            self.load.codec += time.perf_counter() - begun
+            self.load.codec += time.perf_counter() - started
             self._handle(b"c", message)
             if isinstance(message, Submit):
                 self.load.instructions += instructions(self.core, message.stream)
@@ -121,17 +121,17 @@ class Drive:
         queue = [(peer, message)]
         while queue:
             peer, message = queue.pop()
-            begun = time.perf_counter()
+            started = time.perf_counter()
             actions = self.core.handle(peer, message)
-            self.load.core += time.perf_counter() - begun
+            self.load.core += time.perf_counter() - started
             for action in actions:
                 queue += self._encoded(action)
 
     def _encoded(self, action: Any) -> list[tuple[bytes, Any]]:
         if isinstance(action, Send | SendAll) and action.message is not None:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             encode(action.message)
-            self.load.codec += time.perf_counter() - begun
+            self.load.codec += time.perf_counter() - started
             peers = action.peers if isinstance(action, SendAll) else (action.peer,)
             self.load.messages += len(peers)
             if isinstance(action.message, Execute):
@@ -144,9 +144,9 @@ class Drive:
         if not m.confirm:
             return []
         frame = encode(Done(m.client, m.crew, self._unsaid.pop(m.crew)))
-        begun = time.perf_counter()
+        started = time.perf_counter()
         answers = [(peer, self._decode(frame)) for peer in peers]
-        self.load.codec += time.perf_counter() - begun
+        self.load.codec += time.perf_counter() - started
         return answers
 
 

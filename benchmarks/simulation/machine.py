@@ -84,14 +84,16 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _ring(self, members: Sequence[int]) -> tuple[float, float]:
         """(bytes per second, latency of one round) of the ring through these workers."""
-        held = Counter(w // self.workers_a_node for w in members)
-        within = (len(members) - len(held)) * self.link.latency_us
-        if len(held) == 1:
+        workers_by_node = Counter(w // self.workers_a_node for w in members)
+        within = (len(members) - len(workers_by_node)) * self.link.latency_us
+        if len(workers_by_node) == 1:
             return self.link.bandwidth, len(members) * self.link.latency_us * 1e-6
         width = (
-            min(self.link.bandwidth, min(held.values()) * self.network.bandwidth) if within else self.network.bandwidth
+            min(self.link.bandwidth, min(workers_by_node.values()) * self.network.bandwidth)
+            if within
+            else self.network.bandwidth
         )
-        return width, (within + len(held) * self.network.latency_us) * 1e-6
+        return width, (within + len(workers_by_node) * self.network.latency_us) * 1e-6
 
 
 #: kind -> n -> (rounds of the ring, share of S through a link)
@@ -124,12 +126,18 @@ def read(name: str) -> Machine:
 def checked(data: Any, source: str) -> Machine:
     try:
         # YAML reads 1e12 as a string, so strings with numbers are accepted
-        made = msgspec.convert(data, Machine, strict=False)
+        machine = msgspec.convert(data, Machine, strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(f"{source}: {error}") from None
-    if "float32" not in made.flops:
+    if "float32" not in machine.flops:
         raise ValueError(f"{source}: flops names no float32")
-    rates = [*made.flops.values(), made.efficiency, made.memory_bandwidth, made.link.bandwidth, made.network.bandwidth]
-    if min(*rates, made.nodes, made.workers_a_node) <= 0:
+    rates = [
+        *machine.flops.values(),
+        machine.efficiency,
+        machine.memory_bandwidth,
+        machine.link.bandwidth,
+        machine.network.bandwidth,
+    ]
+    if min(*rates, machine.nodes, machine.workers_a_node) <= 0:
         raise ValueError(f"{source}: rates, nodes and workers are more than 0")
-    return made
+    return machine

@@ -43,12 +43,17 @@ class Prediction:
         return self.instructions / self.dispatcher_s
 
     def record(self) -> dict[str, Any]:
-        said = {name: getattr(self, name) for name in ("exposed_share", "communication_share")}
+        shares = {name: getattr(self, name) for name in ("exposed_share", "communication_share")}
         predicted = {
             k: getattr(self, k) for k in ("step_s", "compute_s", "exposed_s", "communication_s", "collectives")
         }
         measured = {k: getattr(self, k) for k in ("dispatcher_s", "dispatcher_rate", "instructions", "messages")}
-        return {"workers": self.workers, "batch": self.batch, "predicted": predicted | said, "measured_here": measured}
+        return {
+            "workers": self.workers,
+            "batch": self.batch,
+            "predicted": predicted | shares,
+            "measured_here": measured,
+        }
 
 
 def predict(machine: Machine, workload: Workload, workers: int, batch: int) -> Prediction:
@@ -57,20 +62,20 @@ def predict(machine: Machine, workload: Workload, workers: int, batch: int) -> P
     gt.auto_shard()
     try:
         with cluster.client():
-            made = workload.setup(batch)
-            _steps(workload, made, WARMUP)
+            state = workload.setup(batch)
+            _steps(workload, state, WARMUP)
             before = _counters(cluster)
-            _steps(workload, made, STEPS)
-            taken = [(b - a) / STEPS for a, b in zip(before, _counters(cluster), strict=True)]
-            del made
+            _steps(workload, state, STEPS)
+            per_step = [(b - a) / STEPS for a, b in zip(before, _counters(cluster), strict=True)]
+            del state
     finally:
         gt.auto_shard(False)
-    return Prediction(workers, batch, *taken)
+    return Prediction(workers, batch, *per_step)
 
 
-def _steps(workload: Workload, made: Any, count: int) -> None:
+def _steps(workload: Workload, state: Any, count: int) -> None:
     for _ in range(count):
-        loss = workload.step(made)
+        loss = workload.step(state)
     loss.item()
 
 

@@ -84,14 +84,14 @@ class Board:
             lines = [self._lines.get(w, deque()) for w in now.members]
             if len(now.come) < len(now.members) or any(not line or line[0] is not now for line in lines):
                 continue
-            begun = max(*now.come.values(), *(self._free.get(w, 0.0) for w in now.members))
-            taken = self.machine.collective_seconds(now.kind, now.members, now.nbytes)
-            now.over = begun + taken
+            started = max(*now.come.values(), *(self._free.get(w, 0.0) for w in now.members))
+            seconds = self.machine.collective_seconds(now.kind, now.members, now.nbytes)
+            now.over = started + seconds
             self.collectives += 1
             for w, line in zip(now.members, lines, strict=True):
                 line.popleft()
                 self._free[w] = now.over
-                self.taken[w] = self.taken.get(w, 0.0) + taken
+                self.taken[w] = self.taken.get(w, 0.0) + seconds
             queue += dict.fromkeys(line[0] for line in lines if line)
             self.woken += [(self.workers[w], now) for w in now.members]
 
@@ -123,12 +123,12 @@ class Costs:
 
     def of(self, definition: Definition) -> Entry:
         key = encode(definition)
-        found = self._known.get(key)
-        if found is None:
+        entry = self._known.get(key)
+        if entry is None:
             s = signature_of(definition)
             seconds = self._machine.op_seconds(s)
-            found = self._known[key] = Entry(seconds, s.width, s.start, s.offsets, s.outs, s.into)
-        return found
+            entry = self._known[key] = Entry(seconds, s.width, s.start, s.offsets, s.outs, s.into)
+        return entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +219,12 @@ class Worker:
                 self.clock = max(self.clock, at)
                 for definition in message.definitions:
                     self._learn(definition)
-            begun = self.clock
+            started = self.clock
             stop = self._stream(message, start)
             if stop < len(message.stream):
                 self._queue.appendleft((message, stop, at))
                 continue
-            self._unsaid[message.crew] += self.clock - begun
+            self._unsaid[message.crew] += self.clock - started
             if message.confirm:
                 micros = int(self._unsaid.pop(message.crew) * 1e6)
                 self._post(self.clock, Done(message.client, message.crew, micros), ())
@@ -311,8 +311,8 @@ class Worker:
         """The number of words; 0 if the value is still pending."""
         stream: list[Any] = m.stream
         if stream[i] == RESET:
-            below, own = stream[i + 1], stream[i + 1] >= FIRST_LOCAL
-            for old in [code for code in self._codes if code < below and (code >= FIRST_LOCAL) == own]:
+            below, is_own = stream[i + 1], stream[i + 1] >= FIRST_LOCAL
+            for old in [code for code in self._codes if code < below and (code >= FIRST_LOCAL) == is_own]:
                 del self._codes[old]
             return 2
         if stream[i] == LEAVE:
@@ -332,4 +332,4 @@ class Worker:
 def _exchanged(how: dict[str, Any]) -> float:
     """The larger of the bytes it sends and receives."""
     item = DTYPES[how["dtype"]].itemsize
-    return float(max(sum(prod(sizes) for _, _, sizes in how[way]) * item for way in ("sends", "receives")))
+    return float(max(sum(prod(sizes) for _, _, sizes in how[direction]) * item for direction in ("sends", "receives")))

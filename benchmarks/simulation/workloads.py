@@ -31,8 +31,8 @@ def mlp(widths: tuple[int, ...]) -> Callable[[int], Any]:
     return setup
 
 
-def mlp_step(made: Any) -> Any:
-    model, optimizer, x, y = made
+def mlp_step(state: Any) -> Any:
+    model, optimizer, x, y = state
     loss = gt.nn.functional.mse_loss(model(x), y)
     return _update(loss, optimizer)
 
@@ -49,8 +49,8 @@ def _gpt(layers: int, width: int, heads: int, vocabulary: int, length: int) -> C
 
 
 def _gpt_step(autocast: bool) -> Callable[[Any], Any]:
-    def step(made: Any) -> Any:
-        model, optimizer, ids, targets = made
+    def step(state: Any) -> Any:
+        model, optimizer, ids, targets = state
         with gt.autocast(dtype=gt.bfloat16, enabled=autocast):
             out = model(ids)
             loss = gt.nn.functional.cross_entropy(out.reshape(-1, out.shape[-1]), targets.reshape(-1))

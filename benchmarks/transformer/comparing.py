@@ -57,7 +57,7 @@ class Result:
 
 def gather(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
     """The results of files and folders, and why other files of the folders are left out. A named file must be valid."""
-    found, left = [], []
+    found, skipped = [], []
     for path in paths:
         if not path.exists():
             raise BadInput(f"{path}: no such file or folder")
@@ -67,10 +67,10 @@ def gather(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
             except ValueError as error:
                 if not path.is_dir():
                     raise BadInput(str(error)) from error
-                left.append(f"left out: {error}")
+                skipped.append(f"left out: {error}")
     if not found:
-        raise BadInput("\n".join([f"no finished result of benchmark.py in {', '.join(map(str, paths))}", *left]))
-    return _named(found), left
+        raise BadInput("\n".join([f"no finished result of benchmark.py in {', '.join(map(str, paths))}", *skipped]))
+    return _named(found), skipped
 
 
 def read(path: Path) -> Result:
@@ -84,13 +84,13 @@ def read(path: Path) -> Result:
     if data.get("status") != "complete":
         raise ValueError(f"{path}: the run is {data.get('status')}, not complete: {data.get('error')}")
     try:
-        made = Result(path.stem, data)
+        result = Result(path.stem, data)
         for column in COLUMNS:
-            column.value(made, made)
+            column.value(result, result)
         _ = [data["config"][key] for key in EQUAL]
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{path}: not what benchmark.py writes: {type(error).__name__}: {error}") from error
-    return made
+    return result
 
 
 def _named(found: list[Result]) -> list[Result]:
@@ -130,9 +130,9 @@ def _by_name(found: list[Result], costs: Sequence[str]) -> dict[str, float | Non
         hits = [name for name in prices if name == part] or [name for name in prices if part and part in name]
         if not hits:
             raise BadInput(f"--cost {cost}: {part!r} is in none of the names: {', '.join(prices)}")
-        taken = next((name for name in hits if prices[name] is not None), None)
-        if taken:
-            raise BadInput(f"--cost {cost}: {taken} has a price already; give longer names")
+        other = next((name for name in hits if prices[name] is not None), None)
+        if other:
+            raise BadInput(f"--cost {cost}: {other} has a price already; give longer names")
         prices |= dict.fromkeys(hits, _price(price))
     return prices
 
@@ -155,12 +155,12 @@ def _differing(found: list[Result], part: str, keys: Sequence[str]) -> list[str]
     for key in keys:
         values = [result.data[part].get(key) for result in found]
         if any(value != values[0] for value in values):
-            told = "; ".join(f"{_shown(v)} ({r.name})" for v, r in zip(values, found, strict=True))
-            lines.append(f"{key} differs: {told}")
+            values_text = "; ".join(f"{_format(v)} ({r.name})" for v, r in zip(values, found, strict=True))
+            lines.append(f"{key} differs: {values_text}")
     return lines
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     """A commit is shown in short form."""
     if isinstance(value, dict) and "commit" in value:
         return f"{value['commit'][:10]}{' and changes' if value.get('dirty') else ''}"
@@ -171,8 +171,8 @@ def check(found: list[Result], allow: bool) -> list[str]:
     """Warnings; raises `Unequal` unless differences are allowed."""
     unequal = _differing(found, "config", EQUAL)
     if unequal and not allow:
-        way = "run them alike, or give --allow-different to compare all the same"
-        raise Unequal("\n".join(["the results are not of the same work:", *(f"  {line}" for line in unequal), way]))
+        advice = "run them alike, or give --allow-different to compare all the same"
+        raise Unequal("\n".join(["the results are not of the same work:", *(f"  {line}" for line in unequal), advice]))
     warned = [f"NOT THE SAME WORK: {line}" for line in unequal]
     others = [*_differing(found, "config", CONFIG_WARNS), *_differing(found, "environment", VERSION_WARNS)]
     return [*warned, *(f"warning: {line}" for line in others)]
@@ -218,8 +218,10 @@ def _peak(result: Result, _: Result) -> float | None:
 
 
 def _verdict(result: Result, _: Result) -> str:
-    told = result.data["verdict"]
-    return "valid" if told["valid"] else "NOT VALID: " + ", ".join(dict.fromkeys(r["code"] for r in told["reasons"]))
+    verdict = result.data["verdict"]
+    return (
+        "valid" if verdict["valid"] else "NOT VALID: " + ", ".join(dict.fromkeys(r["code"] for r in verdict["reasons"]))
+    )
 
 
 COLUMNS = [

@@ -123,12 +123,12 @@ class OnDisk:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         spec = self.spec
-        made = np.empty((stop - start, 2, spec.seq_len), spec.dtype)
+        tokens = np.empty((stop - start, 2, spec.seq_len), spec.dtype)
         for shard in range(spec.shard_of(start), spec.shard_of(stop - 1) + 1):
             first, last = spec.bounds(shard)
             a, b = max(start, first), min(stop, last)
-            self._fill(made[a - start : b - start], shard, (a - first) * spec.sample_bytes)
-        return made
+            self._fill(tokens[a - start : b - start], shard, (a - first) * spec.sample_bytes)
+        return tokens
 
     def _fill(self, into: np.ndarray, shard: int, offset: int) -> None:
         view = into.data.cast("B")
@@ -158,19 +158,19 @@ def prepare(folder: Path, spec: Spec, progress: Progress = lambda shards, _: sha
     """Make the folder contain the spec's shards; report how many existed, were damaged, and were written."""
     with disk(folder, spec.bytes):
         folder.mkdir(parents=True, exist_ok=True)
-        known = _known(folder, spec)
-        good = _undamaged(folder, spec, known)
+        listed = _listed(folder, spec)
+        good = _undamaged(folder, spec, listed)
         _sweep(folder, spec)
         missing = [i for i in range(spec.num_shards) if i not in good]
         _check_space(folder, spec, missing)
-        rows = {i: known[i] for i in good}
+        rows = {i: listed[i] for i in good}
         for shard in progress(missing, "writing shards"):
             rows[shard] = _write(folder, spec, shard)
             _save(folder, spec, rows)
-    return {"reused": len(good), "damaged": len(known) - len(good), "written": len(missing), "shards": spec.num_shards}
+    return {"reused": len(good), "damaged": len(listed) - len(good), "written": len(missing), "shards": spec.num_shards}
 
 
-def _known(folder: Path, spec: Spec) -> dict[int, dict[str, Any]]:
+def _listed(folder: Path, spec: Spec) -> dict[int, dict[str, Any]]:
     """The shards listed in the folder's file, by number; shards of another spec do not count."""
     path = folder / MANIFEST
     if not path.exists():
@@ -182,32 +182,30 @@ def _known(folder: Path, spec: Spec) -> dict[int, dict[str, Any]]:
             )
         return {}
     try:
-        found = json.loads(path.read_text())
-        same = found["format"] == FORMAT and found["spec"] == asdict(spec)
-        return {int(number): row for number, row in found["shards"].items()} if same else {}
+        contents = json.loads(path.read_text())
+        same = contents["format"] == FORMAT and contents["spec"] == asdict(spec)
+        return {int(number): row for number, row in contents["shards"].items()} if same else {}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def _undamaged(folder: Path, spec: Spec, known: dict[int, dict[str, Any]]) -> set[int]:
+def _undamaged(folder: Path, spec: Spec, listed: dict[int, dict[str, Any]]) -> set[int]:
     def intact(shard: int) -> bool:
         path, (first, last) = folder / shard_name(shard), spec.bounds(shard)
         if not path.exists() or path.stat().st_size != (last - first) * spec.sample_bytes:
             return False
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == known[shard].get("sha256")
+            return hashlib.file_digest(file, "sha256").hexdigest() == listed[shard].get("sha256")
 
     with ThreadPoolExecutor(4) as pool:
-        return {shard for shard, fine in zip(known, pool.map(intact, known), strict=True) if fine}
+        return {shard for shard, fine in zip(listed, pool.map(intact, listed), strict=True) if fine}
 
 
 def _sweep(folder: Path, spec: Spec) -> None:
     """Remove shards of another spec, and leftovers of a killed run."""
-    wanted = {shard_name(i) for i in range(spec.num_shards)}
+    names = {shard_name(i) for i in range(spec.num_shards)}
     for path in folder.iterdir():
-        if (SHARD.fullmatch(path.name) and path.name not in wanted) or re.fullmatch(
-            r"\.(shard|data).*\.tmp", path.name
-        ):
+        if (SHARD.fullmatch(path.name) and path.name not in names) or re.fullmatch(r"\.(shard|data).*\.tmp", path.name):
             path.unlink()
 
 
@@ -234,8 +232,8 @@ def _write(folder: Path, spec: Spec, shard: int) -> dict[str, Any]:
 
 
 def _save(folder: Path, spec: Spec, rows: dict[int, dict[str, Any]]) -> None:
-    made = {"format": FORMAT, "dtype": spec.dtype, "spec": asdict(spec), "shards": dict(sorted(rows.items()))}
-    _atomically(folder / MANIFEST, [json.dumps(made, indent=1).encode()])
+    contents = {"format": FORMAT, "dtype": spec.dtype, "spec": asdict(spec), "shards": dict(sorted(rows.items()))}
+    _atomically(folder / MANIFEST, [json.dumps(contents, indent=1).encode()])
 
 
 def _atomically(path: Path, pieces: Iterable[bytes]) -> int:

@@ -33,8 +33,8 @@ DATA = "data"
 
 def workers() -> int:
     """The number of workers: from the launcher, or `BENCH_PROCESSES`; otherwise one."""
-    said = os.environ.get("BENCH_PROCESSES", "")
-    return max(1, int(said)) if said.isdigit() else 1
+    setting = os.environ.get("BENCH_PROCESSES", "")
+    return max(1, int(setting)) if setting.isdigit() else 1
 
 
 def check(config: Config, processes: int) -> None:
@@ -56,11 +56,11 @@ def check(config: Config, processes: int) -> None:
 def world() -> World:
     """One client that represents all its workers; there is no process group of torch."""
     cuda, count = torch.cuda.is_available(), workers()
-    made = World(0, count, 0, torch.device("cuda", 0) if cuda else torch.device("cpu"), "gt", own=count)
+    world = World(0, count, 0, torch.device("cuda", 0) if cuda else torch.device("cpu"), "gt", own=count)
     cards = [uuid(n % torch.cuda.device_count()) if cuda else None for n in range(count)]
     # the workers, once they exist, and the client, which creates the first weights on a GPU: both are part of this run
-    made.members = [{"host": socket.gethostname(), "gpu": gpu, "pid": os.getpid()} for gpu in [*cards, None]]
-    return made
+    world.members = [{"host": socket.gethostname(), "gpu": gpu, "pid": os.getpid()} for gpu in [*cards, None]]
+    return world
 
 
 class GtEngine:
@@ -113,11 +113,11 @@ class GtEngine:
             self._read()
             self._samples = len(batch[0])
         with gt.signal.context(DATA) if self.world.size > 1 else contextlib.nullcontext():
-            source, seen, target = map(gt.from_numpy, batch)
+            source, decoder_input, target = map(gt.from_numpy, batch)
         precision = self.config.precision
         lower = getattr(gt, DTYPES["bf16" if precision == "fp32" else precision])
         with gt.autocast(dtype=lower, enabled=precision != "fp32"):
-            loss = self.criterion(self.model(source, seen).flatten(0, 1), target.flatten())
+            loss = self.criterion(self.model(source, decoder_input).flatten(0, 1), target.flatten())
         self.optimizer.zero_grad()
         self.scaler.scale(loss).backward()
         before = self.scaler.get_scale()
@@ -154,13 +154,13 @@ class GtEngine:
 
     def memory(self) -> list[dict[str, Any]]:
         """The peaks of the workers, since the last call."""
-        return [_told(worker) for worker in self.gt.debug.memory().values()]
+        return [_memory_report(worker) for worker in self.gt.debug.memory().values()]
 
     def close(self) -> None:
         self.gt.disconnect()
 
 
-def _told(worker: dict[str, Any]) -> dict[str, Any]:
+def _memory_report(worker: dict[str, Any]) -> dict[str, Any]:
     device = worker["device"] or {}
     return {
         "peak_bytes": device.get("peak"),

@@ -67,12 +67,12 @@ class TorchEngine:
         self.begin()
 
     def stage(self, arrays: tuple[np.ndarray, ...]) -> Any:
-        made = [torch.from_numpy(array) for array in arrays]
+        tensors = [torch.from_numpy(array) for array in arrays]
         if not self.cuda:
-            return made
+            return tensors
         # the device is a setting of each thread, and this is the loader's: otherwise all ranks would use the first GPU
         torch.cuda.set_device(self.device)
-        return [tensor.pin_memory() for tensor in made]
+        return [tensor.pin_memory() for tensor in tensors]
 
     def begin(self, steps: int = 1) -> None:
         """Start a new series of steps, from an idle device."""
@@ -83,11 +83,11 @@ class TorchEngine:
         self._marks = [self._mark()]
 
     def step(self, batch: Any, sync: bool = True) -> None:
-        source, seen, target = (tensor.to(self.device, non_blocking=True) for tensor in batch)
+        source, decoder_input, target = (tensor.to(self.device, non_blocking=True) for tensor in batch)
         alone = contextlib.nullcontext() if sync or not hasattr(self.module, "no_sync") else self.module.no_sync()
         with alone:
             with self._autocast():
-                scores = self.model(source, seen)
+                scores = self.model(source, decoder_input)
                 loss = self.criterion(scores.flatten(0, 1), target.flatten())
             self._note("forward")
             self.scaler.scale(loss).backward()
@@ -149,7 +149,7 @@ class TorchEngine:
             kind, peak = "process (resident)", process_peak()
             return [{"peak_bytes": peak, "kind": kind, "capacity_bytes": memory_of_machine()}]
         now, before = torch.cuda.memory_stats(self.device), self._retries
-        found = {
+        report = {
             "peak_bytes": torch.cuda.max_memory_allocated(self.device),
             "kind": "allocated by tensors",
             "reserved_bytes": torch.cuda.max_memory_reserved(self.device),
@@ -158,7 +158,7 @@ class TorchEngine:
             "ooms": now["num_ooms"] - before["num_ooms"],
             "phases_bytes": dict(self.phases),
         }
-        return [found]
+        return [report]
 
     def recover(self) -> None:
         """Recover from a step that ran out of memory."""
@@ -206,8 +206,8 @@ WRAPS = {"ddp": _ddp, "fsdp": _fsdp}
 def process_peak() -> int | None:
     """The peak of the resident set since the last reset, in bytes."""
     with contextlib.suppress(OSError), open("/proc/self/status") as file:
-        found = next((line for line in file if line.startswith("VmHWM:")), None)
-        return int(found.split()[1]) * 1024 if found else None
+        line = next((line for line in file if line.startswith("VmHWM:")), None)
+        return int(line.split()[1]) * 1024 if line else None
     return None
 
 

@@ -45,8 +45,8 @@ def fitting(batch: int) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         smaller = "a smaller model, a shorter --seq-len, or --engine fsdp on more GPUs"
-        way = f"--batch-size {batch // 2}, or let --target-vram 0.9 choose" if batch > 1 else smaller
-        raise NoMemory(f"out of memory with --batch-size {batch}: try {way}") from error
+        advice = f"--batch-size {batch // 2}, or let --target-vram 0.9 choose" if batch > 1 else smaller
+        raise NoMemory(f"out of memory with --batch-size {batch}: try {advice}") from error
 
 
 @dataclasses.dataclass
@@ -115,8 +115,8 @@ def choose_batch(config: Config, world: World, make: Callable[[Config, World], E
     source = InMemory(spec)
     with fitting(1):
         engine = make(config, world)
-    wanted, capacity = config.target_vram, engine.memory()[0]["capacity_bytes"]
-    assert wanted is not None
+    target, capacity = config.target_vram, engine.memory()[0]["capacity_bytes"]
+    assert target is not None
     if capacity is None:
         raise NoMemory("--target-vram: this engine does not tell the memory of its device; give --batch-size instead")
 
@@ -126,14 +126,14 @@ def choose_batch(config: Config, world: World, make: Callable[[Config, World], E
         return None if None in peaks else max(peaks)
 
     try:
-        return Fit(probe, _bytes(wanted, capacity), spec.num_samples // world.size).choose()
+        return Fit(probe, _bytes(target, capacity), spec.num_samples // world.size).choose()
     finally:
         engine.close()
 
 
-def _bytes(wanted: float | int, capacity: int) -> int:
+def _bytes(target: float | int, capacity: int) -> int:
     """A share is relative to the device's memory; more than all of it counts as all of it."""
-    return min(capacity, int(wanted * capacity) if isinstance(wanted, float) else wanted)
+    return min(capacity, int(target * capacity) if isinstance(target, float) else target)
 
 
 def _peak(engine: Engine, batch: Any, alone: bool) -> int | None:
@@ -155,4 +155,4 @@ def _peak(engine: Engine, batch: Any, alone: bool) -> int | None:
             raise
         engine.recover()
         return None
-    return max(int(told.get("reserved_bytes") or told["peak_bytes"]) for told in engine.memory())
+    return max(int(report.get("reserved_bytes") or report["peak_bytes"]) for report in engine.memory())

@@ -20,9 +20,9 @@ SCRIPT = Path(__file__).resolve().with_name("benchmark.py")
 
 def processes(single: bool) -> int:
     """One process per GPU; one without GPUs. `BENCH_PROCESSES` sets another number, for runs on the CPU."""
-    said = os.environ.get("BENCH_PROCESSES", "")
-    if single or said.isdigit():
-        return 1 if single else max(1, int(said))
+    setting = os.environ.get("BENCH_PROCESSES", "")
+    if single or setting.isdigit():
+        return 1 if single else max(1, int(setting))
     import torch
 
     return max(1, torch.cuda.device_count())
@@ -43,9 +43,9 @@ def main(arguments: list[str]) -> int:
 
 
 def on_gt(arguments: list[str]) -> bool:
-    found = argparse.ArgumentParser(add_help=False)
-    found.add_argument("--engine", nargs="?")
-    return bool(found.parse_known_args(arguments)[0].engine == "gt")
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--engine", nargs="?")
+    return bool(parser.parse_known_args(arguments)[0].engine == "gt")
 
 
 def _torchrun(count: int, arguments: list[str]) -> int:

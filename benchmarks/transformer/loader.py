@@ -61,9 +61,9 @@ def plan(samples: int, batch: int, rank: int, ranks: int, tail: bool = True, own
 def tensors(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Source, the decoder's input, and its target: the target sequence shifted by one."""
     source, target = tokens[:, 0].astype(np.int64), tokens[:, 1].astype(np.int64)
-    seen = np.full_like(target, BEGIN)
-    seen[:, 1:] = target[:, :-1]
-    return source, seen, target
+    decoder_input = np.full_like(target, BEGIN)
+    decoder_input[:, 1:] = target[:, :-1]
+    return source, decoder_input, target
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Loader:
         return self.stage(tensors(self.source.read(span.start, span.stop)))
 
     def _next(self, span: Span, future: Future[Any]) -> tuple[Span, Any]:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         batch = future.result()
-        self.waited.append(time.perf_counter() - begun)
+        self.waited.append(time.perf_counter() - started)
         return span, batch

@@ -83,8 +83,8 @@ def build(lib: Any, s: Sizes) -> Any:
 
         def forward(self, source: Any, target: Any) -> Any:
             memory = self.encoder(self._embedded(source))
-            seen = self.decoder(self._embedded(target), memory, tgt_mask=self.later, tgt_is_causal=True)
-            return self.head(seen)
+            states = self.decoder(self._embedded(target), memory, tgt_mask=self.later, tgt_is_causal=True)
+            return self.head(states)
 
         def _embedded(self, tokens: Any) -> Any:
             return self.embedding(tokens) * math.sqrt(s.d_model) + self.positions

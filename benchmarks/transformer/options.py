@@ -68,11 +68,11 @@ def samples(text: str) -> int | str:
 
 def memory(text: str) -> float | int:
     """``0.9`` and ``90%`` are shares of the device's memory, ``60GiB`` is an amount."""
-    found = re.fullmatch(r"([0-9.]+)\s*(%|[a-z]+)?", text.strip().lower())
-    unit = found[2] if found else None
-    if not found or found[1].count(".") > 1 or found[1] == "." or unit not in (None, "%", *UNITS):
+    match = re.fullmatch(r"([0-9.]+)\s*(%|[a-z]+)?", text.strip().lower())
+    unit = match[2] if match else None
+    if not match or match[1].count(".") > 1 or match[1] == "." or unit not in (None, "%", *UNITS):
         raise argparse.ArgumentTypeError(f"{text!r}: a share (0.9 or 90%) or an amount (60GiB) is needed")
-    value = float(found[1])
+    value = float(match[1])
     if unit in UNITS:
         return int(value * UNITS[unit])
     share = value / 100 if unit == "%" else value
@@ -87,7 +87,7 @@ def _told(name: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    command_line = argparse.ArgumentParser(
         prog="benchmark.py",
         description="Trains an encoder-decoder Transformer on synthetic tokens, and records how fast. "
         "One process here; `torchrun --nproc_per_node=N benchmark.py …` or run_benchmark.sh for N GPUs "
@@ -95,10 +95,10 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 failed, 2 bad input, 3 out of memory, 4 disk, 130 interrupted. Under plain "
         "torchrun a failure is always 1.",
     )
-    _model(made.add_argument_group("model"))
-    _training(made.add_argument_group("training"))
-    _data(made.add_argument_group("data"))
-    return made
+    _model(command_line.add_argument_group("model"))
+    _training(command_line.add_argument_group("training"))
+    _data(command_line.add_argument_group("data"))
+    return command_line
 
 
 def _model(group: Any) -> None:
@@ -149,22 +149,22 @@ def _data(group: Any) -> None:
         "of the page cache, so that the disk is read; keep: leave them there (default: drop)")  # fmt: skip
 
 
-def resolve(given: argparse.Namespace, cuda: bool) -> Config:
+def resolve(options: argparse.Namespace, cuda: bool) -> Config:
     """The options with their defaults; raises `BadInput`."""
-    if given.target_vram is not None and given.batch_size is not None:
+    if options.target_vram is not None and options.batch_size is not None:
         raise BadInput("--target-vram chooses the batch size: leave --batch-size out, or --target-vram")
-    if given.d_model % given.nhead:
-        raise BadInput(_heads(given.d_model, given.nhead))
-    if given.num_shards is not None and given.data_dir is None:
+    if options.d_model % options.nhead:
+        raise BadInput(_heads(options.d_model, options.nhead))
+    if options.num_shards is not None and options.data_dir is None:
         raise BadInput("--num-shards splits the data on disk: it needs --data-dir (or --disk with run_benchmark.sh)")
-    chosen = {n: v[not cuda] if getattr(given, n) is None else getattr(given, n) for n, v in DEFAULTS.items()}
+    chosen = {n: v[not cuda] if getattr(options, n) is None else getattr(options, n) for n, v in DEFAULTS.items()}
     if chosen["num_samples"] == "full":
         chosen["num_samples"] = math.floor(FULL_BYTES / (2 * chosen["seq_len"] * 8))
     return Config(
-        sizes=Sizes(**{n: chosen.get(n, getattr(given, n)) for n in Sizes.__dataclass_fields__}),
-        precision="fp32" if given.no_amp else chosen["amp_dtype"],
+        sizes=Sizes(**{n: chosen.get(n, getattr(options, n)) for n in Sizes.__dataclass_fields__}),
+        precision="fp32" if options.no_amp else chosen["amp_dtype"],
         **{n: chosen[n] for n in ("batch_size", "num_samples", "warmup_steps")},
-        **{n: getattr(given, n) for n in (
+        **{n: getattr(options, n) for n in (
             "engine", "epochs", "warmup_epochs", "compile", "seed", "data_dir", "num_shards", "page_cache",
             "results_dir", "target_vram",
         )},

@@ -44,8 +44,8 @@ def disk(folder: Path, needed: int = 0) -> Iterator[None]:
 
 
 def no_space(folder: Path, needed: int, free: int | None = None) -> str:
-    known = "" if free is None else f" and {free / 1e9:,.3f} GB are free"
+    free_text = "" if free is None else f" and {free / 1e9:,.3f} GB are free"
     return (
-        f"{folder}: no space on the disk: the data set takes {needed / 1e9:,.3f} GB{known}; "
+        f"{folder}: no space on the disk: the data set takes {needed / 1e9:,.3f} GB{free_text}; "
         f"free some, give another --data-dir, or ask for less with --num-samples"
     )
