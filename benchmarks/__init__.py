@@ -1,1 +1,1 @@
-"""Benchmarks: each is a script of its own; ``core`` is what they share."""
+"""Benchmarks: each is a script; `core` has what they share. May import gt and torch; gt imports nothing from here."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Auto-sharding on the first 1, 2, … 8 workers of a system that is running.
+"""Auto-sharding on the first 1, 2, … 8 workers of a running system.
 
 python -m gt.server -p 9000
 CUDA_VISIBLE_DEVICES=0 python -m gt.worker --host localhost -p 9000      (one for each GPU)
@@ -16,7 +16,7 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import gt
@@ -25,21 +25,21 @@ from benchmarks.core.ranks import BadInput
 
 
 def main(words: list[str] | None = None) -> int:
-    made = suite.parser("auto_shard_benchmark.py", (__doc__ or "").splitlines()[0])
-    made.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
-    made.set_defaults(port=None)
-    given = made.parse_args(words)
-    address = os.environ.get("GT_SERVER", "") if given.port is None and given.host == "localhost" else ""
-    address = address or f"{given.host}:{given.port or 9000}"
-    given.port = int(port) if (port := address.rpartition(":")[2]).isdigit() else 9000
+    parser = suite.parser("auto_shard_benchmark.py", (__doc__ or "").splitlines()[0])
+    parser.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
+    parser.set_defaults(port=None)
+    options = parser.parse_args(words)
+    address = os.environ.get("GT_SERVER", "") if options.port is None and options.host == "localhost" else ""
+    address = address or f"{options.host}:{options.port or 9000}"
+    options.port = int(port) if (port := address.rpartition(":")[2]).isdigit() else 9000
 
     def start() -> suite.Run:
         try:
             gt.connect(address)
         except gt.ConfigError as error:
             raise BadInput(f"GT_SERVER={address}: {error}") from None
-        given.gpus = given.gpus or [max(1, len(gt.workers()))]
-        return suite.Run(suite.checked(given, 1), "auto_shard_benchmark")
+        options.gpus = options.gpus or [max(1, len(gt.workers()))]
+        return suite.Run(suite.checked(options, 1), "auto_shard_benchmark")
 
     try:
         return suite.run(start)
@@ -48,5 +48,5 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is closed either way
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is already closed
     sys.exit(main())

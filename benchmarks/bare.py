@@ -1,4 +1,4 @@
-"""What GT is measured against, and what measures its parts alone."""
+"""Baselines for GT, and drivers for its parts alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ while True: dealer.send(dealer.recv())
 
 
 class TwoHops:
-    """Client, forwarder and echo: three processes, ZeroMQ over a Unix socket, no work at all."""
+    """Client, forwarder and echo: three processes, ZeroMQ over a Unix socket, without any work."""
 
     def __enter__(self) -> TwoHops:
         self._folder = tempfile.TemporaryDirectory()
@@ -75,7 +75,7 @@ class TwoHops:
 
 
 class Child:
-    """A process one talks to by lines."""
+    """A process that is controlled by lines of text."""
 
     def __init__(self, *arguments: str) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -96,7 +96,7 @@ class Child:
 
 
 class System:
-    """A server and one worker, as for several clients."""
+    """A server and one worker, for several clients."""
 
     def __enter__(self) -> System:
         with socket.socket() as probe:
@@ -126,7 +126,7 @@ class System:
 
 
 class _Recorder:
-    """A link that keeps what is sent."""
+    """A link that keeps what is sent through it."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -142,11 +142,11 @@ class _Recorder:
 
 
 def recorded_program(instructions: int) -> list[bytes]:
-    """What a client sends for a chain of adds, each by itself."""
+    """The messages of a client for a chain of adds, each instruction sent individually."""
     session = Session("recorded")
     session.outbox.templates.enabled = False
     session.connection.link = recorder = _Recorder()
-    session.outbox.sent = -(1 << 60)  # never out of credit
+    session.outbox.sent = -(1 << 60)  # unlimited credit
     make = (("shape", (64, 64)), ("dtype", "float32"))
     code, _, _ = session.signatures.define(OPS["full"], make, (_scalar(),), False)
     session.outbox.extend((code, 0, session.outbox.next_id(), 1.0))
@@ -164,26 +164,26 @@ def _scalar() -> Any:
 
 
 def dispatcher_rate(workers: int, instructions: int = 20_000) -> float:
-    """Instructions a second through decoding, the core and encoding; one client a worker, workers that do nothing."""
+    """Instructions per second through decoding, the core and encoding; one client per worker, idle workers."""
     core, decode = Dispatcher(), Decode("dispatcher")
     for i in range(workers):
         core.handle(b"w%d" % i, Hello("worker", PROTOCOL, VERSION, "", i, "null", "null"))
         core.handle(b"c%d" % i, Hello("client", PROTOCOL, VERSION, "", i))
     program = recorded_program(instructions // workers)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for frame in program:
         for i in range(workers):
             _drive(core, core.handle(b"c%d" % i, decode(frame)))
-    return instructions // workers * workers / (time.perf_counter() - begun)
+    return instructions // workers * workers / (time.perf_counter() - started)
 
 
 def _drive(core: Dispatcher, actions: list[Any]) -> None:
     """Encode what the core sends, and answer each `Execute` at once."""
     while actions:
-        done = []
+        answers = []
         for action in actions:
             assert isinstance(action, SendMessage)
             encode(action.message)
             if isinstance(action.message, Execute):
-                done.append((action.peer, Done(action.message.client, action.message.worker_set, 100)))
-        actions = [a for peer, message in done for a in core.handle(peer, message)]
+                answers.append((action.peer, Done(action.message.client, action.message.worker_set, 100)))
+        actions = [a for peer, message in answers for a in core.handle(peer, message)]

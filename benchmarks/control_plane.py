@@ -1,7 +1,7 @@
-"""What GT costs on top of the computing: ``python benchmarks/control_plane.py [--quick] [--json FILE] [--only NAME…]``
+"""The cost of GT on top of computing: ``python benchmarks/control_plane.py [--quick] [--json FILE] [--only NAME…]``
 
-Every figure is a ratio against something measured in the same run, the two taken in turns; the median of the rounds is
-shown with the bound it is held to. Nothing here is a test: a busy machine changes figures, not results.
+Every figure is a ratio to something measured in the same run; the two sides take turns. The median over the rounds is
+shown beside its goal. This is not a test: a busy machine changes figures, not results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import numpy as np
@@ -38,12 +38,12 @@ now = time.perf_counter
 
 @dataclass
 class Row:
-    """One line of the table: what was measured, and the bound it is held to."""
+    """One line of the table: what was measured, and its goal."""
 
     name: str
     value: float
     unit: str
-    #: ">=" or "<=" and the bound; empty if there is none
+    #: ">=" or "<=" and the bound; empty if there is no goal
     goal: str = ""
     bound: float | None = None
     details: dict[str, Any] = field(default_factory=dict)
@@ -56,21 +56,21 @@ class Row:
 
 
 def timed(act: Callable[[], Any]) -> float:
-    begun = now()
+    started = now()
     act()
-    return now() - begun
+    return now() - started
 
 
 def in_turns(rounds: int, *acts: Callable[[], Any]) -> list[list[float]]:
-    """Seconds of each act, the acts taken in turns so that all see the same machine; one round to warm up."""
+    """Seconds of each action; the actions take turns, so that all run under the same load; one round warms up."""
     for act in acts:
         act()
-    taken = [[timed(act) for act in acts] for _ in range(rounds)]
-    return [list(column) for column in zip(*taken, strict=True)]
+    samples = [[timed(act) for act in acts] for _ in range(rounds)]
+    return [list(column) for column in zip(*samples, strict=True)]
 
 
 def ratio(ours: list[float], theirs: list[float]) -> float:
-    """How fast we are against them: the median over the rounds."""
+    """The speed of GT relative to the baseline: the median over the rounds."""
     return statistics.median(t / o for o, t in zip(ours, theirs, strict=True))
 
 
@@ -94,10 +94,10 @@ def chained_adds(rounds: int) -> Iterator[Row]:
 
     def ours() -> None:
         y = x
-        begun = time.thread_time()
+        started = time.thread_time()
         for _ in range(n):
             y = y + x
-        emitting.append(time.thread_time() - begun)
+        emitting.append(time.thread_time() - started)
         assert y[0, 0].item() == n + 1
 
     def theirs() -> None:
@@ -113,7 +113,7 @@ def chained_adds(rounds: int) -> Iterator[Row]:
 
 
 def round_trip(rounds: int) -> Iterator[Row]:
-    """The smallest op and its value, against two bare hops of ZeroMQ."""
+    """The smallest op and a read of its value, against two bare hops of ZeroMQ."""
     a, b = gt.ones(2, 2), gt.ones(2, 2)
     with bare.TwoHops() as hops:
 
@@ -143,7 +143,7 @@ for line in sys.stdin:
 
 
 def transports(rounds: int) -> Iterator[Row]:
-    """The same round trip within the local system's Unix socket and over ZeroMQ, TCP and CURVE."""
+    """The same round trip over the local system's Unix socket, and over ZeroMQ, TCP and CURVE."""
     a = gt.ones(2, 2)
     with bare.System() as system:
         client = system.client(TRIPS)
@@ -179,26 +179,26 @@ def matmul(rounds: int) -> Iterator[Row]:
 
 def large_values(rounds: int) -> Iterator[Row]:
     array = np.random.default_rng(0).random(32 << 20)  # 256 MiB
-    kept: list[Any] = []
+    values: list[Any] = []
 
     def up() -> None:
-        kept[:] = [gt.from_numpy(array)]
+        values[:] = [gt.from_numpy(array)]
         synchronize()
 
     def down() -> None:
-        assert kept[0].numpy()[-1] == array[-1]
+        assert values[0].numpy()[-1] == array[-1]
 
     def copy() -> None:
         array.copy()
 
     up_s, down_s, copy_s = in_turns(rounds, up, down, copy)
-    for name, taken in (("up", up_s), ("down", down_s)):
-        details = {"ms": statistics.median(taken) * 1e3, "copy_ms": statistics.median(copy_s) * 1e3}
-        yield Row(f"256 MiB {name}", ratio(taken, copy_s), "x numpy copy", ">=", 0.5, details)
+    for name, seconds in (("up", up_s), ("down", down_s)):
+        details = {"ms": statistics.median(seconds) * 1e3, "copy_ms": statistics.median(copy_s) * 1e3}
+        yield Row(f"256 MiB {name}", ratio(seconds, copy_s), "x numpy copy", ">=", 0.5, details)
 
 
 def starting(rounds: int) -> Iterator[Row]:
-    # with its bytecode cached, as Python does unless it is forbidden to: the round to warm up writes it
+    # with cached bytecode, which is Python's default: the warm-up round writes it
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
     def python(program: str) -> Callable[[], Any]:
@@ -231,7 +231,7 @@ for line in sys.stdin:
 
 
 def two_clients(rounds: int) -> Iterator[Row]:
-    """The work of one client done by two at once, on the same worker: nothing is lost, nothing mixed up."""
+    """The work of one client done by two at once, on the same worker; the values must not mix."""
     n = 4000
     with bare.System() as system:
         clients = [system.client(ADDS, str(k)) for k in (3, 5)]
@@ -248,7 +248,7 @@ def two_clients(rounds: int) -> Iterator[Row]:
 
 
 def flat_memory(rounds: int) -> Iterator[Row]:
-    """10,000 tensors of 1 MiB made and dropped."""
+    """Create and free 10,000 tensors of 1 MiB."""
     assert connect._process.local is not None
     processes = [psutil.Process(), *(psutil.Process(pid) for pid in connect._process.local.pids.values())]
 
@@ -273,14 +273,14 @@ def dispatcher_alone(rounds: int) -> Iterator[Row]:
 
 
 def repetitions(rounds: int) -> Iterator[Row]:
-    """Fragments of 700 instructions that are known everywhere, with an engine that computes nothing."""
+    """Fragments of 700 instructions that are cached everywhere, with an engine that computes nothing."""
     program = replay.recorded(20 * rounds)
     for workers in (1, 2, 4, 8):
-        taken = statistics.median(replay.dispatcher(program, workers))
-        details = {"ops_per_s": replay.OPS / taken}
-        yield Row(f"dispatcher, a fragment for {workers} worker(s)", taken * 1e6, "us", "<=", 100, details)
+        median = statistics.median(replay.dispatcher(program, workers))
+        details = {"ops_per_s": replay.OPS / median}
+        yield Row(f"dispatcher, a fragment for {workers} worker(s)", median * 1e6, "us", "<=", 100, details)
         if workers == 1:
-            yield Row("dispatcher, replay", replay.OPS / taken, "instructions/s", ">=", 1e6)
+            yield Row("dispatcher, replay", replay.OPS / median, "instructions/s", ">=", 1e6)
     alone = replay.OPS / statistics.median(replay.worker(program))
     yield Row("worker, replay", alone, "instructions/s", ">=", 1e6)
     with null.system() as session:
@@ -329,10 +329,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="three rounds instead of fifteen")
     parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
-    given = parser.parse_args()
-    rounds = 3 if given.quick else 15
+    options = parser.parse_args()
+    rounds = 3 if options.quick else 15
     rows = []
-    for name in given.only:
+    for name in options.only:
         for row in MEASUREMENTS[name](rounds):
             rows.append(row)
             goal = "" if row.bound is None else f"{row.goal} {row.bound:g} {'reached' if row.reached else 'MISSED'}"
@@ -343,8 +343,8 @@ def main() -> int:
         "rounds": rounds,
         "rows": [{**asdict(r), "reached": r.reached} for r in rows],
     }
-    if given.json:
-        with open(given.json, "w") as file:
+    if options.json:
+        with open(options.json, "w") as file:
             json.dump(record, file, indent=1)
     else:
         print(json.dumps(record))

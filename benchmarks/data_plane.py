@@ -1,8 +1,8 @@
 """Collectives through the data plane against bare torch.distributed: ``python benchmarks/data_plane.py [--size MIB…]``
 
-Workers on this machine take the two in turns, and the lower quartile of the rounds is shown, as others may be busy on
-the machine; a ratio of 1 means that the plane adds nothing. With ``--backend nccl`` they take a GPU each, or share one
-if GT_NCCL_SHARED is set.
+Workers on this machine run the two in turns. The lower quartile of the rounds is shown, because the machine may be busy
+with other work; a ratio of 1 means that the plane adds no time. With ``--backend nccl`` each worker uses its own GPU,
+or they share one if GT_NCCL_SHARED is set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gt.worker.collectives.processes import ProcessPlane
 
 now = time.perf_counter
 GOAL = 1.15
-#: torch is renaming them
+#: torch is renaming these classes
 ALL_GATHER, REDUCE_SCATTER = (
     getattr(dist, new, None) or getattr(dist, old)
     for new, old in (
@@ -38,7 +38,7 @@ ALL_GATHER, REDUCE_SCATTER = (
 
 
 class Side:
-    """One worker: its plane and torch's world, of the same members."""
+    """One worker: its plane and torch's world, with the same members."""
 
     def __init__(self, rank: int, size: int, backend: str, pipe: Any) -> None:
         torch.set_num_threads(1)
@@ -61,24 +61,24 @@ class Side:
         while not flight.done():
             self.poll.poll()
             self.plane.drain()
-        made = flight.result()
+        result = flight.result()
         self.settle()
-        return made
+        return result
 
     def settle(self) -> None:
         if self.device != "cpu":
             torch.cuda.synchronize()
 
     def acts(self, count: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-        """By name: the plane's way and the bare one."""
+        """name -> the collective through the plane, and the bare one"""
         n, rows = self.size, max(1, count // self.size)
         x, block, whole = (torch.zeros(k, device=self.device) for k in (count, rows, rows * n))
         even, uneven = (rows,) * n, (rows + 1, *[rows] * (n - 1))
         odd = torch.zeros(uneven[self.rank], device=self.device)
         into, part = torch.empty_like(whole), torch.empty_like(block)
         scatter = {"dim": 0, "sizes": even, "op": "sum"}
-        bare: Callable[..., Callable[[], Any]] = lambda act, *given: lambda: (act(*given), self.settle())
-        fly: Callable[..., Callable[[], Any]] = lambda *given: lambda: self.fly(*given)
+        bare: Callable[..., Callable[[], Any]] = lambda act, *arguments: lambda: (act(*arguments), self.settle())
+        fly: Callable[..., Callable[[], Any]] = lambda *arguments: lambda: self.fly(*arguments)
         gather = bare(ALL_GATHER, into, block)
         reduce = bare(dist.all_reduce, x)
         return {
@@ -90,30 +90,30 @@ class Side:
         }
 
 
-def side(rank: int, given: argparse.Namespace, pipe: Any) -> None:
-    here = Side(rank, given.workers, given.backend, pipe)
+def side(rank: int, options: argparse.Namespace, pipe: Any) -> None:
+    member = Side(rank, options.workers, options.backend, pipe)
     rows = []
-    for mib in given.size:
+    for mib in options.size:
         count = max(1, int(mib * 2**20) // 4)
-        rounds = given.rounds or (400 if count < 2**14 else 40)
-        for name, (plane, bare) in here.acts(count).items():
+        rounds = options.rounds or (400 if count < 2**14 else 40)
+        for name, (plane, bare) in member.acts(count).items():
             seconds: tuple[list[float], list[float]] = [], []
             for turn in range(2 * rounds + 4):
-                dist.barrier()  # or one side's lateness would be billed to the other's next
-                begun = now()
+                dist.barrier()  # otherwise a delay on one side would count for the other side's next round
+                started = now()
                 (plane, bare)[turn % 2]()
-                seconds[turn % 2].append(now() - begun)
-            ours, theirs = (statistics.quantiles(taken[2:], n=4)[0] for taken in seconds)
+                seconds[turn % 2].append(now() - started)
+            ours, theirs = (statistics.quantiles(samples[2:], n=4)[0] for samples in seconds)
             row = {"name": name, "bytes": count * 4, "plane_us": ours * 1e6, "bare_us": theirs * 1e6}
             rows.append({**row, "ratio": ours / theirs})
     pipe.send(rows)
-    pipe.recv()  # nobody leaves before all have measured
+    pipe.recv()  # no member leaves before all have measured
 
 
-def measured(given: argparse.Namespace) -> list[dict[str, Any]]:
+def measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe() for _ in range(given.workers)]
-    sides = [context.Process(target=side, args=(r, given, there)) for r, (_, there) in enumerate(pipes)]
+    pipes = [context.Pipe() for _ in range(options.workers)]
+    sides = [context.Process(target=side, args=(r, options, there)) for r, (_, there) in enumerate(pipes)]
     for process in sides:
         process.start()
     addresses = [here.recv() for here, _ in pipes]
@@ -135,8 +135,8 @@ def main() -> None:
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
     parser.add_argument("--rounds", type=int, help="default: 400 of small arrays, 40 of large ones")
     parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
-    given = parser.parse_args()
-    rows = measured(given)
+    options = parser.parse_args()
+    rows = measured(options)
     print(f"{'':28}{'bytes':>10} {'plane':>10} {'bare':>10} {'ratio':>6}   goal for 16 MiB in place: {GOAL}")
     for row in rows:
         figures = f"{row['plane_us']:>7.0f} us {row['bare_us']:>7.0f} us {row['ratio']:>6.2f}"
@@ -148,9 +148,9 @@ def main() -> None:
         "cpus": os.cpu_count(),
         "load": os.getloadavg()[0],
     }
-    record = {"environment": environment, "workers": given.workers, "backend": given.backend, "rows": rows}
-    if given.json:
-        with open(given.json, "w") as file:
+    record = {"environment": environment, "workers": options.workers, "backend": options.backend, "rows": rows}
+    if options.json:
+        with open(options.json, "w") as file:
             json.dump(record, file, indent=1)
     else:
         print(json.dumps(record))

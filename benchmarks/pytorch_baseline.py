@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""torch by itself on the programs of compilation_benchmark.py: eager, torch.compile, and with reduce-overhead.
+"""Torch alone on the programs of compilation_benchmark.py: eager, torch.compile, and with reduce-overhead.
 
-The same processes, rounds and record as there, without GT: what a machine's torch does, to compare with elsewhere.
+The same processes, rounds and record as there, without GT: a baseline of a machine's torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from benchmarks.hot import suite
@@ -24,5 +24,5 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is closed either way
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is already closed
     sys.exit(main())

@@ -14,7 +14,7 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import gt
@@ -26,15 +26,15 @@ from gt.launch.local import visible_gpus
 
 def main(words: list[str] | None = None) -> int:
     gpus = len(visible_gpus())
-    made = suite.parser("quick_benchmark.py", (__doc__ or "").splitlines()[0])
-    given = suite.parse(made, words, default=gpus or os.cpu_count() or 1)
-    most = max(given.gpus)
+    parser = suite.parser("quick_benchmark.py", (__doc__ or "").splitlines()[0])
+    options = suite.parse(parser, words, default=gpus or os.cpu_count() or 1)
+    most = max(options.gpus)
     if not gpus and most > (os.cpu_count() or 1):
         print(f"notice: {most} workers on {os.cpu_count()} CPU cores share them: speedups say little", flush=True)
     try:
-        print(f"starting a server on port {given.port} and {most} worker(s)", flush=True)
-        with System(most, given.port):
-            return suite.run(lambda: suite.Run(given, "quick_benchmark", threads_a_worker=None if gpus else 1))
+        print(f"starting a server on port {options.port} and {most} worker(s)", flush=True)
+        with System(most, options.port):
+            return suite.run(lambda: suite.Run(options, "quick_benchmark", threads_a_worker=None if gpus else 1))
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -46,5 +46,5 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is closed, and everything ended, either way
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the record is closed, and everything has ended
     sys.exit(main())

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What sharding costs and gains: ``python benchmarks/sharding.py [--quick] [--only NAME…] [--output-dir DIR]``
 
-plan       the dispatcher's core on instructions for several workers whose plans are known: us an instruction
-workers    the dispatcher for 64 workers against 1: instructions are encoded once a mesh
+plan       the dispatcher's core on instructions for several workers whose plans are cached: us per instruction
+workers    the dispatcher for 64 workers against 1: instructions are encoded once per mesh
 scaling    2 CPU workers of one thread each against 1: a matrix product, and a training step of an MLP, data parallel
 overhead   one worker under auto-sharding against the same without
 
-Ratios are of things done in turns in one run, and medians over the rounds. Nothing here is a test: a busy machine
+For a ratio the two sides take turns in one run; it is the median over the rounds. This is not a test: a busy machine
 changes figures, not results.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import torch
@@ -37,14 +37,14 @@ from benchmarks.simulation.workloads import mlp, mlp_step
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is run; ``--quick`` takes less of it."""
+    """The sizes of a run; ``--quick`` uses smaller ones."""
 
     rounds: int
     #: the matrix product: (m, k) @ (k, n)
     product: tuple[int, int, int]
     #: the MLP: batch and widths
     mlp: tuple[int, ...]
-    #: acts between two looks at the clock
+    #: actions per sample
     steps: int
     port: int
 
@@ -58,7 +58,7 @@ CHAIN = 2000
 
 @dataclass
 class Row:
-    """One line of the table: what was measured, and the bound it is held to."""
+    """One line of the table: what was measured, and its goal."""
 
     name: str
     samples: list[float]
@@ -78,7 +78,7 @@ class Row:
         return self.value >= self.bound if self.goal == ">=" else self.value <= self.bound
 
     def record(self) -> dict[str, Any]:
-        # a ratio's spread is what makes it doubtful, as it is for a time
+        # the spread of a ratio makes it doubtful, as for a time
         judged = verdict.judge({"cv": timing.variation(self.samples)}, ["cv"], self.name)
         return {**asdict(self), "value": self.value, "reached": self.reached, "verdict": judged}
 
@@ -102,10 +102,10 @@ def _small_mlp() -> Any:
 
 
 def plan(sizes: Sizes) -> Iterator[Row]:
-    """Elementwise on cut tensors, and training steps with their moves."""
+    """Elementwise ops on sharded tensors, and training steps with their moves."""
     for name, setup, step in (
         ("adds of cut tensors", _adds, _chain),
-        ("training steps of an MLP", _small_mlp, lambda made: [mlp_step(made) for _ in range(20)]),
+        ("training steps of an MLP", _small_mlp, lambda state: [mlp_step(state) for _ in range(20)]),
     ):
         loads = load.measured(load.record(setup, step, sizes.rounds + 1), 2)
         cores = [one.core / one.instructions * 1e6 for one in loads]
@@ -121,11 +121,11 @@ def workers(sizes: Sizes) -> Iterator[Row]:
     for drive in drives.values():
         drive.run(program.opening)
         drive.run(program.rounds[0])
-    # in turns, so that all see the same machine
-    taken = [{n: drives[n].run(frames).seconds for n in counts} for frames in program.rounds[1:]]
-    details = {f"us_{n}": statistics.median(t[n] for t in taken) / drives[n].load.instructions * 1e6 for n in counts}
-    yield Row("dispatcher for 64 workers", [t[64] / t[1] for t in taken], "x for 1 worker", "<=", 1.5, details)
-    yield Row("dispatcher for 64 workers", [t[64] / t[2] for t in taken], "x for 2 workers")
+    # in turns, so that all run under the same load
+    samples = [{n: drives[n].run(frames).seconds for n in counts} for frames in program.rounds[1:]]
+    details = {f"us_{n}": statistics.median(t[n] for t in samples) / drives[n].load.instructions * 1e6 for n in counts}
+    yield Row("dispatcher for 64 workers", [t[64] / t[1] for t in samples], "x for 1 worker", "<=", 1.5, details)
+    yield Row("dispatcher for 64 workers", [t[64] / t[2] for t in samples], "x for 2 workers")
 
 
 # -- two CPU workers ---------------------------------------------------------------------------
@@ -136,13 +136,13 @@ class Sides:
 
     def __init__(self, setup: Callable[[], Any], step: Callable[[Any], Any], settings: dict[str, int | None]) -> None:
         self.step, self.settings = step, settings
-        self.made: dict[str, Any] = {}
-        #: what the first and the second step gave
+        self.states: dict[str, Any] = {}
+        #: the losses of the first and the second step
         self.values: dict[str, list[float]] = {}
         for name in settings:
             self._set(name)
             gt.manual_seed(0)
-            self.made[name] = setup()
+            self.states[name] = setup()
             self.values[name] = [self._read(name) for _ in range(2)]
 
     def _set(self, name: str) -> None:
@@ -150,22 +150,22 @@ class Sides:
         gt.auto_shard(count is not None, workers=count)
 
     def _read(self, name: str) -> float:
-        return float(self.step(self.made[name]).sum().item())
+        return float(self.step(self.states[name]).sum().item())
 
     def seconds(self, name: str, steps: int) -> float:
-        """A step's, after one that is not timed: it plans anew what the change of settings made forgotten."""
+        """Seconds of a step, after one that is not timed: it plans again what the change of settings discarded."""
         self._set(name)
         self._read(name)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(steps - 1):
-            self.step(self.made[name])
+            self.step(self.states[name])
         self._read(name)
-        return (time.perf_counter() - begun) / steps
+        return (time.perf_counter() - started) / steps
 
     def in_turns(self, rounds: int, steps: int) -> dict[str, list[float]]:
-        taken = [{name: self.seconds(name, steps) for name in self.settings} for _ in range(rounds)]
+        samples = [{name: self.seconds(name, steps) for name in self.settings} for _ in range(rounds)]
         gt.auto_shard(False)
-        return {name: [t[name] for t in taken] for name in self.settings}
+        return {name: [t[name] for t in samples] for name in self.settings}
 
 
 def _programs(sizes: Sizes) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
@@ -174,18 +174,21 @@ def _programs(sizes: Sizes) -> dict[str, tuple[Callable[[], Any], Callable[[Any]
     batch, *widths = sizes.mlp
     step = f"training step of an MLP, batch {batch}, {'-'.join(map(str, widths))}"
     return {
-        product: (lambda: (gt.randn(m, k), gt.nn.Parameter(gt.randn(k, n)).detach()), lambda made: made[0] @ made[1]),
+        product: (
+            lambda: (gt.randn(m, k), gt.nn.Parameter(gt.randn(k, n)).detach()),
+            lambda state: state[0] @ state[1],
+        ),
         step: (lambda: mlp(tuple(widths))(batch), mlp_step),
     }
 
 
 def _against(sizes: Sizes, ours: int, count: int) -> Iterator[tuple[str, list[float], dict[str, float]]]:
-    """(name, the base's seconds over ours, medians) of each program."""
+    """(name, seconds of the base divided by ours, medians) of each program."""
     with System(count, sizes.port):
         for name, (setup, step) in _programs(sizes).items():
-            taken = Sides(setup, step, {"base": None, "ours": ours}).in_turns(sizes.rounds, sizes.steps)
-            ratios = [b / o for b, o in zip(taken["base"], taken["ours"], strict=True)]
-            yield name, ratios, {f"{side}_ms": statistics.median(s) * 1e3 for side, s in taken.items()}
+            samples = Sides(setup, step, {"base": None, "ours": ours}).in_turns(sizes.rounds, sizes.steps)
+            ratios = [b / o for b, o in zip(samples["base"], samples["ours"], strict=True)]
+            yield name, ratios, {f"{side}_ms": statistics.median(s) * 1e3 for side, s in samples.items()}
 
 
 def scaling(sizes: Sizes) -> Iterator[Row]:
@@ -213,19 +216,19 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     parser.add_argument("--port", type=int, default=FULL.port, help=f"of the system it starts (default {FULL.port})")
     parser.add_argument("--output-dir", default="./results", help="where the JSON record goes (default ./results)")
-    given = parser.parse_args(words)
-    chosen = Sizes(**{**asdict(QUICK if given.quick else FULL), "port": given.port})
+    options = parser.parse_args(words)
+    chosen = Sizes(**{**asdict(QUICK if options.quick else FULL), "port": options.port})
     try:
-        return _run(given, chosen)
+        return _run(options, chosen)
     except (BadInput, results.Unwritable) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
 
 
-def _run(given: argparse.Namespace, sizes: Sizes) -> int:
+def _run(options: argparse.Namespace, sizes: Sizes) -> int:
     config = {"device": environment.device_name(torch.device("cpu")), "benchmark_iters": sizes.rounds, **asdict(sizes)}
     record = results.Record(
-        given.output_dir,
+        options.output_dir,
         suite="sharding",
         name="sharding",
         world_size=2,
@@ -233,7 +236,7 @@ def _run(given: argparse.Namespace, sizes: Sizes) -> int:
         environment=environment.record({"gt": 0}),
     )
     rows: list[Row] = []
-    for name in given.only:
+    for name in options.only:
         for i, row in enumerate(MEASUREMENTS[name](sizes)):
             rows.append(row)
             record.put(name, str(i), value=row.record())

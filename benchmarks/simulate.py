@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PREDICTIONS for machines that are not here: a real client and dispatcher, simulated workers, a cost model in YAML.
+"""PREDICTIONS for other machines: a real client and dispatcher, simulated workers, a cost model in YAML.
 
 python benchmarks/simulate.py                                       8, 16 and 512 H100s
 python benchmarks/simulate.py --machine 8xh100 --workload gpt --workers 1 2 4 8
@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import msgspec
@@ -57,22 +57,22 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def rows(machine: Machine, workload: Workload, given: argparse.Namespace) -> list[Prediction]:
+def rows(machine: Machine, workload: Workload, options: argparse.Namespace) -> list[Prediction]:
     """The predictions for each number of workers, one worker first."""
-    counts = sorted({1, *(given.workers or [machine.workers])})
+    counts = sorted({1, *(options.workers or [machine.workers])})
     if counts[0] < 1 or counts[-1] > machine.workers:
         raise BadInput(f"--workers {counts[0]} {counts[-1]}: {machine.name} has 1 to {machine.workers}")
-    batch = given.batch or workload.batch * (machine.workers if given.scaling == "strong" else 1)
-    found = []
+    batch = options.batch or workload.batch * (machine.workers if options.scaling == "strong" else 1)
+    predictions = []
     with Progress(machine.name, len(counts)) as bar:
         for n in counts:
-            found.append(predict(machine, workload, n, batch * n if given.scaling == "weak" else batch))
+            predictions.append(predict(machine, workload, n, batch * n if options.scaling == "weak" else batch))
             bar.step(f"{n} workers")
-    return found
+    return predictions
 
 
 def speedup(base: Prediction, other: Prediction) -> float:
-    """Samples a second, over those of one worker."""
+    """Samples per second, relative to one worker."""
     return (other.batch / other.step_s) / (base.batch / base.step_s)
 
 
@@ -83,66 +83,66 @@ def cells(base: Prediction, p: Prediction) -> list[Any]:
     return [p.workers, p.batch, p.step_s * 1e3, *shares, gain, gain / p.workers, round(p.collectives), *control]
 
 
-def show(machine: Machine, workload: Workload, scaling: str, found: list[Prediction]) -> None:
+def show(machine: Machine, workload: Workload, scaling: str, predictions: list[Prediction]) -> None:
     title = f"PREDICTED: {machine.name}: {workload.name} ({scaling} scaling, data parallel)"
-    tables.show(title, COLUMNS, [cells(found[0], p) for p in found])
+    tables.show(title, COLUMNS, [cells(predictions[0], p) for p in predictions])
     print(LEGEND)
-    slow = [p for p in found if p.dispatcher_s > p.step_s]
+    slow = [p for p in predictions if p.dispatcher_s > p.step_s]
     if slow:
         words = ", ".join(str(p.workers) for p in slow)
         print(f"  the dispatcher took longer than the predicted step for {words} worker(s): it would set the pace\n")
 
 
-def check(machine: Machine, given: argparse.Namespace) -> tuple[Machine, dict[str, Any]]:
-    """The machine calibrated here; and, with --check, each workload for real, its prediction and the error."""
-    wanted = given.workload if given.check else []
-    batches = {name: (given.batch or WORKLOADS[name].batch) * calibrate.WORKERS for name in wanted}
-    with System(calibrate.WORKERS, given.port):
-        measured, real = calibrate.in_turns(machine, {name: (WORKLOADS[name], batches[name]) for name in wanted})
+def check(machine: Machine, options: argparse.Namespace) -> tuple[Machine, dict[str, Any]]:
+    """The machine calibrated here; and, with --check, a real run of each workload, its prediction and the error."""
+    names = options.workload if options.check else []
+    batches = {name: (options.batch or WORKLOADS[name].batch) * calibrate.WORKERS for name in names}
+    with System(calibrate.WORKERS, options.port):
+        measured, real = calibrate.in_turns(machine, {name: (WORKLOADS[name], batches[name]) for name in names})
     print(f"calibrated: {msgspec.json.encode(measured).decode()}\n", flush=True)
-    found: dict[str, Any] = {}
+    checks: dict[str, Any] = {}
     for name, samples in real.items():
         predicted = predict(measured, WORKLOADS[name], calibrate.WORKERS, batches[name]).step_s
         median = statistics.median(samples)
         error = predicted / median - 1
-        found[name] = {"batch": batches[name], "predicted_s": predicted, "real": {"timing": timing.summary(samples)}}
-        found[name]["error"] = error
+        checks[name] = {"batch": batches[name], "predicted_s": predicted, "real": {"timing": timing.summary(samples)}}
+        checks[name]["error"] = error
         print(
             f"CHECK {name}, 2 CPU workers, batch {batches[name]}: predicted {predicted * 1e3:.1f} ms, real "
             f"{median * 1e3:.1f} ms ({min(samples) * 1e3:.1f} to {max(samples) * 1e3:.1f}), error {error:+.1%}\n",
             flush=True,
         )
-    return measured, found
+    return measured, checks
 
 
-def run(given: argparse.Namespace) -> int:
-    machines = {name: _read(name) for name in given.machine}
-    if (given.check or given.calibrate) and any(m.workers != calibrate.WORKERS for m in machines.values()):
+def run(options: argparse.Namespace) -> int:
+    machines = {name: _read(name) for name in options.machine}
+    if (options.check or options.calibrate) and any(m.workers != calibrate.WORKERS for m in machines.values()):
         raise BadInput("--calibrate and --check measure 2 CPU workers: use them with --machine 2cpu")
     record = results.Record(
-        given.output_dir,
+        options.output_dir,
         suite="simulate",
         name="simulate",
         world_size=1,
         config={
             "device": "simulated",
-            "scaling": given.scaling,
-            "workloads": given.workload,
-            "machines": given.machine,
+            "scaling": options.scaling,
+            "workloads": options.workload,
+            "machines": options.machine,
         },
         environment=environment.record({"gt": 0}),
     )
     print(f"{WARNING}\n", flush=True)
     for name, machine in machines.items():
         checked: dict[str, Any] = {}
-        if given.check or given.calibrate:
-            machine, checked = check(machine, given)
+        if options.check or options.calibrate:
+            machine, checked = check(machine, options)
         record.put(name, "machine", value=msgspec.to_builtins(machine))
-        for workload in given.workload:
-            found = rows(machine, WORKLOADS[workload], given)
-            show(machine, WORKLOADS[workload], given.scaling, found)
-            told = [p.record() | {"speedup": speedup(found[0], p)} for p in found]
-            record.put(name, workload, value={"predictions": told, "check": checked.get(workload)})
+        for workload in options.workload:
+            predictions = rows(machine, WORKLOADS[workload], options)
+            show(machine, WORKLOADS[workload], options.scaling, predictions)
+            records = [p.record() | {"speedup": speedup(predictions[0], p)} for p in predictions]
+            record.put(name, workload, value={"predictions": records, "check": checked.get(workload)})
     record.finish()
     print(f"record: {record.path}")
     return 0
@@ -156,11 +156,11 @@ def _read(name: str) -> Machine:
 
 
 def main(words: list[str] | None = None) -> int:
-    given = parser().parse_args(words)
+    options = parser().parse_args(words)
     try:
-        if given.batch is not None and given.batch < 1:
-            raise BadInput(f"--batch {given.batch}: at least 1")
-        return run(given)
+        if options.batch is not None and options.batch < 1:
+            raise BadInput(f"--batch {options.batch}: at least 1")
+        return run(options)
     except (BadInput, results.Unwritable) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

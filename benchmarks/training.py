@@ -1,8 +1,8 @@
 """Training steps on GT against torch eager: ``python benchmarks/training.py [--quick] [--json FILE] [--only NAME…]``
 
-The same model text runs on both, with the same threads on the same device, in turns; the figure is the median over the
-rounds of torch's step time over GT's, so 1 is even and more is faster than torch. Peak memory is the worker's against
-torch's for the same step. Nothing is read but the last loss of a round.
+The same model code runs on both, with the same threads on the same device, in turns. The figure is the median over the
+rounds of torch's step time divided by GT's: more than 1 is faster than torch. Peak memory is the worker's against
+torch's for the same step. Only the last loss of a round is read.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ class Trainer:
         return gt.autocast(dtype=gt.bfloat16, enabled=self.autocast)
 
     def run(self, steps: int) -> float:
-        """Seconds a step, with one read at the end."""
-        begun = time.perf_counter()
+        """Seconds per step, with one read at the end."""
+        started = time.perf_counter()
         for _ in range(steps):
             loss = self.step()
         value = loss.item()
-        taken = (time.perf_counter() - begun) / steps
+        seconds = (time.perf_counter() - started) / steps
         assert math.isfinite(value), f"the loss is {value}"
-        return taken
+        return seconds
 
 
 def measure(name: str, goal: float, rounds: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def measure(name: str, goal: float, rounds: int) -> dict[str, Any]:
 
 
 def peak_memory(ours: Trainer, theirs: Trainer) -> dict[str, float]:
-    """Peak of one more step, in MiB: the worker's allocator against torch's in this process."""
+    """The peak of one more step, in MiB: the worker's allocator, and torch's in this process."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     theirs.run(1)
@@ -144,7 +144,7 @@ def peak_memory(ours: Trainer, theirs: Trainer) -> dict[str, float]:
     return {"gt_peak_mib": device["peak"] / 2**20, "torch_peak_mib": torch_peak / 2**20}
 
 
-#: name -> how fast against torch eager at least, on a CPU and on a GPU
+#: name -> the goal, speed relative to torch eager, on a CPU and on a GPU
 GOALS: dict[str, tuple[float, float]] = {"mlp": (0.5, 0.5), "gpt": (0.9, 0.9), "mini-gpt": (0.0, 1 / 1.1)}
 
 
@@ -154,17 +154,17 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
     names = [n for n in GOALS if CUDA or n != "mini-gpt"]
     parser.add_argument("--only", nargs="+", choices=list(GOALS), default=names)
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows = []
-    for name in given.only:
-        row = measure(name, GOALS[name][CUDA], 3 if given.quick else 9)
+    for name in options.only:
+        row = measure(name, GOALS[name][CUDA], 3 if options.quick else 9)
         rows.append(row)
-        told = "  ".join(f"{k}={v:.1f}" for k, v in row.items() if k.endswith(("_ms", "_mib")))
+        details = "  ".join(f"{k}={v:.1f}" for k, v in row.items() if k.endswith(("_ms", "_mib")))
         verdict = "reached" if row["reached"] else "MISSED"
-        print(f"{name:10} {row['ratio']:6.2f} x torch eager   >= {row['goal']:.2f} {verdict:8} {told}", flush=True)
+        print(f"{name:10} {row['ratio']:6.2f} x torch eager   >= {row['goal']:.2f} {verdict:8} {details}", flush=True)
     record = {"device": torch.cuda.get_device_name() if CUDA else "cpu", "torch": torch.__version__, "rows": rows}
-    if given.json:
-        with open(given.json, "w") as file:
+    if options.json:
+        with open(options.json, "w") as file:
             json.dump(record, file, indent=1)
     gt.disconnect()
     return 0

@@ -15,7 +15,7 @@ WIDTH = 78
 
 
 def main() -> None:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     start()
     tensors()
     picture()
@@ -23,7 +23,7 @@ def main() -> None:
     mistakes()
     memory()
     gt.disconnect()
-    print(f"\nThe system has ended with its client. {time.perf_counter() - begun:.1f} s in all.")
+    print(f"\nThe system has ended with its client. {time.perf_counter() - started:.1f} s in all.")
 
 
 def title(text: str) -> None:
@@ -32,9 +32,9 @@ def title(text: str) -> None:
 
 def start() -> None:
     title(f"GT {gt.__version__}")
-    begun = time.perf_counter()
+    started = time.perf_counter()
     gt.ones(1).item()
-    print(f"A server and its workers were started by the first tensor, in {time.perf_counter() - begun:.1f} s:")
+    print(f"A server and its workers were started by the first tensor, in {time.perf_counter() - started:.1f} s:")
     for worker in gt.workers():
         print(f"  worker {worker.id}   {worker.backend} on {worker.device}   pid {worker.pid}")
 
@@ -73,23 +73,23 @@ def instructions() -> int:
 def speed() -> None:
     title("The client never waits, except to read a value")
     x, one = gt.zeros(64, 64), gt.ones(64, 64)
-    for _ in range(200):  # what is seen for the first time takes longer
+    for _ in range(200):  # the first calls take longer
         x = x + one
     x.sum().item()
 
     n = 2000
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(n):
         x = x + one
-    emitted = time.perf_counter() - begun
+    emitted = time.perf_counter() - started
     x[0, 0].item()
-    streamed = n / (time.perf_counter() - begun)
+    streamed = n / (time.perf_counter() - started)
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(200):
         x = x + one
         x[0, 0].item()
-    read = 200 / (time.perf_counter() - begun)
+    read = 200 / (time.perf_counter() - started)
 
     bar("additions a second, one read at the end", streamed, streamed)
     bar("additions a second, a read after each", read, streamed)
@@ -104,23 +104,23 @@ def bar(name: str, value: float, full: float) -> None:
 def mistakes() -> None:
     title("A mistake is told at your own line, and the session goes on")
     x = gt.arange(5)
-    # shapes are known here: what does not fit is refused at once, and nothing is sent
+    # the client knows the shapes: it refuses a wrong call at once, and sends nothing
     try:
         x + gt.ones(4)
     except gt.ShapeError as error:
-        told(error)
-    # what only a worker can know is told when a value that needs it is read
+        print_error(error)
+    # an error that only a worker can see is raised at the read of a value that depends on it
     column, row = gt.ones(1 << 23, 1), gt.ones(1 << 23)
     grid = column * row
     grid = grid - grid.mean()
     try:
         grid[0, 0].item()
     except gt.OutOfMemory as error:
-        told(error)
+        print_error(error)
     print("x.sum() =", x.sum().item())
 
 
-def told(error: Exception) -> None:
+def print_error(error: Exception) -> None:
     print(f"{type(error).__name__}:")
     for line in str(error).replace(os.getcwd() + os.sep, "").splitlines():
         print(textwrap.fill(line.strip(), WIDTH, initial_indent="  ", subsequent_indent="    "))
@@ -128,17 +128,17 @@ def told(error: Exception) -> None:
 
 def memory() -> None:
     title("What Python lets go, the workers free")
-    kept = [gt.ones(1 << 20) for _ in range(8)]
-    kept[-1].sum().item()
+    kept_tensors = [gt.ones(1 << 20) for _ in range(8)]
+    kept_tensors[-1].sum().item()
     show("8 tensors of 4 MiB")
-    del kept[1:]
+    del kept_tensors[1:]
     show("7 of them dropped")
 
 
 def show(when: str) -> None:
-    for name, told in gt.debug.memory().items():
-        mine = told["client"]
-        print(f"  {name}, {when}: {mine['tensors']} tensors, {mine['bytes'] / 2**20:.1f} MiB")
+    for name, memory_of_worker in gt.debug.memory().items():
+        client = memory_of_worker["client"]
+        print(f"  {name}, {when}: {client['tensors']} tensors, {client['bytes'] / 2**20:.1f} MiB")
 
 
 if __name__ == "__main__":

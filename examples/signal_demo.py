@@ -1,8 +1,8 @@
-"""Signals: where a program runs is said beside it. ``python examples/signal_demo.py``
+"""Signals: a file beside the program says where it runs. ``python examples/signal_demo.py``
 
-The program below is a model in two stages that are called `embed` and `classify`. Without a configuration these are
-names and nothing else. With examples/signal_demo.yaml, beside it, the first stage's data is cut over two workers and
-the second stage runs on one; GT_CONFIG names another file. The numbers stay the same.
+The program below is a model in two stages, `embed` and `classify`. Without a configuration these names have no effect.
+With examples/signal_demo.yaml, the data of the first stage is sharded over two workers and the second stage runs on one
+worker; GT_CONFIG names another file. The numbers stay the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Model(nn.Module):
     def forward(self, x):
         with gt.signal.context("embed"):
             x = self.embed(x)
-        # on its way before anybody asks for it
+        # moves x early, before the next stage uses it
         x = gt.signal.tensor(x, "classify")
         with gt.signal.context("classify"):
             return self.classify(x)

@@ -1,10 +1,11 @@
 """A GPT that learns to write, letter by letter: ``python examples/train_gpt.py``.
 
-The text is by Lewis Carroll (examples/data/carroll.txt, in the public domain). The model is small, and so is the
-text: what it writes in the end it has mostly learnt by heart.
+The text is by Lewis Carroll (examples/data/carroll.txt, in the public domain). The model and the text are small, so the
+model mostly memorises the text.
 
-With ``--workers 2`` it runs on two, if a file says how (``GT_CONFIG=examples/parallel/data_parallel.yaml``), or if
-``GT_AUTO_SHARD=1`` leaves it to GT. The signals in it are names that such a file gives a meaning to.
+With ``--workers 2`` it runs on two workers. A file sets the layouts
+(``GT_CONFIG=examples/parallel/data_parallel.yaml``), or ``GT_AUTO_SHARD=1`` lets GT choose them. Such a file defines
+the signals in this program.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Block(nn.Module):
 
     def attention(self, x):
         batch, length, width = x.shape
-        # head by head, so that they can be cut
+        # head by head, so that the heads can be sharded
         heads = self.qkv(x).view(batch, length, self.heads, 3 * width // self.heads).transpose(1, 2)
         y = nn.functional.scaled_dot_product_attention(*heads.split(width // self.heads, dim=3), is_causal=True)
         return self.out(y.transpose(1, 2).reshape(batch, length, width))
@@ -65,7 +66,7 @@ class Gpt(nn.Module):
 
     @gt.no_grad()
     def write(self, ids, count: int):
-        """So many letters more: nothing is read until they are all there."""
+        """Append this many letters; nothing is read until all of them exist."""
         for _ in range(count):
             logits = self(ids[:, -self.length :])[:, -1]
             chosen = gt.multinomial(nn.functional.softmax(logits / 0.8, dim=-1), 1)
@@ -74,52 +75,52 @@ class Gpt(nn.Module):
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("steps", 300), ("batch", 16), ("length", 64), ("width", 96), ("layers", 2), ("heads", 4)):
-        options.add_argument(f"--{name}", type=int, default=default)
-    options.add_argument("--workers", type=int, help="start so many on this machine")
-    options.add_argument("--bf16", action="store_true", help="compute in bfloat16 where it does no harm")
-    options.add_argument("--save", type=Path, help="write the trained model as a safetensors file")
-    given = options.parse_args()
-    if given.workers:
-        gt.gpu_workers(given.workers)
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--workers", type=int, help="start so many on this machine")
+    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16 where it does no harm")
+    parser.add_argument("--save", type=Path, help="write the trained model as a safetensors file")
+    options = parser.parse_args()
+    if options.workers:
+        gt.gpu_workers(options.workers)
     gt.manual_seed(0)
     text = TEXT.read_text()
     letters = sorted(set(text))
     data = np.array([letters.index(c) for c in text])
-    model = Gpt(len(letters), given.width, given.heads, given.layers, given.length)
+    model = Gpt(len(letters), options.width, options.heads, options.layers, options.length)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(data):,} letters, {len(letters)} different")
-    train(model, data, given)
-    if given.save:
-        gt.save(model.state_dict(), given.save)
+    train(model, data, options)
+    if options.save:
+        gt.save(model.state_dict(), options.save)
     written = model.eval().write(gt.tensor([[letters.index("T")]]), 300)
     print("".join(letters[i] for i in written[0].tolist()))
 
 
-def train(model: Gpt, data: np.ndarray, given: argparse.Namespace) -> None:
+def train(model: Gpt, data: np.ndarray, options: argparse.Namespace) -> None:
     optimizer = gt.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
-    schedule = gt.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.steps, 3e-4)
-    begun = time.perf_counter()
-    for step, batch in enumerate(gt.to_device(batches(data, given)), 1):
+    schedule = gt.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps, 3e-4)
+    started = time.perf_counter()
+    for step, batch in enumerate(gt.to_device(batches(data, options)), 1):
         x, y = (gt.signal.tensor(part, "data") for part in batch)
-        with gt.autocast(dtype=gt.bfloat16, enabled=given.bf16):
+        with gt.autocast(dtype=gt.bfloat16, enabled=options.bf16):
             loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % max(1, given.steps // 10) == 0:
+        if step % max(1, options.steps // 10) == 0:
             value = loss.item()
-            rate = step * given.batch * given.length / (time.perf_counter() - begun)
+            rate = step * options.batch * options.length / (time.perf_counter() - started)
             print(f"step {step:5}  loss {value:.3f}  {rate:,.0f} tokens/s")
 
 
-def batches(data: np.ndarray, given: argparse.Namespace):
+def batches(data: np.ndarray, options: argparse.Namespace):
     rng = np.random.default_rng(0)
-    for _ in range(given.steps):
-        starts = rng.integers(0, len(data) - given.length - 1, given.batch)
-        rows = data[starts[:, None] + np.arange(given.length + 1)]
+    for _ in range(options.steps):
+        starts = rng.integers(0, len(data) - options.length - 1, options.batch)
+        rows = data[starts[:, None] + np.arange(options.length + 1)]
         yield rows[:, :-1], rows[:, 1:]
 
 

@@ -1,6 +1,6 @@
-"""Handwritten digits: ``python examples/train_mlp.py``. Over 97 % of those not seen in training, in seconds.
+"""Handwritten digits: ``python examples/train_mlp.py``. More than 97 % of the test digits are right, in seconds.
 
-Change ``gt`` to ``torch`` and it is a program for PyTorch.
+With ``torch`` in the place of ``gt`` it is a PyTorch program.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ BATCH = 64
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--epochs", type=int, default=30)
-    options.add_argument("--plot", type=Path, help="write the losses as a picture")
-    given = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--plot", type=Path, help="write the losses as a picture")
+    options = parser.parse_args()
     gt.manual_seed(0)
     (x, y), (test_x, test_y) = digits()
     model = nn.Sequential(
         nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
     )
     optimizer = gt.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-2)
-    steps = given.epochs * (len(x) // BATCH)
+    steps = options.epochs * (len(x) // BATCH)
     schedule = gt.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
-    begun, losses = time.perf_counter(), []
+    started, losses = time.perf_counter(), []
     with tqdm(total=steps, unit="step") as bar:
-        for images, labels in gt.to_device(batches(x, y, given.epochs)):
+        for images, labels in gt.to_device(batches(x, y, options.epochs)):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images), labels)
             loss.backward()
@@ -47,13 +47,13 @@ def main() -> None:
     model.eval()
     with gt.no_grad():
         accuracy = (model(gt.tensor(test_x)).argmax(1) == gt.tensor(test_y)).float().mean().item()
-    print(f"{100 * accuracy:.1f} % of {len(test_x)} digits not seen before, {time.perf_counter() - begun:.1f} s")
-    if given.plot:
-        plot(losses, given.plot)
+    print(f"{100 * accuracy:.1f} % of {len(test_x)} digits not seen before, {time.perf_counter() - started:.1f} s")
+    if options.plot:
+        plot(losses, options.plot)
 
 
 def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """scikit-learn's 1797 digits, of which every fifth is kept for the test."""
+    """scikit-learn's 1797 digits; every fifth is kept for the test."""
     bundle = load_digits()
     x, y = (bundle.data / 16).astype(np.float32), bundle.target.astype(np.int64)
     test = np.arange(len(x)) % 5 == 0

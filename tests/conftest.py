@@ -42,13 +42,13 @@ def stack() -> Iterator[contextlib.ExitStack]:
 
 @pytest.fixture
 def system(stack: contextlib.ExitStack) -> System:
-    """A server with one numpy worker, which starts in a fraction of the time torch takes."""
+    """A server with one numpy worker, which starts faster than a torch worker."""
     made = System(stack)
     made.worker("--backend", "numpy")
     return made
 
 
-# -- what is run ---------------------------------------------------------------------------
+# -- selecting tests -----------------------------------------------------------------------
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

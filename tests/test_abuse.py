@@ -1,5 +1,5 @@
-"""A client that sends nonsense, beside one that works: it loses its connection or its own results, and nobody else
-loses anything. The worker in particular must survive whatever the dispatcher passes on, and never be blamed for it.
+"""A client that sends nonsense, beside one that works: it loses its connection or its own results, and no other client
+loses anything. The worker in particular must survive whatever the dispatcher forwards, and is never blamed for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ DEFINITIONS = [definition(code, signature) for code, signature in SIGNATURES.ite
 
 
 class Engine(NumpyEngine):
-    """Refuses what would fill this machine: a monster is legal, it only fails."""
+    """Refuses allocations that would fill this machine: a huge tensor is legal, it only fails."""
 
     def link(self, signature: Any) -> Any:
         if any(getattr(t, "nbytes", 0) > 1 << 20 for t in (*signature.ins, *signature.outs)):
@@ -79,7 +79,7 @@ class Engine(NumpyEngine):
 
 
 class Scene:
-    """One worker, an honest client with a tensor, and somebody else."""
+    """One worker, an honest client with a tensor, and another client."""
 
     def __init__(self, seed: int = 0, workers: int = 1) -> None:
         self.cluster = Cluster(0, seed, "numpy")
@@ -113,7 +113,7 @@ class Scene:
         return self.evil in self.cluster.closed
 
     def check(self, refused: bool | None = None) -> None:
-        """The others are as they were, and the worker is still there."""
+        """The others are unchanged, and the worker is alive."""
         workers = len(self.cluster.workers)
         self.cluster.settle()
         self.cluster.tick()
@@ -131,7 +131,7 @@ class Scene:
 # -- streams -----------------------------------------------------------------------------------
 
 BASE = [FULL, 0, 1, 2.5, FULL, 0, 2, 1.5]
-#: name -> words after BASE, and whether they cost the connection
+#: name -> words after BASE, and whether they end the connection
 STREAMS: dict[str, tuple[list[Any], bool]] = {
     "an unknown code": ([999, 0, 3, 1, 1], True),
     "an unknown control word": ([7, 1, 1], True),
@@ -165,7 +165,7 @@ STREAMS: dict[str, tuple[list[Any], bool]] = {
     "in place into another": ([ADD_INTO, 0, 2, 1, 2], True),
     "in place into nothing": ([ADD_INTO, 0, 77, 77, 2], True),
     "in place cut": ([ADD_INTO, 0], True),
-    # what is legal, and only odd
+    # legal, only unusual
     "a code that is a whole float": ([float(ADD), 0, 3, 1, 1, FETCH, 5, 3], False),
     "an operand that is a whole float": ([ADD, 0, 3, 1.0, 2.0, FETCH, 5, 3], False),
     "true for one": ([ADD, 0, 3, True, 1, True, 6, 3], False),
@@ -254,7 +254,7 @@ def test_messages_out_of_place(message: Any) -> None:
 
 
 def test_a_definition_that_changes_its_meaning() -> None:
-    """The worker would read the queue with one width and the dispatcher with another."""
+    """The worker would parse the queue with one width and the dispatcher with another."""
     scene = Scene()
     scene.submit(*BASE, ADD, 0, 3, 1, 1)
     scene.submit(definitions=[definition(ADD, SIGNATURES[SPLIT])])
@@ -271,7 +271,7 @@ def test_shapes_without_end_cost_no_time() -> None:
         scene.rejoin()
 
 
-# -- parts -------------------------------------------------------------------------------------
+# -- chunks ------------------------------------------------------------------------------------
 
 
 def lane() -> Iterator[SharedRing]:
@@ -410,7 +410,7 @@ NASTY_ATTRIBUTES = [
 
 
 def recorded(seed: int) -> list[list[Any]]:
-    """The frames a client really sends: a random program over the op table, with large values both ways."""
+    """The frames of a real client: a random program over the op table, with large values both ways."""
     cluster = Cluster(1, seed, "numpy")
     session = cluster.add_client()
     frames: list[list[Any]] = []
@@ -424,7 +424,7 @@ def recorded(seed: int) -> list[list[Any]]:
             program.read(program.slots[-1])
     with use(session):
         x = gt.arange(4)
-        for i in range(3 + seed % 3):  # what comes again goes out as a fragment
+        for i in range(3 + seed % 3):  # repeated words are sent as a fragment
             y = gt.tensor([i, 2, 3, 4]) * 2 + x
             x = x + y
             x += i
@@ -437,7 +437,7 @@ class Mutations:
         self.rng = rng
 
     def mutate(self, frames: list[Any]) -> list[Any]:
-        """One thing is changed, somewhere."""
+        """Change one element, anywhere."""
         head, *rest = frames
         if self.rng.random() < 0.3:
             return [self._bytes(bytes(head)), *rest]

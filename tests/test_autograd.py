@@ -1,4 +1,4 @@
-"""Autograd as torch has it: what accumulates, what is refused and in which words, views, writing in place, hooks."""
+"""Autograd as in torch: accumulation, refusals with their texts, views, in-place writes, hooks."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_after_backward_only_leaves_and_gradients_are_left(cluster: Cluster) -> 
     assert held(cluster) == before + 2
 
 
-# -- one's own functions -----------------------------------------------------------------
+# -- user-defined functions --------------------------------------------------------------
 
 
 class Cube(gt.autograd.Function):
@@ -325,7 +325,7 @@ class Cube(gt.autograd.Function):
 
 
 class Parts(gt.autograd.Function):
-    """Two results, an operand that is no tensor, and one that needs no gradient."""
+    """Two results, an operand that is not a tensor, and one that needs no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: gt.Tensor, scale: float, y: gt.Tensor) -> tuple[gt.Tensor, gt.Tensor]:
@@ -463,9 +463,9 @@ def test_checkpoint_of_gradients_of_gradients() -> None:
     assert x.grad.tolist() == [3.0, 6.0]
 
 
-# -- views and writing in place, against torch ---------------------------------------------
+# -- views and in-place writes, against torch ----------------------------------------------
 
-#: each takes a tensor of shape (4, 3) and gives a view of it
+#: each takes a tensor of shape (4, 3) and returns a view of it
 VIEWS = {
     "row": lambda x: x[1],
     "rows": lambda x: x[1:3],
@@ -492,7 +492,7 @@ def test_random_programs_of_views_and_writes(program: list[tuple[str, str]]) -> 
     try:
         wanted = _written(torch, program)
     except RuntimeError as error:
-        assume("modified by an inplace operation" not in str(error))  # GT keeps a copy of its own, and goes on
+        assume("modified by an inplace operation" not in str(error))  # GT keeps its own copy, and continues
         raise
     for ours, theirs in zip(_written(gt, program), wanted, strict=True):
         same(ours, theirs)
@@ -522,7 +522,7 @@ def test_writes_into_a_whole_tensor(write: str) -> None:
         same(ours, theirs)
 
 
-#: in place, where the gradient needs what was there before
+#: in place, where the gradient needs the old value
 REWRITES = {
     "mul": lambda y, w: y.mul_(w),
     "div": lambda y, w: y.div_(w),
@@ -571,7 +571,7 @@ def test_a_view_of_a_written_tensor_follows() -> None:
 
 
 def test_threads_each_have_a_tape(cluster: Cluster) -> None:
-    """One session, several threads that take turns."""
+    """One session, several threads in turns."""
     found, lock = {}, threading.Lock()
 
     def work(n: int) -> None:

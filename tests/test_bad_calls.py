@@ -1,4 +1,4 @@
-"""Calls that must be refused before anything is sent, each with its exact words; and those a kernel refuses."""
+"""Calls that must be refused before anything is sent, each with its exact text; and those that a kernel refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.bad_calls_nn import BAD_NN
 from tests.support.samples import type_of
 
 X = "float32[5,3]"
-#: what the letters mean that an op's operands are given by
+#: the meaning of the letters that describe an op's operands
 LETTERS = "(t: a tensor, i: an int, f: a float, b: a bool, B: bytes)"
 
 
@@ -27,7 +27,7 @@ def parsed(text: str) -> OperandType:
     return TensorType(tuple(int(n) for n in sizes.split(",") if n), DTYPES[name])
 
 
-#: (op, operand types, attributes, error, what it says after naming the call)
+#: (op, operand types, attributes, error, its text after the call)
 BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ("add", f"{X} float32[4]", {}, ShapeError, "sizes 3 and 4 do not broadcast"),
     ("add", f"{X} float32[2,1,4]", {}, ShapeError, "sizes 3 and 4 do not broadcast"),
@@ -432,7 +432,7 @@ def test_in_place_says_what_does_not_fit() -> None:
 POSITIONS = torch.arange(15.0).reshape(5, 3)
 MASK = POSITIONS > 3
 
-#: (op, operands, attributes, what it says): types alone do not tell, the data do, and a kernel raises on either engine
+#: (op, operands, attributes, error text): the types are fine, but the data are not, and a kernel raises on both engines
 RAISING: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     (
         "slice",
@@ -471,14 +471,14 @@ def test_raised_by_the_kernel(
 
 @pytest.mark.parametrize("engine", ["torch", "numpy"])
 def test_uploaded_bools_are_0_or_1(engine: str) -> None:
-    """Kernels count them by their bytes."""
+    """Kernels count bools by their bytes."""
     signature = sign(OPS["upload"], (("shape", (3,)), ("dtype", "bool")), (SCALARS["bytes"],))
     made = make_engine(engine, "cpu").link(signature)(b"\x00\x07\xff")
     assert bytes(made.view(torch.uint8 if engine == "torch" else "uint8").tolist()) == b"\x00\x01\x01"
 
 
 def test_median_of_an_expanded_tensor_reads_its_own_memory_only() -> None:
-    """torch's kernel goes on reading behind the one row there is."""
+    """torch's kernel would read past the only row."""
     x = torch.arange(15.0).reshape(5, 3)[:1].expand(5, 3)
     for op in ("median_dim", "nanmedian_dim"):
         signature = sign(OPS[op], (("dim", 0), ("keepdim", False)), (type_of(x),))

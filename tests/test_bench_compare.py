@@ -1,4 +1,4 @@
-"""compare_results.py: what it shows, what it warns of, and what it refuses."""
+"""compare_results.py: its tables, its warnings, and what it refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TORCH = "2.13.0"
 
 
 def record(device="NVIDIA H200", gpus=8, rate=1000.0, engine="ddp", joules=0.5, **config):
-    """What benchmark.py writes, with these figures."""
+    """A record of benchmark.py with these figures."""
     steps = timing.summary([0.25, 0.26, 0.25, 0.24, 0.25])
     batch = config.pop("batch_size", 32)
     plain = vars(resolve(parser().parse_args([]), True).sizes)
@@ -102,7 +102,7 @@ def test_intervals_that_overlap_are_marked(folder, capsys):
 
 def test_the_interval_is_around_the_throughput_it_is_of():
     data = record(rate=1000.0)
-    # every tenth step takes twice as long: it counts, and the median would not know of it
+    # every tenth step takes twice as long: it counts, and the median would ignore it
     data["results"]["summary"]["timing"] = timing.summary(([0.25] * 9 + [0.5]) * 10)
     low, high = comparing.Result("a", data).interval
     assert 900 < low < 1000 < high < 1100
@@ -114,7 +114,7 @@ def test_prices_are_paired_and_the_pairing_printed(costs, folder, capsys):
     assert "price: bench_A_8gpu = $3.00 a GPU-hour" in out
     assert "price: bench_B_4gpu = $5.50 a GPU-hour" in out
     found = comparing.priced(comparing.gather([folder])[0], costs)
-    # $/h of all GPUs over samples an hour; and A's price times B's rate a GPU over A's
+    # $/h of all GPUs divided by samples per hour; and A's price times B's rate per GPU divided by A's
     assert column(found, "$ a million samples") == pytest.approx([24 / 3.6e6 * 1e6, 22 / (3600 * 800) * 1e6])
     assert column(found, "break-even $ a GPU-hour") == pytest.approx([3.0, 3.0 * 200 / 125])
 

@@ -39,7 +39,7 @@ def test_bandwidths(operation, size, seconds, ranks, algbw, busbw):
 
 
 FORMULAS = [
-    # what, its value, what it must be
+    # description, value, expected value
     ("weak 4", formulas.weak_efficiency(360.0, 4, 100.0), 0.9),
     ("weak 1", formulas.weak_efficiency(100.0, 1, 100.0), 1.0),
     ("strong 4", formulas.strong_efficiency(8.0, 2.5, 4), 0.8),
@@ -78,7 +78,7 @@ def test_alpha_beta_finds_the_line_it_was_made_from():
     assert fit.half_bandwidth_bytes == near(8e6)
     assert fit.r2 == near(1.0)
     assert fit.predict(4e9) == near(0.01002)
-    # at the half-bandwidth size latency and transfer take as long
+    # at the half-bandwidth size, latency and transfer take the same time
     assert fit.half_bandwidth_bytes / fit.predict(fit.half_bandwidth_bytes) == near(200e9)
 
 
@@ -198,7 +198,7 @@ def test_measure_counts_warm_up_in_steps_and_times_only_the_act():
 # -- verdict -------------------------------------------------------------------------------
 
 REASONS = {
-    # code -> a fact that is fine, one that is not, and the word the message must hold
+    # code -> a fact that passes, one that fails, and a word of the message
     "throttled": ({"throttle_reasons": {"sw_power_cap": 1.0}}, {"throttle_reasons": ["hw_slowdown"]}, "hw_slowdown"),
     "neighbour": ({"neighbours": 0}, {"neighbours": 1}, "1 other"),
     "shared_gpu": ({"ranks_per_gpu": 1}, {"ranks_per_gpu": 2}, "two ranks on one GPU"),

@@ -112,7 +112,7 @@ def test_too_little_space_is_told_before_anything_is_written(tmp_path, monkeypat
 
 
 def test_a_disk_that_fills_up_leaves_whole_shards_alone(tmp_path):
-    """By the limit on the size of a file, which anyone may lower: the second shard is larger than it."""
+    """With a limit on the size of a file, which any user may lower: the second shard is larger than it."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
     try:
@@ -136,7 +136,7 @@ def test_a_full_file_system_leaves_whole_shards_alone(tmp_path, stack, monkeypat
 
 @contextlib.contextmanager
 def nobody():
-    """Root may write anywhere, so not as root."""
+    """Root may write anywhere, so the test needs another user."""
     if os.geteuid() != 0:
         yield
         return
@@ -229,7 +229,7 @@ def test_samples_are_of_as_many_steps_each_as_they_say():
     assert laps == [(4, 4.0), (4, 6.0)]
     taken = measuring.step_times(laps)
     assert (taken["samples_s"], taken["steps_per_sample"], taken["p50_s"]) == ([1.0, 1.5], 4, 1.25)
-    # means of four steps vary half as much as the steps, which are what is judged
+    # means of four steps vary half as much as the steps, and the verdict is about steps
     assert measuring.step_variation(taken) == pytest.approx(2 * taken["cv"])
     assert measuring.slowest([laps, [(4, 5.0), (4, 5.0)]]) == [(4, 5.0), (4, 6.0)]
 
@@ -244,7 +244,7 @@ def test_the_loader_waits_and_says_how_long_and_passes_errors_on(tmp_path):
     assert (seen[:, 0] == model.BEGIN).all()
     assert source.shape == (4, 16)
     assert len(list(made.first(7))) == 7
-    next(made.first(7))  # left in the middle: nothing waits for the rest
+    next(made.first(7))  # closed in the middle: nothing waits for the rest
     broken = loader.Loader(dataset.InMemory(SPEC), made.spans, lambda arrays: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(broken)

@@ -1,4 +1,4 @@
-"""The distributed suite, run for real: two ranks over gloo through torchrun; and its parts by themselves."""
+"""The distributed suite in real processes: two ranks over gloo through torchrun; and its parts alone."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def test_training(full, engine):
     assert told["samples_per_s"] == near(2 * 8 / step)
     assert told["tokens_per_s_per_rank"] == near(8 * 32 / step)
     assert 0 <= told["data_wait_share"] < 1
-    assert told["loss"] == near(math.log(256), rel=0.1)  # random tokens: nothing can be learned of them
+    assert told["loss"] == near(math.log(256), rel=0.1)  # random tokens: there is nothing to learn
     synced, unsynced = (told["exposed"][key]["timing"]["p50_s"] for key in ("synced", "unsynced"))
     assert told["exposed"]["seconds"] == near(synced - unsynced)
-    assert told["mfu"]["mfu"] is None  # no peak of a CPU is known
+    assert told["mfu"]["mfu"] is None  # the peak of a CPU is unknown
     assert told["mfu"]["numerator_flops_per_s"] == near(8 * models.SHAPES["tiny"].training_flops() / step)
 
 
@@ -100,7 +100,7 @@ def test_the_gradients_all_reduce_is_predicted_and_measured(full):
     part = full[1]["results"]
     told, fit = part["training"]["gradient_allreduce"], part["communication"]["allreduce"]["fit"]
     assert told["bytes"] == 4 * models.SHAPES["tiny"].parameters()
-    if fit:  # two sizes on a busy machine may take the same time, then a short sweep of its own predicts
+    if fit:  # on a busy machine two sizes may take the same time; then a short sweep of its own gives the prediction
         assert told["fit"] == fit
     assert told["predicted_s"] is None or told["predicted_s"] == near(training.predict(told["fit"], [told["bytes"]]))
     assert told["measured_s"] == near(statistics.median(told["timing"]["samples_s"]))
@@ -141,7 +141,7 @@ def test_stages_are_split(engine):
 
 
 def peaks_of(room, gaps):
-    """A GPU with so much room, on which a sample takes 10, the model 100, and gaps a share of all of it."""
+    """A simulated GPU with this much memory; a sample takes 10, the model 100, and gaps a share of all of it."""
     held = lambda batch: 100 + 10 * batch
     fits = lambda batch: held(batch) * (1 + gaps) <= room
     return lambda world, plan, batch: memory.Peak(
@@ -185,7 +185,7 @@ def test_the_verdict_gathers_that_of_every_part(full):
     data = full[1]
     told = sorted(r["where"] + r["code"] for part in data["results"].values() for r in part["verdict"]["reasons"])
     assert told == sorted(r["where"] + r["code"] for r in data["verdict"]["reasons"])
-    assert "throttled" in data["verdict"]["unchecked"]  # there is no NVML on a CPU, and it is said
+    assert "throttled" in data["verdict"]["unchecked"]  # there is no NVML on a CPU, and the record says so
 
 
 def test_one_rank(stack, tmp_path):
@@ -200,7 +200,7 @@ def test_one_rank(stack, tmp_path):
     assert part["allreduce"]["fit"] is None
 
 
-# -- the parts by themselves ---------------------------------------------------------------
+# -- the parts alone -----------------------------------------------------------------------
 
 
 def world(size=1, rank=0, gpus=()):

@@ -1,4 +1,4 @@
-"""Each way a run of the distributed suite can go wrong: it says so, ends on every rank, and leaves a valid record."""
+"""Every failure of a run of the distributed suite: it is reported, ends every rank, and leaves a valid record."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_bad_input(words, message, monkeypatch):
 def test_bad_input_is_said_once_and_ends_all_ranks(launch, tmp_path):
     (tmp_path / "file").write_text("")
     process = launch("--output-dir", tmp_path / "file", *SMALL)
-    assert process.end() == FAILED  # torchrun's own code; the rank's is in its message
+    assert process.end() == FAILED  # torchrun's own exit code; the rank's exit code is in its message
     assert sum("cannot write to" in line for line in process.lines) == 1, process.output
     assert f"exitcode  : {BAD_INPUT}" in process.output
 
 
 def wait_for_results(folder):
-    """Until something was measured and more is to come."""
+    """Wait until something is measured and more is still to come."""
 
     def found():
         paths = list(folder.glob("*.json"))
@@ -141,7 +141,7 @@ def test_one_rank_that_fails_ends_all(launch, tmp_path, action, status, message)
     assert process.end() == FAILED, process.output
     data = only_record(tmp_path / "out")[1]
     assert results.problems(data) == []
-    # a killed rank says nothing: the others lose its connection or hear the launcher, whichever is first
+    # a killed rank reports nothing: the others lose its connection or receive the launcher's signal, whichever is first
     lost = status == "interrupted" and "Connection" in data["error"]
     assert lost or (data["status"], message in data["error"]) == (status, True), data["error"]
     assert "model" in data["results"]["training"]
@@ -179,6 +179,6 @@ def test_ranks_without_work_are_blocked_and_do_not_spin(launch, tmp_path):
     (tmp_path / "idle.py").write_text(IDLE)
     process = launch(script=tmp_path / "idle.py")
     assert process.end() == DONE, process.output
-    used = [float(seconds) for seconds in re.findall(r" used (\d+\.\d+)", process.output)]  # lines of two may mix
+    used = [float(seconds) for seconds in re.findall(r" used (\d+\.\d+)", process.output)]  # lines of two ranks may mix
     assert len(used) == 2
     assert max(used) < 0.5

@@ -1,4 +1,4 @@
-"""The benchmarks of what comes again: their processes run for real, and what they say follows from what they timed."""
+"""The benchmarks of repeated steps: their processes run for real, and the figures follow from the measured times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The auto-shard benchmarks run for real on two CPU workers, and what they print follows from what they timed."""
+"""The auto-shard benchmarks on two real CPU workers: the printed figures follow from the measured times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ near = pytest.approx
 
 @pytest.fixture(autouse=True)
 def own_seed():
-    """What is seeded here leaves other tests' random numbers alone."""
+    """Seeding here must not change the random numbers of other tests."""
     with random_state.restored(None):
         yield
 
@@ -153,7 +153,7 @@ def test_calibration_gives_a_machine(running, monkeypatch):
     assert min(real["tiny"]) > 0
 
 
-# -- what can go wrong -----------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------
 
 WRONG = [
     (("--gpus", "0"), "--gpus 0: at least 1"),
@@ -216,7 +216,7 @@ def test_the_launcher_is_the_quick_benchmark():
     assert done.stdout == "benchmarks/quick_benchmark.py --gpus 1 8 --port 9000 --quick\n", done.stderr
 
 
-# -- cases and words -------------------------------------------------------------------------
+# -- cases and texts -------------------------------------------------------------------------
 
 
 def test_the_cases_are_the_documented_ones():

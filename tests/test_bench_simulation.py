@@ -1,4 +1,4 @@
-"""The simulator: its formulas against tables worked out by hand, its clocks, and that the same gives the same."""
+"""The simulator: its formulas against tables computed by hand, its clocks, and its determinism."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ near = pytest.approx
 
 @pytest.fixture(autouse=True)
 def own_seed():
-    """What is seeded here leaves other tests' random numbers alone."""
+    """Seeding here must not change the random numbers of other tests."""
     with random_state.restored(None):
         yield
 
@@ -59,11 +59,11 @@ def tensor(*shape, dtype="float32"):
 
 #: op, attributes, operands -> microseconds
 OPERATIONS = [
-    # 12 bytes an element at 1 GB/s, and the launch
+    # 12 bytes per element at 1 GB/s, and the launch
     ("add", (), (tensor(1000, 1000), tensor(1000, 1000)), 10 + 12_000),
-    # 2e9 FLOP at 0.5e12 a second are less than 12 MB through memory
+    # 2e9 FLOP at 0.5e12 per second take less time than 12 MB through memory
     ("matmul", (), (tensor(1000, 1000), tensor(1000, 1000)), 10 + 12_000),
-    # 2e12 FLOP at 0.5e12 are more than 1.2 GB
+    # 2e12 FLOP at 0.5e12 take more time than 1.2 GB
     ("matmul", (), (tensor(10_000, 10_000), tensor(10_000, 10_000)), 10 + 4e6),
     # and at 2e12 for halves, against 600 MB
     ("matmul", (), (tensor(10_000, 10_000, dtype="bfloat16"),) * 2, 10 + 1e6),
@@ -85,9 +85,9 @@ COLLECTIVES = [
     ("all_to_all", (0, 1, 2, 3), MB, 3 * 1 + 750),
     ("broadcast", (0, 1, 2, 3), MB, 3 * 1 + 1000),
     ("exchange", (0, 1), MB, 1 + 1000),
-    # one worker of each node: one port of 0.1 GB/s, two long hops around, of which half
+    # one worker per node: one port of 0.1 GB/s, two long hops around, half of them
     ("all_reduce", (0, 4), MB, 2 * 100 + 10_000),
-    # two of each: two ports side by side; two long hops and two short ones around
+    # two per node: two ports in parallel; two long hops and two short ones around
     ("all_reduce", (0, 1, 4, 5), MB, 2 * (202 * 3 / 4) + 1.5 * MB / 2e8 * 1e6),
     # all: four ports, still less than a link
     ("all_gather", tuple(range(8)), MB, 206 * 7 / 8 + 7 / 8 * MB / 4e8 * 1e6),
@@ -134,10 +134,10 @@ def test_a_wrong_machine_says_where(tmp_path, change, said):
 
 
 def test_collectives_meet_and_keep_their_order():
-    """Worker 0 comes at 1 s, worker 1 at 3 s; the second collective waits for the first, and one of others does not."""
+    """Worker 0 arrives at 1 s, worker 1 at 3 s; the second collective waits for the first, that of others does not."""
     board = Board(MACHINE)
     for id in range(4):
-        board.workers[id] = None  # nobody waits
+        board.workers[id] = None  # no worker waits
     move = MoveEntry("exchange", 1, (0, 1), 1e9, True, None)
     first = board.come(0, 1, 1, move, 1.0)
     second = board.come(0, 1, 2, move, 1.5)
@@ -165,7 +165,7 @@ def test_a_collective_of_another_group_waits_for_the_one_before_it():
 
 
 def run(workers, **change):
-    """(the time the client's clock shows, the cluster) after a product of cut tensors was read."""
+    """(the time of the client's clock, the cluster) after a read of a product of sharded tensors."""
     cluster = Cluster(msgspec.structs.replace(MACHINE, nodes=1, workers_a_node=8, **change), workers)
     gt.auto_shard()
     try:
@@ -179,7 +179,7 @@ def run(workers, **change):
 
 
 def test_work_is_divided():
-    """Making 3.2 MB, adding (9.6 MB) and summing (3.2 MB) take 16 ms on one worker; each of four does a quarter."""
+    """Creating 3.2 MB, adding (9.6 MB) and summing (3.2 MB) take 16 ms on one worker; each of four does a quarter."""
     alone, _ = run(1)
     assert alone == near(16e-3 + 30e-6, rel=1e-3)
     four, cluster = run(4)
@@ -213,7 +213,7 @@ def test_values_read_are_zeros():
 
 
 def told(prediction):
-    """Everything that is predicted, or counted."""
+    """Everything that is predicted or counted."""
     return replace(prediction, dispatcher_s=0.0)
 
 
@@ -272,7 +272,7 @@ def test_the_recorded_load_counts_what_the_client_said():
 
 
 def test_the_pace_of_many_workers_settles():
-    """Each of 64 workers confirms the same piece: it must not count 64 times."""
+    """Each of 64 workers acknowledges the same submission: it must not count 64 times."""
     program = load.record(lambda: gt.ones(1024, 64), lambda x: [x + x for _ in range(200)], 4)
     drive = load.Drive(64)
     drive.run(program.opening)
@@ -286,7 +286,7 @@ def test_the_pace_of_many_workers_settles():
 
 
 def test_who_had_no_room_is_asked_first():
-    """A client with work on n workers: n confirmations of one piece ask a few n times in all."""
+    """A client with work on n workers: n acknowledgements of one submission cost a few n steps in all."""
     asked = []
 
     class Busy:
@@ -313,5 +313,5 @@ def test_who_had_no_room_is_asked_first():
     assert len(asked) <= 5 * len(workers)
     workers[3].free = False
     assert not client.has_room(workers, 1.0)
-    del workers[3], client.announced[3]  # it is gone
+    del workers[3], client.announced[3]  # it has ended
     assert client.has_room(workers, 1.0)

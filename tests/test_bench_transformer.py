@@ -1,4 +1,4 @@
-"""The encoder-decoder benchmark: its formulas against what torch counts, its data against damage, and real runs."""
+"""The encoder-decoder benchmark: its formulas against torch's counts, its options, and real runs."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_file_names_are_safe_and_a_cpu_says_so():
 
 def test_skipped_steps_are_counted_by_what_the_optimizer_did():
     engine = TorchEngine(tiny("--no-amp"), ALONE)
-    engine.scaler = torch.amp.GradScaler("cpu", init_scale=float("inf"))  # no gradient survives this
+    engine.scaler = torch.amp.GradScaler("cpu", init_scale=float("inf"))  # with this scale no gradient is finite
     batch = engine.stage(loader.tensors(dataset.generated(dataset.Spec(4, 8, 64), 0, 4)))
     engine.begin()
     for _ in range(3):
@@ -287,7 +287,7 @@ ON_DISK = ["--data-dir", "data", "--num-shards", "2"]
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    """The folder of a run of ddp on two ranks, what it said, and its record."""
+    """The folder of a ddp run on two ranks, its output, and its record."""
     folder = tmp_path_factory.mktemp("ddp")
     done = run(folder, *TINY, *ON_DISK, ranks=2)
     return folder, done, record(folder)
@@ -302,7 +302,7 @@ def test_ddp_and_fsdp_on_two_ranks(tmp_path, two_ranks):
     assert ddp["name"] == "bench_CPU_2ranks"
     assert ddp["config"]["data"] == "disk"
     for e in ddp["results"]["epochs"].values():
-        # 4 full steps and a short one, of which one sample a rank: counted, and not timed
+        # 4 full steps and a short one with one sample per rank: counted, but not timed
         assert (e["samples"], e["steps"], e["timing"]["count"], len(e["losses"])) == (34, 5, 4, 5)
         assert e["samples_per_s"] == pytest.approx(34 / e["wall_s"])
         assert e["io"]["logical_bytes"] == 34 * 32
@@ -364,7 +364,7 @@ def test_gt_sees_the_losses_of_torch(tmp_path):
         engine.step(batch)
     steps = engine.finish()
     engine.close()
-    # blocks of a tenth of the steps, and the short batch in one of its own
+    # blocks of a tenth of the steps, and the short batch in its own block
     assert [count for count, _ in steps.laps] == [2] * 11 + [1]
     assert sum(seconds for _, seconds in steps.laps) <= steps.wall
     assert steps.losses == pytest.approx(losses_of_torch(config, 23), rel=1e-4)
@@ -392,7 +392,7 @@ def test_out_of_memory_ends_with_the_batch_to_try(tmp_path):
 
 
 def interrupted(folder, until, *flags):
-    """Ctrl-C once something is there; the record that is left."""
+    """Interrupt with Ctrl-C once something is recorded; the record that is left."""
     words, env = command(*flags)
     process = subprocess.Popen(words, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

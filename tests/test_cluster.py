@@ -32,11 +32,11 @@ from gt.worker.engines import make_engine
 from tests.support.invariants import always, settled
 from tests.support.programs import SAMPLES, Program
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of what the samples do on purpose
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns about what the samples do on purpose
 
 
 def seeds(usual: int) -> Any:
-    """So many of them, or ``GT_SEEDS``; half of the usual ones run in `make test-all` only."""
+    """This many seeds, or ``GT_SEEDS``; half of the usual ones run in `make test-all` only."""
     if "GT_SEEDS" in os.environ:
         return pytest.mark.parametrize("seed", range(int(os.environ["GT_SEEDS"])))
     long = [pytest.param(seed, marks=pytest.mark.long) for seed in range(usual // 2, usual)]
@@ -74,7 +74,7 @@ class Play:
             program.act()
 
     def end(self) -> None:
-        """What is there is right; then all go, and nothing of them stays."""
+        """Check all values; then end everything, and check that nothing remains."""
         for program in self.programs:
             program.read_all()
         self.settle()
@@ -95,7 +95,7 @@ class Play:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Limits so small that every program runs into them."""
+    """Limits so small that every program reaches them."""
 
     def shrink(seed: int) -> None:
         rng = random.Random(seed)
@@ -172,11 +172,11 @@ def test_all_die_and_come_back(seed: int, small: Any) -> None:
 
 
 class Deaths:
-    """Kills in the middle of things: after any message, whoever waits for whatever."""
+    """Kills at any moment: after any message, whatever anyone waits for."""
 
     def __init__(self, play: Play) -> None:
         self.play, self.cluster, self.rng = play, play.cluster, play.rng
-        #: workers that are dead, and the programs that were hit since the last act
+        #: dead workers, and the programs affected since the last action
         self.dead: set[int] = set()
         self.hit: set[Program] = set()
 
@@ -229,13 +229,13 @@ class Deaths:
             self.cluster.kill_worker(name)
 
     def _mourn(self) -> None:
-        """Whose worker is dead, or is going to be one that is dead and not missed yet, may have lost what it had."""
+        """A program may have lost tensors if its worker is dead, or will be a dead one that is not noticed yet."""
         unnoticed = self.dead & set(self.cluster.dispatcher.workers)
         for program in self.play.programs:
             known = self.cluster.dispatcher.clients.get(program.session.id)
             if known is not None and unnoticed and (known.home is None or known.home in unnoticed):
                 self.hit.add(program)
-            if not self.cluster.dispatcher.workers:  # nobody takes the parts of what is sent now
+            if not self.cluster.dispatcher.workers:  # no receiver takes the chunks sent now
                 self.hit.add(program)
         for program in self.hit:
             program.lose()
@@ -309,7 +309,7 @@ def test_the_first_cause_is_told_and_the_session_goes_on() -> None:
     assert x.numpy().tolist() == [1, 2, 3]
     assert call(OPS["add"], (x, x)).numpy().tolist() == [2, 4, 6]
     del bad, worse, worst, failed
-    gc.collect()  # the errors' tracebacks hold them
+    gc.collect()  # the tracebacks of the errors hold them
     session.outbox.flush()
     cluster.settle()
     settled(cluster)
@@ -327,7 +327,7 @@ def test_a_failed_write_takes_its_target_with_it_and_no_other() -> None:
     assert y.numpy().tolist() == [5, 6, 7]
 
 
-# -- losses --------------------------------------------------------------------------------
+# -- lost workers --------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -336,7 +336,7 @@ def test_a_large_value_that_went_to_a_worker_now_gone_is_lost_not_broken(small: 
     for seed in range(40):
         small(seed)
         cluster, session = a_cluster(2, seed)
-        x = large(session, 250_000, seed)  # its parts are under way, its instruction is not
+        x = large(session, 250_000, seed)  # its chunks are pending, its instruction is not sent yet
         while (home := cluster.dispatcher.clients[session.id].home) is None:
             cluster.step()
         cluster.kill_worker(next(n for n, w in cluster.workers.items() if w.id == home))
@@ -366,7 +366,7 @@ def test_a_worker_that_dies_before_its_memory_was_opened() -> None:
     session.outbox.extend((FETCH, 1000, x._cell.id))
     pending = session.replies.pending[1000] = PendingValue(x.nbytes)
     session.outbox.flush()
-    cluster.settle()  # the value lies in the worker's lane, and the client is told where
+    cluster.settle()  # the value is in the worker's lane, and the client is told its position
     cluster.kill_worker(next(iter(cluster.workers)))
     cluster.paused.clear()
     cluster.settle()
@@ -423,7 +423,7 @@ def test_reads_without_workers_cost_no_credit_for_ever(monkeypatch: pytest.Monke
     monkeypatch.setattr(admission, "MAX_SUBMIT_WORDS", 1000)
     cluster = Cluster(0)
     session = cluster.add_client()
-    for _ in range(40):  # the server must not take it for one that ignores its credit
+    for _ in range(40):  # the server must not treat it as a client that ignores its credit
         with pytest.raises(NoWorkers):
             tensor(session, *range(400)).numpy()
     assert session.connection.ended is None
@@ -441,8 +441,8 @@ def test_a_client_that_takes_nothing_holds_up_nobody_else(small: Any) -> None:
         quick = cluster.add_client()
         x = large(slow, 300_000, seed)
         cluster.paused.add(cluster.name_of(slow))
-        slow.outbox.extend((FETCH, 1000, x._cell.id))  # asked for, and then the process is stopped
-        for _ in range(200):  # with more to do than a worker is given ahead
+        slow.outbox.extend((FETCH, 1000, x._cell.id))  # requested, and then the process is stopped
+        for _ in range(200):  # with more to do than a worker receives ahead
             x = call(OPS["add"], (x, 1))
             slow.outbox._submit()
         for i in range(50):
@@ -490,7 +490,7 @@ def test_tensors_of_two_sessions_do_not_meet() -> None:
         call(OPS["add"], (tensor(one, 1), tensor(cluster.add_client(), 1)))
 
 
-# -- much of something ---------------------------------------------------------------------
+# -- large numbers of things ---------------------------------------------------------------
 
 
 def test_many_values_that_are_just_small_enough_stay_within_the_credit() -> None:
@@ -507,7 +507,7 @@ def test_many_values_that_are_just_small_enough_stay_within_the_credit() -> None
 @pytest.mark.long
 @pytest.mark.parametrize("count", [65_529, 65_532, 65_536, 140_000])
 def test_many_tensors_dropped_at_once(count: int) -> None:
-    """However many, a submission never ends inside an instruction."""
+    """Whatever their number, a submission never ends inside an instruction."""
     cluster, session = Cluster(1), None
     session = cluster.add_client()
     x = tensor(session, 1)

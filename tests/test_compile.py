@@ -17,12 +17,12 @@ from gt.wire.messages import RUN
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    with Cluster(backend="numpy").client() as made:  # nothing is compiled on the worker: the same bits
+    with Cluster(backend="numpy").client() as made:  # nothing is compiled on the worker, so the bits are the same
         yield made
 
 
 def runs(session: Session) -> int:
-    """How many of the last submissions run a fragment."""
+    """The number of recent submissions that run a fragment."""
     return sum(RUN in stream[:1] for stream, _, _ in session.outbox.recent)
 
 
@@ -128,7 +128,7 @@ def test_a_value_read_inside(session: Session) -> None:
 
     with pytest.raises(gt.CompileError, match="a value is read inside a compiled function"):
         read(gt.ones(3))
-    assert gt.ones(3).sum().item() == 3  # and the session goes on
+    assert gt.ones(3).sum().item() == 3  # and the session continues
 
 
 def told(capfd: pytest.CaptureFixture[str], function: Any, *arguments: Any) -> str:

@@ -1,4 +1,4 @@
-"""Configuration files: what they may say, and how every mistake is told."""
+"""Configuration files: what they may contain, and the text of every error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return write
 
 
-#: what is written, and what it means
+#: contents of a file, and its meaning
 MEANINGS: dict[str, dict[str, Any]] = {
     "a: {shard: {axis: 0, workers: [0, 1]}}": {"workers": (0, 1), "shard": ((0, ""),)},
     "a: {shard: {axis: -1, workers: [3]}, backward: b, compile: true}": {
@@ -84,7 +84,7 @@ def test_what_a_file_means(text: str, write: Any) -> None:
     assert read(write(text))["a"] == Signal(name="a", **MEANINGS[text])
 
 
-#: the way out that is named for workers that do not exist
+#: the help in the error for workers that do not exist
 MORE = " (gt.gpu_workers(n) starts a system of n)"
 
 
@@ -123,7 +123,7 @@ def test_an_empty_file_configures_nothing(text: str, write: Any) -> None:
     assert read(write(text)) == {}
 
 
-#: what is written, and what is said of it after the file's name
+#: contents of a file, and the error text after the file's name
 MISTAKES = {
     "- a": "the file is ['a']; allowed: names of signals, each with what it means",
     "3": "the file is 3; allowed: names of signals, each with what it means",

@@ -1,4 +1,4 @@
-"""The examples on two workers, with each file of signals, without, and auto-sharded: the same losses are printed."""
+"""The examples on two workers, with each configuration, without one, and auto-sharded: they print the same losses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = {
     "train_mlp.py": ["--epochs", "2"],
 }
 FILES = sorted((ROOT / "examples" / "parallel").glob("*.yaml"))
-#: train_mlp.py draws them anew with its bar: each counts once
+#: train_mlp.py prints them again with its progress bar: each counts once
 NUMBERS = re.compile(r"loss[ =](\d+\.\d+)")
 PROGRAM = """
 import runpy, sys
@@ -67,7 +67,7 @@ def test_with_a_file(path: object, running: System, plain: dict[str, list[float]
 
 @pytest.mark.parametrize("stem", ["data_parallel", "fully_sharded"])
 def test_digits_with_a_file(stem: str, running: System, plain: dict[str, list[float]]) -> None:
-    """These say nothing of a model's own names."""
+    """These do not name parameters of a model."""
     path = ROOT / "examples" / "parallel" / f"{stem}.yaml"
     assert losses(running, "train_mlp.py", GT_CONFIG=str(path)) == pytest.approx(plain["train_mlp.py"], abs=0.002)
 

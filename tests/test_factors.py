@@ -1,4 +1,4 @@
-"""Gradients of what is made of factors of a matrix, and their gradients, where those of the factors have none."""
+"""Gradients of ops built from matrix factorizations, and their gradients, where those of the factors are undefined."""
 
 from __future__ import annotations
 

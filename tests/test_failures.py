@@ -1,4 +1,4 @@
-"""Every failure the README promises something about, caused for real: processes killed, ports taken, secrets wrong."""
+"""Every failure in docs/failures.md, caused for real: processes killed, ports taken, secrets wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gt.wire.sockets import SILENCE_MS
 from tests.support.processes import Process, System, alive, free_port, script, wait_until
 
 NUMPY = ("--backend", "numpy")
-#: Seconds of silence that end a connection. What is known sooner was told by the kernel, however busy the machine is.
+#: Seconds of silence that end a connection. The kernel reports earlier ends, however busy the machine is.
 SILENCE = SILENCE_MS / 1000
 
 
@@ -22,7 +22,7 @@ def seconds(line: str) -> float:
     return float(re.search(r"after ([\d.]+)", line)[1])
 
 
-# -- nobody there ------------------------------------------------------------------------
+# -- no server or worker -----------------------------------------------------------------
 
 
 def test_no_server(stack):
@@ -89,7 +89,7 @@ def test_worker_without_server(stack):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_worker_killed(stack, system, how):
-    """Pending reads raise, the other client and its worker go on, and a new worker takes over."""
+    """Pending reads raise, the other client and its worker continue, and a new worker takes over."""
     system.worker(*NUMPY)
     program = """
         x = gt.arange(6)
@@ -158,7 +158,7 @@ def test_last_worker_killed_and_replaced(system):
 
 
 def test_worker_lost_during_large_transfers(system):
-    """Parts that nobody takes any more must not hold their sender for ever."""
+    """Chunks that no receiver takes any more must not block their sender forever."""
     client = system.client(
         """
         x = np.ones(16 << 20)
@@ -186,7 +186,7 @@ def test_worker_lost_during_large_transfers(system):
 
 @pytest.mark.long
 def test_worker_that_hangs_is_given_up(system):
-    """A stopped process keeps its connection open; only its silence tells."""
+    """A stopped process keeps its connection open; only its silence shows that it hangs."""
     client = system.client(
         """
         x = gt.ones(3)
@@ -404,7 +404,7 @@ def test_a_failure_nobody_reads_is_told_at_the_end(system):
 
 
 def test_the_last_instruction_that_fails_is_told_in_one_line(stack):
-    """Its program ends before a worker has seen it."""
+    """The program ends before a worker has received it."""
     client = script("import gt; table = gt.nn.Embedding(4, 2); y = table(gt.tensor([9])) * 2", stack=stack)
     assert client.end() == 0
     (line,) = client.lines
@@ -441,7 +441,7 @@ def test_ctrl_c_during_a_read_leaves_a_usable_session(system):
 
 
 def test_ctrl_c_anywhere_leaves_a_usable_session(system):
-    """Interrupts in the middle of emitting and sending: nothing is lost and nothing runs twice."""
+    """Interrupts while emitting and sending: nothing is lost and nothing runs twice."""
     client = system.client(
         """
         x, done = gt.zeros(2), 0
@@ -461,7 +461,7 @@ def test_ctrl_c_anywhere_leaves_a_usable_session(system):
     )
     for n in range(20):
         client.expect(f"count {n}")
-        time.sleep(0.02)  # let it run: where the interrupt falls is meant to be left to chance
+        time.sleep(0.02)  # wait a random time, so that the interrupt comes at a random point
         client.kill(signal.SIGINT)
     client.expect("end")
 
@@ -553,7 +553,7 @@ gt.connect("localhost:{system.port}")
 
 
 def test_noise_on_the_port_disturbs_nobody(system):
-    """Random bytes, a foreign protocol, half a greeting: the server answers its client all the while."""
+    """Random bytes, a foreign protocol, half a greeting: meanwhile the server answers its client."""
     client = system.client(
         """
         say("ready")
@@ -586,7 +586,7 @@ def test_noise_on_the_port_disturbs_nobody(system):
 
 
 def test_bad_frames_from_one_who_holds_the_secret(system):
-    """Random, truncated and oversized frames over real, authenticated sockets: each costs its sender the connection."""
+    """Random, truncated and oversized frames over real, authenticated sockets: each ends its sender's connection."""
     import random
 
     from gt.version import PROTOCOL, VERSION
@@ -634,7 +634,7 @@ def test_bad_frames_from_one_who_holds_the_secret(system):
 
 
 def test_an_interrupt_between_taking_the_turn_and_using_it(system):
-    """Ctrl-C may come when the link is taken and nobody has said so: the next call is not kept waiting for that."""
+    """Ctrl-C may come after the link is taken and before that is recorded: the next call must not wait for it."""
     client = system.client(
         """
         from gt.client.stream.connect import session

@@ -1,7 +1,7 @@
-"""Random programs with gradients give what torch gives, however GT runs them.
+"""Random programs with gradients give torch's results, in every setting of GT.
 
 ``GT_SEEDS=5000 pytest tests/test_gradient_programs.py`` tries that many seeds of each test instead of the usual few.
-What fails is shrunk, and printed as a script; its lines belong into `tests.support.gradient_rows`.
+A failing program is shrunk and printed as a script; its lines belong into `tests.support.gradient_rows`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.gradient_programs import (
 )
 from tests.support.gradient_rows import ROWS
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of what programs do on purpose
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns about what programs do on purpose
 
 
 def seeds(usual: int, first: int = 0) -> Any:
@@ -39,7 +39,7 @@ def seeds(usual: int, first: int = 0) -> Any:
 
 @pytest.fixture
 def small_heap() -> Iterator[None]:
-    """A recording looks through all objects there are for tensors: torch's million are left out."""
+    """A recording searches all live objects for tensors; torch's million objects are left out."""
     gc.collect()
     gc.freeze()
     yield
@@ -69,7 +69,7 @@ def test_the_same_bits_with_templates_and_without(seed: int, tmp_path: Any) -> N
 
 @seeds(15)
 def test_compiled_functions(seed: int, tmp_path: Any, small_heap: None) -> None:
-    """By numpy, where a function is recorded and run again; `test_workers_that_compile` makes code of it."""
+    """With numpy, where a function is recorded and replayed; `test_workers_that_compile` compiles it."""
     problem = functools.partial(programs.compiled_difference, setting=SETTINGS[1], folder=str(tmp_path))
     check(programs.generate(seed, COMPILABLE), problem)
 
@@ -88,7 +88,7 @@ def test_what_failed_once(name: str, tmp_path: Any) -> None:
         assert not programs.difference(program, setting, str(tmp_path), theirs)
 
 
-# -- at length -----------------------------------------------------------------------------
+# -- long tests ----------------------------------------------------------------------------
 
 
 @pytest.mark.long

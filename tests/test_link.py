@@ -1,4 +1,4 @@
-"""A client's connection under interrupts and between threads: no message in halves, no interrupt lost, no idle loop."""
+"""A client's connection under interrupts and between threads: no partial message, no lost interrupt, no busy loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gt.wire.unix import Inbox, UnixConnection
 
 
 def test_an_interrupt_does_not_cut_a_message_in_two(tmp_path: Any, stack: contextlib.ExitStack) -> None:
-    """Ctrl-C while a message waits for room in the socket: the other side reads whole messages all the same."""
+    """Ctrl-C while a message waits for room in the socket: the other side still reads complete messages."""
     listener = stack.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(str(tmp_path / "socket"))
     listener.listen()
@@ -29,7 +29,7 @@ def test_an_interrupt_does_not_cut_a_message_in_two(tmp_path: Any, stack: contex
     main, received = threading.get_ident(), bytearray()
 
     def read() -> None:
-        received.extend(other.recv(1))  # the first part of it is here, and the rest does not fit
+        received.extend(other.recv(1))  # the first part of it has arrived, and the rest does not fit
         signal.pthread_kill(main, signal.SIGINT)
         while data := other.recv(1 << 20):
             received.extend(data)
@@ -45,7 +45,7 @@ def test_an_interrupt_does_not_cut_a_message_in_two(tmp_path: Any, stack: contex
 
 
 def test_an_interrupt_while_a_tensor_is_freed_is_not_lost(system: Any) -> None:
-    """Python drops what is raised in a destructor. The program hears of it all the same, and the tensor is freed."""
+    """Python ignores exceptions in a destructor. The program still receives the interrupt, and the tensor is freed."""
     client = system.client(
         """
         from gt.client.stream.templates import Templates
@@ -78,7 +78,7 @@ def test_an_interrupt_while_a_tensor_is_freed_is_not_lost(system: Any) -> None:
 
 
 class Idle:
-    """A connection on which nothing comes."""
+    """A connection that never receives anything."""
 
     ended = refused = ""
 
@@ -101,7 +101,7 @@ class Idle:
 
 @pytest.mark.parametrize("first", ["the holder", "the byte"])
 def test_a_wake_up_leaves_no_byte_behind(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever holds the turn may look before the waker's byte comes, or after it: later waits wait."""
+    """The thread that holds the turn may look before or after the waker's byte arrives: later waits really wait."""
     connection = Idle()
     client = ThreadedLink(connection, lambda frames: None)
 

@@ -1,6 +1,6 @@
 """PyTorch's own sample inputs for every name that GT has too: values, dtypes, shapes, errors and gradients.
 
-``GT_FUZZ=100000 pytest tests/test_opinfo.py`` takes all samples there are, instead of a few of each op.
+``GT_FUZZ=100000 pytest tests/test_opinfo.py`` takes all samples, instead of a few of each op.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytest.importorskip("expecttest", reason="torch's samples need it: pip install e
 
 from tests.support.opinfo import FAMILIES, OPS, Case, cases, difference, forms
 
-FIRST = 6  # the plainest samples come first, and are always taken
+FIRST = 6  # the simplest samples come first, and are always taken
 EACH = int(os.environ.get("GT_FUZZ", "8"))
 
 
@@ -39,7 +39,7 @@ def _quiet() -> Iterator[None]:
 
 
 def chosen(op: Any, family: str) -> list[Case]:
-    """The first ones, and some of those that follow: others for each op, the same each time."""
+    """The first samples, and some of the others: different ones for each op, the same in each run."""
     more = max(EACH - FIRST, 0)
     found = list(itertools.islice(cases(op, family), FIRST + 8 * more))
     rest = found[FIRST:]
@@ -53,7 +53,7 @@ def calls(op: Any, found: list[Case]) -> Iterator[tuple[Case, Any]]:
                 yield case, form
 
 
-#: of each so many ops, one is tried by `make test`, and the others by `make test-all`
+#: `make test` tries one of this many ops, `make test-all` the others too
 EACH = 5
 NAMES = [op.formatted_name for op in OPS]
 

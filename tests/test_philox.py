@@ -1,4 +1,4 @@
-"""Random numbers depend on seed, stream and position alone."""
+"""Random numbers depend only on seed, stream and position."""
 
 from __future__ import annotations
 

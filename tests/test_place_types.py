@@ -1,5 +1,5 @@
-"""A client that runs a signature on tensors of other types than it declared. Kernels trust the declared types, so it
-must lose its connection before a worker sees the instruction; and nobody else may lose anything.
+"""A client that runs a signature on tensors of other types than declared. Kernels trust the declared types, so it must
+lose its connection before a worker receives the instruction; no other client may lose anything.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ DEFINITIONS = [definition(code, signature) for code, signature in SIGNATURES.ite
 #: 1 and 2 are float32[2,3], 3 is float32[4,3], 4 is float64[2,3]
 BASE = [FULL, 0, 1, 1.0, FULL, 0, 2, 2.0, FULL_LONGER, 0, 3, 3.0, FULL_DOUBLE, 0, 4, 4.0]
 
-#: name -> words after BASE, and what the client is told
+#: name -> words after BASE, and the reason the client receives
 LIES: dict[str, tuple[list[Any], str]] = {
     "another shape": ([ADD, 0, 9, 1, 3], "was given a float32[4,3] as operand 1"),
     "another dtype": ([ADD, 0, 9, 4, 1], "was given a float64[2,3] as operand 0"),
@@ -108,7 +108,7 @@ def told(scene: Scene) -> str:
 @pytest.mark.parametrize("signal", ["", "rows"])
 @pytest.mark.parametrize("what", LIES)
 def test_operands_of_another_type(what: str, signal: str) -> None:
-    """On one worker, and cut among two: nothing is sent to a worker, and the reason names what was given."""
+    """On one worker, and sharded over two: nothing is sent to a worker, and the reason names the operands."""
     stream, reason = LIES[what]
     scene = Scene(workers=2)
     if signal:
@@ -131,7 +131,7 @@ def test_honest_streams_make_no_more_plans() -> None:
 
 
 def test_a_code_does_not_come_back_after_a_reset() -> None:
-    """A worker may still have words to run that mean the first definition."""
+    """A worker may still have queued words that use the first definition."""
     scene = Scene()
     scene.submit(*BASE, RESET, 1000, definitions=DEFINITIONS)
     scene.cluster.settle()
@@ -151,7 +151,7 @@ def test_types_outlive_a_reset_and_a_configuration() -> None:
 
 
 def test_types_outlive_a_worker() -> None:
-    """Plans are made anew for what is left, and are checked anew."""
+    """New plans are made for the remaining workers, and are checked again."""
     scene = Scene(workers=2)
     core = scene.cluster.dispatcher
     scene.submit(*BASE, ADD, 0, 9, 1, 2, definitions=DEFINITIONS)
@@ -175,10 +175,10 @@ def fragment(number: int, inputs: int, made: int, *words: int) -> Fragment:
 PAIR = fragment(1, 2, 2, ADD, 0, 2, 0, 1, RELU, 0, 3, 2, -3)
 #: the first input is replaced by a tensor of another type
 REPLACED = fragment(2, 2, 1, TRANSPOSE, 0, 0, 0, RELU, 0, 2, 1)
-#: an upload divides it: what the first part makes is in the store when the second begins
+#: an upload divides it: the results of the first section are in the store when the second begins
 DIVIDED = fragment(3, 1, 3, TRANSPOSE, 0, 1, 0, UPLOAD, 0, 2, 0, RELU, 0, 3, 0)
 
-#: a number it is run with
+#: a number operand
 TIMES = fragment(4, 1, 1, SCALED, 0, 1, 0, 0)
 
 
@@ -189,7 +189,7 @@ def run(number: int, base: int, *rest: Any) -> list[Any]:
 KNOWN = [word for k in range(3) for word in run(1, 100 + 10 * k, 1, 2)]
 SENT = bytes(24)
 
-#: name -> words after BASE, and what the client is told
+#: name -> words after BASE, and the reason the client receives
 FRAGMENTS: dict[str, tuple[list[Any], str]] = {
     "the first run": (run(1, 100, 1, 3), "was given a float32[4,3] as operand 1"),
     "where its course is known": ([*KNOWN, *run(1, 200, 1, 3)], "was given a float32[4,3] as operand 1"),
@@ -243,7 +243,7 @@ def test_a_fragment_s_number_does_not_come_back() -> None:
 
 
 def test_copies_of_a_tensor_whose_id_is_given_again() -> None:
-    """Without its id's owner, a copy is of no use to anybody: least of all to one of another type."""
+    """Without its original tensor a copy is useless, above all for a tensor of another type."""
     scene = Scene(workers=2)
     specs = [SignalSpec(name, [k], [], [], True, None, True, False) for k, name in enumerate(("a", "b"))]
     scene.post(Configure(specs, False))
@@ -256,7 +256,7 @@ def test_copies_of_a_tensor_whose_id_is_given_again() -> None:
     scene.cluster.settle()
     client = scene.cluster.dispatcher.by_peer[scene.evil]
     assert client.copies[1]
-    scene.cluster.after_step = None  # what is noted of the old one's copies is put in order with the next move
+    scene.cluster.after_step = None  # the records of the old tensor's copies are cleaned up at the next move
     scene.submit(53, 0, 1, 2.0, 54, 0, 4, 5.0, 55, 0, 5, 1, 4)
     scene.check(refused=False)
     (worker,) = [w for w in scene.cluster.workers.values() if w.id == 1]
@@ -269,7 +269,7 @@ def test_copies_of_a_tensor_whose_id_is_given_again() -> None:
     assert not client.copies
 
 
-# -- results whose size the data decide ------------------------------------------------------
+# -- results whose size depends on data ------------------------------------------------------
 
 MASK = np.array([True, False, True])
 COUNTS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...], dict[str, Any]]] = {
@@ -301,7 +301,7 @@ def test_a_count_that_the_data_contradict(name: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.parametrize("sent", [b"", bytes(4), bytes(28), bytes(23)])
 def test_bytes_of_another_length(backend: str, sent: bytes) -> None:
-    """Nothing at all is no exception: the memory it would lie in was somebody else's."""
+    """An empty upload is no exception: its memory belonged to another client."""
     run = make_engine(backend, "cpu").link(SIGNATURES[UPLOAD])
     with pytest.raises((ValueError, RuntimeError)):
         run(memoryview(sent))
@@ -309,7 +309,7 @@ def test_bytes_of_another_length(backend: str, sent: bytes) -> None:
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_bools_are_zero_or_one(backend: str) -> None:
-    """Kernels count them as they are: a mask of sevens would choose seven times as many."""
+    """Kernels use bools as they are: a mask of sevens would select seven times as many."""
     signature = sign(OPS["upload"], (("shape", (3,)), ("dtype", "bool")), (BYTES,))
     engine = make_engine(backend, "cpu")
     made = engine.link(signature)(memoryview(b"\x07\x00\xff"))

@@ -1,4 +1,4 @@
-"""Ways to spread a training over workers, each a few lines of YAML: the numbers of one worker, and what it costs."""
+"""Parallel training, each recipe a few lines of YAML: the same numbers as on one worker, and the moves it needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gt.testing import Cluster
 from tests.support.processes import System
 from tests.support.recipes import AUTO, Gpt, Mlp, Watched, configured, numbers, texts, train
 
-#: torch's, of a CPU that has no bfloat16 and computes it another way
+#: torch's warning on a CPU that has no bfloat16 and emulates it
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 
 DATA = """
@@ -57,7 +57,7 @@ class Training(NamedTuple):
     model: Callable[[], nn.Module]
     batches: Callable[[], Any]
     options: tuple[tuple[str, Any], ...] = ()
-    #: how far losses may be off: the rounding of sums in another order
+    #: how far losses may differ: the rounding of sums in another order
     within: float = 2e-6
     backend: str = "torch"
 
@@ -67,7 +67,7 @@ DROPPED = Training(lambda: Mlp(dropout=0.3), lambda: numbers(13))
 ON_NUMPY = Training(lambda: Mlp(dropout=0.3), lambda: numbers(13), backend="numpy")
 GPT, CLIPPED = Training(Gpt, texts), Training(Gpt, texts, (("clip", 0.5),))
 LONG_GPT = Training(Gpt, lambda: texts(200), (("clip", 0.5), ("steps", 5)))
-#: a sum of eight bits of mantissa in another order is another sum
+#: with eight bits of mantissa, another order gives another sum
 HALF = Training(Gpt, texts, (("clip", 0.5), ("bf16", True)), within=2e-3)
 
 RECIPES = {
@@ -98,7 +98,7 @@ Result = tuple[list[float], dict[str, np.ndarray]]
 
 
 def trained(training: Training, **more: Any) -> Result:
-    """Losses, and the parameters in the end."""
+    """The losses, and the final parameters."""
     gt.manual_seed(0)
     model = training.model()
     losses = train(model, training.batches(), **dict(training.options), **more)
@@ -131,11 +131,11 @@ def test_the_numbers_of_one_worker(name: str, under: Any) -> None:
     agree(ours, training)
 
 
-# -- what moves --------------------------------------------------------------------------------
+# -- moves -------------------------------------------------------------------------------------
 
 
 def in_a_step(text: str, workers: int, training: Training, under: Any) -> Watched:
-    """What happened during the fifth step, and what was left after it."""
+    """The moves during the fifth step, and the bytes after it."""
     cluster = Cluster(workers)
     with under(text), cluster.client() as session:
         watched = Watched(cluster, session)
@@ -143,8 +143,8 @@ def in_a_step(text: str, workers: int, training: Training, under: Any) -> Watche
     return watched
 
 
-#: besides what is said of each: the loss and the count of targets are two numbers more to add up, and places come from
-#: worker 0
+#: in addition to each recipe's own moves: the loss and the count of targets are two more numbers to add, and positions
+#: come from worker 0
 COLLECTIVES = {
     "data parallel": {"all_reduce": 6 + 2},
     "tensor parallel": {"all_reduce": 2},
@@ -177,7 +177,7 @@ def test_auto_shard_reduces_each_gradient_once(under: Any) -> None:
 
 
 def forward(part: Callable[[Any, gt.Tensor], gt.Tensor], watched: Watched | None = None) -> gt.Tensor:
-    """A part of a model, called once, with parameters and numbers that lie where they are to."""
+    """A part of a model, called once, with parameters and inputs in given layouts."""
     gt.manual_seed(0)
     model = Gpt()
     gt.signal.place(model)
@@ -190,7 +190,7 @@ def forward(part: Callable[[Any, gt.Tensor], gt.Tensor], watched: Watched | None
 
 
 def moved_by(part: Callable[[Any, gt.Tensor], gt.Tensor], text: str, under: Any) -> tuple[str, dict[str, int]]:
-    """How the result lies, and what moved until it was read."""
+    """The layout of the result, and the moves until it was read."""
     with Cluster().client():
         alone = forward(part).numpy()
     cluster = Cluster(2)
@@ -204,7 +204,7 @@ def moved_by(part: Callable[[Any, gt.Tensor], gt.Tensor], text: str, under: Any)
 
 
 def test_a_column_then_a_row_is_one_all_reduce(under: Any) -> None:
-    """And nobody needs the sum before it is read."""
+    """The sum is not needed before the read."""
     found = moved_by(lambda block, x: block.down(nn.functional.gelu(block.up(x))), TENSOR, under)
     assert found == ("P(sum) on workers 0, 1", {"all_reduce": 1})
 
@@ -215,24 +215,24 @@ def test_attention_cut_by_heads_is_one_all_reduce(under: Any) -> None:
 
 
 def test_sequences_are_cut_between_the_tensor_parallel_parts(under: Any) -> None:
-    """The sum is made in pieces, each is normalized where it is, and gathered for the next part."""
+    """The sum is computed in blocks; each is normalized where it is, and gathered for the next part."""
     found = moved_by(lambda block, x: block(x), SEQUENCE, under)
     assert found == ("S(1) on workers 0, 1", {"all_gather": 2, "reduce_scatter": 2})
 
 
-# -- what is held ------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------
 
 
 class Deep(nn.Sequential):
-    """Many layers, so that one of them is little."""
+    """Many layers, so that one of them is small."""
 
     def __init__(self) -> None:
         super().__init__(*(part for _ in range(12) for part in (nn.Linear(64, 64), nn.ReLU())))
 
 
 def test_fully_sharded_is_held_by_halves(under: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parameters, gradients, both states of AdamW: a half of each, also while a step is under way."""
-    monkeypatch.setenv("GT_TEMPLATES", "0")  # what is made and freed within a fragment is never in the store
+    """Parameters, gradients, both states of AdamW: half of each, also during a step."""
+    monkeypatch.setenv("GT_TEMPLATES", "0")  # a tensor created and freed within a fragment is never in the store
     training = Training(Deep, lambda: numbers(100, 64, 64), (("steps", 5),))
     one, two = in_a_step("", 1, training, under), in_a_step(SHARDED, 2, training, under)
     parameters = 4 * 12 * (64 * 64 + 64)
@@ -258,7 +258,7 @@ def test_everything_of_a_parameter_lies_as_it_does(under: Any) -> None:
 
 
 def test_stages_hand_on_activations_and_gradients_alone(under: Any) -> None:
-    """x there, its gradient back, and the targets to where the loss is; everything else is done where it lies."""
+    """x moves forward, its gradient back, and the targets to the loss; everything else runs where its operands are."""
     watched = in_a_step(STAGES, 2, GPT, under)
     assert watched.collectives == {"exchange": 3}
     with under(STAGES), Cluster(2).client():
@@ -272,7 +272,7 @@ def test_stages_hand_on_activations_and_gradients_alone(under: Any) -> None:
 
 
 def test_a_norm_over_stages_is_one_number_from_each(under: Any) -> None:
-    """And the factor goes back."""
+    """The scale factor moves back too."""
     assert in_a_step(STAGES, 2, CLIPPED, under).collectives == {"exchange": 3 + 2}
 
 
@@ -294,7 +294,7 @@ def test_a_signal_moves_a_tensor_early(under: Any) -> None:
         assert watched.collectives == {}
 
 
-# -- contexts alone, without the names of parameters -------------------------------------------
+# -- contexts alone, without names of parameters -----------------------------------------------
 
 TWO_BY_TWO = """
 pp_stage0: {shard: {axis: 0, workers: [0, 1]}}
@@ -307,7 +307,7 @@ pp_stage1_rowpar: {shard: {axis: 0, workers: [2, 3]}}
 
 
 class Piped(nn.Module):
-    """Two stages, each cut by columns and rows, whose parameters are made under the signals they are used under."""
+    """Two stages, each split by columns and rows; parameters are created under the signals they are used under."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -367,7 +367,7 @@ CLIENT = """
 
 @pytest.mark.long
 def test_with_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
-    """Moves by gloo."""
+    """Moves over gloo."""
     system = System(stack)
     for _ in range(2):
         system.worker("--backend", "torch", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")

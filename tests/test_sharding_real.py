@@ -1,4 +1,4 @@
-"""Tensors cut across workers that are real processes: values, memory, and deaths in the middle of a collective."""
+"""Tensors sharded across workers in real processes: values, memory, and deaths during a collective."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gt.errors import WorkerLost
 
 @pytest.fixture(params=["torch", "numpy"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Three workers; dp cuts dim 0 over two of them, tp dim 1, all dim 0 over the three."""
+    """Three workers; dp splits dim 0 over two of them, tp dim 1, all dim 0 over the three."""
     monkeypatch.setenv("GT_BACKEND", request.param)
     gt.register_config("dp", gt.SignalConfig(shard=gt.ShardConfig(0, [0, 1])))
     gt.register_config("tp", gt.SignalConfig(shard=gt.ShardConfig(1, [0, 1])))
@@ -64,7 +64,7 @@ def test_each_worker_holds_its_part_only(system: None) -> None:
 def test_a_failure_on_one_worker_is_told_wherever_its_value_went(system: None) -> None:
     with gt.signal.context("dp"):
         x = gt.arange(10)
-        bad = gt.ones(10, dtype=gt.int64) // x  # by zero, on worker 0 alone
+        bad = gt.ones(10, dtype=gt.int64) // x  # division by zero, on worker 0 only
     with gt.signal.context("third"):
         moved = bad + 1
     for y in (bad, moved, moved.sum()):
@@ -79,8 +79,8 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
     with gt.signal.context("dp"):
         x = gt.randn(400, 300)
     here = gt.ones(3)
-    x.sum().item()  # the group is made
-    os.kill(worker_pid(1), signal.SIGSTOP)  # so that the collective is under way when it dies
+    x.sum().item()  # the group exists now
+    os.kill(worker_pid(1), signal.SIGSTOP)  # so that the collective is pending when the worker dies
     with gt.signal.context("dp"):
         y = x.T @ x + x.sum()
     connect.session().outbox.flush()
@@ -88,7 +88,7 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
     os.kill(worker_pid(1), signal.SIGCONT)
     with pytest.raises(WorkerLost, match="worker 1 "):
         y.numpy()
-    assert here.sum().item() == 3 or connect.session().connection.workers  # what lay elsewhere is there
+    assert here.sum().item() == 3 or connect.session().connection.workers  # tensors on other workers are still there
     gt.register_config("two", gt.SignalConfig(shard=gt.ShardConfig(0, [0, 2])))
     with gt.signal.context("two"):
         z = gt.ones(100, 10)
@@ -98,7 +98,7 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
 
 @pytest.mark.long
 def test_groups_that_are_used_no_more_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty meshes of four workers, and some of them again: sockets and threads stay as many as a few groups need."""
+    """Sixty meshes of four workers, some of them twice: sockets and threads stay as many as a few groups need."""
     monkeypatch.setenv("GT_BACKEND", "numpy")
     gt.gpu_workers(4)
     try:
@@ -121,7 +121,7 @@ def test_groups_that_are_used_no_more_are_left(monkeypatch: pytest.MonkeyPatch) 
 
 
 def _settled(pids: list[int]) -> list[int]:
-    """Descriptors and threads of each: groups are let go of in the background."""
+    """Descriptors and threads of each worker: groups are left in the background."""
     before: list[int] = []
     while before != (now := [len(os.listdir(f"/proc/{pid}/{what}")) for pid in pids for what in ("fd", "task")]):
         before = now

@@ -1,4 +1,4 @@
-"""Signals on the client's side: what instructions are emitted under, and what the dispatcher is told that means."""
+"""Signals on the client's side: the signal of each instruction, and the configuration that the dispatcher receives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ hot: {compile: true}
 
 @pytest.fixture(autouse=True)
 def _nothing_configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test begins, and leaves the others, without a configuration."""
+    """Each test starts and ends without a configuration."""
     monkeypatch.setattr(signal, "_warned", set())
     yield
     assert scope.thread.stack == ()
@@ -289,7 +289,7 @@ def test_one_context_in_several_threads(stages: None, session: Session) -> None:
     assert seen == ["stage1", None]
 
 
-# -- what is not configured ------------------------------------------------------------------
+# -- unknown signals -------------------------------------------------------------------------
 
 
 def test_an_unknown_signal_is_ignored_with_one_warning(stages: None, session: Session, capsys: Any) -> None:
@@ -333,7 +333,7 @@ def test_a_signal_that_says_nothing_about_places_leaves_what_is_around_it(stages
     assert [s for o, s in emitted(session) if o == "add"] == ["", "stage0"]
 
 
-# -- what the dispatcher is told -------------------------------------------------------------
+# -- what the dispatcher receives ------------------------------------------------------------
 
 
 def test_the_configuration_comes_before_what_needs_it(write: Any, heard: Heard, cluster: Cluster) -> None:
@@ -436,7 +436,7 @@ def test_print_tape_shows_the_signal(stages: None, session: Session, capsys: Any
 
 
 def gradients(session: Session, act: Any) -> list[tuple[str, str]]:
-    """What `act` emits."""
+    """The instructions that `act` emits."""
     session.outbox.flush()
     session.outbox.recent.clear()
     act()
@@ -478,7 +478,7 @@ def test_gradients_of_gradients_and_an_unknown_backward(stages: None, session: S
         y = (x**3).sum()
     (g,) = gt.autograd.grad(y, x, create_graph=True)
     made = gradients(session, lambda: g.sum().backward())
-    # an op of stage1_back, which says nothing of its own gradients
+    # an op of stage1_back, which defines no signal for its own gradients
     assert {s for o, s in made if o == "mul"} == {"stage1_back"}
     gt.register_config("lonely", gt.SignalConfig(gt.ShardConfig(0, [0]), backward_signal="nobody"))
     with gt.signal.context("lonely"):
@@ -526,7 +526,7 @@ def test_a_checkpoint_runs_again_under_its_own_signals(stages: None, session: Se
     assert ("cos", "stage1_back") in made
 
 
-# -- laying out ------------------------------------------------------------------------------
+# -- layouts ---------------------------------------------------------------------------------
 
 
 def test_a_tensor_laid_out_is_a_view(stages: None, session: Session) -> None:
@@ -534,7 +534,7 @@ def test_a_tensor_laid_out_is_a_view(stages: None, session: Session) -> None:
     y = gt.signal.tensor(x, "stage1")
     assert emitted(session)[-1] == ("placed", "stage1")
     x.add_(1)
-    assert y.tolist() == [1, 2, 3, 4]  # made anew, where it was
+    assert y.tolist() == [1, 2, 3, 4]  # recomputed where it was
     assert [s for o, s in emitted(session) if o == "placed"] == ["stage1", "stage1"]
     y.mul_(2)
     assert x.tolist() == [2, 4, 6, 8]
@@ -605,7 +605,7 @@ def test_parameters_are_laid_out_by_name_once(write: Any, heard: Heard) -> None:
 
 
 def test_a_part_that_is_called_by_itself_keeps_its_names(write: Any, session: Session) -> None:
-    """As it is for a checkpoint: the catch-all at the end must not take what another rule has."""
+    """As in a checkpoint: the catch-all at the end must not take a parameter that another rule matches."""
     gt.load_config(write("weights: {match: 'layers.*', replicate: true}\nrest: {match: 'weight', shard: {axis: 0}}"))
     model = Model()
     model(gt.ones(2, 3))
@@ -653,7 +653,7 @@ def test_optimizer_states_are_made_from_their_parameters(make: Any, session: Ses
             assert same.tolist() == value.tolist() if isinstance(value, gt.Tensor) else same == value
 
 
-# -- by itself -------------------------------------------------------------------------------
+# -- auto-shard ------------------------------------------------------------------------------
 
 
 def test_auto_shard_marks_parameters(heard: Heard) -> None:

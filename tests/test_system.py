@@ -1,4 +1,4 @@
-"""GT as its users run it: real servers, workers and clients, and what the parts promise each other."""
+"""GT in real processes: servers, workers and clients, and what these roles guarantee each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUMPY = ("--backend", "numpy")
 
 
 def test_hello(stack):
-    """The very first thing anybody does."""
+    """The first program of a new user."""
     client = script("import gt; gt.manual_seed(0); print(gt.randn(2, 2))", stack=stack)
     assert client.end() == 0
     assert re.fullmatch(r"tensor\(\[\[.*\],\n        \[.*\]\]\)", client.output)
@@ -62,7 +62,7 @@ def test_gpu_workers_really_changes_the_number(stack):
 
 
 def test_two_clients_never_see_each_other(system):
-    """Each writes its own numbers under the same ids, on the same worker, at the same time."""
+    """Each client writes its own numbers under the same ids, on the same worker, at the same time."""
     program = """
         mine = float(sys.argv[1])
         x = gt.full((50, 50), mine)
@@ -83,7 +83,7 @@ def test_two_clients_never_see_each_other(system):
 
 
 def test_a_greedy_client_does_not_starve_another(system):
-    """One has hundreds of large products queued; the other's small ops are answered in between, not after them."""
+    """One client has hundreds of large products queued; another's small ops are answered in between, not after."""
     greedy = system.client(
         """
         x = gt.ones(600, 600)
@@ -111,7 +111,7 @@ def test_a_greedy_client_does_not_starve_another(system):
 
 
 def test_a_client_far_ahead_of_its_worker_holds_flat_memory(system):
-    """No read, no end: credits stop the client, and no queue grows anywhere."""
+    """Without a read, credits stop the client, and no queue grows."""
     client = system.client(
         """
         import psutil
@@ -136,7 +136,7 @@ def test_a_client_far_ahead_of_its_worker_holds_flat_memory(system):
 
 
 def test_many_signatures_hold_flat_memory(system):
-    """A program that makes ever new shapes: the tables of all three parts are cut back."""
+    """A program that keeps creating new shapes: the tables of all three roles stay small."""
     client = system.client(
         """
         import gt.client.stream.signatures
@@ -175,7 +175,7 @@ def test_large_values_by_frames_and_by_shared_memory(stack, shm):
 
 
 def test_a_large_transfer_does_not_block_others(stack):
-    """One client moves hundreds of megabytes in frames through the server; another's round trips go on."""
+    """One client moves hundreds of megabytes in frames through the server; another's round trips continue."""
     system = System(stack)
     system.worker(*NUMPY, GT_SHM="0")
     mover = system.client(
@@ -227,7 +227,7 @@ def test_several_threads_share_a_session(system):
 
 
 def test_the_client_does_not_wait_but_to_read(system):
-    """All waits of a client are one function: slow work is handed over without it, and the read calls it."""
+    """Every wait of a client goes through one function: submitting slow work does not call it, the read does."""
     client = system.client(
         """
         from gt.client.stream.connect import session
@@ -251,7 +251,7 @@ def test_the_client_does_not_wait_but_to_read(system):
 
 
 def test_instructions_go_out_by_themselves(system):
-    """Nobody reads and no batch is full: a moment later the work is done all the same."""
+    """Without a read and without a full batch, the work still runs a moment later."""
     client = system.client(
         """
         x = gt.ones(16)

@@ -115,7 +115,8 @@ def test_unary(session, name):
 def test_binary(session, name):
     same(f"gt.{name}(x, y)")
     same(f"y.{name}(v)")
-    if name not in ("maximum", "minimum", "atan2", "logical_and", "logical_or", "logical_xor"):  # torch wants tensors
+    # for these, torch accepts only tensors
+    if name not in ("maximum", "minimum", "atan2", "logical_and", "logical_or", "logical_xor"):
         same(f"gt.{name}(y, 2)")
         same(f"gt.{name}(i, 3)")
         same(f"i.{name}(2.5)")
@@ -206,7 +207,7 @@ def test_operators(session, expression):
 
 
 def test_arrays_on_either_side(session):
-    """torch is of two minds about them; GT takes them as tensors."""
+    """torch is inconsistent about them; GT treats them as tensors."""
     x = gt.tensor([1.0, 2.0])
     agree(np.array([3.0, 5.0]) - x, torch.tensor([2.0, 3.0], dtype=torch.float64))
     agree(np.array([3, 5], np.int32) > x, torch.tensor([True, True]))
@@ -578,7 +579,7 @@ def test_ambiguous_truth(session):
         format(gt.ones(2), ".2f")
 
 
-# -- the rest ------------------------------------------------------------------------------
+# -- others --------------------------------------------------------------------------------
 
 
 def test_from_numpy_is_a_snapshot(session):
@@ -596,7 +597,7 @@ def test_to_numpy_and_back(session):
     x = gt.arange(6).reshape(2, 3).t()
     array = np.asarray(x)
     assert array.tolist() == [[0, 3], [1, 4], [2, 5]]
-    array[0] = 9  # memory of its own
+    array[0] = 9  # its own memory
     assert x[0].tolist() == [0, 3]
     assert torch.from_dlpack(x).tolist() == [[0, 3], [1, 4], [2, 5]]
     assert gt.tensor(torch.ones(2)).tolist() == [1, 1]
@@ -648,7 +649,7 @@ def test_a_refused_random_call_uses_up_nothing(session):
 
 
 def test_every_method_is_there():
-    """What `gt` offers as a function of a tensor, a tensor offers as a method where torch's does."""
+    """Every function of `gt` on a tensor is also a method, where torch has the method."""
     functions = {n for n in gt.__all__ if callable(getattr(gt, n)) and not isinstance(getattr(gt, n), type)}
     missing = {n for n in functions if hasattr(torch.Tensor, n) and not hasattr(gt.Tensor, n)}
     assert missing == set()
@@ -667,7 +668,7 @@ def test_public_names():
     assert len(set(gt.__all__)) == len(gt.__all__)
     for name in gt.__all__:
         assert getattr(gt, name) is not None
-    assert callable(gt.log)  # no module may have a function's name
+    assert callable(gt.log)  # no module may have the name of a function
     assert gt.float is gt.float32
     assert gt.dtype is gt.DType
     assert {n for n, e in vars(gt.errors).items() if isinstance(e, type)} == set(gt.errors.__all__)
@@ -682,7 +683,7 @@ def test_import_is_light():
 
 
 def test_a_caught_error_keeps_no_tensors_alive(session):
-    """As it would in a cycle with its traceback: after `OutOfMemory`, what was caught must be free to go."""
+    """An error in a cycle with its traceback: after `OutOfMemory`, the caught error must not keep tensors alive."""
 
     def fail():
         large = gt.arange(5)

@@ -1,4 +1,4 @@
-"""``--threads``: what a worker takes of a machine it shares."""
+"""``--threads``: the share of a machine that a worker uses."""
 
 import os
 
@@ -17,7 +17,7 @@ go()
 
 
 def test_a_worker_of_one_thread_computes_with_one(stack):
-    """torch's own setting is not heeded by every library it calls."""
+    """Some libraries that torch calls ignore torch's own setting."""
     system = System(stack)
     worker = system.worker("--threads", "1")
     client = system.client(PRODUCTS)

@@ -1,4 +1,4 @@
-"""Whole training runs from torch's own weights: the losses are torch's, step by step."""
+"""Whole training runs from torch's own weights: the losses equal torch's, step by step."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _ids(*shape):
     return lambda rng: rng.integers(0, 17, shape)
 
 
-#: the model, its inputs, how many classes and targets, and the optimizer
+#: the model, its inputs, the numbers of classes and targets, and the optimizer
 RUNS = {
     "mlp": (mlp, _numbers(16, 20), (5, 16), ("SGD", {"lr": 0.1, "momentum": 0.9})),
     "conv": (conv_net, _numbers(8, 1, 8, 8), (5, 8), ("Adam", {"lr": 1e-3})),
@@ -131,7 +131,7 @@ def test_losses_are_torchs(name, clip):
 
 
 def test_nothing_is_left_behind():
-    """After a step the workers hold parameters, state and nothing else."""
+    """After a step the workers hold parameters and optimizer state, and nothing else."""
     cluster = Cluster()
     with cluster.client() as session:
         model = mlp(gt.nn)

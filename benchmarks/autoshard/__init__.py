@@ -1,1 +1,1 @@
-"""The auto-shard benchmarks: what is run, how it is timed, how it is shown, and the system it runs on."""
+"""The auto-shard benchmarks: the cases, their timing, the report, and the system they run on."""

@@ -1,6 +1,6 @@
-"""What is run: square and large-batch matrix products, and forward passes of an MLP.
+"""The cases: square and large-batch matrix products, and forward passes of an MLP.
 
-A case makes its operands, computes, and is read back. Its work is what the matrix products count: 2 m k n each; the
+A case creates its operands, computes, and reads the result. Its work is that of the matrix products, 2 m k n each; the
 biases and relus of an MLP are not counted.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 import gt
 
-#: sizes are multiples of this after scaling, and not less
+#: after scaling, sizes are multiples of this, and at least this
 GRAIN = 16
 
 
@@ -42,7 +42,7 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """Of operands and results, which one worker holds when it works alone; float32."""
+        """Bytes of operands and results on one worker that works alone; float32."""
         batch, *widths = self.dims
         weights = sum(k * n for k, n in pairwise(widths))
         return 4 * (weights + batch * sum(widths))
@@ -62,7 +62,7 @@ class Case:
             return f(x) if self.group == "mlp" else x @ f
 
     def expected(self, operands: tuple[Any, ...], rows: int) -> np.ndarray[Any, Any]:
-        """The first rows of the result, by numpy in double precision."""
+        """The first rows of the result, computed by numpy in double precision."""
         x, f = operands
         y = x.numpy()[:rows].astype(np.float64)
         if self.group != "mlp":
@@ -86,7 +86,7 @@ def _square(n: int) -> Case:
     return Case("square", (n, n, n))
 
 
-#: group -> its title, the head of its first column
+#: group -> its title, the heading of its first column
 GROUPS = {
     "square": ("Square Matrix Multiplications", "Size"),
     "batch": ("Large Batch Matrix Multiplications", "Shape"),
@@ -103,7 +103,7 @@ CASES = [
     Case("mlp", (8192, 2048, 4096, 4096, 2048)),
     Case("mlp", (16384, 2048, 4096, 2048, 1024)),
 ]
-#: of --quick: one of each group
+#: the cases of --quick: one of each group
 QUICK = [CASES[1], CASES[4], CASES[7]]
 
 
@@ -112,7 +112,7 @@ def chosen(quick: bool, scale: float) -> list[Case]:
 
 
 def fitting(budget: float, quick: bool) -> float:
-    """The largest power of two, 1 or less, by which the sizes are scaled so that each case needs half the budget."""
+    """The largest power of two, at most 1, with which each scaled case needs half the budget."""
     scale = 1.0
     while max(case.nbytes for case in chosen(quick, scale)) > budget / 2 and scale > 1 / 256:
         scale /= 2

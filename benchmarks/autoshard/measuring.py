@@ -1,8 +1,8 @@
-"""One case on the first n workers: creating, computing and retrieving timed apart, and all three together.
+"""One case on the first n workers: creating, computing and retrieving timed separately, and all three together.
 
-Nothing waits in GT but a read, so each part ends with a read that all n workers take part in: the sum of a small
-tensor that is cut over them. It comes after everything they were given, costs one scalar all-reduce, and is itself
-timed (``barrier``). Together means without the reads in between: the parts may overlap.
+In GT only a read waits. So each part ends with a read in which all n workers take part: the sum of a small sharded
+tensor. The workers run it after everything submitted before. It costs one scalar all-reduce, and is itself timed
+(``barrier``). Together means without the reads in between: the parts may overlap.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import gt
 from benchmarks.autoshard.cases import Case
 from benchmarks.core import timing, verdict
 
-#: elements of the tensor a barrier sums: enough for auto-sharding to cut it
+#: elements of the tensor that a barrier sums: enough for auto-sharding to shard it
 MARK = 16 << 10
-#: rows of a result that are compared with numpy's, and the most bytes that are read for it
+#: rows of a result that are compared with numpy's, and the most bytes that are read for that
 ROWS, CHECKED = 8, 256 << 20
 PARTS = ("create", "compute", "retrieve")
 
 
 class Bench:
-    """The first n workers, as auto-sharding uses them."""
+    """Use the first n workers, by auto-sharding."""
 
     def __init__(self, workers: Sequence[int]) -> None:
         gt.auto_shard(workers=list(workers))
@@ -38,7 +38,7 @@ class Bench:
         assert total == MARK, f"the barrier's sum is {total}"
 
     def measure(self, case: Case, iters: int, tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Samples of ``iters`` passes, after one that is checked and not timed."""
+        """Samples of ``iters`` passes, after one pass that is checked and not timed."""
         wrong = self._check(case)
         tick()
         apart: dict[str, list[float]] = {part: [] for part in PARTS}
@@ -52,36 +52,36 @@ class Bench:
         return result(case, self.workers, apart, together, barriers, wrong)
 
     def _apart(self, case: Case) -> tuple[float, ...]:
-        kept: dict[str, Any] = {}
+        values: dict[str, Any] = {}
 
         def create() -> None:
-            kept["operands"] = case.create()
+            values["operands"] = case.create()
             self.barrier()
 
         def compute() -> None:
-            kept["result"] = case.compute(kept["operands"])
+            values["result"] = case.compute(values["operands"])
             self.barrier()
 
-        return _timed(create), _timed(compute), _timed(lambda: kept["result"].numpy())
+        return _timed(create), _timed(compute), _timed(lambda: values["result"].numpy())
 
     def _together(self, case: Case) -> None:
         case.compute(case.create()).numpy()
 
     def _check(self, case: Case) -> int | None:
-        """How many elements of the first rows are wrong; None where reading the operands would take too long."""
+        """The number of wrong elements in the first rows; None where reading the operands would take too long."""
         operands = case.create()
-        made = case.compute(operands).numpy()
+        result = case.compute(operands).numpy()
         if case.nbytes > CHECKED:
             return None
         expected = case.expected(operands, ROWS)
         bound = 1e-4 * float(np.abs(expected).max())
-        return int((np.abs(made[:ROWS] - expected) > bound).sum())
+        return int((np.abs(result[:ROWS] - expected) > bound).sum())
 
 
 def _timed(act: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     act()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def result(
@@ -92,7 +92,7 @@ def result(
     barriers: list[float],
     wrong: int | None,
 ) -> dict[str, Any]:
-    """What the record says of one case on n workers; rates are of median times."""
+    """The record of one case on n workers; rates come from median times."""
     timings = {part: {"timing": timing.summary(samples)} for part, samples in apart.items()}
     total = timing.summary(together)
     facts = {"cv": total["cv"], "wrong_elements": wrong}

@@ -1,4 +1,4 @@
-"""What a person reads: a line as soon as a case is done, the comparison, and the summary."""
+"""The output on the screen: a line as soon as a case is complete, the comparison, and the summary."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from benchmarks.autoshard.cases import GROUPS, Case
 from benchmarks.core.formulas import geometric_mean
 
 WIDTH = 84
-#: one case's results: number of workers -> its record
+#: the results of one case: number of workers -> its record
 Results = Mapping[int, Mapping[str, Any]]
-#: what is compared: a title, where its seconds are, where its TFLOPS are
+#: what is compared: a title, the key of its seconds, the key of its TFLOPS
 VIEWS = {
     "together": ("creation, compute and retrieval together", "tflops"),
     "compute": ("compute alone", "compute_tflops"),
@@ -42,7 +42,7 @@ def taken(result: Mapping[str, Any], view: str) -> float:
 
 
 def speedups(results: Results, view: str = "together") -> dict[int, float]:
-    """Against the fewest workers there are figures for."""
+    """The speedup relative to the smallest number of workers with figures."""
     first, *rest = sorted(results)
     return {n: taken(results[first], view) / taken(results[n], view) for n in rest}
 
@@ -52,55 +52,58 @@ def heading(number: int, group: str) -> str:
 
 
 def live(case: Case, results: Results, device: str) -> str:
-    """The line and its speedup, as soon as a case is done."""
+    """Print the line of a case and its speedup, as soon as it is complete."""
     cells = [f"{device_word(n, device)}: {figure(results[n])}" for n in sorted(results)]
     return "\n".join(_pair(case.name, cells, results, "together"))
 
 
 def _pair(name: str, cells: Sequence[str], results: Results, view: str, width: int = 0) -> list[str]:
     gained = ["baseline", *(f"{s:.2f}x" for s in speedups(results, view).values())]
-    left = max(len(name), len("Speedup:"), width)
-    row = [f"{name:{left}} | " + " | ".join(cells)]
+    width_of_names = max(len(name), len("Speedup:"), width)
+    row = [f"{name:{width_of_names}} | " + " | ".join(cells)]
     if len(cells) > 1:
         padded = [f"{text:{len(cell)}}" for text, cell in zip(gained, cells, strict=True)]
-        row.append((f"{'Speedup:':{left}} | " + " | ".join(padded)).rstrip())
+        row.append((f"{'Speedup:':{width_of_names}} | " + " | ".join(padded)).rstrip())
     return row
 
 
 def comparison(rows: Sequence[tuple[Case, Results]], device: str, view: str = "together") -> str:
     lines = ["=" * WIDTH, f"PERFORMANCE COMPARISON: {VIEWS[view][0]}", "=" * WIDTH]
     for group, (title, head) in GROUPS.items():
-        mine = [(case, results) for case, results in rows if case.group == group]
-        if mine:
-            lines += ["", f"--- {title} ---", *_table(head, mine, device, view)]
+        group_rows = [(case, results) for case, results in rows if case.group == group]
+        if group_rows:
+            lines += ["", f"--- {title} ---", *_table(head, group_rows, device, view)]
     return "\n".join(lines)
 
 
 def _table(head: str, rows: Sequence[tuple[Case, Results]], device: str, view: str) -> list[str]:
-    left = max(len(head), len("Speedup:"), *(len(case.name) for case, _ in rows))
+    width_of_names = max(len(head), len("Speedup:"), *(len(case.name) for case, _ in rows))
     counts = sorted(rows[0][1])
     column = max(len(figure(results[n], view)) for _, results in rows for n in counts)
     heads = [f"{device_word(n, device):{column}}" for n in counts]
-    lines = [f"{head:{left}} | {' | '.join(heads)}".rstrip(), "-" * (WIDTH - 4)]
+    lines = [f"{head:{width_of_names}} | {' | '.join(heads)}".rstrip(), "-" * (WIDTH - 4)]
     for case, results in rows:
         cells = [f"{figure(results[n], view):>{column}}" for n in counts]
-        lines += _pair(case.name, cells, results, view, left)
+        lines += _pair(case.name, cells, results, view, width_of_names)
     return lines
 
 
 def summary(rows: Sequence[tuple[Case, Results]]) -> dict[str, Any]:
-    """The speedups of each number of workers over all cases: means, least and most."""
+    """The speedups of each number of workers over all cases: means, minimum and maximum."""
     return {view: _gains([speedups(results, view) for _, results in rows]) for view in VIEWS}
 
 
-def _gains(found: Sequence[Mapping[int, float]]) -> dict[str, Any]:
+def _gains(speedups_by_case: Sequence[Mapping[int, float]]) -> dict[str, Any]:
     means: dict[str, Callable[[Sequence[float]], float]] = {
         "geometric_mean": geometric_mean,
         "arithmetic_mean": statistics.fmean,
         "min": min,
         "max": max,
     }
-    return {str(n): {name: of([gains[n] for gains in found]) for name, of in means.items()} for n in found[0]}
+    return {
+        str(n): {name: of([gains[n] for gains in speedups_by_case]) for name, of in means.items()}
+        for n in speedups_by_case[0]
+    }
 
 
 def told(summed: Mapping[str, Any], counts: Sequence[int], device: str) -> str:
@@ -124,7 +127,7 @@ def told(summed: Mapping[str, Any], counts: Sequence[int], device: str) -> str:
 
 
 def parts(rows: Sequence[tuple[Case, Results]]) -> list[list[Any]]:
-    """One row a case and number of workers: the median seconds of each part."""
+    """One row per case and number of workers: the median seconds of each part."""
     keys = ("create", "compute", "retrieve", "together", "barrier")
     return [
         [case.name, n, *(taken(results[n], key) for key in keys), results[n]["tflops"], results[n]["compute_tflops"]]

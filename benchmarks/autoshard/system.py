@@ -1,4 +1,4 @@
-"""A server and workers of our own, one a GPU, or on CPUs with one thread each; they end with us."""
+"""A private server and its workers, one per GPU, or on CPUs with one thread each; they end with this process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from benchmarks.core.environment import ROOT
 from benchmarks.core.ranks import BadInput
 from gt.launch.local import visible_gpus
 
-#: Seconds for all workers to come up: the first import of torch from a cold disk is slow.
+#: Seconds for all workers to start: the first import of torch from a cold disk is slow.
 PATIENCE = 180.0
 
 
 class System:
-    """``with System(8, 9000): …`` is connected to it inside."""
+    """``with System(8, 9000): …`` connects to it inside the block."""
 
     def __init__(self, workers: int, port: int) -> None:
         self.workers, self.port = workers, port
@@ -37,13 +37,13 @@ class System:
 
     def __enter__(self) -> System:
         try:
-            # a secret of its own: a run needs no file with one, and leaves none
+            # its own secret: the run reads no token file, and leaves none behind
             os.environ["GT_TOKEN"] = secrets.token_hex(16)
             self._start({}, "gt.server", "-p", str(self.port))
             for i in range(self.workers):
-                own = {"CUDA_VISIBLE_DEVICES": self.gpus[i % len(self.gpus)]} if self.gpus else {}
+                environment = {"CUDA_VISIBLE_DEVICES": self.gpus[i % len(self.gpus)]} if self.gpus else {}
                 threads = () if self.gpus else ("--threads", "1")
-                self._start(own, "gt.worker", "--host", "localhost", "-p", str(self.port), *threads)
+                self._start(environment, "gt.worker", "--host", "localhost", "-p", str(self.port), *threads)
             self._connect()
         except BaseException:
             self.__exit__()
@@ -87,7 +87,7 @@ class System:
 
     def __exit__(self, *_: object) -> None:
         gt.disconnect()
-        for child in reversed(self._children):  # workers first: they would say that they lost their server
+        for child in reversed(self._children):  # workers first: otherwise they report that they lost their server
             child.terminate()
         for child in self._children:
             try:
@@ -102,7 +102,7 @@ class System:
 
 
 def _check_free(port: int) -> None:
-    """Somebody else's server there would refuse us, and not say why."""
+    """Check that the port is free: another user's server there would refuse us without a reason."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

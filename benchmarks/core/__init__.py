@@ -1,12 +1,12 @@
-"""What every suite shares: time, the record of a run, its verdict, tables and plots.
+"""What every suite shares: timing, the record of a run, its verdict, tables and plots. Imports torch, not gt.
 
 formulas     bandwidths, fits, efficiencies, prices: pure arithmetic
 peaks        dense peaks of known devices, with their sources; MFU
-timing       samples of a repeated act, and their summary
-environment  what a run ran on
+timing       samples of a repeated action, and their summary
+environment  the machine and software of a run
 ranks        the processes of a run, and how they end together
-sampler      NVML in a process of its own
-results      one file a run, valid at every moment
-verdict      whether the figures may be believed, and why not
+sampler      NVML in its own process
+results      one file per run, valid JSON at every moment
+verdict      whether the figures are valid, and why not
 tables, plots, progress
 """

@@ -1,4 +1,4 @@
-"""What a run ran on: enough to run it again, and to tell whether two runs may be compared."""
+"""The machine and software of a run: enough to repeat it, and to decide whether two runs can be compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-#: The variables that change figures. Nothing else is recorded: an environment holds secrets.
+#: The variables that change figures. Nothing else is recorded, because an environment may contain secrets.
 ALLOWED = [
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
     *("NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
@@ -33,11 +33,11 @@ def utc_now() -> str:
 
 
 def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything but the configuration and the times, which the record of the run holds itself."""
+    """Everything except the configuration and the times, which the record of the run contains itself."""
     words = list(sys.argv if argv is None else argv)
     return {
         "git": git(),
-        # the script's name without the folders of one machine
+        # the name of the script without folders, which differ between machines
         "argv": [pathlib.PurePath(words[0]).name, *words[1:]],
         "platform": platform.platform(),
         "python": platform.python_version(),
@@ -53,7 +53,7 @@ def record(seeds: dict[str, int], argv: Sequence[str] | None = None) -> dict[str
 
 
 def git(folder: pathlib.Path = ROOT) -> dict[str, Any] | None:
-    """The commit, and whether files differ from it; None where this is no checkout."""
+    """The commit, and whether files differ from it; None if this is not a checkout."""
     commit = _output("git", "-C", str(folder), "rev-parse", "HEAD")
     if not commit:
         return None
@@ -63,10 +63,10 @@ def git(folder: pathlib.Path = ROOT) -> dict[str, Any] | None:
 
 def _output(*command: str) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 def nccl() -> str | None:
@@ -76,13 +76,13 @@ def nccl() -> str | None:
 
 
 def driver() -> str | None:
-    """Of the kernel module: the first thing to differ between two machines."""
+    """The version of the kernel module: often the first difference between two machines."""
     try:
         text = pathlib.Path("/proc/driver/nvidia/version").read_text()
     except OSError:
         text = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or ""
-    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
-    return found[0] if found else None
+    match = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
+    return match[0] if match else None
 
 
 def cpu() -> dict[str, Any]:
@@ -101,7 +101,7 @@ def cpu() -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """The devices this process sees, as torch names them."""
+    """The devices that this process sees, with torch's names."""
     if not torch.cuda.is_available():
         return []
     return [_gpu(index) for index in range(torch.cuda.device_count())]
@@ -119,11 +119,11 @@ def _gpu(index: int) -> dict[str, Any]:
 
 
 def uuid(index: int) -> str | None:
-    """As NVML spells it; its index is not torch's once CUDA_VISIBLE_DEVICES is set."""
-    found = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) or None
-    return found if found is None or found.startswith(("GPU-", "MIG-")) else f"GPU-{found}"
+    """The UUID in NVML's spelling; NVML's index differs from torch's if CUDA_VISIBLE_DEVICES is set."""
+    text = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) or None
+    return text if text is None or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or the CPU's."""
+    """The name of the GPU, or of the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(cpu()["model"])

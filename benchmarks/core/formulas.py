@@ -1,4 +1,4 @@
-"""The arithmetic of the suites, and nothing else. ``t`` seconds, ``n`` ranks, GB = 1e9 bytes, GiB = 2**30 bytes."""
+"""The arithmetic of the suites. ``t`` is in seconds, ``n`` the number of ranks, GB = 1e9 bytes, GiB = 2**30 bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 GB, GIB = 1e9, 2**30
 
-#: operation -> what a rank's link carries for each byte of S, on n ranks
+#: operation -> bytes through a rank's link for each byte of S, on n ranks
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     "allgather": lambda n: (n - 1) / n,
@@ -17,7 +17,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda n: 1.0,
     "reduce": lambda n: 1.0,
     "p2p": lambda n: 1.0,
-    # both ways at once: S bytes go and S bytes come, 2S/t; never to be set beside a one-way figure
+    # both directions at once: S bytes each way, 2S/t; not comparable with a one-way figure
     "p2p_bidirectional": lambda n: 2.0,
 }
 
@@ -28,7 +28,7 @@ def algorithm_bandwidth(size: int, seconds: float) -> float:
 
 
 def bus_bandwidth(operation: str, size: int, seconds: float, ranks: int) -> float | None:
-    """What the slowest link carried, in GB/s; one rank has no link."""
+    """The rate of the slowest link, in GB/s; one rank has no link."""
     if ranks == 1:
         return None
     return algorithm_bandwidth(size, seconds) * BUS_FACTORS[operation](ranks)
@@ -66,7 +66,7 @@ def least_squares(xs: Sequence[float], ys: Sequence[float], weights: Sequence[fl
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """t = alpha + S/beta: latency in seconds, bandwidth in bytes a second, the size that reaches half of it."""
+    """t = alpha + S/beta: latency in seconds, bandwidth in bytes per second, the size that reaches half of it."""
 
     alpha_s: float
     beta_bytes_per_s: float
@@ -78,9 +78,9 @@ class AlphaBeta:
 
 
 def alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta | None:
-    """The fit of a sweep, by relative error: a sweep spans six decades, and its largest size would decide alone.
+    """The fit of a sweep, by relative error: a sweep spans six decades, and its largest size would otherwise dominate.
 
-    None when the times do not grow with the size, which is then no bandwidth at all.
+    None if the times do not grow with the size: then there is no bandwidth.
     """
     if len(set(sizes)) < 2:
         return None
@@ -95,23 +95,23 @@ def alpha_beta(sizes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta | 
 
 
 def weak_efficiency(throughput_n: float, ranks: int, throughput_1: float) -> float:
-    """The batch a rank is fixed: E = (thr_N / N) / thr_1."""
+    """Weak scaling, the batch per rank is fixed: E = (thr_N / N) / thr_1."""
     return throughput_n / ranks / throughput_1
 
 
 def strong_efficiency(seconds_1: float, seconds_n: float, ranks: int) -> float:
-    """The global batch is fixed: E = T_1 / (N T_N)."""
+    """Strong scaling, the global batch is fixed: E = T_1 / (N T_N)."""
     return seconds_1 / (ranks * seconds_n)
 
 
 def scaling_label(efficiency: float) -> str:
-    """Good is over 80 %, excellent over 90 %; over 105 % something else was measured."""
+    """Over 80 % is good, over 90 % excellent; over 105 % the measurement is wrong."""
     steps = [(1.05, "suspicious"), (0.90, "excellent"), (0.80, "good")]
     return next((label for bound, label in steps if efficiency > bound), "below good")
 
 
 def karp_flatt(speedup: float, ranks: int) -> float | None:
-    """The serial fraction that the speedup on n ranks amounts to."""
+    """The serial fraction that would explain the speedup on n ranks."""
     return None if ranks == 1 else (1 / speedup - 1 / ranks) / (1 - 1 / ranks)
 
 
@@ -126,7 +126,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def dollars_per_million(dollars_per_hour: float, samples_per_s: float) -> float:
-    """$ for a million samples; the price is that of everything which makes these samples."""
+    """$ for a million samples; the price includes everything that produces them."""
     return dollars_per_hour / (3600 * samples_per_s) * 1e6
 
 
@@ -135,7 +135,7 @@ def joules_per_sample(joules: float, samples: float) -> float:
 
 
 def break_even_price(price_a: float, throughput_a: float, gpus_a: int, throughput_b: float, gpus_b: int) -> float:
-    """The price of a GPU-hour at which B costs as much a sample as A."""
+    """The price of a GPU-hour at which a sample costs as much on B as on A."""
     return price_a * (throughput_b / gpus_b) / (throughput_a / gpus_a)
 
 

@@ -1,7 +1,7 @@
-"""Dense peaks of known devices, in FLOP/s for each type of number; the denominators of MFU.
+"""Dense peaks of known devices, in FLOP/s for each dtype; the denominators of MFU.
 
-Data sheets print tensor-core rates with 2:4 sparsity; the dense rate is half of it. A device or type that is not here
-has no MFU: a guess would be worse than none.
+Data sheets print tensor-core rates with 2:4 sparsity; the dense rate is half of that. A device or dtype that is missing
+here has no MFU, because a guess would be misleading.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = 1e12
 
 @dataclass(frozen=True)
 class Device:
-    #: matched against the name the driver gives, in order: the first that matches counts
+    #: matched against the driver's name of the device; the first match applies
     pattern: str
     dense: dict[str, float]
     source: str
@@ -45,19 +45,19 @@ DEVICES = [
 
 
 def peak(device: str, dtype: str) -> tuple[float, str] | None:
-    """FLOP/s and where they are written, or None for what is not known."""
-    found = next((row for row in DEVICES if re.search(row.pattern, device)), None)
-    return None if found is None or dtype not in found.dense else (found.dense[dtype], found.source)
+    """FLOP/s and their source, or None if unknown."""
+    match = next((row for row in DEVICES if re.search(row.pattern, device)), None)
+    return None if match is None or dtype not in match.dense else (match.dense[dtype], match.source)
 
 
 def mfu(flops: float, seconds: float, device: str, dtype: str, devices: int = 1) -> dict[str, Any]:
-    """The model's FLOPs over those the devices could have done; ``mfu`` is null where the peak is not known."""
-    rate, known = flops / seconds, peak(device, dtype)
-    bound = known[0] * devices if known else None
+    """The model's FLOPs divided by those the devices can do; ``mfu`` is null if the peak is unknown."""
+    rate, known_peak = flops / seconds, peak(device, dtype)
+    bound = known_peak[0] * devices if known_peak else None
     return {
         "mfu": rate / bound if bound else None,
         "numerator_flops_per_s": rate,
         "denominator_flops_per_s": bound,
         "dtype": dtype,
-        "source": known[1] if known else f"no dense {dtype} peak of {device!r} is known",
+        "source": known_peak[1] if known_peak else f"no dense {dtype} peak of {device!r} is known",
     }

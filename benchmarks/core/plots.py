@@ -1,4 +1,4 @@
-"""Plots into files, by matplotlib without a screen; nothing is drawn where it is not installed."""
+"""Plots into files, by matplotlib without a screen; without matplotlib nothing is drawn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _axes(path: pathlib.Path, title: str, xlabel: str, ylabel: str) -> Iterator[
 def lines(
     path: pathlib.Path, title: str, xlabel: str, ylabel: str, series: Series, *, logx: bool = False, logy: bool = False
 ) -> pathlib.Path | None:
-    """One line a series of x and y; points without a y are left out."""
+    """One line per series of x and y; points without a y are left out."""
     with _axes(path, title, xlabel, ylabel) as axes:
         if axes is None:
             return None
@@ -53,7 +53,7 @@ def lines(
 def bars(
     path: pathlib.Path, title: str, ylabel: str, names: Sequence[str], stacks: Mapping[str, Sequence[float]]
 ) -> pathlib.Path | None:
-    """One bar a name, stacked of the parts."""
+    """One bar per name, with stacked parts."""
     with _axes(path, title, "", ylabel) as axes:
         if axes is None:
             return None
@@ -68,7 +68,7 @@ def bars(
 def matrix(
     path: pathlib.Path, title: str, xlabel: str, ylabel: str, values: Sequence[Sequence[float | None]]
 ) -> pathlib.Path | None:
-    """A square of colours with its numbers in it."""
+    """A matrix of colours with its numbers."""
     with _axes(path, title, xlabel, ylabel) as axes:
         if axes is None:
             return None

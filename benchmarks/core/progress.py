@@ -1,4 +1,4 @@
-"""How far a long run is: a bar on a terminal, a line now and then in a log, nothing on ranks but the first."""
+"""The progress of a long run: a bar on a terminal, sometimes a line in a log, nothing on ranks other than the first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-#: seconds between two lines where there is no terminal
+#: seconds between two lines without a terminal
 EVERY = 10.0
 
 

@@ -1,9 +1,9 @@
 """The processes of a run: how they start, agree, and above all end together.
 
-One rank that fails would leave the others waiting in a collective for ever, and a thread that waits in one hears no
-signal. So each rank has a guard, a thread that hears signals (by Python's wake-up descriptor) and failures of other
-ranks (by a key in the launcher's store); it closes the record and ends the process, whatever the main thread waits for.
-Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
+If one rank fails, the others would wait in a collective forever, and a thread in a collective receives no signals. So
+each rank has a guard: a thread that receives signals (through Python's wake-up descriptor) and failures of other ranks
+(through a key in the launcher's store). It closes the record and ends the process, whatever the main thread waits for.
+Exit codes: 0 complete, 1 failed, 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import torch.distributed as dist
 from benchmarks.core import environment
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-#: how long a rank may be late at a collective: the largest model's first step, not a hang
+#: how long a rank may be late at a collective: longer than the first step of the largest model
 PATIENCE = timedelta(minutes=10)
-#: how long a rank may have nothing to do
+#: how long a rank may be idle
 IDLE = timedelta(hours=2)
-#: how often the guard asks for failures of other ranks
+#: how often the guard checks for failures of other ranks
 PERIOD = 0.2
-#: how long a failed rank leaves rank 0 to close the record before the launcher ends all
+#: how long a failed rank waits for rank 0 to close the record, before the launcher ends all ranks
 GRACE = timedelta(seconds=5)
 SIGNALS = {
     signal.SIGINT: "SIGINT: ended by the keyboard",
@@ -44,31 +44,31 @@ ORPHANED = "the launcher was killed"
 
 
 class BadInput(Exception):
-    """What the user gave cannot be run: said without a traceback, exit code 2. Every rank must come to it alike."""
+    """The user's input cannot be run: reported without a traceback, exit code 2. Every rank must reach this alike."""
 
 
 class Problem(Exception):
-    """What one rank met by no fault of the code (a full disk, say): said without a traceback, and ends all ranks."""
+    """One rank has a problem that is not a bug (a full disk): reported without a traceback, ends all ranks."""
 
     code = FAILED
 
 
 @dataclass
 class World:
-    """This process among those of the run."""
+    """This process among the processes of the run."""
 
     rank: int
     size: int
     local_rank: int
     device: torch.device
     backend: str
-    #: the launcher's, for what must be heard at any moment; None where there is one rank
+    #: the launcher's store, for messages that must arrive at any moment; None with one rank
     store: Any = None
-    #: a group over CPUs: what ranks say to each other beside the measured operations
+    #: a group over CPUs, for communication between ranks beside the measured operations
     control: Any = None
-    #: one entry a rank: host, GPU and process
+    #: one entry per rank: host, GPU and process
     members: list[dict[str, Any]] = field(default_factory=list)
-    #: how many ranks this process speaks for: all of them, where one process leads the others
+    #: the number of ranks this process represents: all of them, if one process leads the others
     own: int = 1
 
     @property
@@ -77,24 +77,24 @@ class World:
 
     @property
     def alone(self) -> bool:
-        """Is there no other process to agree with?"""
+        """Is there no other process?"""
         return self.own == self.size
 
     def say(self, *words: object) -> None:
-        """On the first rank alone."""
+        """Print on the first rank only."""
         if self.first:
             print(*words, flush=True)
 
     def gather(self, value: Any) -> list[Any]:
-        """One value from each process, on every one, by rank. Who is early is blocked, and does not spin."""
+        """One value from each process, on every process, by rank. A rank that is early blocks and does not spin."""
         if self.alone:
             return [value]
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value, group=self.control)
-        return found
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def barrier(self) -> None:
-        """On the device's own way: what stands before a timed operation."""
+        """A barrier on the device, before a timed operation."""
         if not self.alone:
             dist.barrier()
 
@@ -103,11 +103,13 @@ class World:
 
         A rank that took no part gives None.
         """
-        given = [series for series in self.gather(None if samples is None else list(samples)) if series is not None]
-        return [max(at) for at in zip(*given, strict=True)]
+        series_by_rank = [
+            series for series in self.gather(None if samples is None else list(samples)) if series is not None
+        ]
+        return [max(at) for at in zip(*series_by_rank, strict=True)]
 
     def ranks_per_gpu(self) -> int:
-        """The most ranks on one GPU; 0 on CPUs."""
+        """The largest number of ranks on one GPU; 0 on CPUs."""
         cards = [(member["host"], member["gpu"]) for member in self.members if member["gpu"]]
         return max(map(cards.count, cards), default=0)
 
@@ -116,19 +118,19 @@ class World:
 
 
 def rank() -> int:
-    """Of this process, before anything is started."""
+    """The settings of this process, before anything starts."""
     return int(os.environ.get("RANK", 0))
 
 
 def choose_backend(name: str, cuda: bool) -> str:
-    """``auto`` is nccl where there is a GPU for it."""
+    """``auto`` is nccl if there is a GPU, otherwise gloo."""
     if name == "nccl" and not cuda:
         raise BadInput("--backend nccl needs a GPU and torch sees none: use --backend gloo, or auto")
     return {"auto": "nccl" if cuda else "gloo"}.get(name, name)
 
 
 def start(backend: str = "auto") -> World:
-    """Join the other ranks as torchrun's environment says; without torchrun, be the only one."""
+    """Join the other ranks, as torchrun's environment describes them; without torchrun, be the only rank."""
     chosen = choose_backend(backend, torch.cuda.is_available())
     local, size = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     world = World(rank(), size, local, _device(chosen, local), chosen)
@@ -144,18 +146,18 @@ def start(backend: str = "auto") -> World:
 
 
 def _store() -> Any:
-    """The launcher's store by a connection of its own: one that waits for a key lets no other call through."""
+    """A separate connection to the launcher's store: a connection that waits for a key blocks other calls."""
     store = dist.PrefixStore("benchmark", dist.distributed_c10d._get_default_store())
     return store.clone() if hasattr(store, "clone") else store
 
 
 def _device(backend: str, local: int) -> torch.device:
-    """gloo measures the CPU. More ranks than GPUs share them, and the verdict says so."""
+    """gloo measures the CPU. If there are more ranks than GPUs, they share them, and the verdict says so."""
     if backend != "nccl":
         return torch.device("cpu")
     cards, ranks_here = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if ranks_here > cards:
-        # NCCL refuses two ranks on one GPU of one host; under two names they talk over the network
+        # NCCL refuses two ranks on one GPU of one host; with different host names they communicate over the network
         os.environ.setdefault("NCCL_HOSTID", f"{socket.gethostname()}-{local}")
     torch.cuda.set_device(local % cards)
     return torch.device("cuda", local % cards)
@@ -186,7 +188,7 @@ class Guard:
         self._read, write = os.pipe()
         os.set_blocking(write, False)
         for number in SIGNALS:
-            signal.signal(number, lambda *_: None)  # the descriptor below is what hears it
+            signal.signal(number, lambda *_: None)  # the descriptor below receives the signal
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="guard", daemon=True).start()
 
@@ -206,17 +208,17 @@ class Guard:
         return self.world is not None and not self.world.alone and os.getppid() != self._launcher
 
     def _failure(self) -> tuple[int, str] | None:
-        """The exit code of another rank, and what it said before it ended."""
+        """The exit code of another rank, and its message."""
         store = self.world.store if self.world else None
         if store is None:
             return None
-        with contextlib.suppress(RuntimeError):  # the launcher, and with it the store, is gone
+        with contextlib.suppress(RuntimeError):  # the launcher has ended, and its store with it
             if store.check(["failed"]):
                 return _code_and_why(store.get("failed"))
         return None
 
     def end(self, status: str, why: str, code: int) -> None:
-        """Close the record, say why, and end without waiting for anyone but the first rank, which has the record."""
+        """Close the record, report the reason, and end; wait for no rank except the first, which has the record."""
         with contextlib.suppress(Exception):
             self.close(status, why)
         store = self.world.store if self.world else None
@@ -226,32 +228,32 @@ class Guard:
                 if store is not None:
                     store.set("closed", "")
             elif store is not None:
-                # gone any sooner, its connections would be what the first rank hears of first
+                # ending sooner would close connections, and the first rank would report that instead of the cause
                 store.wait(["closed"], GRACE)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
     def fail(self, why: str, code: int = FAILED) -> None:
-        """Tell the other ranks, and end."""
+        """Announce the failure to the other ranks, and end."""
         self._failing = True
         if self._orphaned():
             self.end("interrupted", ORPHANED, INTERRUPTED)
         store = self.world.store if self.world else None
         if store is not None:
             with contextlib.suppress(RuntimeError):
-                # the first to fail is the cause; that the others lose it follows from it
+                # the first failure is the cause; the failures of other ranks follow from it
                 code, why = _code_and_why(store.compare_set("failed", "", f"{code} {why}"))
         self.end("failed", why, code)
 
 
-def _code_and_why(told: bytes) -> tuple[int, str]:
-    code, _, why = told.decode().partition(" ")
+def _code_and_why(message: bytes) -> tuple[int, str]:
+    code, _, why = message.decode().partition(" ")
     return int(code), why
 
 
 def run(main: Callable[[Guard], int | None]) -> None:
-    """Run a suite on this rank to its end, whatever that is. Does not return."""
+    """Run a suite on this rank to its end. Does not return."""
     guard = Guard()
     try:
         code = main(guard) or DONE
@@ -259,7 +261,8 @@ def run(main: Callable[[Guard], int | None]) -> None:
         if rank() == 0:
             print(f"error: {error}", file=sys.stderr, flush=True)
         else:
-            time.sleep(GRACE.total_seconds())  # the launcher ends all with the first: let that be the one that says why
+            # the launcher ends all ranks with the first that ends, which must be the one that reports the cause
+            time.sleep(GRACE.total_seconds())
         code = BAD_INPUT
     except Problem as error:
         guard.fail(str(error), error.code)

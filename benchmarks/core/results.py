@@ -1,7 +1,7 @@
-"""One file a run, valid JSON at every moment of it: ``result.schema.json`` says what stands in it.
+"""One file per run, valid JSON at every moment; ``result.schema.json`` describes its contents.
 
-The file is there from the first step on and is replaced as a whole with each: an interrupted run leaves all that was
-measured. A name that is taken is not written over, and a value that was put is not changed.
+The file exists from the first step on and each step replaces it as a whole: an interrupted run leaves everything that
+was measured. An existing name is never overwritten, and a value in a record never changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STATUSES = ("running", "complete", "interrupted", "failed")
 
 
 class Unwritable(Problem):
-    """The folder for results cannot be written to, or no longer."""
+    """The folder for results cannot be written."""
 
 
 class Record:
@@ -44,14 +44,14 @@ class Record:
         config: dict[str, Any],
         environment: dict[str, Any],
     ) -> None:
-        begun = utc_now()
+        started = utc_now()
         self._lock = threading.RLock()
         self.data: dict[str, Any] = {
             "schema_version": VERSION,
             "suite": suite,
             "name": name,
             "world_size": world_size,
-            "timestamp": begun,
+            "timestamp": started,
             "ended": None,
             "status": "running",
             "error": None,
@@ -60,10 +60,10 @@ class Record:
             "results": {},
             "verdict": verdict.ended("running", None),
         }
-        self.path = self._claim(writable(folder), f"{safe(name)}_{re.sub('[-:]', '', begun)}")
+        self.path = self._claim(writable(folder), f"{safe(name)}_{re.sub('[-:]', '', started)}")
 
     def _claim(self, folder: pathlib.Path, stem: str) -> pathlib.Path:
-        """A name of its own: a hard link fails where a file is, a rename would replace it."""
+        """Reserve a new name: a hard link fails if the file exists, a rename would replace it."""
         for number in range(1, 10_000):
             path = folder / (f"{stem}.json" if number == 1 else f"{stem}_{number}.json")
             try:
@@ -85,7 +85,7 @@ class Record:
             self._write()
 
     def finish(self, status: str = "complete", error: str | None = None) -> None:
-        """Close the record with the verdict over all its parts; only the first call counts."""
+        """Close the record with the verdict over all its parts; only the first call has an effect."""
         assert status in STATUSES
         with self._lock:
             if self.data["ended"] is None:
@@ -106,7 +106,7 @@ class Record:
 
 
 class _Temporary:
-    """A file with this text beside the one it will become, on the disk, and gone afterwards if it is still there."""
+    """A temporary file with this text beside its target, synced; it is removed afterwards if it still exists."""
 
     def __init__(self, folder: pathlib.Path, text: str) -> None:
         handle, self.name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
@@ -128,7 +128,7 @@ class _Temporary:
 
 
 def beside(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> pathlib.Path | None:
-    """A file beside a record, for people: where it cannot be written that is said, and the record is none the worse."""
+    """Write a file beside a record, for people; a failure is reported and does not affect the record."""
     try:
         write(path)
     except OSError as error:
@@ -139,7 +139,7 @@ def beside(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> pathl
 
 
 def writable(folder: str | os.PathLike[str]) -> pathlib.Path:
-    """The folder, made if need be; an error that says what to do if nothing can be written there."""
+    """The folder, created if needed; if it cannot be written, an error that says what to do."""
     path = pathlib.Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -150,12 +150,12 @@ def writable(folder: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def safe(name: str) -> str:
-    """Letters, digits, dot, dash and underscore: a name for a file anywhere."""
+    """The text with only letters, digits, dots, dashes and underscores: a valid file name everywhere."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "benchmark"
 
 
 def finite(value: Any) -> Any:
-    """The same with null for what JSON has no word for: NaN and the infinities."""
+    """The same value with null for what JSON cannot express: NaN and the infinities."""
     if isinstance(value, dict):
         return {str(key): finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -166,7 +166,7 @@ def finite(value: Any) -> Any:
 
 
 def verdicts(value: Any) -> Iterator[dict[str, Any]]:
-    """The outermost verdicts within a value: one that stands above others speaks for them."""
+    """The outermost verdicts within a value: a verdict above others includes them."""
     if isinstance(value, dict) and "verdict" in value:
         yield value["verdict"]
     elif isinstance(value, dict | list):
@@ -175,7 +175,7 @@ def verdicts(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def problems(data: Any) -> list[str] | None:
-    """What the schema has against a record: path and message; None where ``jsonschema`` is not installed."""
+    """The violations of the schema: path and message; None if ``jsonschema`` is not installed."""
     try:
         validation = importlib.import_module("jsonschema")
     except ModuleNotFoundError:
@@ -185,7 +185,7 @@ def problems(data: Any) -> list[str] | None:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A record from its file; ``ValueError`` says what else the file is."""
+    """Read a record from its file; ``ValueError`` says what is wrong with the file."""
     try:
         data = json.loads(pathlib.Path(path).read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

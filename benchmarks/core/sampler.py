@@ -1,9 +1,9 @@
-"""NVML in a process of its own, so that reading it costs the measured process nothing.
+"""NVML in its own process, so that reading it costs the measured process nothing.
 
-``with Sampler(uuids, pids) as nvml: ...`` then ``nvml.cards``: one summary a card, or None without NVML. The process
-ends with the pipe to it, so none is left behind when its parent dies. GPUs are named by UUID: NVML's index is not that
-of CUDA once CUDA_VISIBLE_DEVICES is set. This file imports neither torch nor the rest of the core: it is also the
-program of that process.
+``with Sampler(uuids, pids) as nvml: ...`` then ``nvml.cards``: one summary per card, or None without NVML. The process
+ends when its pipe closes, so none is left behind when its parent dies. GPUs are named by UUID: NVML's index differs
+from CUDA's if CUDA_VISIBLE_DEVICES is set. This file imports neither torch nor the rest of the core, because it is also
+the program of that process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 PERIOD = 0.1
-#: how long the process may take to begin
+#: seconds the process may take to start
 START = 10.0
 #: bits of NVML's clock event reasons
 REASONS = {
@@ -36,16 +36,16 @@ REASONS = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clocks",
 }
-#: what GPM can say on Hopper and later, where it is permitted: its metric numbers
+#: what GPM reports on Hopper and later, where it is permitted: its metric numbers
 GPM = {"sm_active_percent": 2, "tensor_active_percent": 5}
 
 
 class Sampler:
-    """Samples from entering to leaving."""
+    """Samples from the start of the block to its end."""
 
     def __init__(self, uuids: Sequence[str], pids: Sequence[int], period: float = PERIOD) -> None:
         self.uuids, self.pids, self.period = list(uuids), list(pids), period
-        #: one summary a card once left; None where NVML or nvidia-ml-py is missing
+        #: one summary per card after the block; None if NVML or nvidia-ml-py is missing
         self.cards: list[dict[str, Any]] | None = None
         self.why: str | None = None if self.uuids else "no GPU"
 
@@ -58,7 +58,7 @@ class Sampler:
         return self
 
     def _begin(self) -> None:
-        """Wait for the first line: the energy counter's first value belongs before the measured work."""
+        """Wait for the first line: the first value of the energy counter must be from before the measured work."""
         deadline = time.monotonic() + START
         while (
             time.monotonic() < deadline and self._process.poll() is None and not os.fstat(self._lines.fileno()).st_size
@@ -81,14 +81,14 @@ class Sampler:
 
 
 class Watch:
-    """The cards of all nodes of a run, each node's sampled by its first rank; ``world`` as in ``ranks``."""
+    """The cards of all nodes of a run; the first rank of each node samples them; ``world`` as in ``ranks``."""
 
     def __init__(self, world: Any) -> None:
         self.world = world
-        here = [member for member in world.members if member["host"] == world.members[world.rank]["host"]]
-        cards = list(dict.fromkeys(member["gpu"] for member in here if member["gpu"]))
-        self._sampler = Sampler(cards if world.local_rank == 0 else [], [member["pid"] for member in here])
-        #: one summary a card on every rank once left; None without NVML
+        local_members = [member for member in world.members if member["host"] == world.members[world.rank]["host"]]
+        cards = list(dict.fromkeys(member["gpu"] for member in local_members if member["gpu"]))
+        self._sampler = Sampler(cards if world.local_rank == 0 else [], [member["pid"] for member in local_members])
+        #: one summary per card on every rank after the block; None without NVML
         self.cards: list[dict[str, Any]] | None = None
 
     def __enter__(self) -> Watch:
@@ -97,31 +97,33 @@ class Watch:
 
     def __exit__(self, kind: Any, *rest: object) -> None:
         self._sampler.__exit__()
-        if kind is None:  # a rank that failed gathers nothing
-            found = [cards for cards in self.world.gather(self._sampler.cards) if cards]
-            self.cards = [card for cards in found for card in cards] or None
+        if kind is None:  # a rank that failed collects nothing
+            summaries = [cards for cards in self.world.gather(self._sampler.cards) if cards]
+            self.cards = [card for cards in summaries for card in cards] or None
 
     def facts(self) -> dict[str, Any]:
-        """For the verdict."""
+        """The facts for the verdict."""
         cards = self.cards or []
         reasons = [card["throttle_reasons"] for card in cards if card["throttle_reasons"] is not None]
         others = [card["neighbours"] for card in cards if card["neighbours"] is not None]
         return {
-            "throttle_reasons": sorted({name for told in reasons for name in told}) if reasons else None,
+            "throttle_reasons": sorted({name for card_reasons in reasons for name in card_reasons})
+            if reasons
+            else None,
             "neighbours": max(others, default=None),
         }
 
     def joules(self) -> float | None:
-        """Of all cards, by their counters."""
+        """The energy of all cards, from their counters."""
         used = [card["energy_j"] for card in self.cards or []]
         return sum(used) if used and None not in used else None
 
 
 def read(lines: Sequence[str], pids: Sequence[int]) -> tuple[list[dict[str, Any]] | None, str | None]:
-    """The summaries of what the process wrote, or why there are none."""
+    """The summaries of the lines that the process wrote, or why there are none."""
     rows = []
     for line in lines:
-        with contextlib.suppress(json.JSONDecodeError):  # the last line of a process that was killed
+        with contextlib.suppress(json.JSONDecodeError):  # the last line of a killed process
             rows.append(json.loads(line))
     failed = next((row["error"] for row in rows if "error" in row), None)
     rows = [row for row in rows if "uuid" in row]
@@ -132,7 +134,7 @@ def read(lines: Sequence[str], pids: Sequence[int]) -> tuple[list[dict[str, Any]
 
 
 def summarize(uuid: str, rows: Sequence[dict[str, Any]], pids: Sequence[int]) -> dict[str, Any]:
-    """One card: every sample counts, those at zero too; energy by its counter, not by power samples."""
+    """One card: every sample counts, also those at zero; energy comes from its counter, not from power samples."""
 
     def values(key: str) -> list[Any]:
         return [row[key] for row in rows if row.get(key) is not None]
@@ -169,7 +171,7 @@ def summarize(uuid: str, rows: Sequence[dict[str, Any]], pids: Sequence[int]) ->
 
 
 def shares(masks: Sequence[int]) -> dict[str, float] | None:
-    """For each reason the share of the samples it stood in; None if the card did not say."""
+    """For each reason, the share of the samples that have it; None if the card does not report reasons."""
     if not masks:
         return None
     counted = {name: sum(bool(mask & bit) for mask in masks) for bit, name in REASONS.items()}
@@ -181,7 +183,7 @@ def _ours(processes: dict[str, int | None], ours: set[int]) -> int:
 
 
 def strangers(processes: dict[str, int | None], ours: set[int]) -> int:
-    """Processes on the card that are not ours. In a container NVML may give the host's pids: then they are counted."""
+    """Processes on the card that are not part of this run; counted, because a container may hide the host's pids."""
     pids = {int(pid) for pid in processes}
     return len(pids - ours) if pids & ours else max(0, len(pids) - len(ours))
 
@@ -190,7 +192,7 @@ def strangers(processes: dict[str, int | None], ours: set[int]) -> int:
 
 
 def main(period: float, uuids: Sequence[str]) -> None:
-    """Lines of JSON until the pipe at stdin closes."""
+    """Write lines of JSON until the pipe at stdin closes."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -202,13 +204,13 @@ def main(period: float, uuids: Sequence[str]) -> None:
     while True:
         for card in cards:
             print(json.dumps(card.sample()), flush=True)
-        if ended:  # one sample after the end: the energy counter's last value
+        if ended:  # one sample after the end, for the last value of the energy counter
             return
         ended = bool(select.select([sys.stdin], [], [], period)[0])
 
 
 class Card:
-    """One GPU, asked for everything; what a card or driver does not support is null."""
+    """One GPU; values that a card or driver does not support are null."""
 
     def __init__(self, nvml: Any, uuid: str) -> None:
         self.nvml, self.uuid = nvml, uuid
@@ -253,16 +255,16 @@ class Card:
         n.nvmlGpmSampleGet(handle, self._gpm)
         if last is None:
             return {}
-        asked = n.c_nvmlGpmMetricsGet_t(version=n.NVML_GPM_METRICS_GET_VERSION, sample1=last, sample2=self._gpm)
-        asked.numMetrics = len(GPM)
+        request = n.c_nvmlGpmMetricsGet_t(version=n.NVML_GPM_METRICS_GET_VERSION, sample1=last, sample2=self._gpm)
+        request.numMetrics = len(GPM)
         for place, number in enumerate(GPM.values()):
-            asked.metrics[place].metricId = number
+            request.metrics[place].metricId = number
         try:
-            n.nvmlGpmMetricsGet(asked)
+            n.nvmlGpmMetricsGet(request)
         finally:
             n.nvmlGpmSampleFree(last)
-        told = list(zip(GPM, asked.metrics, strict=False))
-        return {name: float(metric.value) for name, metric in told if metric.nvmlReturn == 0}
+        metrics = list(zip(GPM, request.metrics, strict=False))
+        return {name: float(metric.value) for name, metric in metrics if metric.nvmlReturn == 0}
 
 
 if __name__ == "__main__":

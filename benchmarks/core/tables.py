@@ -1,4 +1,4 @@
-"""Tables for people: by rich where it is installed, in plain columns where not."""
+"""Tables: by rich where it is installed, otherwise in plain columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH = 140
 
 
 def cell(value: Any) -> str:
-    """A number with three or four figures that count; a dash for what is not known."""
+    """A number with three or four significant digits; a dash for an unknown value."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -44,8 +44,8 @@ def _plain(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -
     lines = [list(columns), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     padded = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-    shown = ["  ".join(line) for line in padded]
-    return "\n".join([title, shown[0], "-" * len(shown[0]), *shown[1:], ""])
+    rows = ["  ".join(line) for line in padded]
+    return "\n".join([title, rows[0], "-" * len(rows[0]), *rows[1:], ""])
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], file: TextIO | None = None) -> None:
@@ -54,7 +54,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], file
 
 
 def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
-    """The verdict in words, one line a reason; reasons of one kind are counted, not repeated."""
+    """The verdict as text, one line per reason; reasons of one kind are counted, not repeated."""
     kinds: dict[str, list[Mapping[str, str]]] = {}
     for reason in verdict["reasons"]:
         kinds.setdefault(reason["code"], []).append(reason)

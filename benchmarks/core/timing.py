@@ -1,8 +1,8 @@
-"""Samples of a repeated act, and what may be said of them.
+"""Samples of a repeated action, and their statistics.
 
-The device is synchronised at both ends of every sample, or of a series of them, within which events in its stream are
-read once all is done. What makes ranks start together (``before``) stands outside the timed part. Warm-up is counted in
-steps and thrown away.
+The device is synchronised before and after every sample, or before and after a series of samples, where events in its
+stream are read at the end. ``before``, which makes ranks start together, is outside the timed part. Warm-up is counted
+in steps and discarded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 Act = Callable[[], Any]
-#: p99 of fewer samples is the largest of them under another name
+#: with fewer samples, p99 would only be their maximum
 P99_FROM = 100
 
 
@@ -40,7 +40,7 @@ def measure(
     after: Act = nothing,
     events: bool = False,
 ) -> list[float]:
-    """Seconds of each of ``iters`` acts, after ``warmup`` that do not count. ``before`` and ``after`` are not timed."""
+    """Seconds of each of ``iters`` actions, after ``warmup`` untimed ones. ``before`` and ``after`` are not timed."""
     for _ in range(warmup):
         before()
         act()
@@ -55,10 +55,10 @@ def _by_clock(act: Act, iters: int, device: torch.device, before: Act, after: Ac
     for _ in range(iters):
         before()
         synchronize(device)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         act()
         synchronize(device)
-        samples.append(time.perf_counter() - begun)
+        samples.append(time.perf_counter() - started)
         after()
     return samples
 
@@ -74,13 +74,13 @@ def _by_events(act: Act, iters: int, device: torch.device, before: Act, after: A
         pairs.append(pair)
         after()
     synchronize(device)
-    return [begun.elapsed_time(ended) / 1e3 for begun, ended in pairs]
+    return [started.elapsed_time(ended) / 1e3 for started, ended in pairs]
 
 
 def laps(act: Act, *, iters: int, device: torch.device) -> list[float]:
-    """Seconds from the end of one act to the end of the next, as they follow each other without anyone waiting.
+    """Seconds from the end of one action to the end of the next, without waiting in between.
 
-    The device is idle before the first and after the last; where each ends in between, its own events say.
+    The device is idle before the first and after the last; its own events give the times in between.
     """
     synchronize(device)
     marks = [_mark(device)]
@@ -114,12 +114,12 @@ def variation(samples: Sequence[float]) -> float | None:
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of the median; the seed makes it the same each time."""
+    """The 95 % bootstrap interval of the median; the seed makes it reproducible."""
     return _interval(samples, np.median, seed)
 
 
 def mean_interval(samples: Sequence[float], seed: int = 0) -> tuple[float, float] | None:
-    """The same of the mean: that of a throughput, into which every step goes, the slow ones too."""
+    """The same for the mean: for a throughput, in which every step counts, also the slow ones."""
     return _interval(samples, np.mean, seed)
 
 
@@ -127,13 +127,13 @@ def _interval(samples: Sequence[float], of: Any, seed: int, rounds: int = 1000) 
     if len(samples) < 3:
         return None
     values = np.asarray(samples)
-    drawn = np.random.default_rng(seed).integers(0, len(values), (rounds, len(values)))
-    low, high = np.percentile(of(values[drawn], axis=1), [2.5, 97.5])
+    indices = np.random.default_rng(seed).integers(0, len(values), (rounds, len(values)))
+    low, high = np.percentile(of(values[indices], axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 
 def summary(samples: Sequence[float], seed: int = 0) -> dict[str, Any]:
-    """What a record says of a series of seconds, the samples themselves included."""
+    """The summary of a series of seconds in a record, with the samples."""
     interval = median_interval(samples, seed)
     return {
         "count": len(samples),

@@ -1,4 +1,4 @@
-"""Whether a figure may be believed: one row a reason against it.
+"""Whether a figure is valid: one row per possible reason against it.
 
 A rule reads one fact. A fact that is missing or null is not a pass: the rule is listed under ``unchecked``.
 """
@@ -12,10 +12,10 @@ from typing import Any
 
 CV_MAX = 0.10
 EFFICIENCY_MAX = 1.05
-#: doubling the batch must raise the step time by at least this, or the device waits for its instructions
+#: doubling the batch must raise the step time by at least this factor, otherwise the device waits for its instructions
 DOUBLING_MIN = 1.10
-#: NVML's reasons for lower clocks that spoil a figure. The software power cap is the normal state of a card under
-#: full load: it is recorded with the power limit, and no reason against the figure.
+#: NVML's reasons for lower clocks that make a figure invalid. The software power cap is the normal state of a card
+#: under full load: it is recorded with the power limit, and is not a reason against the figure.
 THROTTLES = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
 
 
@@ -60,23 +60,23 @@ CODES = [rule.code for rule in RULES]
 
 def judge(facts: Mapping[str, Any], rules: Iterable[str] = CODES, where: str = "") -> dict[str, Any]:
     """The verdict on one measurement: ``valid``, ``reasons`` and what could not be checked."""
-    wanted, reasons, unchecked = set(rules), [], []
-    assert wanted <= set(CODES), f"no such rule: {wanted - set(CODES)}"
-    for rule in (rule for rule in RULES if rule.code in wanted):
+    codes, reasons, unchecked = set(rules), [], []
+    assert codes <= set(CODES), f"no such rule: {codes - set(CODES)}"
+    for rule in (rule for rule in RULES if rule.code in codes):
         value = facts.get(rule.fact)
         if value is None:
             unchecked.append(rule.code)
         elif rule.broken(value):
-            reasons.append({"code": rule.code, "message": rule.message.format(_shown(value)), "where": where})
+            reasons.append({"code": rule.code, "message": rule.message.format(_format(value)), "where": where})
     return {"valid": not reasons, "reasons": reasons, "unchecked": unchecked}
 
 
-def _shown(value: Any) -> Any:
+def _format(value: Any) -> Any:
     return ", ".join(sorted(value)) if isinstance(value, list | set | tuple | dict) else value
 
 
 def ended(status: str, error: str | None) -> dict[str, Any]:
-    """The verdict on a run by how it ended."""
+    """The verdict on a run, from the way it ended."""
     if status == "complete":
         return {"valid": True, "reasons": [], "unchecked": []}
     reason = {"code": status, "message": error or f"the run is {status}", "where": "run"}
@@ -84,8 +84,8 @@ def ended(status: str, error: str | None) -> dict[str, Any]:
 
 
 def together(verdicts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One verdict over many: invalid if one of them is, unchecked what one of them could not check."""
-    given = list(verdicts)
-    reasons = [reason for verdict in given for reason in verdict["reasons"]]
-    left = [set(verdict["unchecked"]) for verdict in given]
-    return {"valid": not reasons, "reasons": reasons, "unchecked": sorted(set().union(*left))}
+    """One verdict over many: invalid if one of them is; unchecked is what one of them could not check."""
+    all_verdicts = list(verdicts)
+    reasons = [reason for verdict in all_verdicts for reason in verdict["reasons"]]
+    unchecked = [set(verdict["unchecked"]) for verdict in all_verdicts]
+    return {"valid": not reasons, "reasons": reasons, "unchecked": sorted(set().union(*unchecked))}

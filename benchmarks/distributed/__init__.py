@@ -1,1 +1,1 @@
-"""Communication, training, memory and scaling of a machine or several, by PyTorch and torchrun."""
+"""Communication, training, memory and scaling of one or more machines, by PyTorch and torchrun. No use of GT."""

@@ -1,7 +1,7 @@
-"""Which algorithm NCCL took, as far as it says: by the variable that forces one, or by its log of tuning decisions.
+"""Which algorithm NCCL chose, if it is known: from the variable that forces one, or from its log of tuning decisions.
 
-The log costs a line of text a call, so it is on only if asked for (``--nccl-log``) or set by the user. All-to-all and
-transfers are sends and receives, of which it says nothing.
+The log costs a line of text per call, so it is on only if requested (``--nccl-log``) or set by the user. All-to-all and
+transfers are sends and receives, which the log does not mention.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import re
 import socket
 import tempfile
 
-#: NCCL's numbers, in releases that print numbers
+#: NCCL's numbers for algorithms and protocols, in releases that print numbers
 NAMES = ["Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"]
 PROTOCOLS = ["LL", "LL128", "Simple"]
 LINE = re.compile(r"(\d+) Bytes -> Algo (\w+) proto (\w+)", re.I)
-#: what makes the ranks start together is an all-reduce of one number, and no choice for what is measured
+#: bytes of the all-reduce of one number that makes the ranks start together; its choice is not of interest
 BARRIER = 8
 
 
 def switch_on() -> None:
-    """Before NCCL is loaded: its tuning decisions into a file of this process."""
+    """Before NCCL is loaded: write its tuning decisions into a file of this process."""
     os.environ.setdefault("NCCL_DEBUG", "INFO")
     os.environ.setdefault("NCCL_DEBUG_SUBSYS", "TUNING")
     os.environ.setdefault("NCCL_DEBUG_FILE", os.path.join(tempfile.mkdtemp(prefix="nccl-"), "log.%h.%p"))
 
 
 def parse(text: str) -> list[str]:
-    """The choices in a piece of the log, without repetition: ``Ring/Simple``."""
-    found = [(algorithm, way) for count, algorithm, way in LINE.findall(text) if int(count) > BARRIER]
-    return list(dict.fromkeys(f"{_name(a, NAMES)}/{_name(p, PROTOCOLS)}" for a, p in found))
+    """The choices in a stretch of the log, without repetition: ``Ring/Simple``."""
+    choices = [(algorithm, protocol) for count, algorithm, protocol in LINE.findall(text) if int(count) > BARRIER]
+    return list(dict.fromkeys(f"{_name(a, NAMES)}/{_name(p, PROTOCOLS)}" for a, p in choices))
 
 
 def _name(word: str, names: list[str]) -> str:
@@ -40,7 +40,7 @@ def _name(word: str, names: list[str]) -> str:
 
 
 class Algorithms:
-    """What was chosen between two looks at the log."""
+    """The choices since the log was last read."""
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
@@ -49,15 +49,15 @@ class Algorithms:
         self._seen: dict[str, None] = {}
 
     def since_last(self) -> str:
-        """For the operation that was just measured."""
-        found: list[str] = []
+        """The choice for the operation that was just measured."""
+        choices: list[str] = []
         if self._path and self._path.exists():
             with self._path.open(errors="replace") as file:
                 file.seek(self._read)
-                found = parse(file.read())
+                choices = parse(file.read())
                 self._read = file.tell()
-        self._seen.update(dict.fromkeys(found))
-        return ", ".join(found) or self._forced() or "unknown"
+        self._seen.update(dict.fromkeys(choices))
+        return ", ".join(choices) or self._forced() or "unknown"
 
     def all(self) -> str:
         return ", ".join(self._seen) or self._forced() or "unknown"

@@ -1,7 +1,7 @@
-"""Collectives and point-to-point transfers: time, bandwidth, exactness, and the line through a sweep of sizes.
+"""Collectives and point-to-point transfers: time, bandwidth, exactness, and the fit of a sweep of sizes.
 
-A row of ``OPERATIONS`` makes the operation on buffers of S bytes (S as nccl-tests defines it: the larger of what a rank
-sends and receives) and says what must come out, which is compared element by element outside the timed loop.
+A row of ``OPERATIONS`` creates the operation on buffers of S bytes (S as nccl-tests defines it: the larger of what a
+rank sends and receives) and its exact result, which is compared element by element outside the timed loop.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from benchmarks.core.ranks import World
 from benchmarks.distributed.algorithms import Algorithms
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-#: every integer up to this is exact in each of the types
+#: every integer up to this is exact in each of the dtypes
 EXACT = 256
 #: a matrix of all pairs grows with the square of the ranks; beyond this only neighbours are measured
 ALL_PAIRS = 16
 PAIR_BYTES = 64 * 2**20
 RULES = ["shared_gpu", "cv", "wrong_elements"]
-#: one rank talks to no one: the results are checked, and no bandwidth is claimed whose samples could vary
+#: one rank has no link: the results are checked, but no bandwidth is reported
 ALONE = ["wrong_elements"]
 
 
 def values(rank: int, count: int, world: World, dtype: torch.dtype) -> torch.Tensor:
-    """Small integers that differ by rank and place: their sum over all ranks is exact in every type, in any order."""
+    """Small integers that differ by rank and position: their sum over all ranks is exact in every dtype and order."""
     modulus = max(2, min(8, EXACT // world.size + 1))
     return ((torch.arange(count, dtype=torch.int32, device=world.device) + rank) % modulus).to(dtype)
 
@@ -40,9 +40,9 @@ class Prepared:
     """One operation on its buffers."""
 
     run: Callable[[], Any]
-    #: puts back what the operation overwrote, outside the timed part
+    #: restores what the operation overwrote, outside the timed part
     restore: Callable[[], Any]
-    #: result and what it must be, one or more; empty on a rank that receives nothing
+    #: pairs of a result and its exact value; empty on a rank that receives nothing
     results: Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
 
 
@@ -60,7 +60,7 @@ def allgather(world: World, count: int, dtype: torch.dtype) -> Prepared:
     source = values(world.rank, count // world.size, world, dtype)
     out = torch.full((count,), -1, dtype=dtype, device=world.device)
     expected = lambda: torch.cat([values(r, len(source), world, dtype) for r in range(world.size)])
-    # the name changed with torch 2.13
+    # torch 2.13 changed the name
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     return Prepared(lambda: gather(out, source), lambda: out.fill_(-1), lambda: [(out, expected())])
 
@@ -80,8 +80,8 @@ def reducescatter(world: World, count: int, dtype: torch.dtype) -> Prepared:
 def alltoall(world: World, count: int, dtype: torch.dtype) -> Prepared:
     source, part = values(world.rank, count, world, dtype), count // world.size
     out = torch.full((count,), -1, dtype=dtype, device=world.device)
-    mine = slice(world.rank * part, (world.rank + 1) * part)
-    expected = lambda: torch.cat([values(r, count, world, dtype)[mine] for r in range(world.size)])
+    own_part = slice(world.rank * part, (world.rank + 1) * part)
+    expected = lambda: torch.cat([values(r, count, world, dtype)[own_part] for r in range(world.size)])
     run = lambda: dist.all_to_all_single(out, source)
     return Prepared(run, lambda: out.fill_(-1), lambda: [(out, expected())])
 
@@ -93,15 +93,15 @@ def broadcast(world: World, count: int, dtype: torch.dtype) -> Prepared:
     return Prepared(lambda: dist.broadcast(buffer, 0), lambda: buffer.copy_(source), lambda: [(buffer, expected())])
 
 
-def transfer(*ways: tuple[int, int]) -> Make:
-    """From the first of each pair of ranks to the second, all ways at once; the other ranks do nothing."""
+def transfer(*pairs: tuple[int, int]) -> Make:
+    """From the first of each pair of ranks to the second, all pairs at once; the other ranks do nothing."""
 
     def make(world: World, count: int, dtype: torch.dtype) -> Prepared:
         source = values(world.rank, count, world, dtype)
-        outs = {a: torch.full_like(source, -1) for a, b in ways if b == world.rank}
+        outs = {a: torch.full_like(source, -1) for a, b in pairs if b == world.rank}
 
         def run() -> None:
-            sends = [dist.P2POp(dist.isend, source, b) for a, b in ways if a == world.rank]
+            sends = [dist.P2POp(dist.isend, source, b) for a, b in pairs if a == world.rank]
             receives = [dist.P2POp(dist.irecv, out, a) for a, out in outs.items()]
             for request in dist.batch_isend_irecv(sends + receives) if sends or receives else []:
                 request.wait()
@@ -112,7 +112,7 @@ def transfer(*ways: tuple[int, int]) -> Make:
     return make
 
 
-#: name -> what makes it; transfers need two ranks
+#: name -> its function; transfers need two ranks
 COLLECTIVES: dict[str, Make] = {
     "allreduce": allreduce,
     "allgather": allgather,
@@ -132,12 +132,12 @@ class Plan:
 
 
 def elements(size: int, ranks: int, dtype: torch.dtype) -> int:
-    """As many as fit in the size and divide by the ranks, at least one a rank."""
+    """The number of elements that fit in the size and divide by the ranks, at least one per rank."""
     return max(ranks, size // dtype.itemsize // ranks * ranks)
 
 
 def measure(world: World, name: str, make: Make, size: int, plan: Plan) -> dict[str, Any]:
-    """One row: warmed at this very size, timed, and checked on fresh data after the timed loop."""
+    """One row: warmed up at this size, timed, and checked on fresh data after the timed loop."""
     dtype = DTYPES[plan.dtype]
     count = elements(size, world.size, dtype)
     actual = count * dtype.itemsize
@@ -168,17 +168,17 @@ def measure(world: World, name: str, make: Make, size: int, plan: Plan) -> dict[
 
 
 def wrong_elements(world: World, operation: Prepared) -> int:
-    """Over all ranks, after one more run on restored buffers."""
+    """Wrong elements over all ranks, after one more run on restored buffers."""
     operation.restore()
     world.barrier()
     operation.run()
     timing.synchronize(world.device)
-    mine = sum(int((got != wanted).sum()) for got, wanted in operation.results())
-    return sum(world.gather(mine))
+    wrong = sum(int((got != expected).sum()) for got, expected in operation.results())
+    return sum(world.gather(wrong))
 
 
 def sweep(world: World, name: str, make: Make, plan: Plan, bar: Progress, logs: Algorithms) -> dict[str, Any]:
-    """All sizes of one operation, and the line through them."""
+    """All sizes of one operation, and their fit."""
     rows = []
     for size in plan.sizes:
         rows.append({**measure(world, name, make, size, plan), "algorithm": logs.since_last()})
@@ -215,7 +215,7 @@ def pair_matrix(world: World, plan: Plan, bar: Progress) -> dict[str, Any]:
 
 
 def run(world: World, plan: Plan, put: Callable[..., None], logs: Algorithms) -> None:
-    """Every operation in turn, put into the record as it is done."""
+    """Run every operation and put it into the record as soon as it is complete."""
     moves = {} if world.size == 1 else TRANSFERS
     many = len(plan.sizes) * (len(COLLECTIVES) + len(moves)) + (len(pairs(world.size)) if moves else 0)
     put("backend", world.backend)

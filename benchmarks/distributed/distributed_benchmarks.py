@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 if __name__ == "__main__":
-    # the root of the repository instead of this folder: modules have one name, wherever this is started
+    # the root of the repository instead of this folder, so that modules have the same name wherever this starts
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[2])
     from benchmarks.core import ranks
     from benchmarks.distributed.suite import main

@@ -1,6 +1,6 @@
-"""How much memory this process holds: the allocator's word on a GPU, the resident set on a CPU.
+"""The memory of this process: from the allocator on a GPU, the resident set on a CPU.
 
-A resident set is what the system gave, not what tensors take: freed memory may stay in it. Records say which was read.
+A resident set is what the system provided, not what tensors use: freed memory may stay in it. Records name the source.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch.distributed as dist
 
 from benchmarks.core.ranks import World
 
-#: seconds until NCCL's watchdog has looked at what is done
+#: seconds until NCCL's watchdog has noticed that its work is complete
 WATCHDOG = 0.5
 NOTICE = "resident set of the process, in which freed memory stays: no split is read from it; the counted one is exact"
 
 
 class Gauge:
-    """Bytes held now, and the most since ``reset``."""
+    """Bytes held now, and the peak since ``reset``."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.cuda = device, device.type == "cuda"
@@ -54,7 +54,7 @@ class Gauge:
         return max(self._floor, kernel("/proc/self/status", "VmHWM"))
 
     def needed(self) -> int:
-        """The most that had to be there since ``reset``: on a GPU with the gaps between tensors."""
+        """The peak memory needed since ``reset``: on a GPU with the gaps between tensors."""
         return torch.cuda.max_memory_reserved(self.device) if self.cuda else self.peak()
 
     def capacity(self) -> int:
@@ -63,12 +63,12 @@ class Gauge:
         return kernel("/proc/meminfo", "MemTotal")
 
     def free(self) -> int:
-        """What this process could still take on its GPU."""
+        """The bytes this process could still allocate on its GPU."""
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(self.device)[0]
 
     def allocator(self) -> dict[str, int]:
-        """What the CUDA allocator counts; nothing on a CPU."""
+        """The counters of the CUDA allocator; empty on a CPU."""
         if not self.cuda:
             return {}
         stats = torch.cuda.memory_stats(self.device)
@@ -80,10 +80,10 @@ class Gauge:
 
 
 def settle(world: World) -> None:
-    """What earlier work held is given back before something is read: all ranks together.
+    """Release the memory of earlier work before a reading, on all ranks together.
 
-    NCCL's group keeps the tensors of a collective nobody waited for, as DDP's are, until its watchdog has seen the end
-    and then another collective is called.
+    NCCL's group keeps the tensors of a collective that the program did not wait for, such as DDP's, until its watchdog
+    has seen the end and another collective is called.
     """
     gc.collect()
     if world.device.type == "cuda":
@@ -95,13 +95,13 @@ def settle(world: World) -> None:
 
 
 def trim() -> None:
-    """Freed memory back to the system, where the C library can: or it counts as held."""
+    """Return freed memory to the system, if the C library can; otherwise it counts as held."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def kernel(path: str, name: str) -> int:
-    """A line of the kernel's, in bytes."""
+    """A line of the kernel's status file, in bytes."""
     lines = pathlib.Path(path).read_text().splitlines()
-    found = next(line.split() for line in lines if line.startswith(f"{name}:"))
-    return int(found[1]) * 1024
+    fields = next(line.split() for line in lines if line.startswith(f"{name}:"))
+    return int(fields[1]) * 1024

@@ -1,8 +1,8 @@
-"""Where the memory goes, and the largest batch: predicted by a line through small ones, then run.
+"""What uses the memory, and the largest batch: predicted by a line through small ones, then run.
 
-The split is read after loading, the forward and the backward pass, the first real optimizer step, and at rest; beside
-it stands what the tensors themselves count. A rank's figures and the worst rank's are given; ranks are never summed.
-Each batch runs under DDP without exchange: a rank that is out of memory then keeps no other waiting.
+The parts are read after loading, after the forward and the backward pass, after the first real optimizer step, and at
+rest; the bytes of the tensors themselves are counted beside it. The figures are this rank's and the worst rank's; ranks
+are never summed. Each batch runs under DDP without exchange, so that a rank out of memory keeps no other rank waiting.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from benchmarks.distributed.trainer import Trainer
 from benchmarks.distributed.training import Plan
 
 PARTS = ["parameters", "activations", "gradients", "optimizer_state", "at_rest"]
-#: multiples of the batch that the line goes through
+#: multiples of the batch that the line is fitted to
 MULTIPLES = [1, 2, 4]
 RULES = ["shared_gpu", "allocation_retries"]
-#: of what is free on a GPU: fragments and the libraries' workspaces take the rest
+#: share of the free memory of a GPU; fragmentation and the libraries' workspaces use the rest
 USABLE = 0.95
-#: on a CPU memory is other processes' too: a budget instead of all there is
+#: other processes use the memory of a CPU too: a budget instead of all of it
 CPU_BUDGET = 512 * 2**20
 #: how often a prediction that did not fit is lowered, and by how much
 TRIES, LOWER = 6, 0.95
-#: a resident set is judged less finely than an allocator's count
+#: tolerance for a resident set, which is less exact than an allocator's count
 TOLERANCE = {"cuda": 1.02, "cpu": 1.25}
 
 
 @dataclass(frozen=True)
 class Stages:
-    """Bytes held after each stage, over those held before the model was made.
+    """Bytes held after each stage, minus those held before the model was created.
 
-    An engine changes what a model holds before the first step: FSDP keeps a piece of it, DDP adds the buckets in which
-    its gradients will stand, and which count as those.
+    An engine changes what a model holds before the first step: FSDP keeps a shard of it, DDP adds the buckets for its
+    gradients, which count as gradients.
     """
 
     load: int
@@ -52,7 +52,7 @@ class Stages:
     peak: int
 
     def split(self, exact: bool) -> dict[str, int | None]:
-        """Nothing is known of it by a resident set, in which freed memory stays for what comes next."""
+        """A resident set says nothing about this stage, because freed memory stays in it."""
         if not exact:
             return dict.fromkeys(PARTS)
         parameters = min(self.load, self.engine)
@@ -96,7 +96,7 @@ def stages(world: World, plan: Plan, engine: str) -> tuple[Stages, dict[str, int
 
 
 class Saved(torch.autograd.graph.saved_tensors_hooks):
-    """What the forward pass keeps for the backward one: each storage once."""
+    """The tensors that the forward pass keeps for the backward pass: each storage once."""
 
     def __init__(self) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}
@@ -108,18 +108,18 @@ class Saved(torch.autograd.graph.saved_tensors_hooks):
         return tensor
 
     def take(self, parameters: Iterable[torch.Tensor]) -> int:
-        """Their bytes, and let go of them, or the backward pass could not.
+        """Count their bytes and release them, otherwise the backward pass could not free them.
 
-        The parameters are kept too but are there anyway; those FSDP gathered have been freed by now.
+        The parameters are kept too but exist anyway; those that FSDP gathered are freed by now.
         """
-        mine = {local(p).untyped_storage().data_ptr() for p in parameters}
-        total = sum(storage.nbytes() for place, storage in self._storages.items() if place not in mine)
+        parameter_storages = {local(p).untyped_storage().data_ptr() for p in parameters}
+        total = sum(storage.nbytes() for place, storage in self._storages.items() if place not in parameter_storages)
         self._storages.clear()
         return total
 
 
 def local(tensor: Any) -> torch.Tensor:
-    """This rank's piece of a sharded tensor."""
+    """This rank's shard of a sharded tensor."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -139,7 +139,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def split(world: World, plan: Plan, engine: str) -> dict[str, Any]:
-    """This rank's and the worst rank's."""
+    """The figures of this rank and of the worst rank."""
     read, counted = stages(world, plan, engine)
     everyone = world.gather((asdict(read), read.split(exact=world.device.type == "cuda"), counted))
     worst = [{key: most(other[place][key] for other in everyone) for key in everyone[0][place]} for place in range(3)]
@@ -151,7 +151,7 @@ def split(world: World, plan: Plan, engine: str) -> dict[str, Any]:
 
 
 def most(values: Iterable[int | None]) -> int | None:
-    """Over the ranks, where they know."""
+    """The maximum over the ranks that know it."""
     return max((value for value in values if value is not None), default=None)
 
 
@@ -160,12 +160,12 @@ def most(values: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True)
 class Peak:
-    """Of the worst rank in a step of a warm model, over what was held before it; null if one was out of memory."""
+    """The worst rank's peak in a step of a warm model, minus what was held before; null if a rank was out of memory."""
 
     batch: int
-    #: by tensors
+    #: bytes of tensors
     peak_bytes: int | None
-    #: what had to be there for them
+    #: bytes needed for them
     needed_bytes: int | None
 
 
@@ -175,18 +175,18 @@ def peak_of(world: World, plan: Plan, batch: int) -> Peak:
     gauge.reset()
     base = gauge.now(), gauge.needed()
     try:
-        mine: Any = [most - held for most, held in zip(_steady_peak(world, plan, batch, gauge), base, strict=True)]
+        peaks: Any = [most - before for most, before in zip(_steady_peak(world, plan, batch, gauge), base, strict=True)]
     except (torch.cuda.OutOfMemoryError, MemoryError):
-        mine = None
+        peaks = None
     gc.collect()
     if gauge.cuda:
         torch.cuda.empty_cache()
-    found = world.gather(mine)
-    return Peak(batch, *([None, None] if None in found else map(max, zip(*found, strict=True))))
+    peaks_by_rank = world.gather(peaks)
+    return Peak(batch, *([None, None] if None in peaks_by_rank else map(max, zip(*peaks_by_rank, strict=True))))
 
 
 def _steady_peak(world: World, plan: Plan, batch: int, gauge: Gauge) -> tuple[int, int]:
-    """The second step's: the first has no optimizer state while it computes."""
+    """The peak of the second step: during the first one there is no optimizer state yet."""
     trainer = Trainer(world, plan.shape, engine="ddp", batch=batch, dtype=plan.dtype, seed=plan.seed)
     try:
         for _ in range(2):
@@ -199,9 +199,9 @@ def _steady_peak(world: World, plan: Plan, batch: int, gauge: Gauge) -> tuple[in
 
 
 def batch_fit(world: World, plan: Plan, bar: Progress) -> tuple[dict[str, Any], formulas.Line | None]:
-    """peak(b) = a + c b, of what had to be there: tensors alone promise a batch that the gaps have no room for."""
+    """Fit peak(b) = a + c b of the memory needed; a fit of tensors alone would leave no room for the gaps."""
     batches = [plan.batch * multiple for multiple in MULTIPLES]
-    # the first is thrown away: libraries load and workspaces are made with it
+    # the first is discarded: it loads libraries and creates workspaces
     measured = [peak_of(world, plan, batch) for batch in [batches[0], *batches]][1:]
     bar.step("fit", len(batches))
     rows = [asdict(peak) for peak in measured]
@@ -214,7 +214,7 @@ def batch_fit(world: World, plan: Plan, bar: Progress) -> tuple[dict[str, Any], 
 
 
 def largest(world: World, plan: Plan, fit: formulas.Line, budget: int | None) -> dict[str, Any]:
-    """Predict the largest batch for the memory there is, and run it; lower it until it runs."""
+    """Predict the largest batch for the free memory, and run it; lower it until it runs."""
     gauge = Gauge(world.device)
     default = int(gauge.free() * USABLE / world.ranks_per_gpu()) if gauge.cuda else CPU_BUDGET
     allowed = min(world.gather(budget or default))
@@ -242,10 +242,10 @@ def largest(world: World, plan: Plan, fit: formulas.Line, budget: int | None) ->
 
 
 def allocator(world: World, since: dict[str, int]) -> dict[str, Any]:
-    """Reserved bytes, and what went wrong since then; empty on a CPU, whose allocator does not count."""
-    mine = {key: count - since.get(key, 0) for key, count in Gauge(world.device).allocator().items()}
-    everyone = world.gather(mine)
-    worst = {key: max(other[key] for other in everyone) for key in mine}
+    """Reserved bytes, and allocation problems since then; empty on a CPU, whose allocator does not count."""
+    counts = {key: count - since.get(key, 0) for key, count in Gauge(world.device).allocator().items()}
+    everyone = world.gather(counts)
+    worst = {key: max(other[key] for other in everyone) for key in counts}
     facts = {**worst, "ranks_per_gpu": world.ranks_per_gpu()}
     return {"rank_0": everyone[0], "worst_rank": worst, "verdict": verdict.judge(facts, RULES, "memory")}
 

@@ -1,4 +1,4 @@
-"""The model that is trained: a plain decoder of the usual shape, in sizes for a CPU and for GPUs.
+"""The model that is trained: a plain decoder, in sizes for a CPU and for GPUs.
 
 Parameters and FLOPs come from formulas; a model whose own count differs is an error, not a measurement.
 """
@@ -19,7 +19,7 @@ class Shape:
     heads: int
     vocabulary: int
     length: int
-    #: samples a rank and step, unless --batch-size says otherwise
+    #: samples per rank and step, unless --batch-size is set
     batch: int
 
     @property
@@ -32,12 +32,12 @@ class Shape:
         return self.vocabulary * d + self.length * d + self.layers * block + 2 * d + self.vocabulary * d
 
     def forward_flops(self) -> int:
-        """Of one sample of ``length`` tokens: a product and its addition are two, the causal square counts whole."""
+        """FLOPs of a sample of ``length`` tokens: a product with its addition counts two, masked attention in full."""
         d, f, t = self.width, self.inner, self.length
         return self.layers * (8 * t * d * d + 4 * t * d * f + 4 * t * t * d) + 2 * t * d * self.vocabulary
 
     def training_flops(self) -> int:
-        """Forward, and twice that backward."""
+        """The forward pass, and twice that for the backward pass."""
         return 3 * self.forward_flops()
 
 
@@ -51,7 +51,7 @@ SHAPES = {
 
 
 class Block(nn.Module):
-    """Attention and a two-layer net, each after a norm and added to what came in."""
+    """Attention and a two-layer net, each after a norm and added to its input."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Decoder(nn.Module):
 
 
 def build(shape: Shape, device: torch.device, seed: int) -> Decoder:
-    """The same on every rank, and as large as the formula says."""
+    """The model, the same on every rank, with the number of parameters of the formula."""
     torch.manual_seed(seed)
     with device:
         model = Decoder(shape)

@@ -166,7 +166,7 @@ PLOTS: dict[str, Callable[[Part, str], None]] = {
 
 
 def write(record: results.Record) -> None:
-    """Everything beside the record's file, and the tables on the screen."""
+    """Write everything beside the record's file, and show the tables on the screen."""
     parts = record.data["results"]
     texts = []
     for name, part in parts.items():

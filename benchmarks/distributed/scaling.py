@@ -1,7 +1,7 @@
-"""How the same training grows from one rank to all: sub-groups of 1, 2, 4, ... ranks within one launch.
+"""How the same training scales from one rank to all: sub-groups of 1, 2, 4, ... ranks within one launch.
 
 Weak scaling fixes the batch of a rank, strong scaling that of all ranks together; a figure always names its mode. Ranks
-that take no part are blocked on a CPU, in the call that collects the samples: spinning they would slow the baseline.
+that take no part block on a CPU, in the call that collects the samples: spinning ranks would slow the baseline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULES = ["shared_gpu", "cv", "efficiency", "loss"]
 
 
 def batches(mode: str, plan: Plan, sizes: Sequence[int]) -> dict[int, int]:
-    """Size of the sub-group -> samples a rank. The global batch of strong scaling divides by every size."""
+    """Size of the sub-group -> samples per rank. The global batch of strong scaling divides by every size."""
     if mode == "weak":
         return dict.fromkeys(sizes, plan.batch)
     step = math.lcm(*sizes)
@@ -50,7 +50,7 @@ def point(world: World, plan: Plan, group: Any, size: int, batch: int) -> dict[s
 
 
 def judged(world: World, mode: str, row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """A point with what it says beside the one of one rank."""
+    """A point with its efficiency relative to one rank."""
     size = row["ranks"]
     efficiency = {
         "weak": lambda: formulas.weak_efficiency(row["samples_per_s"], size, base["samples_per_s"]),

@@ -1,4 +1,4 @@
-"""The suite: what the command line means, and the parts in turn."""
+"""The suite: its command line, and the parts in turn."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from benchmarks.distributed import distributed_benchmarks as script
 from benchmarks.distributed.models import SHAPES
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-#: device -> what is run unless told otherwise
+#: device -> the defaults
 SIZES = {
     "cuda": ["1K", "16K", "256K", "1M", "4M", "16M", "64M", "256M", "1G"],
     "cpu": ["1K", "16K", "256K", "1M", "4M", "16M"],
 }
 DTYPE = {"cuda": "bf16", "cpu": "fp32"}
 MODEL = {"cuda": "gpt2", "cpu": "tiny"}
-#: the command line's word -> the record's
+#: the name of a part on the command line -> in the record
 PARTS = {"comm": "communication", "training": "training", "memory": "memory", "scaling": "scaling"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong once, not once a rank."""
+    """Reports a mistake once, not once per rank."""
 
     def error(self, message: str) -> Any:
         raise BadInput(f"{message} (see --help)")
@@ -42,10 +42,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    made = Parser(
+    command_line = Parser(
         "distributed_benchmarks.py", description=script.__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    add = made.add_argument
+    add = command_line.add_argument
     add("--benchmark", choices=[*PARTS, "all"], default="all", help="which part to run (default: all)")
     add("--warmup", type=int, default=10, help="untimed iterations or steps before each measurement (default: 10)")
     add("--iters", type=int, default=100, help="timed iterations or steps of each (default: 100; p99 needs 100)")
@@ -59,14 +59,14 @@ def parser() -> Parser:
     add("--memory-budget", metavar="SIZE", help="for the largest batch (default: the GPU's free memory; 512M on a CPU)")
     add("--nccl-log", action="store_true", help="record NCCL's algorithm by its log, at the cost of a line a call")
     add("--seed", type=int, default=0, help="of models, data and bootstrap (default: 0)")
-    return made
+    return command_line
 
 
 def parse_size(text: str, flag: str) -> int:
-    found = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.I)
-    if not found or not int(found[1]):
+    match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.I)
+    if not match or not int(match[1]):
         raise BadInput(f"{flag} {text}: not a size; write bytes, or a number with K, M or G, such as 64K or 1G")
-    return int(found[1]) * UNITS[found[2].upper()]
+    return int(match[1]) * UNITS[match[2].upper()]
 
 
 @dataclass(frozen=True)
@@ -102,33 +102,37 @@ class Settings:
 
 
 def settings(words: Sequence[str]) -> Settings:
-    """Everything that can be wrong with the command line is found here, before any rank waits for another."""
-    given = parser().parse_args(words)
-    for flag, value, least in (("--warmup", given.warmup, 0), ("--iters", given.iters, 1), ("--seed", given.seed, 0)):
+    """Find every mistake in the command line here, before any rank waits for another."""
+    options = parser().parse_args(words)
+    for flag, value, least in (
+        ("--warmup", options.warmup, 0),
+        ("--iters", options.iters, 1),
+        ("--seed", options.seed, 0),
+    ):
         if value < least:
             raise BadInput(f"{flag} {value}: at least {least}")
-    if given.batch_size is not None and given.batch_size < 1:
-        raise BadInput(f"--batch-size {given.batch_size}: at least 1")
-    backend = ranks.choose_backend(given.backend, torch.cuda.is_available())
+    if options.batch_size is not None and options.batch_size < 1:
+        raise BadInput(f"--batch-size {options.batch_size}: at least 1")
+    backend = ranks.choose_backend(options.backend, torch.cuda.is_available())
     device = "cuda" if backend == "nccl" else "cpu"
-    sizes = sorted({parse_size(s, "--sizes") for word in given.sizes or SIZES[device] for s in word.split(",") if s})
-    dtype, model = given.dtype or DTYPE[device], given.model or MODEL[device]
+    sizes = sorted({parse_size(s, "--sizes") for word in options.sizes or SIZES[device] for s in word.split(",") if s})
+    dtype, model = options.dtype or DTYPE[device], options.model or MODEL[device]
     shape = SHAPES[model]
     return Settings(
-        parts=list(PARTS) if given.benchmark == "all" else [given.benchmark],
+        parts=list(PARTS) if options.benchmark == "all" else [options.benchmark],
         backend=backend,
-        comm=comm.Plan(sizes, given.warmup, given.iters, dtype),
+        comm=comm.Plan(sizes, options.warmup, options.iters, dtype),
         training=training.Plan(
-            model, shape, given.batch_size or shape.batch, dtype, given.warmup, given.iters, given.seed
+            model, shape, options.batch_size or shape.batch, dtype, options.warmup, options.iters, options.seed
         ),
-        memory_budget=parse_size(given.memory_budget, "--memory-budget") if given.memory_budget else None,
-        output_dir=given.output_dir,
-        nccl_log=given.nccl_log,
+        memory_budget=parse_size(options.memory_budget, "--memory-budget") if options.memory_budget else None,
+        output_dir=options.output_dir,
+        nccl_log=options.nccl_log,
     )
 
 
 class Run:
-    """One run of the suite on this rank: what was measured, in the record too on the first."""
+    """One run of the suite on this rank; the first rank also writes the record."""
 
     def __init__(self, world: World, chosen: Settings, record: results.Record | None) -> None:
         self.world, self.chosen, self.record = world, chosen, record
@@ -144,11 +148,11 @@ class Run:
         }
 
     def part(self, name: str) -> None:
-        """One part under NVML's eyes, with the verdict over all of it."""
-        here = self.results.setdefault(PARTS[name], {})
+        """One part, sampled by NVML, with the verdict over all of it."""
+        part = self.results.setdefault(PARTS[name], {})
 
         def put(key: str, value: Any) -> None:
-            here[key] = value
+            part[key] = value
             if self.record:
                 self.record.put(PARTS[name], key, value=value)
 
@@ -156,7 +160,7 @@ class Run:
             self._acts[name](put)
         put("gpu", watch.cards)
         machine = verdict.judge(watch.facts(), ["throttled", "neighbour"], name)
-        put("verdict", verdict.together([machine, *results.verdicts(here)]))
+        put("verdict", verdict.together([machine, *results.verdicts(part)]))
 
     def wrong_elements(self) -> int:
         parts = self.results.get("communication", {}).values()
@@ -192,7 +196,7 @@ def main(guard: Guard, words: Sequence[str] | None = None) -> int:
     if record:
         record.finish()
         report.write(record)
-    world.gather(None)  # a rank that ends before the first has written would have the launcher end that too
+    world.gather(None)  # if a rank ended before the first has written, the launcher would end that too
     wrong = run.wrong_elements()
     if wrong:
         world.say(f"error: {wrong} elements of the results of collectives are wrong: see wrong_elements in the record")

@@ -21,7 +21,7 @@ from benchmarks.core.ranks import World
 from benchmarks.distributed.comm import DTYPES
 from benchmarks.distributed.models import Shape, build
 
-#: what the loader holds ready
+#: batches that the loader holds ready
 AHEAD = 2
 
 
@@ -30,8 +30,8 @@ def with_ddp(model: nn.Module, world: World, dtype: torch.dtype, group: Any) -> 
 
 
 def with_fsdp(model: nn.Module, world: World, dtype: torch.dtype, group: Any) -> nn.Module:
-    """Each block a unit of its own, the rest another; computed in the given type, reduced in fp32."""
-    # a second of imports, which runs of other parts do without
+    """FSDP: each block is a unit, the rest another; computed in the given dtype, reduced in fp32."""
+    # this import takes a second, which runs of other parts save
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -50,7 +50,7 @@ def _fsdp_unsynced(model: Any) -> Iterator[None]:
     model.set_requires_gradient_sync(True)
 
 
-#: engine -> what wraps the model, and a context in which gradients stay on their rank
+#: engine -> the function that wraps the model, and a context in which gradients stay on their rank
 ENGINES: dict[str, tuple[Callable[..., nn.Module], Callable[[Any], Any]]] = {
     "ddp": (with_ddp, lambda model: model.no_sync()),
     "fsdp": (with_fsdp, _fsdp_unsynced),
@@ -59,7 +59,7 @@ ENGINES: dict[str, tuple[Callable[..., nn.Module], Callable[[Any], Any]]] = {
 
 
 class Batches:
-    """Random tokens, made by a thread ahead of their use; what ``next`` waits is the wait for data."""
+    """Random tokens, made by a thread ahead of their use; the time in ``next`` is the wait for data."""
 
     def __init__(self, shape: Shape, batch: int, device: torch.device, seed: int) -> None:
         self.device, self.waits = device, list[float]()
@@ -73,20 +73,20 @@ class Batches:
 
     def _make(self) -> None:
         if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # a thread begins on the first GPU, whose memory pinning would take
+            torch.cuda.set_device(self.device)  # a thread starts on the first GPU, and pinning would use its memory
         while not self._closed.is_set():
-            made = torch.randint(0, self._vocabulary, self._size, generator=self._generator)
-            made = made.pin_memory() if self.device.type == "cuda" else made
+            tokens = torch.randint(0, self._vocabulary, self._size, generator=self._generator)
+            tokens = tokens.pin_memory() if self.device.type == "cuda" else tokens
             while not self._closed.is_set():
                 with contextlib.suppress(queue.Full):
-                    self._ready.put(made, timeout=0.1)
+                    self._ready.put(tokens, timeout=0.1)
                     break
 
     def next(self) -> torch.Tensor:
-        begun = time.perf_counter()
-        found = self._ready.get()
-        self.waits.append(time.perf_counter() - begun)
-        return found.to(self.device, non_blocking=True)
+        started = time.perf_counter()
+        tokens = self._ready.get()
+        self.waits.append(time.perf_counter() - started)
+        return tokens.to(self.device, non_blocking=True)
 
     def close(self) -> None:
         self._closed.set()
@@ -94,7 +94,7 @@ class Batches:
 
 
 class Trainer:
-    """``step`` is a whole training step; ``passes`` its forward and backward alone."""
+    """``step`` is a whole training step; ``passes`` only its forward and backward pass."""
 
     def __init__(
         self,
@@ -110,12 +110,12 @@ class Trainer:
     ) -> None:
         self.world, self.shape, self.batch, self.dtype = world, shape, batch, DTYPES[dtype]
         wrap, self._unsynced = ENGINES[engine]
-        # under FSDP the parameters themselves are computed in the low type; autocast would cast again
+        # under FSDP the parameters themselves are computed in the low dtype; autocast would cast again
         self._autocast = engine != "fsdp" and dtype != "fp32"
-        #: does it keep gradients that it was not let exchange, and add them to its next exchange?
+        #: does the engine keep gradients of passes without exchange, and add them to its next exchange?
         self.keeps = engine == "fsdp"
         self.model: nn.Module = build(shape, world.device, seed)
-        built()  # the model is there and the engine has not touched it
+        built()  # the model exists and the engine has not changed it
         self.model = wrap(self.model, world, self.dtype, group)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=dtype == "fp16")
@@ -144,10 +144,10 @@ class Trainer:
         self.update()
 
     def steps(self, warmup: int, iters: int) -> list[float]:
-        """Seconds of each step, the wait for its data included; the waits of the timed ones are kept.
+        """Seconds of each step, including the wait for its data; the waits of the timed steps are kept.
 
-        As in a training, nobody waits for the device between two steps: a pause of the host that the device does not
-        notice is none.
+        As in a training, the program does not wait for the device between two steps: a pause of the host that the
+        device does not notice has no effect.
         """
         for _ in range(warmup):
             self.step()
@@ -158,18 +158,18 @@ class Trainer:
         return samples
 
     def _optimized(self) -> int:
-        """The optimizer's own count of its steps, which does not go on where fp16 skips one."""
+        """The optimizer's own count of its steps, which does not increase where fp16 skips one."""
         state = next(iter(self.optimizer.state.values()), None)
         return int(state["step"].item()) if state else 0
 
     def forget(self, ids: torch.Tensor, *, synced: bool) -> None:
-        """The gradients of passes, exchanged or not."""
+        """Do passes, with or without exchange of gradients."""
         if self.keeps and not synced:
             self.passes(ids)
         self.optimizer.zero_grad(set_to_none=True)
 
     def close(self) -> None:
-        """Frees what the model and its optimizer hold."""
+        """Free the memory of the model and its optimizer."""
         self.batches.close()
         del self.model, self.optimizer
         self.loss = torch.zeros(())

@@ -1,8 +1,8 @@
-"""End-to-end training steps under DDP and FSDP: throughput, where the time goes, and what was predicted.
+"""End-to-end training steps under DDP and FSDP: throughput, what takes the time, and the prediction.
 
 Exposed communication is step(sync) - step(no_sync). The optimizer's part is the same in both and is left out of both:
-without synchronisation FSDP has no gradients to give it. Under FSDP the gathering of parameters remains in both, so it
-is the reduction of gradients alone that is found exposed.
+without synchronisation FSDP has no gradients for it. Under FSDP both include the gathering of parameters, so only the
+reduction of gradients counts as exposed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from benchmarks.distributed.gauge import Gauge, settle
 from benchmarks.distributed.models import Shape
 from benchmarks.distributed.trainer import Trainer
 
-#: DDP's: a small first bucket, then 25 MiB each
+#: DDP's buckets: a small first one, then 25 MiB each
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
-#: sizes of the short sweep that predicts when the communication benchmark did not run
+#: sizes of the short sweep for the prediction, if the communication benchmark did not run
 SWEEP = [2**14, 2**18, 2**22, 2**24]
 RULES = ["shared_gpu", "cv", "allocation_retries", "out_of_memory", "skipped_steps", "loss", "mfu", "launch_bound"]
 
@@ -44,17 +44,17 @@ class Plan:
 
 
 def buckets(total: int) -> list[int]:
-    """How DDP cuts its gradients: sizes in bytes."""
+    """The buckets of DDP's gradients: sizes in bytes."""
     sizes: list[int] = []
-    left = total
-    while left > 0:
-        sizes.append(min(left, BUCKET if sizes else FIRST_BUCKET))
-        left -= sizes[-1]
+    remaining = total
+    while remaining > 0:
+        sizes.append(min(remaining, BUCKET if sizes else FIRST_BUCKET))
+        remaining -= sizes[-1]
     return sizes
 
 
 def throughput(world: World, plan: Plan, time: dict[str, Any]) -> dict[str, Any]:
-    """Of the median step, all ranks together and each."""
+    """The throughput of the median step, of all ranks together and of each."""
     samples = plan.batch * world.size / time["p50_s"]
     tokens = samples * plan.shape.length
     return {
@@ -105,7 +105,7 @@ def train(world: World, plan: Plan, engine: str, doubling: float | None) -> dict
 
 
 def peak_type(dtype: str) -> str:
-    """fp32 products run in TF32 where that is allowed; the peak must be that of what ran."""
+    """fp32 products run in TF32 where that is allowed; the peak must be that of the dtype that ran."""
     return "tf32" if dtype == "fp32" and torch.get_float32_matmul_precision() != "highest" else dtype
 
 
@@ -113,19 +113,19 @@ def allocator(world: World) -> dict[str, int]:
     """The worst rank's counts of retried and failed allocations; empty on a CPU, which does not count them."""
     if world.device.type != "cuda":
         return {}
-    mine = Gauge(world.device).allocator()
-    return {key: max(other[key] for other in world.gather(mine)) for key in ("allocation_retries", "ooms")}
+    counts = Gauge(world.device).allocator()
+    return {key: max(other[key] for other in world.gather(counts)) for key in ("allocation_retries", "ooms")}
 
 
 def peak_memory(world: World) -> int | None:
-    """Of the worst rank since the model was made; ranks are not summed."""
+    """The worst rank's peak since the model was created; ranks are not summed."""
     if world.device.type != "cuda":
         return None
     return max(world.gather(torch.cuda.max_memory_allocated(world.device)))
 
 
 def exposed(world: World, trainer: Trainer, plan: Plan) -> dict[str, Any]:
-    """Forward and backward with and without gradients being exchanged, in turns, so that both see the same machine."""
+    """Forward and backward with and without exchange of gradients, in turns, so that both run under the same load."""
     ids = trainer.batches.next()
     series: dict[bool, list[float]] = {True: [], False: []}
     for turn in range(2 + plan.iters):
@@ -148,12 +148,12 @@ def exposed(world: World, trainer: Trainer, plan: Plan) -> dict[str, Any]:
 
 
 def gradient_allreduce(world: World, plan: Plan, fit: dict[str, float] | None) -> dict[str, Any]:
-    """The all-reduce of all gradients, bucket by bucket as DDP does it, without computing to hide it."""
+    """The all-reduce of all gradients, bucket by bucket as in DDP, without any computation to overlap with."""
     total = 4 * plan.shape.parameters()
     sizes = buckets(total)
     if world.size == 1:
         return {"bytes": total, "buckets": len(sizes), "skipped": "one rank exchanges nothing"}
-    given = fit or short_sweep(world, plan)
+    known_fit = fit or short_sweep(world, plan)
     buffer = torch.rand(min(total, BUCKET) // 4 + 1, device=world.device) - 0.5
 
     def act() -> None:
@@ -161,23 +161,23 @@ def gradient_allreduce(world: World, plan: Plan, fit: dict[str, float] | None) -
         for request in requests:
             request.wait()
 
-    renew = lambda: buffer.uniform_(-0.5, 0.5)  # or the sums of sums would overflow
+    renew = lambda: buffer.uniform_(-0.5, 0.5)  # otherwise the sums of sums would overflow
     samples = timing.measure(act, warmup=2, iters=plan.iters, device=world.device, before=world.barrier, after=renew)
     time = timing.summary(world.slowest(samples), plan.seed)
-    predicted = predict(given, sizes)
+    predicted = predict(known_fit, sizes)
     return {
         "bytes": total,
         "buckets": len(sizes),
         "predicted_s": predicted,
         "measured_s": time["p50_s"],
         "measured_over_predicted": time["p50_s"] / predicted if predicted else None,
-        "fit": given,
+        "fit": known_fit,
         "timing": time,
     }
 
 
 def predict(fit: dict[str, float] | None, sizes: Sequence[int]) -> float | None:
-    """One latency a bucket, and the bytes at the fitted bandwidth."""
+    """The prediction: one latency per bucket, and the bytes at the fitted bandwidth."""
     return sum(fit["alpha_s"] + size / fit["beta_bytes_per_s"] for size in sizes) if fit else None
 
 
@@ -191,7 +191,7 @@ def short_sweep(world: World, plan: Plan) -> dict[str, float] | None:
 
 
 def doubled(world: World, plan: Plan) -> float | None:
-    """How much longer the passes of twice the batch take, on each rank alone; None where that does not fit."""
+    """How much longer the passes of twice the batch take, on each rank alone; None if it does not fit."""
     times: list[float | None] = []
     for batch in (plan.batch, 2 * plan.batch):
         try:
@@ -218,7 +218,7 @@ def alone(world: World, plan: Plan, batch: int) -> float:
 
 
 def run(world: World, plan: Plan, put: Callable[..., None], fit: dict[str, float] | None) -> None:
-    """Every engine, put into the record as it is done."""
+    """Run every engine and put it into the record as soon as it is complete."""
     put("model", describe(plan))
     with Progress("training", 4, rank=world.rank) as bar:
         doubling = doubled(world, plan)

@@ -1,1 +1,1 @@
-"""What comes again: torch and GT at each of their levels on the same programs, in turns."""
+"""Repeated steps: torch and GT at each of their levels on the same programs, in turns."""

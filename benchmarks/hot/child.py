@@ -1,7 +1,7 @@
-"""One row's process: ``python -m benchmarks.hot.child WORK ROW``, told by lines what to do, answering with lines.
+"""The process of one row: ``python -m benchmarks.hot.child WORK ROW``. It reads commands and writes answers as lines.
 
-warm SECONDS   run until it is as quick as it gets, for so long at the most
-run STEPS      seconds a step, with one read at the end
+warm SECONDS   run until it gets no faster, for at most this long
+run STEPS      seconds per step, with one read at the end
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from benchmarks.training import DEVICE, Trainer
 
 #: chunks that a warm-up has at least
 LEAST = 3
-#: seconds in which no piece may go on to be compiled
+#: seconds in which no section may move on to be compiled
 STILL = 1.0
 ADDS = 1000
 
 
 class Training(Trainer):
-    """A training step as the row has it."""
+    """The training step of the row."""
 
     def __init__(self, lib: Any, name: str, row: Row) -> None:
         super().__init__(lib, name)
@@ -58,12 +58,12 @@ class Adds:
             self.chain = gt.compile(chain)
 
     def run(self, steps: int) -> float:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(steps):
             value = self.chain(self.x)[0, 0].item()
-        taken = (time.perf_counter() - begun) / steps
+        seconds = (time.perf_counter() - started) / steps
         assert value == ADDS + 1, f"{ADDS} adds gave {value}"
-        return taken
+        return seconds
 
 
 def chain(x: Any) -> Any:
@@ -80,20 +80,20 @@ class Child:
         self.program: Any = Adds(lib, row) if work.name == "adds" else Training(lib, work.name, row)
 
     def warm(self, seconds: float) -> dict[str, Any]:
-        begun, steps = time.perf_counter(), 0
-        told: dict[str, Any] = {"settled": False}
-        since = None  # it has been settled
-        while time.perf_counter() - begun < seconds:
+        started, steps = time.perf_counter(), 0
+        report: dict[str, Any] = {"settled": False}
+        since = None  # when it settled
+        while time.perf_counter() - started < seconds:
             self.program.run(self.work.chunk)
             steps += self.work.chunk
-            told = self._reached() if steps >= LEAST * self.work.chunk else told
-            since = (since or time.perf_counter()) if told["settled"] else None
+            report = self._reached() if steps >= LEAST * self.work.chunk else report
+            since = (since or time.perf_counter()) if report["settled"] else None
             if since is not None and (not self.row.compiles or time.perf_counter() - since > STILL):
                 break
-        return {"warmup_s": (since or time.perf_counter()) - begun, "warmup_steps": steps, **told}
+        return {"warmup_s": (since or time.perf_counter()) - started, "warmup_steps": steps, **report}
 
     def _reached(self) -> dict[str, Any]:
-        """Will it get no quicker? And at which level its instructions are run."""
+        """Will it get no faster? And at which levels its instructions run."""
         if self.row.library != "gt":
             return {"settled": True}
         stats = next(iter(gt.debug.get_worker_stats().values()))
@@ -101,16 +101,16 @@ class Child:
         levels: dict[str, int] = {}
         for piece in pieces:
             levels[piece["level"]] = levels.get(piece["level"], 0) + piece["length"] * piece["runs"]
-        told = {
+        report = {
             "levels": levels,
             "compile_s": sum(p["compile_seconds"] for p in pieces),
             "reasons": sorted({reason for p in pieces for reason in p["reasons"]}),
             "hot": stats["hot_instructions"] / max(1, stats["total_instructions"]),
         }
-        return {"settled": not self.row.compiles or self._settled(pieces), **told}
+        return {"settled": not self.row.compiles or self._settled(pieces), **report}
 
     def _settled(self, pieces: Any) -> bool:
-        """Is what runs now compiled, or has it been said why not? A single instruction may not be worth it."""
+        """Is every running section compiled, or is there a reason why not? A single instruction may not be worth it."""
         most = max((p["runs"] for p in pieces), default=0)
         now = [p for p in pieces if p["runs"] >= most // 4]
         top = "graph" if self.row.gpu_only else "compiled"
@@ -122,12 +122,12 @@ class Child:
 
 
 def main() -> int:
-    # what libraries print is no answer
+    # so that output of libraries is not read as an answer
     answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
     os.dup2(2, 1)
 
-    def answer(told: dict[str, Any]) -> None:
-        print(json.dumps(told), file=answers, flush=True)
+    def answer(report: dict[str, Any]) -> None:
+        print(json.dumps(report), file=answers, flush=True)
 
     try:
         child = Child(WORKS[sys.argv[1]], ROWS[sys.argv[2]])

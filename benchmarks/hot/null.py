@@ -1,4 +1,4 @@
-"""An engine that computes nothing, and a system with it: what is left is the control plane.
+"""An engine that computes nothing, and a system with it: only the cost of the control plane remains.
 
 ``python -m benchmarks.hot.null SOCKET`` is its worker.
 """
@@ -29,17 +29,17 @@ PATIENCE = 60.0
 
 
 class Null(NumpyEngine):
-    """Every result is the same zeros, made when the instruction was linked."""
+    """Every result is the same zeros, created when the instruction was linked."""
 
     def link(self, signature: Signature) -> Any:
         zeros = tuple(np.broadcast_to(self.zeros(type).dtype.type(0), type.shape) for type in signature.outs)
-        made = zeros if len(zeros) > 1 else zeros[0]
-        return lambda *_: made
+        results = zeros if len(zeros) > 1 else zeros[0]
+        return lambda *_: results
 
 
 @contextmanager
 def system() -> Iterator[Session]:
-    """A server and a null worker, processes of their own, and a session of ours with them."""
+    """A server and a null worker in their own processes, and a session with them."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         address = f"{folder}/server"

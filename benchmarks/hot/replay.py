@@ -1,7 +1,7 @@
-"""What a repetition costs the control plane: fragments of 700 instructions, and nothing computed.
+"""The cost of a replay in the control plane: fragments of 700 instructions, and nothing computed.
 
-The dispatcher and the worker are driven alone, with what a real client sends and the dispatcher passes on; decoding
-and encoding are part of it. With the client it is a system of processes whose worker has an engine that does nothing.
+The dispatcher and the worker run alone, on the messages of a real client and the dispatcher's messages for the worker;
+decoding and encoding are included. The third figure uses processes, with a worker whose engine computes nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from gt.client.stream.session import Session
 from gt.wire.codec import Decode, encode
 from gt.worker.core import Worker
 
-#: about as many as are known in one piece: what is longer comes in chunks
+#: about the longest stretch that becomes one fragment: a longer one is divided
 OPS = 700
-#: repetitions before anything is timed: a fragment is known from its second sight on
+#: repetitions before anything is timed: a stretch is a fragment from its second repetition on
 KNOWN = 6
 
 
-#: what programs are made of here
+#: the ops of the programs
 BINARY = (operator.add, operator.sub, operator.mul, operator.truediv)
 UNARY = (operator.neg, operator.abs, gt.Tensor.relu, gt.Tensor.exp)
 _draw = random.Random(0)
-#: pairs of instructions in no order that comes round within it: a loop without cuts would be a fragment of its own
+#: pairs of instructions in an order that does not repeat within it: a loop without cuts would become a fragment
 PAIRS = [(_draw.choice(BINARY), _draw.choice(UNARY)) for _ in range(OPS // 2)]
 
 
@@ -72,7 +72,7 @@ def dispatcher(program: load.Program, workers: int) -> list[float]:
 
 
 def worker(program: load.Program) -> list[float]:
-    """The same of a worker."""
+    """Seconds of each repetition in a worker."""
     drive, decode, core = Kept(1), Decode("worker"), Worker(null.Null())
     core.assign_id(0)
     for frames in [program.opening, *program.rounds]:
@@ -82,35 +82,35 @@ def worker(program: load.Program) -> list[float]:
 
 
 def _taken(core: Worker, decode: Decode, frame: bytes) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for send in core.handle(decode(frame)):
         encode(send.message)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 # -- with a client -----------------------------------------------------------------------------
 
 
 def rate(act: Callable[[Any], Any], steps: int) -> Callable[[], tuple[float, float]]:
-    """Instructions a second of ``steps`` repetitions, and a read at their end; the client's own us an instruction."""
+    """Instructions per second of ``steps`` repetitions and a read at their end; the client's own us per instruction."""
     x = gt.ones(64, 64)
     for _ in range(KNOWN):
         act(x)
 
     def once() -> tuple[float, float]:
         x.sum().item()
-        begun, used = time.perf_counter(), time.thread_time()
+        started, used = time.perf_counter(), time.thread_time()
         for _ in range(steps):
             act(x)
         x.sum().item()
         count = steps * OPS
-        return count / (time.perf_counter() - begun), (time.thread_time() - used) / count * 1e6
+        return count / (time.perf_counter() - started), (time.thread_time() - used) / count * 1e6
 
     return once
 
 
 def unlike(x: Any, seed: int, pieces: int) -> None:
-    """Pieces between 50 and 350 instructions long, drawn anew each time, each with a cut at its end."""
+    """Stretches of 50 to 350 instructions, drawn again each time, each with a cut at its end."""
     draw = random.Random(seed)
     for _ in range(pieces):
         y = z = x
@@ -121,12 +121,12 @@ def unlike(x: Any, seed: int, pieces: int) -> None:
 
 
 def nothing_repeats(session: Session, pieces: int, seed: int) -> tuple[float, float]:
-    """What the same program takes with templates, over without: by the clock, and of the client's own time."""
-    x, taken = gt.ones(64, 64), {}
+    """The time of the same program with templates, divided by without: wall time, and the client's own time."""
+    x, times = gt.ones(64, 64), {}
     for on in (True, False) if seed % 2 else (False, True):
         session.outbox.templates.enabled = on
-        begun, used = time.perf_counter(), time.process_time()
+        started, used = time.perf_counter(), time.process_time()
         unlike(x, seed, pieces)
-        taken[on] = time.perf_counter() - begun, time.process_time() - used
+        times[on] = time.perf_counter() - started, time.process_time() - used
     session.outbox.templates.enabled = True
-    return taken[True][0] / taken[False][0], taken[True][1] / taken[False][1]
+    return times[True][0] / times[False][0], times[True][1] / times[False][1]

@@ -1,4 +1,4 @@
-"""The parent: a process a row, warmed up one after the other, then asked in turns."""
+"""The parent: one process per row; they are warmed up one after the other, then take turns."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from benchmarks.hot.rows import BASE, GOALS, Goal, Row, Work
 @dataclass(frozen=True)
 class Effort:
     rounds: int
-    #: of a row in a round, about
+    #: seconds of a row in a round, approximately
     seconds: float
-    #: a warm-up may take so long
+    #: the longest warm-up, in seconds
     patience: float
 
 
@@ -30,7 +30,7 @@ FULL, QUICK = Effort(11, 0.3, 120.0), Effort(3, 0.1, 60.0)
 
 
 class Ended(Exception):
-    """A row's process is gone, or said what went wrong."""
+    """The process of a row has ended, or reported an error."""
 
 
 class Process:
@@ -50,10 +50,10 @@ class Process:
     def hear(self) -> dict[str, Any]:
         assert self._popen.stdout is not None
         line = self._popen.stdout.readline()
-        told = json.loads(line) if line else {"error": self._last_words()}
-        if "error" in told:
-            raise Ended(told["error"])
-        return dict(told)
+        answer = json.loads(line) if line else {"error": self._last_words()}
+        if "error" in answer:
+            raise Ended(answer["error"])
+        return dict(answer)
 
     def ask(self, act: str, number: float) -> dict[str, Any]:
         assert self._popen.stdin is not None
@@ -81,18 +81,18 @@ class Process:
 
 @dataclass
 class Taken:
-    """What a row took: its warm-up, and seconds a step in each round."""
+    """The figures of a row: its warm-up, and seconds per step in each round."""
 
     row: Row
     warm: dict[str, Any] = field(default_factory=dict)
     samples: list[float] = field(default_factory=list)
-    #: why there is no more
+    #: why there are no more
     error: str = ""
 
 
 def measure(work: Work, rows: Sequence[Row], effort: Effort, say: Any) -> tuple[dict[str, Taken], int]:
-    """All rows of a program, and how many steps a sample has. A row that fails is left out, and says why."""
-    taken = {row.name: Taken(row) for row in rows}
+    """All rows of a program, and the steps per sample. A row that fails is left out, with its reason."""
+    figures = {row.name: Taken(row) for row in rows}
     processes: dict[str, Process] = {}
     try:
         processes.update((row.name, Process(work, row)) for row in rows)
@@ -100,9 +100,9 @@ def measure(work: Work, rows: Sequence[Row], effort: Effort, say: Any) -> tuple[
         def each(act: Callable[[Process, Taken], None]) -> None:
             for name, process in list(processes.items()):
                 try:
-                    act(process, taken[name])
+                    act(process, figures[name])
                 except Ended as ended:
-                    _gone(processes, taken[name], str(ended), say)
+                    _gone(processes, figures[name], str(ended), say)
 
         def warm(process: Process, row: Taken) -> None:
             row.warm = process.ask("warm", effort.patience)
@@ -116,7 +116,7 @@ def measure(work: Work, rows: Sequence[Row], effort: Effort, say: Any) -> tuple[
     finally:
         for process in processes.values():
             process.close()
-    return taken, steps
+    return figures, steps
 
 
 def _ready(process: Process, row: Taken) -> None:
@@ -130,7 +130,7 @@ def _gone(processes: dict[str, Process], row: Taken, error: str, say: Any) -> No
 
 
 def _steps(processes: dict[str, Process], work: Work, effort: Effort) -> int:
-    """As many as fit, by the first row."""
+    """The steps that fit into a sample, by the first row."""
     if not processes:
         return 0
     first = next(iter(processes.values()))
@@ -142,46 +142,48 @@ def _steps(processes: dict[str, Process], work: Work, effort: Effort) -> int:
 
 
 def ratio(ours: Taken, theirs: Taken) -> float | None:
-    """Our step time over theirs: the median over the rounds."""
+    """The first row's step time divided by the second's: the median over the rounds."""
     pairs = list(zip(ours.samples, theirs.samples, strict=False))
     return statistics.median(o / t for o, t in pairs) if pairs else None
 
 
-def goals(device: str, work: str, taken: dict[str, Taken]) -> list[tuple[Goal, float | None]]:
-    wanted = [goal for goal in GOALS if (goal.device, goal.work) == (device, work)]
-    here = [goal for goal in wanted if goal.row in taken and goal.against in taken]
-    return [(goal, ratio(taken[goal.row], taken[goal.against])) for goal in here]
+def goals(device: str, work: str, figures: dict[str, Taken]) -> list[tuple[Goal, float | None]]:
+    declared = [goal for goal in GOALS if (goal.device, goal.work) == (device, work)]
+    measured = [goal for goal in declared if goal.row in figures and goal.against in figures]
+    return [(goal, ratio(figures[goal.row], figures[goal.against])) for goal in measured]
 
 
-def record(work: str, row: Taken, taken: dict[str, Taken], steps: int) -> dict[str, Any]:
-    """A row as it stands in the file."""
-    told: dict[str, Any] = {"about": row.row.about, "environment": row.row.environment, **row.warm}
+def record(work: str, row: Taken, figures: dict[str, Taken], steps: int) -> dict[str, Any]:
+    """A row in the record."""
+    row_record: dict[str, Any] = {"about": row.row.about, "environment": row.row.environment, **row.warm}
     if row.error:
-        told["error"] = row.error
+        row_record["error"] = row.error
     if row.samples:
-        told["timing"] = {**timing.summary(row.samples), "steps_per_sample": steps}
-        told["ratio"] = {other: ratio(row, taken[other]) for other in taken if taken[other].samples}
-        told["verdict"] = verdict.judge({"cv": timing.variation(row.samples)}, ["cv"], f"{work}/{row.row.name}")
-    return told
+        row_record["timing"] = {**timing.summary(row.samples), "steps_per_sample": steps}
+        row_record["ratio"] = {other: ratio(row, figures[other]) for other in figures if figures[other].samples}
+        row_record["verdict"] = verdict.judge({"cv": timing.variation(row.samples)}, ["cv"], f"{work}/{row.row.name}")
+    return row_record
 
 
-def shown(device: str, work: str, taken: dict[str, Taken]) -> list[list[Any]]:
-    """The table's lines."""
-    held = goals(device, work, taken)
+def shown(device: str, work: str, figures: dict[str, Taken]) -> list[list[Any]]:
+    """The lines of the table."""
+    measured_goals = goals(device, work, figures)
     lines = []
-    for name, row in taken.items():
-        mine = [_told(goal, value) for goal, value in held if goal.row == name]
+    for name, row in figures.items():
+        goal_texts = [_goal_text(goal, value) for goal, value in measured_goals if goal.row == name]
         step = statistics.median(row.samples) * 1e6 if row.samples else None
-        against = ratio(row, taken[BASE]) if BASE in taken else None
+        against = ratio(row, figures[BASE]) if BASE in figures else None
         level = ", ".join(sorted(row.warm.get("levels", {}))) or ("" if row.row.library != "gt" else "words")
-        lines.append([row.row.about, step, against, "; ".join(mine), row.warm.get("warmup_s"), level, row.error[:40]])
+        lines.append(
+            [row.row.about, step, against, "; ".join(goal_texts), row.warm.get("warmup_s"), level, row.error[:40]]
+        )
     return lines
 
 
 COLUMNS = ("row", "us a step", "x torch eager", "goal", "warm-up s", "levels", "left out")
 
 
-def _told(goal: Goal, value: float | None) -> str:
+def _goal_text(goal: Goal, value: float | None) -> str:
     against = "" if goal.against == BASE else f" x {goal.against}"
     reached = "not measured" if value is None else "reached" if value <= goal.bound else "MISSED"
     number = "" if value is None or not against else f" ({value:.2f})"

@@ -1,4 +1,4 @@
-"""What is compared, on which programs, and what is to be reached: tables, and nothing else."""
+"""The rows, the programs and the goals: tables, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Row:
-    """One way of running a program, in a process of its own."""
+    """One way of running a program, in its own process."""
 
     name: str
     library: str
@@ -21,7 +21,7 @@ class Row:
 
     @property
     def compiles(self) -> bool:
-        """Is it worth waiting for more than templates?"""
+        """Does the row go beyond templates, so that its warm-up takes longer?"""
         return "GT_AUTO_COMPILE" in self.environment
 
 
@@ -43,7 +43,7 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Work:
-    """A program, and how much of it is run at once while it warms up."""
+    """A program, and how many steps of it run at once during warm-up."""
 
     name: str
     about: str
@@ -64,7 +64,7 @@ WORKS = {
 
 @dataclass(frozen=True)
 class Goal:
-    """A row's step time is to be at most so many times another's."""
+    """A row's step time must be at most this many times another's."""
 
     device: str
     work: str

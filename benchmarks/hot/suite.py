@@ -21,20 +21,20 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def main(name: str, about: str, offered: Sequence[str], words: list[str] | None) -> int:
-    """``offered``: the names of the rows there are to choose from."""
+    """``offered``: the names of the available rows."""
     parser = argparse.ArgumentParser(f"{name}.py", description=about)
-    here = [work.name for work in WORKS.values() if DEVICE == "cuda" or not work.gpu_only]
+    works = [work.name for work in WORKS.values() if DEVICE == "cuda" or not work.gpu_only]
     add = parser.add_argument
     add("--quick", action="store_true", help="three short rounds instead of eleven, and less patience in warm-ups")
-    add("--only", nargs="+", choices=list(WORKS), default=here, metavar="PROGRAM", help=f"of {', '.join(WORKS)}")
+    add("--only", nargs="+", choices=list(WORKS), default=works, metavar="PROGRAM", help=f"of {', '.join(WORKS)}")
     add("--rows", nargs="+", choices=offered, default=list(offered), help="what to compare")
     add("--rounds", type=int, help="how often all rows are asked")
     add("--patience", type=float, help="seconds that a row's warm-up may take at the most")
     add("--output-dir", default="./results", help="where the JSON record goes (default ./results)")
     add("--json", metavar="FILE", help="write the record here as well")
-    given = parser.parse_args(words)
+    options = parser.parse_args(words)
     try:
-        return _run(name, given)
+        return _run(name, options)
     except (BadInput, results.Unwritable) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -44,27 +44,27 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _chosen(given: argparse.Namespace) -> list[Row]:
-    """The baseline first, whether it was asked for or not."""
-    here = [row for row in ROWS.values() if DEVICE == "cuda" or not row.gpu_only]
-    return [row for row in here if row.name in {BASE, *given.rows}]
+def _chosen(options: argparse.Namespace) -> list[Row]:
+    """The chosen rows with the baseline first, which is always included."""
+    rows = [row for row in ROWS.values() if DEVICE == "cuda" or not row.gpu_only]
+    return [row for row in rows if row.name in {BASE, *options.rows}]
 
 
-def _effort(given: argparse.Namespace) -> rounds.Effort:
-    chosen = asdict(rounds.QUICK if given.quick else rounds.FULL)
+def _effort(options: argparse.Namespace) -> rounds.Effort:
+    chosen = asdict(rounds.QUICK if options.quick else rounds.FULL)
     for flag, key in (("rounds", "rounds"), ("patience", "patience")):
-        if (value := getattr(given, flag)) is not None:
+        if (value := getattr(options, flag)) is not None:
             if value <= 0:
                 raise BadInput(f"--{flag} {value:g}: more than 0")
             chosen[key] = value
     return rounds.Effort(**chosen)
 
 
-def _run(name: str, given: argparse.Namespace) -> int:
-    rows, effort = _chosen(given), _effort(given)
+def _run(name: str, options: argparse.Namespace) -> int:
+    rows, effort = _chosen(options), _effort(options)
     device = environment.device_name(torch.device(DEVICE))
-    made = results.Record(
-        given.output_dir,
+    record = results.Record(
+        options.output_dir,
         suite=name,
         name=name,
         world_size=1,
@@ -73,35 +73,35 @@ def _run(name: str, given: argparse.Namespace) -> int:
     )
     missed = 0
     try:
-        for work in given.only:
-            missed += _work(work, rows, effort, made)
+        for work in options.only:
+            missed += _work(work, rows, effort, record)
     except KeyboardInterrupt:
-        made.finish("interrupted")
+        record.finish("interrupted")
         raise
-    made.finish()
-    for line in tables.verdict_lines(made.data["verdict"]):
+    record.finish()
+    for line in tables.verdict_lines(record.data["verdict"]):
         print(line)
     print(f"{missed} goal(s) missed" if missed else "no goal missed")
-    if given.json:
-        shutil.copyfile(made.path, pathlib.Path(given.json))
-    print(f"record: {made.path}")
+    if options.json:
+        shutil.copyfile(record.path, pathlib.Path(options.json))
+    print(f"record: {record.path}")
     return 0
 
 
-def _work(name: str, rows: list[Row], effort: rounds.Effort, made: results.Record) -> int:
-    """How many goals were missed."""
+def _work(name: str, rows: list[Row], effort: rounds.Effort, record: results.Record) -> int:
+    """The number of missed goals."""
     work = WORKS[name]
     if work.gpu_only and DEVICE != "cuda":
         say(f"notice: {name} is left out: it needs a GPU")
         return 0
-    taken, steps = rounds.measure(work, rows, effort, say)
-    for row in taken.values():
-        made.put(name, row.row.name, value=rounds.record(name, row, taken, steps))
-    held = rounds.goals(DEVICE, name, taken)
+    figures, steps = rounds.measure(work, rows, effort, say)
+    for row in figures.values():
+        record.put(name, row.row.name, value=rounds.record(name, row, figures, steps))
+    held = rounds.goals(DEVICE, name, figures)
     told: list[dict[str, Any]] = [
         {**asdict(goal), "value": value, "reached": None if value is None else value <= goal.bound}
         for goal, value in held
     ]
-    made.put(name, "goals", value=told)
-    tables.show(f"{work.about}: {steps} steps a sample", rounds.COLUMNS, rounds.shown(DEVICE, name, taken))
+    record.put(name, "goals", value=told)
+    tables.show(f"{work.about}: {steps} steps a sample", rounds.COLUMNS, rounds.shown(DEVICE, name, figures))
     return sum(goal["reached"] is False for goal in told)

@@ -1,1 +1,1 @@
-"""The real dispatcher against workers that are none: its own load, and predictions of what real ones would take."""
+"""The real dispatcher with simulated workers: its own load, and predictions of the time real workers would take."""

@@ -1,7 +1,7 @@
 """The 2-CPU machine's file from quick measurements of a real system of two workers; and a real run to check against.
 
-Single ops are measured, on both workers at once: a product, an addition, small instructions, a sum over workers. What a
-training step takes is then predicted from these alone, and compared with a real one.
+Single ops are measured, on both workers at once: a product, an addition, small instructions, a sum over workers. The
+time of a training step is then predicted from these alone, and compared with a real one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def _median(act: Callable[[], Any], rounds: int) -> float:
     act()
     samples = []
     for _ in range(rounds):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         act()
-        samples.append(time.perf_counter() - begun)
+        samples.append(time.perf_counter() - started)
     return statistics.median(samples)
 
 
 def _repeated(act: Callable[[], Any], times: int, rounds: int) -> float:
-    """Seconds of one act among many, with one read behind all of them."""
+    """Seconds of one action among many, with one read at the end."""
 
     def run() -> None:
         for _ in range(times):
-            made = act()
-        made.sum().item()
+            result = act()
+        result.sum().item()
 
     return _median(run, rounds) / times
 
@@ -48,30 +48,30 @@ def in_turns(
 ) -> tuple[Machine, dict[str, list[float]]]:
     """The machine as calibrated here, and seconds of real steps of each workload with its batch.
 
-    Both are medians, or samples, of the same rounds: a machine that is now busy and now not is so for both.
+    Both come from the same rounds, so that a varying load of the machine affects both.
     """
     gt.auto_shard(workers=WORKERS)
     try:
-        made = {name: workload.setup(batch) for name, (workload, batch) in workloads.items()}
-        found, taken = [], []
+        states = {name: workload.setup(batch) for name, (workload, batch) in workloads.items()}
+        machines, step_seconds = [], []
         for _ in range(rounds):
-            found.append(calibrated(machine))
-            taken.append({name: real_step(workload, made[name]) for name, (workload, _) in workloads.items()})
-        del made
+            machines.append(calibrated(machine))
+            step_seconds.append({name: real_step(workload, states[name]) for name, (workload, _) in workloads.items()})
+        del states
     finally:
         gt.auto_shard(False)
-    return _between(found), {name: [t[name] for t in taken] for name in workloads}
+    return _between(machines), {name: [t[name] for t in step_seconds] for name in workloads}
 
 
-def _between(found: Sequence[Machine]) -> Machine:
-    """Each rate's median."""
+def _between(machines: Sequence[Machine]) -> Machine:
+    """The median of each rate."""
 
     def of(rate: Callable[[Machine], float]) -> float:
-        return statistics.median(map(rate, found))
+        return statistics.median(map(rate, machines))
 
     wire = Wire(of(lambda m: m.link.bandwidth), of(lambda m: m.link.latency_us))
     return replace(
-        found[0],
+        machines[0],
         flops={"float32": of(lambda m: m.flops["float32"])},
         memory_bandwidth=of(lambda m: m.memory_bandwidth),
         launch_us=of(lambda m: m.launch_us),
@@ -82,7 +82,7 @@ def _between(found: Sequence[Machine]) -> Machine:
 
 
 def calibrated(machine: Machine, rounds: int = 3) -> Machine:
-    """The machine with its rates as measured here, on two workers that auto-sharding uses."""
+    """The machine with the rates measured here, on two workers under auto-sharding."""
     x, w = gt.randn(ROWS, WIDTH), gt.nn.Parameter(gt.randn(WIDTH, WIDTH)).detach()
     product = _repeated(lambda: x @ w, 4, rounds)
     flat = gt.randn(ELEMENTS)
@@ -110,17 +110,17 @@ def calibrated(machine: Machine, rounds: int = 3) -> Machine:
 
 
 def _sum(elements: int, rounds: int) -> float:
-    """Seconds of a sum over workers: each has one row, and relu needs all of it."""
+    """Seconds of a sum over workers: each has one row, and relu needs the whole."""
     rows = gt.ones(WORKERS, elements)
     return _median(lambda: gt.relu(rows.sum(0)).sum().item(), rounds)
 
 
-def real_step(workload: Workload, made: Any, steps: int = 3) -> float:
-    """Seconds of a step, with what the workload set up."""
+def real_step(workload: Workload, state: Any, steps: int = 3) -> float:
+    """Seconds of a step, after the setup of the workload."""
 
     def run() -> None:
         for _ in range(steps):
-            loss = workload.step(made)
+            loss = workload.step(state)
         loss.item()
 
     return _median(run, 1) / steps

@@ -1,8 +1,9 @@
 """A real client and the real dispatcher core, in virtual time, with workers that compute nothing.
 
-Messages are events on one clock. The client's program runs as it stands: what it emits is sent when its own clock says
-so, and where it waits, events happen. The dispatcher takes one message after the other, each for the time the machine's
-file says; the time its code really took is kept beside, and changes nothing. So the same program gives the same times.
+Messages are events on one clock. The client's program runs unchanged: its messages are sent at the times of its own
+clock, and while it waits, events happen. The dispatcher handles one message after the other, each for the time in the
+machine's file. The real time of its code is recorded beside it and changes nothing. So the same program always gives
+the same times.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ CLIENT, DISPATCHER = b"client", b""
 
 
 class Cluster:
-    """``with Cluster(machine, 8).client(): …`` predicts what the program inside would take."""
+    """``with Cluster(machine, 8).client(): …`` predicts the time of the program inside the block."""
 
     def __init__(self, machine: Machine, workers: int | None = None) -> None:
         self.machine = machine
         self.dispatcher, self._decode = Dispatcher(), Decode("dispatcher")
         self.board = Board(machine)
-        #: what the dispatcher's code really took
+        #: the real time of the dispatcher's code
         self.load = Load()
         self.now = self.client_clock = self._dispatcher_clock = 0.0
         self._events: list[tuple[float, int, bytes, bytes, Any, tuple[Any, ...]]] = []
@@ -54,7 +55,7 @@ class Cluster:
     def client(self) -> Iterator[Session]:
         """A client whose session is the current one inside the block."""
         session = self._session = Session("a simulated cluster")
-        session.outbox.templates.enabled = False  # what is counted and predicted is instructions, each by itself
+        session.outbox.templates.enabled = False  # the prediction is for instructions sent individually
         session.connection.link = Link(self)
         self.post(0.0, CLIENT, DISPATCHER, Hello("client", PROTOCOL, VERSION, "", 0), ())
         session.connection.wait(lambda: session.welcomed)
@@ -69,7 +70,7 @@ class Cluster:
     # -- events ----------------------------------------------------------------------------
 
     def post(self, at: float, source: bytes, target: bytes, message: Any, rest: tuple[Any, ...]) -> None:
-        """A message sent at this moment arrives one hop later."""
+        """A message sent now arrives one hop later."""
         arrives = at + self.machine.control.latency_us * 1e-6
         heapq.heappush(self._events, (arrives, self._number(), source, target, message, rest))
 
@@ -77,7 +78,7 @@ class Cluster:
         return lambda at, message, rest: self.post(at, name, DISPATCHER, message, rest)
 
     def step(self, until: float | None = None) -> bool:
-        """The next event, if there is one by then."""
+        """The next event, if there is one until then."""
         if not self._events or (until is not None and self._events[0][0] > until):
             return False
         at, _, source, target, message, rest = heapq.heappop(self._events)
@@ -94,20 +95,20 @@ class Cluster:
         return True
 
     def _to_dispatcher(self, at: float, source: bytes, message: Any, rest: tuple[Any, ...]) -> None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         actions = self.dispatcher.handle(source, message, rest)
-        self.load.core += time.perf_counter() - begun
+        self.load.core += time.perf_counter() - started
         sends: list[tuple[tuple[bytes, ...], Any, tuple[Any, ...]]] = []
         for action in actions:
             if isinstance(action, SendAll):
                 sends.append((action.peers, action.message, ()))
             elif isinstance(action, SendMessage):
                 sends.append(((action.peer,), action.message, action.rest))
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _, sent, _ in sends:
             if sent is not None:
-                encode(sent)  # once, whoever gets it
-        self.load.codec += time.perf_counter() - begun
+                encode(sent)  # encoded once for all receivers
+        self.load.codec += time.perf_counter() - started
         self._sent(at, message, sends)
 
     def _sent(self, at: float, message: Any, sends: list[tuple[tuple[bytes, ...], Any, tuple[Any, ...]]]) -> None:
@@ -126,9 +127,9 @@ class Cluster:
     # -- the client's side -----------------------------------------------------------------
 
     def submit(self, frames: list[Any]) -> None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         message = self._decode(frames[0])
-        self.load.codec += time.perf_counter() - begun
+        self.load.codec += time.perf_counter() - started
         if isinstance(message, Submit):
             for definition in message.definitions:
                 self._widths[definition.code] = signature_of(definition).width
@@ -138,20 +139,20 @@ class Cluster:
             pass
 
     def count(self, stream: list[Any]) -> int:
-        """The instructions in a client's stream; frees and reads are none."""
-        i = found = 0
+        """The instructions in a client's stream, without frees and reads."""
+        i = count = 0
         while i < len(stream):
             code = stream[i]
             if code >= FIRST_CODE:
                 i += self._widths[code]
-                found += 1
+                count += 1
             else:
                 i += 1 if code < 0 else 3 if code == FETCH else 2
-        return found
+        return count
 
 
 class Link:
-    """A session's connection to a simulated cluster: waiting is letting events happen."""
+    """A session's connection to a simulated cluster: while it waits, events happen."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -1,8 +1,8 @@
-"""What the dispatcher itself costs: a recorded program through its core, with workers that answer at once.
+"""The cost of the dispatcher itself: a recorded program through its core, with workers that answer at once.
 
-The program is recorded from a real client under auto-sharding, so it is the same bytes whatever the workers. Each
-frame is decoded, handled, and what comes of it encoded, once a mesh, as the shell does; workers confirm what they are
-asked to, and that is decoded and handled as well.
+The program is recorded from a real client under auto-sharding, so its bytes do not depend on the workers. Each frame is
+decoded and handled, and the result is encoded once per mesh, as in the shell. Workers acknowledge where requested, and
+that is decoded and handled as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gt.wire.messages import RUN, Done, Execute, Hello, Submit
 
 
 class _Recorder:
-    """A link that keeps what is sent."""
+    """A link that keeps what is sent through it."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -41,38 +41,38 @@ class _Recorder:
 
 @dataclass(frozen=True)
 class Program:
-    """What a client sends: first what is new, then the same again and again."""
+    """The messages of a client: first the new ones, then the repeated ones."""
 
     opening: list[bytes]
     rounds: list[list[bytes]]
 
 
 def record(setup: Callable[[], Any], step: Callable[[Any], Any], rounds: int, templates: bool = False) -> Program:
-    """A program under auto-sharding: ``step`` is given what ``setup`` made, and reads nothing.
+    """A program under auto-sharding: ``step`` receives the result of ``setup``, and reads nothing.
 
-    Two steps belong to the opening: the second meets what the first made, such as the state of an optimizer. Without
-    ``templates`` every instruction is sent by itself.
+    Two steps belong to the opening: the second one uses what the first one creates, such as the state of an optimizer.
+    Without ``templates`` every instruction is sent individually.
     """
     session = Session("recorded")
     session.outbox.templates.enabled = templates
     session.connection.link = recorder = _Recorder()
-    session.outbox.sent = -(1 << 60)  # never out of credit
+    session.outbox.sent = -(1 << 60)  # unlimited credit
     session.id = 1
     gt.auto_shard()
     try:
         with use(session):
-            made = setup()
+            state = setup()
             for _ in range(2):
-                step(made)
+                step(state)
             session.outbox.flush()
             opening, recorder.sent = recorder.sent, []
             pieces = []
             for _ in range(rounds):
-                step(made)
+                step(state)
                 session.outbox.flush()
                 pieces.append(recorder.sent)
                 recorder.sent = []
-            del made
+            del state
     finally:
         gt.auto_shard(False)
     return Program(opening, pieces)
@@ -80,7 +80,7 @@ def record(setup: Callable[[], Any], step: Callable[[Any], Any], rounds: int, te
 
 @dataclass
 class Load:
-    """Seconds of the dispatcher, and what it did in them."""
+    """Seconds of the dispatcher, and the work it did in them."""
 
     core: float = 0.0
     codec: float = 0.0
@@ -102,16 +102,16 @@ class Drive:
             self.core.handle(name, Hello("worker", PROTOCOL, VERSION, "", i, "null", "null", "", store))
         self.core.handle(b"c", Hello("client", PROTOCOL, VERSION, "", 0))
         self.load = Load()
-        #: crew -> microseconds that were not to be confirmed yet
+        #: crew -> microseconds not acknowledged yet
         self._unsaid: Counter[int] = Counter()
 
     def run(self, frames: list[bytes]) -> Load:
-        """The load of these frames alone."""
+        """The load of only these frames."""
         self.load = Load()
         for frame in frames:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             message = self._decode(frame)
-            self.load.codec += time.perf_counter() - begun
+            self.load.codec += time.perf_counter() - started
             self._handle(b"c", message)
             if isinstance(message, Submit):
                 self.load.instructions += instructions(self.core, message.stream)
@@ -121,17 +121,17 @@ class Drive:
         queue = [(peer, message)]
         while queue:
             peer, message = queue.pop()
-            begun = time.perf_counter()
+            started = time.perf_counter()
             actions = self.core.handle(peer, message)
-            self.load.core += time.perf_counter() - begun
+            self.load.core += time.perf_counter() - started
             for action in actions:
                 queue += self._encoded(action)
 
     def _encoded(self, action: Any) -> list[tuple[bytes, Any]]:
         if isinstance(action, SendMessage | SendAll) and action.message is not None:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             encode(action.message)
-            self.load.codec += time.perf_counter() - begun
+            self.load.codec += time.perf_counter() - started
             peers = action.peers if isinstance(action, SendAll) else (action.peer,)
             self.load.messages += len(peers)
             if isinstance(action.message, Execute):
@@ -139,19 +139,19 @@ class Drive:
         return []
 
     def _answers(self, m: Execute, peers: tuple[bytes, ...]) -> list[tuple[bytes, Any]]:
-        """A microsecond a word is what small instructions take: the dispatcher's turns are as long as in earnest."""
+        """About a microsecond per word, as for small instructions: so the dispatcher's turns have the usual length."""
         self._unsaid[m.worker_set] += len(m.stream)
         if not m.confirm:
             return []
         frame = encode(Done(m.client, m.worker_set, self._unsaid.pop(m.worker_set)))
-        begun = time.perf_counter()
+        started = time.perf_counter()
         answers = [(peer, self._decode(frame)) for peer in peers]
-        self.load.codec += time.perf_counter() - begun
+        self.load.codec += time.perf_counter() - started
         return answers
 
 
 def instructions(core: Dispatcher, stream: list[Any]) -> int:
-    """How many there are in a stream of the only client; frees and reads count as none."""
+    """The instructions in a stream of the only client, without frees and reads."""
     assert core.clients, "the dispatcher refused the program"
     client = next(iter(core.clients.values()))
     i = count = 0
@@ -170,7 +170,7 @@ def instructions(core: Dispatcher, stream: list[Any]) -> int:
 
 
 def measured(program: Program, workers: int) -> list[Load]:
-    """The load of each round, all plans known."""
+    """The load of each round, with all plans cached."""
     drive = Drive(workers)
     drive.run(program.opening)
     drive.run(program.rounds[0])

@@ -1,10 +1,10 @@
-"""What a machine's work is taken to cost. Everything here is arithmetic on a small YAML file.
+"""The assumed costs of a machine's work: arithmetic on a small YAML file.
 
-    an instruction     launch + max(FLOPs / rate, bytes / memory bandwidth); a view costs its launch alone
-    a collective       rings: the bytes that pass one worker's link, over its bandwidth, and a latency for each hop
+    an instruction     launch + max(FLOPs / rate, bytes / memory bandwidth); a view costs only its launch
+    a collective       rings: the bytes through one worker's link divided by its bandwidth, and a latency for each hop
 
-S is what a rank sends or receives in all: its buffer (all_reduce, broadcast), the whole (all_gather, reduce_scatter,
-all_to_all). Between nodes the workers of a node use their network ports side by side, so a ring over k workers of each
+S is what a rank sends or receives in total: its buffer (all_reduce, broadcast), the whole (all_gather, reduce_scatter,
+all_to_all). Between nodes the workers of a node use their network ports in parallel. So a ring over k workers of each
 node is k ports wide, and at most as wide as the links within a node.
 """
 
@@ -25,14 +25,14 @@ FOLDER = pathlib.Path(__file__).parents[1] / "machines"
 
 
 class Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    #: bytes a second, one way
+    #: bytes per second, one way
     bandwidth: float
-    #: of a hop
+    #: seconds of a hop
     latency_us: float
 
 
 class Control(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The control plane: the client's time an instruction, the dispatcher's an instruction and a message, a hop."""
+    """The control plane: the client's time per instruction, the dispatcher's per instruction and per message, a hop."""
 
     client_us: float
     instruction_us: float
@@ -50,7 +50,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bandwidth: float
     launch_us: float
     view_us: float
-    #: do collectives run beside the computing?
+    #: do collectives run in parallel with computation?
     overlap: bool
     link: Wire
     network: Wire
@@ -69,7 +69,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.launch_us * 1e-6 + max(flops / self._rate(types), moved)
 
     def _rate(self, types: Sequence[TensorType]) -> float:
-        """That of the first operand; a dtype nobody named has float32's."""
+        """The rate for the dtype of the first operand; a dtype without a rate has float32's."""
         name = types[0].dtype.name if types else "float32"
         return self.flops.get(name, self.flops["float32"]) * self.efficiency
 
@@ -83,25 +83,27 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return passes * once_around * (n - 1) / n + share * nbytes / bandwidth
 
     def _ring(self, members: Sequence[int]) -> tuple[float, float]:
-        """(bytes a second, the latency of going around once) of the ring through these workers."""
-        held = Counter(w // self.workers_a_node for w in members)
-        within = (len(members) - len(held)) * self.link.latency_us
-        if len(held) == 1:
+        """(bytes per second, latency of one round) of the ring through these workers."""
+        workers_by_node = Counter(w // self.workers_a_node for w in members)
+        within = (len(members) - len(workers_by_node)) * self.link.latency_us
+        if len(workers_by_node) == 1:
             return self.link.bandwidth, len(members) * self.link.latency_us * 1e-6
         width = (
-            min(self.link.bandwidth, min(held.values()) * self.network.bandwidth) if within else self.network.bandwidth
+            min(self.link.bandwidth, min(workers_by_node.values()) * self.network.bandwidth)
+            if within
+            else self.network.bandwidth
         )
-        return width, (within + len(held) * self.network.latency_us) * 1e-6
+        return width, (within + len(workers_by_node) * self.network.latency_us) * 1e-6
 
 
-#: kind -> n -> (how often the ring is gone around, what of S passes a link)
+#: kind -> n -> (rounds of the ring, share of S through a link)
 RINGS: dict[str, Callable[[int], tuple[float, float]]] = {
     "all_reduce": lambda n: (2, 2 * (n - 1) / n),
     "all_gather": lambda n: (1, (n - 1) / n),
     "reduce_scatter": lambda n: (1, (n - 1) / n),
     "all_to_all": lambda n: (1, (n - 1) / n),
     "broadcast": lambda n: (1, 1.0),
-    # regions from one to another: a hop, which is a ring of two
+    # regions from one worker to another: a hop, which is a ring of two
     "exchange": lambda n: (1, 1.0),
 }
 
@@ -123,13 +125,19 @@ def read(name: str) -> Machine:
 
 def checked(data: Any, source: str) -> Machine:
     try:
-        # YAML takes 1e12 for a word: numbers may be given as such
-        made = msgspec.convert(data, Machine, strict=False)
+        # YAML reads 1e12 as a string, so strings with numbers are accepted
+        machine = msgspec.convert(data, Machine, strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(f"{source}: {error}") from None
-    if "float32" not in made.flops:
+    if "float32" not in machine.flops:
         raise ValueError(f"{source}: flops names no float32")
-    rates = [*made.flops.values(), made.efficiency, made.memory_bandwidth, made.link.bandwidth, made.network.bandwidth]
-    if min(*rates, made.nodes, made.workers_a_node) <= 0:
+    rates = [
+        *machine.flops.values(),
+        machine.efficiency,
+        machine.memory_bandwidth,
+        machine.link.bandwidth,
+        machine.network.bandwidth,
+    ]
+    if min(*rates, machine.nodes, machine.workers_a_node) <= 0:
         raise ValueError(f"{source}: rates, nodes and workers are more than 0")
-    return made
+    return machine

@@ -1,4 +1,4 @@
-"""From a machine and a workload to a prediction: a few steps in virtual time once everything is planned."""
+"""From a machine and a workload to a prediction: a few steps in virtual time, after everything is planned."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ WARMUP, STEPS = 3, 3
 class Prediction:
     workers: int
     batch: int
-    #: predicted, seconds of a step
+    #: predicted seconds of a step
     step_s: float
-    #: of the slowest worker in each: computing, waiting for collectives, and collectives under way, waited for or not
+    #: of the slowest worker in each: computing, waiting for collectives, and pending collectives, waited for or not
     compute_s: float
     exposed_s: float
     communication_s: float
     collectives: float
-    #: of the dispatcher's code in this process, a step: measured, and no part of the prediction
+    #: seconds of the dispatcher's code in this process, per step: measured, not part of the prediction
     dispatcher_s: float
     instructions: float
     messages: float
@@ -39,38 +39,43 @@ class Prediction:
 
     @property
     def dispatcher_rate(self) -> float:
-        """Instructions a second of the client's program."""
+        """Instructions per second of the client's program."""
         return self.instructions / self.dispatcher_s
 
     def record(self) -> dict[str, Any]:
-        said = {name: getattr(self, name) for name in ("exposed_share", "communication_share")}
+        shares = {name: getattr(self, name) for name in ("exposed_share", "communication_share")}
         predicted = {
             k: getattr(self, k) for k in ("step_s", "compute_s", "exposed_s", "communication_s", "collectives")
         }
         measured = {k: getattr(self, k) for k in ("dispatcher_s", "dispatcher_rate", "instructions", "messages")}
-        return {"workers": self.workers, "batch": self.batch, "predicted": predicted | said, "measured_here": measured}
+        return {
+            "workers": self.workers,
+            "batch": self.batch,
+            "predicted": predicted | shares,
+            "measured_here": measured,
+        }
 
 
 def predict(machine: Machine, workload: Workload, workers: int, batch: int) -> Prediction:
-    """One step of the workload, data parallel on so many workers of the machine."""
+    """One step of the workload, data parallel on this many workers of the machine."""
     cluster = Cluster(machine, workers)
     gt.auto_shard()
     try:
         with cluster.client():
-            made = workload.setup(batch)
-            _steps(workload, made, WARMUP)
+            state = workload.setup(batch)
+            _steps(workload, state, WARMUP)
             before = _counters(cluster)
-            _steps(workload, made, STEPS)
-            taken = [(b - a) / STEPS for a, b in zip(before, _counters(cluster), strict=True)]
-            del made
+            _steps(workload, state, STEPS)
+            per_step = [(b - a) / STEPS for a, b in zip(before, _counters(cluster), strict=True)]
+            del state
     finally:
         gt.auto_shard(False)
-    return Prediction(workers, batch, *taken)
+    return Prediction(workers, batch, *per_step)
 
 
-def _steps(workload: Workload, made: Any, count: int) -> None:
+def _steps(workload: Workload, state: Any, count: int) -> None:
     for _ in range(count):
-        loss = workload.step(made)
+        loss = workload.step(state)
     loss.item()
 
 

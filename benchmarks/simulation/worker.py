@@ -1,8 +1,8 @@
-"""A worker that computes nothing: it walks the streams it is given and keeps a clock.
+"""A worker that computes nothing: it walks through the streams it receives and keeps a clock.
 
-As the real one does, it runs its stream in order, starts a collective and goes on, waits where a result is first used,
-and before it writes in place waits for all that is under way. A collective begins when all its members have come to it
-and their earlier ones are over. What is read back is zeros.
+Like the real one, it runs its stream in order, starts a collective and continues, and waits where a result is first
+used. Before a write in place it waits for everything that is pending. A collective begins when all its members have
+reached it and their earlier ones are complete. Values that are read are zeros.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from gt.wire.messages import (
     ValueInline,
 )
 
-#: (when, message, what is behind it)
+#: (time, message, its data)
 Post = Callable[[float, Message, tuple[bytes, ...]], None]
 
 
 @dataclass(slots=True, eq=False)
 class Meeting:
-    """One collective: who has come when, and when it is over."""
+    """One collective: when each member arrived, and when it is complete."""
 
     kind: str
     members: tuple[int, ...]
@@ -52,16 +52,16 @@ class Meeting:
 
 
 class Board:
-    """Where collectives meet."""
+    """Where the members of collectives meet."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.workers: dict[int, Worker] = {}
         self._groups: dict[tuple[int, int], Meeting] = {}
-        #: worker -> its collectives in order, not over yet; and when its last was
+        #: worker -> its incomplete collectives in order; and when its last one was complete
         self._lines: dict[int, deque[Meeting]] = {}
         self._free: dict[int, float] = {}
-        #: seconds collectives took, on the busiest worker
+        #: seconds of collectives, on the busiest worker
         self.taken: dict[int, float] = {}
         self.collectives = 0
         self.woken: deque[tuple[Worker, Meeting]] = deque()
@@ -84,19 +84,19 @@ class Board:
             lines = [self._lines.get(w, deque()) for w in now.members]
             if len(now.come) < len(now.members) or any(not line or line[0] is not now for line in lines):
                 continue
-            begun = max(*now.come.values(), *(self._free.get(w, 0.0) for w in now.members))
-            taken = self.machine.collective_seconds(now.kind, now.members, now.nbytes)
-            now.over = begun + taken
+            started = max(*now.come.values(), *(self._free.get(w, 0.0) for w in now.members))
+            seconds = self.machine.collective_seconds(now.kind, now.members, now.nbytes)
+            now.over = started + seconds
             self.collectives += 1
             for w, line in zip(now.members, lines, strict=True):
                 line.popleft()
                 self._free[w] = now.over
-                self.taken[w] = self.taken.get(w, 0.0) + taken
+                self.taken[w] = self.taken.get(w, 0.0) + seconds
             queue += dict.fromkeys(line[0] for line in lines if line)
             self.woken += [(self.workers[w], now) for w in now.members]
 
     def wake(self) -> None:
-        """Who waited for a collective that is over goes on, and so may others."""
+        """Continue the workers that waited for a complete collective, and those that wait for them."""
         while self.woken:
             worker, meeting = self.woken.popleft()
             worker.wake(meeting)
@@ -104,7 +104,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a code costs."""
+    """The cost of a code."""
 
     seconds: float
     width: int
@@ -115,7 +115,7 @@ class Entry:
 
 
 class Costs:
-    """What definitions cost; the same are worked out once for all workers."""
+    """The costs of definitions; equal ones are computed once for all workers."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -123,12 +123,12 @@ class Costs:
 
     def of(self, definition: Definition) -> Entry:
         key = encode(definition)
-        found = self._known.get(key)
-        if found is None:
+        entry = self._known.get(key)
+        if entry is None:
             s = signature_of(definition)
             seconds = self._machine.op_seconds(s)
-            found = self._known[key] = Entry(seconds, s.width, s.start, s.offsets, s.outs, s.into)
-        return found
+            entry = self._known[key] = Entry(seconds, s.width, s.start, s.offsets, s.outs, s.into)
+        return entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Worker:
     def __init__(self, id: int, board: Board, costs: Costs, post: Post) -> None:
         self.id, self.board, self._costs, self._post = id, board, costs, post
         self.clock = 0.0
-        #: seconds computing, and waiting for collectives
+        #: seconds of computing, and of waiting for collectives
         self.busy = self.waited = 0.0
         self.instructions = 0
         self._codes: dict[int, Any] = {}
@@ -154,9 +154,9 @@ class Worker:
         self._sent: list[Meeting] = []
         self._members: dict[int, tuple[int, ...]] = {}
         self._counts: dict[int, int] = {}
-        #: (what it was given, where it stopped in it, when it came)
+        #: (the message, where the worker stopped in it, when it arrived)
         self._queue: deque[tuple[Execute, int, float]] = deque()
-        #: crew -> seconds nobody asked for yet
+        #: crew -> seconds not acknowledged yet
         self._unsaid: defaultdict[int, float] = defaultdict(float)
         #: what the rest of its program waits for
         self._awaited: Meeting | None = None
@@ -202,7 +202,7 @@ class Worker:
             self._go_on()
 
     def _await(self, meeting: Meeting) -> bool:
-        """Is it over? Then the clock is behind it; else the program stops here."""
+        """Is it complete? Then the clock is past it; otherwise the program stops here."""
         if meeting.over is None:
             self._awaited = meeting
             return False
@@ -219,12 +219,12 @@ class Worker:
                 self.clock = max(self.clock, at)
                 for definition in message.definitions:
                     self._learn(definition)
-            begun = self.clock
+            started = self.clock
             stop = self._stream(message, start)
             if stop < len(message.stream):
                 self._queue.appendleft((message, stop, at))
                 continue
-            self._unsaid[message.worker_set] += self.clock - begun
+            self._unsaid[message.worker_set] += self.clock - started
             if message.confirm:
                 micros = int(self._unsaid.pop(message.worker_set) * 1e6)
                 self._post(self.clock, Done(message.client, message.worker_set, micros), ())
@@ -290,7 +290,7 @@ class Worker:
         return all(self._land(id) for id in list(self._flying))
 
     def _start(self, entry: MoveEntry, out: int, operand: int) -> bool:
-        """Come to a collective; False if what it moves is still on its way here."""
+        """Join a collective; False if its operand is still pending."""
         if entry.before and not self._land(operand):
             return False
         number = self._counts[entry.group] = self._counts.get(entry.group, 0) + 1
@@ -308,11 +308,11 @@ class Worker:
         return True
 
     def _control(self, m: Execute, i: int) -> int:
-        """How many words it was; none if the value is still on its way here."""
+        """The number of words; 0 if the value is still pending."""
         stream: list[Any] = m.stream
         if stream[i] == RESET:
-            below, own = stream[i + 1], stream[i + 1] >= FIRST_DISPATCHER_CODE
-            for old in [code for code in self._codes if code < below and (code >= FIRST_DISPATCHER_CODE) == own]:
+            below, is_own = stream[i + 1], stream[i + 1] >= FIRST_DISPATCHER_CODE
+            for old in [code for code in self._codes if code < below and (code >= FIRST_DISPATCHER_CODE) == is_own]:
                 del self._codes[old]
             return 2
         if stream[i] == LEAVE:
@@ -330,6 +330,6 @@ class Worker:
 
 
 def _exchanged(how: dict[str, Any]) -> float:
-    """The most bytes it sends, or receives."""
+    """The larger of the bytes it sends and receives."""
     item = DTYPES[how["dtype"]].itemsize
-    return float(max(sum(prod(sizes) for _, _, sizes in how[way]) * item for way in ("sends", "receives")))
+    return float(max(sum(prod(sizes) for _, _, sizes in how[direction]) * item for direction in ("sends", "receives")))

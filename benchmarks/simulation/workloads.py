@@ -1,4 +1,4 @@
-"""Training steps, data parallel by auto-sharding: ordinary GT programs, for real workers and simulated ones alike."""
+"""Training steps, data parallel by auto-sharding: ordinary GT programs, for real and simulated workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Workload:
     #: (batch) -> what a step needs
     setup: Callable[[int], Any]
     step: Callable[[Any], Any]
-    #: samples of a worker
+    #: samples per worker
     batch: int
 
 
@@ -31,8 +31,8 @@ def mlp(widths: tuple[int, ...]) -> Callable[[int], Any]:
     return setup
 
 
-def mlp_step(made: Any) -> Any:
-    model, optimizer, x, y = made
+def mlp_step(state: Any) -> Any:
+    model, optimizer, x, y = state
     loss = gt.nn.functional.mse_loss(model(x), y)
     return _update(loss, optimizer)
 
@@ -49,8 +49,8 @@ def _gpt(layers: int, width: int, heads: int, vocabulary: int, length: int) -> C
 
 
 def _gpt_step(autocast: bool) -> Callable[[Any], Any]:
-    def step(made: Any) -> Any:
-        model, optimizer, ids, targets = made
+    def step(state: Any) -> Any:
+        model, optimizer, ids, targets = state
         with gt.autocast(dtype=gt.bfloat16, enabled=autocast):
             out = model(ids)
             loss = gt.nn.functional.cross_entropy(out.reshape(-1, out.shape[-1]), targets.reshape(-1))

@@ -1,14 +1,14 @@
-"""The encoder-decoder Transformer benchmark: how fast this machine trains it.
+"""The encoder-decoder Transformer benchmark: how fast this machine trains it, with torch or GT.
 
 benchmark        the command: one run, one result file
 launch           as many processes as there are GPUs
-options          flags, defaults, what is refused
-model            the model on torch and on GT, its parameters and FLOPs counted by formula
+options          flags, defaults, checks
+model            the model on torch and on GT, its parameters and FLOPs by formula
 dataset          shards on disk: written atomically, checked on reuse
-pagecache        what a read came from: the disk or memory
+pagecache        whether a read came from the disk or from memory
 loader           batches of a rank, and how long the loop waited for them
 engines          ddp and fsdp: one training step; engine_gt the same on GT
-fitting          the batch size that fills the memory wanted
+fitting          the batch size that fills a given share of memory
 measuring        epochs, timed
-compare_results  the command that sets result files side by side; comparing and exporting are its parts
+compare_results  the command that compares result files; comparing and exporting are its parts
 """

@@ -1,7 +1,7 @@
 """How fast this machine trains an encoder-decoder Transformer: ``python benchmark.py --help``.
 
-Alone it uses one GPU, or the CPU; ``torchrun --nproc_per_node=8 benchmark.py`` uses eight. `run_benchmark.sh` finds
-them; GT is one process that has its workers itself, ``BENCH_PROCESSES`` of them. The result is
+Alone it uses one GPU, or the CPU; ``torchrun --nproc_per_node=8 benchmark.py`` uses eight. `run_benchmark.sh` counts
+the GPUs. GT is one process that starts its workers itself, ``BENCH_PROCESSES`` of them. The result is
 ``results/bench_{GPU}_{N}gpu_{time}.json``, written step by step.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # this folder's names are not for everyone to import; the repository's are
+    # modules of the repository are imported from its root, not from this folder
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch
@@ -58,23 +58,23 @@ def _main(guard: ranks.Guard) -> int:
     if record and chosen:
         record.put("target_vram", value=chosen)
     with fitting.fitting(config.batch_size):
-        made = _run(config, world, name, record, spec)
+        summary = _run(config, world, name, record, spec)
     if record:
         record.finish()
-        show(record, made)
+        show(record, summary)
     return ranks.DONE
 
 
 def options(arguments: list[str] | None = None) -> Config:
-    """Of the command line; every rank finds the same mistakes, the first one says them."""
+    """Mistakes in the command line: every rank finds the same ones, the first rank prints them."""
     try:
         with contextlib.redirect_stderr(io.StringIO() if ranks.rank() else sys.stderr):
-            given = parser().parse_args(arguments)
+            parsed = parser().parse_args(arguments)
     except SystemExit as error:
         if ranks.rank() and error.code:
             raise BadInput("the first rank says which") from error
         raise
-    config, size = resolve(given, torch.cuda.is_available()), int(os.environ.get("WORLD_SIZE", 1))
+    config, size = resolve(parsed, torch.cuda.is_available()), int(os.environ.get("WORLD_SIZE", 1))
     if config.engine == "gt":
         engine_gt.check(config, size)
         size = engine_gt.workers()
@@ -104,7 +104,7 @@ def _say(config: Config, world: ranks.World) -> None:
 
 
 def file_stem(device: torch.device, name: str, size: int) -> str:
-    """``bench_H200_8gpu``, or ``bench_CPU_2ranks`` where there is no GPU."""
+    """``bench_H200_8gpu``, or ``bench_CPU_2ranks`` without a GPU."""
     if device.type == "cpu":
         return f"bench_CPU_{size}rank{'s' * (size > 1)}"
     return f"bench_{results.safe(name.removeprefix('NVIDIA '))}_{size}gpu"
@@ -122,9 +122,9 @@ def _record(config: Config, world: ranks.World, name: str) -> results.Record:
 
 
 def described(config: Config, world: ranks.World, name: str) -> dict[str, Any]:
-    """The configuration without the folders of one machine."""
-    own = ("sizes", "data_dir", "results_dir", "target_vram")
-    plain = {k: v for k, v in dataclasses.asdict(config).items() if k not in own}
+    """The configuration without folders, which differ between machines."""
+    excluded = ("sizes", "data_dir", "results_dir", "target_vram")
+    plain = {k: v for k, v in dataclasses.asdict(config).items() if k not in excluded}
     return {
         "device": name,
         **dataclasses.asdict(config.sizes),
@@ -163,31 +163,31 @@ def _run(config: Config, world: ranks.World, name: str, record: results.Record |
 
 
 def _source(config: Config, world: ranks.World, record: results.Record | None, spec: dataset.Spec) -> Source:
-    told: dict[str, Any] = {"samples": spec.num_samples, "bytes": spec.bytes, "dtype": spec.dtype}
+    data: dict[str, Any] = {"samples": spec.num_samples, "bytes": spec.bytes, "dtype": spec.dtype}
     if config.data_dir is None:
         if record:
-            record.put("data", value={"source": "memory", **told})
+            record.put("data", value={"source": "memory", **data})
         return dataset.InMemory(spec)
-    # the first rank prepares the folder; where another machine does not see it, its own first rank does
-    told |= _prepared(config.data_dir, world, spec, world.first)
+    # the first rank prepares the folder; on a machine that does not see it, that machine's first rank does
+    data |= _prepared(config.data_dir, world, spec, world.first)
     _prepared(config.data_dir, world, spec, world.local_rank == 0 and not world.first)
     if record:
-        world.say("data: {reused} shard(s) reused, {written} written, {damaged} of them damaged before".format(**told))
-        record.put("data", value={"source": "disk", **told})
+        world.say("data: {reused} shard(s) reused, {written} written, {damaged} of them damaged before".format(**data))
+        record.put("data", value={"source": "disk", **data})
     return dataset.OnDisk(config.data_dir, spec)
 
 
-def _prepared(folder: Path, world: ranks.World, spec: dataset.Spec, mine: bool) -> dict[str, Any]:
-    """What one rank cannot do, all ranks hear of."""
-    told, problem = {}, None
+def _prepared(folder: Path, world: ranks.World, spec: dataset.Spec, is_preparer: bool) -> dict[str, Any]:
+    """Report a problem of one rank to all ranks."""
+    report, problem = {}, None
     try:
-        told = dataset.prepare(folder, spec, _bar) if mine else {}
+        report = dataset.prepare(folder, spec, _bar) if is_preparer else {}
     except NoDisk as error:
         problem = str(error)
-    for said in world.gather(problem):
-        if said:
-            raise NoDisk(said)
-    return told
+    for message in world.gather(problem):
+        if message:
+            raise NoDisk(message)
+    return report
 
 
 def _bar(shards: list[int], label: str) -> Any:
@@ -200,11 +200,11 @@ def _bar(shards: list[int], label: str) -> Any:
 # -- for people ----------------------------------------------------------------------------
 
 
-def show(record: results.Record, made: dict[str, Any]) -> None:
+def show(record: results.Record, summary: dict[str, Any]) -> None:
     epochs = record.data["results"]["epochs"]
     columns = ["epoch", "wall s", "samples/s", "tokens/s", "step p50 ms", "p95 ms", "waiting for data", "loss", "I/O"]
     rows = [_row(number, e) for number, e in epochs.items()]
-    words = [*_lines(made), *tables.verdict_lines(record.data["verdict"])]
+    words = [*_lines(summary), *tables.verdict_lines(record.data["verdict"])]
     tables.show(record.data["name"], columns, rows)
     print("\n".join(words))
     table = tables.render(record.data["name"], columns, rows)
@@ -214,32 +214,33 @@ def show(record: results.Record, made: dict[str, Any]) -> None:
     print(f"result: {record.path}", flush=True)
 
 
-def _line(taken: dict[str, Any]) -> tuple[list[int], list[float]]:
-    """Step times over the number of the step they end with."""
-    samples, per = taken["samples_s"], taken["steps_per_sample"]
+def _line(timing: dict[str, Any]) -> tuple[list[int], list[float]]:
+    """Step times by the number of their last step."""
+    samples, per = timing["samples_s"], timing["steps_per_sample"]
     return [per * (n + 1) for n in range(len(samples))], [seconds * 1e3 for seconds in samples]
 
 
 def _row(number: str, e: dict[str, Any]) -> list[Any]:
-    taken = e["timing"]
+    timing = e["timing"]
     return [
-        number, e["wall_s"], e["samples_per_s"], e["tokens_per_s"], taken["p50_s"] * 1e3, taken["p95_s"] * 1e3,
+        number, e["wall_s"], e["samples_per_s"], e["tokens_per_s"], timing["p50_s"] * 1e3, timing["p95_s"] * 1e3,
         f"{e['data_wait_share']:.1%}", e["losses"][-1], e["io"]["label"] if e["io"] else "memory",
     ]  # fmt: skip
 
 
-def _lines(made: dict[str, Any]) -> list[str]:
-    used, cell = made["mfu"], tables.cell
-    peak = None if made["peak_memory_bytes"] is None else made["peak_memory_bytes"] / GIB
+def _lines(summary: dict[str, Any]) -> list[str]:
+    used, cell = summary["mfu"], tables.cell
+    peak = None if summary["peak_memory_bytes"] is None else summary["peak_memory_bytes"] / GIB
     share = "–" if used["mfu"] is None else f"{used['mfu']:.1%}"
     bound = used["denominator_flops_per_s"]
     return [
-        f"throughput: {cell(made['samples_per_s'])} samples/s, {cell(made['tokens_per_s'])} tokens/s, "
-        f"{cell(made['samples_per_s_per_rank'])} samples/s a rank",
+        f"throughput: {cell(summary['samples_per_s'])} samples/s, {cell(summary['tokens_per_s'])} tokens/s, "
+        f"{cell(summary['samples_per_s_per_rank'])} samples/s a rank",
         f"MFU: {share} = {used['numerator_flops_per_s'] / 1e12:,.3f} of "
         f"{'–' if bound is None else f'{bound / 1e12:,.1f}'} TFLOP/s ({used['source']})",
-        f"peak memory: {cell(peak)} GiB on the worst rank; kernel resident {cell(made['kernel_resident_percent'])} %; "
-        f"{cell(made['joules_per_sample'])} J a sample; {made['skipped_steps']} step(s) skipped",
+        f"peak memory: {cell(peak)} GiB on the worst rank; "
+        f"kernel resident {cell(summary['kernel_resident_percent'])} %; "
+        f"{cell(summary['joules_per_sample'])} J a sample; {summary['skipped_steps']} step(s) skipped",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Result files side by side: which may be, what differs between them, and the figures of each."""
+"""Comparing result files: which ones are comparable, what differs between them, and the figures of each."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from benchmarks.core.ranks import BadInput
 from benchmarks.transformer.measuring import throughput_interval
 
 SUITE = "transformer"
-#: of the configuration: what must be equal for two throughputs to be of the same work
+#: keys of the configuration that must be equal for two throughputs to be comparable
 EQUAL = [
     *("d_model", "nhead", "num_encoder_layers", "num_decoder_layers", "dim_feedforward", "vocab_size", "seq_len"),
     *("precision", "compile", "global_batch_size", "num_samples", "data", "page_cache"),
 ]
-#: what may change a figure and is no reason to refuse
+#: keys that may change a figure but do not prevent a comparison
 CONFIG_WARNS = ["batch_size", "epochs", "warmup_epochs", "warmup_steps", "seed", "num_shards", "nodes"]
 VERSION_WARNS = ["torch", "cuda", "nccl", "driver", "python", "git"]
 
 
 class Unequal(BadInput):
-    """The results are not of the same work."""
+    """The results are of different work."""
 
 
 @dataclass(frozen=True)
 class Result:
     name: str
     data: dict[str, Any]
-    #: $ for an hour of one GPU
+    #: $ per hour of one GPU
     price: float | None = None
 
     @property
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def interval(self) -> list[float] | None:
-        """From the raw samples, so that records of every age are treated alike."""
+        """From the raw samples, so that records of every version are treated alike."""
         return throughput_interval(self.throughput, self.summary["timing"])
 
 
@@ -56,8 +56,8 @@ class Result:
 
 
 def gather(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
-    """The results of files and folders, and why others in the folders are left out. A file that is named must do."""
-    found, left = [], []
+    """The results of files and folders, and why other files of the folders are left out. A named file must be valid."""
+    found, skipped = [], []
     for path in paths:
         if not path.exists():
             raise BadInput(f"{path}: no such file or folder")
@@ -67,14 +67,14 @@ def gather(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
             except ValueError as error:
                 if not path.is_dir():
                     raise BadInput(str(error)) from error
-                left.append(f"left out: {error}")
+                skipped.append(f"left out: {error}")
     if not found:
-        raise BadInput("\n".join([f"no finished result of benchmark.py in {', '.join(map(str, paths))}", *left]))
-    return _named(found), left
+        raise BadInput("\n".join([f"no finished result of benchmark.py in {', '.join(map(str, paths))}", *skipped]))
+    return _named(found), skipped
 
 
 def read(path: Path) -> Result:
-    """``ValueError`` says why the file is no result to compare."""
+    """``ValueError`` says why the file is not a result to compare."""
     try:
         data = results.load(path)
     except OSError as error:
@@ -84,17 +84,17 @@ def read(path: Path) -> Result:
     if data.get("status") != "complete":
         raise ValueError(f"{path}: the run is {data.get('status')}, not complete: {data.get('error')}")
     try:
-        made = Result(path.stem, data)
+        result = Result(path.stem, data)
         for column in COLUMNS:
-            column.value(made, made)
+            column.value(result, result)
         _ = [data["config"][key] for key in EQUAL]
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{path}: not what benchmark.py writes: {type(error).__name__}: {error}") from error
-    return made
+    return result
 
 
 def _named(found: list[Result]) -> list[Result]:
-    """One file given twice, or two of one name from two folders, would be the same row twice."""
+    """Refuse duplicates: a file named twice, or two files of one name from two folders, would be the same row twice."""
     names = [result.name for result in found]
     double = next((name for name in names if names.count(name) > 1), None)
     if double:
@@ -130,9 +130,9 @@ def _by_name(found: list[Result], costs: Sequence[str]) -> dict[str, float | Non
         hits = [name for name in prices if name == part] or [name for name in prices if part and part in name]
         if not hits:
             raise BadInput(f"--cost {cost}: {part!r} is in none of the names: {', '.join(prices)}")
-        taken = next((name for name in hits if prices[name] is not None), None)
-        if taken:
-            raise BadInput(f"--cost {cost}: {taken} has a price already; give longer names")
+        other = next((name for name in hits if prices[name] is not None), None)
+        if other:
+            raise BadInput(f"--cost {cost}: {other} has a price already; give longer names")
         prices |= dict.fromkeys(hits, _price(price))
     return prices
 
@@ -155,24 +155,24 @@ def _differing(found: list[Result], part: str, keys: Sequence[str]) -> list[str]
     for key in keys:
         values = [result.data[part].get(key) for result in found]
         if any(value != values[0] for value in values):
-            told = "; ".join(f"{_shown(v)} ({r.name})" for v, r in zip(values, found, strict=True))
-            lines.append(f"{key} differs: {told}")
+            values_text = "; ".join(f"{_format(v)} ({r.name})" for v, r in zip(values, found, strict=True))
+            lines.append(f"{key} differs: {values_text}")
     return lines
 
 
-def _shown(value: Any) -> str:
-    """A commit is shown as one."""
+def _format(value: Any) -> str:
+    """A commit is shown in short form."""
     if isinstance(value, dict) and "commit" in value:
         return f"{value['commit'][:10]}{' and changes' if value.get('dirty') else ''}"
     return str(value)
 
 
 def check(found: list[Result], allow: bool) -> list[str]:
-    """Warnings; or `Unequal`, unless that is allowed."""
+    """Warnings; raises `Unequal` unless differences are allowed."""
     unequal = _differing(found, "config", EQUAL)
     if unequal and not allow:
-        way = "run them alike, or give --allow-different to compare all the same"
-        raise Unequal("\n".join(["the results are not of the same work:", *(f"  {line}" for line in unequal), way]))
+        advice = "run them alike, or give --allow-different to compare all the same"
+        raise Unequal("\n".join(["the results are not of the same work:", *(f"  {line}" for line in unequal), advice]))
     warned = [f"NOT THE SAME WORK: {line}" for line in unequal]
     others = [*_differing(found, "config", CONFIG_WARNS), *_differing(found, "environment", VERSION_WARNS)]
     return [*warned, *(f"warning: {line}" for line in others)]
@@ -184,7 +184,7 @@ def check(found: list[Result], allow: bool) -> list[str]:
 @dataclass(frozen=True)
 class Column:
     title: str
-    #: of a result, and the first of all
+    #: (a result, the first of all results) -> the cell
     value: Callable[[Result, Result], Any]
 
 
@@ -194,7 +194,7 @@ def _interval(result: Result, _: Result) -> str | None:
 
 
 def _ratio(result: Result, first: Result) -> str:
-    """With a mark where the intervals of the two overlap: then they may as well be equal."""
+    """A throughput with a mark if the two intervals overlap: then they may be equal."""
     a, b = first.interval, result.interval
     same = result is not first and a and b and a[0] <= b[1] and b[0] <= a[1]
     return f"{result.throughput / first.throughput:.3f}{' ~' if same else ''}"
@@ -218,8 +218,10 @@ def _peak(result: Result, _: Result) -> float | None:
 
 
 def _verdict(result: Result, _: Result) -> str:
-    told = result.data["verdict"]
-    return "valid" if told["valid"] else "NOT VALID: " + ", ".join(dict.fromkeys(r["code"] for r in told["reasons"]))
+    verdict = result.data["verdict"]
+    return (
+        "valid" if verdict["valid"] else "NOT VALID: " + ", ".join(dict.fromkeys(r["code"] for r in verdict["reasons"]))
+    )
 
 
 COLUMNS = [

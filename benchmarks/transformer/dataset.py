@@ -1,11 +1,11 @@
-"""Random tokens: generated in memory, or in shards on disk that hold the very same.
+"""Random tokens: generated in memory, or in shards on disk with the same contents.
 
-A sample is a source and a target of ``seq_len`` tokens each. Tokens depend on the seed and the sample's number alone:
-a lost shard can be made again, and a run reads the same data from the disk as from memory. They are packed into uint16,
-or int32 for more than 65,536 of them; a file system that compresses may still save the bits a vocabulary leaves unused.
+A sample is a source and a target of ``seq_len`` tokens each. Tokens depend only on the seed and the number of the
+sample: a lost shard can be generated again, and a run reads the same data from disk as from memory. They are packed
+into uint16, or int32 for more than 65,536 different tokens; a file system that compresses may still save unused bits.
 
-A shard is written under another name, synced and renamed; ``dataset.json`` then says its checksum. What is interrupted
-leaves whole shards, which the next run keeps, and never a part of one.
+A shard is written under another name, synced and renamed; ``dataset.json`` then contains its checksum. An interrupted
+run leaves complete shards, which the next run keeps, and never a part of one.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ BLOCK = 64
 #: samples written at a time: 16 MiB of the default ones
 PIECE = 256 * BLOCK
 
-#: files that are being written, and the right to write: `discard` takes it for good
+#: files being written, and the right to write: `discard` takes it permanently
 _unfinished: set[Path] = set()
 _writing = threading.Lock()
 
-#: wraps the numbers of the shards that are written, so that a bar can show them
+#: wraps the numbers of the shards that are written, so that a progress bar can show them
 Progress = Callable[[list[int], str], Iterable[int]]
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What the data are; the same spec is the same bytes."""
+    """What the data are; an equal spec gives equal bytes."""
 
     num_samples: int
     seq_len: int
@@ -67,7 +67,7 @@ class Spec:
         return self.num_samples * self.sample_bytes
 
     def bounds(self, shard: int) -> tuple[int, int]:
-        """The samples of a shard: as even as can be."""
+        """The samples of a shard; shard sizes differ by one at most."""
         return shard * self.num_samples // self.num_shards, (shard + 1) * self.num_samples // self.num_shards
 
     def shard_of(self, sample: int) -> int:
@@ -87,7 +87,7 @@ def spec_of(num_samples: int, seq_len: int, vocab_size: int, seed: int, num_shar
 
 @lru_cache(maxsize=8)
 def _block(seed: int, number: int, seq_len: int, vocab_size: int, dtype: str) -> np.ndarray:
-    """Zero is kept for the beginning of a target."""
+    """Zero is reserved for the beginning of a target."""
     draw = np.random.default_rng([seed, number])
     return draw.integers(1, vocab_size, (BLOCK, 2, seq_len), dtype=np.dtype(dtype))
 
@@ -100,7 +100,7 @@ def generated(spec: Spec, start: int, stop: int) -> np.ndarray:
 
 
 class InMemory:
-    """Tokens made when they are asked for."""
+    """Tokens generated on request."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -113,7 +113,7 @@ class InMemory:
 
 
 class OnDisk:
-    """Tokens out of the shards of a folder that `prepare` has seen."""
+    """Tokens from the shards of a folder that `prepare` has checked."""
 
     def __init__(self, folder: Path, spec: Spec) -> None:
         self.spec, self.folder = spec, folder
@@ -123,12 +123,12 @@ class OnDisk:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         spec = self.spec
-        made = np.empty((stop - start, 2, spec.seq_len), spec.dtype)
+        tokens = np.empty((stop - start, 2, spec.seq_len), spec.dtype)
         for shard in range(spec.shard_of(start), spec.shard_of(stop - 1) + 1):
             first, last = spec.bounds(shard)
             a, b = max(start, first), min(stop, last)
-            self._fill(made[a - start : b - start], shard, (a - first) * spec.sample_bytes)
-        return made
+            self._fill(tokens[a - start : b - start], shard, (a - first) * spec.sample_bytes)
+        return tokens
 
     def _fill(self, into: np.ndarray, shard: int, offset: int) -> None:
         view = into.data.cast("B")
@@ -155,23 +155,23 @@ def shard_name(shard: int) -> str:
 
 
 def prepare(folder: Path, spec: Spec, progress: Progress = lambda shards, _: shards) -> dict[str, Any]:
-    """Make the folder hold the spec's shards; says how many were there, were damaged, and were written."""
+    """Make the folder contain the spec's shards; report how many existed, were damaged, and were written."""
     with disk(folder, spec.bytes):
         folder.mkdir(parents=True, exist_ok=True)
-        known = _known(folder, spec)
-        good = _undamaged(folder, spec, known)
+        listed = _listed(folder, spec)
+        good = _undamaged(folder, spec, listed)
         _sweep(folder, spec)
         missing = [i for i in range(spec.num_shards) if i not in good]
         _check_space(folder, spec, missing)
-        rows = {i: known[i] for i in good}
+        rows = {i: listed[i] for i in good}
         for shard in progress(missing, "writing shards"):
             rows[shard] = _write(folder, spec, shard)
             _save(folder, spec, rows)
-    return {"reused": len(good), "damaged": len(known) - len(good), "written": len(missing), "shards": spec.num_shards}
+    return {"reused": len(good), "damaged": len(listed) - len(good), "written": len(missing), "shards": spec.num_shards}
 
 
-def _known(folder: Path, spec: Spec) -> dict[int, dict[str, Any]]:
-    """The shards that are said to be there, by number; those of another spec are none."""
+def _listed(folder: Path, spec: Spec) -> dict[int, dict[str, Any]]:
+    """The shards listed in the folder's file, by number; shards of another spec do not count."""
     path = folder / MANIFEST
     if not path.exists():
         foreign = [p.name for p in folder.iterdir() if SHARD.fullmatch(p.name)]
@@ -182,37 +182,35 @@ def _known(folder: Path, spec: Spec) -> dict[int, dict[str, Any]]:
             )
         return {}
     try:
-        found = json.loads(path.read_text())
-        same = found["format"] == FORMAT and found["spec"] == asdict(spec)
-        return {int(number): row for number, row in found["shards"].items()} if same else {}
+        contents = json.loads(path.read_text())
+        same = contents["format"] == FORMAT and contents["spec"] == asdict(spec)
+        return {int(number): row for number, row in contents["shards"].items()} if same else {}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
-def _undamaged(folder: Path, spec: Spec, known: dict[int, dict[str, Any]]) -> set[int]:
+def _undamaged(folder: Path, spec: Spec, listed: dict[int, dict[str, Any]]) -> set[int]:
     def intact(shard: int) -> bool:
         path, (first, last) = folder / shard_name(shard), spec.bounds(shard)
         if not path.exists() or path.stat().st_size != (last - first) * spec.sample_bytes:
             return False
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == known[shard].get("sha256")
+            return hashlib.file_digest(file, "sha256").hexdigest() == listed[shard].get("sha256")
 
     with ThreadPoolExecutor(4) as pool:
-        return {shard for shard, fine in zip(known, pool.map(intact, known), strict=True) if fine}
+        return {shard for shard, fine in zip(listed, pool.map(intact, listed), strict=True) if fine}
 
 
 def _sweep(folder: Path, spec: Spec) -> None:
-    """Away with shards of another spec, and with what a killed run left."""
-    wanted = {shard_name(i) for i in range(spec.num_shards)}
+    """Remove shards of another spec, and leftovers of a killed run."""
+    names = {shard_name(i) for i in range(spec.num_shards)}
     for path in folder.iterdir():
-        if (SHARD.fullmatch(path.name) and path.name not in wanted) or re.fullmatch(
-            r"\.(shard|data).*\.tmp", path.name
-        ):
+        if (SHARD.fullmatch(path.name) and path.name not in names) or re.fullmatch(r"\.(shard|data).*\.tmp", path.name):
             path.unlink()
 
 
 def _check_space(folder: Path, spec: Spec, missing: list[int]) -> None:
-    """Asked before the first byte is written; shards that are overwritten do not free anything before their rename."""
+    """Check the space before the first byte is written; overwritten shards free nothing before their rename."""
     needed = sum(b - a for a, b in map(spec.bounds, missing)) * spec.sample_bytes
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -234,12 +232,12 @@ def _write(folder: Path, spec: Spec, shard: int) -> dict[str, Any]:
 
 
 def _save(folder: Path, spec: Spec, rows: dict[int, dict[str, Any]]) -> None:
-    made = {"format": FORMAT, "dtype": spec.dtype, "spec": asdict(spec), "shards": dict(sorted(rows.items()))}
-    _atomically(folder / MANIFEST, [json.dumps(made, indent=1).encode()])
+    contents = {"format": FORMAT, "dtype": spec.dtype, "spec": asdict(spec), "shards": dict(sorted(rows.items()))}
+    _atomically(folder / MANIFEST, [json.dumps(contents, indent=1).encode()])
 
 
 def _atomically(path: Path, pieces: Iterable[bytes]) -> int:
-    """The file is there whole and on the disk, or not at all."""
+    """The file exists completely on disk, or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with _writing:
@@ -266,7 +264,7 @@ def _atomically(path: Path, pieces: Iterable[bytes]) -> int:
 
 
 def discard() -> None:
-    """What is being written, gone, and nothing is written any more: for a process that is about to end."""
+    """Remove the file being written and stop writing: for a process that is about to end."""
     _writing.acquire()
     for path in list(_unfinished):
         path.unlink(missing_ok=True)

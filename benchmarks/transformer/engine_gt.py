@@ -1,10 +1,10 @@
 """One training step on GT: the same model, weights, data and optimizer as torch's, on one worker or on many.
 
-On many, each has all parameters and its share of the batch, as under DDP: worker r that of rank r.
+On many, parameters are replicated and the batch is sharded, as under DDP: worker r has the samples of rank r.
 
-Only a value that is read says when a step is over, and reading one waits for all that was asked for before it: the
-client is then ahead of nobody, and its own pauses (a garbage collection is one) stop the workers. So steps are timed in
-blocks that end with a read, and within a block the client runs ahead, as it does in a training.
+A step is complete only when one of its values is read, and a read waits for everything submitted before it. The client
+is then not ahead of the workers, and its own pauses (for example garbage collection) stop them. So steps are timed in
+blocks that end with a read; within a block the client runs ahead, as it does in a training.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from benchmarks.transformer.model import build, build_torch
 from benchmarks.transformer.options import DTYPES, Config
 from benchmarks.transformer.problems import BadInput
 
-#: an epoch is cut into so many blocks, unless they would be longer than this
+#: an epoch is divided into this many blocks, unless they would be longer than the second number
 BLOCKS, LONGEST = 10, 10
-#: the signal of batches: cut over the workers, however small they are
+#: the signal of batches: sharded over the workers, even if they are small
 DATA = "data"
 
 
 def workers() -> int:
-    """As many as the launcher says, or `BENCH_PROCESSES`; one if nobody does."""
-    said = os.environ.get("BENCH_PROCESSES", "")
-    return max(1, int(said)) if said.isdigit() else 1
+    """The number of workers: from the launcher, or `BENCH_PROCESSES`; otherwise one."""
+    setting = os.environ.get("BENCH_PROCESSES", "")
+    return max(1, int(setting)) if setting.isdigit() else 1
 
 
 def check(config: Config, processes: int) -> None:
-    """What GT cannot do, all of it here."""
+    """Refuse options that GT does not support."""
     if processes > 1:
         raise BadInput(
             f"--engine gt in {processes} processes: GT is one process that has its workers itself; start it with "
@@ -54,13 +54,13 @@ def check(config: Config, processes: int) -> None:
 
 
 def world() -> World:
-    """One client that speaks for all its workers, and no group of torch's."""
+    """One client that represents all its workers; there is no process group of torch."""
     cuda, count = torch.cuda.is_available(), workers()
-    made = World(0, count, 0, torch.device("cuda", 0) if cuda else torch.device("cpu"), "gt", own=count)
+    world = World(0, count, 0, torch.device("cuda", 0) if cuda else torch.device("cpu"), "gt", own=count)
     cards = [uuid(n % torch.cuda.device_count()) if cuda else None for n in range(count)]
-    # the workers, once they are there, and the client, which makes the first weights on a GPU: none is a stranger
-    made.members = [{"host": socket.gethostname(), "gpu": gpu, "pid": os.getpid()} for gpu in [*cards, None]]
-    return made
+    # the workers, once they exist, and the client, which creates the first weights on a GPU: both are part of this run
+    world.members = [{"host": socket.gethostname(), "gpu": gpu, "pid": os.getpid()} for gpu in [*cards, None]]
+    return world
 
 
 class GtEngine:
@@ -71,7 +71,7 @@ class GtEngine:
         self.recover()
 
     def recover(self) -> None:
-        """A new system with the weights of the beginning."""
+        """A new system with the initial weights."""
         gt, config, world = self.gt, self.config, self.world
         self._start()
         start = build_torch(config.sizes, world.device, config.seed)
@@ -113,11 +113,11 @@ class GtEngine:
             self._read()
             self._samples = len(batch[0])
         with gt.signal.context(DATA) if self.world.size > 1 else contextlib.nullcontext():
-            source, seen, target = map(gt.from_numpy, batch)
+            source, decoder_input, target = map(gt.from_numpy, batch)
         precision = self.config.precision
         lower = getattr(gt, DTYPES["bf16" if precision == "fp32" else precision])
         with gt.autocast(dtype=lower, enabled=precision != "fp32"):
-            loss = self.criterion(self.model(source, seen).flatten(0, 1), target.flatten())
+            loss = self.criterion(self.model(source, decoder_input).flatten(0, 1), target.flatten())
         self.optimizer.zero_grad()
         self.scaler.scale(loss).backward()
         before = self.scaler.get_scale()
@@ -129,7 +129,7 @@ class GtEngine:
             self._read()
 
     def _read(self) -> None:
-        """The losses of the block; that they are there says that its steps are done."""
+        """The losses of the block; reading them waits until its steps are complete."""
         if not self._pending:
             return
         self._steps.losses += self.gt.stack(self._pending).tolist()
@@ -138,7 +138,7 @@ class GtEngine:
         self._pending, self._mark = [], now
 
     def _wait(self) -> None:
-        """For a number that all workers have a part in: each has done all it had to do before."""
+        """Read a number in which all workers take part: each has then finished everything before it."""
         with self.gt.signal.context(DATA) if self.world.size > 1 else contextlib.nullcontext():
             parts = self.gt.zeros(self.world.size)
         parts.sum().item()
@@ -153,14 +153,14 @@ class GtEngine:
         self.gt.debug.memory()
 
     def memory(self) -> list[dict[str, Any]]:
-        """The workers', since the last time they were asked."""
-        return [_told(worker) for worker in self.gt.debug.memory().values()]
+        """The peaks of the workers, since the last call."""
+        return [_memory_report(worker) for worker in self.gt.debug.memory().values()]
 
     def close(self) -> None:
         self.gt.disconnect()
 
 
-def _told(worker: dict[str, Any]) -> dict[str, Any]:
+def _memory_report(worker: dict[str, Any]) -> dict[str, Any]:
     device = worker["device"] or {}
     return {
         "peak_bytes": device.get("peak"),

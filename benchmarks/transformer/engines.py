@@ -1,7 +1,7 @@
 """One training step on torch: alone, under DDP, or under FSDP2. `engine_gt.GtEngine` is the same on GT.
 
-An engine runs ahead of the device. It keeps a mark after each step, or after several; `finish` waits for the device and
-says how long they took and what was lost.
+An engine runs ahead of the device. It records a mark after each step, or after several; `finish` waits for the device
+and returns their durations and losses.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ RATE = 1e-4
 
 @dataclass
 class Steps:
-    """What was measured of a series of steps."""
+    """The measurements of a series of steps."""
 
     #: seconds from the idle device before the first to the idle device after the last
     wall: float = 0.0
-    #: steps, and the seconds from the end of those before to the end of these: as few as the engine can tell apart
+    #: steps, and the seconds from the end of the ones before to the end of these: as few as the engine can distinguish
     laps: list[tuple[int, float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    #: steps whose optimizer was skipped, as the loss scale of fp16 has it
+    #: steps whose optimizer was skipped by the loss scale of fp16
     skipped: int = 0
 
 
@@ -67,15 +67,15 @@ class TorchEngine:
         self.begin()
 
     def stage(self, arrays: tuple[np.ndarray, ...]) -> Any:
-        made = [torch.from_numpy(array) for array in arrays]
+        tensors = [torch.from_numpy(array) for array in arrays]
         if not self.cuda:
-            return made
-        # the device is a thread's own setting, and this is the loader's: else all ranks would open the first GPU
+            return tensors
+        # the device is a setting of each thread, and this is the loader's: otherwise all ranks would use the first GPU
         torch.cuda.set_device(self.device)
-        return [tensor.pin_memory() for tensor in made]
+        return [tensor.pin_memory() for tensor in tensors]
 
     def begin(self, steps: int = 1) -> None:
-        """A new series of so many steps, from an idle device."""
+        """Start a new series of steps, from an idle device."""
         self._wait()
         self._losses: list[torch.Tensor] = []
         self._before, self._tried = self._optimized(), self._taken
@@ -83,11 +83,11 @@ class TorchEngine:
         self._marks = [self._mark()]
 
     def step(self, batch: Any, sync: bool = True) -> None:
-        source, seen, target = (tensor.to(self.device, non_blocking=True) for tensor in batch)
+        source, decoder_input, target = (tensor.to(self.device, non_blocking=True) for tensor in batch)
         alone = contextlib.nullcontext() if sync or not hasattr(self.module, "no_sync") else self.module.no_sync()
         with alone:
             with self._autocast():
-                scores = self.model(source, seen)
+                scores = self.model(source, decoder_input)
                 loss = self.criterion(scores.flatten(0, 1), target.flatten())
             self._note("forward")
             self.scaler.scale(loss).backward()
@@ -116,7 +116,7 @@ class TorchEngine:
         return torch.autocast(self.device.type, dtype=dtype, enabled=precision != "fp32")
 
     def _optimized(self) -> int:
-        """The optimizer's own count of its steps, which does not go on where fp16 skips one."""
+        """The optimizer's own count of its steps, which does not increase where fp16 skips one."""
         state = next(iter(self.optimizer.state.values()), None)
         return int(state["step"].item()) if state else 0
 
@@ -149,7 +149,7 @@ class TorchEngine:
             kind, peak = "process (resident)", process_peak()
             return [{"peak_bytes": peak, "kind": kind, "capacity_bytes": memory_of_machine()}]
         now, before = torch.cuda.memory_stats(self.device), self._retries
-        found = {
+        report = {
             "peak_bytes": torch.cuda.max_memory_allocated(self.device),
             "kind": "allocated by tensors",
             "reserved_bytes": torch.cuda.max_memory_reserved(self.device),
@@ -158,15 +158,15 @@ class TorchEngine:
             "ooms": now["num_ooms"] - before["num_ooms"],
             "phases_bytes": dict(self.phases),
         }
-        return [found]
+        return [report]
 
     def recover(self) -> None:
-        """From a step that ran out of memory."""
+        """Recover from a step that ran out of memory."""
         self.optimizer.zero_grad()
         self._losses = []
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.model = self.module = self.optimizer = None
         self._losses = []
         gc.collect()
@@ -178,7 +178,7 @@ class TorchEngine:
 
 
 def _ddp(module: nn.Module, config: Config, world: World) -> nn.Module:
-    """One rank has no one to agree with: torch alone."""
+    """One rank needs no communication: torch alone."""
     if world.size == 1:
         return module
     devices = [world.device] if world.device.type == "cuda" else None
@@ -204,10 +204,10 @@ WRAPS = {"ddp": _ddp, "fsdp": _fsdp}
 
 
 def process_peak() -> int | None:
-    """Resident, in bytes, at its highest since the last reset."""
+    """The peak of the resident set since the last reset, in bytes."""
     with contextlib.suppress(OSError), open("/proc/self/status") as file:
-        found = next((line for line in file if line.startswith("VmHWM:")), None)
-        return int(found.split()[1]) * 1024 if found else None
+        line = next((line for line in file if line.startswith("VmHWM:")), None)
+        return int(line.split()[1]) * 1024 if line else None
     return None
 
 

@@ -18,7 +18,7 @@ STYLE = (
     "body{font:15px system-ui;margin:2em}table{border-collapse:collapse}td,th{border:1px solid #bbb;padding:.3em .6em;"
     "text-align:right}td:first-child,th:first-child{text-align:left}img{max-width:48%}.warning{color:#a00}"
 )
-#: title of the plot, what is on its axis, and the column that it shows
+#: title of the plot, label of its axis, and its column
 BARS = [
     ("Throughput", "samples/s", "samples/s"),
     ("Throughput of one GPU", "samples/s", "samples/s a GPU"),
@@ -27,53 +27,53 @@ BARS = [
 ]
 
 
-def to_csv(file: TextIO, found: list[Result], notes: Sequence[str]) -> None:
-    """Numbers in full; the notes are for people and stand in the other formats."""
+def to_csv(file: TextIO, results: list[Result], notes: Sequence[str]) -> None:
+    """Numbers in full; the notes are only in the other formats."""
     writer = csv.writer(file)
     writer.writerow(column.title for column in COLUMNS)
-    writer.writerows(table(found))
+    writer.writerows(table(results))
 
 
-def to_markdown(file: TextIO, found: list[Result], notes: Sequence[str]) -> None:
+def to_markdown(file: TextIO, results: list[Result], notes: Sequence[str]) -> None:
     titles = [column.title for column in COLUMNS]
-    rows = [[cell(value).replace("|", "\\|") for value in row] for row in table(found)]
+    rows = [[cell(value).replace("|", "\\|") for value in row] for row in table(results)]
     lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *rows]
     file.write("\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
     file.write("".join(f"\n- {note}" for note in notes) + ("\n" if notes else ""))
 
 
-def to_html(file: TextIO, found: list[Result], notes: Sequence[str]) -> None:
+def to_html(file: TextIO, results: list[Result], notes: Sequence[str]) -> None:
     def row(kind: str, cells: Sequence[str]) -> str:
         return "<tr>" + "".join(f"<{kind}>{html.escape(text)}</{kind}>" for text in cells) + "</tr>"
 
-    body = [row("td", [cell(value) for value in line]) for line in table(found)]
-    pictures = _pictures(found)
-    drawn = "".join(f'<img alt="{html.escape(name)}" src="data:image/png;base64,{data}">' for name, data in pictures)
+    body = [row("td", [cell(value) for value in line]) for line in table(results)]
+    pictures = _pictures(results)
+    images = "".join(f'<img alt="{html.escape(name)}" src="data:image/png;base64,{data}">' for name, data in pictures)
     warned = "".join(f'<li class="warning">{html.escape(note)}</li>' for note in notes)
     file.write(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Comparison</title><style>{STYLE}</style>'
         f"<h1>Encoder-decoder Transformer: comparison</h1><table>{row('th', [c.title for c in COLUMNS])}{''.join(body)}"
-        f"</table><ul>{warned}</ul>{drawn or '<p>No plots: matplotlib is not installed.</p>'}</html>\n"
+        f"</table><ul>{warned}</ul>{images or '<p>No plots: matplotlib is not installed.</p>'}</html>\n"
     )
 
 
-def _pictures(found: list[Result]) -> list[tuple[str, str]]:
-    """Name and PNG; what no result knows is not drawn."""
+def _pictures(results: list[Result]) -> list[tuple[str, str]]:
+    """Name and PNG; a column without values is not drawn."""
     columns = {column.title: column for column in COLUMNS}
-    made = []
+    pictures = []
     with tempfile.TemporaryDirectory() as folder:
         for title, label, name in BARS:
-            values: list[Any] = [columns[name].value(result, found[0]) for result in found]
-            known = [(r.name, v) for r, v in zip(found, values, strict=True) if v is not None]
+            values: list[Any] = [columns[name].value(result, results[0]) for result in results]
+            bars = [(r.name, v) for r, v in zip(results, values, strict=True) if v is not None]
             path = Path(folder) / "plot.png"
-            names, heights = [n.replace("_", "\n") for n, _ in known], [v for _, v in known]
-            if known and plots.bars(path, title, label, names, {label: heights}):
-                made.append((title, base64.b64encode(path.read_bytes()).decode()))
-        steps = {r.name: _steps(r) for r in found}
+            names, heights = [n.replace("_", "\n") for n, _ in bars], [v for _, v in bars]
+            if bars and plots.bars(path, title, label, names, {label: heights}):
+                pictures.append((title, base64.b64encode(path.read_bytes()).decode()))
+        steps = {r.name: _steps(r) for r in results}
         path = Path(folder) / "steps.png"
         if plots.lines(path, "Measured steps", "step", "ms", steps):
-            made.append(("Measured steps", base64.b64encode(path.read_bytes()).decode()))
-    return made
+            pictures.append(("Measured steps", base64.b64encode(path.read_bytes()).decode()))
+    return pictures
 
 
 def _steps(result: Result) -> tuple[list[float], list[float | None]]:

@@ -1,6 +1,6 @@
-"""The batch size that fills the memory wanted: fit peak(b) = a + c·b, predict, then try it.
+"""The batch size that fills a given share of memory: fit peak(b) = a + c·b, predict, then try it.
 
-Out of memory is also told here, with the batch size to try.
+Out of memory is also reported here, with the batch size to try.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from benchmarks.transformer.problems import NoMemory
 
 #: probing stops doubling the batch once this share of the budget is used
 ENOUGH = 0.25
-#: a batch that proved too large is made this much smaller
+#: a batch that proved too large is reduced by this factor
 DOWN = 0.95
 TRIES = 10
-#: what torch says on a CPU, and cuBLAS where its workspace does not fit
+#: error texts of torch on a CPU, and of cuBLAS if its workspace does not fit
 SIGNS = ("not enough memory", "can't allocate memory", "out of memory", "ALLOC_FAILED")
 
 
@@ -45,13 +45,13 @@ def fitting(batch: int) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         smaller = "a smaller model, a shorter --seq-len, or --engine fsdp on more GPUs"
-        way = f"--batch-size {batch // 2}, or let --target-vram 0.9 choose" if batch > 1 else smaller
-        raise NoMemory(f"out of memory with --batch-size {batch}: try {way}") from error
+        advice = f"--batch-size {batch // 2}, or let --target-vram 0.9 choose" if batch > 1 else smaller
+        raise NoMemory(f"out of memory with --batch-size {batch}: try {advice}") from error
 
 
 @dataclasses.dataclass
 class Fit:
-    """Peak bytes by batch size, and what follows from them; ``probe`` gives None where the batch does not fit."""
+    """Peak bytes by batch size, and the fit; ``probe`` returns None if the batch does not fit."""
 
     probe: Callable[[int], int | None]
     budget: int
@@ -68,11 +68,11 @@ class Fit:
         return peak is not None and peak <= self.budget
 
     def choose(self) -> dict[str, Any]:
-        """The chosen batch size, and how it came about."""
+        """The chosen batch size, and how it was found."""
         points = self._points()
         line = memory_fit(list(points), list(points.values())) if len(points) >= 3 else None
         predicted = largest_batch(line, self.budget) if line else max(points)
-        # a line that does not grow says nothing: then the most there is to give
+        # a line that does not grow predicts nothing: then use the largest batch there is
         batch = tried = max(1, min(self.most, self.most if predicted is None else predicted))
         for _ in range(TRIES):
             if self._fits(batch):
@@ -93,7 +93,7 @@ class Fit:
         }
 
     def _points(self) -> dict[int, float]:
-        """Batch sizes doubled until they use enough of the budget; the last of them, that fit, make the line."""
+        """Batch sizes doubled until they use enough of the budget; the fit uses the last ones that ran."""
         batch = 1
         while self._fits(batch):
             enough = len(self.peaks) >= 3 and (self._peak(batch) or 0) >= ENOUGH * self.budget
@@ -111,12 +111,12 @@ class Fit:
 
 
 def choose_batch(config: Config, world: World, make: Callable[[Config, World], Engine], spec: Spec) -> dict[str, Any]:
-    """What fills ``--target-vram``, on the rank that needs most; the engine used for it is gone afterwards."""
+    """The batch size that fills ``--target-vram`` on the rank that needs most; its engine is closed afterwards."""
     source = InMemory(spec)
     with fitting(1):
         engine = make(config, world)
-    wanted, capacity = config.target_vram, engine.memory()[0]["capacity_bytes"]
-    assert wanted is not None
+    target, capacity = config.target_vram, engine.memory()[0]["capacity_bytes"]
+    assert target is not None
     if capacity is None:
         raise NoMemory("--target-vram: this engine does not tell the memory of its device; give --batch-size instead")
 
@@ -126,20 +126,20 @@ def choose_batch(config: Config, world: World, make: Callable[[Config, World], E
         return None if None in peaks else max(peaks)
 
     try:
-        return Fit(probe, _bytes(wanted, capacity), spec.num_samples // world.size).choose()
+        return Fit(probe, _bytes(target, capacity), spec.num_samples // world.size).choose()
     finally:
         engine.close()
 
 
-def _bytes(wanted: float | int, capacity: int) -> int:
-    """A share is of the device's memory; more than all of it is all of it."""
-    return min(capacity, int(wanted * capacity) if isinstance(wanted, float) else wanted)
+def _bytes(target: float | int, capacity: int) -> int:
+    """A share is relative to the device's memory; more than all of it counts as all of it."""
+    return min(capacity, int(target * capacity) if isinstance(target, float) else target)
 
 
 def _peak(engine: Engine, batch: Any, alone: bool) -> int | None:
-    """Of two steps, the second with the optimizer's state there; None where they do not fit.
+    """The peak of two steps, the second one with the optimizer's state; None if they do not fit.
 
-    Ranks do not wait for each other within (``alone``), so that one that does not fit cannot leave the others waiting.
+    Ranks do not wait for each other (``alone``), so that a rank out of memory cannot leave the others waiting.
     """
     gc.collect()
     if torch.cuda.is_available():
@@ -155,4 +155,4 @@ def _peak(engine: Engine, batch: Any, alone: bool) -> int | None:
             raise
         engine.recover()
         return None
-    return max(int(told.get("reserved_bytes") or told["peak_bytes"]) for told in engine.memory())
+    return max(int(report.get("reserved_bytes") or report["peak_bytes"]) for report in engine.memory())

@@ -1,7 +1,7 @@
 """``benchmark.py`` in as many processes as there are GPUs: ``python launch.py [--single] [options of benchmark.py]``.
 
-One process is started directly; more by torchrun, whose own exit code is 1 whatever the benchmark's was: here the
-benchmark's is kept. GT is always one process, which starts a worker for each GPU itself.
+One process is started directly, several by torchrun. Torchrun's own exit code is always 1; this script returns the
+benchmark's exit code instead. GT is always one process, which starts a worker for each GPU itself.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SCRIPT = Path(__file__).resolve().with_name("benchmark.py")
 
 
 def processes(single: bool) -> int:
-    """One a GPU; one on a machine without. `BENCH_PROCESSES` says another number, for runs on the CPU."""
-    said = os.environ.get("BENCH_PROCESSES", "")
-    if single or said.isdigit():
-        return 1 if single else max(1, int(said))
+    """One process per GPU; one without GPUs. `BENCH_PROCESSES` sets another number, for runs on the CPU."""
+    setting = os.environ.get("BENCH_PROCESSES", "")
+    if single or setting.isdigit():
+        return 1 if single else max(1, int(setting))
     import torch
 
     return max(1, torch.cuda.device_count())
@@ -43,16 +43,16 @@ def main(arguments: list[str]) -> int:
 
 
 def on_gt(arguments: list[str]) -> bool:
-    found = argparse.ArgumentParser(add_help=False)
-    found.add_argument("--engine", nargs="?")
-    return bool(found.parse_known_args(arguments)[0].engine == "gt")
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--engine", nargs="?")
+    return bool(parser.parse_known_args(arguments)[0].engine == "gt")
 
 
 def _torchrun(count: int, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    # torchrun sets one thread a process, and says so at length
+    # torchrun sets one thread per process, and prints a long message about it
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
     try:
         words = ["--standalone", f"--nproc_per_node={count}", str(SCRIPT), *arguments]

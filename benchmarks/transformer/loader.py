@@ -1,7 +1,7 @@
 """Batches of one process, read ahead in a thread, and how long the loop waited for them.
 
-The batches of all ranks together go through the data once, in order. What is left at the end is one short batch, the
-same on every rank; it is trained on and counted for what it is.
+The batches of all ranks together go through the data once, in order. The rest at the end is one shorter batch, the same
+on every rank; it is trained on and counted, but not timed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.transformer.dataset import Spec
 from benchmarks.transformer.model import BEGIN
 
-#: batches made before they are asked for
+#: batches made ahead of their use
 AHEAD = 3
 
 
@@ -35,7 +35,7 @@ class Span:
 
     start: int
     stop: int
-    #: of the whole batch size: what step times are taken of
+    #: has the full batch size: only these step times count
     full: bool
 
     @property
@@ -46,7 +46,7 @@ class Span:
 def plan(samples: int, batch: int, rank: int, ranks: int, tail: bool = True, own: int = 1) -> list[Span]:
     """This rank's batches of an epoch; fewer samples than ranks at the end are left out.
 
-    A process that has ``own`` ranks, from this one on, reads their batches as one, in their order.
+    A process that leads ``own`` ranks, from this one on, reads their batches as one, in their order.
     """
     whole, rest = divmod(samples, batch * ranks)
     starts = [(k * ranks + rank) * batch for k in range(whole)]
@@ -59,18 +59,18 @@ def plan(samples: int, batch: int, rank: int, ranks: int, tail: bool = True, own
 
 
 def tensors(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Source, what the decoder sees, and what it is to say: the target one step on."""
+    """Source, the decoder's input, and its target: the target sequence shifted by one."""
     source, target = tokens[:, 0].astype(np.int64), tokens[:, 1].astype(np.int64)
-    seen = np.full_like(target, BEGIN)
-    seen[:, 1:] = target[:, :-1]
-    return source, seen, target
+    decoder_input = np.full_like(target, BEGIN)
+    decoder_input[:, 1:] = target[:, :-1]
+    return source, decoder_input, target
 
 
 @dataclass
 class Loader:
     source: Source
     spans: list[Span]
-    #: what the engine does to a batch in the loader's thread: pin it
+    #: what the engine does with a batch in the loader's thread: pin it
     stage: Callable[[tuple[np.ndarray, ...]], Any]
     #: seconds waited for each batch of the last pass
     waited: list[float] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Loader:
         return self.first(len(self.spans))
 
     def first(self, count: int) -> Iterator[tuple[Span, Any]]:
-        """So many batches, from the beginning again where an epoch has fewer."""
+        """This many batches, starting again where an epoch has fewer."""
         self.waited = []
         pending: deque[tuple[Span, Future[Any]]] = deque()
         with ThreadPoolExecutor(1, "loader") as thread:
@@ -98,7 +98,7 @@ class Loader:
         return self.stage(tensors(self.source.read(span.start, span.stop)))
 
     def _next(self, span: Span, future: Future[Any]) -> tuple[Span, Any]:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         batch = future.result()
-        self.waited.append(time.perf_counter() - begun)
+        self.waited.append(time.perf_counter() - started)
         return span, batch

@@ -1,6 +1,7 @@
-"""Epochs, timed: the wall clock of an idle device at both ends, over the slowest rank.
+"""Epochs, timed: wall time with an idle device at both ends, of the slowest rank.
 
-Warm-up is epochs and then steps that do not count. What the ranks saw is put together after the clock has stopped.
+Warm-up epochs and then warm-up steps are not measured. The measurements of the ranks are joined after the clock has
+stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STEPS = 6
 
 @dataclass
 class Run:
-    """One rank's part of the benchmark; the record is on the first rank alone."""
+    """One rank's part of the benchmark; only the first rank has the record."""
 
     config: Config
     world: World
@@ -56,22 +57,22 @@ class Run:
         self.engine.reset_memory()
         with Watch(self.world) as watch:
             epochs = [self._epoch(number) for number in range(1, self.config.epochs + 1)]
-        memory = worst([rank for told in self.world.gather(self.engine.memory()) for rank in told])
+        memory = worst([rank for reports in self.world.gather(self.engine.memory()) for rank in reports])
         self.put("memory", value=memory)
         extra = {"communication": self._communication(), "doubling": self._doubling()}
-        made = summary(self, epochs, watch, memory, extra)
-        self.put("summary", value=made)
-        return made
+        result = summary(self, epochs, watch, memory, extra)
+        self.put("summary", value=result)
+        return result
 
     def _warm_up(self) -> None:
-        begun, losses = time.perf_counter(), []
+        started, losses = time.perf_counter(), []
         for _ in range(self.config.warmup_epochs):
             losses += self._pass(len(self.loader.spans), "warm-up").losses
         losses += self._pass(self.config.warmup_steps, "warm-up").losses
-        self.put("warmup", value={"steps": len(losses), "wall_s": time.perf_counter() - begun, "losses": losses})
+        self.put("warmup", value={"steps": len(losses), "wall_s": time.perf_counter() - started, "losses": losses})
 
     def _pass(self, steps: int, label: str) -> Steps:
-        """So many steps, from an idle device to an idle device."""
+        """This many steps, from an idle device to an idle device."""
         every = max(1, steps // 100)
         self.engine.begin(steps)
         with Progress(label, steps, rank=self.world.rank) as bar:
@@ -89,7 +90,7 @@ class Run:
         read = pagecache.storage_bytes()
         steps = self._pass(len(spans), f"epoch {number}")
         now = pagecache.storage_bytes()
-        mine = {
+        own_figures = {
             "wall_s": steps.wall,
             "ranks": self.world.own,
             "samples": sum(span.samples for span in spans),
@@ -99,9 +100,11 @@ class Run:
             "laps": full_laps(spans, steps.laps),
             "losses": steps.losses,
         }
-        made = epoch(self.config, self.world.gather(mine), isinstance(source, OnDisk), source.spec.sample_bytes)
-        self.put("epochs", str(number), value=made)
-        return made
+        result = epoch(
+            self.config, self.world.gather(own_figures), isinstance(source, OnDisk), source.spec.sample_bytes
+        )
+        self.put("epochs", str(number), value=result)
+        return result
 
     # -- after the measured epochs -----------------------------------------------------------
 
@@ -113,26 +116,26 @@ class Run:
         return statistics.median(seconds / steps for steps, seconds in self.engine.finish().laps[1:])
 
     def _communication(self) -> dict[str, Any] | None:
-        """What of a step is communication that computing does not hide: step(sync) - step(no_sync)."""
+        """The communication in a step that does not overlap with computation: step(sync) - step(no_sync)."""
         if self.world.size == 1 or self.config.engine != "ddp":
             return None
-        mine = [self._series(self.config.batch_size, sync) for sync in (True, False)]
-        sync, alone = (max(side) for side in zip(*self.world.gather(mine), strict=True))
+        seconds = [self._series(self.config.batch_size, sync) for sync in (True, False)]
+        sync, alone = (max(side) for side in zip(*self.world.gather(seconds), strict=True))
         return {"step_s": sync, "step_without_s": alone, "exposed_s": sync - alone, "exposed_share": 1 - alone / sync}
 
     def _doubling(self) -> float | None:
-        """How much longer a step of twice the batch takes; None where that does not fit or is not known."""
+        """How much longer a step of twice the batch takes; None if it does not fit or is not known."""
         twice, free = 2 * self.config.batch_size, self.world.alone or self.config.engine == "ddp"
-        known = self.world.device.type == "cuda" and not self.config.compile
-        if not known or not free or twice * self.world.own > self.config.num_samples:
+        is_known = self.world.device.type == "cuda" and not self.config.compile
+        if not is_known or not free or twice * self.world.own > self.config.num_samples:
             return None
         try:
-            mine = self._series(twice, False) / self._series(self.config.batch_size, False)
+            factor = self._series(twice, False) / self._series(self.config.batch_size, False)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            mine = None
-        ratios = self.world.gather(mine)
+            factor = None
+        ratios = self.world.gather(factor)
         return None if None in ratios else max(ratios)
 
 
@@ -140,30 +143,30 @@ class Run:
 
 
 def full_laps(spans: list[Span], laps: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Those that are alike: the last, short batch is a step of its own kind, and so is a lap of fewer steps."""
-    found, ends = [], itertools.accumulate(steps for steps, _ in laps)
+    """Comparable samples: without the last, shorter batch, and without samples of fewer steps."""
+    samples, ends = [], itertools.accumulate(steps for steps, _ in laps)
     for (steps, seconds), end in zip(laps, ends, strict=True):
         if all(span.full for span in spans[end - steps : end]):
-            found.append((steps, seconds))
-    most = max((steps for steps, _ in found), default=1)
-    return [lap for lap in found if lap[0] == most]
+            samples.append((steps, seconds))
+    most = max((steps for steps, _ in samples), default=1)
+    return [lap for lap in samples if lap[0] == most]
 
 
 def step_times(laps: list[tuple[int, float]]) -> dict[str, Any]:
-    """Of steps, a sample each lap; ``steps_per_sample`` says of how many steps a sample is the mean."""
+    """The timing of steps; ``steps_per_sample`` is the number of steps that a sample is the mean of."""
     return {**timing.summary([seconds / steps for steps, seconds in laps]), "steps_per_sample": laps[0][0]}
 
 
 def slowest(ranks: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
-    """The maximum over the ranks, lap by lap."""
+    """The maximum over the ranks, sample by sample."""
     return [(at[0][0], max(seconds for _, seconds in at)) for at in zip(*ranks, strict=True)]
 
 
 def epoch(config: Config, ranks: list[dict[str, Any]], on_disk: bool, sample_bytes: int) -> dict[str, Any]:
-    """One epoch out of what each rank, or the process that leads several, saw of it."""
+    """One epoch from the measurements of each rank, or of the process that leads several."""
     wall, samples = max(r["wall_s"] for r in ranks), sum(r["samples"] for r in ranks)
-    known = [r["storage_bytes"] for r in ranks]
-    physical, logical = (None if None in known else sum(known)), samples * sample_bytes
+    storage_bytes = [r["storage_bytes"] for r in ranks]
+    physical, logical = (None if None in storage_bytes else sum(storage_bytes)), samples * sample_bytes
     return {
         "wall_s": wall,
         "samples": samples,
@@ -202,15 +205,15 @@ def summary(
     config, size = run.config, run.world.size
     wall, samples = sum(e["wall_s"] for e in epochs), sum(e["samples"] for e in epochs)
     per = epochs[0]["timing"]["steps_per_sample"]
-    taken = step_times([(per, per * s) for e in epochs for s in e["timing"]["samples_s"]])
+    step_timing = step_times([(per, per * s) for e in epochs for s in e["timing"]["samples_s"]])
     used = peaks.mfu(training_flops(config.sizes) * samples, wall, run.device_name, config.precision, size)
     cards, joules = watch.cards, watch.joules()
-    made = {
+    result = {
         "wall_s": wall,
         "samples": samples,
         **rates(config, samples, wall, size),
-        "samples_per_s_interval_95": throughput_interval(samples / wall, taken),
-        "timing": taken,
+        "samples_per_s_interval_95": throughput_interval(samples / wall, step_timing),
+        "timing": step_timing,
         "data_wait_share": max(e["data_wait_share"] for e in epochs),
         "skipped_steps": sum(e["skipped_steps"] for e in epochs),
         "last_loss": epochs[-1]["losses"][-1],
@@ -222,42 +225,42 @@ def summary(
         "gpu": cards,
         **extra,
     }
-    return made | {"verdict": _verdict(run, epochs, made, memory, watch)}
+    return result | {"verdict": _verdict(run, epochs, result, memory, watch)}
 
 
 def _mean(values: list[float | None]) -> float | None:
     return None if not values or None in values else statistics.fmean(v for v in values if v is not None)
 
 
-def throughput_interval(rate: float, taken: dict[str, Any]) -> list[float] | None:
-    """95 %, around the rate: it is uncertain as the mean of the step times is."""
-    interval = timing.mean_interval(taken["samples_s"])
-    return [rate * taken["mean_s"] / bound for bound in reversed(interval)] if interval else None
+def throughput_interval(rate: float, step_timing: dict[str, Any]) -> list[float] | None:
+    """The 95 % interval around the rate, from the mean of the step times."""
+    interval = timing.mean_interval(step_timing["samples_s"])
+    return [rate * step_timing["mean_s"] / bound for bound in reversed(interval)] if interval else None
 
 
 def _verdict(
-    run: Run, epochs: list[dict[str, Any]], made: dict[str, Any], memory: dict[str, Any], watch: Watch
+    run: Run, epochs: list[dict[str, Any]], result: dict[str, Any], memory: dict[str, Any], watch: Watch
 ) -> dict[str, Any]:
     labels = [e["io"]["label"] for e in epochs if e["io"]]
     bad = [loss for e in epochs for loss in e["losses"] if not math.isfinite(loss)]
     facts = {
         **watch.facts(),
         "ranks_per_gpu": run.world.ranks_per_gpu() if run.world.size > 1 else 1,
-        "cv": step_variation(made["timing"]),
+        "cv": step_variation(result["timing"]),
         "allocation_retries": _largest(memory, "allocation_retries"),
         "ooms": _largest(memory, "ooms"),
-        "skipped_steps": made["skipped_steps"],
+        "skipped_steps": result["skipped_steps"],
         "io": None if None in labels else next((label for label in labels if label != "cold"), "cold"),
-        "loss": bad[0] if bad else made["last_loss"],
-        "mfu": made["mfu"]["mfu"],
-        "doubling": made["doubling"],
+        "loss": bad[0] if bad else result["last_loss"],
+        "mfu": result["mfu"]["mfu"],
+        "doubling": result["doubling"],
     }
     return verdict.judge(facts, [*RULES, "cached_io"] if labels else RULES, "results.summary")
 
 
-def step_variation(taken: dict[str, Any]) -> float | None:
-    """Of single steps: a mean of n of them varies by the root of n less."""
-    return None if taken["cv"] is None else taken["cv"] * math.sqrt(taken["steps_per_sample"])
+def step_variation(step_timing: dict[str, Any]) -> float | None:
+    """The variation of single steps: the mean of n steps varies less, by the root of n."""
+    return None if step_timing["cv"] is None else step_timing["cv"] * math.sqrt(step_timing["steps_per_sample"])
 
 
 def _largest(memory: dict[str, Any], key: str) -> int | None:

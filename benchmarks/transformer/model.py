@@ -1,8 +1,8 @@
 """The encoder-decoder model, once for torch and for GT, and its parameters and FLOPs by formula.
 
-One embedding serves source and target, the head is a matrix of its own without a bias, positions are sines (no
-parameters), norms come first (48 layers train without a schedule), nothing is dropped out: two engines that start from
-the same weights see the same losses.
+One embedding serves source and target. The head has its own matrix without a bias. Positions are sines, without
+parameters. Norms come first, so that 48 layers train without a schedule. There is no dropout: two engines that start
+from the same weights have the same losses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-#: what the target is shifted in with; the tokens themselves are 1 … vocabulary - 1
+#: the first token of the decoder's input; the tokens themselves are 1 … vocabulary - 1
 BEGIN = 0
 
 
@@ -29,7 +29,7 @@ class Sizes:
     seq_len: int = 256
 
 
-#: the four of the README, by what they are called there
+#: the four sizes of the README, by name
 NAMED = {
     "3.5M": Sizes(),
     "60M": Sizes(512, 8, 6, 6, 2048),
@@ -49,7 +49,7 @@ def parameters(s: Sizes) -> int:
 
 
 def forward_flops(s: Sizes) -> int:
-    """Of one sample, by formula: two a multiplication with addition, masked attention counted whole."""
+    """FLOPs of one sample, by formula: a multiplication with addition counts two, masked attention counts in full."""
     d, f, S, T = s.d_model, s.dim_feedforward, s.seq_len, s.seq_len
     encoder = 8 * S * d * d + 4 * S * d * f + 4 * S * S * d
     decoder = 12 * T * d * d + 4 * S * d * d + 4 * T * d * f + 4 * T * T * d + 4 * T * S * d
@@ -57,7 +57,7 @@ def forward_flops(s: Sizes) -> int:
 
 
 def training_flops(s: Sizes) -> int:
-    """Of one sample: the backward pass is twice the forward pass."""
+    """Of one sample: the backward pass takes twice the forward pass."""
     return 3 * forward_flops(s)
 
 
@@ -83,8 +83,8 @@ def build(lib: Any, s: Sizes) -> Any:
 
         def forward(self, source: Any, target: Any) -> Any:
             memory = self.encoder(self._embedded(source))
-            seen = self.decoder(self._embedded(target), memory, tgt_mask=self.later, tgt_is_causal=True)
-            return self.head(seen)
+            states = self.decoder(self._embedded(target), memory, tgt_mask=self.later, tgt_is_causal=True)
+            return self.head(states)
 
         def _embedded(self, tokens: Any) -> Any:
             return self.embedding(tokens) * math.sqrt(s.d_model) + self.positions
@@ -93,7 +93,7 @@ def build(lib: Any, s: Sizes) -> Any:
 
 
 def _later(lib: Any, length: int) -> Any:
-    """The mask of what comes later: torch asks for it beside the hint that it is causal, and then leaves it out."""
+    """The causal mask: torch needs it beside the hint that it is causal, and then does not use it."""
     return lib.triu(lib.full((length, length), float("-inf")), 1)
 
 
@@ -105,7 +105,7 @@ def _sines(s: Sizes) -> np.ndarray:
 
 
 def build_torch(s: Sizes, device: torch.device, seed: int) -> Any:
-    """The weights depend on the seed and the kind of device alone: every rank and every engine starts from the same."""
+    """The weights depend only on the seed and the kind of device: every rank and engine starts from the same."""
     torch.manual_seed(seed)
     with device:
         model = build(torch, s).to(device)
@@ -117,7 +117,7 @@ def build_torch(s: Sizes, device: torch.device, seed: int) -> Any:
 
 
 def check_parameters(model: torch.nn.Module, s: Sizes) -> int:
-    """The count, which must be the formula's."""
+    """The number of parameters, which must equal the formula."""
     counted, expected = sum(p.numel() for p in model.parameters()), parameters(s)
     if counted != expected:
         raise AssertionError(f"{s}: {counted:,} parameters counted, {expected:,} by formula")

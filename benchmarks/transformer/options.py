@@ -1,4 +1,4 @@
-"""Flags and defaults of ``benchmark.py``, and what is refused before anything runs."""
+"""Flags and defaults of ``benchmark.py``, and the checks before anything runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ DEFAULTS: dict[str, tuple[Any, Any]] = {
     "seq_len": (256, 32),
     "num_samples": (50_000, 96),
     "warmup_steps": (10, 2),
-    # many a CPU has no arithmetic for either half type, and takes hundreds of times as long with them
+    # many CPUs have no half-precision arithmetic, and take hundreds of times as long with it
     "amp_dtype": ("fp16", "fp32"),
 }
-#: ``--num-samples full``: as many samples as have so many bytes of int64 tokens
+#: ``--num-samples full``: as many samples as this many bytes of int64 tokens
 FULL_BYTES = 30e9
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
-#: type of number -> torch's and GT's name of it
+#: dtype -> torch's and GT's name of it
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a run does, with every default filled in."""
+    """The options of a run, with every default filled in."""
 
     sizes: Sizes
     engine: str
@@ -67,12 +67,12 @@ def samples(text: str) -> int | str:
 
 
 def memory(text: str) -> float | int:
-    """``0.9`` and ``90%`` are shares of the device's memory, ``60GiB`` is that much."""
-    found = re.fullmatch(r"([0-9.]+)\s*(%|[a-z]+)?", text.strip().lower())
-    unit = found[2] if found else None
-    if not found or found[1].count(".") > 1 or found[1] == "." or unit not in (None, "%", *UNITS):
+    """``0.9`` and ``90%`` are shares of the device's memory, ``60GiB`` is an amount."""
+    match = re.fullmatch(r"([0-9.]+)\s*(%|[a-z]+)?", text.strip().lower())
+    unit = match[2] if match else None
+    if not match or match[1].count(".") > 1 or match[1] == "." or unit not in (None, "%", *UNITS):
         raise argparse.ArgumentTypeError(f"{text!r}: a share (0.9 or 90%) or an amount (60GiB) is needed")
-    value = float(found[1])
+    value = float(match[1])
     if unit in UNITS:
         return int(value * UNITS[unit])
     share = value / 100 if unit == "%" else value
@@ -87,7 +87,7 @@ def _told(name: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    command_line = argparse.ArgumentParser(
         prog="benchmark.py",
         description="Trains an encoder-decoder Transformer on synthetic tokens, and records how fast. "
         "One process here; `torchrun --nproc_per_node=N benchmark.py …` or run_benchmark.sh for N GPUs "
@@ -95,10 +95,10 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 failed, 2 bad input, 3 out of memory, 4 disk, 130 interrupted. Under plain "
         "torchrun a failure is always 1.",
     )
-    _model(made.add_argument_group("model"))
-    _training(made.add_argument_group("training"))
-    _data(made.add_argument_group("data"))
-    return made
+    _model(command_line.add_argument_group("model"))
+    _training(command_line.add_argument_group("training"))
+    _data(command_line.add_argument_group("data"))
+    return command_line
 
 
 def _model(group: Any) -> None:
@@ -149,22 +149,22 @@ def _data(group: Any) -> None:
         "of the page cache, so that the disk is read; keep: leave them there (default: drop)")  # fmt: skip
 
 
-def resolve(given: argparse.Namespace, cuda: bool) -> Config:
-    """The options with their defaults, or `BadInput`."""
-    if given.target_vram is not None and given.batch_size is not None:
+def resolve(options: argparse.Namespace, cuda: bool) -> Config:
+    """The options with their defaults; raises `BadInput`."""
+    if options.target_vram is not None and options.batch_size is not None:
         raise BadInput("--target-vram chooses the batch size: leave --batch-size out, or --target-vram")
-    if given.d_model % given.nhead:
-        raise BadInput(_heads(given.d_model, given.nhead))
-    if given.num_shards is not None and given.data_dir is None:
+    if options.d_model % options.nhead:
+        raise BadInput(_heads(options.d_model, options.nhead))
+    if options.num_shards is not None and options.data_dir is None:
         raise BadInput("--num-shards splits the data on disk: it needs --data-dir (or --disk with run_benchmark.sh)")
-    chosen = {n: v[not cuda] if getattr(given, n) is None else getattr(given, n) for n, v in DEFAULTS.items()}
+    chosen = {n: v[not cuda] if getattr(options, n) is None else getattr(options, n) for n, v in DEFAULTS.items()}
     if chosen["num_samples"] == "full":
         chosen["num_samples"] = math.floor(FULL_BYTES / (2 * chosen["seq_len"] * 8))
     return Config(
-        sizes=Sizes(**{n: chosen.get(n, getattr(given, n)) for n in Sizes.__dataclass_fields__}),
-        precision="fp32" if given.no_amp else chosen["amp_dtype"],
+        sizes=Sizes(**{n: chosen.get(n, getattr(options, n)) for n in Sizes.__dataclass_fields__}),
+        precision="fp32" if options.no_amp else chosen["amp_dtype"],
         **{n: chosen[n] for n in ("batch_size", "num_samples", "warmup_steps")},
-        **{n: getattr(given, n) for n in (
+        **{n: getattr(options, n) for n in (
             "engine", "epochs", "warmup_epochs", "compile", "seed", "data_dir", "num_shards", "page_cache",
             "results_dir", "target_vram",
         )},

@@ -1,4 +1,4 @@
-"""Where a read came from: ``read_bytes`` of /proc/self/io counts what the storage delivered, not what was asked for."""
+"""Where a read came from: ``read_bytes`` of /proc/self/io counts what the storage delivered."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-#: an epoch is cold from this share of its bytes on, and warm up to the other
+#: from the first share of its bytes on an epoch is cold, up to the second it is warm
 COLD, WARM = 0.9, 0.1
 
 
 def storage_bytes() -> int | None:
-    """What this process had read from storage so far, read-ahead included; None where the system does not tell."""
+    """Bytes this process has read from storage so far, read-ahead included; None if the system does not report it."""
     try:
         with open("/proc/self/io") as file:
             rows = dict(line.split(": ") for line in file)
@@ -21,7 +21,7 @@ def storage_bytes() -> int | None:
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Put files out of the page cache. Dirty pages stay in it, so they are written first."""
+    """Drop files from the page cache. Dirty pages would stay in it, so they are written first."""
     for path in paths:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -32,7 +32,7 @@ def drop(paths: Iterable[Path]) -> None:
 
 
 def label(logical: int, physical: int | None) -> str | None:
-    """cold, warm or mixed; None where it is not known."""
+    """cold, warm or mixed; None if unknown."""
     if physical is None or logical == 0:
         return None
     share = physical / logical

@@ -1,4 +1,4 @@
-"""What can go wrong by no fault of the code, and the exit code that says which."""
+"""Problems that are not bugs, each with its exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 @contextlib.contextmanager
 def disk(folder: Path, needed: int = 0) -> Iterator[None]:
-    """Errors of the file system as a `NoDisk` that says what to do."""
+    """Turn errors of the file system into a `NoDisk` that says what to do."""
     try:
         yield
     except OSError as error:
@@ -44,8 +44,8 @@ def disk(folder: Path, needed: int = 0) -> Iterator[None]:
 
 
 def no_space(folder: Path, needed: int, free: int | None = None) -> str:
-    known = "" if free is None else f" and {free / 1e9:,.3f} GB are free"
+    free_text = "" if free is None else f" and {free / 1e9:,.3f} GB are free"
     return (
-        f"{folder}: no space on the disk: the data set takes {needed / 1e9:,.3f} GB{known}; "
+        f"{folder}: no space on the disk: the data set takes {needed / 1e9:,.3f} GB{free_text}; "
         f"free some, give another --data-dir, or ask for less with --num-samples"
     )

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs benchmark.py on every GPU of this machine, or on the CPU where there is none.
+# Runs benchmark.py on every GPU of this machine, or on the CPU if there is none.
 #   --single  one GPU only
-#   --full    the full data set: 30 GB of int64 tokens (--num-samples full)
+#   --full    the full dataset: 30 GB of int64 tokens (--num-samples full)
 #   --disk    read the data from shards in ./data (--data-dir data)
 # Everything else goes to benchmark.py as it is. PYTHON names the interpreter (default: python3).
 set -euo pipefail

@@ -17,7 +17,7 @@ AVERAGE = {"kernel": (2,), "stride": (1,), "padding": (0,), "ceil_mode": False, 
 ADAFACTOR = {"n": 1, "factored": True, "maximize": False}
 SGD = {"n": 1, "momentum": False, "nesterov": False, "maximize": False}
 
-#: (op, operand types, attributes, error, what it says after naming the call)
+#: (op, operand types, attributes, error, its text after the call)
 BAD_NN: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     (
         "tanh_backward",

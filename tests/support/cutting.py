@@ -28,7 +28,7 @@ HALVES = {torch.float16: (3e-2, 1e-1), torch.bfloat16: (1e-1, 2e-1)}
 Tensors = tuple[torch.Tensor, ...]
 Mesh = tuple[int, ...]
 Ranks = tuple[int, ...]
-#: a block, and where it begins
+#: a block, and its start
 Block = tuple[TensorType, tuple[int, ...]]
 
 
@@ -148,7 +148,7 @@ def close(got: torch.Tensor | None, want: torch.Tensor) -> bool:
 
 
 def shares(types: Sequence[TensorType], placed: Sequence[Sequence[Placement]], mesh: Mesh, at: Ranks) -> list[Block]:
-    """The blocks of these types at one place of the mesh, and where they begin."""
+    """The blocks of these types at one position of the mesh, and their starts."""
     blocks: list[Block] = [(t, (0,) * t.ndim) for t in types]
     for placements, workers, rank in zip(placed, mesh, at, strict=True):
         cuts = [block_type(t, p, workers, rank) for (t, _), p in zip(blocks, placements, strict=True)]

@@ -1,6 +1,6 @@
-"""Random calls of one op: a sample, changed at random in ways that mostly still fit together.
+"""Random calls of one op: a sample with random changes, most of which leave it legal.
 
-A case is made from its op and its seed alone, so a failure is run again by naming both:
+A case depends only on its op and its seed, so naming both repeats a failure:
 
     python -m tests.support.fuzz_run add 17
 """
@@ -23,7 +23,7 @@ from gt.types import DTYPES
 from tests.support.samples import Sample, T, V, samples
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-#: sizes of dims: empty, single, around the widths of vector units, and one that no memory holds
+#: sizes of dims: empty, single, around the widths of vector units, and one that fits in no memory
 SIZES = (0, 0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 100, 1 << 40)
 INTS = (0, 1, -1, 2, -2, 3, 5, 8, 100, -100, 2**31, -(2**31) - 1, 2**63 - 1, -(2**63), 2**64 - 1)
 REALS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e30, 1e308, math.inf, -math.inf, math.nan)
@@ -33,13 +33,13 @@ LAYOUTS = ("plain", "plain", "plain", "transposed", "spaced", "offset", "expande
 
 @dataclass
 class Operand:
-    """A tensor to be made."""
+    """A tensor to create."""
 
     shape: tuple[int, ...]
     dtype: str
     fill: str = "any"
     layout: str = "plain"
-    #: these values, if it is as the sample has it
+    #: these values, if it is unchanged from the sample
     values: Any = None
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class Case:
     operands: list[Any]
     attrs: dict[str, Any]
     into: bool = False
-    #: is it just a sample, with other values?
+    #: is it a sample with only other values?
     changes: list[str] = field(default_factory=list)
-    #: as in a sample: what some operands are by the others
+    #: as in a sample: some operands as functions of the others
     fit: Callable[[list[Any]], list[Any]] | None = None
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ def make_case(op: str, seed: int) -> Case:
         change = rng.choice(CHANGES)
         case.changes.append(change.__name__)
         change(case, rng)
-    if rng.random() < 0.2:  # beside what else was changed: kernels that overlook strides are many
+    if rng.random() < 0.2:  # in addition to the other changes: many kernels ignore strides by mistake
         case.changes.append("laid_out")
         laid_out(case, rng)
     if op == "searchsorted":
@@ -97,7 +97,7 @@ def _block(attrs: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     return {"block": (at, tuple(n + i + rng.randrange(3) for n, i in zip(attrs["shape"], at, strict=True)))}
 
 
-#: attributes that only a share of a call has: (the others, rng) -> them
+#: attributes that only some calls have: (the others, rng) -> values
 OPTIONAL: dict[str, Callable[[dict[str, Any], random.Random], dict[str, Any]]] = {
     "mean": lambda attrs, rng: {"whole": rng.choice((0, 1, 7, 2**40))},
     "arange": lambda attrs, rng: {"first": rng.choice((0, 3, 2**40, 2**62))},
@@ -122,7 +122,7 @@ def _tensors(case: Case) -> list[Operand]:
 
 
 def resized(case: Case, rng: random.Random) -> None:
-    """One size becomes another, wherever it stands: what fitted together still does."""
+    """Change one size, in every operand that has it: operands that fitted together still do."""
     found = sorted({n for x in _tensors(case) for n in x.shape})
     if not found:
         return
@@ -139,7 +139,7 @@ def resized(case: Case, rng: random.Random) -> None:
 
 
 def dim_changed(case: Case, rng: random.Random) -> None:
-    """One dim of one operand: what fitted together no longer does."""
+    """Change one dim of one operand: operands that fitted together no longer do."""
     tensors = [x for x in _tensors(case) if x.shape]
     if tensors:
         x = rng.choice(tensors)
@@ -158,7 +158,7 @@ def rank_changed(case: Case, rng: random.Random) -> None:
 
 
 def dtype_changed(case: Case, rng: random.Random) -> None:
-    """Of one operand, or of all that have the same."""
+    """Change the dtype of one operand, or of all operands with the same one."""
     tensors = _tensors(case)
     if tensors:
         chosen, new = rng.choice(tensors), rng.choice([*DTYPES])
@@ -181,7 +181,7 @@ def laid_out(case: Case, rng: random.Random) -> None:
 
 
 def recounted(case: Case, rng: random.Random) -> None:
-    """One operand more or fewer, or two in each other's place."""
+    """Add or remove an operand, or swap two."""
     if not case.operands:
         return
     i = rng.randrange(len(case.operands))
@@ -196,7 +196,7 @@ def recounted(case: Case, rng: random.Random) -> None:
 
 
 def number_changed(case: Case, rng: random.Random) -> None:
-    """A number among the operands; now and then where a tensor was."""
+    """Change a number among the operands; sometimes replace a tensor by one."""
     places = [i for i, x in enumerate(case.operands) if not isinstance(x, Operand) or rng.random() < 0.1]
     if places:
         i = rng.choice(places)
@@ -208,7 +208,7 @@ def number_changed(case: Case, rng: random.Random) -> None:
 
 
 def _request(data: bytes, rng: random.Random) -> bytes:
-    """Another request about a file of the same folder; what is written goes behind its header."""
+    """Another request for a file of the same folder; data is written after its header."""
     told = json.loads(data)
     if not told["path"]:  # changed before
         return data
@@ -286,7 +286,7 @@ def make_operands(case: Case) -> list[Any]:
 
 
 def _fitted(case: Case, made: list[Any]) -> list[Any]:
-    """With the results of the forward op where its gradient takes them, if the operands are still those of a sample."""
+    """With the results of the forward op for its gradient, if the operands are still those of a sample."""
     if case.fit is None or {"refilled", "recounted"} & set(case.changes):
         return made
     try:
@@ -307,7 +307,7 @@ def _made(x: Operand, case: Case, rng: torch.Generator) -> torch.Tensor:
     dtype = getattr(torch, x.dtype)
     if x.fill == "zero":
         return torch.zeros(x.shape, dtype=dtype)
-    if x.fill == "index":  # places, of which some are just out of range
+    if x.fill == "index":  # indices, some of them just out of range
         sizes = [n for other in _tensors(case) for n in other.shape if n < 1000]
         top = max(sizes, default=2) + 1
         return torch.randint(-2, top, x.shape, generator=rng).to(dtype)

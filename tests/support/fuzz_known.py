@@ -1,7 +1,7 @@
-"""Where torch and numpy differ, and may: rows that the random calls of `tests.support.fuzz` are held against.
+"""Where torch and numpy may differ: rows that excuse differences which the random calls of `tests.support.fuzz` find.
 
-Only differences between two results, or an error of one engine alone, can be known. A crash, a hang, memory that nobody
-wrote or a result of another type than the inferred one never is.
+Only a difference between two results, or an error of one engine alone, can be excused. A crash, a hang, uninitialised
+memory, or a result of another type than the inferred one never is.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: how the reports begin that a row may excuse
+#: the beginnings of the reports that a row may excuse
 EXCUSABLE = ("result ", "only torch fails", "only numpy fails")
 
 
 @dataclass(frozen=True)
 class Known:
-    #: the op, and what is said of it, as regular expressions; the case must match ``case`` too
+    #: the op and the report, as regular expressions; the case must match ``case`` too
     op: str
     report: str
     why: str
@@ -273,7 +273,7 @@ KNOWN: list[Known] = [
 ]
 
 
-#: Results that are what is left of larger numbers, and how far they may be apart, as a share of the largest element.
+#: Results of cancellation, and how far they may differ, as a share of the largest element.
 CANCELLING = {"(layer|group|batch|rms)_norm_backward|gelu_backward": 1e-4, "cumprod_backward|attention_backward": 1e-3}
 
 

@@ -1,12 +1,12 @@
-"""One random call on both engines, and what is to be said of it.
+"""One random call on both engines, and its outcome.
 
-Run as a program, it makes the cases of ops on request in children of its own: a child that dies fails its case only.
+Run as a program, it runs cases of ops in child processes: a child that dies fails only its own case.
 
     python -m tests.support.fuzz_run                      reads "op first last" from its input, line by line
     python -m tests.support.fuzz_run FIRST LAST [OP…]     the seeds from FIRST to LAST - 1 of these ops, or of all
     python -m tests.support.fuzz_run OP SEED              one case, in this process
 
-A line of JSON comes out for each case that is not in order, then one with the counts.
+It prints a line of JSON for each case that fails, then one with the counts.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tests.support.oracle import TOLERANCES
 from tests.support.samples import type_of
 
 ENGINES = {name: make_engine(name, "cpu") for name in ("torch", "numpy")}
-#: bytes a child may allocate beyond what it starts with
+#: bytes a child may allocate beyond its initial memory
 MEMORY = 1 << 29
-#: arithmetic operations of a case that is run: numpy's kernels are slow
+#: arithmetic operations of a case, at most: numpy's kernels are slow
 MAX_FLOPS = 10**9
 #: seconds a case may take
 PATIENCE = 30
 M_PERTURB = -6
-#: torch's own switches: fresh tensors are filled with zeros, or with junk
+#: torch's own switches: new tensors are filled with zeros, or with junk
 ZERO_FILL, JUNK_FILL = (
     ctypes.c_bool.in_dll(
         ctypes.CDLL(f"{torch.__path__[0]}/lib/libc10.so"), f"FLAGS_caffe2_cpu_allocator_do_{what}_fill"
@@ -57,13 +57,13 @@ ZERO_FILL, JUNK_FILL = (
 
 
 def fill_allocations(what: str) -> None:
-    """Fresh memory holds zeros or junk from here on, so that what reads it before it was written is seen."""
+    """Fill new memory with zeros or junk from here on, to detect reads of uninitialised memory."""
     ZERO_FILL.value, JUNK_FILL.value = what == "zeros", what == "junk"
     ctypes.CDLL(None).mallopt(M_PERTURB, {"zeros": 0xFF, "junk": 0x2A, "": 0}[what])
 
 
 class Wrong(Exception):
-    """What is not in order about a case."""
+    """What is wrong with a case."""
 
 
 def outcome(case: Case) -> str:
@@ -98,7 +98,7 @@ def outcome(case: Case) -> str:
 
 
 def _signature(case: Case, operands: list[Any]) -> Signature | None:
-    """As a dispatcher makes it of what a client sends."""
+    """The signature, as a dispatcher makes it from a client's message."""
     try:
         ins = [to_wire(type_of(x)) for x in operands]
         return signature_of(Definition(16, case.op, [*case.attrs.items()], ins, case.into, ""))
@@ -164,11 +164,11 @@ def _agree(case: Case, operands: list[Any], first: Any, other: Any) -> None:
             raise Wrong(f"result {at}: torch {a[apart][:6].tolist()}, numpy {b[apart][:6].tolist()}")
 
 
-# -- results that may be given in several ways ---------------------------------------------
+# -- results that are not unique -----------------------------------------------------------
 
 
 def _picked(case: Case, operands: list[Any], values: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Among equal elements any may be picked: what counts is that those are there, and none twice."""
+    """Among equal elements any may be picked: the picked elements must exist, and none twice."""
     dim, x = case.attrs["dim"], operands[0].reshape(operands[0].shape or (1,))
     kept = case.attrs.get("keepdim", True) or not operands[0].ndim
     at, found = (t if kept else t.unsqueeze(dim) for t in (places, values))
@@ -187,7 +187,7 @@ def _ordered(case: Case, operands: list[Any], values: torch.Tensor, places: torc
 
 
 def _scaled(x: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    """Relative to the largest element of a matrix, or to this one: rounding errors of matrices are."""
+    """Relative to the largest element of a matrix, or to this one, as rounding errors of matrices are."""
     return x / torch.where(size == 0, 1, size)
 
 
@@ -208,14 +208,14 @@ def _factors(case: Case, operands: list[Any], q: torch.Tensor, r: torch.Tensor) 
 
 
 def _determinant(case: Case, operands: list[Any], *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Relative to the largest there could be: the product of the lengths of the rows."""
+    """Relative to the largest possible value: the product of the lengths of the rows."""
     lengths = torch.linalg.vector_norm(operands[0].double(), dim=-1).log().sum(-1)
     sign, size = made if len(made) > 1 else (made[0].sign(), made[0].double().abs().log())
     return ((sign * (size - lengths).exp()).to(operands[0].dtype),)
 
 
 def _residual(case: Case, operands: list[Any], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """How far the two sides are apart, relative to their terms: how far a solution is off depends on the matrix."""
+    """The difference of the two sides, relative to their terms: the error of a solution depends on the matrix."""
     a = operands[0]
     if case.op == "solve_triangular":
         a = a.triu() if case.attrs["upper"] else a.tril()
@@ -225,7 +225,7 @@ def _residual(case: Case, operands: list[Any], x: torch.Tensor) -> tuple[torch.T
     return (_scaled(a @ x - b, (a.abs() @ x.abs() + b.abs()).amax(-2, keepdim=True) if a.shape[-1] else b),)
 
 
-#: (case, operands, *results) -> what of the results is the same however they are given
+#: (case, operands, *results) -> the part of the results that is unique
 AMBIGUOUS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     **dict.fromkeys(("topk", "kthvalue", "mode", "median_dim", "nanmedian_dim"), _picked),
     "sort": _ordered,
@@ -255,7 +255,7 @@ def check(op: str, first: int, last: int) -> dict[str, int]:
 
 
 def _batch(op: str, first: int, last: int, counts: Counter[str]) -> int:
-    """The cases until a child has died, or all are done; gives where to go on."""
+    """Run cases until a child dies or all are complete; returns the next seed."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -315,7 +315,7 @@ def _child(op: str, first: int, last: int, writer: int) -> None:
 
 def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
-    by_op()  # made once, for all children
+    by_op()  # created once, for all children
     match arguments:
         case []:
             serve()

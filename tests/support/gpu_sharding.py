@@ -1,6 +1,6 @@
-"""``python -m tests.support.gpu_sharding WORKERS``: a training run on so many workers that share one GPU, over NCCL.
+"""``python -m tests.support.gpu_sharding WORKERS``: a training run on this many workers that share one GPU, over NCCL.
 
-Prints its losses; those of one worker must be the same.
+Prints its losses, which must equal those of one worker.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Random programs with gradients, each run by torch and by GT and compared value by value.
 
-A `Program` is data: tensors to begin with, steps (lines of Python, see `tests.support.gradient_steps`) and how gradients are
-taken at the end. One integer makes it. torch runs every step while the program is drawn, so most steps are legal; some
-that torch refuses are kept, since GT must refuse them too. A program that a slight change of its inputs throws off is
-drawn again: what is left differs by rounding alone.
+A `Program` is data: initial tensors, steps (lines of Python, see `tests.support.gradient_steps`) and how gradients are
+computed at the end. It is drawn from one integer. Torch runs every step while the program is drawn, so most steps are
+legal; some that torch refuses are kept, because GT must refuse them too. A program that is sensitive to a slight change
+of its inputs is drawn again: in the others, results differ only by rounding.
 
     program = generate(7)
     problem = difference(program, Setting("two workers", workers=2))
-    print(source(shrunk(program, setting)))     # runs as it is, with ``gt`` as torch or as GT
+    print(source(shrunk(program, setting)))     # a complete script, with ``gt`` as torch or as GT
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAME = re.compile(r"\ba\d+\b")
 
 @dataclass(frozen=True)
 class Given:
-    """A tensor a program begins with."""
+    """A tensor a program starts with."""
 
     name: str
     shape: tuple[int, ...]
@@ -64,7 +64,7 @@ class Step:
         return set(NAME.findall(self.line)) - {self.makes}
 
 
-#: how gradients are taken: lines over ``loss`` and the list ``leaves``
+#: how gradients are computed: lines over ``loss`` and the list ``leaves``
 ENDINGS: dict[str, tuple[str, ...]] = {
     "backward": ("loss.backward()",),
     "twice": ("loss.backward(retain_graph=True)", "(loss * loss).backward()"),
@@ -83,7 +83,7 @@ OPTIMIZERS = ("gt.optim.SGD(leaves, lr=0.05, momentum=0.9)", "gt.optim.AdamW(lea
 class Program:
     given: tuple[Given, ...]
     steps: tuple[Step, ...]
-    #: the tensors the loss is made of
+    #: the tensors of the loss
     targets: tuple[str, ...]
     ending: str = "backward"
     rounds: int = 1
@@ -125,7 +125,7 @@ def ramp(t):
 
 
 def source(program: Program, library: str = "gt") -> str:
-    """As a script of its own."""
+    """The program as a script."""
     body = [*program.body(), *(f"print({g.name}.grad)" for g in program.given if g.requires_grad)]
     if program.autocast:
         body = ["with gt.autocast('cpu', dtype=gt.bfloat16):", *("    " + line for line in body)]
@@ -148,12 +148,12 @@ def source(program: Program, library: str = "gt") -> str:
 
 @dataclass
 class Outcome:
-    """What a program did in one library."""
+    """The results of a program in one library."""
 
-    #: one a line: what it raised, or None
+    #: one per line: the error it raised, or None
     raised: list[Exception | None] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    #: one a round: the value of everything there is by its name
+    #: one per round: the value of every tensor by its name
     values: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -233,7 +233,7 @@ def array(x: Any) -> Any:
 
 def _gradient(x: Any) -> dict[str, Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, that a tensor which is no leaf has no gradient
+        warnings.simplefilter("ignore")  # torch's warning that a tensor which is not a leaf has no gradient
         return {"requires_grad": x.requires_grad, "grad": None if x.grad is None else array(x.grad)}
 
 
@@ -245,9 +245,9 @@ SHORTEST, LONGEST = 2, 14
 
 @dataclass(frozen=True)
 class Profile:
-    """What kind of programs are drawn."""
+    """The kind of programs that are drawn."""
 
-    #: kinds of steps that are left out, or the only ones there are
+    #: kinds of steps that are left out, or the only ones allowed
     avoid: str = ""
     only: str = ""
     #: how often a step that torch refuses is kept
@@ -260,16 +260,16 @@ class Profile:
 
 
 ANY = Profile()
-#: with loops, so that what is repeated is replayed
+#: with loops, so that repeated steps are replayed
 REPEATED = Profile(rounds=5)
-#: for a function that is compiled: it reads nothing, keeps nothing, and is refused nothing
+#: for a compiled function: it reads nothing, keeps nothing, and has no refused steps
 COMPILABLE = Profile(
     avoid="read_item read_array forget careless backward_early masked retained hook without_gradient "
     "gradient_used write_gradient gradient_early",
     refused=0,
     rounds=6,
 )
-#: what models are made of; torch's lists of ops for autocast on a CPU agree with GT's about these
+#: the ops of models; torch's lists of ops for autocast on a CPU agree with GT's on these
 MIXED = Profile(
     only="matmul matmul_transposed linear heads packed_heads mlp checkpointed conv norm softmax transpose "
     "permute reshape flatten part cat stack split_part unary binary with_number sums write_number read_item "
@@ -328,7 +328,7 @@ def _given(rng: random.Random, profile: Profile) -> list[Given]:
 
 
 def _step(rng: random.Random, names: dict[str, Any], made: str, profile: Profile) -> Step | None:
-    """One step that torch takes, or now and then one that it refuses; its effect is in ``names`` then."""
+    """One step that torch accepts, or sometimes one that it refuses; its effect is then in ``names``."""
     for _ in range(8):
         table = STATEMENTS if rng.random() < 0.25 else EXPRESSIONS
         kinds = list(filter(profile.takes, table))
@@ -365,7 +365,7 @@ def _usable(x: torch.Tensor) -> bool:
 
 
 def steady(program: Program) -> bool:
-    """Does torch give nearly the same for nearly the same inputs, and nothing huge?"""
+    """Does torch give nearly the same result for nearly the same inputs, and nothing huge?"""
     nudge = 1e-2 if program.autocast else 1e-5 if program.tolerance > 1e-5 else 1e-10
     once = oracle(program)
     return all(_near(program, once, oracle(program, by)) for by in ((nudge, -nudge) if program.autocast else (nudge,)))
@@ -400,7 +400,7 @@ def oracle(program: Program, nudge: float = 0.0) -> Outcome:
 
 # -- settings ------------------------------------------------------------------------------
 
-#: signals a setting of several workers draws from, for each line anew
+#: the signals of a setting with several workers; one is drawn for each line
 SIGNALS = """
 rows:    {shard: {axis: 0}}
 columns: {shard: {axis: 1}}
@@ -413,12 +413,12 @@ forced:  {shard: {axis: 0, workers: [0, 1]}, output: {axis: 0}}
 
 @dataclass(frozen=True)
 class Setting:
-    """A way of running a program in GT."""
+    """A setting: how GT runs a program."""
 
     name: str
     workers: int = 1
     backend: str = "torch"
-    #: "", "auto" for `gt.auto_shard`, or "signals" for some drawn at random
+    #: "", "auto" for `gt.auto_shard`, or "signals" for random ones
     sharding: str = ""
     templates: bool = True
 
@@ -435,7 +435,7 @@ WITHOUT_TEMPLATES = Setting("without templates", templates=False)
 
 @contextlib.contextmanager
 def client(setting: Setting, seed: int, folder: str) -> Iterator[Any]:
-    """A cluster as the setting says; gives what is to be put around each line."""
+    """A cluster for the setting; yields the context for each line."""
     before = os.environ.get("GT_TEMPLATES", "1")
     os.environ["GT_TEMPLATES"] = "1" if setting.templates else "0"
     rng = random.Random(seed)
@@ -470,9 +470,9 @@ def _under(name: str | None) -> Any:
 
 @dataclass(frozen=True)
 class Allowed:
-    """A refusal of one library that the other does not share."""
+    """A call that one library refuses and the other accepts."""
 
-    #: which library refuses, and with which words
+    #: the library that refuses, and its text
     who: str
     text: str
     why: str
@@ -505,11 +505,11 @@ def allowed(who: str, error: Exception | None) -> bool:
 
 
 class Agreed(Exception):
-    """The rest of a program cannot be compared, and that is as it should be."""
+    """The rest of a program cannot be compared, for a legitimate reason."""
 
 
 def difference(program: Program, setting: Setting, folder: str = "/tmp", theirs: Outcome | None = None) -> str:
-    """What GT does otherwise than torch; "" if nothing."""
+    """The difference between GT and torch; "" if there is none."""
     theirs = theirs or oracle(program)
     ours = outcome(program, setting, folder)
     try:
@@ -536,7 +536,7 @@ def _refusals(theirs: Outcome, ours: Outcome) -> str:
         if not isinstance(b, GtError) and type(b) is not type(a):
             return f"refused in an odd way: `{line}`: {type(b).__name__}: {b}; torch: {a}"
         if "grad" in line or "backward" in line:
-            raise Agreed  # some gradients were there by then, and which is nobody's business
+            raise Agreed  # some gradients existed by then, and which ones is not specified
     return ""
 
 
@@ -570,7 +570,7 @@ def _short(x: Any) -> str:
 
 
 def bits_differ(program: Program, one: Setting, other: Setting, folder: str = "/tmp") -> str:
-    """Where two settings of GT do not give the same bits; "" if nowhere."""
+    """Where two settings of GT give different bits; "" if nowhere."""
     a, b = outcome(program, one, folder), outcome(program, other, folder)
     if [type(x) for x in a.raised] != [type(x) for x in b.raised]:
         return f"other refusals: {a.raised} and {b.raised}"
@@ -586,7 +586,7 @@ def bits_differ(program: Program, one: Setting, other: Setting, folder: str = "/
 
 
 def function(program: Program, names: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """One round of a program as a function, which gives back all it made; what it begins with is made now."""
+    """One round of a program as a function that returns all its tensors; the initial tensors are created now."""
     for line in program.before():
         exec(line, names)
     made = [m for m in (step.makes for step in program.steps) if m is not None] + ["loss"] * bool(program.targets)
@@ -596,7 +596,7 @@ def function(program: Program, names: dict[str, Any]) -> Callable[[], dict[str, 
 
 
 def compiled_difference(program: Program, setting: Setting, folder: str = "/tmp") -> str:
-    """What a round under `gt.compile` does otherwise than torch."""
+    """The difference between a round under `gt.compile` and torch."""
     theirs, ours = torch_world(), gt_world()
     with client(setting, 0, folder), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -618,7 +618,7 @@ def compiled_difference(program: Program, setting: Setting, folder: str = "/tmp"
 
 
 def shrunk(program: Program, problem: Any) -> Program:
-    """A smaller program with the same problem: ``problem(program)`` says which it is, or ""."""
+    """A smaller program with the same problem: ``problem(program)`` describes it, or returns ""."""
     kind = _kind(problem(program))
 
     def fails(smaller: Program) -> bool:
@@ -670,7 +670,7 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _without(program: Program, k: int) -> Iterator[Program]:
-    """Without a step: with all that needs its result, with another tensor in its place, or with a given one."""
+    """The program without a step: also without the steps that need its result, or with another tensor in its place."""
     step, made = program.steps[k], program.steps[k].makes
     rest = program.steps[:k] + program.steps[k + 1 :]
     if made is None:

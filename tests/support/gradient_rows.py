@@ -1,7 +1,7 @@
-"""Programs that GT got wrong once, as `tests.test_gradient_programs` found and shrunk them: tried in every setting.
+"""Programs that GT once got wrong, found and shrunk by `tests.test_gradient_programs`: tried in every setting.
 
-``gt`` is torch or GT; ``draw``, ``ramp`` and ``F`` are those of `tests.support.gradient_programs`. Every tensor named ``a0``,
-``a1``, … and its gradient is compared at the end, and each line that one of them refuses.
+``gt`` is torch or GT; ``draw``, ``ramp`` and ``F`` are those of `tests.support.gradient_programs`. Every tensor named
+``a0``, ``a1``, … and its gradient is compared at the end, and each line that one library refuses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The steps that random programs with gradients are made of; `tests.support.gradient_programs` puts them together.
+"""The steps of random programs with gradients; `tests.support.gradient_programs` combines them.
 
 A step is one line of Python over tensors named ``a0``, ``a1``, …; ``gt`` is the library, torch or GT. Each function
-below draws one: it picks operands by their shapes, which torch has told, and gives an expression, or a statement
-where something is written or read. ``NoOperand`` says that no tensor at hand would do.
+below draws one: it picks operands by their shapes, known from torch, and returns an expression, or a statement that
+writes or reads. ``NoOperand`` means that no existing tensor fits.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import torch
 #: draws a line of Python
 Draw = Callable[["Drawing"], str]
 
-#: what makes a new tensor, by its name
+#: steps that create a tensor, by name
 EXPRESSIONS: dict[str, Draw] = {}
-#: what writes into a tensor or reads one
+#: steps that write into a tensor or read one
 STATEMENTS: dict[str, Draw] = {}
 
-#: how often a kind is tried beside others, which are once each
+#: the weight of a kind; the default is 1
 WEIGHTS = {
     "transpose": 2, "reshape": 2, "view": 2, "binary": 3, "unary": 2, "matmul": 3, "part": 2, "norm": 2, "conv": 2,
     "heads": 4, "packed_heads": 4, "mlp": 2, "write_tensor": 5, "write_at": 3, "write_number": 2,
 }  # fmt: skip
 
-#: no tensor of a program has more elements
+#: the most elements of a tensor
 LARGEST = 600
 
 
 class NoOperand(Exception):
-    """No tensor at hand has the shape a step needs."""
+    """No existing tensor has the shape a step needs."""
 
 
 class Drawing:
@@ -43,7 +43,7 @@ class Drawing:
         self.rng, self.values = rng, values
 
     def pick(self, fits: Callable[[torch.Tensor], Any] = lambda t: True, kind: str = "float") -> str:
-        """The name of a tensor that fits, the younger the likelier."""
+        """The name of a tensor that fits; newer ones are likelier."""
         wanted = {"float": lambda t: t.is_floating_point(), "any": lambda t: True}[kind]
         names = [name for name, t in self.values.items() if wanted(t) and fits(t)]
         if not names:
@@ -98,7 +98,7 @@ def at_least(ndim: int) -> Callable[[torch.Tensor], bool]:
 
 
 def apart(t: torch.Tensor, dim: int | None = None) -> bool:
-    """Do no two elements nearly tie, so that rounding decides nothing?"""
+    """Are no two elements so close that rounding would decide their order?"""
     t = t.detach()
     gaps = (
         (t.flatten() if dim is None else t).sort(-1 if dim is None else dim).values.diff(dim=-1 if dim is None else dim)
@@ -120,7 +120,7 @@ def broadcastable(a: torch.Size, b: torch.Size) -> bool:
 
 
 def factors(rng: random.Random, numel: int, most: int = 4) -> tuple[int, ...]:
-    """A shape of so many elements."""
+    """A shape with this many elements."""
     shape: list[int] = []
     while numel > 1 and len(shape) < most - 1:
         n = rng.choice([d for d in range(1, numel + 1) if numel % d == 0])
@@ -270,14 +270,14 @@ def contiguous(d: Drawing) -> str:
 
 # -- element by element --------------------------------------------------------------------
 
-#: each is tame whatever it is given
+#: each is well-behaved for every input
 UNARY = (
     "{}.tanh()", "{}.sin()", "{}.cos()", "{}.sigmoid()", "{}.tanh().exp()", "({} * {} + 1).sqrt()", "-{}",
     "({} * {} + 1).log()", "1 / ({} * {} + 1)", "{} ** 2", "F.gelu({})", "F.silu({})", "F.softplus({})", "{}.atan()",
     "{}.square()", "F.gelu({}, approximate='tanh')", "({}.square() + 0.5).rsqrt()", "gt.erf({})", "{}.sinh().tanh()",
     "F.logsigmoid({})", "F.softsign({})", "F.mish({})", "F.selu({})", "{}.expm1().tanh()", "F.tanhshrink({})",
 )  # fmt: skip
-#: these bend at zero
+#: these have a kink at zero
 BENT = (
     "{}.relu()", "{}.abs()", "F.leaky_relu({}, 0.1)", "F.elu({})", "{}.clamp(min=0)", "{}.clamp(max=0)", "F.relu6({})",
     "F.hardtanh({}, 0, 5)", "{}.sign() * {}", "gt.where({} > 0, {}, 0.5 * {})", "{}.masked_fill({} < 0, 0.25)",
@@ -629,7 +629,7 @@ def embedding(d: Drawing) -> str:
 
 @expression
 def heads(d: Drawing) -> str:
-    """Attention from the same tensor, its heads apart by reshape and transpose, and together again."""
+    """Self-attention; its heads are split by reshape and transpose, and joined again."""
     t = d.of(x := d.pick(lambda t: t.ndim == 3 and t.shape[-1] > 1 and t.numel()))
     w = d.like(x, lambda o: o.ndim == 2 and o.shape == (t.shape[-1],) * 2)
     b, n, c = t.shape
@@ -646,7 +646,7 @@ def heads(d: Drawing) -> str:
 
 @expression
 def packed_heads(d: Drawing) -> str:
-    """The same with queries, keys and values from one product, taken apart by chunk or unbind."""
+    """The same with queries, keys and values from one product, split by chunk or unbind."""
     t = d.of(x := d.pick(lambda t: t.ndim == 3 and t.shape[-1] > 1 and t.numel()))
     w = d.like(x, lambda o: o.ndim == 2 and o.shape == (t.shape[-1],) * 2)
     b, n, c = t.shape
@@ -688,7 +688,7 @@ def cast(d: Drawing) -> str:
 
 @expression
 def careless(d: Drawing) -> str:
-    """What may well be refused."""
+    """A step that is often refused."""
     x, y = d.pick(), d.pick()
     forms = (
         f"{x} + {y}", f"{x} @ {y}", f"{x}.view(-1, 2)", f"gt.cat([{x}, {y}])", f"{x}.transpose(0, 2)", f"{x}[1]",
@@ -712,7 +712,8 @@ def place(d: Drawing, x: str) -> str:
         forms += [f"{x}.transpose({one}, {two})", f"{x}.diagonal(0, {one}, {two})", f"{x}.transpose({one}, {two})[1:]"]
     if t.numel():
         forms += [f"{x}.view({factors(d.rng, t.numel())})", f"{x}.unsqueeze(0)", f"{x}.chunk(2)[-1]"]
-    if t.is_contiguous():  # otherwise a copy here and a view there: fresh results have other strides in torch
+    # otherwise it is a copy in one library and a view in the other: new results have other strides in torch
+    if t.is_contiguous():
         forms.append(f"{x}.flatten()")
     return str(d.choice(forms))
 
@@ -787,7 +788,7 @@ def write_at(d: Drawing) -> str:
 
 @statement
 def write_without_gradient(d: Drawing) -> str:
-    """As an optimizer does, on a leaf or a tensor that has no history."""
+    """As an optimizer does, on a leaf or a tensor without history."""
     x = d.pick(lambda t: t.numel() and t.is_leaf and not t._is_view())
     return f"with gt.no_grad(): {place(d, x)}.{d.choice(('mul_(0.5)', 'add_(0.25)', 'clamp_(-1, 1)'))}"
 

@@ -14,7 +14,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def launcher(stack):
-    """What starts a script on two ranks, or with ``ranks=1`` without torchrun; none is left at the end."""
+    """Starts a script on two ranks, or with ``ranks=1`` without torchrun; no process is left at the end."""
 
     def start(*words, script=SCRIPT, ranks=2, **extra):
         process = Process(*(TORCHRUN if ranks > 1 else []), str(script), *map(str, words), **ONE_THREAD, **extra)

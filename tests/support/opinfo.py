@@ -1,4 +1,4 @@
-"""PyTorch's own sample inputs (OpInfo), given to GT: where a name stands, its calls, how results are compared."""
+"""PyTorch's own sample inputs (OpInfo) on GT: finding the function of a name, its calls, and comparing results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import gt.nn.functional
 from tests.support.worlds import to_torch
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # older ones do what newer versions of numpy warn about
+    warnings.simplefilter("ignore")  # older versions do what newer versions of numpy warn about
     from torch.testing._internal.common_methods_invocations import op_db
 
-#: what a family of samples is called -> the dtype they are asked for, and whether with gradients
+#: family of samples -> the dtype requested from OpInfo, and whether gradients are required
 FAMILIES = {
     "float32": (torch.float32, False),
     "int64": (torch.int64, False),
@@ -44,7 +44,7 @@ class Case:
     input: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    #: of results that may be given in several ways, what is the same in all
+    #: for results that are not unique, the part that is
     settle: Callable[[Any], Any] = lambda y: y
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ def _tensors(x: Any) -> Iterator[torch.Tensor]:
         yield from _tensors(inner)
 
 
-#: Random values, or what memory held: torch's are not ours, and only their types are compared.
+#: Random values, or old contents of memory: they differ from torch's, so only their types are compared.
 RANDOM = frozenset((
     "bernoulli", "cauchy", "empty", "empty_like", "exponential", "geometric", "log_normal", "multinomial", "new_empty",
     "nn.functional.alpha_dropout",
@@ -79,9 +79,9 @@ RANDOM = frozenset((
     "nn.functional.feature_alpha_dropout", "nn.functional.rrelu", "normal", "rand", "rand_like", "randint",
     "randint_like", "randn", "randn_like", "randperm", "uniform",
 ))  # fmt: skip
-#: Vectors that are given up to their sign: compared by what is the same in all of them.
+#: Vectors that are unique up to their sign: compared by the unique part.
 SETTLED = {"linalg.eigh", "linalg.svd", "svd"}
-#: What OpInfo calls, where that is not the function of this name with its arguments as they come.
+#: What OpInfo calls, if it is not the function of this name with the same arguments.
 CALLS: dict[str, Callable[..., Any]] = {
     "einsum": lambda xs, equation: gt.einsum(equation, xs),
     "linalg_lstsq_grad_oriented": lambda a, b, driver: gt.linalg.lstsq(a, b, driver=driver)[:2],
@@ -95,7 +95,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
-# -- where a name stands in GT ---------------------------------------------------------------
+# -- names in GT -----------------------------------------------------------------------------
 
 
 def _at(path: str) -> Any:
@@ -112,12 +112,12 @@ class Form:
     name: str
     ours: Callable[..., Any]
     theirs: Callable[..., Any]
-    #: the first argument is the tensor it belongs to
+    #: the first argument is the tensor whose method it is
     method: bool = False
 
 
 def forms(op: Any) -> list[Form]:
-    """As a function, as a method, and in place, under each of its names, as far as GT has them."""
+    """As a function, as a method, and in place, under each of its names, if GT has them."""
     if op.formatted_name in CALLS:
         return [Form(f"gt.{op.name}", CALLS[op.formatted_name], op.op)]
     made: list[Form] = []
@@ -154,7 +154,7 @@ def cases(op: Any, family: str) -> Iterator[Case]:
     elif dtype not in op.dtypes or (grad and not op.supports_autograd):
         return
     else:
-        # op.sample_inputs is this, and a look through the whole stack for the name of the test
+        # op.sample_inputs does the same, and also searches the whole stack for the name of the test
         made = op.sample_inputs_func(op, "cpu", dtype, grad)
     torch.manual_seed(zlib.crc32(op.formatted_name.encode()))
     random.seed(0)
@@ -190,8 +190,9 @@ def _mapped(x: Any, call: Callable[[Any], Any]) -> Any:
 
 
 def expressible(case: Case) -> bool:
-    """Whether GT has what the call is about: no complex, sparse or quantized tensors, no layouts,
-    no ``out=``; numpy, by way of which tensors come, ends at 64 dims."""
+    """Does GT support the call? No complex, sparse or quantized tensors, no layouts, no ``out=``; numpy, through which
+    tensors are created, has at most 64 dims.
+    """
     for x in case.tensors:
         if x.layout is not torch.strided or x.ndim > 64 or str(x.dtype).removeprefix("torch.") not in gt.types.DTYPES:
             return False
@@ -229,7 +230,7 @@ def to_gt(x: Any) -> Any:
 
 
 def difference(case: Case, form: Form) -> str:
-    """How GT's answer differs from torch's; empty if it does not."""
+    """The difference between GT's answer and torch's; empty if there is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given = _mapped((case.input, case.args, case.kwargs), lambda x: to_gt(x))

@@ -1,4 +1,4 @@
-"""Where GT knowingly does not do on PyTorch's sample inputs what torch does: each row with its reason."""
+"""Where GT deliberately differs from torch on PyTorch's sample inputs: each row with its reason."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 
 @dataclass(frozen=True)
 class Gap:
-    #: OpInfo's name, the family of samples (see `tests.support.opinfo.FAMILIES`), and why
+    #: OpInfo's name, the family of samples (see `tests.support.opinfo.FAMILIES`), and the reason
     op: str
     family: str
     why: str
-    #: which samples: all, unless this says otherwise
+    #: which samples: all by default
     when: Callable[[Any], bool] = lambda case: True
-    #: one form alone, such as ``Tensor.addbmm_``
+    #: only one form, such as ``Tensor.addbmm_``
     form: str = ""
 
     def __str__(self) -> str:

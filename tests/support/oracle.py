@@ -1,4 +1,4 @@
-"""What an op should give, in torch's own words: functions of the operands and GT's attributes."""
+"""The expected result of an op, computed by torch: functions of the operands and GT's attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _dtype(name: str | None) -> torch.dtype | None:
 
 
 def _tensor(x: Any, other: Any) -> torch.Tensor:
-    """A number as the tensor it stands for next to another operand, where torch's function takes tensors only."""
+    """A number as a tensor beside another operand, where torch's function accepts only tensors."""
     if isinstance(x, torch.Tensor):
         return x
     like = other if isinstance(other, torch.Tensor) else torch.tensor(other)
@@ -29,7 +29,7 @@ def _both(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _over_dims(call: Callable[..., Any]) -> Callable[..., Any]:
-    """torch folds one dim at a time here."""
+    """Here torch folds one dim at a time."""
 
     def fold(x: torch.Tensor, *, dim: tuple[int, ...], keepdim: bool, dtype: str | None) -> torch.Tensor:
         made = x.clone() if dim else call(x, dtype=_dtype(dtype))
@@ -65,7 +65,7 @@ def _arange(start: Any, step: Any, *, n: int, dtype: str) -> torch.Tensor:
 
 
 def _draw(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Not torch's numbers but numpy's: the words as they come, and one plain formula an element."""
+    """numpy's numbers instead of torch's: the raw words, and one simple formula per element."""
 
     def drawn(seed: int, stream: int, *limits: int, shape: Any, dtype: str) -> torch.Tensor:
         mask = 2**64 - 1
@@ -143,12 +143,12 @@ ORACLES: dict[str, Callable[..., Any]] = {
 }
 
 
-#: (relative, absolute): how far results may be apart by rounding
+#: (relative, absolute): how far results may differ by rounding
 TOLERANCES = {"float64": (1e-11, 1e-12), "float32": (2e-5, 1e-5), "float16": (4e-3, 4e-3), "bfloat16": (2e-2, 2e-2)}
-_STATISTICS = (2e-2, 2e-2)  # in float32 on a GPU; a CPU's are rounded to bfloat16 on their way
-_PRODUCTS = (2e-2, 1e-1)  # rounded to bfloat16 before they are summed
+_STATISTICS = (2e-2, 2e-2)  # in float32 on a GPU; on a CPU they are rounded to bfloat16 in between
+_PRODUCTS = (2e-2, 1e-1)  # rounded to bfloat16 before the sum
 _SIXTH = (1e-7, 2e-7)  # torch's kernels have 1/6 in float32
-#: the same where the device is a GPU, by op and by the dtype of its first operand
+#: the same for a GPU, by op and by the dtype of its first operand
 TOLERANCES_ON_A_GPU = {
     ("layer_norm", "bfloat16"): _STATISTICS,
     ("batch_norm", "bfloat16"): _STATISTICS,
@@ -174,7 +174,7 @@ def _singular(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> tuple[torch
     return u * signs, s, vh * signs.mT
 
 
-#: results that may be given in several ways, in one of them
+#: results that are not unique, in one canonical form
 SETTLED: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {"eigh": _eigen, "svd": _singular}
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.S | re.M)
 RUN = re.compile(r"^```python\n(.*?)^```$(?:\n\n<!-- output -->\n```text\n(.*?)^```$)?", re.S | re.M)
-#: what the pages call the file their code stands in
+#: the name of the file in the pages' error texts
 NAME = "example.py"
 
 

@@ -16,14 +16,14 @@ import time
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 TOKEN = "a secret for the tests"
-#: A first import of torch on two busy cores takes its time; only a hang should ever reach this.
+#: A first import of torch on two busy cores is slow; only a hang should reach this.
 LONG = 120.0
 
 _ports = itertools.count(1009 * os.getpid())
 
 
 def wait_until(condition, seconds=LONG, what="the condition"):
-    """Bounded waiting on a condition, never a sleep and hope."""
+    """Wait for a condition, with a limit, instead of a fixed sleep."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         if time.monotonic() > deadline:
@@ -33,8 +33,9 @@ def wait_until(condition, seconds=LONG, what="the condition"):
 
 
 def free_port() -> int:
-    """A port that nobody takes before its server does: the kernel gives away higher ones only, and test processes that
-    run at the same time begin far from each other."""
+    """A port that no other program takes before its server does: the kernel assigns only higher ones, and parallel test
+    processes start far from each other.
+    """
     while True:
         port = 10_000 + next(_ports) % 20_000
         with socket.socket() as s, contextlib.suppress(OSError):
@@ -43,7 +44,7 @@ def free_port() -> int:
 
 
 def alive(pid: int) -> bool:
-    """Running, and not a zombie that nobody has waited for."""
+    """Running, and not a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
@@ -161,7 +162,7 @@ class System:
 
 
 def script(program: str, *, stack: contextlib.ExitStack, **extra: str) -> Process:
-    """A program of its own, which may start a local system."""
+    """A separate program, which may start a local system."""
     process = Process("-c", textwrap.dedent(program), **extra)
     stack.callback(process.close)
     return process

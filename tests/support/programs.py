@@ -1,8 +1,8 @@
-"""Random programs over the whole op table, each beside the same program computed by an engine directly.
+"""Random programs over the whole op table, each with its expected values from an engine called directly.
 
-A program draws rows from `tests.support.samples`, puts tensors it has already in the place of the row's own operands, and asks
-`sign` whether the call is legal. What a call gives is computed first, by the engine in this process; then the same
-call is emitted. So every value that is ever read can be compared.
+A program draws rows from `tests.support.samples`, replaces the row's own operands by tensors it already has, and asks
+`sign` whether the call is legal. The engine in this process computes the expected result first; then the same call is
+emitted. So every value that is read can be compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gt.types import BYTES, DTYPES, Scalar, TensorType
 from gt.worker.engines import Engine, make_engine
 from tests.support.samples import Sample, samples, type_of
 
-#: without those that write and read files, which are none of a cluster's business
+#: without the ops that write and read files, which do not concern a cluster
 SAMPLES = [sample for sample in samples() if not OPS[sample.op].effects]
 ENGINES = {name: make_engine(name, "cpu") for name in ("torch", "numpy")}
 LARGEST = 4000
@@ -34,16 +34,16 @@ TOLERANCES = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e
 
 @dataclass(eq=False)
 class Memory:
-    """What several views share: if it fails or is lost, they all are."""
+    """The state that several views share: if it fails or is lost, they all do."""
 
-    #: the names of the ops one of which failed first; none if all went well
+    #: the names of the ops that may have failed first; empty if none failed
     failed: tuple[str, ...] = ()
     maybe_lost: bool = False
 
 
 @dataclass(eq=False)
 class Slot:
-    """One of the program's tensors, and what it should hold."""
+    """One of the program's tensors, and its expected value."""
 
     tensor: Tensor
     value: Any
@@ -58,11 +58,11 @@ class Program:
         self.slots: list[Slot] = []
         self.ops: set[str] = set()
 
-    # -- what it may do ------------------------------------------------------------------
+    # -- what it may do --------------------------------------------------------------------
 
-    #: how often an operand is one that is at hand already
+    #: how often an operand is an existing tensor
     reuse = 0.7
-    #: may its tensors be cut, so that of an op on many tensors only a part fails?
+    #: may its tensors be sharded, so that an op on many tensors may fail only in part?
     cuts = False
     #: ops it does not use
     avoid: frozenset[str] = frozenset()
@@ -72,7 +72,7 @@ class Program:
         self.rng.choice((*actions, self.write))()
 
     def compute(self, sample: Sample | None = None) -> None:
-        """One call drawn from the table, on its own operands or on those at hand."""
+        """One call drawn from the table, on its own operands or on existing tensors."""
         sample = sample or self.rng.choice(SAMPLES)
         op, attrs = OPS[sample.op], tuple(sample.attrs.items())
         operands = [self._operand(x) for x in self._makes(sample)]
@@ -84,7 +84,7 @@ class Program:
             self._keep(self._emit(op, operands, attrs, signature), made, operands, signature.op.name)
 
     def look(self) -> None:
-        """A view of something, which then shares its fate."""
+        """A view of a tensor, which fails or is lost with it."""
         if not self.slots or self.backend != "torch":
             return
         sample = self.rng.choice([s for s in SAMPLES if OPS[s.op].view])
@@ -94,7 +94,7 @@ class Program:
         if signature is None:
             return
         made = self._expect(signature, operands)
-        if not made and not x.memory.failed:  # starts that are not within this one
+        if not made and not x.memory.failed:  # starts beyond the bounds of this tensor
             return
         made = made or [None] * len(signature.outs)
         if any(v is not None and v.numel() and v.data_ptr() and not _shares(v, x.value) for v in made):
@@ -136,7 +136,7 @@ class Program:
             self.slots.pop(self.rng.randrange(len(self.slots)))
 
     def send_large(self, nbytes: int) -> None:
-        """More than fits into a control message."""
+        """A value that is too large for a control message."""
         values = np.frombuffer(self.rng.randbytes(nbytes // 4 * 4), np.int32)
         made = upload(memoryview(values).cast("B"), TensorType(values.shape, DTYPES["int32"]), self.session)
         self.slots.append(Slot(made, torch.from_numpy(values.copy()) if self.backend == "torch" else values.copy()))
@@ -170,7 +170,7 @@ class Program:
             self.read(slot)
 
     def lose(self) -> None:
-        """Its worker dies: from here on what it has may be gone."""
+        """Its worker dies: from here on its tensors may be lost."""
         for slot in self.slots:
             slot.memory.maybe_lost = True
 
@@ -183,7 +183,7 @@ class Program:
         return [((x + 2**63) % 2**64) - 2**63 if type(x) is int else x for x in made]
 
     def _operand(self, x: Any) -> Any:
-        """A slot in the place of a tensor: one we have, or a new one."""
+        """An operand in the place of a tensor: an existing one, or a new one."""
         if not isinstance(x, torch.Tensor | np.ndarray):
             return x
         if self.slots and self.rng.random() < self.reuse:
@@ -209,7 +209,7 @@ class Program:
         return signature if sum(t.numel for t in signature.outs) <= LARGEST else None
 
     def _expect(self, signature: Signature, operands: list[Any]) -> list[Any] | None:
-        """What the call gives: values, or an empty list if it fails; None if the types were a promise not kept."""
+        """The results of the call, or an empty list if it fails; None if a result has another type than inferred."""
         if any(isinstance(x, Slot) and x.memory.failed for x in operands):
             return []
         try:
@@ -237,7 +237,7 @@ class Program:
             return
         try:
             made = self.engine.link(signature)(*[x.value if isinstance(x, Slot) else x for x in operands])
-            if not signature.into:  # through a view: torch's own would refuse operands that share its memory
+            if not signature.into:  # through a view: torch itself would refuse operands that share its memory
                 target.value.copy_(made)
         except Exception:
             memory.failed = (signature.op.name,)

@@ -1,4 +1,4 @@
-"""Small models, how they are trained, and what the workers of a cluster did meanwhile."""
+"""Small models, their training, and a record of what the workers of a cluster did."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 10
 
 
 class Mlp(nn.Module):
-    """Inputs are made under ``data``, and whoever likes may cut them further."""
+    """Inputs are created under ``data``; a configuration may split them further."""
 
     def __init__(self, width: int = 20, hidden: int = 32, classes: int = 5, dropout: float = 0.0) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.q, self.v = nn.Linear(width, width), nn.Linear(width, width)
-        # without a bias, whose gradient is nothing but rounding: an optimizer that divides by its size makes much of it
+        # without a bias, whose gradient is only rounding: an optimizer that divides by its size would amplify it
         self.k = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -97,7 +97,7 @@ def train(
     make: Callable[[Any], Any] = lambda parameters: gt.optim.AdamW(parameters, lr=3e-3),
     watched: Watched | None = None,
 ) -> list[float]:
-    """The losses, step by step; what is done in the fifth is watched."""
+    """The losses, step by step; the fifth step is observed."""
     optimizer = make(model.parameters())
     losses = []
     for step in range(steps):
@@ -123,7 +123,7 @@ def _step(model: nn.Module, optimizer: Any, x: Any, y: Any, clip: float | None, 
 
 
 class Weighed(dict[int, Any]):
-    """A worker's tensors, and the bytes of the memory they keep: what several share counts once."""
+    """A worker's tensors, and the bytes of their memory: shared memory counts once."""
 
     def __init__(self, values: dict[int, Any]) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Watched:
         worker.mover.start, worker.mover.start_all, worker.handle = counted, counted_all, weighed
 
     def begin(self) -> None:
-        """Count from here."""
+        """Start counting."""
         self._settle()
         for moves in self.moves.values():
             moves.clear()
@@ -192,7 +192,7 @@ class Watched:
             store.peak = store.now
 
     def end(self) -> None:
-        """Up to here. What each worker has now, and had at most, in bytes."""
+        """Stop counting. The bytes of each worker now, and its peak."""
         self._settle()
         self.counted = {id: dict(moves) for id, moves in self.moves.items()}
         self.bytes = [self.stores[id].now for id in self.moves]
@@ -204,7 +204,7 @@ class Watched:
 
     @property
     def collectives(self) -> dict[str, int]:
-        """How often, by kind; all workers took part in the same."""
+        """Moves by kind; all workers took part in the same."""
         first, *others = self.counted.values()
         assert all(other == first for other in others), self.counted
         return first
@@ -215,7 +215,7 @@ AUTO = "auto"
 
 @contextlib.contextmanager
 def configured(path: pathlib.Path, text: str) -> Iterator[None]:
-    """Under a configuration of these words."""
+    """Under a configuration with this text."""
     if text == AUTO:
         gt.auto_shard()
     else:

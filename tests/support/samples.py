@@ -1,7 +1,7 @@
 """One table of calls; every generic test of the ops runs over all of it.
 
 A row is an op, its operands and its attributes. The operands are `T` (random values), `V` (these values) or plain
-numbers. What the call should give is told by torch itself: by the row's own ``like``, else by `tests.support.oracle`.
+numbers. Torch gives the expected result: by the row's own ``like``, else by `tests.support.oracle`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAN, INF = float("nan"), float("inf")
 
 @dataclass(frozen=True)
 class T:
-    """Random values of this type; ``of`` says which: any, positive, distinct, or special (with NaN and infinities)."""
+    """Random values of this type; ``of`` selects any, positive, distinct, or special ones (with NaN and infinities)."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -81,11 +81,11 @@ class Sample:
     op: str
     operands: tuple[Any, ...]
     attrs: dict[str, Any] = field(default_factory=dict)
-    #: the call in torch's own words, on the operands alone
+    #: the call in torch, on the operands alone
     like: Callable[..., Any] | None = None
-    #: torch warns here, and rightly
+    #: torch warns here, correctly
     warns: str = ""
-    #: what some operands are by the others: those of a backward op, the results of its forward
+    #: some operands as functions of the others: for a backward op, the results of its forward op
     fit: Callable[[list[Any]], list[Any]] | None = None
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ def type_of(x: Any) -> OperandType:
 
 
 def rows(op: str, *operands: Any, like: Any = None, warns: str = "", **attrs: Any) -> list[Sample]:
-    """A row for each combination: an operand or an attribute may be a list of its choices."""
+    """A row for each combination: an operand or an attribute may be a list of choices."""
     choices = [x if isinstance(x, list) else [x] for x in (*operands, *attrs.values())]
     n = len(operands)
     return [
@@ -178,7 +178,7 @@ BINARY = [
 ]
 DIVIDING = ["floor_divide", "remainder", "fmod", "pow"]
 BITWISE = ["bitwise_and", "bitwise_or", "bitwise_xor"]
-#: attributes an op cannot go without, at their defaults
+#: required attributes of an op, at their defaults
 REQUIRED: dict[str, dict[str, Any]] = {"div": {"rounding_mode": None}}
 
 
@@ -198,7 +198,7 @@ def unary() -> list[Sample]:
     ]
 
 
-#: Divided by -1, on x86-64 a trap that ends the process; what the results are there is said here.
+#: Dividing these by -1 ends the process on x86-64; the expected results are given here.
 SMALLEST = -(2**63)
 NEGATED: dict[str, Any] = {
     "div": lambda a, b: 0 - a,
@@ -387,7 +387,7 @@ def samples() -> list[Sample]:
     return list(unique.values())
 
 
-#: Calls that torch 2.11 answers in another way than 2.13, whose way is GT's.
+#: Calls that torch 2.11 answers differently from 2.13; GT follows 2.13.
 CHANGED_IN_TORCH = (
     "clamp(float32[6]:special, nan, has_min=True, has_max=False)",
     "topk(float32[], k=0, dim=0, largest=True, sorted=True)",
@@ -397,10 +397,10 @@ CHANGED_IN_TORCH = (
 
 @dataclass(frozen=True)
 class Limit:
-    """A call torch takes and GT, or one of its engines, does not: known, and checked to be still so."""
+    """A call that torch accepts and GT, or one of its engines, does not: listed, and checked to be still so."""
 
     why: str
-    #: "infer", or the engine that gives up
+    #: "infer", or the engine that fails
     where: str
     sample: Sample
     error: type[Exception]

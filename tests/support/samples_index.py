@@ -1,4 +1,4 @@
-"""The rows of `tests.support.samples` for indexing and ordering, each with its call in torch's own words."""
+"""The rows of `tests.support.samples` for indexing and ordering, each with its call in torch."""
 
 from __future__ import annotations
 

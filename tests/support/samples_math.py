@@ -1,4 +1,4 @@
-"""The rows of `tests.support.samples` for functions, activations and reductions beyond the first ones."""
+"""The rows of `tests.support.samples` for functions, activations and reductions beyond the basic ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of the network ops; torch's own functions, or its own kernels for gradients, say what they should give."""
+"""Samples of the network ops; the expected results come from torch's functions, or its kernels for gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.samples import FLOATS, Sample, T, V
 
 F = torch.nn.functional
 aten = torch.ops.aten
-#: what all engines round alike: on a CPU torch holds some sums of float16 in float16
+#: dtypes that all engines round alike: on a CPU torch keeps some sums of float16 in float16
 ROUNDED = ("float64", "float32", "bfloat16")
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -21,8 +21,8 @@ def row(op: str, like: Callable[..., Any], *operands: Any, **attrs: Any) -> Samp
     return Sample(op, operands, attrs, like)
 
 
-#: Gradients of these are checked as second gradients of what they belong to: alone they are given any statistics,
-#: which are no function of the input then.
+#: Gradients of these are checked as second gradients of their forward op: alone they receive arbitrary statistics,
+#: which are then not a function of the input.
 WITH_STATISTICS = (
     "attention_backward",
     "batch_norm_backward",
@@ -125,7 +125,7 @@ def _stats(made: Any) -> Any:
 
 
 def still(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """x, a function of what y is one of, but no gradient goes through it."""
+    """x, a function of the tensor that y belongs to, but without a gradient through it."""
     return x.detach() + (y.sum() * 0).to(x.dtype)
 
 
@@ -216,7 +216,7 @@ def _chosen(made: Any, mask: Any) -> Any:
 
 
 def _layer_back(weight: bool, mask: Any) -> Callable[..., Any]:
-    """By hand: the statistics are any numbers here."""
+    """By hand: here the statistics are arbitrary numbers."""
 
     def back(g: Any, x: Any, mean: Any, rstd: Any, *w: Any) -> Any:
         wide = torch.promote_types(g.dtype, torch.float32)
@@ -302,7 +302,7 @@ def channels() -> list[Sample]:
 
 
 def _fit(seen: Callable[[Any], Any], over: Any) -> Callable[[list[Any]], list[Any]]:
-    """The statistics are those of x: with others the sums cancel out, and in bfloat16 nothing is left of them."""
+    """The statistics are those of x: with others the sums cancel, and in bfloat16 nothing remains."""
 
     def fit(made: list[Any]) -> list[Any]:
         g, x, mean, _, *w = made
@@ -721,7 +721,7 @@ def sizes() -> list[Sample]:
         forward = lambda x, size=size, mode=mode, smooth=smooth: F.interpolate(x, size, mode=mode, align_corners=smooth)
         for d in FLOATS if mode == "bilinear" and not corners else ("float32", "float64"):
             made += _both("interpolate", forward, T(shape, d), rank, how)
-    # by scales; some leave a size as it is, or double it
+    # by scales; some keep a size or double it
     for mode, size, scales in (
         ("bilinear", (5, 7), (1.7, 1.9)),
         ("bilinear", (3, 8), (1.2, 2.2)),

@@ -1,4 +1,4 @@
-"""The rows of `tests.support.samples` for what shapes, scatters, finds and solves, each with its call in torch's own words."""
+"""The rows of `tests.support.samples` for shapes, scatters, searches and solvers, each with its call in torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _placing() -> list[Sample]:
 
 
 def _blocks() -> list[Sample]:
-    """What workers do alone when a tensor is cut."""
+    """The ops that workers run alone when a tensor is split."""
     made = [
         Sample("block", (x,), {"starts": (1, 0, 2), "sizes": (3, 4, 0)}, lambda x: x[1:4, :4, 2:2])
         for x in typed((5, 4, 2), ALL)
@@ -63,7 +63,7 @@ def _blocks() -> list[Sample]:
 
 
 def _backward(call: Any, shape: tuple[int, ...]) -> Any:
-    """The oracle of an op that takes a gradient back: torch's own autograd."""
+    """The oracle of an op that computes a gradient: torch's own autograd."""
 
     def like(g: torch.Tensor, *rest: Any) -> torch.Tensor:
         with torch.enable_grad():
@@ -133,7 +133,7 @@ def _pads() -> list[Sample]:
 
 
 def _covered(source: Any, index: torch.Tensor) -> Any:
-    """The part of a source an index takes; torch has no gradient for the whole."""
+    """The part of a source that an index selects; torch has no gradient for the whole."""
     if not isinstance(source, torch.Tensor) or not index.ndim:
         return source
     return source[tuple(map(slice, index.shape))]

@@ -1,4 +1,4 @@
-"""Samples of the steps of optimizers, and of what is done to all gradients; torch's optimizers say what is right."""
+"""Samples of optimizer steps, and of ops on all gradients; torch's optimizers give the expected results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def training() -> list[Sample]:
 
 
 def _columns(kinds: int, shapes: Any, dtype: str) -> list[T]:
-    """Parameters, states and gradients; a state that is squared on the way is never negative."""
+    """Parameters, states and gradients; a state of squares is never negative."""
     states = [T(s, dtype, "positive") for _ in range(kinds - 1) for s in shapes]
     return [*(T(s, dtype) for s in shapes), *states, *(T(s, dtype) for s in shapes)]
 
@@ -41,7 +41,7 @@ def _step(name: str, kinds: int, numbers: tuple[float, ...], like: Callable[...,
 
 
 def _torchs(n: int, kinds: int, like: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's optimizer over parameters with their states put in by hand."""
+    """torch's optimizer over parameters, with their states set by hand."""
 
     def expected(*operands: Any, **_: Any) -> Any:
         columns = [operands[k * n : k * n + n] for k in range(kinds + 1)]
@@ -203,7 +203,7 @@ def _unscaled(*operands: Any) -> Any:
 
 
 def files() -> list[Sample]:
-    """A file that is being saved, and one to read; what is refused is in test_saving."""
+    """A file that is being saved, and one to read; test_saving has the refusals."""
     folder, secret = tempfile.mkdtemp(prefix="gt-samples-"), "ab" * 16
     path = os.path.join(folder, MARK + secret)
     with open(path, "wb") as file:

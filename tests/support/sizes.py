@@ -1,4 +1,4 @@
-"""``make check``: the size of the code, and the house limits: a file fits in a head, a function on a screen."""
+"""``make check``: the size of the code, and its limits: lines of a file and of a function."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def session(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def to_torch(value: Any) -> Any:
-    """The same value in torch's hands, to compare with."""
+    """The same value as a torch tensor, to compare with."""
     if isinstance(value, gt.Tensor):
         if value.dtype is gt.bfloat16:
             return torch.from_numpy(value.float().numpy().copy()).bfloat16()
@@ -36,7 +36,7 @@ def to_torch(value: Any) -> Any:
 
 
 #: Ops whose bits are the same on every machine and with every library: they move values, or round once as IEEE 754
-#: says. All others (exp, pow, sums in some order) depend on the library, on its vector instructions and on the layout.
+#: requires. All others (exp, pow, sums in some order) depend on the library, its vector instructions and the layout.
 EXACT = """
 upload full full_like clone copy to where masked_fill clamp clamp_many put_view slice view reshape permute expand
 split cat flip roll repeat tril triu diagonal unfold pad index index_put gather scatter masked_select masked_put
@@ -45,12 +45,12 @@ cummax cummin mode add sub mul div sqrt square neg abs sign floor ceil trunc rou
 copysign heaviside nextafter nan_to_num eq ne lt le gt ge isnan isinf isposinf isneginf signbit isfinite logical_and
 logical_or logical_xor logical_not placed
 """
-#: (relative, absolute): how far the others may be apart in float32 and float64, and in float16 and bfloat16
+#: (relative, absolute): how far the others may differ in float32 and float64, and in float16 and bfloat16
 ROUNDING, HALF_ROUNDING = (1e-5, 1e-6), (1e-2, 1e-3)
 
 
 def tolerance(dtype: torch.dtype) -> tuple[float, float]:
-    """How far a result of this session may be from torch's: not at all, if nothing but `EXACT` ops was used in it."""
+    """How far a result of this session may be from torch's: not at all, if only `EXACT` ops were used in it."""
     session = connected()
     assert session is not None
     used = {signature.op.name for signature in session.signatures.by_code.values()}
@@ -80,7 +80,7 @@ def agree(ours: Any, theirs: Any) -> None:
     assert to_torch(ours) == theirs
 
 
-#: the inputs programs are written over: a name, and how it is made
+#: the inputs of programs: a name, and how it is created
 INPUTS: dict[str, Callable[[], np.ndarray]] = {
     "x": lambda: np.arange(12, dtype=np.float32).reshape(3, 4) - 5.5,
     "y": lambda: np.linspace(0.5, 4, 12, dtype=np.float32).reshape(3, 4),
@@ -99,7 +99,7 @@ INPUTS: dict[str, Callable[[], np.ndarray]] = {
 
 
 def worlds() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The names a program may use, for GT and for torch; ``gt`` is the library, whichever it is."""
+    """The names a program may use, for GT and for torch; ``gt`` is the library, either of them."""
     ours: dict[str, Any] = {name: gt.tensor(make()) for name, make in INPUTS.items()}
     theirs: dict[str, Any] = {name: torch.tensor(make()) for name, make in INPUTS.items()}
     return {"gt": gt, "np": np, **ours}, {"gt": torch, "np": np, **theirs}
@@ -111,7 +111,7 @@ def same(expression: str) -> None:
 
 
 def same_after(statements: str) -> None:
-    """Run statements in both worlds, and compare every tensor there is afterwards."""
+    """Run statements in both worlds, and compare every tensor afterwards."""
     ours, theirs = worlds()
     exec(statements, ours)
     exec(statements, theirs)
@@ -121,7 +121,7 @@ def same_after(statements: str) -> None:
 
 
 def refused(session: Any, statement: str, error: type[Exception], text: str) -> None:
-    """The last statement raises exactly that, at once, and nothing is sent."""
+    """The last statement raises exactly this, at once, and nothing is sent."""
     ours, _ = worlds()
     *before, statement = statement.split("; ")
     exec("; ".join(before), ours)
