@@ -93,12 +93,12 @@ def declarations() -> str:
     """The text of gt/functions/derived.pyi."""
     rows: list[str] = []
     for op in sorted((op for op in OPS.values() if op.results and op.function), key=lambda op: op.name):
-        rows += ["", f"class _{op.name}(NamedTuple):", *(f"    {result}: Tensor" for result in op.results)]
+        rows += ["", f"class _{op.name.title()}(NamedTuple):", *(f"    {result}: Tensor" for result in op.results)]
     rows += [""]
     for name, function in sorted(FUNCTIONS.items()):
         results = OPS[function.__name__].results
         parameters = ", ".join(f"{p.name}: {p.annotation}" for p in inspect.signature(function).parameters.values())
-        rows += [f"def {name}({parameters}) -> {f'_{function.__name__}' if results else 'Tensor'}: ..."]
+        rows += [f"def {name}({parameters}) -> {f'_{function.__name__.title()}' if results else 'Tensor'}: ..."]
     return STUB_HEAD.format(public="\n".join(f'    "{name}",' for name in sorted(PUBLIC, key=_natural))) + "\n".join(
         [*rows, ""]
     )

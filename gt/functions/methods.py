@@ -39,7 +39,7 @@ from gt.functions.matmul import MATMUL
 from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION
 from gt.missing import Missing
 from gt.ops import OPS, Attrs, Op
-from gt.ops.rule_names import check_methods
+from gt.ops.rule_names import check_rules
 from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 
 #: The public functions of these modules are methods where torch's tensor has a method of that name.
@@ -322,4 +322,4 @@ for _name, _method in _methods.items():
 for _name in TORCH_NAMES["Tensor"]:
     if not hasattr(Tensor, _name):
         setattr(Tensor, _name, Missing("Tensor", _name))
-check_methods(OPS, Tensor)
+check_rules(OPS, Tensor)

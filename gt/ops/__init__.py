@@ -38,11 +38,8 @@ from gt.ops.nn import (  # noqa: F401
 )
 from gt.ops.op import OPS, Attrs, Op
 from gt.ops.random import draw  # noqa: F401
-from gt.ops.rule_names import check_op_names
 from gt.ops.shape import creation, indexing, indexing_masks, joining, scatter, slicing, views, windows  # noqa: F401
 from gt.ops.signature import Signature, sign
 from gt.ops.system import adam_step, blocks, files, gradient_norms, optimizer_steps, placed, upload  # noqa: F401
 
 __all__ = ["OPS", "Attrs", "Op", "Signature", "sign"]
-
-check_op_names(OPS)
