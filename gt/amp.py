@@ -27,7 +27,7 @@ UNSCALE = OPS["amp_unscale"]
 MAX_GRADIENTS = 2048
 
 
-class _Mode(threading.local):
+class _AutocastMode(threading.local):
     """The settings of autocast in this thread."""
 
     dtype: DType | None = None
@@ -36,7 +36,7 @@ class _Mode(threading.local):
     depth = 0
 
 
-_mode = _Mode()
+_mode = _AutocastMode()
 _threads = 0
 _lock = threading.Lock()
 

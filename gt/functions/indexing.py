@@ -352,27 +352,23 @@ def _spelling(part: Any) -> str:
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """Reads how many elements the mask chooses."""
+    """The elements where the mask is true, as a 1-d tensor. Waits for the workers: the shape depends on values."""
     x, mask = a_tensor("masked_select", input), a_tensor("masked_select", mask)
     try:
         shape = broadcast_shapes(x._type.shape, mask._type.shape)
     except ShapeError as problem:
         raise refuse(ShapeError, str(problem), "masked_select", x, mask) from None
-    x, mask = _stretched(x, shape), _stretched(mask, shape)
+    x, mask = (t if t._type.shape == shape else views.expand(t, shape) for t in (x, mask))
     return call(MASKED_SELECT, (x, mask), (("n", count(mask)),))
 
 
-def _stretched(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return x if x._type.shape == shape else views.expand(x, shape)
-
-
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
-    """Reads how many there are."""
+    """The positions of the elements that are not zero. Waits for the workers: the shape depends on values."""
     x = a_tensor("nonzero", input)
     if as_tuple and not x._type.ndim:
         x = views.reshape(x, 1)
-    found = call(NONZERO, (x,), (("n", count(x)),))
-    return views.unbind(found, 1) if as_tuple else found
+    positions = call(NONZERO, (x,), (("n", count(x)),))
+    return views.unbind(positions, 1) if as_tuple else positions
 
 
 def argwhere(input: Tensor) -> Any:
@@ -381,7 +377,7 @@ def argwhere(input: Tensor) -> Any:
 
 
 def count(x: Tensor) -> int:
-    """How many elements are not zero, which is waited for: a shape depends on it."""
+    """How many elements are not zero. Waits for the workers: a shape depends on it."""
     return int(count_nonzero(x).item())
 
 

@@ -1,0 +1,4 @@
+"""``@gt.compile``: recording a function, and replaying it as one fragment.
+
+It may import everything else in the client, and `gt.amp`.
+"""

@@ -108,8 +108,7 @@ class Templates:
     def __init__(self, by_code: dict[int, Signature]) -> None:
         self.enabled = os.environ.get("GT_TEMPLATES", "1") not in ("", "0")
         #: code -> its signature, kept by `gt.client.stream.signatures`
-        self._by_code = by_code
-        self._next_number = 1
+        self._by_code, self._next_number = by_code, 1
         #: (length, first codes) -> the templates with them
         self._templates: dict[Key, list[Template]] = {}
         #: least recently used first

@@ -44,14 +44,14 @@ GRAPH_FREED = (
 )
 
 
-class _Mode(threading.local):
+class _TapeMode(threading.local):
     #: are ops recorded?
     enabled = True
     #: saves a value: `SavedTensor` if None; `gt.client.grad.checkpoint` sets another function
     save: Any = None
 
 
-mode = _Mode()
+mode = _TapeMode()
 
 
 @contextlib.contextmanager
