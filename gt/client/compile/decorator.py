@@ -52,6 +52,8 @@ class Variant:
 def compile(function: Callable[..., Any] | None = None) -> Any:
     """Compile a function, or a step of training: repeated calls run as one fragment, without the function's Python.
 
+    Example::
+
         @gt.compile
         def step(x, y):
             loss = loss_function(model(x), y)

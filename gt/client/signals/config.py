@@ -73,7 +73,9 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Signal]:
 def load_config(path: str | os.PathLike[str] | None) -> None:
     """Configure the signals by a YAML file, which replaces what was configured before. None removes all signals.
 
-    gt.load_config("signals.yaml")
+    Example::
+
+        gt.load_config("signals.yaml")
     """
     signals = {} if path is None else _read(path)
     with _environment.lock:
@@ -103,7 +105,9 @@ class ShardConfig(msgspec.Struct, frozen=True):
 class SignalConfig(msgspec.Struct, frozen=True):
     """What one signal means, as a file would say it; for `gt.register_config`.
 
-    gt.register_config("stage0", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
+    Example::
+
+        gt.register_config("stage0", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
     """
 
     shard: ShardConfig | None = None
@@ -115,7 +119,9 @@ class SignalConfig(msgspec.Struct, frozen=True):
 def register_config(name: str, config: SignalConfig) -> None:
     """Configure one signal from the program, beside those that are configured already.
 
-    gt.register_config("stage0", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
+    Example::
+
+        gt.register_config("stage0", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
     """
     from gt.client.signals.configfile import signal_from
 
@@ -147,6 +153,8 @@ def auto_shard(enabled: bool = True, workers: int | Sequence[int] | None = None)
     """Shard data over all workers and replicate parameters, without signals in the program.
 
     ``workers`` limits it to the first n workers, or to a list of them. ``auto_shard(False)`` turns it off.
+
+    Example::
 
         gt.gpu_workers(4)
         gt.auto_shard()

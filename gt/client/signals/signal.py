@@ -26,6 +26,8 @@ _warned: set[str] = set()
 class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decorator, as torch.no_grad
     """Run a block, or a decorated function, under a signal.
 
+    Example::
+
         with gt.signal.context("stage0"):
             x = layer(x)
 
@@ -53,9 +55,11 @@ class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decor
 def enter(name: str, backward: str | None = None) -> None:
     """Begin a stretch of code under a signal; `exit` ends it.
 
-    gt.signal.enter("stage0")
-    x = layer(x)
-    gt.signal.exit("stage0")
+    Example::
+
+        gt.signal.enter("stage0")
+        x = layer(x)
+        gt.signal.exit("stage0")
     """
     _enter(check_name("enter", name), None if backward is None else check_name("enter", backward), None)
 
@@ -85,7 +89,9 @@ def _leave(outer: tuple[Entered, ...]) -> None:
 def exit(name: str | None = None) -> None:
     """End the innermost stretch that `enter` began. If ``name`` is given, it must be the name of that stretch.
 
-    gt.signal.exit("stage0")
+    Example::
+
+        gt.signal.exit("stage0")
     """
     stack, shown = scope.thread.stack, "" if name is None else repr(name)
     if not stack:
@@ -100,7 +106,9 @@ def exit(name: str | None = None) -> None:
 def current() -> str | None:
     """The innermost signal name entered in this thread, configured or not; None if there is none.
 
-    print(gt.signal.current())
+    Example::
+
+        print(gt.signal.current())
     """
     return scope.innermost().name or None
 

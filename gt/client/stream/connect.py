@@ -68,6 +68,8 @@ def use(other: Session) -> Iterator[None]:
 def connect(address: str) -> None:
     """Use the server at ``"host:port"`` from here on. A session that was open ends, and its tensors with it.
 
+    Example::
+
         gt.connect("localhost:9000")
 
     ``python -m gt.server -p 9000`` starts a server, ``python -m gt.worker --host localhost -p 9000`` a worker for it.
@@ -100,7 +102,9 @@ def disconnect() -> None:
 def gpu_workers(n: int) -> None:
     """Restart the local system with n workers: one for each GPU, or n on the CPU where there is no GPU.
 
-    gt.gpu_workers(2)
+    Example::
+
+        gt.gpu_workers(2)
     """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ConfigError(f"gpu_workers({n!r}): at least one worker is needed")
@@ -113,7 +117,9 @@ def gpu_workers(n: int) -> None:
 def workers() -> list[WorkerInfo]:
     """The workers of the current session: number, device, backend and process of each.
 
-    print(gt.workers())
+    Example::
+
+        print(gt.workers())
     """
     return list(session().connection.workers)
 

@@ -10,6 +10,8 @@ __all__ = ["step"]
 class step:  # noqa: N801, called like a function, or used as a context
     """Mark where a loop repeats, so that GT recognises the work in between as one repeated fragment.
 
+    Example::
+
         for batch in batches:
             with gt.step():
                 predict(batch)

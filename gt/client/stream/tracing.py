@@ -24,8 +24,10 @@ _traced_sessions: set[Session] = set()
 def trace(path: str | os.PathLike[str]) -> Iterator[None]:
     """Write to ``path`` what the workers do inside the block: ops, kernels, collectives. Open it in ui.perfetto.dev.
 
-    with gt.debug.trace("step.json"):
-        train_step(batch)
+    Example::
+
+        with gt.debug.trace("step.json"):
+            train_step(batch)
     """
     client, name = session(), os.fspath(path)
     if client in _traced_sessions:

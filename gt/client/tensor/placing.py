@@ -35,7 +35,9 @@ module_call = _ModuleCall()
 def tensor(x: Tensor, name: str) -> Tensor:
     """x, placed by this signal: a view of x.
 
-    y = gt.signal.tensor(x, "stage1")
+    Example::
+
+        y = gt.signal.tensor(x, "stage1")
     """
     signal = placing_signal(check_name("tensor", name))
     if not signal:
@@ -47,7 +49,9 @@ def tensor(x: Tensor, name: str) -> Tensor:
 def place(module: Any) -> None:
     """Place a module's parameters by the rules that match their names. The first call of a model does this by itself.
 
-    gt.signal.place(model)
+    Example::
+
+        gt.signal.place(model)
     """
     from_environment()
     place_parameters(module)
