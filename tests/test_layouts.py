@@ -85,7 +85,7 @@ def test_a_picture_of_it(session: Session) -> None:
     ]
     shown = io.StringIO()
     gt.debug.show_layout(made("rows", 5, 4).sum(0), file=shown)
-    assert shown.getvalue().splitlines()[-1] == "each has a term: P(sum) of them is the value"
+    assert shown.getvalue().splitlines()[-1] == "each worker holds one term; P(sum) of all terms is the value"
 
 
 def test_why_it_lies_there(session: Session) -> None:

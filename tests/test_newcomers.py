@@ -96,13 +96,13 @@ x.copy_(p)
 
 @pytest.mark.parametrize("expression", MIXED)
 def test_a_tensor_of_torchs_is_refused_with_the_way_out(session, expression):
-    with pytest.raises(TypeError, match=r"a tensor of torch's; gt.tensor\(x\) makes one of GT's of it"):
+    with pytest.raises(TypeError, match=r"a tensor of torch; gt.tensor\(x\) makes a tensor of GT from it"):
         eval(expression, {"gt": gt, "torch": torch, "x": gt.ones(2, 3), "p": torch.ones(2, 3)})
 
 
 @pytest.mark.parametrize("expression", ["torch.add(p, x)", "torch.relu(x)", "torch.nn.Linear(3, 2)(x)", "p.add_(x)"])
 def test_torchs_functions_say_what_they_were_given(session, expression):
-    with pytest.raises(TypeError, match=r"was given a tensor of GT's; use GT's own, or torch.tensor\(x\)"):
+    with pytest.raises(TypeError, match=r"got a tensor of GT; use GT's own function, or torch.tensor\(x\)"):
         eval(expression, {"torch": torch, "x": gt.ones(2, 3), "p": torch.ones(2, 3)})
     assert torch.tensor(gt.ones(2)).tolist() == [1, 1]
 
@@ -150,7 +150,7 @@ def test_a_dtype_by_another_name(session, expression, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.complex64, np.complex64, "float32", [1]], ids=str)
 def test_no_dtype(session, dtype):
-    with pytest.raises(gt.DTypeError, match=r"is no dtype of GT; there are gt.float64, gt.float32"):
+    with pytest.raises(gt.DTypeError, match=r"is not a dtype of GT; there are gt.float64, gt.float32"):
         gt.ones(2, dtype=dtype)
 
 
@@ -228,7 +228,7 @@ def test_what_is_told_of_workers_and_places(session, capsys):
     x = gt.ones(2, 3, 4)
     assert gt.debug.explain(x).startswith("float32[2,3,4] lies whole on worker 0\nit was made there")
     gt.debug.show_layout(x)
-    assert capsys.readouterr().out.endswith("downwards dim 0, across dim 1; each part has all of the other dims\n")
+    assert capsys.readouterr().out.endswith("dim 0 goes down, dim 1 across; each block has all of the other dims\n")
 
 
 # -- the same in torch: T is one of the two ------------------------------------------------
