@@ -351,7 +351,7 @@ def test_data_and_grad_may_be_given(session):
     assert (x.tolist(), x.grad.tolist()) == ([0, 0, 0], [2, 2, 2])
     x.grad = gt.ones(3)
     for wrong in (gt.ones(2), gt.ones(3, dtype=gt.float64)):
-        with pytest.raises(RuntimeError, match="a gradient of float32"):
+        with pytest.raises(RuntimeError, match="the gradient of float32"):
             x.grad = wrong
     with pytest.raises(TypeError):
         x.grad = 1

@@ -11,7 +11,7 @@ from gt.client.stream import configuration, recorder
 from gt.client.tensor import placing
 from gt.client.tensor.arguments import dtype_of
 from gt.client.tensor.emit import detached
-from gt.client.tensor.foreign import dtype_called
+from gt.client.tensor.foreign import find_dtype
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import zeros_like
 from gt.nn import hooks, state
@@ -264,7 +264,7 @@ class Module:
         for given in args:
             if isinstance(given, Tensor):
                 dtype = given._type.dtype
-            elif isinstance(given, DType | type) or dtype_called(given) is not None:
+            elif isinstance(given, DType | type) or find_dtype(given) is not None:
                 dtype = given
         if dtype is None:
             return self

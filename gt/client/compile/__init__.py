@@ -1,1 +1,1 @@
-"""``@gt.compile``: records a function and replays it without its Python. May import all of `gt.client`, and `gt.amp`."""
+"""``@gt.compile``: records a function and replays it without its Python. May import `gt.client` and `gt.amp`."""

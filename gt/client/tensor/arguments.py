@@ -27,7 +27,7 @@ _PLAIN = frozenset((int, float, bool, Tensor))
 _PYTHON_DTYPES: dict[Any, DType] = {float: float64, int: int64, bool: bool_}
 
 
-def named(name: str, *operands: Any, **attrs: Any) -> str:
+def call_text(name: str, *operands: Any, **attrs: Any) -> str:
     """A call as text for an error, as `Op.call` writes it: ``stack(float32[2], float32[3], dim=0)``."""
     texts = [str(x._type) if isinstance(x, Tensor) else repr(x) for x in operands]
     return f"{name}({', '.join([*texts, *(f'{k}={v!r}' for k, v in attrs.items())])})"
@@ -35,7 +35,7 @@ def named(name: str, *operands: Any, **attrs: Any) -> str:
 
 def refuse(kind: type[GtError], text: str, name: str, *operands: Any, **attrs: Any) -> GtError:
     """The error for a refused call: its text begins with the call."""
-    return kind(f"{named(name, *operands, **attrs)}: {text}")
+    return kind(f"{call_text(name, *operands, **attrs)}: {text}")
 
 
 # -- operands ------------------------------------------------------------------------------
@@ -53,9 +53,9 @@ def operand(x: Any) -> Any:
     if numpy is not None and isinstance(x, numpy.generic):
         return operand(x.item())
     if numpy is not None and isinstance(x, numpy.ndarray):
-        return uploaded(x)
-    if foreign.of_torch(x):
-        raise DTypeError(foreign.no_tensor(x, ""))
+        return upload_array(x)
+    if foreign.is_torch_tensor(x):
+        raise DTypeError(foreign.non_tensor_text(x, ""))
     return NotImplemented
 
 
@@ -64,18 +64,18 @@ def operands(name: str, *args: Any) -> tuple[Any, ...]:
     converted = tuple(map(operand, args))
     for x, arg in zip(converted, args, strict=True):
         if x is NotImplemented:
-            raise DTypeError(f"{named(name, *args)}: neither a tensor nor a number: {type(arg).__name__}")
+            raise DTypeError(f"{call_text(name, *args)}: neither a tensor nor a number: {type(arg).__name__}")
     if not any(isinstance(x, Tensor) for x in converted):
-        raise DTypeError(f"{named(name, *args)}: needs a tensor; make one with gt.tensor")
+        raise DTypeError(f"{call_text(name, *args)}: needs a tensor; make one with gt.tensor")
     return converted
 
 
 def a_tensor(name: str, x: Any) -> Tensor:
     """An argument that must be a tensor. A numpy array becomes one."""
-    converted = x if isinstance(x, Tensor) or foreign.of_torch(x) else operand(x)
+    converted = x if isinstance(x, Tensor) or foreign.is_torch_tensor(x) else operand(x)
     if not isinstance(converted, Tensor):
         otherwise = f"a tensor is needed here, not {type(x).__name__}"
-        raise DTypeError(f"{name}: {foreign.no_tensor(x, otherwise)}")
+        raise DTypeError(f"{name}: {foreign.non_tensor_text(x, otherwise)}")
     return converted
 
 
@@ -89,7 +89,7 @@ def tensor_list(name: str, xs: Any) -> tuple[Tensor, ...]:
     return tensors
 
 
-def uploaded(array: Any, dtype: DType | None = None) -> Tensor:
+def upload_array(array: Any, dtype: DType | None = None) -> Tensor:
     """A tensor with the values of a numpy array. The array may change afterwards."""
     import numpy as np
 
@@ -136,7 +136,7 @@ def dtype_of(dtype: Any) -> DType:
     if isinstance(dtype, DType):
         return dtype
     match = _PYTHON_DTYPES.get(dtype) if isinstance(dtype, type) else None
-    match = match or foreign.dtype_called(dtype)
+    match = match or foreign.find_dtype(dtype)
     if match is not None:
         return match
     raise DTypeError(f"{dtype!r} is not a dtype of GT; there are {', '.join(f'gt.{name}' for name in DTYPES)}")
@@ -163,7 +163,7 @@ class Device(str):
 _DEVICES = ("gt", "cpu", "cuda", "mps", "xpu", "meta")
 
 
-def device_of(device: Any) -> None:
+def check_device(device: Any) -> None:
     """Raise DTypeError for anything that cannot be a device. Devices are ignored, but a mistake must be reported."""
     if device is None or isinstance(device, int) or hasattr(device, "type"):
         return

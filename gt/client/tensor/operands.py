@@ -54,7 +54,7 @@ def no_operand(op: Op, x: Any) -> DTypeError:
     if isinstance(x, int):
         return DTypeError(f"{op.name}(…, {x}): an int has at most 64 bits; use a float")
     otherwise = f"an operand is a tensor or a number, not {type(x).__name__}"
-    return DTypeError(f"{op.name}: {foreign.no_tensor(x, otherwise)}")
+    return DTypeError(f"{op.name}: {foreign.non_tensor_text(x, otherwise)}")
 
 
 def other_session(session: Session, other_session: Session) -> ClusterError:

@@ -46,7 +46,7 @@ def set_printoptions(profile: str | None = None, **options: Any) -> None:
     _options = (PROFILES[profile] if profile else _options)._replace(**{"sci_mode": None, **changes})
 
 
-def shown(x: Tensor) -> str:
+def format_tensor(x: Tensor) -> str:
     prefix, shape, dtype = "tensor(", x._type.shape, x._type.dtype
     if not x._type.numel:
         notes = [f"size={tuple(shape)}"] if len(shape) != 1 else []
