@@ -23,7 +23,7 @@ from gt.client.stream.step import *
 from gt.client.tensor import printing as _printing
 from gt.client.tensor import random_state as _random
 from gt.client.tensor.arguments import Device as _Device
-from gt.client.tensor.foreign import told as _told
+from gt.client.tensor.foreign import report_non_tensors as _told
 from gt.client.tensor.printing import *
 from gt.client.tensor.random_state import *
 from gt.client.tensor.tensor import Tensor

@@ -103,7 +103,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setattr(transfers, "MAX_UNACKNOWLEDGED_BYTES", 1 << 16)
         monkeypatch.setattr(transfers, "SHARED_CHUNK_BYTES", rng.choice((1 << 13, 40_000)))
         monkeypatch.setattr(transfers, "SHARED_RING_BYTES", rng.choice((1 << 16, 100_000)))
-        monkeypatch.setattr(outbox, "BATCH", rng.choice((10, 60, 640)))
+        monkeypatch.setattr(outbox, "BATCH_WORDS", rng.choice((10, 60, 640)))
         for module in (outbox, scheduling):
             monkeypatch.setattr(module, "WINDOW_WORDS", rng.choice((256, 1 << 16)))
         monkeypatch.setattr(signatures, "MAX_SIGNATURES", rng.choice((20, 20_000)))
@@ -583,7 +583,7 @@ def upload_array(values: Any, session: Session) -> Any:
 
 
 def test_an_interrupt_while_waiting_for_room_leaves_no_tensor_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "BATCH", 1)
+    monkeypatch.setattr(outbox, "BATCH_WORDS", 1)
     cluster = Cluster()
     with cluster.client() as session:
         x = create(OPS["full"], (1.5,), (("shape", (2,)), ("dtype", "float32")), session)

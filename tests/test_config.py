@@ -125,22 +125,22 @@ def test_an_empty_file_configures_nothing(text: str, write: Any) -> None:
 
 #: contents of a file, and the error text after the file's name
 MISTAKES = {
-    "- a": "the file is ['a']; allowed: names of signals, each with what it means",
-    "3": "the file is 3; allowed: names of signals, each with what it means",
-    "a: [": "the file: this is no YAML: line 1: expected the node content, but found '<stream end>'",
-    "a: {}\n---\nb: {}": "the file: this is no YAML: line 2: but found another document",
-    "a: !!python/name:os.system x": "the file: this is no YAML: line 1: could not determine a constructor for the tag "
-    "'tag:yaml.org,2002:python/name:os.system'",
+    "- a": "the file is ['a']; allowed: names of signals, each with its configuration",
+    "3": "the file is 3; allowed: names of signals, each with its configuration",
+    "a: [": "the file: this is not valid YAML: line 1: expected the node content, but found '<stream end>'",
+    "a: {}\n---\nb: {}": "the file: this is not valid YAML: line 2: but found another document",
+    "a: !!python/name:os.system x": "the file: this is not valid YAML: line 1: could not determine a constructor "
+    "for the tag 'tag:yaml.org,2002:python/name:os.system'",
     "a: &x {mesh: *x}": "a" + ".mesh" * 15 + ": nested more than 16 deep",
-    "{[1]: 2}": "the file: line 1: a key is a name or a number",
-    "a: {}\nb: {}\na: {}": "a: stands twice, in lines 1 and 3",
-    "a:\n  shard: {axis: 0}\n  shard: {axis: 1}": "a.shard: stands twice, in lines 2 and 3",
-    "1: {}": "1: a signal's name is a text, not 1; put it in quotes",
-    "on: {}": "True: a signal's name is a text, not True; put it in quotes",
-    "'': {}": "the file: '' is no signal's name: 1 to 200 characters, of which the first is not @",
-    "'@a': {}": "the file: '@a' is no signal's name: 1 to 200 characters, of which the first is not @",
+    "{[1]: 2}": "the file: line 1: a key must be a name or a number",
+    "a: {}\nb: {}\na: {}": "a: this key appears twice, in lines 1 and 3",
+    "a:\n  shard: {axis: 0}\n  shard: {axis: 1}": "a.shard: this key appears twice, in lines 2 and 3",
+    "1: {}": "1: a signal's name is a string, not 1; put it in quotes",
+    "on: {}": "True: a signal's name is a string, not True; put it in quotes",
+    "'': {}": "the file: '' is not a valid signal name: use 1 to 200 characters, the first not @",
+    "'@a': {}": "the file: '@a' is not a valid signal name: use 1 to 200 characters, the first not @",
     "a" * 201
-    + ": {}": f"the file: '{'a' * 56}... is no signal's name: 1 to 200 characters, of which the first is not @",
+    + ": {}": f"the file: '{'a' * 56}... is not a valid signal name: use 1 to 200 characters, the first not @",
     "a:": f"a is None; allowed: a mapping with any of {KEYS}",
     "a: 3": f"a is 3; allowed: a mapping with any of {KEYS}",
     "a: {shrad: {axis: 0}}": f"a.shrad: there is no such key; did you mean shard? allowed: {KEYS}",
@@ -149,7 +149,7 @@ MISTAKES = {
     "a: {shard: }": f"a.shard is None; allowed: {SHARD}",
     "a: {shard: {}}": f"a.shard is {{}}; allowed: {SHARD}",
     "a: {shard: {axes: 0}}": "a.shard.axes: there is no such key; did you mean axis? allowed: axis, workers",
-    "a: {shard: {workers: [0]}}": "a.shard: axis is missing: the dim that is cut",
+    "a: {shard: {workers: [0]}}": "a.shard: axis is missing: the dim to shard",
     "a: {shard: {axis: one}}": f"a.shard.axis is 'one'; allowed: {DIM}",
     "a: {shard: {axis: true}}": f"a.shard.axis is True; allowed: {DIM}",
     "a: {shard: {axis: 64}}": f"a.shard.axis is 64; allowed: {DIM}",
@@ -161,38 +161,38 @@ MISTAKES = {
     "a: {workers: [false]}": "a.workers.0 is False; allowed: the number of a worker, 0 or more",
     "a: {workers: [0, 1, 0]}": "a.workers.2: worker 0 is named twice",
     "a: {workers: }": f"a.workers is None; allowed: {WORKERS}",
-    "a: {workers: [0], shard: {axis: 0, workers: [0]}}": "a.shard.workers: the workers stand in a.workers as well; "
-    "say them once",
+    "a: {workers: [0], shard: {axis: 0, workers: [0]}}": "a.shard.workers: a.workers names workers as well; "
+    "name them once",
     "a: {mesh: 4}": f"a.mesh is 4; allowed: {MESH}",
     "a: {mesh: {}}": f"a.mesh is {{}}; allowed: {MESH}",
     "mesh: [2]": f"mesh is [2]; allowed: {MESH}",
     "workers: 2": f"workers is 2; allowed: {WORKERS}",
     "a: {mesh: {dp: 0}}": "a.mesh.dp is 0; allowed: the size of an axis, 1 or more",
     "a: {mesh: {dp: two}}": "a.mesh.dp is 'two'; allowed: the size of an axis, 1 or more",
-    "a: {mesh: {1: 2}}": "a.mesh.1: the name of an axis is a text, not 1; put it in quotes",
+    "a: {mesh: {1: 2}}": "a.mesh.1: the name of an axis is a string, not 1; put it in quotes",
     "a: {mesh: {dp: 2, tp: 4}, workers: [0, 1]}": "a.mesh: a mesh of 2 x 4 has 8 workers, and a.workers names 2",
     "mesh: {dp: 2}\nworkers: [0]": "mesh: a mesh of 2 has 2 workers, and workers names 1",
     "a: {mesh: {dp: 2}, shard: {axis: 0, workers: [0]}}": "a.mesh: a mesh of 2 has 2 workers, and a.shard.workers "
     "names 1",
-    "a: {shard: {0: dp}}": "a.shard.0: 'dp' is an axis of no mesh; say mesh: {dp: 2}",
-    "a: {shard: {0: 3}}": "a.shard.0: 3 is an axis of no mesh; say mesh: {dp: 2}",
+    "a: {shard: {0: dp}}": "a.shard.0: there is no mesh with an axis 'dp'; add mesh: {dp: 2}",
+    "a: {shard: {0: 3}}": "a.shard.0: there is no mesh with an axis 3; add mesh: {dp: 2}",
     "a: {mesh: {dp: 2}, shard: {0: tp}}": "a.shard.0 is 'tp'; allowed: an axis of the mesh: dp",
     "a: {mesh: {dp: 2}, shard: {0: []}}": "a.shard.0 is []; allowed: an axis of the mesh: dp",
-    "a: {mesh: {dp: 2, tp: 2}, shard: {0: dp, 1: dp}}": "a.shard.1: axis dp cuts another dim already; an axis cuts one "
-    "dim",
-    "a: {mesh: {dp: 2, tp: 2}, shard: {0: [dp, dp]}}": "a.shard.0: axis dp cuts another dim already; an axis cuts one "
-    "dim",
+    "a: {mesh: {dp: 2, tp: 2}, shard: {0: dp, 1: dp}}": "a.shard.1: axis dp already shards another dim; an axis "
+    "shards one dim",
+    "a: {mesh: {dp: 2, tp: 2}, shard: {0: [dp, dp]}}": "a.shard.0: axis dp already shards another dim; an axis "
+    "shards one dim",
     "a: {mesh: {dp: 2}, shard: {99: dp}}": f"a.shard.99 is 99; allowed: {DIM}",
     "a: {mesh: {dp: 2}, shard: {0: dp, axis: 1}}": f"a.shard.axis is 'axis'; allowed: {DIM}",
-    "a: {mesh: {dp: 2, tp: 2}, shard: {axis: 0}}": "a.shard.axis: there are several axes: dp, tp; say {0: AXIS}",
+    "a: {mesh: {dp: 2, tp: 2}, shard: {axis: 0}}": "a.shard.axis: the mesh has several axes: dp, tp; use {0: AXIS}",
     "a: {output: 0}": f"a.output is 0; allowed: {OUTPUT}",
     "a: {output: replicated}": f"a.output is 'replicated'; allowed: {OUTPUT}",
     "a: {output: {}}": f"a.output is {{}}; allowed: {OUTPUT}",
     "a: {output: {axis: 0, workers: [1]}}": "a.output.workers: there is no such key; allowed: axis",
     "a: {replicate: 1}": "a.replicate is 1; allowed: true or false",
     "a: {compile: maybe}": "a.compile is 'maybe'; allowed: true or false",
-    "a: {replicate: true, shard: {axis: 0}}": "a: shard and replicate: true contradict each other; say one of them",
-    "a: {match: '*'}": "a.match: there is nothing to lay parameters out by; say shard or replicate: true besides",
+    "a: {replicate: true, shard: {axis: 0}}": "a: shard and replicate: true contradict each other; remove one of them",
+    "a: {match: '*'}": "a.match: the matching parameters have no placement; add shard or replicate: true",
     "a: {match: 3, replicate: true}": f"a.match is 3; allowed: {PATTERN}",
     "a: {match: [], replicate: true}": f"a.match is []; allowed: {PATTERN}",
     "a: {match: [b, ''], replicate: true}": f"a.match is ['b', '']; allowed: {PATTERN}",
@@ -218,8 +218,8 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path, monkeypatch: pytest.M
     for path, reason in {
         "nowhere.yaml": "the configuration cannot be read: No such file or directory",
         ".": "the configuration cannot be read: Is a directory",
-        "binary": "the configuration cannot be read: it is no UTF-8 text",
-        "control": "the file: this is no YAML: special characters are not allowed",
+        "binary": "the configuration cannot be read: it is not UTF-8 text",
+        "control": "the file: this is not valid YAML: special characters are not allowed",
     }.items():
         with pytest.raises(gt.ConfigError) as error:
             gt.load_config(pathlib.Path(path))
@@ -253,17 +253,17 @@ def test_a_file_takes_the_place_of_all_before(write: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "text"),
     [
-        ("a", {"shard": {"axis": 0}}, "register_config('a', …): a gt.SignalConfig is needed, not dict"),
-        ("a", gt.SignalConfig({"axis": 0}), "register_config('a', …): shard is a gt.ShardConfig, not {'axis': 0}"),
+        ("a", {"shard": {"axis": 0}}, "register_config('a', …): expected a gt.SignalConfig, not dict"),
+        ("a", gt.SignalConfig({"axis": 0}), "register_config('a', …): shard must be a gt.ShardConfig, not {'axis': 0}"),
         ("a", gt.SignalConfig(gt.ShardConfig("x")), f"register_config: a.shard.axis is 'x'; allowed: {DIM}"),
         ("a", gt.SignalConfig(gt.ShardConfig(0, 3)), f"register_config: a.shard.workers is 3; allowed: {WORKERS}"),
         ("a", gt.SignalConfig(gt.ShardConfig(0, [1, 1])),
          "register_config: a.shard.workers.1: worker 1 is named twice"),
         ("a", gt.SignalConfig(compile=1), "register_config: a.compile is 1; allowed: true or false"),
         ("a", gt.SignalConfig(None, 3), "register_config: a.backward is 3; allowed: the name of a signal"),
-        ("mesh", gt.SignalConfig(), "register_config: mesh: no signal can be called mesh: at the top of a file that is "
-         "the mesh of all signals"),
-        (3, gt.SignalConfig(), "register_config: 3: a signal's name is a text, not 3; put it in quotes"),
+        ("mesh", gt.SignalConfig(), "register_config: mesh: a signal cannot be called mesh: at the top of a file "
+         "this key applies to all signals"),
+        (3, gt.SignalConfig(), "register_config: 3: a signal's name is a string, not 3; put it in quotes"),
     ],
 )  # fmt: skip
 def test_register_config_tells_mistakes(name: Any, given: Any, text: str) -> None:

@@ -85,7 +85,7 @@ def test_a_layout_is_drawn(session: Session) -> None:
     ]
     shown = io.StringIO()
     gt.debug.show_layout(create("rows", 5, 4).sum(0), file=shown)
-    assert shown.getvalue().splitlines()[-1] == "each has a term: P(sum) of them is the value"
+    assert shown.getvalue().splitlines()[-1] == "each worker holds one term; P(sum) of all terms is the value"
 
 
 def test_a_layout_is_explained(session: Session) -> None:

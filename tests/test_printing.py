@@ -98,7 +98,7 @@ def test_options(session):
         finally:
             gt.set_printoptions(profile="default")
             torch.set_printoptions(profile="default")
-    with pytest.raises(gt.ConfigError, match="no option is called presicion"):
+    with pytest.raises(gt.ConfigError, match="there is no option presicion"):
         gt.set_printoptions(presicion=2)
     with pytest.raises(gt.ConfigError, match="there are default, short, full"):
         gt.set_printoptions("long")

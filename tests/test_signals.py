@@ -246,7 +246,7 @@ def test_what_was_entered_inside_a_context_ends_with_it(stages: None, session: S
 @pytest.mark.parametrize("call", [gt.signal.context, gt.signal.enter, lambda name: gt.signal.tensor(gt.ones(1), name)])
 @pytest.mark.parametrize("name", [3, "", "@parameter", None])
 def test_what_is_no_name(call: Any, name: Any, session: Session) -> None:
-    with pytest.raises(gt.ConfigError, match=r"a signal's name is a text that does not begin with @$"):
+    with pytest.raises(gt.ConfigError, match=r"a signal's name is a string that does not begin with @$"):
         call(name)
 
 
@@ -263,7 +263,7 @@ def test_exit_leaves_no_context(stages: None, session: Session) -> None:
     with gt.signal.context("stage0"):
         with pytest.raises(gt.SignalError) as error:
             gt.signal.exit()
-        assert str(error.value) == "gt.signal.exit(): 'stage0' is a context, which ends by itself"
+        assert str(error.value) == "gt.signal.exit(): 'stage0' is a context manager, which ends by itself"
         assert gt.signal.current() == "stage0"
 
 

@@ -160,7 +160,7 @@ def played(seed: int, workers: int, clients: int, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_same_bits_on_or_off(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "BATCH", random.Random(seed).choice((40, 640)))
+    monkeypatch.setattr(outbox, "BATCH_WORDS", random.Random(seed).choice((40, 640)))
     assert played(seed, 1, 1, monkeypatch, True) == played(seed, 1, 1, monkeypatch, False)
 
 
@@ -181,7 +181,7 @@ def test_the_same_bits_with_several_clients(seed: int, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("seed", range(24))
 def test_the_same_bits_in_chunks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "BATCH", 20)
+    monkeypatch.setattr(outbox, "BATCH_WORDS", 20)
     monkeypatch.setattr(templates, "MAX_WHOLE_WORDS", 60)
     monkeypatch.setattr(templates, "SECTION_WORDS", random.Random(seed).choice((20, 35)))
     assert played(seed, 1 + seed % 2, 1, monkeypatch, True) == played(seed, 1 + seed % 2, 1, monkeypatch, False)

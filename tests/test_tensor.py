@@ -550,7 +550,7 @@ REFUSED = [
     ("gt.zeros(1.5)", gt.DTypeError, "zeros(): sizes are ints, and 1.5 is not"),
     ("gt.zeros(2, dtype='float')", gt.DTypeError, None),
     ("gt.randint(5, 3, (2,))", gt.ShapeError, "randint(5, 3, (2,)): there is no integer from 5 to below 3"),
-    ("x.to('nowhere')", gt.DTypeError, "'nowhere' is no device; leave it out, or say 'cpu' or 'cuda'"),
+    ("x.to('nowhere')", gt.DTypeError, "'nowhere' is not a device; leave it out, or use 'cpu' or 'cuda'"),
     ("gt.zeros(2, 3).item()", gt.ShapeError, None),
     ("gt.vmap", AttributeError, "gt.vmap is not there yet (torch.vmap); see the op page, docs/ops.md"),
     ("gt.relux", AttributeError, "gt.relux does not exist, nor does torch.relux; did you mean gt.relu?"),

@@ -1,5 +1,4 @@
-"""The client: a user's Python, turned into a stream of instructions. See the floors in `tests/test_floors.py`.
+"""The client: what runs in the user's process. It turns calls of ops into a stream of instructions and reads values.
 
-`stream` sends instructions and reads values, `signals` names where they run, `tensor` is what the user holds, `grad`
-computes gradients, `compile` records functions. Each imports only the ones before it, `gt.ops` and `gt.wire`.
+Its packages import downwards only: compile, grad, tensor, signals, stream. Below them are `gt.ops` and `gt.wire`.
 """

@@ -11,7 +11,7 @@ from typing import Any
 from gt.client.grad import backward
 from gt.client.stream import connect
 from gt.client.tensor import foreign
-from gt.client.tensor.arguments import cast, device_of, dtype_of, operand, refuse, sizes, uploaded, whole
+from gt.client.tensor.arguments import cast, check_device, dtype_of, operand, refuse, sizes, upload_array, whole
 from gt.client.tensor.emit import call, create, detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -56,7 +56,7 @@ def with_options(make: Maker) -> Maker:
     ) -> Tensor:
         if generator is not None:
             raise DTypeError(f"{make.__name__}(): there are no generators here; use gt.manual_seed")
-        device_of(device)
+        check_device(device)
         tensor = make(*args, **options)
         return backward.requires_grad_(tensor) if requires_grad else tensor
 
@@ -77,13 +77,13 @@ def tensor(data: Any, dtype: Any = None) -> Tensor:
         return cast(call(CLONE, (detached(data),)), wanted or data._type.dtype)
     if type(data) in NUMBER_OF:
         return _filled("tensor", (), data, wanted)
-    if foreign.of_torch(data):
-        array, odd = foreign.array_of(data)
-        return uploaded(array, wanted or odd)
+    if foreign.is_torch_tensor(data):
+        array, odd = foreign.array_from_torch(data)
+        return upload_array(array, wanted or odd)
     if hasattr(data, "__array__"):
         import numpy as np
 
-        return uploaded(np.asarray(data), wanted)
+        return upload_array(np.asarray(data), wanted)
     return _from_lists(data, wanted)
 
 
@@ -102,7 +102,7 @@ def _from_lists(data: Any, wanted: DType | None) -> Tensor:
     found = _DEFAULTS.get(array.dtype.kind, float32)
     if wanted is not None and wanted.kind in "iu" and array.dtype.kind == "i":
         _check_range(array, wanted)
-    return uploaded(array, wanted if wanted is not None or keep else found)
+    return upload_array(array, wanted if wanted is not None or keep else found)
 
 
 def _first_leaf(data: Any) -> Any:
@@ -331,7 +331,7 @@ def _triangle(name: str, row: int, col: int, offset: int, dtype: Any) -> Tensor:
     row, col, offset = (whole(n, f"{name}(): sizes are ints") for n in (row, col, offset))
     if row < 0 or col < 0:
         raise refuse(ShapeError, "sizes are 0 or more", name, row, col, offset)
-    return uploaded(np.stack(getattr(np, name)(row, offset, col)), dtype_of(dtype or int64))
+    return upload_array(np.stack(getattr(np, name)(row, offset, col)), dtype_of(dtype or int64))
 
 
 @with_options

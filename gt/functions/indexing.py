@@ -16,7 +16,7 @@ from operator import index as as_int
 from typing import Any, NamedTuple
 
 from gt.client.tensor import foreign
-from gt.client.tensor.arguments import a_tensor, cast, operand, operands, refuse, uploaded
+from gt.client.tensor.arguments import a_tensor, cast, operand, operands, refuse, upload_array
 from gt.client.tensor.emit import call, call_into, put, view_of
 from gt.client.tensor.strides import SLICE, VIEW
 from gt.client.tensor.tensor import Tensor, ViewStep
@@ -216,8 +216,8 @@ def _part(x: Tensor, index: Any, part: Any) -> Any:
         return bool(part) if isinstance(part, numpy.bool_) else _known(x, index, part)
     if isinstance(part, list | tuple | range):
         return _listed(x, index, part)
-    if foreign.of_torch(part):
-        raise DTypeError(f"{_shown(x, index)}: {foreign.no_tensor(part, '')}")
+    if foreign.is_torch_tensor(part):
+        raise DTypeError(f"{_shown(x, index)}: {foreign.non_tensor_text(part, '')}")
     try:
         return as_int(part)
     except TypeError:
@@ -324,7 +324,7 @@ def _picking(part: Any) -> Tensor:
     if isinstance(part, bool):
         return zeros(int(part), dtype=int64)
     if isinstance(part, _Known):
-        return uploaded(part.array, bool_ if part.array.dtype.kind == "b" else int64)
+        return upload_array(part.array, bool_ if part.array.dtype.kind == "b" else int64)
     if _mask_shape(part) == ():
         return zeros(count(part), dtype=int64)
     return cast(part, bool_) if part._type.dtype is uint8 else part

@@ -7,9 +7,9 @@ from typing import Any
 
 from gt.client.grad import backward
 from gt.client.tensor import layout, printing
-from gt.client.tensor.arguments import Device, a_tensor, cast, device_of, dtype_of, operand, sizes
+from gt.client.tensor.arguments import Device, a_tensor, cast, check_device, dtype_of, operand, sizes
 from gt.client.tensor.emit import binary, call, call_into, call_many, current, detached, view_of
-from gt.client.tensor.foreign import of_torch
+from gt.client.tensor.foreign import is_torch_tensor
 from gt.client.tensor.strides import VIEW
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GradError
@@ -137,16 +137,16 @@ def _to(
 ) -> Tensor:
     """``x.to(dtype)``, ``x.to(other)``, ``x.to(device, dtype)``. Where a tensor lives is not for the program to say."""
     wanted = None if dtype is None else dtype_of(dtype)
-    device_of(device)
+    check_device(device)
     for what in given:
         if isinstance(what, Tensor):
             wanted = what._type.dtype
         elif isinstance(what, str | int) and not isinstance(what, bool):
-            device_of(what)
+            check_device(what)
         elif isinstance(what, bool):  # non_blocking and copy may stand there too
             copy = copy or (what is given[-1] and len([b for b in given if isinstance(b, bool)]) == 2)
         elif what is not None:
-            wanted = dtype_of(what.dtype if of_torch(what) else what)
+            wanted = dtype_of(what.dtype if is_torch_tensor(what) else what)
     wanted = wanted or x._type.dtype
     return pointwise.clone(x) if copy and wanted is x._type.dtype else cast(x, wanted)
 
@@ -172,7 +172,7 @@ def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 
 def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
     """`cpu` and `cuda`: the tensor stays where the system has put it."""
-    device_of(device)
+    check_device(device)
     return x
 
 
@@ -231,7 +231,7 @@ def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
 
 
 OTHERS: dict[str, Any] = {
-    "__repr__": printing.shown,
+    "__repr__": printing.format_tensor,
     "_op": _op,
     "_ops": _ops,
     "polygamma": lambda x, n: pointwise.polygamma(n, x),

@@ -17,7 +17,7 @@ from gt.client.tensor.strides import (
     UNFOLD,
     VIEW,
     contiguous_strides,
-    strides,
+    strides_of,
     view_strides,
 )
 from gt.client.tensor.tensor import Tensor
@@ -54,13 +54,13 @@ def is_contiguous(input: Tensor) -> bool:
     """Whether the elements are stored in the order of the dims."""
     if input._view is None or not input._type.numel:
         return True
-    shape, steps = input._type.shape, strides(input)
+    shape, steps = input._type.shape, strides_of(input)
     return all(n == 1 or a == b for n, a, b in zip(shape, steps, contiguous_strides(shape), strict=True))
 
 
 def stride(input: Tensor, dim: int | None = None) -> Any:
     """The distances between neighbours of each dim in elements, as torch would report them."""
-    steps = strides(input)
+    steps = strides_of(input)
     return steps if dim is None else steps[dim_of("stride", input, dim)]
 
 
@@ -116,7 +116,7 @@ def view(input: Tensor, *shape: Any) -> Tensor:
 
 
 def _way(x: Tensor, shape: Shape) -> Shape | None:
-    return shape if x._view is None else view_strides(x._type.shape, strides(x), shape)
+    return shape if x._view is None else view_strides(x._type.shape, strides_of(x), shape)
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:

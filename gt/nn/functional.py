@@ -12,7 +12,7 @@ from gt.client.grad.backward import no_grad
 from gt.client.tensor import random_state
 from gt.client.tensor.arguments import a_tensor, cast, refuse, whole
 from gt.client.tensor.emit import call, call_into, call_many
-from gt.client.tensor.foreign import told
+from gt.client.tensor.foreign import report_non_tensors
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, reduce, scan, views
@@ -381,4 +381,4 @@ def _plain_attention(
 
 _checked = (dropout.__name__, softmax.__name__, log_softmax.__name__)
 for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, *_checked):
-    globals()[_name] = told(globals()[_name])
+    globals()[_name] = report_non_tensors(globals()[_name])

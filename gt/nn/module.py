@@ -10,7 +10,7 @@ from gt.client.stream import configuration, recorder
 from gt.client.tensor import placing
 from gt.client.tensor.arguments import dtype_of
 from gt.client.tensor.emit import detached
-from gt.client.tensor.foreign import dtype_called
+from gt.client.tensor.foreign import find_dtype
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import zeros_like
 from gt.nn import hooks, state
@@ -262,7 +262,7 @@ class Module:
         for arg in args:
             if isinstance(arg, Tensor):
                 dtype = arg._type.dtype
-            elif isinstance(arg, DType | type) or dtype_called(arg) is not None:
+            elif isinstance(arg, DType | type) or find_dtype(arg) is not None:
                 dtype = arg
         if dtype is None:
             return self

@@ -1,4 +1,1 @@
-"""``@gt.compile``: recording a function, and replaying it as one fragment.
-
-It may import everything else in the client, and `gt.amp`.
-"""
+"""``@gt.compile``: records a function and replays it without its Python. May import `gt.client` and `gt.amp`."""

@@ -3,7 +3,7 @@
 The first calls with arguments of certain types run as usual and are recorded. When two in a row did the same, the next
 call sends "run fragment 17 with these inputs" and nothing else. Before that, everything that may change from call to
 call is checked: the arguments' types, which tensors have gradients, whether modules are in training mode, and the other
-tensors it uses. The numbers of optimizer steps and the seeds of random numbers are computed anew for each call.
+tensors it uses. The numbers of optimizer steps and the seeds of random numbers are new for each call.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Recording:
     #: one for each input
     sources: list[Source]
     numbers: list[Any]
-    #: positions among the numbers of those that are drawn anew, and of those that the optimizers provide, in order
+    #: positions among the numbers: of random keys, which are drawn for each call, and of what optimizers provide
     drawn: list[int]
     stepped: list[int]
     optimizers: list[Any]
@@ -96,8 +96,8 @@ class Recording:
         for k, (a, b) in enumerate(zip(self.numbers, other.numbers, strict=True)):
             if k not in live and a != b:
                 return f"a number in it changes from call to call ({a!r}, then {b!r}): make it a tensor"
-        mine, theirs = ([x for x in r.sources if x[0] != "grad"] for r in (self, other))
-        if mine != theirs:
+        tensors, other_tensors = ([x for x in r.sources if x[0] != "grad"] for r in (self, other))
+        if tensors != other_tensors:
             return "it uses other tensors than the last time: make them arguments"
         return "" if self.returned == other.returned else "it returns something else than the last time"
 

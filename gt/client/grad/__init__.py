@@ -1,4 +1,4 @@
-"""Gradients: the backward pass over the tape, grad mode, functions of one's own, checkpoints, gradcheck.
+"""Gradients: the backward pass, grad modes, checkpoints, functions with their own backward, and gradient checks.
 
-It imports `gt.client.tensor` and what is below it.
+May import `gt.client.tensor` and the packages below it.
 """

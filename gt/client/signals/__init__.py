@@ -1,4 +1,1 @@
-"""Signals: entering and leaving them, and reading their configuration from YAML, the environment and the program.
-
-It imports `gt.client.stream`.
-"""
+"""Signals: reading their configuration, and entering and leaving them. May import `gt.client.stream`."""

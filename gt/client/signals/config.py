@@ -1,4 +1,4 @@
-"""Where the configuration of signals comes from: a file, ``GT_CONFIG``, or the program itself. See docs/signals.md.
+"""Reads the configuration of signals: from a file, from the environment, or from the program. See docs/signals.md.
 
 The configuration in force is `gt.client.stream.configuration.current`.
 """
@@ -31,7 +31,7 @@ _environment = _Environment()
 
 
 def from_environment() -> None:
-    """Load what GT_CONFIG and GT_AUTO_SHARD say, the first time it matters."""
+    """Load what GT_CONFIG and GT_AUTO_SHARD configure, before the first use of a signal or session."""
     if _environment.is_read:
         return
     with _environment.lock:
@@ -47,16 +47,18 @@ configuration.before_session.append(from_environment)
 
 
 def _auto_from_environment() -> Signal | None:
-    return _parameters(None) if os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0") else None
+    return _auto_signal_for(None) if os.environ.get("GT_AUTO_SHARD", "0") not in ("", "0") else None
 
 
-def _parameters(workers: int | Sequence[int] | None) -> Signal:
-    """The signal that auto-sharding places parameters by: on these workers, or on the first ``workers``, or on all."""
+def _auto_signal_for(workers: int | Sequence[int] | None) -> Signal:
+    """The signal that auto-sharding places parameters by: on a list of workers, the first ``workers``, or all."""
     if workers is None:
         return Signal(name=PARAMETER, replicate=True)
     numbers = list(workers) if isinstance(workers, Iterable) else [workers]
     if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in numbers) or len({*numbers}) < len(numbers):
-        raise ConfigError(f"auto_shard(workers={workers!r}): a number, or different workers such as [0, 1], is needed")
+        raise ConfigError(
+            f"auto_shard(workers={workers!r}): expected a number, or a list of different workers such as [0, 1]"
+        )
     if not numbers or workers == 0:
         raise ConfigError(f"auto_shard(workers={workers!r}): at least one worker is needed")
     if isinstance(workers, int):
@@ -65,13 +67,13 @@ def _parameters(workers: int | Sequence[int] | None) -> Signal:
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, Signal]:
-    from gt.client.signals.configfile import read  # most programs have no such file
+    from gt.client.signals.configfile import read  # imported late, because most programs have no such file
 
     return read(path)
 
 
 def load_config(path: str | os.PathLike[str] | None) -> None:
-    """Configure the signals by a YAML file, which replaces what was configured before. None removes all signals.
+    """Configure the signals from a YAML file. This replaces all signals configured before. None removes all signals.
 
     Example::
 
@@ -81,12 +83,12 @@ def load_config(path: str | os.PathLike[str] | None) -> None:
     with _environment.lock:
         for signal in signals.values():
             _check_connected(signal)
-        auto = _auto_signal() if _environment.is_read else _auto_from_environment()
+        auto = _current_auto_signal() if _environment.is_read else _auto_from_environment()
         _environment.is_read = True
         configuration.replace(signals.values(), auto)
 
 
-def _auto_signal() -> Signal | None:
+def _current_auto_signal() -> Signal | None:
     return configuration.current.signals.get(PARAMETER)
 
 
@@ -96,14 +98,14 @@ def _check_connected(signal: Signal) -> None:
 
 
 class ShardConfig(msgspec.Struct, frozen=True):
-    """Shard along a dim over these workers, or over all of them; for `gt.SignalConfig`."""
+    """Shard dim ``axis`` over these workers, or over all; for `gt.SignalConfig`."""
 
     axis: int
     workers: Sequence[int] | None = None
 
 
 class SignalConfig(msgspec.Struct, frozen=True):
-    """What one signal means, as a file would say it; for `gt.register_config`.
+    """The configuration of one signal, with the keys of a file; for `gt.register_config`.
 
     Example::
 
@@ -111,13 +113,13 @@ class SignalConfig(msgspec.Struct, frozen=True):
     """
 
     shard: ShardConfig | None = None
-    #: the signal that its gradients run under
+    #: the signal under which its gradients run
     backward_signal: str | None = None
     compile: bool = False
 
 
 def register_config(name: str, config: SignalConfig) -> None:
-    """Configure one signal from the program, beside those that are configured already.
+    """Configure one signal from the program. Other signals stay as they are.
 
     Example::
 
@@ -126,16 +128,17 @@ def register_config(name: str, config: SignalConfig) -> None:
     from gt.client.signals.configfile import signal_from
 
     from_environment()
-    signal = signal_from(name, _as_in_a_file(name, config))
+    signal = signal_from(name, _file_keys(name, config))
     with _environment.lock:
         _check_connected(signal)
         others = (s for s in configuration.current.signals.values() if s.name != name)
-        configuration.replace([*others, signal], _auto_signal())
+        configuration.replace([*others, signal], _current_auto_signal())
 
 
-def _as_in_a_file(name: str, config: SignalConfig) -> dict[str, Any]:
+def _file_keys(name: str, config: SignalConfig) -> dict[str, Any]:
+    """The same configuration as a file would contain it."""
     if not isinstance(config, SignalConfig):
-        raise ConfigError(f"register_config({name!r}, …): a gt.SignalConfig is needed, not {type(config).__name__}")
+        raise ConfigError(f"register_config({name!r}, …): expected a gt.SignalConfig, not {type(config).__name__}")
     keys: dict[str, Any] = {"compile": config.compile}
     if config.backward_signal is not None:
         keys["backward"] = config.backward_signal
@@ -145,14 +148,14 @@ def _as_in_a_file(name: str, config: SignalConfig) -> dict[str, Any]:
         if workers is not None:
             keys["shard"]["workers"] = list(workers) if isinstance(workers, tuple | range) else workers
     elif config.shard is not None:
-        raise ConfigError(f"register_config({name!r}, …): shard is a gt.ShardConfig, not {config.shard!r}")
+        raise ConfigError(f"register_config({name!r}, …): shard must be a gt.ShardConfig, not {config.shard!r}")
     return keys
 
 
 def auto_shard(enabled: bool = True, workers: int | Sequence[int] | None = None) -> None:
     """Shard data over all workers and replicate parameters, without signals in the program.
 
-    ``workers`` limits it to the first n workers, or to a list of them. ``auto_shard(False)`` turns it off.
+    ``workers`` limits this to the first n workers, or to a list of workers. ``auto_shard(False)`` turns it off.
 
     Example::
 
@@ -160,9 +163,9 @@ def auto_shard(enabled: bool = True, workers: int | Sequence[int] | None = None)
         gt.auto_shard()
     """
     from_environment()
-    auto = _parameters(workers) if enabled else None
+    auto = _auto_signal_for(workers) if enabled else None
     with _environment.lock:
         if auto is not None:
             _check_connected(auto)
-        if _auto_signal() != auto:
+        if _current_auto_signal() != auto:
             configuration.replace(configuration.current.signals.values(), auto)

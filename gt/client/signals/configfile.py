@@ -1,8 +1,8 @@
-"""From a YAML file to signals. Every mistake is a `ConfigError` that says where it stands and what is allowed.
+"""Turns a YAML file into signals. A mistake raises a `ConfigError` with its place in the file and what is allowed.
 
     {file}: {path} is {value}; allowed: …          pp.yaml: stage0.shard.axis is 'one'; allowed: a dim, …
 
-The grammar is a table, `KEYS`: for each key of a signal the function that reads it. See docs/signals.md.
+The grammar is the table `KEYS`: for each key of a signal, the function that reads its value. See docs/signals.md.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from gt.client.stream.configuration import Cuts, Signal
+from gt.client.stream.configuration import DimAxes, Signal
 from gt.errors import ConfigError
 from gt.types import MAX_DIMS
 
 Mesh = tuple[tuple[str, int], ...]
 
-#: The longest name of a signal (see `gt.wire.messages.SignalName`).
-LONGEST = 200
-#: What may stand at the top of a file besides signals.
+#: The most characters of a signal's name (see `gt.wire.messages.SignalName`).
+MAX_NAME_LENGTH = 200
+#: Keys at the top of a file that are not signals. They apply to all signals.
 DEFAULTS = ("mesh", "workers")
 DIM = f"a dim, an integer from {-MAX_DIMS} to {MAX_DIMS - 1} (negative ones count from the end)"
 WORKERS = "a list of different workers, such as [0, 1]"
@@ -32,7 +32,7 @@ OUTPUT = "replicate, {axis: DIM}, or dims and axes of a mesh, such as {0: dp}"
 
 
 class At(msgspec.Struct, frozen=True):
-    """A place in a file, for errors."""
+    """A place in a file, for error messages."""
 
     source: str
     path: str = ""
@@ -43,17 +43,17 @@ class At(msgspec.Struct, frozen=True):
     def refuse(self, value: Any, allowed: str) -> NoReturn:
         raise ConfigError(f"{self.source}: {self.path or 'the file'} is {_short(value)}; allowed: {allowed}")
 
-    def wrong(self, what: str) -> NoReturn:
-        raise ConfigError(f"{self.source}: {self.path or 'the file'}: {what}")
+    def fail(self, problem: str) -> NoReturn:
+        raise ConfigError(f"{self.source}: {self.path or 'the file'}: {problem}")
 
     def check_keys(self, value: dict[Any, Any], allowed: tuple[str, ...]) -> None:
         for key in value:
             if key not in allowed:
                 from difflib import get_close_matches
 
-                near = get_close_matches(str(key), allowed, 1)
-                meant = f"did you mean {near[0]}? " if near else ""
-                (self / key).wrong(f"there is no such key; {meant}allowed: {', '.join(allowed)}")
+                matches = get_close_matches(str(key), allowed, 1)
+                hint = f"did you mean {matches[0]}? " if matches else ""
+                (self / key).fail(f"there is no such key; {hint}allowed: {', '.join(allowed)}")
 
 
 def _short(value: Any) -> str:
@@ -62,7 +62,7 @@ def _short(value: Any) -> str:
 
 
 class WorkerMesh(msgspec.Struct, frozen=True):
-    """What a signal's workers are, as far as the file says: cuts are along the axes of its mesh."""
+    """The workers and the mesh of a signal, as far as the file names them."""
 
     workers: tuple[int, ...] = ()
     mesh: Mesh = ()
@@ -81,76 +81,81 @@ def read(path: str | os.PathLike[str]) -> dict[str, Signal]:
         with open(source, encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{source}: the configuration cannot be read: {reason}") from None
-    from gt.client.signals.yamltree import parsed
+    from gt.client.signals.yamltree import parse
 
-    return signals_from(parsed(text, At(source)), At(source))
+    return signals_from(parse(text, At(source)), At(source))
 
 
 def signals_from(tree: Any, at: At) -> dict[str, Signal]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        at.refuse(tree, "names of signals, each with what it means")
-    around = _place(tree, at, WorkerMesh())
-    made = {}
-    for name, said in tree.items():
+        at.refuse(tree, "names of signals, each with its configuration")
+    default = _read_worker_mesh(tree, at, WorkerMesh())
+    signals = {}
+    for name, entries in tree.items():
         if name not in DEFAULTS:
-            made[name] = _signal(_name(name, at), said, at / name, around)
-    return made
+            signals[name] = _signal(_name(name, at), entries, at / name, default)
+    return signals
 
 
-def signal_from(name: str, said: dict[str, Any]) -> Signal:
-    """One signal, as `gt.register_config` describes it."""
+def signal_from(name: str, entries: dict[str, Any]) -> Signal:
+    """One signal, configured by `gt.register_config`."""
     at = At("register_config")
-    return _signal(_name(name, at), said, at / name, WorkerMesh())
+    return _signal(_name(name, at), entries, at / name, WorkerMesh())
 
 
 def _name(name: Any, at: At) -> str:
     if not isinstance(name, str):
-        (at / name).wrong(f"a signal's name is a text, not {name!r}; put it in quotes")
-    if not name or len(name) > LONGEST or name.startswith("@"):
-        at.wrong(f"{_short(name)} is no signal's name: 1 to {LONGEST} characters, of which the first is not @")
+        (at / name).fail(f"a signal's name is a string, not {name!r}; put it in quotes")
+    if not name or len(name) > MAX_NAME_LENGTH or name.startswith("@"):
+        at.fail(f"{_short(name)} is not a valid signal name: use 1 to {MAX_NAME_LENGTH} characters, the first not @")
     if name in DEFAULTS:
-        (at / name).wrong(f"no signal can be called {name}: at the top of a file that is the mesh of all signals")
+        (at / name).fail(f"a signal cannot be called {name}: at the top of a file this key applies to all signals")
     return str(name)
 
 
 # -- one signal ------------------------------------------------------------------------------
 
 
-def _signal(name: str, said: Any, at: At, around: WorkerMesh) -> Signal:
-    if not isinstance(said, dict):
-        at.refuse(said, f"a mapping with any of {', '.join(KEYS)}")
-    at.check_keys(said, tuple(KEYS))
-    place = _place(said, at, around)
-    fields = {key: KEYS[key](value, at / key, place) for key, value in said.items() if KEYS[key] is not _apart}
+def _signal(name: str, entries: Any, at: At, default: WorkerMesh) -> Signal:
+    if not isinstance(entries, dict):
+        at.refuse(entries, f"a mapping with any of {', '.join(KEYS)}")
+    at.check_keys(entries, tuple(KEYS))
+    worker_mesh = _read_worker_mesh(entries, at, default)
+    fields = {
+        key: KEYS[key](value, at / key, worker_mesh)
+        for key, value in entries.items()
+        if KEYS[key] is not _read_with_mesh
+    }
     shard, replicate = fields.get("shard"), fields.get("replicate", False)
     if replicate and shard:
-        at.wrong("shard and replicate: true contradict each other; say one of them")
+        at.fail("shard and replicate: true contradict each other; remove one of them")
     if "match" in fields and not (shard or replicate):
-        (at / "match").wrong("there is nothing to lay parameters out by; say shard or replicate: true besides")
-    places = bool(shard or replicate or {"workers", "mesh", "output"} & set(said))
-    return Signal(name=name, workers=place.workers, mesh=place.mesh, places=places, **fields)
+        (at / "match").fail("the matching parameters have no placement; add shard or replicate: true")
+    places = bool(shard or replicate or {"workers", "mesh", "output"} & set(entries))
+    return Signal(name=name, workers=worker_mesh.workers, mesh=worker_mesh.mesh, places=places, **fields)
 
 
-def _place(said: dict[Any, Any], at: At, around: WorkerMesh) -> WorkerMesh:
-    """Its own mesh; or else its own workers, in a row; or else what holds for the whole file."""
-    where, workers = at / "workers", _workers(said["workers"], at / "workers") if "workers" in said else ()
-    shard = said.get("shard") if at.path else None  # at the top that is a signal's name
+def _read_worker_mesh(entries: dict[Any, Any], at: At, default: WorkerMesh) -> WorkerMesh:
+    """The signal's own mesh; else its own workers, in one row; else the default of the file."""
+    workers_at = at / "workers"
+    workers = _workers(entries["workers"], workers_at) if "workers" in entries else ()
+    shard = entries.get("shard") if at.path else None  # at the top of the file `shard` is the name of a signal
     if isinstance(shard, dict) and "workers" in shard:
         if workers:
-            (at / "shard.workers").wrong(f"the workers stand in {where.path} as well; say them once")
-        where = at / "shard.workers"
-        workers = _workers(shard["workers"], where)
-    if "mesh" not in said:
-        return WorkerMesh(workers) if workers else around
-    mesh = _mesh(said["mesh"], at / "mesh")
+            (at / "shard.workers").fail(f"{workers_at.path} names workers as well; name them once")
+        workers_at = at / "shard.workers"
+        workers = _workers(shard["workers"], workers_at)
+    if "mesh" not in entries:
+        return WorkerMesh(workers) if workers else default
+    mesh = _mesh(entries["mesh"], at / "mesh")
     count = prod(size for _, size in mesh)
     if workers and count != len(workers):
         sizes = " x ".join(str(size) for _, size in mesh)
-        (at / "mesh").wrong(f"a mesh of {sizes} has {count} workers, and {where.path} names {len(workers)}")
+        (at / "mesh").fail(f"a mesh of {sizes} has {count} workers, and {workers_at.path} names {len(workers)}")
     return WorkerMesh(workers, mesh)
 
 
@@ -161,7 +166,7 @@ def _workers(value: Any, at: At) -> tuple[int, ...]:
         if type(worker) is not int or worker < 0:
             (at / i).refuse(worker, "the number of a worker, 0 or more")
         if worker in value[:i]:
-            (at / i).wrong(f"worker {worker} is named twice")
+            (at / i).fail(f"worker {worker} is named twice")
     return tuple(value)
 
 
@@ -170,7 +175,7 @@ def _mesh(value: Any, at: At) -> Mesh:
         at.refuse(value, MESH)
     for axis, size in value.items():
         if not isinstance(axis, str) or not axis:
-            (at / axis).wrong(f"the name of an axis is a text, not {axis!r}; put it in quotes")
+            (at / axis).fail(f"the name of an axis is a string, not {axis!r}; put it in quotes")
         if type(size) is not int or size < 1:
             (at / axis).refuse(size, "the size of an axis, 1 or more")
     return tuple(value.items())
@@ -179,35 +184,37 @@ def _mesh(value: Any, at: At) -> Mesh:
 # -- the keys of a signal ----------------------------------------------------------------------
 
 
-def _shard(value: Any, at: At, place: WorkerMesh) -> Cuts:
+def _shard(value: Any, at: At, worker_mesh: WorkerMesh) -> DimAxes:
     if not isinstance(value, dict) or not value:
         at.refuse(value, SHARD)
-    return _cuts(value, at, place, ("axis", "workers"))
+    return _dim_axes(value, at, worker_mesh, ("axis", "workers"))
 
 
-def _output(value: Any, at: At, place: WorkerMesh) -> Cuts:
+def _output(value: Any, at: At, worker_mesh: WorkerMesh) -> DimAxes:
     if value == "replicate":
         return ()
     if not isinstance(value, dict) or not value:
         at.refuse(value, OUTPUT)
-    return _cuts(value, at, place, ("axis",))
+    return _dim_axes(value, at, worker_mesh, ("axis",))
 
 
-def _cuts(value: dict[Any, Any], at: At, place: WorkerMesh, keys: tuple[str, ...]) -> Cuts:
-    """Which dims are cut along which axes."""
+def _dim_axes(value: dict[Any, Any], at: At, worker_mesh: WorkerMesh, keys: tuple[str, ...]) -> DimAxes:
+    """Which axes of the mesh shard which dims."""
     if not any(type(key) is int for key in value):
         at.check_keys(value, keys)
         if "axis" not in value:
-            at.wrong("axis is missing: the dim that is cut")
-        if len(place.mesh) > 1:
-            (at / "axis").wrong(f"there are several axes: {', '.join(place.axes)}; say {{{value['axis']}: AXIS}}")
+            at.fail("axis is missing: the dim to shard")
+        if len(worker_mesh.mesh) > 1:
+            (at / "axis").fail(
+                f"the mesh has several axes: {', '.join(worker_mesh.axes)}; use {{{value['axis']}: AXIS}}"
+            )
         return ((_dim(value["axis"], at / "axis"), ""),)
-    made: list[tuple[int, str]] = []
+    pairs: list[tuple[int, str]] = []
     for dim, axes in value.items():
         _dim(dim, at / dim)
         for axis in axes if isinstance(axes, list) and axes else [axes]:
-            made.append((dim, _axis(axis, at / dim, place, [used for _, used in made])))
-    return tuple(made)
+            pairs.append((dim, _axis(axis, at / dim, worker_mesh, [used for _, used in pairs])))
+    return tuple(pairs)
 
 
 def _dim(value: Any, at: At) -> int:
@@ -216,43 +223,44 @@ def _dim(value: Any, at: At) -> int:
     return value
 
 
-def _axis(value: Any, at: At, place: WorkerMesh, used: list[str]) -> str:
-    if not place.mesh:
-        at.wrong(f"{_short(value)} is an axis of no mesh; say mesh: {{{value if isinstance(value, str) else 'dp'}: 2}}")
-    if value not in place.axes:
-        at.refuse(value, f"an axis of the mesh: {', '.join(place.axes)}")
+def _axis(value: Any, at: At, worker_mesh: WorkerMesh, used: list[str]) -> str:
+    if not worker_mesh.mesh:
+        axis = value if isinstance(value, str) else "dp"
+        at.fail(f"there is no mesh with an axis {_short(value)}; add mesh: {{{axis}: 2}}")
+    if value not in worker_mesh.axes:
+        at.refuse(value, f"an axis of the mesh: {', '.join(worker_mesh.axes)}")
     if value in used:
-        at.wrong(f"axis {value} cuts another dim already; an axis cuts one dim")
+        at.fail(f"axis {value} already shards another dim; an axis shards one dim")
     return str(value)
 
 
-def _flag(value: Any, at: At, place: WorkerMesh) -> bool:
+def _flag(value: Any, at: At, worker_mesh: WorkerMesh) -> bool:
     if not isinstance(value, bool):
         at.refuse(value, "true or false")
     return value
 
 
-def _match(value: Any, at: At, place: WorkerMesh) -> tuple[str, ...]:
+def _match(value: Any, at: At, worker_mesh: WorkerMesh) -> tuple[str, ...]:
     patterns = value if isinstance(value, list) else [value]
     if not patterns or not all(isinstance(p, str) and p for p in patterns):
         at.refuse(value, "a pattern for names of parameters, such as layers.*.weight, or a list of them")
     return tuple(patterns)
 
 
-def _backward(value: Any, at: At, place: WorkerMesh) -> str:
+def _backward(value: Any, at: At, worker_mesh: WorkerMesh) -> str:
     if not isinstance(value, str) or not value or value.startswith("@"):
         at.refuse(value, "the name of a signal")
     return value
 
 
-def _apart(value: Any, at: At, place: WorkerMesh) -> None:
-    """Read by `_place`, before the others."""
+def _read_with_mesh(value: Any, at: At, worker_mesh: WorkerMesh) -> None:
+    """`_read_worker_mesh` reads these keys, before the others."""
 
 
 KEYS: dict[str, Callable[[Any, At, WorkerMesh], Any]] = {
     "shard": _shard,
-    "workers": _apart,
-    "mesh": _apart,
+    "workers": _read_with_mesh,
+    "mesh": _read_with_mesh,
     "replicate": _flag,
     "output": _output,
     "match": _match,

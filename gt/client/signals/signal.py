@@ -19,11 +19,11 @@ from gt.client.stream.step import cut
 from gt.errors import ConfigError, SignalError
 from gt.say import warn
 
-#: names there was a warning for
+#: the names that a warning was printed for; "" for the warning that there is no configuration
 _warned: set[str] = set()
 
 
-class context(contextlib.ContextDecorator):  # noqa: N801, a context, or a decorator, as torch.no_grad
+class context(contextlib.ContextDecorator):  # noqa: N801, a context manager or a decorator, like torch.no_grad
     """Run a block, or a decorated function, under a signal.
 
     Example::
@@ -66,16 +66,16 @@ def enter(name: str, backward: str | None = None) -> None:
 
 def _enter(name: str, backward: str | None, manager: context | None) -> None:
     from_environment()
-    around = scope.innermost()
+    outer = scope.innermost()
     signal = _configured(name)
     backward_signal = "" if backward is None else placing_signal(backward)
     if signal is not None and not backward_signal and signal.backward:
         backward_signal = placing_signal(signal.backward)
-    own = name if signal is not None and signal.places else ""
-    compile = around.compile or (signal is not None and signal.compile)
-    if compile and not around.compile:
+    placing = name if signal is not None and signal.places else ""
+    compile = outer.compile or (signal is not None and signal.compile)
+    if compile and not outer.compile:
         cut()
-    entered = Entered(name, own or around.signal, backward_signal or own or around.backward, manager, compile)
+    entered = Entered(name, placing or outer.signal, backward_signal or placing or outer.backward, manager, compile)
     scope.replace((*scope.thread.stack, entered))
 
 
@@ -99,7 +99,7 @@ def exit(name: str | None = None) -> None:
     if name is not None and stack[-1].name != name:
         raise SignalError(f"gt.signal.exit({name!r}): the innermost signal is {stack[-1].name!r}; leave that first")
     if stack[-1].context is not None:
-        raise SignalError(f"gt.signal.exit({shown}): {stack[-1].name!r} is a context, which ends by itself")
+        raise SignalError(f"gt.signal.exit({shown}): {stack[-1].name!r} is a context manager, which ends by itself")
     _leave(stack[:-1])
 
 
@@ -123,7 +123,7 @@ def backward_scope(signal: str) -> contextlib.AbstractContextManager[None]:
 def check_name(function: str, name: Any) -> str:
     """The name of a signal; raises ConfigError for anything else."""
     if not isinstance(name, str) or not name or name.startswith("@"):
-        raise ConfigError(f"gt.signal.{function}({name!r}): a signal's name is a text that does not begin with @")
+        raise ConfigError(f"gt.signal.{function}({name!r}): a signal's name is a string that does not begin with @")
     return name
 
 

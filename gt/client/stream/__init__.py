@@ -1,4 +1,4 @@
-"""One client's session with a server: signatures, words, templates, uploads, reads, failures, and the connection.
+"""The stream of instructions from one client to its server, and the replies: sessions, signatures, templates, reads.
 
-It imports `gt.wire` and `gt.ops`, and nothing else of the client. It knows tensors only by their ids.
+It knows tensors only by their ids, and imports no other package of the client.
 """

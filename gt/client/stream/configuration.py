@@ -18,8 +18,8 @@ from gt.wire.messages import Configure, SignalSpec
 #: The signal that `gt.auto_shard` places parameters by.
 PARAMETER = "@parameter"
 
-#: (dim, mesh axis) pairs
-Cuts = tuple[tuple[int, str], ...]
+#: (dim, the mesh axis that shards it) pairs
+DimAxes = tuple[tuple[int, str], ...]
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,9 +28,9 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     workers: tuple[int, ...] = ()
     mesh: tuple[tuple[str, int], ...] = ()
-    shard: Cuts = ()
+    shard: DimAxes = ()
     replicate: bool = False
-    output: Cuts | None = None
+    output: DimAxes | None = None
     #: patterns of the names of the parameters it places
     match: tuple[str, ...] = ()
     #: the signal that gradients run under

@@ -22,7 +22,7 @@ from typing import Any
 from gt.client.stream import scope
 from gt.client.stream.recorder import Recorder
 from gt.client.stream.server_connection import ServerConnection
-from gt.client.stream.templates import BATCH, LONG, PATIENCE, Templates
+from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MIN_FORWARD_WORDS, Templates
 from gt.errors import GtError
 from gt.ops import Signature
 from gt.wire.codec import definition, encode
@@ -39,14 +39,14 @@ CREDIT_CHECK_S = 3.0
 
 
 class Outbox:
-    """The words of one session that are not yet submitted, and how much of the submitted ones is done."""
+    """The words of one session that are not yet submitted, and how many of the submitted ones the workers finished."""
 
     def __init__(self, connection: ServerConnection, templates: Templates) -> None:
         self._connection, self.templates = connection, templates
         self.words: list[Any] = []
         self.extend, self.append = self.words.extend, self.words.append
         #: `full` is called at this many words
-        self.limit = self.batch = BATCH
+        self.limit = self.batch = BATCH_WORDS
         #: ids of tensors that Python freed between two fragments. They are sent before the next fragment and belong to
         #: neither: when Python frees them may differ from one repetition to the next
         self.freed_between: list[int] = []
@@ -88,7 +88,7 @@ class Outbox:
             count -= 1
 
     def add_inline(self, nbytes: int) -> None:
-        """Count bytes that are about to be emitted as a word."""
+        """Count bytes that are about to be emitted as a word. Eight bytes weigh as much as a word."""
         if self._inline >= WINDOW_WORDS // 2:
             self.flush()
         self._inline += nbytes >> 3
@@ -99,7 +99,7 @@ class Outbox:
         self.announced_codes[code] = signature, signal
 
     def forget_codes(self, oldest: int) -> None:
-        """All codes are defined anew from here on; the workers drop those below ``oldest``, and all fragments."""
+        """Every call needs a new code from here on. The workers drop the codes below ``oldest``, and all fragments."""
         self.announced_codes = {}
         with self.lock:
             self.templates.clear()
@@ -175,7 +175,7 @@ class Outbox:
 
     def cut_if_long(self) -> None:
         """Cut if there are enough words that workers should begin with them now."""
-        if len(self.words) >= LONG:
+        if len(self.words) >= MIN_FORWARD_WORDS:
             self.cut()
 
     def _cut(self, rest: tuple[Any, ...]) -> None:
@@ -225,7 +225,7 @@ class Outbox:
             return False
         self._same_count = 0 if count != self._last_count else self._same_count + 1
         self._last_count = count
-        return self._same_count < PATIENCE
+        return self._same_count < MAX_WAITS
 
     def flush_within(self, seconds: float) -> bool:
         """Submit all words if the credit for them arrives in time. True if all are submitted."""

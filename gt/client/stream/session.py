@@ -153,7 +153,7 @@ class Session:
         try:
             message = self._decode(frames[0])
         except BadFrame as error:
-            self.connection.end(ConnectionLost(f"the server sent what is no message: {error}"))
+            self.connection.end(ConnectionLost(f"the server sent an invalid message: {error}"))
             return
         self._handlers[type(message)](message, frames)
 
@@ -165,7 +165,7 @@ class Session:
         self.id, self.connection.workers = m.id, m.workers
 
     def _refused(self, m: Refusal, frames: object) -> None:
-        self.connection.end(BY_NAME["Refused"](f"the server turned this connection away: {m.reason}"))
+        self.connection.end(BY_NAME["Refused"](f"the server refused this connection: {m.reason}"))
 
     def _roster(self, m: Roster, frames: object) -> None:
         if lost := [worker for worker in self.connection.workers if worker not in m.workers]:

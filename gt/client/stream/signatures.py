@@ -35,7 +35,7 @@ class Signatures:
 
     def __init__(self, outbox: Outbox, connection: ServerConnection, by_code: dict[int, Signature]) -> None:
         self._outbox, self._connection = outbox, connection
-        #: code -> its signature, shared with those who read the stream
+        #: code -> its signature; `Templates` and `gt.client.compile` read it too
         self.by_code = by_code
         #: the table of calls without a signal
         self.plain: Table = {}
@@ -85,12 +85,12 @@ class Signatures:
         return coded
 
     def forget_tables(self) -> None:
-        """Every call is defined anew from here on."""
+        """Every call needs a new code from here on."""
         self.plain.clear()
         self.tables = {"": self.plain}
 
     def _forget(self) -> None:
-        """Forget all signatures but those of the last code: another thread may be about to use it."""
+        """Forget all signatures. The workers keep the latest ones, because another thread may be about to use one."""
         self.forget_tables()
         self._outbox.flush()
         self.by_code.clear()
@@ -100,7 +100,7 @@ class Signatures:
     # -- the configuration of signals ----------------------------------------------------
 
     def _configure(self) -> None:
-        """Send the configuration. It holds for the instructions after it, so codes are defined anew."""
+        """Send the configuration. It applies to the instructions after it, so every call needs a new code."""
         now, before = configuration.current, self._configured
         if now.signals or (before is not None and before.signals):
             if self._outbox.announced_codes:
@@ -117,7 +117,7 @@ class Signatures:
             connection.wait(lambda: signal.missing_worker(connection.worker_ids()) is None, SIGNAL_WORKERS_TIMEOUT_S)
             signal.check_workers(connection.worker_ids())
         if now.message(connection.worker_ids()) != self._announced:
-            self._configured = None  # the first workers are other ones than when it was sent
+            self._configured = None  # other workers are the first ones now than when it was sent
 
 
 _all: WeakSet[Signatures] = WeakSet()

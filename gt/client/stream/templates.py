@@ -3,8 +3,8 @@
 The stream is cut where a program repeats itself: at reads, after `backward` and optimizer steps, around code that is to
 be compiled, and at `gt.step()`. The stretch between two cuts is compared with earlier ones: everything must be equal
 except the ids of tensors and the numbers. Words are emitted in any case, so a stretch that differs is sent as it is; a
-repetition is never assumed. A loop without cuts is found by its period. A long stretch is known in sections, each of
-which is sent as soon as it is complete.
+repetition is never assumed. A loop without cuts is found by its period. A long stretch is recognised section by
+section, and each section is sent as soon as it is complete.
 
 The comparison takes a fraction of a microsecond for each instruction: a `Template` holds the positions of each kind of
 word, and takes all words of a kind in one step.
@@ -24,11 +24,11 @@ from gt.wire.fragments import NoFragment, SortedWords, make_fragment, run_words,
 from gt.wire.messages import FORGET, MAX_FRAGMENT_WORDS, Fragment
 
 #: Words in one submission, if they match no template.
-BATCH = 640
+BATCH_WORDS = 640
 #: A shorter stretch is sent as it is.
 MIN_WORDS = 12
-#: With more words than this, the part before a `backward` is submitted before it.
-LONG = 1024
+#: With at least this many words, `backward` first cuts the stream, so that the workers begin with the forward pass.
+MIN_FORWARD_WORDS = 1024
 #: The most templates, the most stretches seen once that are kept, and the most words of all the latter.
 MAX_TEMPLATES, MAX_CANDIDATES, MAX_CANDIDATE_WORDS = 128, 64, 1 << 17
 #: A longer stretch is split into sections of about SECTION_WORDS, so that one section runs while the next is emitted.
@@ -36,8 +36,8 @@ MAX_TEMPLATES, MAX_CANDIDATES, MAX_CANDIDATE_WORDS = 128, 64, 1 << 17
 MAX_WHOLE_WORDS, SECTION_WORDS = 4096, 1280
 #: A template is looked up by this many codes at its beginning.
 KEY_CODES = 4
-#: How often the background thread waits for the rest of a known stretch before it sends the words as they are.
-PATIENCE = 25
+#: The most times that the background thread waits for the rest of a known stretch. Then it sends the words as they are.
+MAX_WAITS = 25
 #: To find a period: instructions examined, repetitions required, and instructions required in all repetitions.
 PERIOD_WINDOW, MIN_REPEATS, MIN_REPEATED = 1024, 3, 24
 
@@ -136,7 +136,7 @@ class Templates:
         #: words after which a loop without cuts repeats; 0 if no period is known
         self.period = 0
         #: words before a period is looked for. A program with cuts needs it only for very long stretches
-        self._first_search = self._next_search = 2 * BATCH
+        self._first_search = self._next_search = 2 * BATCH_WORDS
 
     # -- while a stretch is emitted --------------------------------------------------------
 
@@ -357,12 +357,12 @@ class Templates:
         if not (period := _period(codes)):
             return 0
         once = starts[-1] - starts[-1 - period]
-        length = once * max(1, BATCH // once)
+        length = once * max(1, BATCH_WORDS // once)
         length -= _leading_frees(words[-length:])
         return length if length >= MIN_WORDS else 0
 
     def _instruction_starts(self, words: list[Any]) -> list[int] | None:
-        """Where each instruction begins; None if that cannot be told, or if there are too few."""
+        """The position of each instruction; None if a signature was forgotten, or if there are too few instructions."""
         starts, i, end = [], 0, len(words)
         while i < end:
             starts.append(i)

@@ -1,4 +1,1 @@
-"""The tensor a user holds: its cell, views, the tape, emitting instructions, arguments, printing, placement.
-
-It imports `gt.client.stream` and `gt.client.signals`. Most methods are attached by `gt.functions.methods`.
-"""
+"""The tensor, the calls of ops on it, and the tape that records them. May import `gt.client.signals` and `stream`."""

@@ -1,7 +1,7 @@
-"""What torch lets a caller write in several ways, brought to the one way ops are given it.
+"""Arguments of a call in the one form that ops take. torch accepts several forms of many arguments.
 
-A dim counted from the end becomes one counted from the start; one that is out of range is passed on as it is, because
-the op's own inference refuses it with a text that names the whole call.
+A negative dim is counted from the end and becomes a positive one. A dim that is out of range stays as it is: the op's
+`infer` refuses it with an error that names the whole call.
 """
 
 from __future__ import annotations
@@ -22,73 +22,75 @@ from gt.types import DTYPES, DType, Shape, TensorType, bool_, float64, int64
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: the types of operands that need no conversion
 _PLAIN = frozenset((int, float, bool, Tensor))
 _PYTHON_DTYPES: dict[Any, DType] = {float: float64, int: int64, bool: bool_}
 
 
-def named(name: str, *operands: Any, **attrs: Any) -> str:
-    """``stack(float32[2], float32[3], dim=0)``: a call in an error's text, as `Op.call` writes it."""
-    given = [str(x._type) if isinstance(x, Tensor) else repr(x) for x in operands]
-    return f"{name}({', '.join([*given, *(f'{k}={v!r}' for k, v in attrs.items())])})"
+def call_text(name: str, *operands: Any, **attrs: Any) -> str:
+    """A call as text for an error, as `Op.call` writes it: ``stack(float32[2], float32[3], dim=0)``."""
+    texts = [str(x._type) if isinstance(x, Tensor) else repr(x) for x in operands]
+    return f"{name}({', '.join([*texts, *(f'{k}={v!r}' for k, v in attrs.items())])})"
 
 
 def refuse(kind: type[GtError], text: str, name: str, *operands: Any, **attrs: Any) -> GtError:
-    return kind(f"{named(name, *operands, **attrs)}: {text}")
+    """The error for a refused call: its text begins with the call."""
+    return kind(f"{call_text(name, *operands, **attrs)}: {text}")
 
 
 # -- operands ------------------------------------------------------------------------------
 
 
 def operand(x: Any) -> Any:
-    """A tensor, or a Python number; NotImplemented for what is neither and cannot become one."""
+    """The argument as a tensor or a Python number; NotImplemented if it cannot become one."""
     if type(x) in _PLAIN or isinstance(x, Tensor):
         return x
-    if isinstance(x, bool | int | float):  # a subclass: an IntEnum, numpy's float64
+    if isinstance(x, bool | int | float):  # a subclass, such as an IntEnum or numpy's float64
         return float(x) if isinstance(x, float) else int(x)
     if isinstance(x, complex):
         raise DTypeError(f"GT has no complex numbers: {x!r}")
-    numpy = sys.modules.get("numpy")  # what is not imported cannot have made x
+    numpy = sys.modules.get("numpy")  # if numpy is not imported, x is not from numpy
     if numpy is not None and isinstance(x, numpy.generic):
         return operand(x.item())
     if numpy is not None and isinstance(x, numpy.ndarray):
-        return uploaded(x)
-    if foreign.of_torch(x):
-        raise DTypeError(foreign.no_tensor(x, ""))
+        return upload_array(x)
+    if foreign.is_torch_tensor(x):
+        raise DTypeError(foreign.non_tensor_text(x, ""))
     return NotImplemented
 
 
-def operands(name: str, *given: Any) -> tuple[Any, ...]:
-    """The same for all of a call's, which must contain a tensor."""
-    made = tuple(map(operand, given))
-    for x, was in zip(made, given, strict=True):
+def operands(name: str, *args: Any) -> tuple[Any, ...]:
+    """All arguments of a call as operands. One of them must be a tensor."""
+    converted = tuple(map(operand, args))
+    for x, arg in zip(converted, args, strict=True):
         if x is NotImplemented:
-            raise DTypeError(f"{named(name, *given)}: neither a tensor nor a number: {type(was).__name__}")
-    if not any(isinstance(x, Tensor) for x in made):
-        raise DTypeError(f"{named(name, *given)}: needs a tensor; make one with gt.tensor")
-    return made
+            raise DTypeError(f"{call_text(name, *args)}: neither a tensor nor a number: {type(arg).__name__}")
+    if not any(isinstance(x, Tensor) for x in converted):
+        raise DTypeError(f"{call_text(name, *args)}: needs a tensor; make one with gt.tensor")
+    return converted
 
 
 def a_tensor(name: str, x: Any) -> Tensor:
-    """An argument that must be a tensor; an array becomes one."""
-    made = x if isinstance(x, Tensor) or foreign.of_torch(x) else operand(x)
-    if not isinstance(made, Tensor):
+    """An argument that must be a tensor. A numpy array becomes one."""
+    converted = x if isinstance(x, Tensor) or foreign.is_torch_tensor(x) else operand(x)
+    if not isinstance(converted, Tensor):
         otherwise = f"a tensor is needed here, not {type(x).__name__}"
-        raise DTypeError(f"{name}: {foreign.no_tensor(x, otherwise)}")
-    return made
+        raise DTypeError(f"{name}: {foreign.non_tensor_text(x, otherwise)}")
+    return converted
 
 
 def tensor_list(name: str, xs: Any) -> tuple[Tensor, ...]:
-    """The sequence of tensors that `cat` and its kin take."""
+    """The sequence of tensors that `cat`, `stack` and similar take."""
     if isinstance(xs, Tensor):
         raise DTypeError(f"{name}: takes a list of tensors, not one tensor")
-    made = tuple(a_tensor(name, x) for x in xs)
-    if not made:
+    tensors = tuple(a_tensor(name, x) for x in xs)
+    if not tensors:
         raise ShapeError(f"{name}: needs at least one tensor")
-    return made
+    return tensors
 
 
-def uploaded(array: Any, dtype: DType | None = None) -> Tensor:
-    """The values of a numpy array as they are now."""
+def upload_array(array: Any, dtype: DType | None = None) -> Tensor:
+    """A tensor with the values of a numpy array. The array may change afterwards."""
     import numpy as np
 
     name = array.dtype.name
@@ -96,25 +98,25 @@ def uploaded(array: Any, dtype: DType | None = None) -> Tensor:
         raise DTypeError(f"GT has no dtype for a numpy array of {name}; cast it first")
     if dtype is not None and dtype.name != "bfloat16":
         name = dtype.name
-    with np.errstate(all="ignore"):  # what is too large for the dtype is inf, as in torch, and no news
+    with np.errstate(all="ignore"):  # as in torch, a value too large for the dtype becomes inf without a warning
         plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
     data = plain.view(np.uint8).data if plain.size else memoryview(b"")
-    made = upload(data, TensorType(array.shape, DTYPES[name]), connect.session())
-    return made if dtype is None else cast(made, dtype)
+    tensor = upload(data, TensorType(array.shape, DTYPES[name]), connect.session())
+    return tensor if dtype is None else cast(tensor, dtype)
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
-    """x in this dtype; x itself if that is what it is."""
+    """x in this dtype; x itself if it has this dtype already."""
     return x if x._type.dtype is dtype else call(OPS["to"], (x,), (("dtype", dtype.name),))
 
 
 def also_called(function: F, **names: str) -> F:
-    """The function, with other names for some of its arguments."""
+    """The function, with aliases for some of its arguments: alias=name."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            # numpy's own functions say out=None
+            # numpy's functions pass out=None
             kwargs = {names.get(k, k): value for k, value in kwargs.items() if k != "out" or value is not None}
         return function(*args, **kwargs)
 
@@ -122,7 +124,7 @@ def also_called(function: F, **names: str) -> F:
 
 
 def by_numpy_names(function: F) -> F:
-    """The function, with numpy's names for its dims, which torch takes too."""
+    """The function, with numpy's names ``axis`` and ``keepdims``, which torch accepts too."""
     return also_called(function, axis="dim", keepdims="keepdim")
 
 
@@ -130,25 +132,25 @@ def by_numpy_names(function: F) -> F:
 
 
 def dtype_of(dtype: Any) -> DType:
-    """A dtype, or Python's, torch's or numpy's name for one."""
+    """The dtype for a dtype of GT, Python, torch or numpy."""
     if isinstance(dtype, DType):
         return dtype
-    found = _PYTHON_DTYPES.get(dtype) if isinstance(dtype, type) else None
-    found = found or foreign.dtype_called(dtype)
-    if found is not None:
-        return found
-    raise DTypeError(f"{dtype!r} is no dtype of GT; there are {', '.join(f'gt.{name}' for name in DTYPES)}")
+    match = _PYTHON_DTYPES.get(dtype) if isinstance(dtype, type) else None
+    match = match or foreign.find_dtype(dtype)
+    if match is not None:
+        return match
+    raise DTypeError(f"{dtype!r} is not a dtype of GT; there are {', '.join(f'gt.{name}' for name in DTYPES)}")
 
 
 class Device(str):
-    """What a program may say of devices. GT hears it, and leaves it to the system where a tensor lives."""
+    """A device argument. It is accepted and ignored: the dispatcher places tensors."""
 
     __slots__ = ()
 
     @property
     def type(self) -> str:
         """The kind of device, without its number."""
-        return str(self).partition(":")[0]  # of a subclass alone, what has no colon would be the device again
+        return str(self).partition(":")[0]  # on self, partition would return a Device
 
     @property
     def index(self) -> int | None:  # type: ignore[override]
@@ -163,23 +165,23 @@ class Device(str):
 _DEVICES = ("gt", "cpu", "cuda", "mps", "xpu", "meta")
 
 
-def device_of(device: Any) -> None:
-    """Refuses what cannot be a device: a mistake should not pass because devices are overlooked."""
+def check_device(device: Any) -> None:
+    """Raise DTypeError for anything that cannot be a device. Devices are ignored, but a mistake must be reported."""
     if device is None or isinstance(device, int) or hasattr(device, "type"):
         return
     if not isinstance(device, str) or Device(device).type not in _DEVICES:
-        raise DTypeError(f"{device!r} is no device; leave it out, or say 'cpu' or 'cuda'")
+        raise DTypeError(f"{device!r} is not a device; leave it out, or use 'cpu' or 'cuda'")
 
 
 def dtype_name(dtype: Any) -> str | None:
     return None if dtype is None else dtype_of(dtype).name
 
 
-def sizes(given: tuple[Any, ...], name: str) -> Shape:
-    """``zeros(2, 3)`` and ``zeros((2, 3))`` alike."""
-    if len(given) == 1 and type(given[0]) is not int and _is_sequence(given[0]):
-        given = tuple(given[0])
-    return tuple(n if type(n) is int else whole(n, f"{name}(): sizes are ints") for n in given)
+def sizes(args: tuple[Any, ...], name: str) -> Shape:
+    """The sizes in ``zeros(2, 3)`` or ``zeros((2, 3))``."""
+    if len(args) == 1 and type(args[0]) is not int and _is_sequence(args[0]):
+        args = tuple(args[0])
+    return tuple(n if type(n) is int else whole(n, f"{name}(): sizes are ints") for n in args)
 
 
 def _is_sequence(x: Any) -> bool:
@@ -187,7 +189,7 @@ def _is_sequence(x: Any) -> bool:
 
 
 def whole(n: Any, rule: str) -> int:
-    """An int, of Python's own kind: what goes on the wire must be."""
+    """The argument as a Python int, which the wire needs. ``rule`` begins the error's text."""
     try:
         return index(n)
     except TypeError:
@@ -195,14 +197,14 @@ def whole(n: Any, rule: str) -> int:
 
 
 def one_dim(dim: Any, ndim: int) -> int:
-    """A dim counted from the start, or as it is if there is no such dim."""
+    """The dim counted from the start; unchanged if it is out of range."""
     d: int = dim if type(dim) is int else whole(dim, "a dim is an int")
     n = ndim or 1
     return d % n if -n <= d < n else d
 
 
 def many_dims(dim: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
-    """The dims a reduction folds: all if none is named."""
+    """The dims of a reduction: all of them for None or an empty list."""
     if dim is None:
         return tuple(range(ndim))
     if isinstance(dim, int) or not hasattr(dim, "__iter__"):

@@ -16,7 +16,7 @@ from gt.client.stream import scope, sites
 from gt.client.stream.session import Session
 from gt.client.stream.signatures import Coded
 from gt.client.tensor import tape
-from gt.client.tensor.operands import MAX_INT, MIN_INT, no_operand, number_type, other_session, session_of, words_of
+from gt.client.tensor.operands import MAX_INT, MIN_INT, number_type, operand_error, session_error, session_of, words_of
 from gt.client.tensor.tensor import Tensor, View, ViewStep, fresh
 from gt.ops import OPS, Attrs, Op
 from gt.types import BYTES, INT, NUMBER_OF, OperandType, TensorType
@@ -73,7 +73,7 @@ def call(op: Op, operands: tuple[Any, ...], attrs: Attrs = ()) -> Tensor:
                 x._view.refresh(x)
             cell = x._cell
             if cell.session is not session:
-                raise other_session(session, cell.session)
+                raise session_error(session, cell.session)
             tracked = tracked or x._node is not None
             key.append(x._type)
             words.append(cell.id)
@@ -123,7 +123,7 @@ def unary(op: Op, a: Tensor, attrs: Attrs = ()) -> Tensor:
 
 
 def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
-    """`call` for two operands, of which the first is a tensor. Raises KeyError if the second is no operand."""
+    """`call` for a tensor and a second operand. Raises KeyError if that is neither a tensor nor a number."""
     if casting is not None:
         (a, b), attrs = casting(op, (a, b), attrs)
     if a._view is not None:
@@ -136,7 +136,7 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
             b._view.refresh(b)
         cell_b = b._cell
         if cell_b.session is not session:
-            raise other_session(session, cell_b.session)
+            raise session_error(session, cell_b.session)
         if b._node is not None:
             tracked = True
         type_b: OperandType = b._type
@@ -144,7 +144,7 @@ def binary(op: Op, a: Tensor, b: Any, attrs: Attrs = ()) -> Tensor:
     else:
         type_b = NUMBER_OF[type(b)]
         if type_b is INT and not MIN_INT <= b <= MAX_INT:
-            raise no_operand(op, b)
+            raise operand_error(op, b)
         word_b = b
     table = session.signatures.active() if scope.active else session.signatures.plain
     key = op, attrs, False, a._type, type_b

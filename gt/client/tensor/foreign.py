@@ -1,4 +1,4 @@
-"""What comes from torch or numpy. Neither is imported to ask: what is not imported made nothing."""
+"""Arguments from torch or numpy. Neither is imported here: if a library is not imported, no argument is from it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gt.errors import DTypeError
 from gt.types import DTYPES, DType
 
 
-def of_torch(x: Any) -> bool:
+def is_torch_tensor(x: Any) -> bool:
     return isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
-def no_tensor(x: Any, otherwise: str) -> str:
-    """Why this is no operand: ``otherwise``, or the way out for a tensor of torch's."""
-    if not of_torch(x):
+def non_tensor_text(x: Any, otherwise: str) -> str:
+    """The error's text for an argument that is not a tensor of GT. For a tensor of torch it says what to do instead."""
+    if not is_torch_tensor(x):
         return otherwise
-    return f"{x.dtype}[{','.join(map(str, x.shape))}] is a tensor of torch's; gt.tensor(x) makes one of GT's of it"
+    return f"{x.dtype}[{','.join(map(str, x.shape))}] is a tensor of torch; gt.tensor(x) makes a tensor of GT from it"
 
 
-def told(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, for users: if it is given what is no tensor where it needs one, that is what it says."""
+def report_non_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with a DTypeError in place of an AttributeError if an argument is not a tensor."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -32,14 +32,14 @@ def told(function: Callable[..., Any]) -> Callable[..., Any]:
         except AttributeError as error:
             if error.name != "_type":
                 raise
-            text = no_tensor(error.obj, f"a tensor is needed here, not {type(error.obj).__name__}")
+            text = non_tensor_text(error.obj, f"a tensor is needed here, not {type(error.obj).__name__}")
         raise DTypeError(f"{function.__name__}: {text}")
 
     return call
 
 
-def dtype_called(dtype: Any) -> DType | None:
-    """torch.float32, np.float32 and np.dtype("float32") by their names."""
+def find_dtype(dtype: Any) -> DType | None:
+    """The dtype of the same name as ``torch.float32``, ``np.float32`` or ``np.dtype("float32")``; None without one."""
     name = (
         str(dtype).removeprefix("torch.") if isinstance(dtype, getattr(sys.modules.get("torch"), "dtype", ())) else ""
     )
@@ -51,8 +51,8 @@ def dtype_called(dtype: Any) -> DType | None:
     return DTYPES.get(name)
 
 
-def array_of(x: Any) -> tuple[Any, DType | None]:
-    """A tensor of torch's as an array, and the dtype it has if numpy does not."""
+def array_from_torch(x: Any) -> tuple[Any, DType | None]:
+    """A tensor of torch as a numpy array, and its dtype if numpy does not have that dtype."""
     x = x.detach().cpu()
     if str(x.dtype) == "torch.bfloat16":  # float32 holds all its values
         return x.float().numpy(), DTYPES["bfloat16"]
@@ -60,10 +60,10 @@ def array_of(x: Any) -> tuple[Any, DType | None]:
 
 
 def torch_function(cls: type, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """What torch calls if one of its functions is given a tensor of GT's: values may be copied out, and no more."""
+    """Called by torch if one of its functions gets a tensor of GT. Only ``copy_`` into a tensor of torch works."""
     name = getattr(function, "__name__", str(function))
-    if name == "copy_" and of_torch(args[0]):
+    if name == "copy_" and is_torch_tensor(args[0]):
         return args[0].copy_(sys.modules["torch"].from_numpy(args[1]._readable()))
     raise DTypeError(
-        f"torch's {name} was given a tensor of GT's; use GT's own, or torch.tensor(x), which reads x from its worker"
+        f"torch's {name} got a tensor of GT; use GT's own function, or torch.tensor(x), which reads x from its worker"
     )

@@ -1,4 +1,4 @@
-"""Where a tensor lies, as a client sees it."""
+"""``x.layout`` and its picture: how the dispatcher has placed a tensor."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from gt.wire.messages import Located
 
 
 class TensorLayout:
-    """``x.layout``: the workers, how they are arranged, and for each axis of that R, S(dim) or P(sum)."""
+    """``x.layout``: the workers, the shape of their mesh, and for each axis of the mesh R, S(dim) or P(sum)."""
 
-    def __init__(self, found: Located) -> None:
-        self.workers, self.mesh, self.placements = tuple(found.workers), tuple(found.shape), tuple(found.placements)
-        #: worker -> (where its block begins, its sizes)
-        self.blocks = {worker: (tuple(starts), tuple(sizes)) for worker, starts, sizes in found.blocks}
-        self.story = tuple(found.history)
+    def __init__(self, m: Located) -> None:
+        self.workers, self.mesh, self.placements = tuple(m.workers), tuple(m.shape), tuple(m.placements)
+        #: worker -> (starts, sizes) of its block
+        self.blocks = {worker: (tuple(starts), tuple(sizes)) for worker, starts, sizes in m.blocks}
+        #: sentences that say why the tensor is placed so
+        self.story = tuple(m.history)
 
     def __repr__(self) -> str:
         if not self.workers:
@@ -29,6 +30,7 @@ class TensorLayout:
 
     @property
     def sentence(self) -> str:
+        """The layout in words, for `gt.debug.explain`."""
         return f"whole on {self!r}" if len(self.workers) == 1 else f"as {self!r}"
 
     def __eq__(self, other: object) -> bool:
@@ -41,53 +43,55 @@ class TensorLayout:
 
 
 def layout(x: Tensor) -> TensorLayout:
-    """Asked of the dispatcher: one round trip."""
+    """The layout of x. One round trip to the dispatcher."""
     current(x)
     return TensorLayout(x._cell.session.locate(x._cell.id, x._type.shape))
 
 
 def picture(x: Tensor) -> str:
-    """The tensor's first two dims as a grid, each part with the workers that have it."""
-    found = layout(x)
-    head = f"{x._type} {found!r}"
-    if not found.blocks or not prod(x._type.shape):
+    """The tensor's first two dims as a grid of blocks, each with the workers that hold it."""
+    placed = layout(x)
+    head = f"{x._type} {placed!r}"
+    if not placed.blocks or not prod(x._type.shape):
         return head
-    rows = _cuts(found, 0)
-    columns = _cuts(found, 1)
-    cells = [[_holders(found, row, column) for column in columns] for row in rows]
-    width = max(len(text) for text in (*(c for line in cells for c in line), *map(_range, columns))) + 2
+    rows = _ranges(placed, 0)
+    columns = _ranges(placed, 1)
+    cells = [[_holders(placed, row, column) for column in columns] for row in rows]
+    width = max(len(text) for text in (*(c for line in cells for c in line), *map(_range_text, columns))) + 2
     bar = "+" + "+".join("-" * width for _ in columns) + "+"
-    lines = [head, "".join(f" {_range(c):^{width}}" for c in columns).rstrip() if x._type.ndim > 1 else "", bar]
+    lines = [head, "".join(f" {_range_text(c):^{width}}" for c in columns).rstrip() if x._type.ndim > 1 else "", bar]
     for row, line in zip(rows, cells, strict=True):
-        lines += ["|" + "|".join(f"{cell:^{width}}" for cell in line) + f"|  {_range(row)}", bar]
-    lines += [f"each has a term: {p} of them is the value" for p in found.placements if p.startswith("P")]
+        lines += ["|" + "|".join(f"{cell:^{width}}" for cell in line) + f"|  {_range_text(row)}", bar]
+    lines += [
+        f"each worker holds one term; {p} of all terms is the value" for p in placed.placements if p.startswith("P")
+    ]
     if x._type.ndim > 2:
-        lines.append(f"downwards dim 0, across dim 1; {_rest(found, x._type.ndim)}")
+        lines.append(f"dim 0 goes down, dim 1 across; {_rest(placed, x._type.ndim)}")
     return "\n".join(line for line in lines if line)
 
 
-def _cuts(found: TensorLayout, dim: int) -> list[tuple[int, int]]:
-    """The different stretches of a dim."""
-    blocks = [(starts[dim], starts[dim] + sizes[dim]) for starts, sizes in found.blocks.values() if len(starts) > dim]
-    return sorted({cut for cut in blocks if cut[0] < cut[1]}) or [(0, 1)]
+def _ranges(placed: TensorLayout, dim: int) -> list[tuple[int, int]]:
+    """The different ranges of a dim that blocks have."""
+    ranges = [(starts[dim], starts[dim] + sizes[dim]) for starts, sizes in placed.blocks.values() if len(starts) > dim]
+    return sorted({(start, stop) for start, stop in ranges if start < stop}) or [(0, 1)]
 
 
-def _holders(found: TensorLayout, row: tuple[int, int], column: tuple[int, int]) -> str:
+def _holders(placed: TensorLayout, row: tuple[int, int], column: tuple[int, int]) -> str:
     holders = []
-    for worker, (starts, sizes) in found.blocks.items():
-        at = [(starts[d], starts[d] + sizes[d]) for d in range(min(2, len(starts)))]
-        if all(have == want for have, want in zip(at, (row, column), strict=False)):
+    for worker, (starts, sizes) in placed.blocks.items():
+        ranges = [(starts[d], starts[d] + sizes[d]) for d in range(min(2, len(starts)))]
+        if all(a == b for a, b in zip(ranges, (row, column), strict=False)):
             holders.append(str(worker))
     return ",".join(holders)
 
 
-def _rest(found: TensorLayout, ndim: int) -> str:
-    """What the picture does not show."""
-    cut = [str(d) for d in range(2, ndim) if len(_cuts(found, d)) > 1]
-    if cut:
-        return f"also cut along dim {', '.join(cut)}, which is not shown"
-    return "each part has all of the other dims"
+def _rest(placed: TensorLayout, ndim: int) -> str:
+    """A note on the dims that the picture does not show."""
+    sharded = [str(d) for d in range(2, ndim) if len(_ranges(placed, d)) > 1]
+    if sharded:
+        return f"also sharded along dim {', '.join(sharded)}, which is not shown"
+    return "each block has all of the other dims"
 
 
-def _range(cut: tuple[int, int]) -> str:
-    return f"{cut[0]}:{cut[1]}"
+def _range_text(bounds: tuple[int, int]) -> str:
+    return f"{bounds[0]}:{bounds[1]}"

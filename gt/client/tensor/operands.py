@@ -16,6 +16,7 @@ MIN_INT, MAX_INT = -(2**63), 2**63 - 1
 
 
 def words_of(op: Op, session: Session, operands: tuple[Any, ...]) -> tuple[tuple[OperandType, ...], list[Any]]:
+    """The types of the operands, and their words."""
     types: list[OperandType] = []
     words: list[Any] = []
     recorder = session.outbox.recorder
@@ -25,7 +26,7 @@ def words_of(op: Op, session: Session, operands: tuple[Any, ...]) -> tuple[tuple
                 x._view.refresh(x)
             cell = x._cell
             if cell.session is not session:
-                raise other_session(session, cell.session)
+                raise session_error(session, cell.session)
             if recorder is not None:
                 recorder.note_use(cell)
             types.append(x._type)
@@ -39,7 +40,7 @@ def words_of(op: Op, session: Session, operands: tuple[Any, ...]) -> tuple[tuple
 def number_type(op: Op, x: Any) -> Scalar:
     scalar = NUMBER_OF.get(type(x))
     if scalar is None or (scalar is INT and not MIN_INT <= x <= MAX_INT):
-        raise no_operand(op, x)
+        raise operand_error(op, x)
     return scalar
 
 
@@ -50,15 +51,15 @@ def session_of(op: Op, operands: tuple[Any, ...]) -> Session:
     raise DTypeError(f"{op.name}: needs a tensor; make one with gt.tensor")
 
 
-def no_operand(op: Op, x: Any) -> DTypeError:
+def operand_error(op: Op, x: Any) -> DTypeError:
     if isinstance(x, int):
         return DTypeError(f"{op.name}(…, {x}): an int has at most 64 bits; use a float")
     otherwise = f"an operand is a tensor or a number, not {type(x).__name__}"
-    return DTypeError(f"{op.name}: {foreign.no_tensor(x, otherwise)}")
+    return DTypeError(f"{op.name}: {foreign.non_tensor_text(x, otherwise)}")
 
 
-def other_session(session: Session, other_session: Session) -> ClusterError:
-    one, other = session.connection, other_session.connection
-    if one.ended is not None or other.ended is not None:
+def session_error(session: Session, other: Session) -> ClusterError:
+    one, two = session.connection, other.connection
+    if one.ended is not None or two.ended is not None:
         return ClusterError("a tensor of a session that has ended cannot be used any more")
-    return ClusterError(f"tensors of two sessions cannot be used together: {one.name} and {other.name}")
+    return ClusterError(f"tensors of two sessions cannot be used together: {one.name} and {two.name}")

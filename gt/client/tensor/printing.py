@@ -1,6 +1,6 @@
 """A tensor as text, exactly as torch prints it.
 
-Only what is printed is read: the workers first cut the corners out of a large tensor.
+Only the printed values are read: of a large tensor, the workers first select the corners.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Options(NamedTuple):
     #: how many elements of a dim are shown at either end
     edgeitems: int = 3
     linewidth: int = 80
-    #: None: decided by the values
+    #: None: depends on the values
     sci_mode: bool | None = None
 
 
@@ -35,18 +35,18 @@ _options = Options()
 
 
 def set_printoptions(profile: str | None = None, **options: Any) -> None:
-    """See `torch.set_printoptions`."""
+    """Set how tensors are printed. See `torch.set_printoptions`."""
     global _options
     if profile is not None and profile not in PROFILES:
         raise ConfigError(f"set_printoptions(profile={profile!r}): there are {', '.join(PROFILES)}")
     unknown = set(options) - set(Options._fields)
     if unknown:
-        raise ConfigError(f"set_printoptions(): no option is called {unknown.pop()}")
-    given = {name: value for name, value in options.items() if value is not None}
-    _options = (PROFILES[profile] if profile else _options)._replace(**{"sci_mode": None, **given})
+        raise ConfigError(f"set_printoptions(): there is no option {unknown.pop()}")
+    changes = {name: value for name, value in options.items() if value is not None}
+    _options = (PROFILES[profile] if profile else _options)._replace(**{"sci_mode": None, **changes})
 
 
-def shown(x: Tensor) -> str:
+def format_tensor(x: Tensor) -> str:
     prefix, shape, dtype = "tensor(", x._type.shape, x._type.dtype
     if not x._type.numel:
         notes = [f"size={tuple(shape)}"] if len(shape) != 1 else []
@@ -60,7 +60,7 @@ def shown(x: Tensor) -> str:
 
 
 def _grad_note(x: Tensor) -> list[str]:
-    """Where it comes from, or that gradients end here."""
+    """The note on gradients: ``grad_fn`` of a result, ``requires_grad`` of a leaf."""
     current(x)
     if x._node is None:
         return []
@@ -68,10 +68,10 @@ def _grad_note(x: Tensor) -> list[str]:
 
 
 def _with_notes(text: str, notes: list[str], indent: int) -> str:
-    # one more than there is: torch counts so
+    # one more than the length of the last line, as in torch
     last = len(text) - text.rfind("\n") + 1
     for note in notes:
-        # lines break where torch's do, whose name is longer
+        # "torch." is longer than "gt.", and lines must break where torch's do
         length = len(note.replace("gt.", "torch."))
         if last + length + 2 > _options.linewidth:
             text += ",\n" + " " * indent + note
@@ -82,18 +82,19 @@ def _with_notes(text: str, notes: list[str], indent: int) -> str:
     return text + ")"
 
 
-# -- what is read --------------------------------------------------------------------------
+# -- the corners of a large tensor ---------------------------------------------------------
 
 
-def _is_cut(size: int) -> bool:
+def _is_shortened(size: int) -> bool:
+    """Does a dim of this size have elements that are not shown?"""
     return size > 2 * _options.edgeitems
 
 
 def _corners(x: Tensor) -> Tensor:
-    """The first and last elements of every long dim, cut out on the workers."""
+    """The first and last elements of every long dim, selected on the workers."""
     edge = _options.edgeitems
     for dim, size in enumerate(x._type.shape):
-        if _is_cut(size):
+        if _is_shortened(size):
             x = call(OPS["cat"], (x.narrow(dim, 0, edge), x.narrow(dim, size - edge, edge)), (("dim", dim),))
     return x
 
@@ -108,23 +109,23 @@ def _formatter(values: Any) -> Formatter:
     flat = values.reshape(-1).tolist()
     if values.dtype.kind != "f":
         return str, max(map(len, map(str, flat)))
-    counted = [v for v in flat if isfinite(v) and v != 0]
-    whole = all(v == int(v) for v in counted)
-    write = _writer(whole, bool(counted) and _is_scientific([abs(v) for v in counted]))
-    return write, max((len(write(v)) for v in counted), default=1)
+    numbers = [v for v in flat if isfinite(v) and v != 0]  # others do not influence the format, as in torch
+    integral = all(v == int(v) for v in numbers)
+    write = _writer(integral, bool(numbers) and _is_scientific([abs(v) for v in numbers]))
+    return write, max((len(write(v)) for v in numbers), default=1)
 
 
-def _is_scientific(sizes: list[float]) -> bool:
+def _is_scientific(magnitudes: list[float]) -> bool:
     if _options.sci_mode is not None:
         return _options.sci_mode
-    return max(sizes) / min(sizes) > 1000 or max(sizes) > 1e8 or min(sizes) < 1e-4
+    return max(magnitudes) / min(magnitudes) > 1000 or max(magnitudes) > 1e8 or min(magnitudes) < 1e-4
 
 
-def _writer(whole: bool, scientific: bool) -> Callable[[float], str]:
+def _writer(integral: bool, scientific: bool) -> Callable[[float], str]:
     digits = _options.precision
     if scientific:
         return lambda v: f"{v:.{digits}e}"
-    if whole:
+    if integral:
         return lambda v: f"{v:.0f}." if isfinite(v) else f"{v:.0f}"
     return lambda v: f"{v:.{digits}f}"
 
@@ -133,14 +134,14 @@ def _writer(whole: bool, scientific: bool) -> Callable[[float], str]:
 
 
 def _nested(values: Any, shape: Shape, indent: int, large: bool, formatter: Formatter) -> str:
-    """``values`` holds of each cut dim the two ends; ``shape`` says which are cut."""
+    """``values`` has the two ends of each shortened dim; ``shape`` has the full sizes."""
     if not shape:
         return _padded(values, formatter)
-    cut = large and _is_cut(shape[0])
+    shortened = large and _is_shortened(shape[0])
     if len(shape) == 1:
-        return _row([_padded(v, formatter) for v in values], cut, indent, formatter[1])
+        return _row([_padded(v, formatter) for v in values], shortened, indent, formatter[1])
     rows = [_nested(v, shape[1:], indent + 1, large, formatter) for v in values]
-    if cut:
+    if shortened:
         rows.insert(_options.edgeitems, "...")
     return "[" + ("," + "\n" * (len(shape) - 1) + " " * (indent + 1)).join(rows) + "]"
 
@@ -150,8 +151,8 @@ def _padded(value: Any, formatter: Formatter) -> str:
     return write(value).rjust(width)
 
 
-def _row(texts: list[str], cut: bool, indent: int, width: int) -> str:
-    if cut:
+def _row(texts: list[str], shortened: bool, indent: int, width: int) -> str:
+    if shortened:
         texts.insert(_options.edgeitems, " ...")
     count = max(1, (_options.linewidth - indent) // (width + 2))
     lines = [", ".join(texts[i : i + count]) for i in range(0, len(texts), count)]

@@ -15,7 +15,7 @@ from operator import index
 from typing import Any
 
 from gt.client.stream import recorder
-from gt.client.tensor.arguments import uploaded
+from gt.client.tensor.arguments import upload_array
 from gt.errors import DTypeError, ShapeError
 
 __all__ = ["get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]
@@ -75,7 +75,7 @@ def get_rng_state() -> Any:
     """The state of the random numbers as a tensor of 16 bytes, which can be saved with a model."""
     import numpy as np
 
-    return uploaded(np.frombuffer(struct.pack("<qq", *state()), dtype=np.uint8))
+    return upload_array(np.frombuffer(struct.pack("<qq", *state()), dtype=np.uint8))
 
 
 def set_rng_state(new_state: Any) -> None:

@@ -1,7 +1,8 @@
-"""Strides: how far apart in memory the elements of a view lie, which says what other views of it are possible.
+"""Strides: the distances in memory between neighbouring elements of a view, as torch has them.
 
-A fresh result counts as contiguous. A view's strides follow from the way to it, as torch's do, and are worked out only
-when somebody asks: `view` and `reshape` do, for a way between two shapes exists or not depending on them.
+They decide whether a tensor can be viewed in another shape, or must be copied. GT's blocks need no strides, so they are
+computed only when `view`, `reshape` or the program asks for them. A new result is contiguous. The strides of a view
+follow from the steps that lead from its base to it.
 """
 
 from __future__ import annotations
@@ -19,112 +20,113 @@ VIEW, PERMUTE, EXPAND, SLICE = OPS["view"], OPS["permute"], OPS["expand"], OPS["
 DIAGONAL, UNFOLD, PLACED = OPS["diagonal"], OPS["unfold"], OPS["placed"]
 
 #: shape and strides
-Layout = tuple[Shape, Shape]
+Strided = tuple[Shape, Shape]
 
 # -- strides -------------------------------------------------------------------------------
 
 
-def strides(x: Tensor) -> Shape:
+def strides_of(x: Tensor) -> Shape:
     view = x._view
     if view is None:
         return contiguous_strides(x._type.shape)
-    return _strides(view.base._type.shape, tuple((op, attrs) for op, attrs, _ in view.chain))
+    return _chain_strides(view.base._type.shape, tuple((op, attrs) for op, attrs, _ in view.chain))
 
 
 @lru_cache(maxsize=4096)
-def _strides(shape: Shape, chain: tuple[tuple[Op, Attrs], ...]) -> Shape:
-    layout: Layout = shape, contiguous_strides(shape)
+def _chain_strides(shape: Shape, chain: tuple[tuple[Op, Attrs], ...]) -> Shape:
+    strided: Strided = shape, contiguous_strides(shape)
     for op, attrs in chain:
-        layout = _STEPS[op](*layout, **dict(attrs))
-    return layout[1]
+        strided = _STRIDE_RULES[op](*strided, **dict(attrs))
+    return strided[1]
 
 
 def contiguous_strides(shape: Shape) -> Shape:
     return tuple(accumulate((max(n, 1) for n in shape[:0:-1]), lambda a, b: a * b, initial=1))[::-1] if shape else ()
 
 
-def _sliced(shape: Shape, steps: Shape, *, items: tuple[Any, ...]) -> Layout:
-    at = iter(zip(shape, steps, strict=True))
-    made: list[tuple[int, int]] = []
-    for kind, *how in items:
+def _sliced(shape: Shape, strides: Shape, *, items: tuple[Any, ...]) -> Strided:
+    dims = iter(zip(shape, strides, strict=True))
+    new_dims: list[tuple[int, int]] = []
+    for kind, *numbers in items:
         if kind == "n":
-            made.append((1, 1))
+            new_dims.append((1, 1))
             continue
-        _, step = next(at)
+        _, stride = next(dims)
         if kind == "s":
-            made.append((how[0], step * how[1]))
-    return tuple(n for n, _ in made), tuple(s for _, s in made)
+            length, step = numbers
+            new_dims.append((length, stride * step))
+    return tuple(n for n, _ in new_dims), tuple(s for _, s in new_dims)
 
 
-def _permuted(shape: Shape, steps: Shape, *, dims: Shape) -> Layout:
-    return tuple(shape[d] for d in dims), tuple(steps[d] for d in dims)
+def _permuted(shape: Shape, strides: Shape, *, dims: Shape) -> Strided:
+    return tuple(shape[d] for d in dims), tuple(strides[d] for d in dims)
 
 
-def _expanded(old: Shape, steps: Shape, *, shape: Shape) -> Layout:
-    new = len(shape) - len(old)
-    kept = zip(old, steps, shape[new:], strict=True)
-    return shape, (0,) * new + tuple(0 if n == 1 and m != 1 else s for n, s, m in kept)
+def _expanded(old: Shape, strides: Shape, *, shape: Shape) -> Strided:
+    added = len(shape) - len(old)
+    old_dims = zip(old, strides, shape[added:], strict=True)
+    return shape, (0,) * added + tuple(0 if n == 1 and m != 1 else s for n, s, m in old_dims)
 
 
-def _viewed(old: Shape, steps: Shape, *, shape: Shape) -> Layout:
-    made = view_strides(old, steps, shape)
-    assert made is not None, f"a view of {old} with strides {steps} as {shape} was let through"
-    return shape, made
+def _viewed(old: Shape, strides: Shape, *, shape: Shape) -> Strided:
+    new_strides = view_strides(old, strides, shape)
+    assert new_strides is not None, f"{old} with strides {strides} cannot be viewed as {shape}"
+    return shape, new_strides
 
 
-def _on_diagonal(shape: Shape, steps: Shape, *, offset: int, dim1: int, dim2: int) -> Layout:
+def _on_diagonal(shape: Shape, strides: Shape, *, offset: int, dim1: int, dim2: int) -> Strided:
     rest = [d for d in range(len(shape)) if d not in (dim1, dim2)]
     n, m = shape[dim1], shape[dim2]
     length = max(0, min(n, m - offset) if offset >= 0 else min(n + offset, m))
-    return (*(shape[d] for d in rest), length), (*(steps[d] for d in rest), steps[dim1] + steps[dim2])
+    return (*(shape[d] for d in rest), length), (*(strides[d] for d in rest), strides[dim1] + strides[dim2])
 
 
-def _unfolded(shape: Shape, steps: Shape, *, dim: int, size: int, step: int) -> Layout:
+def _unfolded(shape: Shape, strides: Shape, *, dim: int, size: int, step: int) -> Strided:
     if not shape:
         return (size,), (1,)
     n = (shape[dim] - size) // step + 1
     return (
         (*shape[:dim], n, *shape[dim + 1 :], size),
-        (*steps[:dim], steps[dim] * step, *steps[dim + 1 :], steps[dim]),
+        (*strides[:dim], strides[dim] * step, *strides[dim + 1 :], strides[dim]),
     )
 
 
-_STEPS: dict[Op, Callable[..., Layout]] = {
+_STRIDE_RULES: dict[Op, Callable[..., Strided]] = {
     SLICE: _sliced,
     PERMUTE: _permuted,
     EXPAND: _expanded,
     VIEW: _viewed,
     DIAGONAL: _on_diagonal,
     UNFOLD: _unfolded,
-    PLACED: lambda shape, steps, *, signal: (shape, steps),
+    PLACED: lambda shape, strides, *, signal: (shape, strides),
 }
 
 
-def view_strides(shape: Shape, steps: Shape, new: Shape) -> Shape | None:
-    """The strides a view of another shape has, if there can be one.
+def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """The strides of a view in another shape; None if there can be no such view.
 
-    The dims fall into runs that lie in memory as one; each run must be divided among the new dims without a rest.
+    Neighbouring dims without gaps in memory form a run. Each run must be the product of some of the new dims.
     """
     if 0 in shape or not shape:
-        return steps if new == shape else contiguous_strides(new)
-    made, rest = [0] * len(new), len(new)
-    for length, step in _runs(shape, steps):
-        taken = 1
-        while rest and (taken < length or new[rest - 1] == 1):
-            rest -= 1
-            made[rest] = taken * step
-            taken *= new[rest]
-        if taken != length:
+        return strides if new == shape else contiguous_strides(new)
+    new_strides, dim = [0] * len(new), len(new)
+    for length, stride in _runs(shape, strides):
+        covered = 1
+        while dim and (covered < length or new[dim - 1] == 1):
+            dim -= 1
+            new_strides[dim] = covered * stride
+            covered *= new[dim]
+        if covered != length:
             return None
-    return None if rest else tuple(made)
+    return None if dim else tuple(new_strides)
 
 
-def _runs(shape: Shape, steps: Shape) -> list[tuple[int, int]]:
-    """From the last dim to the first: how many elements lie evenly, and how far apart."""
-    runs, length, step = [], 1, steps[-1]
+def _runs(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
+    """The runs, from the last dim to the first: the number of elements of each, and the stride between them."""
+    runs, length, stride = [], 1, strides[-1]
     for d in range(len(shape) - 1, -1, -1):
         length *= shape[d]
-        if d == 0 or (shape[d - 1] != 1 and steps[d - 1] != length * step):
-            runs.append((length, step))
-            length, step = 1, steps[d - 1]
+        if d == 0 or (shape[d - 1] != 1 and strides[d - 1] != length * stride):
+            runs.append((length, stride))
+            length, stride = 1, strides[d - 1]
     return runs
