@@ -47,7 +47,7 @@ from gt.worker.hot.levels import Levels
 from gt.worker.interpreter import Interpreter
 from gt.worker.linked import LinkedMove, link_definition
 from gt.worker.mover import Mover
-from gt.worker.outbox import WorkerOutbox, OutgoingMessage
+from gt.worker.outbox import OutgoingMessage, WorkerOutbox
 from gt.worker.replay import Replayer
 from gt.worker.replies import ValueReplies
 from gt.worker.space import NO_TENSOR, ClientSpace, Failure
