@@ -121,7 +121,7 @@ class Scene:
         assert len(self.cluster.dispatcher.workers) == workers, "a worker was blamed"
         assert refused is None or refused == self.refused, self.cluster.closed
         assert call(OPS["add"], (self.kept, 1.0)).numpy().tolist() == [[1, 2, 3], [4, 5, 6]]
-        self.honest.flush()
+        self.honest.outbox.flush()
         self.cluster.settle()
         spaces = {client for worker in self.cluster.workers.values() for client in worker.spaces}
         assert spaces <= set(self.cluster.dispatcher.clients)
@@ -329,7 +329,7 @@ def test_parts(what: str) -> None:
 def test_a_place_outside_its_lane(lane: SharedRing, at: int) -> None:
     scene = Scene()
     place = lane.put(memoryview(b"1234"))
-    scene.post(Chunk(1, 0, 4, 16, msgspec.structs.replace(place, at=at)))
+    scene.post(Chunk(1, 0, 4, 16, msgspec.structs.replace(place, offset=at)))
     scene.submit(UPLOAD, 0, 3, 1, FETCH, 5, 3)
     scene.check(refused=False)
 

@@ -1,4 +1,4 @@
-"""What collectives must give: one table for every data plane.
+"""The expected results of collectives: one table for every data plane.
 
 A row has the arrays and arguments of each rank, and what each rank must get, computed here by cutting and combining
 whole arrays. Values are small multiples of a quarter: sums come out exactly, in whatever order they are added.
@@ -74,7 +74,7 @@ def reductions(size: int) -> Iterator[Row]:
 
 
 def special(size: int) -> Iterator[Row]:
-    """NaN wins over everything, whoever has it; halves are rounded once, not at every step."""
+    """NaN wins on whichever rank it is; float16 and bfloat16 are rounded once, not at every step."""
     for dtype in ("float64", "float32", "float16", "bfloat16"):
         for op in ("max", "min"):
             terms = [torch.tensor([1.0, -1.0, -0.5, 2.0]) for _ in range(size)]
@@ -147,7 +147,7 @@ def exchanges(size: int) -> Iterator[Row]:
 
 
 def _sent(size: int, dtype: str) -> Row:
-    """Rank 0 sends all it has to the last; the others have nothing to do with it."""
+    """Rank 0 sends everything to the last rank; the others take no part."""
     x, nothing = values((3, 2), dtype, 0), {"sends": (), "receives": (), "keeps": (), "shape": None, "dtype": dtype}
     hows = [dict(nothing) for _ in range(size)]
     hows[0]["sends"] = ((size - 1, (0, 0), (3, 2)),)
@@ -157,7 +157,7 @@ def _sent(size: int, dtype: str) -> Row:
 
 
 def _reblocked(size: int, dtype: str, old: tuple[int, ...], new: tuple[int, ...]) -> Row:
-    """Columns cut one way, to columns cut another way, row by row: several regions a pair, some kept."""
+    """From one cut of the columns to another, row by row: several regions a pair, some stay on their rank."""
     width = min(sum(old), sum(new))
     whole = values((2, sum(old)), dtype, 5)[:, :width]
     cut = lambda sizes: [(min(sum(sizes[:r]), width), min(sum(sizes[: r + 1]), width)) for r in range(size)]
