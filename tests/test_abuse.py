@@ -329,7 +329,7 @@ def test_parts(what: str) -> None:
 def test_a_place_outside_its_lane(lane: SharedRing, at: int) -> None:
     scene = Scene()
     place = lane.put(memoryview(b"1234"))
-    scene.post(Chunk(1, 0, 4, 16, msgspec.structs.replace(place, at=at)))
+    scene.post(Chunk(1, 0, 4, 16, msgspec.structs.replace(place, offset=at)))
     scene.submit(UPLOAD, 0, 3, 1, FETCH, 5, 3)
     scene.check(refused=False)
 

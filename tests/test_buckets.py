@@ -1,4 +1,4 @@
-"""Reductions of a fragment: begun as soon as what they reduce is there, several at a time, with the same values."""
+"""Reductions of a fragment start as soon as their operands exist, several at a time, and give the same values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REDUCTIONS = {20: 400 << 10, 21: 30 << 20}
 
 
 def program(rng: random.Random) -> list[Any]:
-    """Words over a few tensors, many of them reduced in place of themselves, or in two steps."""
+    """Random words over a few tensors; many of the tensors are reduced, in place or in two steps."""
     words: list[Any] = []
     alive, fresh = [1, 2, 3], 4
     for _ in range(rng.randint(3, 60)):
@@ -71,7 +71,7 @@ def program(rng: random.Random) -> list[Any]:
 
 
 def meaning(words: list[Any]) -> tuple[dict[int, Any], list[Any]]:
-    """What lives after these words, as terms; and the reductions, in their order."""
+    """The tensors that are alive after these words, as terms; and the reductions in order."""
     values: dict[int, Any] = {1: "a", 2: "b", 3: "c"}
     reduced, i = [], 0
     while i < len(words):
@@ -91,7 +91,7 @@ def meaning(words: list[Any]) -> tuple[dict[int, Any], list[Any]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_another_order_means_the_same(seed):
+def test_reordering_changes_no_value(seed):
     rng = random.Random(seed)
     for _ in range(200):
         words = program(rng)
@@ -102,10 +102,10 @@ def test_another_order_means_the_same(seed):
         assert sorted(map(str, reduced_after)) == sorted(map(str, reduced))
 
 
-def test_gradients_go_up_to_where_they_are_made(monkeypatch):
+def test_reductions_move_up_to_their_operands(monkeypatch):
     monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 700 << 10)
-    # four products, then their reductions in another order, and what needs them
+    # four products, their reductions in another order, and the instructions that use them
     words = [w for k in range(4) for w in (16, 0, 10 + k, 1)]
     words += [w for k in (3, 2, 1, 0) for w in (20, 0, 10 + k, 10 + k)]
     words += [17, 0, 20, 10, 13]
@@ -115,7 +115,7 @@ def test_gradients_go_up_to_where_they_are_made(monkeypatch):
     ]  # fmt: skip
 
 
-def test_words_of_another_kind_stay_as_they_are():
+def test_words_without_reductions_are_unchanged():
     control = [16, 0, 4, 1, 5, 3, 20, 0, 4, 4]
     unknown = [99, 0, 4, 1, 20, 0, 4, 4]
     none = [16, 0, 4, 1]
@@ -172,8 +172,8 @@ def test_the_gradients_of_a_step_are_one_bucket(workers, accumulate, monkeypatch
     assert sizes == {6}
 
 
-def test_buckets_begin_within_backward(monkeypatch):
-    """The last layer's gradients are on their way before the first layer's are made."""
+def test_buckets_start_during_backward(monkeypatch):
+    """The reduction of the last layer's gradients starts before the first layer's gradients exist."""
     monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     monkeypatch.setenv("GT_TEMPLATES", "0")
@@ -188,11 +188,11 @@ def test_buckets_begin_within_backward(monkeypatch):
 
     cluster.after_step = look
     assert _trained(cluster, 8) == wanted
-    assert most[0] >= 12  # six on each of two workers, with computing between them
+    assert most[0] >= 12  # six on each of two workers, with other instructions between them
 
 
 def test_a_gradient_that_fails_fails_alone(monkeypatch):
-    """In a bucket with others, on one of the workers: everybody takes part, and the others arrive."""
+    """One gradient of a bucket fails on one worker. All workers take part, and the other gradients arrive."""
 
     def run(cluster: Cluster) -> list[Any]:
         log: list[Any] = []
@@ -288,7 +288,7 @@ LOST = """
 
 
 @pytest.mark.long
-def test_a_worker_lost_while_buckets_are_under_way(stack):
+def test_a_worker_lost_while_buckets_are_pending(stack):
     system = System(stack)
     workers = [system.worker("--threads", "1") for _ in range(3)]
     client = system.client(LOST)
@@ -299,8 +299,8 @@ def test_a_worker_lost_while_buckets_are_under_way(stack):
     assert client.end() == 0
 
 
-def test_memory_that_is_not_there_breaks_the_group_and_nothing_else(stack):
-    """The others must not wait for a member that could not lay its bucket out."""
+def test_missing_memory_breaks_only_the_group(stack):
+    """The other members must not wait for one that cannot allocate its bucket."""
     program = """
         import torch
         from gt.worker.collectives.processes import ProcessPlane
@@ -342,23 +342,23 @@ def test_memory_that_is_not_there_breaks_the_group_and_nothing_else(stack):
 # -- one bucket ------------------------------------------------------------------------------
 
 
-class _Landed:
-    def __init__(self, made: Any) -> None:
-        self.made = made
+class _DoneHandle:
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def done(self) -> bool:
         return True
 
     def result(self) -> Any:
-        if self.made is None:
+        if self.value is None:
             raise GroupBroken("a member is gone")
-        return self.made
+        return self.value
 
 
-def test_a_bucket_is_laid_out_and_taken_apart():
+def test_a_bucket_is_packed_and_split():
     given = [torch.randn(3, 5), torch.randn(4, 2).t(), torch.zeros(0, 3), torch.tensor(2.5)]
     bucket = Bucket(given, lambda shape, dtype: torch.empty(shape, dtype=dtype))
-    bucket.handle = _Landed(bucket.flat)
+    bucket.handle = _DoneHandle(bucket.flat)
     shares = [BucketHandle(bucket, k) for k in range(4)]
     assert all(share.done() for share in shares)
     made = [share.result() for share in shares]
@@ -370,9 +370,9 @@ def test_a_bucket_is_laid_out_and_taken_apart():
         shares[0].result()
 
 
-def test_all_of_a_broken_bucket_is_broken():
+def test_every_array_of_a_broken_bucket_is_broken():
     bucket = Bucket([torch.ones(2), torch.ones(3)], lambda shape, dtype: torch.empty(shape, dtype=dtype))
-    bucket.handle = _Landed(None)
+    bucket.handle = _DoneHandle(None)
     for k in range(2):
         with pytest.raises(GroupBroken, match="a member is gone"):
             BucketHandle(bucket, k).result()
@@ -382,7 +382,7 @@ def test_all_of_a_broken_bucket_is_broken():
 
 
 def test_fragments_with_collectives_are_compiled_as_well(monkeypatch):
-    """What lies between the buckets is, on each worker; and what it gives is what the steps give."""
+    """The sections between the buckets are compiled on each worker, and give the values of the interpreter."""
     monkeypatch.setenv("GT_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"gt-tests-{os.getuid()}"))
     monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1 << 9)

@@ -480,7 +480,7 @@ def test_nothing_of_a_client_stays_when_it_is_killed() -> None:
         assert kept.numpy().tolist() == [1, 2]
         assert list(cluster.dispatcher.clients) == [other.id]
         assert all(list(w.spaces) in ([], [other.id]) for w in cluster.workers.values())
-        assert all(not w.lanes._open for w in cluster.workers.values())
+        assert all(not w.uploads.rings._open for w in cluster.workers.values())
         settled(cluster)
 
 

@@ -267,7 +267,7 @@ def test_minus_zero_is_another_constant() -> None:
 
 
 def test_a_section_with_ever_changing_constants_is_reported() -> None:
-    """A number is a constant until it changes. After a few rebuilds the section stays interpreted, with one notice."""
+    """A number is a constant until it changes. After some rebuilds the section stays interpreted, with one notice."""
     count = MAX_REBUILDS + 2
     t = TensorType((3,), float32)
     calls = [("add", (t, INT), (k, ~k), (k + 1,), False, {}) for k in range(count)]

@@ -1,4 +1,4 @@
-"""The data plane between real processes: the table of collectives, many at once, and deaths at every moment."""
+"""The data plane between real processes: the table of collectives, many at once, and deaths at any time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pool() -> Iterator[list[Member]]:
 
 @pytest.fixture
 def members(pool: list[Member]) -> list[Member]:
-    """Three; those the test before has killed are replaced."""
+    """Three members; those that the previous test killed are replaced."""
     for dead in [member for member in pool if not member.alive]:
         pool.remove(dead)
         dead.close()
@@ -51,7 +51,7 @@ def test_the_table(members: list[Member], size: int) -> None:
     everywhere(members, at.leave, group)
 
 
-def test_the_table_with_eight_flights_at_a_time(members: list[Member]) -> None:
+def test_the_table_with_eight_collectives_at_a_time(members: list[Member]) -> None:
     group = joined(members)
     everywhere(members, at.run_table, group, 3, 8)
     everywhere(members, at.leave, group)
@@ -65,7 +65,7 @@ def test_the_table_with_numpy_arrays() -> None:
 
 
 def test_groups_beside_each_other(members: list[Member]) -> None:
-    """Each pair and all three; started in another order by each of them, as groups are no one another's business."""
+    """Each pair and all three. Each member starts them in another order, because groups are independent."""
     everyone, pairs = joined(members), [(0, 1), (1, 2), (0, 2)]
     groups = {pair: joined([members[rank] for rank in pair]) for pair in pairs}
     for rank, member in enumerate(members):
@@ -82,7 +82,7 @@ def test_groups_beside_each_other(members: list[Member]) -> None:
             member.ask(at.leave, rank, group)
 
 
-def test_leaving_breaks_what_is_under_way(members: list[Member]) -> None:
+def test_leaving_breaks_pending_collectives(members: list[Member]) -> None:
     group = joined(members)
     everywhere(members, at.start_sum, group)
     assert everywhere(members, at.finish_sum) == [[3.0]] * 3
@@ -105,16 +105,16 @@ def test_leaving_a_group_that_is_still_being_made(members: list[Member]) -> None
     works(members)
 
 
-def test_groups_leave_nothing_behind(members: list[Member]) -> None:
+def test_groups_release_their_resources(members: list[Member]) -> None:
     works(members)
     before = everywhere(members, at.possessions)
     for _ in range(5):
         works(members)
 
-    def given_back() -> bool:  # a group left just now may have some of it for a moment, before as well as after
+    def released() -> bool:  # a group that was just left may hold some for a moment, before and after
         return all(now <= then for now, then in zip(everywhere(members, at.possessions), before, strict=True))
 
-    wait_until(given_back, what="the return of what the groups had")
+    wait_until(released, what="the release of the groups' resources")
 
 
 def test_torch_is_imported_by_the_first_join_only() -> None:
@@ -156,8 +156,8 @@ def test_a_death_in_the_middle(members: list[Member], victim: int) -> None:
     works(survivors)
 
 
-def test_a_death_seen_by_a_member_who_waits_for_another(members: list[Member]) -> None:
-    """Whoever a flight waits for just then: member 1 never starts it, and member 2 dies."""
+def test_a_death_seen_by_a_member_that_waits_for_another(members: list[Member]) -> None:
+    """The collective waits for member 1, which never starts it; member 2 dies."""
     group = joined(members)
     everywhere(members, at.start_sum, group)
     everywhere(members, at.finish_sum)
@@ -198,7 +198,7 @@ def test_a_member_that_never_joins(members: list[Member]) -> None:
 
 
 def test_closing_never_hangs(members: list[Member]) -> None:
-    """With a flight that cannot end, in a group that works and in one that is still being made."""
+    """With a collective that cannot complete, in a working group and in one that is still being created."""
     for rank, member in enumerate(members[:2]):
         member.ask(at.join, rank, 0, 2, members[0].ask(at.address))
     everywhere(members[:2], at.start_sum, 0)

@@ -1,4 +1,4 @@
-"""The simulated data plane: the table of collectives, and what it asserts."""
+"""The simulated data plane: the table of collectives, and its assertions."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def test_the_table(size: int, engine: str) -> None:
         if not fits(row, numpy):
             continue
         parts = zip(planes, row.arrays, row.hows, strict=True)
-        flights = [plane.start(1, row.kind, given(x, numpy), how) for plane, x, how in parts]
-        for rank, flight in enumerate(flights):
-            assert flight.done()
-            check(row, rank, flight.result(), numpy)
+        handles = [plane.start(1, row.kind, given(x, numpy), how) for plane, x, how in parts]
+        for rank, handle in enumerate(handles):
+            assert handle.done()
+            check(row, rank, handle.result(), numpy)
 
 
-def test_flights_meet_in_the_order_they_were_started() -> None:
+def test_collectives_match_in_the_order_of_their_start() -> None:
     a, b = group_of(2)
     early = [a.start(1, "all_reduce", torch.full((2,), float(n)), {"op": "sum"}) for n in (1, 2)]
-    assert not any(flight.done() for flight in early)
+    assert not any(handle.done() for handle in early)
     late = [b.start(1, "all_reduce", torch.full((2,), float(n)), {"op": "sum"}) for n in (10, 20)]
-    assert [flight.result()[0].item() for flight in early + late] == [11, 22, 11, 22]
+    assert [handle.result()[0].item() for handle in early + late] == [11, 22, 11, 22]
 
 
-def test_members_must_mean_the_same() -> None:
+def test_members_must_start_the_same_collective() -> None:
     a, b = group_of(2)
     a.start(1, "all_reduce", np.ones(2), {"op": "sum", "overwrite": True})
     with pytest.raises(
@@ -51,7 +51,7 @@ def test_members_must_mean_the_same() -> None:
         b.start(1, "all_reduce", np.ones(2), {"op": "max", "overwrite": False})
 
 
-def test_an_array_on_its_way_must_not_change() -> None:
+def test_a_pending_array_must_not_change() -> None:
     a, b = group_of(2)
     x = torch.ones(2)
     a.start(1, "all_reduce", x, {"op": "sum"})
@@ -60,21 +60,21 @@ def test_an_array_on_its_way_must_not_change() -> None:
         b.start(1, "all_reduce", torch.ones(2), {"op": "sum"})
 
 
-def test_a_loss_breaks_what_its_groups_do() -> None:
+def test_a_lost_worker_breaks_its_groups() -> None:
     network = LocalNetwork()
     a, _ = group_of(2, network)
-    under_way = a.start(1, "all_reduce", torch.ones(2), {"op": "sum"})
+    pending = a.start(1, "all_reduce", torch.ones(2), {"op": "sum"})
     network.lose(11)
-    for flight in (under_way, a.start(1, "all_gather", torch.ones(2), {"dim": 0, "sizes": (2, 2)})):
-        assert flight.done()
+    for handle in (pending, a.start(1, "all_gather", torch.ones(2), {"dim": 0, "sizes": (2, 2)})):
+        assert handle.done()
         with pytest.raises(GroupBroken, match="among workers 10, 11: worker 11 is gone"):
-            flight.result()
+            handle.result()
 
 
-def test_leaving_breaks_what_is_under_way() -> None:
+def test_leaving_breaks_pending_collectives() -> None:
     a, b = group_of(2)
-    flight = a.start(1, "all_reduce", torch.ones(2), {"op": "sum"})
+    handle = a.start(1, "all_reduce", torch.ones(2), {"op": "sum"})
     b.leave(1)
     with pytest.raises(GroupBroken, match="the group was left"):
-        flight.result()
+        handle.result()
     a.close()

@@ -1,4 +1,4 @@
-"""`gt.debug.trace`: all that was done inside, and nothing else; one clock; and every way it can fail."""
+"""`gt.debug.trace` shows everything inside its block and nothing else, with one clock; and all its errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def started(backend: str, workers: int) -> Any:
 
 
 def processes(path: pathlib.Path) -> dict[str, list[Event]]:
-    """What took its time, by worker; each event with the name of its row."""
+    """The events with a duration, by worker; each has the name of its row."""
     events = json.loads(path.read_text())["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -69,7 +69,7 @@ def collectives(events: list[Event]) -> list[Event]:
 
 
 def overlap(events: list[Event]) -> float:
-    """The part of the collectives' time in which the same worker computed."""
+    """The share of the collectives' time in which the same worker computed."""
     moving, computing = union(collectives(events)), union(e for e in events if e["row"] == "instructions")
     both = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in moving for b in computing)
     return both / sum(end - begin for begin, end in moving)
@@ -91,16 +91,16 @@ def test_the_reading() -> None:
     assert overlap(moves + ops) == (2 + 3 + 2) / 10
 
 
-# -- what is in it -------------------------------------------------------------------------
+# -- contents ---------------------------------------------------------------------------
 
 
 @started("torch", 1)
-def test_all_that_was_done_inside_and_nothing_else(local: None, path: pathlib.Path) -> None:
+def test_a_trace_shows_exactly_its_block(local: None, path: pathlib.Path) -> None:
     x = gt.rand(64, 64)
-    kept = [x @ x for _ in range(20)]  # under way, perhaps, when it begins
+    kept = [x @ x for _ in range(20)]  # may still run when the trace begins
     before = time.time_ns()
     with gt.debug.trace(path):
-        kept += [x @ x for _ in range(50)]  # and when it ends
+        kept += [x @ x for _ in range(50)]  # may still run when it ends
     after = time.time_ns()
     kept += [x @ x for _ in range(10)]
     (worker,) = processes(path).items()
@@ -110,8 +110,8 @@ def test_all_that_was_done_inside_and_nothing_else(local: None, path: pathlib.Pa
     assert {e["row"] for e in products} == {"instructions"}
     base = json.loads(path.read_text())["baseTimeNanoseconds"]
     times = [base + 1000 * t for e in products for t in (e["ts"], e["ts"] + e["dur"])]
-    assert before - 1e6 < min(times) <= max(times) < after + 1e6  # two clocks, of which one is the profiler's
-    with gt.debug.trace(str(path)):  # again, over what was there
+    assert before - 1e6 < min(times) <= max(times) < after + 1e6  # two clocks; one is the profiler's
+    with gt.debug.trace(str(path)):  # again, into the same file
         gt.exp(x).sum().item()
     (events,) = processes(path).values()
     assert not named(events, "aten::mm")
@@ -121,7 +121,7 @@ def test_all_that_was_done_inside_and_nothing_else(local: None, path: pathlib.Pa
 
 @started("torch", 1)
 def test_a_large_trace(local: None, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes in parts, as any large value; here also without shared memory."""
+    """It is sent in chunks like any large value; also without shared memory."""
     x, sizes = gt.rand(4), []
     told = connect.session().trace
     monkeypatch.setattr(connect.session(), "trace", lambda begin: (t := told(begin), sizes.append(len(t[0])))[0])
@@ -146,7 +146,7 @@ def test_collectives_beside_computing(local: None, path: pathlib.Path, tmp_path:
     def step() -> float:
         turned = x.T
         with gt.signal.context("summed"):
-            gradient = turned @ x  # terms on both, added as soon as they are there
+            gradient = turned @ x  # both workers have terms, which are added as soon as they exist
         with gt.signal.context("cut"):
             other = w @ v
             for _ in range(4):
@@ -165,14 +165,14 @@ def test_collectives_beside_computing(local: None, path: pathlib.Path, tmp_path:
         assert named(events, "aten::mm")
         assert 0 < overlap(events) <= 1
     first, second = (next(e for e in collectives(events)) for events in found.values())
-    # one clock: neither ends before the other has begun
+    # one clock: neither ends before the other begins
     assert first["ts"] < second["ts"] + second["dur"]
     assert second["ts"] < first["ts"] + first["dur"]
 
 
 @started("torch", 2)
-def test_gradients_are_on_their_way_during_backward(local: None, path: pathlib.Path) -> None:
-    """The second layer's gradient is a bucket of its own, sent while the first layer's is computed."""
+def test_gradients_are_reduced_during_backward(local: None, path: pathlib.Path) -> None:
+    """The second layer's gradient is a separate bucket, sent while the first layer's gradient is computed."""
     gt.auto_shard()
     layers = [gt.nn.Linear(1024, 1024, bias=False) for _ in range(3)]
     model = gt.nn.Sequential(*layers)
@@ -194,7 +194,7 @@ def test_gradients_are_on_their_way_during_backward(local: None, path: pathlib.P
         buckets = sorted((e for e in collectives(events) if e["args"]["bytes"] >= 4 << 20), key=lambda e: e["ts"])
         products = sorted((e for e in events if e["name"] == "aten::mm"), key=lambda e: e["ts"])
         assert [e["args"]["bytes"] for e in buckets] == [4 << 20, 8 << 20]
-        # the first is begun before the last product is, and the last after it
+        # the first one starts before the last product does, and the last one after it
         assert buckets[0]["ts"] < products[-1]["ts"] < buckets[1]["ts"]
         assert overlap([buckets[0], *(e for e in events if e["row"] == "instructions")]) > 0
 
@@ -212,12 +212,12 @@ def test_numpy_shows_collectives_only(local: None, path: pathlib.Path) -> None:
             assert a["row"] != b["row"] or a["ts"] + a["dur"] <= b["ts"] + 0.002
 
 
-# -- what can go wrong ---------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------
 
 
 @started("torch", 1)
 def test_the_block_fails(local: None, path: pathlib.Path) -> None:
-    """What was done until then is written, and a trace can begin anew."""
+    """The events up to the error are written, and another trace can begin."""
     for error in (OSError("mine"), ConnectionResetError("mine"), KeyboardInterrupt()):
         with pytest.raises(type(error)) as caught:
             fail_inside(path, error)
@@ -233,7 +233,7 @@ def fail_inside(path: pathlib.Path, error: BaseException) -> None:
 
 
 @started("numpy", 1)
-def test_where_there_is_nothing_to_write_to(local: None, path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_path_that_cannot_be_written(local: None, path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for bad, why in ((tmp_path / "none" / "x.json", "No such file or directory"), (tmp_path, "Is a directory")):
         told = rf"gt.debug.trace\('{bad}'\): cannot be written: {why}$"
         with pytest.raises(ConfigError, match=told), gt.debug.trace(bad):
@@ -257,7 +257,7 @@ def test_where_there_is_nothing_to_write_to(local: None, path: pathlib.Path, tmp
 
 
 @started("numpy", 2)
-def test_a_worker_is_lost_meanwhile(local: None, path: pathlib.Path) -> None:
+def test_a_worker_lost_during_a_trace(local: None, path: pathlib.Path) -> None:
     def kill() -> None:
         os.kill(next(w.pid for w in gt.workers() if w.id == 1), signal.SIGKILL)
         wait_until(lambda: gt.ones(1).item() == 1 and len(gt.workers()) == 1)
@@ -297,7 +297,7 @@ def test_other_clients_are_not_shown(system: System, path: pathlib.Path) -> None
     assert "worker 0 began to serve other clients, too" in third.expect("GtError")
     third.expect("traced")
     assert third.end() == 0
-    dying = system.client(attempt("say('begun'); go()"))  # its trace goes with it
+    dying = system.client(attempt("say('begun'); go()"))  # its trace ends with it
     dying.expect("begun")
     dying.kill()
     dying.end()
@@ -311,7 +311,7 @@ def test_other_clients_are_not_shown(system: System, path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_the_order_of_messages(seed: int, path: pathlib.Path) -> None:
+def test_any_order_of_messages(seed: int, path: pathlib.Path) -> None:
     cluster = Cluster(workers=3, seed=seed, backend="numpy")
     with cluster.client():
         gt.auto_shard()
@@ -327,7 +327,7 @@ def test_whatever_the_order_of_messages(seed: int, path: pathlib.Path) -> None:
     assert not any(worker.tracer.on for worker in cluster.workers.values())
 
 
-def test_a_worker_that_dies_while_it_is_asked(path: pathlib.Path) -> None:
+def test_a_worker_that_dies_during_the_request(path: pathlib.Path) -> None:
     cluster = Cluster(workers=2, backend="numpy")
     with cluster.client():
         with pytest.raises(WorkerLost, match=r"worker 1 .* is gone"), gt.debug.trace(path):
@@ -343,7 +343,7 @@ def stops(cluster: Cluster) -> None:
 
 
 def dies(cluster: Cluster) -> None:
-    """The other one has answered, and this one never will."""
+    """The other worker has answered; this one never will."""
     if cluster.wires[b"", b"w2"] and not any(queue for wire, queue in cluster.wires.items() if wire[1] != b"w2"):
         cluster.after_step = None
         cluster.kill_worker(b"w2")
@@ -375,7 +375,7 @@ def traced_exp(path: pathlib.Path) -> None:
 
 
 def test_torch_traces_one_worker_of_a_process(path: pathlib.Path) -> None:
-    """Two of them, in a simulation: the second cannot, and the first does not go on."""
+    """Two workers of a simulation share a process: the second cannot be traced, and the first trace stops."""
     cluster = Cluster(workers=2)
     with cluster.client(), pytest.raises(GtError, match=r"worker \d cannot be traced"), gt.debug.trace(path):
         pytest.fail("it did not begin")

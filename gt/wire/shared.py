@@ -6,7 +6,7 @@ have closed it or died, so nothing has to be cleaned up. A ring is reused, becau
 times as much as the copy itself.
 
 A `SharedRange` that arrives in a message is not trusted. Each ring has a secret random name, so a client can name only
-the rings that it was given: no client can read another client's ring, or a file. A ring is sealed against shrinking,
+its own rings: no client can read another client's ring, or a file. A ring is sealed against shrinking,
 so no sender can remove memory that a receiver reads.
 """
 

@@ -29,8 +29,9 @@ class WorkerOutbox:
     def send_done(self, client: int, worker_set: int) -> None:
         """Send a `Done`; as a part of the last reply if that goes to the same client."""
         done, messages = Done(client, worker_set, 0), self.messages
-        reply = messages[-1].message if messages else None
-        if isinstance(reply, Reply) and reply.client == client and reply.done is None:
-            messages[-1] = replace(messages[-1], message=Reply(client, reply.request, reply.last, done))
-        else:
-            messages.append(OutgoingMessage(done))
+        if messages:
+            reply = messages[-1].message
+            if isinstance(reply, Reply) and reply.client == client and reply.done is None:
+                messages[-1] = replace(messages[-1], message=Reply(client, reply.request, reply.last, done))
+                return
+        messages.append(OutgoingMessage(done))

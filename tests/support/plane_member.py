@@ -1,4 +1,4 @@
-"""A process that is one member of groups, told over a pipe what to do; its parent waits for answers, not for ever."""
+"""A process that is a member of groups. Its parent sends it calls over a pipe, and waits for answers with a timeout."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from typing import Any
 from gt.worker.collectives.interface import CollectiveHandle, GroupBroken
 from gt.worker.collectives.processes import ProcessPlane
 
-#: Only a hang should ever reach this.
+#: Seconds; only a hang reaches this.
 LONG = 60.0
-#: Seconds. Less than anything that leaving or closing could wait for: a collective, or a group that is being made.
+#: Seconds; less than any wait of leaving or closing: for a collective, or for a group that is being created.
 PROMPT = 10.0
 
 _context = multiprocessing.get_context("forkserver")
-# imported once, not once a member
+# imported once for all members
 _context.set_forkserver_preload(
     ["torch", "gt.worker.collectives.adapter", "tests.support.planes", "tests.support.plane_member"]
 )
 
 
 class State:
-    """What a member has: its plane, and the flights it has not waited for yet."""
+    """A member's plane, and the collectives it has not waited for yet."""
 
     def __init__(self, engine: str, device: str) -> None:
         self.plane = ProcessPlane(engine=engine, device=device)
         self.numpy, self.device = engine == "numpy", device
-        self.flights: list[CollectiveHandle] = []
+        self.handles: list[CollectiveHandle] = []
 
-    def wait(self, flight: CollectiveHandle) -> Any:
-        if flight.done():
-            return flight.result()
+    def wait(self, handle: CollectiveHandle) -> Any:
+        if handle.done():
+            return handle.result()
         poll, deadline = select.poll(), time.monotonic() + LONG
         poll.register(self.plane.wake_fd(), select.POLLIN)
-        while not flight.done():
+        while not handle.done():
             left = deadline - time.monotonic()
-            assert left > 0, f"a flight did not end within {LONG} s"
+            assert left > 0, f"a collective did not complete within {LONG} s"
             poll.poll(left * 1000)
             self.plane.drain()
-        return flight.result()
+        return handle.result()
 
-    def outcome(self, flight: CollectiveHandle) -> str:
-        """What a flight breaks with; "" if it does not."""
+    def outcome(self, handle: CollectiveHandle) -> str:
+        """The error of a broken collective; "" if it is not broken."""
         try:
-            self.wait(flight)
+            self.wait(handle)
         except GroupBroken as error:
             return str(error)
         return ""
 
 
 class Member:
-    """The parent's end: ``tell`` calls a function (state, *arguments) over there, ``hear`` gives what it returned."""
+    """The parent's end: ``tell`` calls a function (state, *arguments) in the member, ``hear`` returns its result."""
 
     def __init__(self, engine: str = "torch", device: str = "cpu") -> None:
         self._pipe, there = _context.Pipe()
@@ -107,7 +107,7 @@ def _serve(pipe: Any, engine: str, device: str) -> None:
 
 
 def everywhere(members: list[Member], function: Any, *arguments: Any) -> list[Any]:
-    """The same call at all, at once; each rank comes as the function's first argument."""
+    """The same call at all members at once; the rank is the first argument."""
     for rank, member in enumerate(members):
         member.tell(function, rank, *arguments)
     return [member.hear() for member in members]
@@ -125,16 +125,16 @@ def join(state: State, rank: int, group: int, size: int, store: str, backend: st
 
 
 def run_table(state: State, rank: int, group: int, size: int, together: int) -> int:
-    """All rows, with so many flights under way at a time; the arguments must be as they were afterwards."""
+    """All rows, with ``together`` pending collectives at a time. The arguments must not change."""
     import torch
 
     from tests.support.planes import check, fits, given, rows
 
-    under_way: list[Any] = []
+    pending: list[Any] = []
 
-    def land() -> None:
-        row, mine, flight = under_way.pop(0)
-        got = state.wait(flight)
+    def finish_oldest() -> None:
+        row, mine, handle = pending.pop(0)
+        got = state.wait(handle)
         if state.device != "cpu" and got is not None:
             assert got.device == torch.device(state.device), f"{row.name}: on {got.device}"
             got = got.cpu()
@@ -151,11 +151,11 @@ def run_table(state: State, rank: int, group: int, size: int, together: int) -> 
         mine = given(row.arrays[rank], state.numpy)
         if mine is not None and state.device != "cpu":
             mine = mine.to(state.device)
-        under_way.append((row, mine, state.plane.start(group, row.kind, mine, row.hows[rank])))
-        if len(under_way) >= together:
-            land()
-    while under_way:
-        land()
+        pending.append((row, mine, state.plane.start(group, row.kind, mine, row.hows[rank])))
+        if len(pending) >= together:
+            finish_oldest()
+    while pending:
+        finish_oldest()
     return count
 
 
@@ -163,17 +163,17 @@ def start_sum(state: State, rank: int, group: int, value: float = 1.0, length: i
     import torch
 
     x = torch.full((length,), float(value), device=state.device)
-    state.flights.append(state.plane.start(group, "all_reduce", x.numpy() if state.numpy else x, {"op": "sum"}))
+    state.handles.append(state.plane.start(group, "all_reduce", x.numpy() if state.numpy else x, {"op": "sum"}))
 
 
 def finish_sum(state: State, rank: int) -> list[float]:
-    flights, state.flights = state.flights, []
-    return [float(state.wait(flight)[0]) for flight in flights]
+    handles, state.handles = state.handles, []
+    return [float(state.wait(handle)[0]) for handle in handles]
 
 
 def broken(state: State, rank: int) -> list[str]:
-    flights, state.flights = state.flights, []
-    return [state.outcome(flight) for flight in flights]
+    handles, state.handles = state.handles, []
+    return [state.outcome(handle) for handle in handles]
 
 
 def leave(state: State, rank: int, group: int) -> float:
@@ -192,7 +192,7 @@ def share_gpus(state: State) -> None:
 
 
 def settle(state: State, rank: int) -> float:
-    """Take the results, broken or not, and wait for the GPU to have done all it was given; the seconds it took."""
+    """Take the results, broken or not, and wait for the GPU; returns the seconds it took."""
     import torch
 
     begun = time.monotonic()
@@ -209,7 +209,7 @@ def close(state: State, rank: int) -> float:
 
 
 def be_patient_for(state: State, seconds: float) -> float:
-    """How long it waits for others to join; gives what it was before."""
+    """Set the timeout for joining; returns the old one."""
     from gt.worker.collectives import backends
 
     before, backends.JOIN_TIMEOUT_S = backends.JOIN_TIMEOUT_S, seconds

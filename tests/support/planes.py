@@ -1,4 +1,4 @@
-"""The results of collectives: one table for every data plane.
+"""The expected results of collectives: one table for every data plane.
 
 A row has the arrays and arguments of each rank, and each rank's result, computed here by splitting and combining whole
 arrays. Values are small multiples of a quarter, so sums are exact in any order.
@@ -74,7 +74,7 @@ def reductions(size: int) -> Iterator[Row]:
 
 
 def special(size: int) -> Iterator[Row]:
-    """NaN wins over everything, on any rank; halves are rounded once, not at every step."""
+    """NaN wins on whichever rank it is; float16 and bfloat16 are rounded once, not at every step."""
     for dtype in ("float64", "float32", "float16", "bfloat16"):
         for op in ("max", "min"):
             terms = [torch.tensor([1.0, -1.0, -0.5, 2.0]) for _ in range(size)]
@@ -157,7 +157,7 @@ def _sent(size: int, dtype: str) -> Row:
 
 
 def _reblocked(size: int, dtype: str, old: tuple[int, ...], new: tuple[int, ...]) -> Row:
-    """From columns split one way to columns split another way, row by row: several regions per pair, some kept."""
+    """From one cut of the columns to another, row by row: several regions a pair, some stay on their rank."""
     width = min(sum(old), sum(new))
     whole = values((2, sum(old)), dtype, 5)[:, :width]
     cut = lambda sizes: [(min(sum(sizes[:r]), width), min(sum(sizes[: r + 1]), width)) for r in range(size)]

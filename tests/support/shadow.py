@@ -132,8 +132,7 @@ class Shadow:
 
 
 def canonical(words: list[Any]) -> tuple[Any, list[int], list[Any], list[int], list[int], list[int]]:
-    """(key, ids of inputs, numbers, ids of results, of freed inputs, of other freed tensors). Equal sections have equal
-    keys."""
+    """(key of the section, ids of inputs, numbers, ids of results, of freed inputs, of other freed tensors)."""
     slot: dict[int, int] = {}
     created = {id for word in words if not isinstance(word, int) and not word[0].into for id in word[1]}
     inputs: list[int] = []

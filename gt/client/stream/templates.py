@@ -53,7 +53,6 @@ def _getter(positions: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
 
 
 def _getters(pairs: list[tuple[int, int]]) -> tuple[Callable[[list[Any]], tuple[Any, ...]], ...]:
-    """For (position, index) pairs: one getter of the positions, one of the indices."""
     return _getter([position for position, _ in pairs]), _getter([index for _, index in pairs])
 
 

@@ -96,7 +96,7 @@ class CapturedGraph:
         buffers = {i: _buffer(inputs[i]) for i in self._copied_order}
         operands = [*(buffers.get(i, x) for i, x in enumerate(inputs)), self._numbers.floats]
         call, ints = self._call, self._numbers.ints
-        results, self._replay = self._capture_call(lambda given: call(given[:-1], given[-1], ints), operands)
+        results, self._replay = self._capture_call(lambda values: call(values[:-1], values[-1], ints), operands)
         self._buffers = [without_repeats(buffers[i]) for i in self._copied_order]
         # whether a buffer has dims that a stride of 0 repeats; it holds each element once
         self._repeats = any(buffers[i].shape != x.shape for i, x in zip(self._copied_order, self._buffers, strict=True))
