@@ -35,6 +35,14 @@ Frames = list[Any]
 
 
 class Cluster:
+    """A whole system in one thread: the real dispatcher, workers and clients, with messages delivered by a seed.
+
+    Example::
+
+        with gt.testing.Cluster(workers=2, backend="numpy").client():
+            print((gt.ones(2) + 1).tolist())
+    """
+
     def __init__(self, workers: int = 1, seed: int = 0, backend: str = "torch") -> None:
         self.rng = random.Random(seed)
         self.dispatcher = Dispatcher()
@@ -59,6 +67,7 @@ class Cluster:
     # -- workers and clients -------------------------------------------------------------
 
     def add_worker(self) -> bytes:
+        """Start a worker, and return its name once the dispatcher has welcomed it."""
         self._engine = self._engine or make_engine(self.backend, "cpu" if self.backend == "torch" else None)
         name = self._name("w")
         self.workers[name] = Worker(self._engine, host_identity())
@@ -68,6 +77,7 @@ class Cluster:
         return name
 
     def add_client(self) -> Session:
+        """Connect a client, and return its session."""
         name = self._name("c")
         session = self.clients[name] = Session(f"cluster in this process, client {name.decode()}")
         session.connection.link = ClusterLink(self, name)
@@ -84,6 +94,7 @@ class Cluster:
         session.close()
 
     def kill_worker(self, name: bytes) -> None:
+        """End a worker as a killed process ends."""
         worker = self.workers.pop(name)
         for space in worker.spaces.values():
             space.close()  # the memory of a process ends with it
@@ -91,6 +102,7 @@ class Cluster:
         self._cut(name)
 
     def kill_client(self, session: Session) -> None:
+        """End a client as a killed process ends."""
         name = self.name_of(session)
         del self.clients[name]
         session.connection.link = None
@@ -99,6 +111,7 @@ class Cluster:
         self._cut(name)
 
     def name_of(self, session: Session) -> bytes:
+        """The name that messages to and from this client carry."""
         return next(name for name, client in self.clients.items() if client is session)
 
     def _cut(self, name: bytes) -> None:
@@ -142,6 +155,7 @@ class Cluster:
             pass
 
     def tick(self, seconds: float = 1.0) -> None:
+        """Let time pass for the dispatcher."""
         self.now += seconds
         self._act(self.dispatcher.tick(self.now))
 

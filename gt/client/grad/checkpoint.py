@@ -101,6 +101,10 @@ def checkpoint(
     """Call the function now, and again in the backward pass, so that its intermediate values need no memory.
 
     See `torch.utils.checkpoint.checkpoint`.
+
+    Example::
+
+        y = gt.checkpoint(block, x)
     """
     if not tape.mode.enabled:
         return function(*args, **kwargs)
