@@ -40,13 +40,16 @@ def missing(place: str, name: str) -> AttributeError:
     return AttributeError(f"gt.{path} does not exist, nor does torch.{path}{suggestion}", name=name)
 
 
-@cache
 def torch_names(place: str) -> frozenset[str]:
     """Torch's public names in a namespace, from gt/torch_names.txt (written by docs/make_torch_names.py)."""
+    return frozenset(_sections()[place].split())
+
+
+@cache
+def _sections() -> dict[str, str]:
     # pkgutil, because importing importlib.resources would add 6 ms to `import gt`
     sections = (pkgutil.get_data("gt", "torch_names.txt") or b"").decode().split("\n[")
-    names = {title: body for title, _, body in (section.partition("]\n") for section in sections[1:])}
-    return frozenset(names[place].split())
+    return {title: body for title, _, body in (section.partition("]\n") for section in sections[1:])}
 
 
 def _public_names(place: str) -> list[str]:

@@ -35,12 +35,13 @@ Frames = list[Any]
 
 
 class Cluster:
-    """A whole system in one thread: the real dispatcher, workers and clients, with messages delivered by a seed.
+    """A dispatcher, workers and clients in one thread, with messages delivered in an order drawn from the seed.
 
     Example::
 
-        with gt.testing.Cluster(workers=2, backend="numpy").client():
-            print((gt.ones(2) + 1).tolist())
+        cluster = gt.testing.Cluster(workers=2, seed=7)
+        with cluster.client():
+            assert gt.ones(3).sum().item() == 3
     """
 
     def __init__(self, workers: int = 1, seed: int = 0, backend: str = "torch") -> None:
@@ -67,7 +68,7 @@ class Cluster:
     # -- workers and clients -------------------------------------------------------------
 
     def add_worker(self) -> bytes:
-        """Start a worker, and return its name once the dispatcher has welcomed it."""
+        """Add a worker and return its name, once the dispatcher has welcomed it."""
         self._engine = self._engine or make_engine(self.backend, "cpu" if self.backend == "torch" else None)
         name = self._name("w")
         self.workers[name] = Worker(self._engine, host_identity())
@@ -77,7 +78,7 @@ class Cluster:
         return name
 
     def add_client(self) -> Session:
-        """Connect a client, and return its session."""
+        """Add a client and return its session, once the dispatcher has welcomed it."""
         name = self._name("c")
         session = self.clients[name] = Session(f"cluster in this process, client {name.decode()}")
         session.connection.link = ClusterLink(self, name)
@@ -87,14 +88,14 @@ class Cluster:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Session]:
-        """A client whose session is the current one inside the block."""
+        """Add a client whose session is the current one inside the block."""
         session = self.add_client()
         with use(session):
             yield session
         session.close()
 
     def kill_worker(self, name: bytes) -> None:
-        """End a worker as a killed process ends."""
+        """Remove a worker as if its process had died."""
         worker = self.workers.pop(name)
         for space in worker.spaces.values():
             space.close()  # the memory of a process ends with it
@@ -102,7 +103,7 @@ class Cluster:
         self._cut(name)
 
     def kill_client(self, session: Session) -> None:
-        """End a client as a killed process ends."""
+        """Remove a client as if its process had died."""
         name = self.name_of(session)
         del self.clients[name]
         session.connection.link = None
@@ -111,11 +112,11 @@ class Cluster:
         self._cut(name)
 
     def name_of(self, session: Session) -> bytes:
-        """The name that messages to and from this client carry."""
+        """The name of a client, by its session."""
         return next(name for name, client in self.clients.items() if client is session)
 
     def _cut(self, name: bytes) -> None:
-        """Messages that the peer sent before may still arrive; the dispatcher notices its death after them."""
+        """Messages that the lost peer had sent may still arrive; the dispatcher notices the loss after them."""
         self.wires.pop((b"", name), None)
         self._post(name, b"", [])
 
@@ -155,7 +156,7 @@ class Cluster:
             pass
 
     def tick(self, seconds: float = 1.0) -> None:
-        """Let time pass for the dispatcher."""
+        """Let time pass, and let the dispatcher act on it."""
         self.now += seconds
         self._act(self.dispatcher.tick(self.now))
 
@@ -205,6 +206,7 @@ class Cluster:
 
 
 def frames_of(outgoing: OutgoingMessage) -> Frames:
+    """The frames of a message, as they would go over a socket."""
     frames: Frames = [encode(outgoing.message)]
     if outgoing.inner is not None:
         frames.append(encode(outgoing.inner))
@@ -220,9 +222,11 @@ class ClusterLink:
         self._cluster, self._name = cluster, name
 
     def send(self, frames: Frames) -> None:
+        """Put a message on the wire to the dispatcher."""
         self._cluster._post(self._name, b"", frames)
 
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Deliver messages until the condition holds; time passes if there are none."""
         ticks = 0
         while not ready():
             if self._cluster.step():
@@ -236,5 +240,6 @@ class ClusterLink:
         return True
 
     def close(self) -> None:
+        """Disconnect the client."""
         self._cluster.clients.pop(self._name, None)
         self._cluster.wires.pop((b"", self._name), None)

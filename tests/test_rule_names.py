@@ -35,12 +35,13 @@ in_ops(_helper)
 BAD = {
     "a method that emits": lambda: (in_ops(lambda g, _y, _x: g._op("tanh_backwards", _x)),),
     "a method that emits several": lambda: (in_ops(lambda g, _y, _x: g._ops("tanh_backwards", _x)[0]),),
+    "a method that emits in place": lambda: (in_ops(lambda g, _y, _x: g._op_("tanh_backwards", _x)),),
     "one": lambda: (in_ops(lambda g, _y, _x: one("tanh_backwards", g)),),
     "many": lambda: (in_ops(lambda g, _y, _x: many("tanh_backwards", g)),),
     "chosen": lambda: (in_ops(lambda g, _y, _x: chosen("tanh_backwards", (True,), g)),),
     "a function that the rule calls": lambda: (in_ops(lambda g, _y, _x: _helper(g)),),
     "a function inside the rule": lambda: (
-        in_ops(lambda g, _y, _x: [(lambda: g._op("tanh_backwards"))() for _ in "a"]),
+        in_ops(lambda g, _y, _x: [(lambda: g._op("tanh_backwards"))() for _ in (1, 2)]),
     ),
     "a formula in a closure": lambda: differentiated(in_ops(lambda g, x: g._op("tanh_backwards", x))),
     "a name in a closure": lambda: (closing_over("tanh_backwards"),),

@@ -43,7 +43,7 @@ def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, 
 
 
 def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
-    """Twice the area under each stretch from one point to the next."""
+    """Twice the area between each two neighbouring points."""
     y = a_tensor(name, y)
     dim = one_dim(dim, y._type.ndim)
     both = views.narrow(y, dim, 1, max(y.size(dim) - 1, 0)) if y.size(dim) else y
@@ -64,7 +64,7 @@ def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor
 
 
 def real(input: Tensor) -> Tensor:
-    """All of GT's are."""
+    """The tensor itself: GT has no complex numbers."""
     return a_tensor("real", input)
 
 
@@ -77,12 +77,12 @@ def isreal(input: Tensor) -> Tensor:
 
 
 def angle(input: Tensor) -> Tensor:
-    """0, or π where it is negative."""
+    """The angle of each number: 0, or π where it is negative."""
     x = a_tensor("angle", input)
     x = x if x._type.dtype.kind == "f" else cast(x, float32)
     turned = pointwise.where(x < 0, math.pi, 0.0 * pointwise.nan_to_num(x, 0.0, 0.0, 0.0))
-    made: Tensor = pointwise.where(pointwise.isnan(x), x, cast(turned, x._type.dtype))
-    return made
+    result: Tensor = pointwise.where(pointwise.isnan(x), x, cast(turned, x._type.dtype))
+    return result
 
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
@@ -90,8 +90,8 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
     x = a_tensor("mvlgamma", input)
     x = x if x._type.dtype.kind == "f" else cast(x, float32)
     steps = creation.arange(p, dtype=x._type.dtype) / -2
-    made: Tensor = pointwise.lgamma(views.unsqueeze(x, -1) + steps).sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
-    return made
+    result: Tensor = pointwise.lgamma(views.unsqueeze(x, -1) + steps).sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
+    return result
 
 
 # -- of shapes and dtypes ---------------------------------------------------------------------
@@ -113,28 +113,28 @@ def detach(input: Tensor) -> Tensor:
 
 
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
-    """The sum over what broadcasting would have repeated."""
-    given = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
-    shape, lead = input._type.shape, input._type.ndim - len(given)
-    fits = lead >= 0 and all(n in (1, have) for n, have in zip(given, shape[lead:], strict=True))
+    """The sum over the dims that broadcasting from this size would repeat."""
+    arguments = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+    shape, lead = input._type.shape, input._type.ndim - len(arguments)
+    fits = lead >= 0 and all(n in (1, have) for n, have in zip(arguments, shape[lead:], strict=True))
     if not fits:
-        raise refuse(ShapeError, f"does not come from {Size(given)} by broadcasting", "sum_to_size", input)
+        raise refuse(ShapeError, f"does not come from {Size(arguments)} by broadcasting", "sum_to_size", input)
     if not shape:
         return reduce.sum(input)
-    dims = [*range(lead), *(lead + i for i, n in enumerate(given) if n == 1 and shape[lead + i] != 1)]
-    return views.reshape(reduce.sum(input, dims, keepdim=True), given) if dims else input
+    dims = [*range(lead), *(lead + i for i, n in enumerate(arguments) if n == 1 and shape[lead + i] != 1)]
+    return views.reshape(reduce.sum(input, dims, keepdim=True), arguments) if dims else input
 
 
 def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
-    """The place in each dim of what is counted through all of them."""
+    """The position in each dim of positions in the flattened tensor."""
     x = a_tensor("unravel_index", indices)
     if x._type.dtype.kind not in "iu":
         raise refuse(DTypeError, "places are integers", "unravel_index", x)
-    x, made, step = cast(x, int64), [], 1
+    x, result, step = cast(x, int64), [], 1
     for size in reversed((shape,) if isinstance(shape, int) else tuple(shape)):
-        made.append(x // step % size)
+        result.append(x // step % size)
         step *= size
-    return tuple(reversed(made))
+    return tuple(reversed(result))
 
 
 # -- the rest ----------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
-    """The distances between each two rows."""
+    """The distance of each pair of rows."""
     x = a_tensor("pdist", input)
     if x._type.ndim != 2:
         raise refuse(ShapeError, "a matrix is needed", "pdist", x)
@@ -227,12 +227,12 @@ def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = N
 
 e, inf, nan, pi = math.e, math.inf, math.nan, math.pi
 
-#: of a floating dtype: the bits of its fraction, and of its exponent
+#: floating dtype -> the bits of its fraction and of its exponent
 _BITS = {"float64": (52, 11), "float32": (23, 8), "float16": (10, 5), "bfloat16": (7, 8)}
 
 
 class _Named:
-    """What is heard and overlooked: how torch lays memory out."""
+    """A memory format or layout. It is accepted and ignored."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -282,7 +282,7 @@ class iinfo:  # noqa: N801, torch's name
 
 
 def can_cast(from_: Any, to: Any) -> bool:
-    """Whether the kind of the one goes into the kind of the other."""
+    """Whether a dtype can be cast to another one without a loss of kind."""
     order = {"b": 0, "u": 1, "i": 1, "f": 2}
     return order[dtype_of(from_).kind] <= order[dtype_of(to).kind]
 
@@ -293,7 +293,7 @@ def get_default_dtype() -> DType:
 
 
 def set_default_dtype(d: Any) -> None:
-    """There is one default, which every worker knows."""
+    """Accept float32, the only default dtype, and refuse others."""
     if dtype_of(d) is not float32:
         raise DTypeError(f"set_default_dtype({dtype_of(d)}): the default is float32; say dtype= where tensors are made")
 
@@ -304,7 +304,7 @@ def is_complex(input: Tensor) -> bool:
 
 
 def is_nonzero(input: Tensor) -> bool:
-    """Reads the one element."""
+    """Whether the only element is not zero. Waits for the workers."""
     if a_tensor("is_nonzero", input)._type.numel != 1:
         raise ShapeError(f"is_nonzero({input._type}): takes a tensor of one element")
     return bool(input)
@@ -314,13 +314,13 @@ def is_nonzero(input: Tensor) -> bool:
 
 
 def _legacy(name: str, dtype: str) -> Any:
-    def make(*given: Any) -> Tensor:
-        plain = len(given) == 1 and not isinstance(given[0], int)
-        made = creation.tensor(given[0]) if plain else creation.empty(sizes(given, name) if given else 0)
-        return cast(made, wanted)
+    def make(*arguments: Any) -> Tensor:
+        plain = len(arguments) == 1 and not isinstance(arguments[0], int)
+        result = creation.tensor(arguments[0]) if plain else creation.empty(sizes(arguments, name) if arguments else 0)
+        return cast(result, wanted)
 
     wanted = DTYPES[dtype]
-    return documented(make, name, f"A {dtype} tensor from data, or of these sizes; torch's oldest way to make one.")
+    return documented(make, name, f"A tensor of {dtype} from data, or of these sizes; torch's oldest way to make one.")
 
 
 FloatTensor, DoubleTensor = _legacy("FloatTensor", "float32"), _legacy("DoubleTensor", "float64")

@@ -1,10 +1,10 @@
-"""Tensors out of Python values, arrays, numbers, or nothing."""
+"""torch's functions that create tensors: from Python values and arrays, filled with a number, or counted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, Signature, signature
 from math import ceil
 from typing import Any
 
@@ -26,7 +26,7 @@ __all__ = [
 FULL, FULL_LIKE, ARANGE, CLONE = OPS["full"], OPS["full_like"], OPS["arange"], OPS["clone"]
 EQ, FLIP, CAT, POW = OPS["eq"], OPS["flip"], OPS["cat"], OPS["pow"]
 
-#: what a list of Python numbers becomes, by the kind of the array numpy makes of it
+#: the dtype of a list of Python numbers, by the kind of the numpy array
 _DEFAULTS = {"f": float32, "i": int64, "b": bool_}
 _REFUSED = {
     "c": "GT has no complex numbers",
@@ -40,11 +40,18 @@ _REFUSED = {
 Maker = Callable[..., Tensor]
 
 
+#: The keywords that `with_options` adds, for `inspect.signature`.
+SHARED = [
+    Parameter(name, Parameter.KEYWORD_ONLY, default=False if name in ("requires_grad", "pin_memory") else None)
+    for name in ("requires_grad", "device", "layout", "pin_memory", "memory_format", "generator")
+]
+
+
 def with_options(make: Maker) -> Maker:
-    """Add the keywords that torch's makers share. Device arguments are accepted and ignored."""
+    """Adds the keywords that torch's functions for new tensors share. A device is accepted and ignored."""
 
     @wraps(make)
-    def made(
+    def maker(
         *args: Any,
         requires_grad: bool = False,
         device: Any = None,
@@ -60,10 +67,9 @@ def with_options(make: Maker) -> Maker:
         tensor = make(*args, **options)
         return backward.requires_grad_(tensor) if requires_grad else tensor
 
-    own = signature(make)
-    shared = [p for p in signature(made, follow_wrapped=False).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    made.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
-    return made
+    parameters = [*signature(make).parameters.values(), *SHARED]
+    maker.__signature__ = Signature(parameters, return_annotation="Tensor")  # type: ignore[attr-defined]
+    return maker
 
 
 # -- from values ---------------------------------------------------------------------------
@@ -94,8 +100,8 @@ def _from_lists(data: Any, wanted: DType | None) -> Tensor:
         raise DTypeError(f"tensor({data!r}): makes no tensor of a {type(data).__name__}")
     first = _first_leaf(data)
     if isinstance(first, Tensor):
-        made = _joined([tensor(x) for x in data])
-        return made if wanted is None else cast(made, wanted)
+        result = _joined([tensor(x) for x in data])
+        return result if wanted is None else cast(result, wanted)
     array = _array(np, data)
     # numpy's own values keep their dtype, as in torch; Python's numbers take the default one
     keep = isinstance(first, np.generic | np.ndarray)
@@ -133,7 +139,7 @@ def _array(np: Any, data: Any) -> Any:
 
 def _check_range(array: Any, dtype: DType) -> None:
     most = 2 ** (8 * dtype.itemsize - (dtype.kind == "i")) - 1
-    # torch lets -1 into uint8, as the largest
+    # torch accepts -1 for uint8, as the largest value
     least = -(2 ** (8 * dtype.itemsize - 1)) if dtype.kind == "i" else -most
     if array.size and not (least <= array.min() and array.max() <= most):
         raise DTypeError(f"tensor({_short(array.tolist())}, dtype={dtype}): a value does not fit into {dtype.name}")
@@ -145,11 +151,7 @@ def _short(data: Any) -> str:
 
 
 def from_numpy(array: Any) -> Tensor:
-    """The array's values as they are now.
-
-    Unlike torch's, the tensor does not share memory with the array: it lives on a worker. Later writes to the one do
-    not show in the other.
-    """
+    """A tensor with a copy of a numpy array."""
     if not hasattr(array, "__array__") or isinstance(array, Tensor):
         raise DTypeError(f"from_numpy(): a numpy array is needed here, not {type(array).__name__}")
     return tensor(array)
@@ -157,7 +159,7 @@ def from_numpy(array: Any) -> Tensor:
 
 @with_options
 def as_tensor(data: Any, dtype: Any = None) -> Tensor:
-    """As `tensor`, but a tensor of that dtype is given back as it is."""
+    """A tensor from data; a tensor of the right dtype is returned as it is."""
     if isinstance(data, Tensor):
         return data if dtype is None else cast(data, dtype_of(dtype))
     return tensor(data, dtype)
@@ -219,12 +221,12 @@ def ones(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
 
 @with_options
 def empty(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
-    """Zeros: what memory held before is nobody's business on a shared worker."""
+    """A tensor of zeros. Memory is never left uninitialised, because workers are shared."""
     return _filled("empty", size_from(size, shape, "empty"), 0, default_dtype(dtype))
 
 
 def _alike(name: str, input: Tensor, value: Any, dtype: Any) -> Tensor:
-    """It lies where the input does, which a tensor made of nothing would not."""
+    """The new tensor is placed as the input is; a tensor from `full` would not be."""
     wanted = dtype_like(input, dtype)
     if type(value) not in NUMBER_OF or not isinstance(input, Tensor):
         return _filled(name, input._type.shape, value, wanted)
@@ -303,7 +305,7 @@ def a_number(name: str, x: Any) -> Any:
 
 @with_options
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
-    """Counted from both ends to the middle, so that both ends are exact."""
+    """Numbers at equal distances from start to end, both exact."""
     start, end = float(a_number("linspace", start)), float(a_number("linspace", end))
     if whole(steps, "linspace(): steps are an int") < 0:
         raise refuse(ShapeError, "steps must not be negative", "linspace", start, end, steps)
@@ -336,7 +338,7 @@ def _triangle(name: str, row: int, col: int, offset: int, dtype: Any) -> Tensor:
 
 @with_options
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> Tensor:
-    """The places of the lower triangle, one column each."""
+    """The row and column numbers of the lower triangle of a matrix."""
     return _triangle("tril_indices", row, col, offset, dtype)
 
 

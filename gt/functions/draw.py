@@ -1,4 +1,4 @@
-"""torch's random tensors: the numbers depend on the seed and the call, never on where they are made."""
+"""torch's random tensors. The numbers depend on the seed and the call, not on the workers that draw them."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def randn(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
 def randint(
     *limits_and_size: Any, low: int = 0, high: int | None = None, size: Any = None, dtype: Any = int64
 ) -> Tensor:
-    """``randint(high, size)`` or ``randint(low, high, size)``."""
-    given = list(limits_and_size)
+    """Random integers: ``randint(high, size)`` or ``randint(low, high, size)``; high is excluded."""
+    arguments = list(limits_and_size)
     if size is None:
-        size = given.pop() if given else ()
+        size = arguments.pop() if arguments else ()
     if high is None:
-        high = given.pop() if given else 0
-    low, high = a_number("randint", given.pop() if given else low), a_number("randint", high)
+        high = arguments.pop() if arguments else 0
+    low, high = a_number("randint", arguments.pop() if arguments else low), a_number("randint", high)
     if high <= low:
         raise refuse(ShapeError, f"there is no integer from {low} to below {high}", "randint", low, high, size)
     return _drawn(RANDINT, sizes((size,), "randint"), int64 if dtype is None else dtype, low, high)
@@ -77,18 +77,18 @@ def randn_like(input: Tensor, *, dtype: Any = None) -> Tensor:
 @with_options
 def randint_like(input: Tensor, *limits: int, low: int = 0, high: int | None = None, dtype: Any = None) -> Tensor:
     """Random integers in [low, high), in the shape of a tensor."""
-    given = limits if high is None else (*(limits or (low,)), high)
-    return randint(*given, input._type.shape, dtype=dtype_like(input, dtype))
+    arguments = limits if high is None else (*(limits or (low,)), high)
+    return randint(*arguments, input._type.shape, dtype=dtype_like(input, dtype))
 
 
 @with_options
 def randperm(n: int, *, dtype: Any = int64) -> Tensor:
-    """The order of random numbers."""
+    """The integers below n in random order."""
     return cast(argsort(rand(n, dtype=float64)), dtype_of(dtype))
 
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: None = None) -> Tensor:
-    """Ones, with the tensor's own values, or p, as their probability."""
+    """Random zeros and ones; each is 1 with the probability in the tensor, or with probability p."""
     input = a_tensor("bernoulli", input)
     drawn = rand(input._type.shape, dtype=input._type.dtype if input._type.dtype.kind == "f" else float32)
     return cast(call(LT, (drawn, input if p is None else p)), input._type.dtype)
@@ -109,7 +109,7 @@ def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None) ->
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: None = None) -> Tensor:
-    """Positions drawn in proportion to the weights. Weights must be of 0 or more, which is not looked at."""
+    """Random positions, drawn in proportion to weights; the weights are not checked to be 0 or more."""
     x = a_tensor("multinomial", input)
     if x._type.ndim not in (1, 2) or x._type.dtype.kind != "f":
         raise refuse(ShapeError, "needs floating weights, of one or two dims", "multinomial", x, num_samples)

@@ -30,7 +30,7 @@ class Named:
 
 
 def einsum(equation: Any, *operands: Any) -> Tensor:
-    """``einsum("bij,bjk->bik", a, b)``; or, as torch has it, tensors and lists of numbers in turn."""
+    """Sums of products in Einstein notation: ``einsum("bij,bjk->bik", a, b)``, or tensors and lists of dims in turn."""
     if not isinstance(equation, str):
         equation, operands = _from_lists((equation, *operands))
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
@@ -49,12 +49,12 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     return _contracted(named, result, sizes)
 
 
-def _from_lists(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    pairs = list(zip(given[::2], given[1::2], strict=False))
+def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    pairs = list(zip(arguments[::2], arguments[1::2], strict=False))
     letters = [_spelled(names) for _, names in pairs]
     equation = ",".join(letters)
-    if len(given) % 2:
-        equation += "->" + _spelled(given[-1])
+    if len(arguments) % 2:
+        equation += "->" + _spelled(arguments[-1])
     return equation, tuple(x for x, _ in pairs)
 
 
@@ -85,7 +85,7 @@ def _names(equation: str, term: str, x: Tensor) -> tuple[int, ...]:
 
 
 def _sizes(equation: str, named: list[Named]) -> dict[int, int]:
-    """Each name's size; where some say 1, they are stretched."""
+    """The size of each name; a size of 1 is stretched."""
     sizes: dict[int, int] = {}
     for operand in named:
         for name, n in zip(operand.names, operand.x._type.shape, strict=True):
@@ -104,14 +104,14 @@ def _hidden(sizes: Any) -> tuple[int, ...]:
 
 def _result(equation: str, right: str, sizes: dict[int, int]) -> tuple[int, ...]:
     before, dots, after = right.partition("...")
-    made = (*map(ord, before), *(_hidden(sizes) if dots else ()), *map(ord, after))
-    if len(set(made)) < len(made):
+    result = (*map(ord, before), *(_hidden(sizes) if dots else ()), *map(ord, after))
+    if len(set(result)) < len(result):
         raise refuse(ShapeError, "a name stands on the right twice", "einsum", equation)
-    return made
+    return result
 
 
 def _implied(named: list[Named], left: str) -> tuple[int, ...]:
-    """Without an arrow: what an ellipsis hides, then the names that appear once, in order."""
+    """The result's names without an arrow: those of the ellipsis, then those that appear once, in order."""
     once = sorted(c for c in set(left) if c.isalpha() and left.count(c) == 1)
     return (*_hidden({n for o in named for n in o.names}), *map(ord, once))
 
@@ -130,7 +130,7 @@ def _without_repeats(operand: Named) -> Named:
 
 
 def _contracted(named: list[Named], result: tuple[int, ...], sizes: dict[int, int]) -> Tensor:
-    # alone, it is a sum, with a sum's dtype
+    # a single operand is summed, with the dtype of a sum
     made = _summed(named[0], {*result, *(n for o in named[1:] for n in o.names)}, as_it_is=len(named) > 1)
     for k, operand in enumerate(named[1:], 2):
         later = {*result, *(n for o in named[k:] for n in o.names)}
@@ -140,7 +140,7 @@ def _contracted(named: list[Named], result: tuple[int, ...], sizes: dict[int, in
 
 
 def _summed(operand: Named, needed: set[int], as_it_is: bool = True) -> Named:
-    """Names nobody else needs are added up."""
+    """The operand summed over the names that are not needed later."""
     gone = [d for d, n in enumerate(operand.names) if n not in needed]
     if not gone:
         return operand
@@ -149,11 +149,11 @@ def _summed(operand: Named, needed: set[int], as_it_is: bool = True) -> Named:
 
 
 def _multiplied(a: Named, b: Named, later: set[int]) -> Named:
-    """One batched matrix product. What both have and somebody needs later is the batch."""
+    """One batched matrix product. The batch is the names that both have and that are needed later."""
     ours, theirs = a.sizes, b.sizes
     shared = [n for n in a.names if n in theirs]
     inner = [n for n in shared if n not in later]
-    # a size of 1 next to a larger one: adding up the larger one is all there is to do
+    # a size of 1 next to a larger one: the sum over the larger one is the whole product
     a = _summed_where(a, [n for n in inner if theirs[n] == 1 != ours[n]])
     b = _summed_where(b, [n for n in inner if ours[n] == 1 != theirs[n]])
     ours, theirs = a.sizes, b.sizes

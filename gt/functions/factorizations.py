@@ -1,4 +1,4 @@
-"""What of `gt.linalg` torch has at its top too."""
+"""Functions of matrices that torch has at its top, many of them in `gt.linalg` too."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 
 
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's names
-    """The solution of ``A @ X = B`` from the factor of A."""
-    made: Tensor = _FromFactor.apply(a_tensor("cholesky_solve", B), a_tensor("cholesky_solve", L), upper)
-    return made
+    """The solution of ``A @ X = B``, from the Cholesky factor of A."""
+    result: Tensor = _FromFactor.apply(a_tensor("cholesky_solve", B), a_tensor("cholesky_solve", L), upper)
+    return result
 
 
 class _FromFactor(Function):
-    """With torch's gradient: that of a full matrix, though only a triangle is looked at."""
+    """Has torch's gradient: that of a full matrix, though only a triangle is read."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, B: Tensor, L: Tensor, upper: bool) -> Tensor:  # noqa: N803
         lower = views.matrix_transpose(L) if upper else L
         half = linalg.solve_triangular(lower, B, upper=False)
-        made = linalg.solve_triangular(views.matrix_transpose(lower), half, upper=True)
-        ctx.save_for_backward(L, made)
+        result = linalg.solve_triangular(views.matrix_transpose(lower), half, upper=True)
+        ctx.save_for_backward(L, result)
         ctx.upper = upper  # type: ignore[attr-defined]
-        return made
+        return result
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Any, ...]:
@@ -80,18 +80,18 @@ class SVD(NamedTuple):
 
 
 def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
-    """torch's old one: V is not transposed. Without ``compute_uv`` U and V are zeros."""
-    made = linalg.svd(input, full_matrices=not some)
-    V = views.matrix_transpose(made.Vh)
+    """The singular value decomposition, in torch's older form: V is not transposed."""
+    result = linalg.svd(input, full_matrices=not some)
+    V = views.matrix_transpose(result.Vh)
     if compute_uv:
-        return SVD(made.U, made.S, V)
+        return SVD(result.U, result.S, V)
     *batch, m, n = input._type.shape
     U, V = (creation.zeros((*batch, k, k), dtype=input._type.dtype) for k in (m, n))
-    return SVD(U, made.S, V)
+    return SVD(U, result.S, V)
 
 
 def logdet(input: Tensor) -> Tensor:
-    """NaN where the determinant is negative."""
+    """The logarithm of the determinant of a matrix; NaN where it is negative."""
     sign, logabsdet = slogdet(input)
     return logabsdet + pointwise.log(sign.detach())
 
@@ -99,7 +99,7 @@ def logdet(input: Tensor) -> Tensor:
 def cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Tensor:
-    """Rows are variables, columns observations."""
+    """The covariance matrix of variables (rows), from observations (columns)."""
     x = a_tensor("cov", input)
     if x._type.ndim > 2:
         raise refuse(ShapeError, "needs a tensor of at most two dims", "cov", x)
@@ -115,8 +115,8 @@ def cov(
         divisor = total - correction
     else:
         divisor = total - correction * reduce.sum(weights * aweights) / total
-    made = matmul(centred * weights, centred.mT) / pointwise.clamp(divisor, min=0)
-    return views.squeeze(made)
+    result = matmul(centred * weights, centred.mT) / pointwise.clamp(divisor, min=0)
+    return views.squeeze(result)
 
 
 def _weights(x: Tensor, fweights: Tensor | None, aweights: Tensor | None) -> Tensor | None:
@@ -134,8 +134,8 @@ def _weights(x: Tensor, fweights: Tensor | None, aweights: Tensor | None) -> Ten
 
 def corrcoef(input: Tensor) -> Tensor:
     """The correlation coefficients of the rows of a matrix."""
-    made = cov(input)
-    if not made._type.ndim:
-        return made / made
-    scale = pointwise.sqrt(views.diagonal(made))
-    return pointwise.clamp(made / views.unsqueeze(scale, 1) / scale, -1, 1)
+    result = cov(input)
+    if not result._type.ndim:
+        return result / result
+    scale = pointwise.sqrt(views.diagonal(result))
+    return pointwise.clamp(result / views.unsqueeze(scale, 1) / scale, -1, 1)

@@ -1,11 +1,10 @@
 """``x[…]`` and ``x[…] = v``, as torch has them.
 
-The parts of an index expression that are plain (ints, slices, None, ``...``) come first, as one `slice`, which is a
-view. What is left are tensors of positions and masks; they pick from that view, and what they pick is a copy.
+Ints, slices, None and ``...`` are applied first, as one `slice`, which is a view. Tensors select a copy from it.
 
-A mask's result has as many elements as the mask has truths: reading with a mask waits for that number. Writing does
-not, as long as the mask covers the first dims and nothing else picks. A tensor of one integer and no dims picks like
-an int, but it is not waited for, so what it picks is a copy where torch gives a view.
+Reading with a mask gives as many elements as the mask has true values, so it waits for that number. Writing does not
+wait if the mask covers the first dims and is the only tensor. A 0-d integer tensor selects like an int, but its value
+is not read, so the result is a copy where torch gives a view.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Plan(NamedTuple):
     starts: tuple[int, ...]
     #: the slice leaves the tensor as it is
     whole: bool
-    #: (dim after the slice, the tensor that picks there); a mask takes up as many dims as it has
+    #: (dim after the slice, the tensor that selects there); a mask covers as many dims as it has
     picks: tuple[tuple[int, Tensor], ...]
 
 
@@ -52,7 +51,7 @@ class Plan(NamedTuple):
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
-    if type(index) is int and x._type.ndim:  # the commonest of all, in loops over rows
+    if type(index) is int and x._type.ndim:  # the most common case, in loops over rows
         return view_of(x, *_row(x, index))
     plan = parse(x, index)
     if not plan.picks:
@@ -62,7 +61,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 
 
 def _row(x: Tensor, index: int) -> ViewStep:
-    """The step to ``x[index]``."""
+    """The view step from x to ``x[index]``."""
     shape = x._type.shape
     start = _bounded(x, index, 0, index) % shape[0]
     return SLICE, (("items", _row_items(shape)),), (start, *(0,) * (len(shape) - 1))
@@ -85,7 +84,7 @@ def _pick(x: Tensor, picks: tuple[tuple[int, Tensor], ...]) -> Tensor:
         return call(MASKED_SELECT, (x, mask), (("n", count(mask)),))
     single = tuple((d, i) for d, i in picks if not i._type.ndim)
     if single and len(single) < len(picks):
-        # a lone integer is a select: it goes first, and does not count when it is asked which picks are neighbours
+        # a 0-d integer is a select: it goes first, and does not count when neighbouring dims are determined
         x = call(INDEX, (x, *(i for _, i in single)), (("dims", tuple(d for d, _ in single)),))
         gone = [d for d, _ in single]
         picks = tuple((d - sum(g < d for g in gone), i) for d, i in picks if i._type.ndim)
@@ -98,7 +97,7 @@ def _is_leading_mask(picks: tuple[tuple[int, Tensor], ...]) -> bool:
 
 
 def _positions(picks: tuple[tuple[int, Tensor], ...]) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
-    """Masks as the positions of their truths, one tensor a dim."""
+    """Masks as the positions of their true values, one tensor per dim."""
     dims: list[int] = []
     indices: list[Tensor] = []
     for dim, picked in picks:
@@ -132,14 +131,14 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
         return
     picks = plan.picks
     if {bool(i._type.ndim) for _, i in picks} == {False, True}:
-        # lone integers among others: which dims are neighbours depends on their being ints
+        # 0-d integers among others: which dims are neighbours depends on their values being ints
         target, picks = _selected(target, picks)
     dims, indices = _positions(picks)
     call_into(INDEX_PUT, target, (value, *indices), (("dims", dims), ("accumulate", False)))
 
 
 def _selected(x: Tensor, picks: tuple[tuple[int, Tensor], ...]) -> tuple[Tensor, tuple[tuple[int, Tensor], ...]]:
-    """The lone integers among the picks, read and taken as ints."""
+    """The 0-d integers among the tensors, read and used as ints."""
     kept: list[tuple[int, Tensor]] = []
     for gone, (dim, picked) in enumerate(sorted(picks, key=lambda p: (p[1]._type.ndim > 0, p[0]))):
         if not picked._type.ndim:
@@ -150,19 +149,19 @@ def _selected(x: Tensor, picks: tuple[tuple[int, Tensor], ...]) -> tuple[Tensor,
 
 
 def _value(x: Tensor, value: Any) -> Any:
-    made = operand(value)
-    if made is NotImplemented:
+    result = operand(value)
+    if result is NotImplemented:
         raise DTypeError(f"{x._type}[…] = …: cannot assign a {type(value).__name__}; make a tensor of it")
-    return made
+    return result
 
 
 def positions(indices: Any) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
-    """The dims and tensors of ``index_put``'s tuple, which may hold None for a dim left alone."""
+    """The dims and tensors of the tuple for ``index_put``, which has None for a whole dim."""
     picks: list[tuple[int, Tensor]] = []
     dim = 0
-    for given in indices:
-        if given is not None:
-            picked = _picking(given)
+    for arguments in indices:
+        if arguments is not None:
+            picked = _picking(arguments)
             picks.append((dim, picked))
             dim += picked._type.ndim if picked._type.dtype is bool_ else 1
         else:
@@ -183,14 +182,14 @@ def parse(x: Tensor, index: Any) -> Plan:
     items: list[Item] = []
     starts: list[int] = []
     picks: list[tuple[int, Any]] = []
-    dim = made = 0
+    dim = result = 0
     for part in _spelled_out(parts, len(shape) - taken):
         if type(part) is slice:
             start, length, step = _extent(x, index, part, shape[dim])
             items.append(("s", length, step))
             starts.append(start)
             dim += 1
-            made += 1
+            result += 1
             continue
         for kind, start, pick in _steps(x, index, part, dim):
             items.append(kind)
@@ -198,10 +197,10 @@ def parse(x: Tensor, index: Any) -> Plan:
                 starts.append(start)
                 dim += 1
             if pick is not None:
-                picks.append((made, pick))
-            made += kind[0] != "i"
+                picks.append((result, pick))
+            result += kind[0] != "i"
     whole = len(items) == len(shape) and all(item == ("s", n, 1) for item, n in zip(items, shape, strict=True))
-    # nothing is sent before all of the expression is understood
+    # nothing is sent before the whole expression is parsed
     return Plan(tuple(items), tuple(starts), whole, tuple((d, _picking(pick)) for d, pick in picks))
 
 
@@ -226,7 +225,7 @@ def _part(x: Tensor, index: Any, part: Any) -> Any:
 
 
 class _Known(NamedTuple):
-    """Positions whose values are at hand, so that they can be checked here."""
+    """Positions whose values are in this process, so that they can be checked here."""
 
     array: Any
 
@@ -257,7 +256,7 @@ def _listed(x: Tensor, index: Any, part: Any) -> Any:
 
 
 def _mask_shape(part: Tensor | _Known) -> Shape | None:
-    """None for positions. A tensor of uint8 is a mask, as it was before torch had bools."""
+    """The mask, or None for positions. A uint8 tensor is a mask, as in old versions of torch."""
     if isinstance(part, _Known):
         return tuple(part.array.shape) if part.array.dtype.kind == "b" else None
     return part._type.shape if part._type.dtype in (bool_, uint8) else None
@@ -271,20 +270,20 @@ def _dims_taken(part: Any) -> int:
 
 
 def _spelled_out(parts: list[Any], missing: int) -> list[Any]:
-    """The same with full slices for ``...``, and at the end if there is none; a second ``...`` stands for nothing."""
+    """The parts with full slices for ``...``, or at the end if there is none; a second ``...`` is ignored."""
     at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
     rest = [part for part in parts[at:] if part is not Ellipsis]
     return [*parts[:at], *[slice(None)] * missing, *rest]
 
 
 def _steps(x: Tensor, index: Any, part: Any, dim: int) -> list[tuple[Item, int, Any]]:
-    """(item of the slice, its start, what picks there) for each dim a part takes up."""
+    """(item of the slice, its start, the tensor that selects there) for each dim that a part covers."""
     if part is None:
         return [(("n",), 0, None)]
     if isinstance(part, int) and not isinstance(part, bool):
         return [(("i",), _bounded(x, index, dim, part) % x._type.shape[dim], None)]
     taken = _dims_taken(part)
-    if not taken:  # a single truth: a new dim of size 1 or 0
+    if not taken:  # a single bool: a new dim of size 1 or 0
         return [(("n",), 0, part)]
     _check(x, index, part, dim)
     sizes = x._type.shape[dim : dim + taken]
@@ -309,7 +308,7 @@ def _extent(x: Tensor, index: Any, part: slice, size: int) -> tuple[int, int, in
 
 
 def _check(x: Tensor, index: Any, part: Tensor | _Known, dim: int) -> None:
-    """Refuses here what can be seen to be wrong here."""
+    """Refuses what can be checked without values."""
     mask, shape = _mask_shape(part), x._type.shape
     if mask is not None and mask != shape[dim : dim + len(mask)]:
         text = f"a mask of shape {list(mask)} does not cover {list(shape)} from dim {dim} on"
@@ -320,7 +319,7 @@ def _check(x: Tensor, index: Any, part: Tensor | _Known, dim: int) -> None:
 
 
 def _picking(part: Any) -> Tensor:
-    """The tensor that picks: positions, or a mask."""
+    """The tensor that selects: positions, or a mask."""
     if isinstance(part, bool):
         return zeros(int(part), dtype=int64)
     if isinstance(part, _Known):
@@ -389,7 +388,6 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """In place: write the elements of source where the mask is true."""
     return call_into(MASKED_SCATTER, input, _masked_scatter(input, mask, source))
 
 

@@ -38,11 +38,11 @@ def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
 
 
 def _clamp_min_(x: Tensor, min: Any) -> Tensor:
-    return call_into(OPS["maximum"], x, (min,)) if pointwise.truths(x, min) else _clamp_(x, min)
+    return call_into(OPS["maximum"], x, (min,)) if pointwise.all_bool(x, min) else _clamp_(x, min)
 
 
 def _clamp_max_(x: Tensor, max: Any) -> Tensor:
-    return call_into(OPS["minimum"], x, (max,)) if pointwise.truths(x, max) else _clamp_(x, None, max)
+    return call_into(OPS["minimum"], x, (max,)) if pointwise.all_bool(x, max) else _clamp_(x, None, max)
 
 
 def _fill_(x: Tensor, value: Any) -> Tensor:
@@ -122,7 +122,7 @@ def _normal_(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 
 
 def _uniform_above_zero(x: Tensor) -> Tensor:
-    """In float64, as the logarithm of 0 would be infinite."""
+    """Uniform in (0, 1], in float64: the logarithm of 0 would be infinite."""
     return 1 - draw.rand(x._type.shape, dtype=float64)
 
 
@@ -155,7 +155,7 @@ def _cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
 
 
 def _random_(x: Tensor, *limits: int) -> Tensor:
-    """``random_()``, ``random_(to)``, ``random_(from, to)``: integers, up to what the dtype counts exactly."""
+    """Fill the tensor with random integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
     bits = {"float64": 53, "float32": 24, "bfloat16": 8, "float16": 11, "bool": 1}
     dtype = x._type.dtype
     most = 2 ** min(62, bits.get(dtype.name, 8 * dtype.itemsize - (dtype.kind == "i")))
@@ -197,7 +197,7 @@ def _all_dims(ndim: int) -> Attrs:
     return (("dims", tuple(range(ndim))), ("accumulate", False))
 
 
-#: what `derive` does not make: in-place methods that are more than an op, or of functions that are
+#: the derived methods, and those that are more than an op
 INPLACE: dict[str, Function] = {
     **derive.methods_in_place(),
     "copy_": documented(either_(COPY), "copy_", "Write the values of another tensor, or a number, into the tensor."),

@@ -67,15 +67,15 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
     return cat([views.reshape(x, (1, x._type.numel)) if x._type.ndim < 2 else x for x in xs])
 
 
-def repeat(input: Tensor, *given: Any, repeats: Any = None) -> Tensor:
+def repeat(input: Tensor, *arguments: Any, repeats: Any = None) -> Tensor:
     """Repeat a tensor this many times along each dim."""
-    return call(REPEAT, (input,), (("repeats", sizes(given if repeats is None else (repeats,), "repeat")),))
+    return call(REPEAT, (input,), (("repeats", sizes(arguments if repeats is None else (repeats,), "repeat")),))
 
 
-def tile(input: Tensor, *given: Any, dims: Any = None) -> Tensor:
-    """`repeat`, with 1 for the dims not named."""
-    given = sizes(given if dims is None else (dims,), "tile")
-    return repeat(input, (1,) * (input._type.ndim - len(given)) + given)
+def tile(input: Tensor, *arguments: Any, dims: Any = None) -> Tensor:
+    """Repeat a tensor along its last dims; dims that are not named are not repeated."""
+    arguments = sizes(arguments if dims is None else (dims,), "tile")
+    return repeat(input, (1,) * (input._type.ndim - len(arguments)) + arguments)
 
 
 cat, concat, concatenate, stack = map(by_numpy_names, (cat, concat, concatenate, stack))
@@ -84,7 +84,7 @@ cat, concat, concatenate, stack = map(by_numpy_names, (cat, concat, concatenate,
 
 
 def _given(name: str, tensors: Any, make: Any) -> Any:
-    """One tensor gives one; several, or a list of them, give a tuple."""
+    """One tensor gives one result; several, or a list, give a tuple."""
     if len(tensors) == 1 and isinstance(tensors[0], Tensor):
         return make(tensors[0])
     many = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
@@ -216,7 +216,7 @@ def block_diag(*tensors: Tensor) -> Tensor:
 
 
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """So many parts, as even as can be, or parts that end at those places."""
+    """Split a tensor along a dim into n parts of almost equal size, or at the given positions."""
     if isinstance(indices_or_sections, Tensor):
         indices_or_sections = indices_or_sections.tolist()
     if not input._type.ndim:
@@ -275,7 +275,7 @@ def flipud(input: Tensor) -> Tensor:
 
 
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """By k quarter turns, from the first dim towards the second."""
+    """Rotate a plane of two dims by k quarter turns, from the first dim towards the second."""
     if len(dims) != 2 or input._type.ndim < 2:
         raise refuse(ShapeError, "turns in a plane of two dims", "rot90", input, k, dims=dims)
     a, b = views.dims_of("rot90", input, dims)
@@ -293,7 +293,9 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 def repeat_interleave(
     input: Any, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Each element so often; different numbers are added up to know the size, which is waited for unless given."""
+    """Repeat each element, or each slice of a dim, one after the other. A tensor of counts is read unless the size is
+    given.
+    """
     if repeats is None:
         counts = a_tensor("repeat_interleave", input)
         return repeat_interleave(creation.arange(counts._type.numel), counts, 0, output_size=output_size)

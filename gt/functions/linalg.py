@@ -1,4 +1,4 @@
-"""``gt.linalg``: see `torch.linalg`."""
+"""The functions of ``gt.linalg``, as in `torch.linalg`."""
 
 # ruff: noqa: N803 (torch names its matrices so)
 
@@ -81,7 +81,7 @@ def slogdet(A: Tensor) -> SlogdetResult:
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """``A @ X = B``, or ``X @ A = B``; B may be a vector for each matrix."""
+    """The solution X of ``A @ X = B``, or of ``X @ A = B``; B may hold a vector for each matrix."""
     A, B = a_tensor("solve", A), a_tensor("solve", B)
     vector = B._type.ndim == 1 or (A._type.ndim - 1 == B._type.ndim and B._type.shape == A._type.shape[:-1])
     if vector:
@@ -96,8 +96,8 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     if not left:
         turned = solve_triangular(A.mT, B.mT, upper=not upper, unitriangular=unitriangular)
         return turned.mT
-    given = (a_tensor("solve_triangular", A), a_tensor("solve_triangular", B))
-    return call(TRIANGULAR, given, (("upper", upper), ("unitriangular", unitriangular)))
+    arguments = (a_tensor("solve_triangular", A), a_tensor("solve_triangular", B))
+    return call(TRIANGULAR, arguments, (("upper", upper), ("unitriangular", unitriangular)))
 
 
 class InverseResult(NamedTuple):
@@ -110,23 +110,23 @@ class SolveResult(NamedTuple):
     info: Tensor
 
 
-def _no_trouble(A: Tensor) -> Tensor:
-    """The ``info`` of what went well: what did not is an error when the result is read."""
+def _success(A: Tensor) -> Tensor:
+    """``info`` is 0, for success. A failure is an error when the result is read."""
     return creation.zeros(A._type.shape[:-2], dtype=int32)
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseResult:
     """The inverse of a matrix, and 0 as an error code."""
-    return InverseResult(inv(A), _no_trouble(A))
+    return InverseResult(inv(A), _success(A))
 
 
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolveResult:
     """The solution of a linear system, and 0 as an error code."""
-    return SolveResult(solve(A, B, left=left), _no_trouble(A))
+    return SolveResult(solve(A, B, left=left), _success(A))
 
 
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
-    """The first ``ind`` dims are the rows of a matrix, the others its columns."""
+    """The inverse for `tensordot`: the first ``ind`` dims are rows, the others columns."""
     shape = A._type.shape
     rows = prod(shape[:ind])
     if ind < 1 or rows * rows != A._type.numel:
@@ -146,7 +146,7 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tens
 
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """The powers of each number, from the 0-th on."""
+    """Powers of each number as a row, from the power 0 on."""
     x = a_tensor("vander", x)
     x = x if x._type.ndim else views.reshape(x, 1)
     n = x._type.shape[-1] if N is None else N
@@ -167,23 +167,23 @@ class CholeskyResult(NamedTuple):
 
 
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyResult:
-    """A matrix that has no factor is an error here, when the result is read; ``info`` is 0."""
-    return CholeskyResult(cholesky(A, upper=upper), _no_trouble(A))
+    """The Cholesky factor, and 0 as an error code: a matrix without a factor fails when the result is read."""
+    return CholeskyResult(cholesky(A, upper=upper), _success(A))
 
 
-def _nothing_of(A: Tensor) -> Tensor:
-    """No elements, with a history, as torch has it."""
+def _empty_like(A: Tensor) -> Tensor:
+    """An empty tensor with a gradient history, as in torch."""
     return views.narrow(views.reshape(A, (A._type.numel,)), 0, 0, 0)
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LstsqResult:
-    """By the pseudoinverse, for matrices of any rank; where torch gives residuals for a full rank, GT always does."""
+    """The least-squares solution of a linear system, by the pseudo-inverse. Residuals are always computed."""
     vector = B._type.ndim == A._type.ndim - 1
     right = views.unsqueeze(B, -1) if vector else B
     solution = matmul(pinv(A, rcond), right)
     empty = creation.zeros(0, dtype=A._type.dtype)
     tall = A._type.shape[-2] > A._type.shape[-1] and driver not in (None, "gelsy")
-    residuals = reduce.sum(pointwise.square(matmul(A, solution) - right), -2) if tall else _nothing_of(A)
+    residuals = reduce.sum(pointwise.square(matmul(A, solution) - right), -2) if tall else _empty_like(A)
     rank = cast(empty, int64) if driver == "gels" else matrix_rank(A.detach(), rtol=rcond)
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else empty
     return LstsqResult(views.squeeze(solution, -1) if vector else solution, residuals, rank, values)
@@ -230,12 +230,12 @@ def pinv(
     A = a_tensor("pinv", A)
     if not A._type.numel:
         return pointwise.clone(views.matrix_transpose(A))
-    made: Tensor = _PseudoInverse.apply(A, hermitian, atol, rcond if rtol is None else rtol)
-    return made
+    result: Tensor = _PseudoInverse.apply(A, hermitian, atol, rcond if rtol is None else rtol)
+    return result
 
 
 class _PseudoInverse(Function):
-    """Its gradient by its own rule: that of the factors has none where singular values are equal."""
+    """Has its own gradient: that of the factors does not exist where singular values are equal."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, A: Tensor, hermitian: bool, atol: Any, rtol: Any) -> Tensor:
@@ -246,13 +246,13 @@ class _PseudoInverse(Function):
             U, S, Vh = svd(A, full_matrices=False)
         keep = _threshold(A, S, atol, rtol) < S
         inverse = pointwise.where(keep, pointwise.reciprocal(pointwise.where(keep, S, 1)), 0)
-        made: Tensor = matmul(Vh.mT * views.unsqueeze(inverse, -2), U.mT)
-        ctx.save_for_backward(A, made)
-        return made
+        result: Tensor = matmul(Vh.mT * views.unsqueeze(inverse, -2), U.mT)
+        ctx.save_for_backward(A, result)
+        return result
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Any, ...]:
-        """-Pᵀ g Pᵀ, and what the parts of the spaces do that A does not reach."""
+        """-Pᵀ g Pᵀ, and terms for the parts of the row and column spaces that A does not span."""
         A, P = ctx.saved_tensors
         assert A is not None
         assert P is not None
@@ -297,7 +297,7 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 
 
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """Of vectors, or of matrices where ``ord`` is given with two dims."""
+    """The norm of vectors, or of matrices if ``ord`` is given with two dims."""
     A = a_tensor("norm", A)
     two = len(dim) == 2 if isinstance(dim, list | tuple) else dim is None and A._type.ndim == 2
     if isinstance(ord, str) or (ord is not None and two):

@@ -29,7 +29,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 
 
 def _product(name: str, a: Any, b: Any, ndims: tuple[int, int]) -> Tensor:
-    """`matmul` for operands of just these many dims."""
+    """`matmul` for operands with exactly these numbers of dims."""
     a, b = a_tensor(name, a), a_tensor(name, b)
     if (a._type.ndim, b._type.ndim) != ndims:
         raise refuse(ShapeError, f"needs tensors of {ndims[0]} and {ndims[1]} dims; see matmul", name, a, b)
@@ -74,7 +74,7 @@ ger = outer
 
 
 def inner(input: Tensor, other: Tensor) -> Tensor:
-    """Over the last dim of both."""
+    """The dot products of the rows of two tensors."""
     a, b = a_tensor("inner", input), a_tensor("inner", other)
     if not a._type.ndim or not b._type.ndim:
         return pointwise.mul(a, b)
@@ -132,18 +132,18 @@ def _alike(name: str, a: Tensor, b: Tensor) -> None:
 
 
 def _factors(dtype: DType, *factors: float) -> tuple[float, ...]:
-    """torch cuts what is behind the point where the result is of integers."""
+    """For an integer result, torch truncates the factors."""
     return factors if dtype.kind == "f" else tuple(map(int, factors))
 
 
 def _with(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     beta, alpha = _factors(promote(x._type.dtype, product._type.dtype), beta, alpha)
     views.expand(x, product._type.shape)
-    made = product if alpha == 1 else pointwise.mul(product, alpha)
-    # what is multiplied by zero is not looked at: NaN does not go through
+    result = product if alpha == 1 else pointwise.mul(product, alpha)
+    # a tensor multiplied by zero is not read, so its NaN has no effect
     if beta == 0:
-        return cast(made, promote(x._type.dtype, made._type.dtype))
-    return pointwise.add(x if beta == 1 else pointwise.mul(x, beta), made)
+        return cast(result, promote(x._type.dtype, result._type.dtype))
+    return pointwise.add(x if beta == 1 else pointwise.mul(x, beta), result)
 
 
 # -- over several dims ---------------------------------------------------------------------
@@ -156,7 +156,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     kept_a = [d for d in range(a._type.ndim) if d not in left]
     kept_b = [d for d in range(b._type.ndim) if d not in right]
     shape_a, shape_b = [a._type.shape[d] for d in kept_a], [b._type.shape[d] for d in kept_b]
-    # torch stretches a size of 1 to its partner's: the sum over the one is then the other's
+    # torch stretches a size of 1 to the other size: then the sum over the other dim is enough
     for d, e in zip(left, right, strict=True):
         n, m = a._type.shape[d], b._type.shape[e]
         if n != m and n == 1:
@@ -200,7 +200,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     _alike("cross", a, b)
     shape = broadcast_shapes(a._type.shape, b._type.shape)
     a, b = views.expand(a, shape), views.expand(b, shape)
-    if dim is None:  # torch's old habit
+    if dim is None:  # torch's old default: the first dim of size 3
         dim = next((d for d, n in enumerate(shape) if n == 3), -1)
     dim = one_dim(dim, len(shape))
     if shape[dim] != 3:
@@ -219,7 +219,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """`torch.linalg.multi_dot`: in the order with the fewest multiplications."""
+    """The product of several matrices, in the order with the fewest multiplications."""
     xs = list(tensor_list("multi_dot", tensors))
     if len(xs) == 1:
         return xs[0]
@@ -229,9 +229,9 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     for x in xs:
         if x._type.ndim != 2:
             raise refuse(ShapeError, "needs matrices", "multi_dot", *xs)
-    made = _chained(xs, _best_cuts([x._type.shape[0] for x in xs] + [xs[-1]._type.shape[1]]), 0, len(xs) - 1)
+    result = _chained(xs, _best_cuts([x._type.shape[0] for x in xs] + [xs[-1]._type.shape[1]]), 0, len(xs) - 1)
     gone = [d for d, squeezed in enumerate((first, last)) if squeezed]
-    return views.squeeze(made, gone) if gone else made
+    return views.squeeze(result, gone) if gone else result
 
 
 def _best_cuts(sizes: list[int]) -> dict[tuple[int, int], int]:
@@ -260,17 +260,17 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
         raise refuse(ShapeError, "needs square matrices", "matrix_power", x, n)
     if n == 0:
         ones = creation.eye(x._type.shape[-1], dtype=x._type.dtype)
-        # the tensor's own history stays, though nothing of it matters
+        # the result keeps the tensor's gradient history, with a gradient of 0
         none: Tensor = pointwise.where(creation.zeros((), dtype=bool_), x, ones)
         return none
     if n < 0:
         x, n = call(INV, (x,)), -n
-    made, square = None, x
+    result, square = None, x
     while n:
         if n & 1:
-            made = square if made is None else matmul(made, square)
+            result = square if result is None else matmul(result, square)
         n >>= 1
         if n:
             square = matmul(square, square)
-    assert made is not None
-    return pointwise.clone(made) if made is x else made
+    assert result is not None
+    return pointwise.clone(result) if result is x else result

@@ -128,23 +128,23 @@ def _caster(name: str, dtype: DType) -> Function:
 
 def _to(
     x: Tensor,
-    *given: Any,
+    *arguments: Any,
     device: Any = None,
     dtype: Any = None,
     non_blocking: bool = False,
     copy: bool = False,
     memory_format: Any = None,
 ) -> Tensor:
-    """``x.to(dtype)``, ``x.to(other)``, ``x.to(device, dtype)``. Where a tensor lives is not for the program to say."""
+    """Cast to a dtype: ``x.to(dtype)``, ``x.to(other)``, ``x.to(device, dtype)``. Devices are accepted and ignored."""
     wanted = None if dtype is None else dtype_of(dtype)
     check_device(device)
-    for what in given:
+    for what in arguments:
         if isinstance(what, Tensor):
             wanted = what._type.dtype
         elif isinstance(what, str | int) and not isinstance(what, bool):
             check_device(what)
-        elif isinstance(what, bool):  # non_blocking and copy may stand there too
-            copy = copy or (what is given[-1] and len([b for b in given if isinstance(b, bool)]) == 2)
+        elif isinstance(what, bool):  # non_blocking and copy may be positional
+            copy = copy or (what is arguments[-1] and len([b for b in arguments if isinstance(b, bool)]) == 2)
         elif what is not None:
             wanted = dtype_of(what.dtype if is_torch_tensor(what) else what)
     wanted = wanted or x._type.dtype
@@ -152,7 +152,7 @@ def _to(
 
 
 def _set_data(x: Tensor, value: Tensor) -> None:
-    """``x.data = value``: x looks at another value from here on, past the tape."""
+    """``x.data = value``: x gets another value, which the tape does not record."""
     if not isinstance(value, Tensor):
         raise DTypeError(f"x.data is a tensor, not a {type(value).__name__}")
     if x._view is not None:
@@ -163,7 +163,7 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 
 
 def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """``x.type(dtype)``; without one, torch's name of what it is."""
+    """Cast to a dtype; without one, torch's name of the tensor's type."""
     if dtype is not None:
         return cast(x, dtype_of(dtype))
     by_dtype = {wanted: name for name, wanted in CASTS.items()}
@@ -171,7 +171,7 @@ def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 
 
 def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
-    """`cpu` and `cuda`: the tensor stays where the system has put it."""
+    """The tensor itself: it stays on its workers."""
     check_device(device)
     return x
 
@@ -193,7 +193,7 @@ def _new_full(
 def _new(make: Callable[..., Tensor], alike: Callable[..., Tensor]) -> Function:
     def method(x: Tensor, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
         if not options and size and sizes(size, make.__name__) == x._type.shape:
-            return alike(x, dtype=dtype)  # where x is, as gradients want it
+            return alike(x, dtype=dtype)  # placed as x is, which gradients need
         return make(*size, dtype=x._type.dtype if dtype is None else dtype, **options)
 
     name = make.__name__
@@ -207,22 +207,22 @@ def _itself(x: Tensor) -> Tensor:
 def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
     if not backward.is_leaf(x):
         raise GradError("only leaf tensors can be deep-copied; x.detach() is one")
-    made = memo[id(x)] = pointwise.clone(detached(x))
-    return backward.requires_grad_(made, x._node is not None)
+    result = memo[id(x)] = pointwise.clone(detached(x))
+    return backward.requires_grad_(result, x._node is not None)
 
 
 def _op(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Any:
-    """An op by its name: what gradients are written in where no method of torch's would do."""
-    op, given = OPS[name], tuple(attrs.items())
-    if op is VIEW:  # a rule does not know the strides of the gradient it is given
+    """An op by its name, for gradient rules, where no method of a tensor is that op."""
+    op, arguments = OPS[name], tuple(attrs.items())
+    if op is VIEW:  # a rule does not know the strides of the gradient
         return views.reshape(x, attrs["shape"])
     if op.view:
-        return view_of(x, op, given, rest)
-    return call(op, (x, *rest), given)
+        return view_of(x, op, arguments, rest)
+    return call(op, (x, *rest), arguments)
 
 
 def _ops(x: Tensor, name: str, *rest: Any, **attrs: Any) -> tuple[Tensor, ...]:
-    """The same for an op of several results."""
+    """The same for an op with several results."""
     return call_many(OPS[name], (x, *rest), tuple(attrs.items()))
 
 

@@ -63,12 +63,12 @@ def norm(
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
-    """The norm of the difference."""
+    """The p-norm of the difference of two tensors."""
     return vector_norm(pointwise.sub(input, other), p)
 
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
-    """Scales each slice along a dim whose norm is greater than ``maxnorm`` down to that norm."""
+    """A copy in which each slice along a dim has a norm of at most ``maxnorm``."""
     x = a_tensor("renorm", input)
     others = [d for d in range(x._type.ndim) if d != one_dim(dim, x._type.ndim)]
     if x._type.ndim < 2:

@@ -58,7 +58,7 @@ def _between(low: Tensor, high: Tensor, place: Tensor, interpolation: str) -> Te
     return INTERPOLATIONS[interpolation](low, high, place, share)
 
 
-#: (the value before, the value after, the place, how far it is from the one before)
+#: (the value before, the value after, the position, its distance from the value before)
 INTERPOLATIONS: dict[str, Callable[..., Tensor]] = {
     "linear": lambda low, high, place, share: pointwise.lerp(low, high, share),
     "lower": lambda low, high, place, share: low,
@@ -92,12 +92,12 @@ def _quantile(name: str, x: Any, q: Any, dim: int | None, keepdim: bool, interpo
     bad = pointwise.isnan(rows)
     n = rows._type.shape[-1]
     count = sum(pointwise.logical_not(bad), -1, True) if name == "nanquantile" else n
-    # with the quantiles last; a row with a NaN has a NaN for all of them, and those stand last
+    # the quantiles are the last dim; a row with a NaN gives NaN for all, and NaN is sorted last
     place = (q.reshape(-1) * (count - 1)).expand((*rows._type.shape[:-1], q._type.numel))
     place = pointwise.masked_fill(place, any(bad, -1, True), n - 1) if name == "quantile" else pointwise.clamp(place, 0)
     low, high = (gather(rows, -1, cast(edge(place), int64)) for edge in (pointwise.floor, pointwise.ceil))
-    made = _between(low, high, place, interpolation).movedim(-1, 0)
-    return views.reshape(made, (*q._type.shape, *(kept if keepdim else made._type.shape[1:])))
+    result = _between(low, high, place, interpolation).movedim(-1, 0)
+    return views.reshape(result, (*q._type.shape, *(kept if keepdim else result._type.shape[1:])))
 
 
 def quantile(

@@ -36,7 +36,7 @@ TRUE_DIVISION: Attrs = (("rounding_mode", None),)
 
 
 def scaled(name: str, input: Any, other: Any, alpha: float) -> Any:
-    """``alpha * other``, as add and sub have it."""
+    """``alpha * other``, for add and sub."""
     input, other = operands(name, input, other)
     whole = all_kinds(input, other) <= _WHOLE
     if isinstance(alpha, float) and whole:
@@ -47,8 +47,8 @@ def scaled(name: str, input: Any, other: Any, alpha: float) -> Any:
 _WHOLE = {"b", "u", "i"}
 
 
-def all_kinds(*given: Any) -> set[str]:
-    return {x._type.dtype.kind if isinstance(x, Tensor) else ("f" if isinstance(x, float) else "i") for x in given}
+def all_kinds(*arguments: Any) -> set[str]:
+    return {x._type.dtype.kind if isinstance(x, Tensor) else ("f" if isinstance(x, float) else "i") for x in arguments}
 
 
 def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
@@ -101,17 +101,17 @@ clip = clamp
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
     """Limit each element to at least min."""
-    return maximum(input, min) if truths(input, min) else clamp(input, min)
+    return maximum(input, min) if all_bool(input, min) else clamp(input, min)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
     """Limit each element to at most max."""
-    return minimum(input, max) if truths(input, max) else clamp(input, None, max)
+    return minimum(input, max) if all_bool(input, max) else clamp(input, None, max)
 
 
-def truths(*given: Any) -> bool:
-    """torch clamps bools by bools, but only on one side."""
-    return all(isinstance(x, Tensor) and x._type.dtype is bool_ for x in given)
+def all_bool(*arguments: Any) -> bool:
+    """True if all are bool tensors, which torch clamps on one side only."""
+    return all(isinstance(x, Tensor) and x._type.dtype is bool_ for x in arguments)
 
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
@@ -150,9 +150,9 @@ def positive(input: Tensor) -> Tensor:
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:
-    """`pow` in float64."""
-    given = operands("float_power", input, exponent)
-    a, b = (cast(x, float64) if isinstance(x, Tensor) else float(x) for x in given)
+    """input to the power of exponent, computed in float64."""
+    arguments = operands("float_power", input, exponent)
+    a, b = (cast(x, float64) if isinstance(x, Tensor) else float(x) for x in arguments)
     return pair(POW, a, b)
 
 
@@ -190,7 +190,7 @@ _NUMBER: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": 
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """The value is brought to the tensor's dtype, never the other way round."""
+    """A copy with a value written where the mask is true; the value is cast to the tensor's dtype."""
     mask = a_tensor("masked_fill", mask)
     return call(MASKED_FILL, (input, mask, fitting("masked_fill", input, value)))
 
@@ -206,7 +206,7 @@ def fitting(name: str, x: Tensor, value: Any) -> Any:
 
 
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
-    """How the copy lies in memory is the worker's business."""
+    """A copy of the tensor; ``memory_format`` is ignored."""
     return call(CLONE, (a_tensor("clone", input),))
 
 
@@ -228,7 +228,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
         return close
     apart = abs(sub(a, b))
     near = le(apart, add(abs(mul(b, rtol)), atol))
-    # an infinite distance is within any share of an infinite value
+    # an infinite distance would be within any fraction of an infinite value
     return logical_or(close, logical_and(isfinite(apart), near))
 
 

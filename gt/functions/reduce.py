@@ -1,4 +1,4 @@
-"""torch's functions that fold dims."""
+"""torch's functions that reduce dims: sums, means, variances, extremes and tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Dims = int | Iterable[int] | None
 
 
 class ValuesAndIndices(NamedTuple):
-    """What max, min, sort, topk and others give along a dim."""
+    """The results of max, min, sort, topk and others along a dim."""
 
     values: Tensor
     indices: Tensor
@@ -65,7 +65,7 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
 def _spread(
     op: Op, input: Tensor, dim: Dims | bool, unbiased: bool | None, keepdim: bool, correction: float | None
 ) -> Tensor:
-    """``var(x, False)`` is torch's old way to write ``var(x, correction=0)``."""
+    """``var(x, False)`` is an old form of ``var(x, correction=0)``."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if correction is None:
@@ -140,7 +140,7 @@ def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
 def _judge(op: Op, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     if not isinstance(x, Tensor):
         x = a_tensor(op.name, x)
-    if isinstance(dim, list | tuple) and not dim:  # here, unlike elsewhere, no dims means none
+    if isinstance(dim, list | tuple) and not dim:  # for any and all, an empty list of dims means no dim, not all
         return cast(call(NE, (x, 0)), x._type.dtype if x._type.dtype is uint8 else bool_)
     return call(op, (x,), (("dim", many_dims(dim, x._type.ndim)), ("keepdim", keepdim)))
 
@@ -156,14 +156,14 @@ def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Same shape and same values; reads the answer."""
+    """Whether two tensors have the same shape and the same values. Waits for the workers."""
     if input._type.shape != other._type.shape:
         return False
     return bool(all(pointwise.eq(input, other)).item())
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """Reads the answer."""
+    """Whether all pairs of elements are close to each other (see `isclose`). Waits for the workers."""
     return bool(all(pointwise.isclose(input, other, rtol, atol, equal_nan)).item())
 
 

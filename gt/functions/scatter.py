@@ -63,8 +63,8 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """A copy with the elements of src added at the positions in index."""
-    given = operands("scatter_add", input, index, src)
-    return call(SCATTER_ADD, given, (("dim", one_dim(dim, input._type.ndim)),))
+    arguments = operands("scatter_add", input, index, src)
+    return call(SCATTER_ADD, arguments, (("dim", one_dim(dim, input._type.ndim)),))
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -85,21 +85,21 @@ def _scatter(
     x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Call:
     """Write the elements of src, or a value, at the positions in index."""
-    given = value if src is None else src
-    if given is None:
+    arguments = value if src is None else src
+    if arguments is None:
         raise refuse(DTypeError, "needs src or value", "scatter", x, index, dim=dim)
-    _, index, given = operands("scatter", x, index, given)
+    _, index, arguments = operands("scatter", x, index, arguments)
     dim = one_dim(dim, x._type.ndim)
-    if not isinstance(given, Tensor):
-        given = pointwise.fitting("scatter", x, given)
+    if not isinstance(arguments, Tensor):
+        arguments = pointwise.fitting("scatter", x, arguments)
     if reduce is None:
-        return SCATTER, (index, given), (("dim", dim),)
+        return SCATTER, (index, arguments), (("dim", dim),)
     how = SCATTER_REDUCTIONS.get(reduce)
     if how is None:
         raise refuse(ShapeError, "reduce is 'add' or 'multiply'", "scatter", x, index, reduce=reduce)
-    if not isinstance(given, Tensor):
-        given = creation.full(index._type.shape, given, dtype=x._type.dtype)
-    return SCATTER_REDUCE, (index, given), (("dim", dim), ("reduce", how), ("include_self", True))
+    if not isinstance(arguments, Tensor):
+        arguments = creation.full(index._type.shape, arguments, dtype=x._type.dtype)
+    return SCATTER_REDUCE, (index, arguments), (("dim", dim), ("reduce", how), ("include_self", True))
 
 
 def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Call:
@@ -177,32 +177,32 @@ def _index_reduce(
 
 def _index_put(x: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Call:
     """Replace the elements at the positions in indices, or add to them."""
-    given = operands("index_put", x, values)[1]
+    arguments = operands("index_put", x, values)[1]
     dims, found = positions(indices)
-    return INDEX_PUT, (given, *found), (("dims", dims), ("accumulate", accumulate))
+    return INDEX_PUT, (arguments, *found), (("dims", dims), ("accumulate", accumulate))
 
 
 def _along_rows(
     pair: tuple[Callable[..., Tensor], Callable[..., Tensor]],
 ) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """The same, with a tensor without dims taken for a row of one."""
+    """The same functions; a 0-d tensor is treated as a tensor of one element."""
     function, in_place = pair
 
-    def made(input: Tensor, dim: int, index: Any, source: Any, *args: Any, **options: Any) -> Tensor:
+    def of_rows(input: Tensor, dim: int, index: Any, source: Any, *args: Any, **options: Any) -> Tensor:
         if isinstance(input, Tensor) and not input._type.ndim:
             row, source = views.reshape(input, 1), _row(source)
             return views.reshape(function(row, dim, index, source, *args, **options), ())
         return function(input, dim, index, source, *args, **options)
 
-    def made_(input: Tensor, dim: int, index: Any, source: Any, *args: Any, **options: Any) -> Tensor:
+    def of_rows_(input: Tensor, dim: int, index: Any, source: Any, *args: Any, **options: Any) -> Tensor:
         if not input._type.ndim:
             in_place(views.reshape(input, 1), dim, index, _row(source), *args, **options)
             return input
         return in_place(input, dim, index, source, *args, **options)
 
-    for outer, inner in ((made, function), (made_, in_place)):
+    for outer, inner in ((of_rows, function), (of_rows_, in_place)):
         documented(outer, inner.__name__, inner.__doc__ or "", inner)
-    return made, made_
+    return of_rows, of_rows_
 
 
 def _row(source: Any) -> Any:
@@ -234,12 +234,12 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 
 
 def _chosen(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
-    """Through a mask: an index that stands there twice must not count twice in the value's gradient."""
+    """By a mask: an index that appears twice must not count twice in the value's gradient."""
     dim, index = _index_of("index_fill", x, dim, index)
     mask = creation.zeros(x._type.shape[dim], dtype=bool_)
     call_into(INDEX_PUT, mask, (True, index), (("dims", (0,)), ("accumulate", False)))
-    made: Tensor = pointwise.where(views.reshape(mask, (-1, *(1,) * (x._type.ndim - dim - 1))), value, x)
-    return made
+    result: Tensor = pointwise.where(views.reshape(mask, (-1, *(1,) * (x._type.ndim - dim - 1))), value, x)
+    return result
 
 
 # -- as if flat ----------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def _flattened(x: Tensor) -> Tensor:
 
 
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """As if flat; the source is as large as the index."""
+    """A copy with elements written at positions of the flattened tensor."""
     return put_(pointwise.clone(a_tensor("put", input)), index, source, accumulate)
 
 
@@ -308,12 +308,12 @@ def fill(input: Tensor, value: Any) -> Tensor:
 
 
 def _replaced(name: str, x: Tensor, src: Any, part: Callable[[Tensor], Tensor]) -> Tensor:
-    made = pointwise.clone(a_tensor(name, x))
-    place, src = part(made), a_tensor(name, src)
+    result = pointwise.clone(a_tensor(name, x))
+    place, src = part(result), a_tensor(name, src)
     if place._type.shape != src._type.shape:
         raise refuse(ShapeError, f"the source has shape {list(place._type.shape)}", name, x, src)
     place.copy_(src)
-    return made
+    return result
 
 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:

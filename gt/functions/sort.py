@@ -65,7 +65,7 @@ def msort(input: Tensor) -> Tensor:
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
-    """The k-th smallest, counted from 1."""
+    """The k-th least element along a dim, counted from 1, with its index."""
     x = a_tensor("kthvalue", input)
     if x._type.dtype is bool_:
         raise refuse(DTypeError, "not defined for bool; use x.to(gt.uint8)", "kthvalue", x, k)
@@ -124,7 +124,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     else:
         some = None
         if row._type.dtype.kind == "f":
-            # NaN equals nothing, and has no place in an order: something else that is there takes its place
+            # NaN equals nothing and cannot be ordered: it is replaced by another element of the row
             real = pointwise.logical_not(pointwise.isnan(row))
             some = reduce.any(real)
             row = pointwise.where(real, row, reduce.amin(pointwise.where(real, row, inf)))
@@ -147,7 +147,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Reads the largest value: the result is as long."""
+    """The number of times each non-negative integer occurs. Waits for the greatest one."""
     x = a_tensor("bincount", input)
     if x._type.ndim != 1 or x._type.dtype.kind not in "iu":
         raise refuse(ShapeError, "needs a tensor of one dim, of integers of 0 or more", "bincount", x)
@@ -175,7 +175,7 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """Always sorted. Reads how many there are."""
+    """The distinct elements, sorted. Waits for their number."""
     x = a_tensor("unique", input)
     rows, along = _rows("unique", x, dim)
     flat = _flat(rows)
@@ -190,7 +190,7 @@ def unique(
 def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """Of equals next to each other, the first. Reads how many there are."""
+    """The elements without repetitions next to each other. Waits for their number."""
     x = a_tensor("unique_consecutive", input)
     rows, along = _rows("unique_consecutive", x, dim)
     flat = _flat(rows)
@@ -209,7 +209,7 @@ def unique_consecutive(
 
 
 def _rows(name: str, x: Tensor, dim: int | None) -> tuple[Tensor, int | None]:
-    """What is told apart, along the first dim."""
+    """The rows to compare, along the first dim."""
     if dim is None:
         return views.reshape(x, (x._type.numel,)), None
     along = views.dim_of(name, x, dim)
@@ -233,5 +233,5 @@ def _answer(
         found = views.movedim(found, 0, along)
     elif along is None:
         ranks = views.reshape(ranks, x._type.shape)
-    made = (found, *((ranks,) if return_inverse else ()), *(() if counts is None else (counts,)))
-    return made if len(made) > 1 else found
+    result = (found, *((ranks,) if return_inverse else ()), *(() if counts is None else (counts,)))
+    return result if len(result) > 1 else found

@@ -65,7 +65,7 @@ def stride(input: Tensor, dim: int | None = None) -> Any:
 
 
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
-    """There is one memory format; how the worker lays it out is its business."""
+    """The tensor itself, or a copy in the order of its dims if it is a view in another order."""
     return input if is_contiguous(input) else call(RESHAPE, (input,), (("shape", input._type.shape),))
 
 
@@ -73,7 +73,7 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
 
 
 def dim_of(name: str, x: Tensor, dim: int, extra: int = 0) -> int:
-    """A dim of x counted from the start; raises if there is none. ``extra`` dims are about to be added."""
+    """A dim of x counted from the start; raises if it does not exist. ``extra`` counts dims that will be added."""
     dim = whole(dim, f"{name}(): a dim is an int")
     try:
         return wrap_dim(dim, x._type.ndim + extra)
@@ -89,9 +89,9 @@ def dims_of(name: str, x: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
         raise refuse(type(problem), str(problem), name, x, dims=tuple(dims)) from None
 
 
-def complete(name: str, x: Tensor, given: tuple[Any, ...], numel: int | None = None) -> Shape:
-    """A shape with its -1 worked out."""
-    shape = sizes(given, name)
+def complete(name: str, x: Tensor, arguments: tuple[Any, ...], numel: int | None = None) -> Shape:
+    """The shape with its -1 replaced by a size."""
+    shape = sizes(arguments, name)
     if -1 not in shape:
         return shape
     known = prod(n for n in shape if n != -1)
@@ -120,7 +120,7 @@ def _way(x: Tensor, shape: Shape) -> Shape | None:
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
-    """A view where there is one, also of the same shape, and a copy where not."""
+    """The same elements in another shape: a view where possible, else a copy."""
     new = complete("reshape", input, sizes if shape is None else (shape,))
     if new == input._type.shape:
         return _seen_as(input, new)
@@ -131,7 +131,7 @@ def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
 
 
 def _seen_as(input: Tensor, shape: Shape) -> Tensor:
-    """A view that adds or takes away sizes of 1: there always is one."""
+    """A view that adds or removes sizes of 1, which is always possible."""
     return view_of(input, VIEW, (("shape", shape),))
 
 
@@ -166,8 +166,8 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """Remove dims of size 1."""
     shape = input._type.shape
-    given = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
-    gone = {d for d in dims_of("squeeze", input, tuple(given)) if shape and shape[d] == 1}
+    arguments = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    gone = {d for d in dims_of("squeeze", input, tuple(arguments)) if shape and shape[d] == 1}
     return _seen_as(input, tuple(n for d, n in enumerate(shape) if d not in gone))
 
 
@@ -178,14 +178,14 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 
 
 def expand(input: Tensor, *shape: Any, size: Any = None, implicit: bool = False) -> Tensor:
-    """-1 leaves a size as it is."""
+    """The tensor with dims of size 1 repeated to these sizes, without a copy; -1 keeps a size."""
     shape, old = sizes(shape if size is None else (size,), "expand"), input._type.shape
     new = len(shape) - len(old)
     if -1 in shape[: max(new, 0)]:
         raise refuse(ShapeError, "-1 names a size the tensor does not have", "expand", input, shape=shape)
     if new >= 0 and -1 in shape:
         shape = (*shape[:new], *(n if m == -1 else m for n, m in zip(old, shape[new:], strict=True)))
-    if shape == (1,) * new + old:  # nothing is stretched: such a view can be written
+    if shape == (1,) * new + old:  # nothing is stretched, so the view can be written
         return _seen_as(input, shape)
     return view_of(input, EXPAND, (("shape", shape),))
 
@@ -215,9 +215,9 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
 
 def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """The dims in another order."""
-    given = sizes(order if dims is None else (dims,), "permute")
+    arguments = sizes(order if dims is None else (dims,), "permute")
     ndim = input._type.ndim
-    return view_of(input, PERMUTE, (("dims", tuple(one_dim(d, ndim) for d in given)),))
+    return view_of(input, PERMUTE, (("dims", tuple(one_dim(d, ndim) for d in arguments)),))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
@@ -265,7 +265,7 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     sources = dims_of("movedim", input, (source,) if isinstance(source, int) else source)
     targets = dims_of("movedim", input, (destination,) if isinstance(destination, int) else destination)
     if len(sources) != len(targets):
-        text = "as many dims must go as come"
+        text = "source and destination must have as many dims"
         raise refuse(ShapeError, text, "movedim", input, source=source, destination=destination)
     fixed = dict(zip(targets, sources, strict=True))
     rest = iter(d for d in range(input._type.ndim) if d not in sources)
@@ -326,21 +326,21 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 
 
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """All windows of that size along a dim, ``step`` apart: one more dim, at the end."""
+    """All windows of a size along a dim, ``step`` apart, as a new last dim."""
     size, step = (whole(n, "unfold(): size and step are ints") for n in (size, step))
     return view_of(input, UNFOLD, (("dim", one_dim(dimension, input._type.ndim)), ("size", size), ("step", step)))
 
 
 def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Views: parts of that size, the last perhaps smaller; or parts of those sizes."""
+    """Split a tensor along a dim into views: parts of one size, or parts of the given sizes."""
     dim = _real_dim("split", input, dim)
-    given, size = split_size_or_sections, input._type.shape[dim]
-    if not isinstance(given, int):
-        return _parts(input, sizes((given,), "split"), dim)
-    if given < 0 or (given == 0 and size):
-        raise refuse(ShapeError, "parts must have a size of at least 1", "split", input, given, dim=dim)
-    whole, rest = divmod(size, given or 1)
-    return _parts(input, (given,) * whole + ((rest,) if rest else ()) or (0,), dim)
+    arguments, size = split_size_or_sections, input._type.shape[dim]
+    if not isinstance(arguments, int):
+        return _parts(input, sizes((arguments,), "split"), dim)
+    if arguments < 0 or (arguments == 0 and size):
+        raise refuse(ShapeError, "parts must have a size of at least 1", "split", input, arguments, dim=dim)
+    whole, rest = divmod(size, arguments or 1)
+    return _parts(input, (arguments,) * whole + ((rest,) if rest else ()) or (0,), dim)
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
@@ -359,21 +359,21 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
-    """One instruction makes them all; each is then the view that a slice would have made."""
-    made = call_many(SPLIT, (x,), (("sizes", parts), ("dim", dim)))
+    """One instruction computes all parts; then each becomes the view that a slice gives."""
+    result = call_many(SPLIT, (x,), (("sizes", parts), ("dim", dim)))
     shape = x._type.shape
-    for part, start, n in zip(made, accumulate(parts, initial=0), parts, strict=False):
+    for part, start, n in zip(result, accumulate(parts, initial=0), parts, strict=False):
         make_view(part, x, (SLICE, (("items", _items(shape, dim, ("s", n, 1))),), _starts(len(shape), dim, start)))
-    return made
+    return result
 
 
 # -- turned and cut to a triangle ----------------------------------------------------------
 
 
-def flip(input: Tensor, *given: Any, dims: Any = None) -> Tensor:
+def flip(input: Tensor, *arguments: Any, dims: Any = None) -> Tensor:
     """Reverse dims."""
-    ndim, given = input._type.ndim, given if dims is None else (dims,)
-    return call(FLIP, (input,), (("dims", tuple(one_dim(d, ndim) for d in sizes(given, "flip"))),))
+    ndim, arguments = input._type.ndim, arguments if dims is None else (dims,)
+    return call(FLIP, (input,), (("dims", tuple(one_dim(d, ndim) for d in sizes(arguments, "flip"))),))
 
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:

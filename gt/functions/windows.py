@@ -23,25 +23,28 @@ PAD, INDEX, DIAGONAL, VIEW_BACKWARD = OPS["pad"], OPS["index"], OPS["diagonal"],
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """`torch.nn.functional.pad`: pairs of sizes, the last dim's first; a negative size takes away."""
-    x, given = a_tensor("pad", input), sizes((pad,), "pad")
-    if len(given) % 2 or len(given) > 2 * x._type.ndim:
+    """Pad dims, the last dim first, with a value or a pattern; a negative size removes elements.
+
+    See `torch.nn.functional.pad`.
+    """
+    x, arguments = a_tensor("pad", input), sizes((pad,), "pad")
+    if len(arguments) % 2 or len(arguments) > 2 * x._type.ndim:
         text = f"needs pairs of sizes, for at most {x._type.ndim} dims"
-        raise refuse(ShapeError, text, "pad", x, given, mode=mode)
-    missing = x._type.ndim - len(given) // 2
-    pads = ((0, 0),) * missing + tuple(zip(given[::2], given[1::2], strict=True))[::-1]
+        raise refuse(ShapeError, text, "pad", x, arguments, mode=mode)
+    missing = x._type.ndim - len(arguments) // 2
+    pads = ((0, 0),) * missing + tuple(zip(arguments[::2], arguments[1::2], strict=True))[::-1]
     if mode == "constant":
         fill = 0 if value is None else value
         return call(PAD, (x, pointwise.fitting("pad", x, fill)), (("pads", pads),))
     if mode not in _BORDERS:
-        raise refuse(ShapeError, "mode is constant, reflect, replicate or circular", "pad", x, given, mode=mode)
+        raise refuse(ShapeError, "mode is constant, reflect, replicate or circular", "pad", x, arguments, mode=mode)
     if value:
-        raise refuse(ShapeError, f"mode {mode} takes no value", "pad", x, given, value=value)
+        raise refuse(ShapeError, f"mode {mode} takes no value", "pad", x, arguments, value=value)
     if missing not in (1, 2) or x._type.ndim - missing not in (1, 2, 3):
         text = "pads the last 1 to 3 dims of a tensor with one or two more"
-        raise refuse(ShapeError, text, "pad", x, given, mode=mode)
+        raise refuse(ShapeError, text, "pad", x, arguments, mode=mode)
     for dim, (before, after) in enumerate(pads):
-        if mode == "circular" and min(before, after) < 0:  # it goes round what is left
+        if mode == "circular" and min(before, after) < 0:  # it repeats what is left
             kept = x._type.shape[dim] + min(before, 0) + min(after, 0)
             x = views.narrow(x, dim, max(-before, 0), kept)
             before, after = max(before, 0), max(after, 0)
@@ -50,7 +53,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     return x
 
 
-#: (position, size) -> the position whose element stands there
+#: (position in the padded dim, size) -> the position in the dim whose element goes there
 _BORDERS: dict[str, Any] = {
     "reflect": lambda at, n: at if 0 <= at < n else -at if at < 0 else 2 * (n - 1) - at,
     "replicate": lambda at, n: min(max(at, 0), n - 1),
@@ -81,7 +84,7 @@ def constant_pad_nd(input: Tensor, pad: Any, value: float = 0) -> Tensor:
 
 
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """The last dim as the diagonal of a plane of two new ones."""
+    """Matrices with the last dim along their diagonals."""
     x = a_tensor("diag_embed", input)
     if not x._type.ndim:
         raise refuse(ShapeError, "needs a tensor of at least one dim", "diag_embed", x)

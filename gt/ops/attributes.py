@@ -8,7 +8,7 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.types import DType
 
-#: What torch's kernels hold in a C int, and in a C int64.
+#: The largest value of a C int and of a C int64, which torch's kernels use.
 MAX_INT32, MAX_INT64 = (1 << 31) - 1, (1 << 63) - 1
 #: The largest finite value of each floating dtype.
 LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "bfloat16": 3.38e38, "float16": 65504.0}
@@ -21,7 +21,7 @@ def check_flags(**values: Any) -> None:
 
 
 def check_mask(mask: Any, count: int) -> None:
-    """A mask says which results are wanted: one at least."""
+    """A mask says which results are wanted; at least one is."""
     if len(mask) != count or not all(isinstance(wanted, bool) for wanted in mask) or not any(mask):
         raise ShapeError(f"mask is {count} bools with at least one True, not {mask!r}")
 
@@ -34,7 +34,7 @@ def check_int(name: str, value: Any, least: int, most: int) -> None:
 
 
 def check_numbers(dtype: DType, **values: Any) -> None:
-    """Refuses numbers that the dtype has no value for. Kernels for half precision compute in float32."""
+    """Refuses numbers outside the range of the dtype. Kernels for half precision compute in float32."""
     for name, value in values.items():
         if not isinstance(value, int | float):
             raise DTypeError(f"{name} is a number, not {value!r}")

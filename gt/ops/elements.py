@@ -1,4 +1,4 @@
-"""How numbers and bytes become elements of a tensor, where the engines' own ways differ."""
+"""Converts numbers and bytes to elements of a tensor, where the engines themselves would differ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def single_element(np: Any, value: Any, dtype: Any) -> Any:
 
 
 def buffer(data: Any) -> Any:
-    """Bytes a tensor may live in. Those one may write to were received for this tensor alone."""
+    """Bytes that a tensor may use as its memory. Writable bytes were received for this tensor only."""
     return bytearray(data) if memoryview(data).readonly else data
 
 
@@ -39,7 +39,7 @@ def from_bytes_torch(torch: Any, data: Any, shape: tuple[int, ...], dtype: str) 
     kind = torch.uint8 if dtype == "bool" else getattr(torch, dtype)
     needed = _length(data, shape, kind.itemsize, dtype)
     flat = torch.frombuffer(data, dtype=kind) if needed else torch.empty(0, dtype=kind)
-    # a bool of another byte than 0 and 1 would count as more than one: kernels write as many elements as they count
+    # a bool that is neither 0 nor 1 would count as several, and kernels write as many elements as they count
     return (flat != 0 if dtype == "bool" else flat).view(shape)
 
 
@@ -50,7 +50,7 @@ def from_bytes_numpy(np: Any, data: Any, shape: tuple[int, ...], dtype: str) -> 
 
 
 def _length(data: Any, shape: tuple[int, ...], itemsize: int, dtype: str) -> int:
-    """The bytes of such a tensor; raises if these are not as many."""
+    """The number of bytes of such a tensor; raises if the data has another number."""
     needed = itemsize * prod(shape)
     if memoryview(data).nbytes != needed:
         raise ValueError(f"{dtype}{list(shape)} takes {needed} bytes, not {memoryview(data).nbytes}")
@@ -58,5 +58,5 @@ def _length(data: Any, shape: tuple[int, ...], itemsize: int, dtype: str) -> int
 
 
 def wide(np: Any, *xs: Any) -> tuple[Any, ...]:
-    """float16 as float32: numpy would add up in float16."""
+    """float16 as float32: numpy would sum in float16."""
     return tuple(x.astype(np.float32) if getattr(x, "dtype", None) == np.float16 else x for x in xs)

@@ -1,4 +1,4 @@
-"""What the gradient rules of network ops are written with: they emit ops of their own, by methods of a tensor."""
+"""Functions for gradient rules: they emit ops by name, through methods of a tensor."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from gt.ops.op import op as declare
 
 
 def op(name: str, *, kernel: Callable[..., Any], **fields: Any) -> None:
-    """Declare a network op: torch has a kernel of its own, and the other is written for numpy as it is."""
+    """Declare an op whose kernel is for numpy itself; torch has a kernel of its own."""
     declare(name, kernel=kernel, numpy=kernel, **fields)
 
 
 def one(name: str, first: Any, *rest: Any, **attrs: Any) -> Any:
-    """The result of an op that has one."""
+    """The result of an op with one result."""
     return first._op(name, *rest, **attrs)
 
 
 def many(name: str, first: Any, *rest: Any, **attrs: Any) -> tuple[Any, ...]:
-    """The results of an op that has several, or may have."""
-    made: tuple[Any, ...] = first._ops(name, *rest, **attrs)
-    return made
+    """The results of an op that may have several."""
+    result: tuple[Any, ...] = first._ops(name, *rest, **attrs)
+    return result
 
 
 def chosen(name: str, mask: tuple[bool, ...], *operands: Any, **attrs: Any) -> list[Any]:
-    """The results of an op that gives those its mask asks for; None in the place of the others."""
+    """The results that the mask requests; None in the place of the others."""
     if not any(mask):
         return [None] * len(mask)
-    made = iter(many(name, *operands, **attrs, mask=mask))
-    return [next(made) if wanted else None for wanted in mask]
+    result = iter(many(name, *operands, **attrs, mask=mask))
+    return [next(result) if wanted else None for wanted in mask]
 
 
 def differentiated(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradient rule of an op, by way of a formula in other ops that computes the same.
+    """The gradient rule of an op, from a formula in other ops that computes the same.
 
-    For ops that are gradients themselves: their own gradient is rarely asked for, and then speed is not the point.
+    It is for ops that are gradients themselves: their own gradient is rarely needed, so it may be slow.
     """
 
     def vjp(needs: tuple[bool, ...], g: Any, _y: Any, *operands: Any, **attrs: Any) -> Any:

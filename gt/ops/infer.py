@@ -10,7 +10,7 @@ from gt.types import MAX_DIMS, DType, OperandType, Scalar, Shape, TensorType, bo
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """torch's rule: sizes are aligned at the end; 1 stretches, everything else must agree."""
+    """torch's rule: sizes are aligned at the end; a size of 1 is stretched, other sizes must agree."""
     ndim = max(map(len, shapes), default=0)
     padded = [(1,) * (ndim - len(s)) + s for s in shapes]
     return tuple(map(_agreed, zip(*padded, strict=True)))
@@ -28,7 +28,7 @@ def shapes_of(types: Iterable[OperandType]) -> list[Shape]:
 
 
 def floating(dtype: DType) -> DType:
-    """What an op that always gives a floating result makes of a dtype: integers become float32."""
+    """The result's dtype of an op that always gives a floating result: float32 for integers."""
     return dtype if dtype.kind == "f" else float32
 
 
@@ -53,7 +53,7 @@ def pointwise_bool(*types: OperandType, **attrs: Any) -> TensorType:
 
 
 def refusing_bool(rule: Callable[..., TensorType], way_out: str) -> Callable[..., TensorType]:
-    """The same rule, but not if any operand is bool, as torch has it for ``-``."""
+    """The same rule, which refuses bool operands, as torch does for ``-``."""
 
     def refuse(*types: OperandType, **attrs: Any) -> TensorType:
         if any(t.dtype is bool_ for t in types):
@@ -64,7 +64,7 @@ def refusing_bool(rule: Callable[..., TensorType], way_out: str) -> Callable[...
 
 
 def refusing(kinds: str, rule: Callable[..., TensorType], way_out: str) -> Callable[..., TensorType]:
-    """The same rule, but not where the operands meet in a dtype of these kinds (letters as in `DType.kind`)."""
+    """The same rule, which refuses a common dtype of these kinds (letters as in `DType.kind`)."""
 
     def refuse(*types: OperandType, **attrs: Any) -> TensorType:
         met = result_dtype(*types)
@@ -80,12 +80,12 @@ def same(x: TensorType, *rest: OperandType, **attrs: Any) -> TensorType:
 
 
 def shown(shape: Shape) -> str:
-    """``[5,3]``: a shape as the types in a message write it."""
+    """``[5,3]``: a shape in an error's text."""
     return f"[{','.join(map(str, shape))}]"
 
 
 def sizes(shape: Shape) -> Shape:
-    """The shape, if it can be one; looked at before anybody multiplies its sizes."""
+    """The shape, checked before its sizes are multiplied."""
     if len(shape) > MAX_DIMS:
         raise ShapeError(f"{len(shape)} dims are more than {MAX_DIMS}")
     for n in shape:
@@ -104,7 +104,7 @@ def expandable(shape: Shape, target: Shape) -> None:
 
 
 def assignable(value: OperandType, target: Shape) -> None:
-    """The same for ``x[…] = value``, where torch overlooks leading sizes of 1."""
+    """The same for ``x[…] = value``, where torch ignores leading sizes of 1."""
     shape = () if isinstance(value, Scalar) else value.shape
     while len(shape) > len(target) and shape[0] == 1:
         shape = shape[1:]
@@ -129,7 +129,7 @@ def wrap_dims(dims: Iterable[int], ndim: int) -> tuple[int, ...]:
 
 
 def own_dim(dim: int, ndim: int) -> int:
-    """A dim among an op's attributes: it is counted from the start, since whoever makes the op has wrapped it."""
+    """A dim among an op's attributes. It is counted from the start: the function that emits the op wraps it."""
     if type(dim) is not int:
         raise DTypeError(f"a dim is an int, and {dim!r} is not")
     if wrap_dim(dim, ndim) != dim:

@@ -1,4 +1,4 @@
-"""Which operands of an op are positions, and which positions there are.
+"""Which operands of an op are positions, and which positions are valid.
 
 Kernels check positions themselves and raise. Compiled code on a CPU must not raise: an exception in one of several
 OpenMP threads ends the process. So it checks positions outside the loops.

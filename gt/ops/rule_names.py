@@ -17,7 +17,7 @@ from typing import Any
 from gt.ops.op import Op
 
 #: How rules emit ops: methods of a tensor, and the functions of `gt.ops.gradient_rules`.
-EMITTERS = frozenset(("_op", "_ops", "one", "many", "chosen"))
+EMITTERS = frozenset(("_op", "_op_", "_ops", "one", "many", "chosen"))
 #: Attributes that a rule may use of a shape, a dtype, a type, a list or a dict.
 OTHER_ATTRIBUTES = frozenset(("append", "get", "items", "itemsize", "kind", "name", "pop"))
 
@@ -32,11 +32,11 @@ def check_rules(ops: Mapping[str, Op], tensor: type) -> None:
     methods = {*dir(tensor), *OTHER_ATTRIBUTES, *vars(builtins)}
     for op, rule, function, codes in _functions(ops.values()):
         names = {name for code in codes for name in code.co_names}
-        for name in names - methods:
+        for name in sorted(names - methods):
             if name not in function.__globals__:
                 raise RuleError(f"{_place(op, rule, function)} uses {name!r}, which a tensor does not have")
         if not EMITTERS.isdisjoint(names):
-            for word in _words(function, codes) - words:
+            for word in sorted(_words(function, codes) - words):
                 raise RuleError(f"{_place(op, rule, function)} emits the op {word!r}, which does not exist")
 
 

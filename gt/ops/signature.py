@@ -1,12 +1,12 @@
 """A signature is one way of calling one op: the op, its attributes and the types of its operands.
 
-Programs make the same few hundred calls again and again. The client numbers each signature once, sends its
-definition once, and from then on an instruction is a few numbers in a flat stream:
+A program repeats the same few hundred calls. The client numbers each signature once and sends its definition once.
+After that, an instruction is a few numbers in a flat stream:
 
     code, site, outputs…, operands…
 
 ``code`` is the signature's number; ``site`` the client's number for the source line; an output or a tensor operand
-is a tensor id; a scalar operand is the number itself. How many words follow is known from the signature. Below
+is a tensor id; a scalar operand is the number itself. The signature determines how many words follow. Below
 ``FIRST_CODE`` a code is a control word, and a negative word ``-id`` frees a tensor (see `gt.wire.messages`).
 """
 
@@ -24,7 +24,7 @@ KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}
 
 
 class Signature:
-    """Immutable. Everything that does not change from one call to the next is worked out here, once."""
+    """Immutable. Everything that does not change from call to call is computed here, once."""
 
     __slots__ = ("attrs", "ins", "into", "offsets", "op", "outs", "plain", "start", "width")
 
@@ -46,23 +46,23 @@ class Signature:
 
 
 def sign(op: Op, attrs: Attrs, ins: tuple[OperandType, ...], into: bool = False) -> Signature:
-    """Infer the result of a call; raises at the caller if there is none."""
+    """Infer the results of a call; raises if it is not legal."""
     outs = op.result_types(ins, attrs)
     if into:
-        outs = tuple(_target(op, attrs, ins, i, made) for i, made in enumerate(outs))
+        outs = tuple(_target(op, attrs, ins, i, result) for i, result in enumerate(outs))
     return Signature(op, attrs, ins, outs, into)
 
 
-def _target(op: Op, attrs: Attrs, ins: tuple[OperandType, ...], i: int, made: TensorType) -> TensorType:
+def _target(op: Op, attrs: Attrs, ins: tuple[OperandType, ...], i: int, result: TensorType) -> TensorType:
     """In place, a result goes into the operand of the same number, which keeps its shape and dtype."""
     target = ins[min(i, len(ins) - 1)]
-    if i >= len(ins) or isinstance(target, Scalar) or made.shape != target.shape:
-        raise ShapeError(f"{op.call(ins, attrs)}: in place, the result {made} does not fit into {target}")
-    if KINDS[made.dtype.kind] > KINDS[target.dtype.kind]:
-        raise DTypeError(f"{op.call(ins, attrs)}: in place, {made.dtype.name} does not fit into {target.dtype.name}")
+    if i >= len(ins) or isinstance(target, Scalar) or result.shape != target.shape:
+        raise ShapeError(f"{op.call(ins, attrs)}: in place, the result {result} does not fit into {target}")
+    if KINDS[result.dtype.kind] > KINDS[target.dtype.kind]:
+        raise DTypeError(f"{op.call(ins, attrs)}: in place, {result.dtype.name} does not fit into {target.dtype.name}")
     return target
 
 
 def signature_from(name: str, attrs: Attrs, ins: tuple[OperandType, ...], into: bool) -> Signature:
-    """The same for a definition that came by wire: an unknown op is a KeyError."""
+    """The same for a definition from the wire: an unknown op is a KeyError."""
     return sign(OPS[name], attrs, ins, into)

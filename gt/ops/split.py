@@ -3,21 +3,20 @@
     "mk,kn->mn"    a letter names a dim; the same letter means the same cut
     "a.->a."       a dot is a dim that stays whole on every worker
     "ab->a"        a letter missing on the right is reduced: each worker has a term of the result
-    "->ab"         a letter missing on the left is made: each worker makes its own block
+    "->ab"         a letter missing on the left is created: each worker creates its own block
     "ab->a,a"      several results
     "bk,nk,n->bn"  with ``added=(2,)``: a bias, which only one worker may add when ``k`` is cut
 
-Tensor operands alone are counted; Python numbers are the same everywhere. From the string `rows` derives every legal
-placement of operands and results along one axis of a mesh; more axes follow by doing it again on the blocks: the string
-is that of the whole, the types are those of the blocks, and where blocks differ in size a row must be legal for each of
-them. A letter may stand for dims of different sizes, as in a reshape: it is cut only where both are cut at the same
-places. Some kernels refuse blocks without elements: ``filled`` names the letters that are only cut if each worker gets
-some.
+The string counts tensor operands only; Python numbers are the same everywhere. `rows` derives from it every legal
+placement of operands and results along one axis of a mesh. For more axes it is applied again to the blocks: the string
+is that of the whole, the types are those of the blocks, and where blocks differ in size, a row must be legal for each
+of them. A letter may stand for dims of different sizes, as in a reshape: it is cut only where both are cut at the same
+places. Some kernels refuse blocks without elements: ``filled`` names the letters that need blocks that are not empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,7 @@ from gt.ops.infer import broadcast_shapes
 from gt.ops.placement import P, Partial, Placement, R, Shard, aligned
 from gt.types import OperandType, Scalar, Shape, TensorType, result_dtype
 
-#: for dims in order; capitals are for dims that have a part to play, as in "MK,KN->MN"
+#: for dims in order; capitals are for dims with a special role, as in "MK,KN->MN"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 Groups = tuple[tuple[int, ...], ...]
@@ -39,20 +38,20 @@ class Split(msgspec.Struct, frozen=True):
     reduce: str = "sum"
     #: groups of operands through which a sum may pass: f(a+b) = f(a)+f(b)
     linear: Groups = ()
-    #: results in which such operands have no say: where these are terms, they are whole
+    #: results that do not depend on such operands: where those are terms, these are whole
     still: tuple[int, ...] = ()
     #: operands that are added to the result: where it is a term, they are too
     added: tuple[int, ...] = ()
     #: letters that are cut only if no block is empty
     filled: str = ""
-    #: the results are terms even where nothing of this is cut: they are made of more, which may be (see `Apart`)
+    #: the results are terms even where nothing here is cut: they combine several parts, which may be cut (see `Apart`)
     terms: bool = False
 
 
 class Apart(msgspec.Struct, frozen=True):
     """An op on many tensors at once, which are cut independently of each other.
 
-    An operand may be of several parts if it is whole in each; a result is of one.
+    An operand may belong to several parts if it is whole in each; a result belongs to one.
     """
 
     #: (its operands, its results, how they are cut together)
@@ -62,7 +61,7 @@ class Apart(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One legal way along one axis."""
+    """One legal choice of placements along one axis."""
 
     ins: tuple[Placement, ...]
     outs: tuple[Placement, ...]
@@ -83,27 +82,27 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], workers: int) -> list[Row]:
-    """Every legal row over so many workers; the first, everything everywhere, always is."""
+    """Every legal row over this many workers. The first, everything replicated, is always legal."""
     left, right = split.indices.split("->")
     taken = left.split(",") if ins else []
-    given = right.split(",") if outs else []
-    reduces = split.reduce.split(",") * (len(given) if "," not in split.reduce else 1)
+    arguments = right.split(",") if outs else []
+    reduces = split.reduce.split(",") * (len(arguments) if "," not in split.reduce else 1)
     found = [Row((R,) * len(ins), tuple(map(Partial, reduces)) if split.terms else (R,) * len(outs))]
     for letter in dict.fromkeys(c for c in left + right if c not in ",."):
-        if not _cut_alike(letter, (*taken, *given), (*ins, *outs), workers, letter in split.filled):
+        if not _cut_alike(letter, (*taken, *arguments), (*ins, *outs), workers, letter in split.filled):
             continue
-        made = tuple(
+        result = tuple(
             Shard(dims.index(letter)) if letter in dims else Partial(how)
-            for dims, how in zip(given, reduces, strict=True)
+            for dims, how in zip(arguments, reduces, strict=True)
         )
-        term = bool(made) and isinstance(made[0], Partial)
+        term = bool(result) and isinstance(result[0], Partial)
         placed = tuple(
             Shard(dims.index(letter)) if letter in dims else P if term and i in split.added else R
             for i, dims in enumerate(taken)
         )
-        found.append(Row(placed, made))
+        found.append(Row(placed, result))
     for group in split.linear:
-        if any(ins[i].dtype.kind == "b" for i in group):  # a sum of truths is none
+        if any(ins[i].dtype.kind == "b" for i in group):  # a sum of bools is not a bool
             continue
         passed = tuple(R if i in split.still else P for i in range(len(outs)))
         found.append(Row(tuple(P if i in group else R for i in range(len(ins))), passed))
@@ -122,7 +121,7 @@ def _cut_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], wo
 
 
 def letters(n: int, start: int = 0) -> str:
-    """Names for so many dims; those beyond the alphabet stay whole."""
+    """Names for this many dims; dims beyond the alphabet stay whole."""
     return LETTERS[start : start + n].ljust(n, ".")
 
 
@@ -142,26 +141,26 @@ def tensors(types: Sequence[OperandType]) -> list[TensorType]:
 
 
 def counted(groups: Groups, types: Sequence[OperandType]) -> Groups:
-    """Groups of operands, counted without the numbers; one with a number in it is none: a number is not a sum."""
+    """Groups of operands, counted without the numbers. A group with a number is dropped: a number is not a sum."""
     place = {i: n for n, i in enumerate(i for i, t in enumerate(types) if isinstance(t, TensorType))}
     return tuple(tuple(place[i] for i in group) for group in groups if all(i in place for i in group))
 
 
-def summable(x: OperandType, made: Any) -> bool:
-    """Is a sum of terms of this type a sum still, once it is brought to that dtype?
+def summable(x: OperandType, result: Any) -> bool:
+    """True if terms of this type may be cast to that dtype before they are summed.
 
-    What is bool is not, what wraps around is not, and in a narrower dtype terms overflow, or round, where their
-    sum would not.
+    Bools may not, dtypes that wrap around may not, and in a narrower dtype terms overflow or round where their sum
+    would not.
     """
-    wider = x.dtype.kind == "f" == made.kind and made.itemsize > x.dtype.itemsize
-    return wider or (x.dtype is made and made.kind in "iuf")
+    wider = x.dtype.kind == "f" == result.kind and result.itemsize > x.dtype.itemsize
+    return wider or (x.dtype is result and result.kind in "iuf")
 
 
 # -- families of ops -----------------------------------------------------------------------
 
 
 def elementwise(*types: OperandType, linear: Groups = (), floating: bool = False, **attrs: Any) -> Split:
-    """Operands that broadcast; ``linear`` counts all of them, with the numbers; ``floating``: the result is."""
+    """Operands that broadcast. ``linear`` counts numbers as operands too; ``floating``: the result is floating."""
     xs = tensors(types)
     shape = broadcast_shapes(*(x.shape for x in xs))
     names = letters(len(shape))
@@ -174,9 +173,9 @@ def elementwise(*types: OperandType, linear: Groups = (), floating: bool = False
 
 
 def scaling(*types: OperandType, divides: bool = False, **attrs: Any) -> Split:
-    """A product with a number, or a quotient by one, lets a sum pass; by a tensor it does not: there may be infinities
-    or zeros in it, and what is done to each term is then not what is done to the sum. (Of numbers the dispatcher looks
-    at the value.)"""
+    """A sum passes through a product with a number, or a quotient by one. Through a product with a tensor it does not:
+    with infinities or zeros in it, the result for each term is not that for the sum. (The dispatcher checks the value
+    of a number.)"""
     factors = [i for i, t in enumerate(types) if isinstance(t, Scalar)]
     passing = tuple((i,) for i in range(len(types)) if i not in factors and len(factors) == len(types) - 1)
     return elementwise(*types, linear=passing[:1] if not divides or factors == [1] else (), floating=divides)
@@ -200,15 +199,15 @@ def folding(
 ) -> Split:
     """A reduction of dims (all if None), whose terms are combined like this; else those dims stay whole.
 
-    ``passes``: a sum passes through. ``fills``: there is no such thing of nothing.
+    ``passes``: a sum passes through. ``fills``: it is not defined for a block without elements.
     """
     dims = tuple(range(x.ndim)) if dim is None else (dim,) if isinstance(dim, int) else dim
     dims = tuple(d % x.ndim for d in dims) if x.ndim else ()
     names = letters(x.ndim) if how else without(letters(x.ndim), dims)
     kept = "".join("." if i in dims else c for i, c in enumerate(names) if keepdim or i not in dims)
     filled = "".join(names[d] for d in dims) if fills else ""
-    made = ",".join([kept] * results)
-    return Split(f"{names}->{made}", reduce=how or "sum", linear=((0,),) if passes else (), filled=filled)
+    result = ",".join([kept] * results)
+    return Split(f"{names}->{result}", reduce=how or "sum", linear=((0,),) if passes else (), filled=filled)
 
 
 def along(*types: OperandType, dim: Any, results: int = 1, linear: Groups = (), **attrs: Any) -> Split:
@@ -223,7 +222,7 @@ def along(*types: OperandType, dim: Any, results: int = 1, linear: Groups = (), 
 def leading(
     *types: OperandType, inner: Sequence[int], outer: Sequence[int], linear: Groups = (), **attrs: Any
 ) -> Split:
-    """The first dims of each operand, but for so many at its end, broadcast and are letters; results alike."""
+    """The first dims of each operand, all but this many at its end, broadcast and are letters; the same for results."""
     xs = tensors(types)
     batches = [x.shape[: x.ndim - n] for x, n in zip(xs, inner, strict=True)]
     batch = broadcast_shapes(*batches)
@@ -234,8 +233,6 @@ def leading(
 
 # -- attributes of a share -----------------------------------------------------------------
 
-Local = Callable[[dict[str, Any], Cut], dict[str, Any]]
-
 
 def shaped(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
     """The shape is that of the block."""
@@ -243,7 +240,7 @@ def shaped(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
 
 
 def placed(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    """Random numbers go by their position in the whole."""
+    """Random numbers depend on their position in the whole tensor."""
     return {**attrs, "block": (cut.outs_at[0], cut.whole_outs[0].shape)}
 
 

@@ -1,4 +1,4 @@
-"""How ops that pick and put elements may be cut: the dims they take whole, and the index's own."""
+"""How ops that read and write at positions may be cut: along dims that they use whole, and along the index's dims."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def slicing(x: TensorType, *starts: OperandType, items: Items) -> Split:
 
 
 def _sliced(items: Items, whole: Shape, block: Shape) -> Items:
-    """The items for a block: what was all of a dim is all of the block's."""
-    made, dim = [], 0
+    """The items for a block: a slice of a whole dim is a slice of the block's whole dim."""
+    result, dim = [], 0
     for item in items:
         if item[0] == "n":
-            made.append(item)
+            result.append(item)
             continue
-        made.append(("s", block[dim], 1) if item == ("s", whole[dim], 1) else item)
+        result.append(("s", block[dim], 1) if item == ("s", whole[dim], 1) else item)
         dim += 1
-    return tuple(made)
+    return tuple(result)
 
 
 def sliced(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def sliced(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
 
 
 def _only_slice(chain: Chain, shape: Shape) -> Items | None:
-    """The items, if the chain is nothing but a slice, or nothing."""
+    """The items, if the chain is one slice or empty."""
     if not chain:
         return tuple(("s", n, 1) for n in shape)
     ((_, attrs), *more) = chain
@@ -70,7 +70,7 @@ def putting(base: TensorType, value: OperandType, *starts: OperandType, chain: C
     if isinstance(value, Scalar):
         return Split(f"{names}->{names}")
     sizes = _view_shape(base.shape, items)
-    extra = max(0, value.ndim - len(sizes))  # leading sizes of 1 that torch overlooks
+    extra = max(0, value.ndim - len(sizes))  # leading sizes of 1, which torch ignores
     own = "." * extra + stretched(view, sizes, value.shape[extra:])
     return Split(f"{names},{own}->{names}", linear=linear)
 
@@ -102,7 +102,7 @@ def put_back(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
 
 
 def _places(ndim: int, indices: tuple[TensorType, ...], dims: Dims) -> tuple[str, list[str], str]:
-    """The names of the tensor's dims, of each index's, and of what is picked."""
+    """The names of the dims of the tensor, of each index and of the result."""
     names = without(letters(ndim), dims)
     shape = broadcast_shapes(*(i.shape for i in indices))
     picked = letters(len(shape), ndim)
@@ -112,27 +112,27 @@ def _places(ndim: int, indices: tuple[TensorType, ...], dims: Dims) -> tuple[str
 
 
 def indexing(x: TensorType, *indices: TensorType, dims: Dims) -> Split:
-    names, at, made = _places(x.ndim, indices, dims)
-    return Split(f"{','.join((names, *at))}->{made}", linear=FIRST)
+    names, at, result = _places(x.ndim, indices, dims)
+    return Split(f"{','.join((names, *at))}->{result}", linear=FIRST)
 
 
 def indexing_back(g: TensorType, *indices: TensorType, dims: Dims, shape: Shape) -> Split:
-    """What the index holds is spread: a part of it gives a term."""
-    names, at, made = _places(len(shape), indices, dims)
-    return Split(f"{','.join((made, *at))}->{names}", linear=FIRST)
+    """The positions are cut: a block of them gives a term."""
+    names, at, result = _places(len(shape), indices, dims)
+    return Split(f"{','.join((result, *at))}->{names}", linear=FIRST)
 
 
 def placing(x: TensorType, value: OperandType, *indices: TensorType, dims: Dims, accumulate: bool) -> Split:
-    """What is added at a place may come in terms; what is written there, each worker must have all of."""
-    names, at, made = _places(x.ndim, indices, dims)
+    """Values that are added at a position may be terms; values that are written there must be whole on each worker."""
+    names, at, result = _places(x.ndim, indices, dims)
     if not accumulate or x.dtype.kind == "b":
-        made = "".join(c if c in names else "." for c in made)
+        result = "".join(c if c in names else "." for c in result)
         at = ["." * len(own) for own in at]
     left, linear = [names], ((0, 1),) if isinstance(value, TensorType) and summable(value, x.dtype) else ()
     if isinstance(value, TensorType):
         sizes = _picked_shape(x.shape, indices, dims)
-        extra = max(0, value.ndim - len(made))
-        left.append("." * extra + stretched(made, sizes, value.shape[extra:]))
+        extra = max(0, value.ndim - len(result))
+        left.append("." * extra + stretched(result, sizes, value.shape[extra:]))
     return Split(f"{','.join((*left, *at))}->{names}", linear=linear, added=(0,))
 
 
@@ -146,7 +146,7 @@ def _picked_shape(shape: Shape, indices: tuple[TensorType, ...], dims: Dims) -> 
 
 
 def _common(ndim: int, dim: int, *shapes: Shape) -> str:
-    """The names of the dims, but for this one, in which all are of one size."""
+    """The names of the dims, except this one, in which all tensors have the same size."""
     alike = [d for d in range(ndim) if d != dim and len({s[d] for s in shapes}) == 1]
     return without(letters(ndim), [d for d in range(ndim) if d not in alike])
 
@@ -170,14 +170,14 @@ def gathering(x: TensorType, index: TensorType, *, dim: int) -> Split | None:
 
 
 def scattering(x: TensorType, index: TensorType, source: OperandType, *, dim: int, **how: Any) -> Split | None:
-    """Where several write to one place, or fold there, all of them must be on one worker."""
+    """Where several elements are written to one position, or combined there, one worker must have all of them."""
     if _odd(x, index, source):
         return None
-    given = tensors((source,))
-    names = _common(x.ndim, dim, x.shape, index.shape, *(t.shape for t in given))
+    arguments = tensors((source,))
+    names = _common(x.ndim, dim, x.shape, index.shape, *(t.shape for t in arguments))
     adds = how.get("reduce", "sum") == "sum" or (how["reduce"] == "mean" and x.dtype.kind == "f")
     linear = counted(((0, 2),), (x, index, source)) if adds else ()
-    return Split(f"{','.join([names] * (2 + len(given)))}->{names}", linear=linear)
+    return Split(f"{','.join([names] * (2 + len(arguments)))}->{names}", linear=linear)
 
 
 def scattering_sums(x: TensorType, index: TensorType, source: TensorType, *, dim: int) -> Split | None:
@@ -192,7 +192,7 @@ def scattering_sums(x: TensorType, index: TensorType, source: TensorType, *, dim
 
 
 def selecting(x: TensorType, mask: TensorType, *, n: int) -> Split:
-    """What the mask leaves whole."""
+    """The dims that the mask does not cover."""
     rest = letters(x.ndim - mask.ndim)
     return Split(f"{'.' * mask.ndim}{rest},{'.' * mask.ndim}->.{rest}", linear=FIRST)
 
@@ -202,7 +202,7 @@ def masking(x: TensorType, mask: TensorType, value: OperandType) -> Split:
     names = letters(x.ndim)
     if isinstance(value, Scalar):
         return Split(f"{names},{names[: mask.ndim]}->{names}")
-    if value.ndim > rows and value.shape[-rows - 1] != 1:  # a row for each that the mask chooses
+    if value.ndim > rows and value.shape[-rows - 1] != 1:  # a row for each true value of the mask
         names = "." * mask.ndim + names[mask.ndim :]
     extra = max(0, value.ndim - rows)
     own = "." * extra + stretched(names[mask.ndim :], x.shape[mask.ndim :], value.shape[extra:])

@@ -21,14 +21,14 @@ def multiplying(a: TensorType, b: TensorType) -> Split:
     names = letters(len(batch))
     left = stretched(names, batch, a.shape[:-2]) + ("mk" if a.ndim > 1 else "k").upper()
     right = stretched(names, batch, b.shape[:-2]) + ("kn" if b.ndim > 1 else "k").upper()
-    made = names + ("M" if a.ndim > 1 else "") + ("N" if b.ndim > 1 else "")
-    return Split(f"{left},{right}->{made}", linear=EACH)
+    result = names + ("M" if a.ndim > 1 else "") + ("N" if b.ndim > 1 else "")
+    return Split(f"{left},{right}->{result}", linear=EACH)
 
 
 def adding_product(x: TensorType, a: TensorType, b: TensorType, beta: OperandType, alpha: OperandType) -> Split:
-    left, made = multiplying(a, b).indices.split("->")
+    left, result = multiplying(a, b).indices.split("->")
     shape = (*a.shape[:-1], b.shape[-1])
-    return Split(f"{stretched(made, shape, x.shape)},{left}->{made}", linear=((0, 1), (0, 2)), added=(0,))
+    return Split(f"{stretched(result, shape, x.shape)},{left}->{result}", linear=((0, 1), (0, 2)), added=(0,))
 
 
 def mapping(x: TensorType, weight: TensorType, *bias: TensorType) -> Split:
@@ -45,13 +45,13 @@ def weighing(g: TensorType, x: TensorType) -> Split:
 
 
 def looking_up(weight: TensorType, index: TensorType, **attrs: Any) -> Split:
-    """The rows of the table stay together: which are asked for is known to the index alone."""
+    """The rows of the table stay together: only the index says which rows are needed."""
     names = letters(index.ndim)
     return Split(f".D,{names}->{names}D", linear=FIRST)
 
 
 def spreading(g: TensorType, index: TensorType, *, rows: int, padding_idx: int, by_freq: bool) -> Split:
-    names = "." * index.ndim if by_freq else letters(index.ndim)  # how often an index comes is counted over all
+    names = "." * index.ndim if by_freq else letters(index.ndim)  # the frequency of an index is counted over all rows
     return Split(f"{names}D,{names}->.D", linear=FIRST)
 
 
@@ -62,10 +62,10 @@ def _joined(*operands: str) -> str:
     return ",".join(operands)
 
 
-def over_last(x: TensorType, *given: TensorType, normalized_shape: Shape, stats: int = 2, **attrs: Any) -> Split:
+def over_last(x: TensorType, *arguments: TensorType, normalized_shape: Shape, stats: int = 2, **attrs: Any) -> Split:
     n = len(normalized_shape)
     rows = letters(x.ndim - n) + "." * n
-    return Split(f"{_joined(rows, *['.' * n] * len(given))}->{_joined(rows, *[rows] * stats)}")
+    return Split(f"{_joined(rows, *['.' * n] * len(arguments))}->{_joined(rows, *[rows] * stats)}")
 
 
 def over_last_back(
@@ -76,22 +76,24 @@ def over_last_back(
     rows, params = letters(x.ndim - n) + "." * n, "." * n
     stats = 2 if len(mask) == 3 else 1  # without a bias there is no mean either
     left = [*[rows] * (2 + stats), *[params] * (len(rest) - stats)]
-    made = [names for names, wanted in zip((rows, params, params), mask, strict=False) if wanted]
-    return Split(f"{_joined(*left)}->{_joined(*made)}", linear=FIRST)
+    result = [names for names, wanted in zip((rows, params, params), mask, strict=False) if wanted]
+    return Split(f"{_joined(*left)}->{_joined(*result)}", linear=FIRST)
 
 
-def over_groups(x: TensorType, *given: TensorType, **attrs: Any) -> Split:
+def over_groups(x: TensorType, *arguments: TensorType, **attrs: Any) -> Split:
     """Batches, and channels by whole groups."""
     names = "NC" + "." * (x.ndim - 2)
-    return Split(f"{_joined(names, *'C' * len(given))}->{names},NC,NC", filled="C")
+    return Split(f"{_joined(names, *'C' * len(arguments))}->{names},NC,NC", filled="C")
 
 
 def over_groups_back(
     g: TensorType, x: TensorType, mean: TensorType, rstd: TensorType, *weight: TensorType, mask: Any, **attrs: Any
 ) -> Split:
     names = "NC" + "." * (x.ndim - 2)
-    made = [dims for dims, wanted in zip((names, "C", "C"), mask, strict=True) if wanted]
-    return Split(f"{_joined(names, names, 'NC', 'NC', *'C' * len(weight))}->{_joined(*made)}", linear=FIRST, filled="C")
+    result = [dims for dims, wanted in zip((names, "C", "C"), mask, strict=True) if wanted]
+    return Split(
+        f"{_joined(names, names, 'NC', 'NC', *'C' * len(weight))}->{_joined(*result)}", linear=FIRST, filled="C"
+    )
 
 
 def grouped(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
@@ -103,21 +105,21 @@ def grouped(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
 def over_batch(x: TensorType, *rest: OperandType, **attrs: Any) -> Split:
     """Each channel by itself."""
     names = ".C" + "." * (x.ndim - 2)
-    given = sum(not isinstance(t, Scalar) for t in rest)
-    running = 2 if len(rest) > given else 0  # a number, the momentum, and what it keeps running
-    return Split(f"{_joined(names, *'C' * given)}->{_joined(names, *'C' * (2 + running))}", filled="C")
+    arguments = sum(not isinstance(t, Scalar) for t in rest)
+    running = 2 if len(rest) > arguments else 0  # the momentum, a number, and the running statistics
+    return Split(f"{_joined(names, *'C' * arguments)}->{_joined(names, *'C' * (2 + running))}", filled="C")
 
 
 def over_batch_back(g: TensorType, x: TensorType, *rest: TensorType, mask: Any, **attrs: Any) -> Split:
-    # weight and bias alone get sums over all of the batch, and it need not be together for that
+    # only the gradients of weight and bias are sums over the batch, which may be cut for that
     names = ".C" + "." * (x.ndim - 2) if mask[0] else f"NC{letters(x.ndim - 2)}"
-    made = [dims for dims, wanted in zip((names, "C", "C"), mask, strict=True) if wanted]
-    return Split(f"{_joined(names, names, *'C' * len(rest))}->{_joined(*made)}", linear=FIRST, filled=names)
+    result = [dims for dims, wanted in zip((names, "C", "C"), mask, strict=True) if wanted]
+    return Split(f"{_joined(names, names, *'C' * len(rest))}->{_joined(*result)}", linear=FIRST, filled=names)
 
 
-def by_channel(x: TensorType, *given: TensorType, **attrs: Any) -> Split:
+def by_channel(x: TensorType, *arguments: TensorType, **attrs: Any) -> Split:
     names = letters(x.ndim)
-    return Split(f"{_joined(names, *names[1] * len(given))}->{names}", filled=names[1])
+    return Split(f"{_joined(names, *names[1] * len(arguments))}->{names}", filled=names[1])
 
 
 # -- windows -------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ def _weight_names(transposed: bool, rank: int) -> str:
 def convolving(
     x: TensorType, weight: TensorType, *bias: TensorType, transposed: bool, groups: int, **how: Any
 ) -> Split:
-    """Batches; with one group, channels too: those that go in are added up."""
+    """Batches; with one group, channels too: input channels are summed."""
     rank = "." * (x.ndim - 2)
     linear: Groups = ((0, 2), (1, 2)) if bias else EACH
     if groups > 1:
@@ -146,21 +148,21 @@ def convolving_back(
     names = [f"NO{rank}", f"NI{rank}", _weight_names(transposed, x.ndim - 2)]
     if groups > 1:
         names = [f"N.{rank}", f"N.{rank}", f"..{rank}"]
-    made = [dims for dims, wanted in zip(names[1:], mask, strict=True) if wanted]
+    result = [dims for dims, wanted in zip(names[1:], mask, strict=True) if wanted]
     # one gradient alone is linear in the other factor too
     others = {(True, False): (2,), (False, True): (1,)}.get(tuple(mask))
-    return Split(f"{_joined(*names)}->{_joined(*made)}", linear=((0,), *((others,) if others else ())), filled="IO")
+    return Split(f"{_joined(*names)}->{_joined(*result)}", linear=((0,), *((others,) if others else ())), filled="IO")
 
 
 def images(*xs: TensorType, results: int = 1, rank: int, linear: Groups = ()) -> Split:
-    """Batches and channels; a window looks at all the rest."""
+    """Batches and channels; a window needs all other dims."""
     names = letters(xs[0].ndim - rank) + "." * rank
     return Split(f"{_joined(*[names] * len(xs))}->{_joined(*[names] * results)}", linear=linear, filled=names[:-rank])
 
 
 def columns(x: TensorType, **how: Any) -> Split:
-    made = "NC." if x.ndim == 4 else "NC.."
-    return Split(f"NC{'.' * (x.ndim - 2)}->{made}", linear=FIRST, filled="NC")
+    result = "NC." if x.ndim == 4 else "NC.."
+    return Split(f"NC{'.' * (x.ndim - 2)}->{result}", linear=FIRST, filled="NC")
 
 
 # -- attention -----------------------------------------------------------------------------
@@ -171,7 +173,7 @@ def _masks(mask: tuple[TensorType, ...], names: str, scores: Shape) -> list[str]
 
 
 def attending(q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, is_causal: bool, scale: float) -> Split:
-    """Batches and heads; and the positions that ask, unless they must know where they stand."""
+    """Batches and heads; and the positions of the query, unless the mask depends on them."""
     lead, at = letters(q.ndim - 2), "." if is_causal else "Q"
     masks = _masks(mask, f"{lead}{at}.", (*q.shape[:-1], k.shape[-2]))
     return Split(
@@ -214,14 +216,14 @@ def losing_back(g: TensorType, x: TensorType, *rest: TensorType, reduction: str,
 
 
 def averaged(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    """A mean is over all elements, of which the block has some."""
+    """A mean is over the elements of all blocks."""
     if attrs["reduction"] != "mean":
         return attrs
     return {**attrs, "whole": max(t.numel for t in cut.whole_ins)}
 
 
 def _classes(x: TensorType) -> tuple[str, str]:
-    """The names of the input's dims, of which that of the classes stays whole; and of the target's."""
+    """The names of the dims of the input, where that of the classes stays whole, and of the target."""
     at = 1 if x.ndim > 1 else 0
     names = without(letters(x.ndim), (at,))
     return names, names[:at] + names[at + 1 :]

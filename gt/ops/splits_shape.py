@@ -1,4 +1,4 @@
-"""How ops that move elements may be cut: which dims they leave as they are."""
+"""How ops that move elements may be cut: along the dims that they do not change."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ FIRST: Groups = ((0,),)
 
 
 def reshaping(x: TensorType, *, shape: Shape) -> Split:
-    """Dims that become others: of each group of them, the first that counts; within a row-major block the rest goes
-    along. Where both are one dim, that is all of it."""
+    """Dims that become others. Of each group, the first dim larger than 1 may be cut: the rest follows, because blocks
+    are row-major."""
     left, right = ["."] * x.ndim, ["."] * len(shape)
     names = iter(letters(x.ndim))
     for ours, theirs in _groups(x.shape, shape) if x.numel else ():
@@ -24,15 +24,15 @@ def reshaping(x: TensorType, *, shape: Shape) -> Split:
 
 
 def _groups(a: Shape, b: Shape) -> list[tuple[list[int], list[int]]]:
-    """The dims of two shapes in the smallest groups that hold as many elements; dims of size 1 are of none."""
-    made: list[tuple[list[int], list[int]]] = []
+    """The dims of two shapes in the smallest groups with equal numbers of elements; dims of size 1 are in no group."""
+    result: list[tuple[list[int], list[int]]] = []
     ours, theirs = ([d for d, n in enumerate(s) if n != 1] for s in (a, b))
     while ours:
         left, right = [ours.pop(0)], [theirs.pop(0)]
         while (n := prod(a[d] for d in left)) != (m := prod(b[d] for d in right)):
             (left if n < m else right).append((ours if n < m else theirs).pop(0))
-        made.append((left, right))
-    return made
+        result.append((left, right))
+    return result
 
 
 def permuting(x: TensorType, *, dims: tuple[int, ...]) -> Split:
@@ -54,7 +54,7 @@ def joining(*xs: TensorType, dim: int) -> Split:
     ndim = max(x.ndim for x in xs)
     names = without(letters(ndim), (dim % ndim,))
     met = result_dtype(*xs)
-    # torch overlooks tensors of shape (0,)
+    # torch ignores tensors of shape (0,)
     left = ",".join("." if x.shape == (0,) else names for x in xs)
     return Split(f"{left}->{names}", linear=(tuple(range(len(xs))),) if all(summable(x, met) for x in xs) else ())
 
@@ -66,7 +66,7 @@ def keeping(x: TensorType, *, dims: tuple[int, ...], **attrs: Any) -> Split:
 
 
 def repeating(x: TensorType, *, repeats: tuple[int, ...]) -> Split:
-    """Dims that are not repeated; a new one in front is."""
+    """Dims that are not repeated; new dims in front are."""
     new = len(repeats) - x.ndim
     names = without(letters(x.ndim), [d for d in range(x.ndim) if repeats[new + d] != 1])
     return Split(f"{names}->{'.' * new}{names}", linear=FIRST)
@@ -78,7 +78,7 @@ def triangular(x: TensorType, *, diagonal: int) -> Split:
 
 
 def shifted(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    """The diagonal as the block sees it."""
+    """The diagonal, counted from the start of the block."""
     *_, row, column = cut.ins_at[0]
     return {**attrs, "diagonal": attrs["diagonal"] + row - column}
 
@@ -101,7 +101,7 @@ def unwindowed(g: TensorType, *, shape: Shape, dim: int, size: int, step: int) -
 
 
 def bordering(x: TensorType, value: Any, *, pads: Sequence[tuple[int, int]]) -> Split:
-    """What is filled in is no sum; what is taken away does not matter."""
+    """A sum passes unless elements are filled in."""
     names = without(letters(x.ndim), [d for d, pair in enumerate(pads) if pair != (0, 0)])
     cropped = all(n <= 0 for pair in pads for n in pair)
     return Split(f"{names}->{names}", linear=FIRST if cropped else ())

@@ -21,7 +21,7 @@ NAMESPACES = (
 def namespace(place: str) -> Any:
     if not place:
         return gt
-    return gt.signal if place == "signal" else importlib.import_module(f"gt.{place}")
+    return importlib.import_module(f"gt.{place}")
 
 
 def names_in(place: str) -> list[str]:

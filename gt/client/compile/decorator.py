@@ -52,6 +52,8 @@ class Variant:
 def compile(function: Callable[..., Any] | None = None) -> Any:
     """Compile a function, or a step of training: repeated calls run as one fragment, without the function's Python.
 
+    A function that cannot be compiled runs as usual, and a warning says why. See docs/hot_paths.md.
+
     Example::
 
         @gt.compile
@@ -61,8 +63,6 @@ def compile(function: Callable[..., Any] | None = None) -> Any:
             loss.backward()
             optimizer.step()
             return loss.detach()
-
-    A function that cannot be compiled runs as usual, and a warning says why. See docs/hot_paths.md.
     """
     if function is None:
         return compile

@@ -104,7 +104,7 @@ def checkpoint(
 
     Example::
 
-        y = gt.checkpoint(block, x)
+        y = gt.checkpoint(block, x, use_reentrant=False)
     """
     if not tape.mode.enabled:
         return function(*args, **kwargs)

@@ -20,7 +20,7 @@ FULL = OPS["full"]
 
 
 class FunctionCtx:
-    """What forward keeps for backward. A program may set any attribute on it."""
+    """The context in which `forward` stores what `backward` needs; it takes any attribute."""
 
     needs_input_grad: tuple[bool, ...] = ()
 
@@ -37,10 +37,10 @@ class FunctionCtx:
         self._to_save = tensors
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
-        """For torch's forward mode, which GT does not have: accepted and ignored."""
+        """Accepted and ignored: GT has no forward mode."""
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """These operands were written in place and are returned."""
+        """Declare operands that were written in place and are returned."""
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
@@ -48,7 +48,7 @@ class FunctionCtx:
         self._non_differentiable = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether the gradient of an output that was not used is zeros (the default) or None."""
+        """Set whether the missing gradient of a result is zeros (the default) or None."""
         self._materialize = value
 
     @property
@@ -165,7 +165,7 @@ def _record(
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a backward that cannot be differentiated itself: its results require no gradient."""
+    """A decorator for a `backward` that cannot be differentiated: its results have no gradients."""
 
     @functools.wraps(backward)
     def wrapped(ctx: Any, *grads: Any) -> Any:

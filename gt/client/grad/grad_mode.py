@@ -39,15 +39,19 @@ class _Fixed(Switch):
 
 
 class no_grad(_Fixed):  # noqa: N801, torch's name
+    """Do not record operations for gradients inside: a context, or a decorator with or without parentheses."""
+
     on = False
 
 
 class enable_grad(_Fixed):  # noqa: N801, torch's name
+    """Record operations for gradients inside: a context, or a decorator with or without parentheses."""
+
     on = True
 
 
 class inference_mode(Switch):  # noqa: N801, torch's name
-    """Like `no_grad`. Unlike torch, GT allows gradients through the results afterwards."""
+    """The same as `no_grad`: tensors made inside may be used outside, which torch forbids."""
 
     def __new__(cls, mode: Any = True) -> Any:
         return super().__new__(cls) if isinstance(mode, bool) else Switch(False)(mode)
@@ -57,7 +61,7 @@ class inference_mode(Switch):  # noqa: N801, torch's name
 
 
 class set_grad_enabled(Switch):  # noqa: N801, torch's name
-    """Takes effect at once. As a context manager, it restores the mode at the end of the block."""
+    """Set whether operations are recorded for gradients, from now on or inside a context."""
 
     def __init__(self, mode: bool) -> None:
         super().__init__(mode)

@@ -37,7 +37,16 @@ def gradcheck(
     return not problem
 
 
-def gradgradcheck(func: Function, inputs: Tensor | Sequence[Any], grad_outputs: Any = None, **options: Any) -> bool:
+def gradgradcheck(
+    func: Function,
+    inputs: Tensor | Sequence[Any],
+    grad_outputs: Any = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+) -> bool:
     """Compare second-order gradients with finite differences. See `torch.autograd.gradgradcheck`."""
     args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     outputs = _outputs(func, args)
@@ -53,7 +62,8 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Any], grad_outputs: 
         grads = grad(_outputs(func, args), tracked, cotangents, create_graph=True, allow_unused=True)
         return tuple(g for g in grads if g is not None)
 
-    return gradcheck(gradients, (*args, *cotangents), **options)
+    tolerances = {"eps": eps, "atol": atol, "rtol": rtol}
+    return gradcheck(gradients, (*args, *cotangents), **tolerances, raise_exception=raise_exception)
 
 
 def _outputs(func: Function, args: Sequence[Any]) -> list[Tensor]:

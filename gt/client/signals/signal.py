@@ -26,12 +26,12 @@ _warned: set[str] = set()
 class context(contextlib.ContextDecorator):  # noqa: N801, a context manager or a decorator, like torch.no_grad
     """Run a block, or a decorated function, under a signal.
 
+    Gradients run under ``backward``, or under what the signal's configuration names, or under the same signal.
+
     Example::
 
         with gt.signal.context("stage0"):
             x = layer(x)
-
-    Gradients run under ``backward``, or under what the signal's configuration names, or under the same signal.
     """
 
     def __init__(self, name: str, backward: str | None = None) -> None:

@@ -68,11 +68,11 @@ def use(other: Session) -> Iterator[None]:
 def connect(address: str) -> None:
     """Use the server at ``"host:port"`` from here on. A session that was open ends, and its tensors with it.
 
+    ``python -m gt.server -p 9000`` starts a server, ``python -m gt.worker --host localhost -p 9000`` a worker for it.
+
     Example::
 
         gt.connect("localhost:9000")
-
-    ``python -m gt.server -p 9000`` starts a server, ``python -m gt.worker --host localhost -p 9000`` a worker for it.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():

@@ -10,13 +10,13 @@ __all__ = ["step"]
 class step:  # noqa: N801, called like a function, or used as a context
     """Mark where a loop repeats, so that GT recognises the work in between as one repeated fragment.
 
+    Reads, `backward` and optimizer steps do this by themselves. As a context, both its ends are marked.
+
     Example::
 
         for batch in batches:
             with gt.step():
                 predict(batch)
-
-    Reads, `backward` and optimizer steps do this by themselves. As a context, both its ends are marked.
     """
 
     def __init__(self) -> None:

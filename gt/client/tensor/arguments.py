@@ -143,9 +143,12 @@ def dtype_of(dtype: Any) -> DType:
 
 
 class Device(str):
-    """A device argument. It is accepted and ignored: the dispatcher places tensors."""
+    """A device as torch writes it: ``gt.device("cuda:0")``. Device arguments are accepted and ignored."""
 
     __slots__ = ()
+
+    def __new__(cls, type: str, index: int | None = None) -> Device:
+        return super().__new__(cls, type if index is None else f"{type}:{index}")
 
     @property
     def type(self) -> str:

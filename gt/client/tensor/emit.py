@@ -322,7 +322,7 @@ def place_by(x: Tensor, signal: str) -> None:
 
 
 def detached(x: Tensor) -> Tensor:
-    """The same value in the same cell, without a history."""
+    """The same value without gradients; writes to one are seen in the other."""
     current(x)
     result = Tensor(x._cell, x._type)
     if x._view is not None:

@@ -43,7 +43,7 @@ class TensorLayout:
 
 
 def layout(x: Tensor) -> TensorLayout:
-    """The layout of x. One round trip to the dispatcher."""
+    """The placement of the tensor on the workers. Waits for the dispatcher: one round trip."""
     current(x)
     return TensorLayout(x._cell.session.locate(x._cell.id, x._type.shape))
 

@@ -34,16 +34,26 @@ PROFILES = {"default": Options(), "short": Options(precision=2, edgeitems=2), "f
 _options = Options()
 
 
-def set_printoptions(profile: str | None = None, **options: Any) -> None:
-    """Set how tensors are printed. See `torch.set_printoptions`."""
+def set_printoptions(
+    precision: int | None = None,
+    threshold: float | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    profile: str | None = None,
+    sci_mode: bool | None = None,
+) -> None:
+    """Set how tensors are printed; None leaves an option as it is. See `torch.set_printoptions`."""
     global _options
     if profile is not None and profile not in PROFILES:
-        raise ConfigError(f"set_printoptions(profile={profile!r}): there are {', '.join(PROFILES)}")
-    unknown = set(options) - set(Options._fields)
-    if unknown:
-        raise ConfigError(f"set_printoptions(): there is no option {unknown.pop()}")
-    changes = {name: value for name, value in options.items() if value is not None}
-    _options = (PROFILES[profile] if profile else _options)._replace(**{"sci_mode": None, **changes})
+        raise ConfigError(f"set_printoptions(profile={profile!r}): the profiles are {', '.join(PROFILES)}")
+    base = PROFILES[profile] if profile else _options
+    _options = Options(
+        base.precision if precision is None else precision,
+        base.threshold if threshold is None else threshold,
+        base.edgeitems if edgeitems is None else edgeitems,
+        base.linewidth if linewidth is None else linewidth,
+        sci_mode,
+    )
 
 
 def format_tensor(x: Tensor) -> str:

@@ -56,7 +56,7 @@ def manual_seed(seed: int) -> None:
 
 
 def seed() -> int:
-    """Set a random seed, and return it."""
+    """Set a random seed and return it."""
     manual_seed(_random_seed())
     return initial_seed()
 

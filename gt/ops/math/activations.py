@@ -1,4 +1,4 @@
-"""Activations, each with its gradient as an op of its own: one kernel back, as in torch.
+"""Activations, each with its gradient as an op of its own: one kernel in backward, as in torch.
 
 ``x_backward(g, x)`` is linear in g; its own gradient for g is itself again, and that for x is written out.
 """
@@ -39,9 +39,9 @@ def _taking(rule: Rule, names: tuple[str, ...], check: Rule) -> Rule:
     def infer(*types: TensorType, **attrs: Any) -> TensorType:
         if set(attrs) != set(names):
             raise DTypeError(f"its attributes are {', '.join(names) or 'none'}, not {', '.join(attrs) or 'none'}")
-        made: TensorType = rule(*types)
-        check(made.dtype, **attrs)
-        return made
+        result: TensorType = rule(*types)
+        check(result.dtype, **attrs)
+        return result
 
     return infer
 
@@ -59,8 +59,8 @@ def widened(kernel: Rule) -> Rule:
 def _of_one_type(g: TensorType, x: TensorType) -> TensorType:
     if g is not x:
         raise ShapeError(f"the gradient {g} is not of the operand's type {x}")
-    made: TensorType = ONLY_FLOATING["infer"](x)
-    return made
+    result: TensorType = ONLY_FLOATING["infer"](x)
+    return result
 
 
 def activation(
@@ -287,7 +287,7 @@ _log_sigmoid_backward = aten("log_sigmoid_backward")
 
 
 def _log_sigmoid_torch(torch: Any, g: Any, x: Any) -> Any:
-    # the CPU's kernel wants exp(-|x|) from the forward's; a GPU's makes it anew
+    # the CPU's kernel needs exp(-|x|) from the forward pass; a GPU's kernel computes it again
     return _log_sigmoid_backward(torch, g, x, x.new_empty(0) if x.is_cuda else (-x.abs()).exp_())
 
 

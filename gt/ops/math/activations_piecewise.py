@@ -1,4 +1,4 @@
-"""Activations made of straight pieces, each with its gradient as an op of its own; and `prelu`, which has weights."""
+"""Piecewise linear activations, each with its gradient as an op of its own; and `prelu`, which has weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gt.types import DType
 
 
 def _of(x: Any, number: float) -> Any:
-    """The number in x's dtype: with integers torch cuts off what is behind the point."""
+    """The number in x's dtype; for integers, torch truncates it."""
     return x.dtype.type(number)
 
 
@@ -176,7 +176,7 @@ for _shrink, _check in (("hardshrink_backward", _check_lambda), ("softshrink_bac
 op(
     "prelu",
     autocast="lower",
-    **ONLY_FLOATING,  # the weight is brought to the operand's dims before
+    **ONLY_FLOATING,  # the caller reshapes the weight to the operand's dims
     operands="tt",
     vjp=(
         lambda g, _y, x, weight: g.where(x > 0, g * weight),

@@ -1,4 +1,4 @@
-"""Ops of two operands and more: arithmetic, and what is made of it."""
+"""Arithmetic ops of two and more operands."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def _pow_base(g: Any, _y: Any, a: Any, b: Any) -> Any:
 
 
 def _pow_exponent(g: Any, y: Any, a: Any, b: Any) -> Any:
-    """0 where 0 ** b is flat, that is for b from 0 up."""
+    """0 where a is 0 and b is not negative: there, 0 ** b does not depend on b."""
     if not isinstance(a, int | float):
         return (g * (y * a.to(y.dtype).log())).masked_fill((a == 0) & (b >= 0), 0)
-    made = g * (y * (log(a) if a > 0 else nan if a else -inf))
-    return made if a else made.masked_fill(b >= 0, 0)
+    result = g * (y * (log(a) if a > 0 else nan if a else -inf))
+    return result if a else result.masked_fill(b >= 0, 0)
 
 
 def _pow_numpy(np: Any, a: Any, b: Any) -> Any:
@@ -336,7 +336,7 @@ def _between(start: TensorType, end: TensorType, weight: OperandType) -> TensorT
 
 
 def _lerp_numpy(np: Any, start: Any, end: Any, weight: Any) -> Any:
-    """From the nearer end, as torch does: what is added to an infinity matters."""
+    """From the nearer end, as torch does: the order matters for infinities."""
     return np.where(abs(weight) < 0.5, start + weight * (end - start), end - (end - start) * (1 - weight))
 
 

@@ -137,8 +137,8 @@ def _minus_zero(np: Any, x: Any) -> Any:
     return np.signbit(x) if x.dtype.kind == "f" else False
 
 
-def _truths(name: str) -> Callable[..., Any]:
-    """torch's logical function, for numbers too: only whether a number is zero counts."""
+def _logical(name: str) -> Callable[..., Any]:
+    """torch's logical function, for numbers too, which count as bools."""
 
     def call(torch: Any, a: Any, b: Any) -> Any:
         at = device_of(torch, (a, b))
@@ -148,7 +148,7 @@ def _truths(name: str) -> Callable[..., Any]:
     return call
 
 
-def _truths_numpy(name: str) -> Callable[..., Any]:
+def _logical_numpy(name: str) -> Callable[..., Any]:
     return lambda np, a, b: getattr(np, name)(*(x if isinstance(x, np.ndarray) else bool(x) for x in (a, b)))
 
 
@@ -159,8 +159,8 @@ op(
     no_gradient="its result is bool",
     operands=EITHER * 2,
     **TESTING,
-    torch=_truths("logical_and"),
-    kernel=_truths_numpy("logical_and"),
+    torch=_logical("logical_and"),
+    kernel=_logical_numpy("logical_and"),
 )
 
 op(
@@ -170,8 +170,8 @@ op(
     no_gradient="its result is bool",
     operands=EITHER * 2,
     **TESTING,
-    torch=_truths("logical_or"),
-    kernel=_truths_numpy("logical_or"),
+    torch=_logical("logical_or"),
+    kernel=_logical_numpy("logical_or"),
 )
 
 op(
@@ -181,8 +181,8 @@ op(
     no_gradient="its result is bool",
     operands=EITHER * 2,
     **TESTING,
-    torch=_truths("logical_xor"),
-    kernel=_truths_numpy("logical_xor"),
+    torch=_logical("logical_xor"),
+    kernel=_logical_numpy("logical_xor"),
 )
 
 op(

@@ -27,7 +27,7 @@ _ROUNDED: dict[str | None, Callable[..., TensorType]] = {
 
 
 def _checked(np: Any, a: Any, divisor: Any) -> Any:
-    """numpy makes 0 of an integer divided by zero, and a warning; torch stops, if there is anything to divide."""
+    """Raises at an integer division by zero, as torch does; numpy gives 0 and a warning."""
     if a.size and divisor.dtype.kind in "iu" and not np.all(divisor):
         raise ZeroDivisionError("an integer divided by zero")
     return divisor

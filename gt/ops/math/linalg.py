@@ -1,4 +1,4 @@
-"""Ops on square and other matrices that solve or take them apart: `torch.linalg`."""
+"""Ops of `torch.linalg`: solving, and factors of matrices."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def _numbers(x: TensorType) -> TensorType:
 
 
 def _wide(g: Any) -> Any:
-    """A number a matrix, as a matrix of one."""
+    """One number per matrix, as a 1 × 1 matrix."""
     return g.unsqueeze(-1).unsqueeze(-1)
 
 
 def _unless_empty(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The same kernel, but not for empty results: libraries go through a billion empty matrices one by one."""
+    """The same kernel, except for empty results: libraries loop over a billion empty matrices."""
 
     def kernel(xp: Any, *operands: Any, out: Types, **attrs: Any) -> Any:
         if any(t.numel for t in out):
             return run(xp, *operands, **attrs)
         x = operands[0]
-        made = [xp.zeros(t.shape, dtype=x.dtype, device=x.device) for t in out]
-        return made[0] if len(made) == 1 else tuple(made)
+        result = [xp.zeros(t.shape, dtype=x.dtype, device=x.device) for t in out]
+        return result[0] if len(result) == 1 else tuple(result)
 
     return kernel
 
@@ -106,8 +106,8 @@ def _solve_back(needs: Any, g: Any, y: Any, a: Any, _b: Any) -> list[Any]:
 
 def _solving(a: TensorType, b: TensorType, **how: bool) -> Split:
     """Batches, and columns of the right side."""
-    left, made = leading(a, b, inner=(2, 2), outer=(2,)).indices.split("->")
-    return Split(f"{left[:-1]}Z->{made[:-1]}Z", linear=((1,),))
+    left, result = leading(a, b, inner=(2, 2), outer=(2,)).indices.split("->")
+    return Split(f"{left[:-1]}Z->{result[:-1]}Z", linear=((1,),))
 
 
 op(
@@ -117,7 +117,7 @@ op(
     wants_out=True,
     split=_solving,
     vjp=_solve_back,
-    # torch would take a matrix for a batch of vectors where the sizes allow it
+    # where the sizes allow it, torch would treat a matrix as a batch of vectors
     torch=_unless_empty(
         lambda torch, a, b: torch.linalg.solve(a, b.expand(*a.shape[:-2], *b.shape[-2:]) if b.ndim < a.ndim else b)
     ),
@@ -140,14 +140,14 @@ def _triangular_back(needs: Any, g: Any, y: Any, a: Any, _b: Any, *, upper: bool
 
 
 def _triangular_numpy(np: Any, a: Any, b: Any, *, upper: bool, unitriangular: bool) -> Any:
-    """Row by row. A zero on the diagonal divides, as in torch; `numpy.linalg.solve` would call the matrix singular."""
+    """Row by row. It divides by a zero on the diagonal, as torch does; `numpy.linalg.solve` would refuse it."""
     a, b = _stretched(np, a, b)
-    made, n = np.zeros_like(b), a.shape[-1]
+    result, n = np.zeros_like(b), a.shape[-1]
     for i in reversed(range(n)) if upper else range(n):
         known = slice(i + 1, n) if upper else slice(i)
-        rest = b[..., i, :] - (a[..., i : i + 1, known] @ made[..., known, :])[..., 0, :]
-        made[..., i, :] = rest if unitriangular else rest / a[..., i, i, None]
-    return made
+        rest = b[..., i, :] - (a[..., i : i + 1, known] @ result[..., known, :])[..., 0, :]
+        result[..., i, :] = rest if unitriangular else rest / a[..., i, i, None]
+    return result
 
 
 def _solved_triangle(a: TensorType, b: TensorType, *, upper: bool, unitriangular: bool) -> TensorType:
@@ -179,8 +179,8 @@ def _apart(a: Any, x: Any) -> Any:
 def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
     product = (y.mT @ g).tril()
     half = product - product.diagonal(0, -2, -1).diag_embed() * 0.5
-    made = _apart(y, y.mT._op("solve_triangular", half, upper=True, unitriangular=False))
-    return (made + made.mT) * 0.5
+    result = _apart(y, y.mT._op("solve_triangular", half, upper=True, unitriangular=False))
+    return (result + result.mT) * 0.5
 
 
 op(
@@ -218,7 +218,7 @@ def _qr_back(g: Any, y: Any, x: Any, *, mode: str) -> Any:
     gr = r.new_zeros(r.shape) if g[1] is None else g[1]
     if m >= n:
         return _tall_back(gq, gr, q, r)
-    # the first columns alone make q; the rest are q @ theirs
+    # q depends on the first columns only; the others are q @ r
     left = _tall_back(gq + x[..., m:] @ gr[..., m:].mT, gr[..., :m], q, r[..., :m])
     return left._op("cat", q @ gr[..., m:], dim=left.ndim - 1)
 
@@ -258,8 +258,8 @@ def _eigh_back(g: Any, y: Any, _x: Any) -> Any:
     if g[1] is not None:
         turned = v.mT @ g[1]
         inner = inner + (turned - turned.diagonal(0, -2, -1).diag_embed()) / _differences(w)
-    made = v @ inner @ v.mT
-    return (made + made.mT) * 0.5
+    result = v @ inner @ v.mT
+    return (result + result.mT) * 0.5
 
 
 op(
@@ -279,8 +279,8 @@ def _singular(x: TensorType, *, full_matrices: bool) -> Types:
     require_bools(full_matrices=full_matrices)
     k = min(m, n)
     rows, columns = (m, n) if full_matrices else (k, k)
-    made = ((*batch, m, rows), (*batch, k), (*batch, columns, n))
-    first, second, third = (TensorType(shape, x.dtype) for shape in made)
+    result = ((*batch, m, rows), (*batch, k), (*batch, columns, n))
+    first, second, third = (TensorType(shape, x.dtype) for shape in result)
     return first, second, third
 
 
@@ -315,14 +315,14 @@ def _svd_back(g: Any, y: Any, _x: Any, *, full_matrices: bool) -> Any:
         inner = inner + _skew(u.mT @ gu) / apart * s.unsqueeze(-2)
     if gvh is not None:
         inner = inner + s.unsqueeze(-1) * (_skew(vh @ gvh.mT) / apart)
-    made = u @ inner @ vh
+    result = u @ inner @ vh
     if gu is not None and m > k:
         over = gu / s.unsqueeze(-2)
-        made = made + (over - u @ (u.mT @ over)) @ vh
+        result = result + (over - u @ (u.mT @ over)) @ vh
     if gvh is not None and n > k:
         over = gvh / s.unsqueeze(-1)
-        made = made + u @ (over - (over @ vh.mT) @ vh)
-    return made
+        result = result + u @ (over - (over @ vh.mT) @ vh)
+    return result
 
 
 def _skew(x: Any) -> Any:

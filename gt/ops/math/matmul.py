@@ -14,7 +14,7 @@ from gt.types import OperandType, TensorType
 
 
 def _product(a: TensorType, b: TensorType) -> TensorType:
-    """A 1-d operand is a row on the left and a column on the right, and its dim of size 1 goes again."""
+    """A 1-d operand is a row on the left and a column on the right; its dim of size 1 is removed afterwards."""
     if not a.ndim or not b.ndim:
         raise ShapeError("needs tensors of at least one dim; use mul for numbers")
     if a.dtype is not b.dtype:
@@ -29,7 +29,7 @@ def _product(a: TensorType, b: TensorType) -> TensorType:
 
 
 def _matmul_numpy(np: Any, a: Any, b: Any) -> Any:
-    if a.dtype == np.float16:  # numpy would add up in float16
+    if a.dtype == np.float16:  # numpy would sum in float16
         a, b = a.astype(np.float32), b.astype(np.float32)
     return np.matmul(a, b)
 
@@ -38,18 +38,18 @@ def _left(g: Any, a: Any, b: Any) -> Any:
     """The gradient of the left operand, as matrices: a 1-d operand is a row, or a column."""
     g = g.unsqueeze(-1) if b.ndim == 1 else g
     g = g.unsqueeze(-2) if a.ndim == 1 else g
-    made = g @ (b.unsqueeze(-1) if b.ndim == 1 else b).mT
-    return made.squeeze(-2) if a.ndim == 1 else made
+    result = g @ (b.unsqueeze(-1) if b.ndim == 1 else b).mT
+    return result.squeeze(-2) if a.ndim == 1 else result
 
 
 def _right(g: Any, a: Any, b: Any) -> Any:
-    if a.ndim > 2 and b.ndim == 2:  # one product over all rows, instead of one a batch and a sum
+    if a.ndim > 2 and b.ndim == 2:  # one product over all rows, instead of one per batch and a sum
         rows = prod(a.shape[:-1])
         return a.reshape(rows, a.shape[-1]).mT @ g.reshape(rows, g.shape[-1])
     g = g.unsqueeze(-1) if b.ndim == 1 else g
     g = g.unsqueeze(-2) if a.ndim == 1 else g
-    made = (a.unsqueeze(-2) if a.ndim == 1 else a).mT @ g
-    return made.squeeze(-1) if b.ndim == 1 else made
+    result = (a.unsqueeze(-2) if a.ndim == 1 else a).mT @ g
+    return result.squeeze(-1) if b.ndim == 1 else result
 
 
 op(
@@ -74,14 +74,14 @@ def _summed(ndim: int) -> Any:
             raise ShapeError(f"multiplies tensors of {ndim} dims, not {a.ndim} and {b.ndim}")
         if ndim == 3 and a.shape[0] != b.shape[0]:
             raise ShapeError(f"batches differ: {a.shape[0]} and {b.shape[0]}")
-        made = _product(a, b)
-        if x.dtype is not made.dtype:
-            raise DTypeError(f"dtypes differ: {x.dtype.name} and {made.dtype.name}")
+        result = _product(a, b)
+        if x.dtype is not result.dtype:
+            raise DTypeError(f"dtypes differ: {x.dtype.name} and {result.dtype.name}")
         for factor in (beta, alpha):
-            if factor.dtype.kind == "f" and made.dtype.kind != "f":
-                raise DTypeError(f"beta and alpha are numbers that {made.dtype.name} can hold, not {factor}")
-        expandable(x.shape, made.shape)
-        return made
+            if factor.dtype.kind == "f" and result.dtype.kind != "f":
+                raise DTypeError(f"beta and alpha are numbers that {result.dtype.name} can hold, not {factor}")
+        expandable(x.shape, result.shape)
+        return result
 
     return infer
 
@@ -94,9 +94,9 @@ def _sum_numpy(np: Any, x: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
     product = _matmul_numpy(np, a, b)
     beta = element(np, beta, product.dtype)
     # torch does not look at a factor of nothing
-    made = product if alpha == 1 or not a.shape[-1] else product * element(np, alpha, product.dtype)
-    # torch does not look at what is multiplied by zero: NaN does not go through
-    return made if beta == 0 else made + (x if beta == 1 else x * beta)
+    result = product if alpha == 1 or not a.shape[-1] else product * element(np, alpha, product.dtype)
+    # torch does not read a tensor that is multiplied by zero, so its NaN has no effect
+    return result if beta == 0 else result + (x if beta == 1 else x * beta)
 
 
 _SUM_BACK = (

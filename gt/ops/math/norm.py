@@ -19,10 +19,10 @@ def _normed(x: TensorType, *, ord: float, dim: Dims, keepdim: bool, dtype: str |
     averaging(x.dtype, None)
     if (ord < 0 or ord == inf) and 0 in (x.shape[d] for d in dim if x.ndim):
         raise DimError(f"there is no norm of order {ord} of nothing")
-    made = averaging(x.dtype, dtype)
-    if promote(x.dtype, made) is not made:
-        raise DTypeError(f"a norm of {x.dtype.name} in {made.name} would lose precision")
-    return TensorType(shape, made)
+    result = averaging(x.dtype, dtype)
+    if promote(x.dtype, result) is not result:
+        raise DTypeError(f"a norm of {x.dtype.name} in {result.name} would lose precision")
+    return TensorType(shape, result)
 
 
 def _norm_numpy(np: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
@@ -35,7 +35,7 @@ def _norm_numpy(np: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype:
 
 
 def _norm_back(g: Any, y: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
-    """0 where the norm is 0: of all the slopes there, that one."""
+    """The gradient is 0 where the norm is 0, as in torch."""
     g, y = restored(g, x, dim, keepdim), restored(y, x, dim, keepdim)
     x = x if dtype is None else x._op("to", dtype=dtype)
     if ord == 0:
@@ -57,7 +57,7 @@ def _norm_torch(torch: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dty
     return torch.linalg.vector_norm(x, ord, axes(x, dim), keepdim, dtype=in_(torch, dtype))
 
 
-#: those whose terms can be put together
+#: order -> how the norms of blocks are combined
 _TERMS = {0: "sum", 1: "sum", inf: "max", -inf: "min"}
 
 

@@ -16,8 +16,8 @@ from gt.types import TensorType, bool_, int64
 
 
 def _middle(np: Any, x: Any, skip_nan: bool) -> Any:
-    """Where the lower middle stands along the last dim; a NaN is taken for the middle, or passed over."""
-    order = np.argsort(x, axis=-1, kind="stable")  # NaN come last
+    """The position of the lower median along the last dim; a NaN counts as the median, or is skipped."""
+    order = np.argsort(x, axis=-1, kind="stable")  # NaN is sorted last
     bad = np.sum(x != x, axis=-1)
     n = x.shape[-1]
     place = np.where(bad > 0, np.maximum(n - bad - 1, 0) // 2 if skip_nan else n - bad, (n - 1) // 2)
@@ -85,7 +85,7 @@ def _whole(x: TensorType) -> TensorType:
 
 
 def _shared(g: Any, y: Any, x: Any) -> Any:
-    """By all that are the median."""
+    """Shared by all elements that equal the median."""
     those = (x == y) | ((x != x) & (y != y))
     return g / those.sum() * those
 

@@ -1,8 +1,8 @@
-"""What ops that work element by element share, and those that choose, clamp, cast and copy.
+"""Fields that pointwise ops share, and the ops that choose, clamp, cast and copy.
 
-Operands broadcast and meet in a common dtype as torch has it; either side of a binary op may be a Python number.
-Where torch's own function refuses numbers, `as_tensors` makes 0-d tensors of them in the dtype the op computes in: a
-0-d tensor of another dtype would outrank what a number does not.
+Operands broadcast and are cast to torch's common dtype; either side of a binary op may be a Python number. Where
+torch's own function refuses numbers, `as_tensors` makes 0-d tensors of them in the dtype the op computes in: unlike a
+number, a 0-d tensor of another dtype may change the result's dtype.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
 CAST = "integers: x.to(gt.int64)"
 
-#: operands meet in torch's common dtype, and so is the result
+#: operands are cast to torch's common dtype, which is the result's
 MEETING: dict[str, Any] = {"infer": pointwise, "common": common, "split": elementwise}
-#: the same for all but bool
+#: the same; bool is refused
 NUMERIC: dict[str, Any] = {"infer": refusing("b", pointwise, CAST), "common": common, "split": elementwise}
 #: integers become float32
 FLOATING: dict[str, Any] = {"infer": pointwise_floating, "common": common_floating, "split": elementwise}
@@ -66,7 +66,7 @@ def on_tensors(name: str) -> Callable[..., Any]:
 
 
 def zero(g: Any, *_: Any, **_attrs: Any) -> Any:
-    """The gradient of what does not change when its operand does: zeros, as torch has it, and not none."""
+    """The gradient of a result that does not depend on its operand: zeros, as in torch, and not None."""
     return g.new_zeros(g.shape)
 
 
@@ -135,8 +135,8 @@ op(
 def _clamped(x: TensorType, *limits: OperandType, has_min: bool, has_max: bool) -> TensorType:
     if not limits or len(limits) != has_min + has_max:
         raise ShapeError("needs min, max or both")
-    made: TensorType = NUMERIC["infer"](x, *limits)
-    return made
+    result: TensorType = NUMERIC["infer"](x, *limits)
+    return result
 
 
 def _clamp_torch(torch: Any, x: Any, *limits: Any, has_min: bool, has_max: bool, out: Types) -> Any:
@@ -151,20 +151,20 @@ def _clamp_numpy(np: Any, x: Any, *limits: Any, has_min: bool, has_max: bool, ou
 
 
 def _clamp_back(needs: Any, g: Any, _y: Any, x: Any, *limits: Any, has_min: bool, has_max: bool) -> list[Any]:
-    """What is not clamped has the gradient; else the limit that was taken, the greater one where they cross."""
-    low, high = limits[0], limits[-1]  # one and the same if there is only one
+    """The gradient goes to elements within the limits, else to the limit that applies: ``max`` where they cross."""
+    low, high = limits[0], limits[-1]  # the same if there is only one
     kept = [x >= low] if has_min else []
     kept += [x <= high] if has_max else []
-    made = [g.where(kept[0] & kept[-1] if len(kept) > 1 else kept[0], 0) if needs[0] else None]
+    result = [g.where(kept[0] & kept[-1] if len(kept) > 1 else kept[0], 0) if needs[0] else None]
     if has_min and needs[1]:
-        made.append(g.where((x < low) & (low < high) if has_max else x < low, 0))
+        result.append(g.where((x < low) & (low < high) if has_max else x < low, 0))
     elif has_min:
-        made.append(None)
+        result.append(None)
     if has_max and needs[-1]:
-        made.append(g.where((x > high) | (high < low) if has_min else x > high, 0))
+        result.append(g.where((x > high) | (high < low) if has_min else x > high, 0))
     elif has_max:
-        made.append(None)
-    return made
+        result.append(None)
+    return result
 
 
 op(
@@ -183,7 +183,7 @@ op(
 
 
 def _cast(x: TensorType, *, dtype: str) -> Split:
-    """Between floating dtypes a sum passes, but for rounding."""
+    """Between floating dtypes a sum passes, except for rounding."""
     return elementwise(x, linear=((0,),) if summable(x, dtype_named(dtype)) else ())
 
 

@@ -1,4 +1,4 @@
-"""Products of many: `prod` and `cumprod`, whose gradients must not divide by the zeros there may be."""
+"""`prod` and `cumprod`. Their gradients must not divide, because elements may be zero."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gt.types import TensorType
 
 
 def _prod_torch(torch: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
-    for d in sorted(dim, reverse=True):  # torch folds one dim at a time; from the last, so that the others keep place
+    for d in sorted(dim, reverse=True):  # from the last, so that the others keep their numbers
         x = torch.prod(x, d, keepdim, dtype=in_(torch, dtype))
     return x if dim else torch.prod(x, dtype=in_(torch, dtype))
 
@@ -40,7 +40,7 @@ op(
 
 
 def _others(xp: Any, x: Any, dim: Dims, cumprod: Any) -> Any:
-    """The product of all others of a row: of those before, times of those after."""
+    """For each element of a row, the product of the others: of those before times those after."""
     if not x.ndim or not dim:
         return xp.ones_like(x)
     rest = tuple(d for d in range(x.ndim) if d not in dim)
@@ -50,12 +50,12 @@ def _others(xp: Any, x: Any, dim: Dims, cumprod: Any) -> Any:
     one = xp.ones_like(rows[..., :1])
     before = cumprod(xp.concat([one, rows[..., :-1]], axis=-1))
     after = xp.flip(cumprod(xp.flip(xp.concat([rows[..., 1:], one], axis=-1), axis=-1)), axis=-1)
-    made = xp.reshape(before * after if rows.shape[-1] else rows, moved.shape)
-    return xp.permute_dims(made, tuple(order.index(d) for d in range(x.ndim)))
+    result = xp.reshape(before * after if rows.shape[-1] else rows, moved.shape)
+    return xp.permute_dims(result, tuple(order.index(d) for d in range(x.ndim)))
 
 
 def pairs_back(c: Any, x: Any) -> Any:
-    """The gradient of the products of others along the last dim: what is left when two are left out."""
+    """The gradient of these products along the last dim: products without two elements."""
     n = x.shape[-1]
     own = eye(x, n)
     rows = x.unsqueeze(-2).expand((*x.shape[:-1], n, n)).masked_fill(own, 1)
@@ -75,8 +75,8 @@ def _others_back(c: Any, _y: Any, x: Any, *, dim: Dims) -> Any:
     order = (*rest, *dim)
     moved = x.permute(order)
     rows = (*(x.shape[d] for d in rest), count(x, dim))
-    made = pairs_back(c.permute(order).reshape(rows), moved.reshape(rows)).reshape(moved.shape)
-    return made.permute(tuple(order.index(d) for d in range(x.ndim)))
+    result = pairs_back(c.permute(order).reshape(rows), moved.reshape(rows)).reshape(moved.shape)
+    return result.permute(tuple(order.index(d) for d in range(x.ndim)))
 
 
 def _others_type(x: TensorType, *, dim: Dims) -> TensorType:
@@ -105,22 +105,22 @@ def _cumprod_back_torch(torch: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
 
 
 def _cumprod_back_numpy(np: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
-    """Up to the first zero of a row, x divides; that zero takes what comes between it and the next; behind is 0.
+    """Before the first zero of a row, divides by x; the first zero gets the terms up to the next zero; the rest is 0.
 
-    torch's own way, which goes by y: both engines agree on any y, not only on the product of x.
+    This is torch's method, which uses y, so both engines agree for any y, not only for the product of x.
     """
     if x.size <= 1 or x.shape[dim] == 1:
         return g.copy()
     g, y, x = (np.moveaxis(a, dim, -1) for a in (g, y, x))
     zeros = np.cumsum(x == 0, axis=-1)
-    made = np.where(zeros == 0, _sum_reversed(np, np.where(zeros == 0, y * g, 0)) / x, 0)
+    result = np.where(zeros == 0, _sum_reversed(np, np.where(zeros == 0, y * g, 0)) / x, 0)
     first = np.argmax(x == 0, axis=-1, keepdims=True)
     between = (zeros == 1) & (np.arange(x.shape[-1]) > first)
     factors = np.where(between, accumulated(np, np.cumprod, np.where(between, x, 1), -1), 0)
     before = np.where(first == 0, 1, np.take_along_axis(y, np.maximum(first - 1, 0), axis=-1))
     at_zero = (np.sum(factors * g, axis=-1, keepdims=True) + np.take_along_axis(g, first, axis=-1)) * before
-    made = np.where((zeros == 1) & (np.arange(x.shape[-1]) == first), at_zero, made)
-    return np.moveaxis(made.astype(x.dtype), -1, dim)
+    result = np.where((zeros == 1) & (np.arange(x.shape[-1]) == first), at_zero, result)
+    return np.moveaxis(result.astype(x.dtype), -1, dim)
 
 
 def _sum_reversed(np: Any, rows: Any) -> Any:
@@ -136,7 +136,7 @@ def _triangle(x: Any, dim: int) -> tuple[Any, Any]:
 
 
 def _cumprod_again(c: Any, _z: Any, _g: Any, y: Any, x: Any, *, dim: int) -> Any:
-    """For g: how all products change with their factors."""
+    """The gradient for g: how the products change with their factors."""
     if not x.ndim:
         return c
     rows, ones = _triangle(x, dim)

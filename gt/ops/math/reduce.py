@@ -1,6 +1,6 @@
-"""Ops that fold dims: sums, truths, extremes.
+"""Ops that reduce dims: sums, means, tests and extremes.
 
-``dim`` is a tuple of all the dims to fold, never empty unless the tensor is 0-d: torch's functions disagree on what
+``dim`` is a tuple of all the dims to reduce, never empty unless the tensor is 0-d: torch's functions disagree on what
 an empty one means. A 0-d tensor takes ``dim=(0,)`` too, as torch's does; numpy's has no axis 0.
 """
 
@@ -27,7 +27,7 @@ def folded(x: TensorType, dim: Dims, keepdim: bool) -> Shape:
 
 
 def _filled(x: TensorType, dim: Dims) -> None:
-    """There is no greatest of nothing."""
+    """Refuses a dim without elements: it has no extreme."""
     for d in own_dims(dim, x.ndim):
         if x.ndim and not x.shape[d]:
             raise DimError(f"dim {d} has size 0, and there is no extreme of nothing")
@@ -57,13 +57,13 @@ def summed(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None) -> Ten
 
 
 def restored(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
-    """What a reduction left, with its dims back in place as dims of size 1; a single number broadcasts as it is."""
+    """The result of a reduction with its dims as dims of size 1; a 0-d result broadcasts as it is."""
     return g if keepdim or not g.ndim else g.reshape(tuple(1 if d in dim else n for d, n in enumerate(x.shape)))
 
 
 def _passing(x: TensorType, *, dtype: str | None, **how: Any) -> Split:
-    made = total(x.dtype) if dtype is None else dtype_named(dtype)
-    return folding(x, **how, how="sum", passes=summable(x, made))
+    result = total(x.dtype) if dtype is None else dtype_named(dtype)
+    return folding(x, **how, how="sum", passes=summable(x, result))
 
 
 op(
@@ -81,35 +81,35 @@ op(
 
 
 def averaging(x: DType, dtype: str | None) -> DType:
-    made = x if dtype is None else dtype_named(dtype)
-    if made.kind != "f":
-        raise DTypeError(f"not defined for {made.name}; give a floating dtype: dtype=gt.float32")
-    return made
+    result = x if dtype is None else dtype_named(dtype)
+    if result.kind != "f":
+        raise DTypeError(f"not defined for {result.name}; give a floating dtype: dtype=gt.float32")
+    return result
 
 
 def _averaged(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None) -> TensorType:
-    """``whole``: so many elements are averaged, of which these are some."""
+    """``whole``: the number of elements on all workers that are averaged."""
     require_ints(whole=0 if whole is None else whole)
     return TensorType(folded(x, dim, keepdim), averaging(x.dtype, dtype))
 
 
 def count(x: Any, dim: Dims) -> int:
-    made = 1
+    result = 1
     for d in axes(x, dim):
-        made *= x.shape[d]
-    return made
+        result *= x.shape[d]
+    return result
 
 
 def _mean_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None) -> Any:
     # by hand: numpy's own warns about empty tensors
-    made = x.dtype if dtype is None else np.dtype(dtype)
-    precise = np.float32 if made == np.float16 else made  # halves are added up as floats, as torch does
+    result = x.dtype if dtype is None else np.dtype(dtype)
+    precise = np.float32 if result == np.float16 else result  # half precision is summed in float32, as in torch
     total = np.sum(x.astype(precise), axis=axes(x, dim), keepdims=keepdim)
     return np.true_divide(total, np.asarray(count(x, dim) if whole is None else whole, dtype=total.dtype))
 
 
 def _mean_back(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
-    # divided before it is spread: torch divides every element
+    # divided before it is expanded: torch divides every element
     n, g = count(x, dim), restored(g, x, dim, keepdim)
     return (g / n if n else g).expand(x.shape)
 
@@ -117,9 +117,9 @@ def _mean_back(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
 def _mean_torch(torch: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None) -> Any:
     if whole is None:
         return torch.mean(x, dim, keepdim, dtype=in_(torch, dtype))
-    made = x.dtype if dtype is None else in_(torch, dtype)
-    precise = torch.promote_types(made, torch.float32)  # halves are added up as floats, as torch does
-    return (torch.sum(x, dim, keepdim, dtype=precise) / whole).to(made)
+    result = x.dtype if dtype is None else in_(torch, dtype)
+    precise = torch.promote_types(result, torch.float32)  # half precision is summed in float32, as in torch
+    return (torch.sum(x, dim, keepdim, dtype=precise) / whole).to(result)
 
 
 def _share(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
@@ -186,7 +186,7 @@ op(
 
 
 def _judged(x: TensorType, *, dim: Dims, keepdim: bool) -> TensorType:
-    # uint8 was torch's bool once, and these two remember
+    # in torch, all and any of uint8 give uint8
     return TensorType(folded(x, dim, keepdim), uint8 if x.dtype is uint8 else bool_)
 
 
@@ -220,7 +220,7 @@ def _extreme(x: TensorType, *, dim: Dims, keepdim: bool) -> TensorType:
 
 
 def _evenly(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
-    """Shared by all that are the extreme."""
+    """Shared by all elements that equal the extreme."""
     those = x == restored(y, x, dim, keepdim)
     return restored(g, x, dim, keepdim) * those / those.sum(dim, keepdim=True)
 
@@ -317,9 +317,9 @@ def _spread_numpy(np: Any, g: Any, index: Any, *, dim: int, size: int, keepdim: 
     g, index = (g, index) if keepdim else (np.expand_dims(g, dim), np.expand_dims(index, dim))
     if index.size and (index.min() < 0 or index.max() >= size):
         raise IndexError(f"an index is outside dim {dim} of size {size}")
-    made = np.zeros(out[0].shape, dtype=g.dtype)
-    np.put_along_axis(made, index, g, axis=dim)
-    return made
+    result = np.zeros(out[0].shape, dtype=g.dtype)
+    np.put_along_axis(result, index, g, axis=dim)
+    return result
 
 
 def _collect(c: Any, _y: Any, _g: Any, index: Any, *, dim: int, size: int, keepdim: bool) -> Any:
@@ -329,12 +329,12 @@ def _collect(c: Any, _y: Any, _g: Any, index: Any, *, dim: int, size: int, keepd
 
 
 def _unfolding(g: TensorType, index: TensorType, *, dim: int, size: int, keepdim: bool) -> Split:
-    made = _spread(g, index, dim=dim, size=size, keepdim=keepdim)
-    back = folding(made, dim=dim, keepdim=keepdim).indices.split("->")
+    result = _spread(g, index, dim=dim, size=size, keepdim=keepdim)
+    back = folding(result, dim=dim, keepdim=keepdim).indices.split("->")
     return Split(f"{back[1]},{back[1]}->{back[0]}", linear=((0,),))
 
 
-#: a gradient to where its value was found; everything else had no say. ``size`` is 0 for a tensor without dims
+#: the gradient goes to the position of the selected value, zeros elsewhere. ``size`` is 0 for a 0-d tensor
 op(
     "value_selecting_reduction_backward",
     operands="tt",

@@ -1,4 +1,4 @@
-"""Ops along one dim that keep it: running sums and extremes, softmax and its kin."""
+"""Ops along one dim that keep it: running sums and extremes, softmax and logsumexp."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ op(
 
 
 def accumulated(np: Any, scan: Any, x: Any, dim: int) -> Any:
-    """A running sum or product, each added to or multiplied by in a wider dtype, as torch's are."""
+    """A running sum or product, computed in a wider dtype, as in torch."""
     wider = {"float16": np.float32, "float32": np.float64}.get(x.dtype.name)
-    made = scan(x, axis=dim, dtype=wider)
-    return made if wider is None else made.astype(x.dtype)
+    result = scan(x, axis=dim, dtype=wider)
+    return result if wider is None else result.astype(x.dtype)
 
 
 def _reversed(np: Any, scan: Any, x: Any, dim: int) -> Any:
@@ -69,12 +69,12 @@ def _log_scan(np: Any, x: Any, dim: int) -> Any:
     return np.logaddexp.accumulate(x, axis=dim)
 
 
-#: the logarithm of nothing, and yet a number
+#: stands for the logarithm of 0, and is finite
 _LEAST = {"float64": -1.7976931348623157e308, "float32": -3.4e38, "bfloat16": -3.38e38, "float16": -65504.0}
 
 
 def _log_back(name: str) -> Any:
-    """Positive and negative parts apart, in logarithms: a sum of exponentials that never overflows."""
+    """Positive and negative parts separately, in logarithms, so that no sum of exponentials overflows."""
 
     def back(g: Any, y: Any, x: Any, *, dim: int) -> Any:
         low, size = _LEAST[y.dtype.name], g.abs().log()
@@ -112,7 +112,7 @@ def _running(x: TensorType, *, dim: int) -> Types:
 
 
 def _running_numpy(np: Any, run: Any, x: Any, dim: int) -> Any:
-    """torch names the last of those that are as great."""
+    """Of equal elements, torch gives the last."""
     if not x.ndim:
         return x.copy(), np.zeros((), dtype=np.int64)
     values = run.accumulate(x, axis=dim)
@@ -126,10 +126,10 @@ def _running_back_numpy(np: Any, g: Any, index: Any, *, dim: int) -> Any:
         return g.copy()
     if index.min() < 0 or index.max() >= g.shape[dim]:
         raise IndexError(f"an index is outside dim {dim} of size {g.shape[dim]}")
-    made, where = np.zeros_like(g), list(np.indices(g.shape))
+    result, where = np.zeros_like(g), list(np.indices(g.shape))
     where[dim] = index
-    np.add.at(made, tuple(where), g)
-    return made
+    np.add.at(result, tuple(where), g)
+    return result
 
 
 def _scattered_back(g: TensorType, index: TensorType, *, dim: int) -> TensorType:
@@ -191,7 +191,7 @@ def _log_softmax_numpy(np: Any, x: Any, *, dim: int, dtype: str | None) -> Any:
 
 
 def _back_in(x: Any, y: Any) -> str | None:
-    """The dtype of the gradient, if it is another: kernels write it so at once."""
+    """The dtype of the gradient, if it differs: kernels write it directly."""
     return None if x.dtype is y.dtype else str(x.dtype.name)
 
 
@@ -205,7 +205,7 @@ def _pulled_back(g: TensorType, y: TensorType, *, dim: int, dtype: str | None) -
 
 
 def _along_linear(*types: TensorType, dtype: str | None, **attrs: Any) -> Split:
-    # terms that are written in a narrower dtype would be rounded one by one
+    # in a narrower dtype, each term would be rounded
     return along(*types, linear=((0,),) if dtype is None else (), dtype=dtype, **attrs)
 
 
@@ -236,7 +236,7 @@ def _softmax_second(c: Any, _z: Any, g: Any, y: Any, *, dim: int, dtype: str | N
 
 
 def _wide(np: Any, *arrays: Any) -> tuple[Any, ...]:
-    """Halves as floats: torch computes in float32 and rounds the result."""
+    """Half precision as float32: torch computes in float32 and rounds the result."""
     return tuple(x.astype(np.float32) if x.dtype == np.float16 else x for x in arrays)
 
 
@@ -291,8 +291,8 @@ def _logsumexp_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     along = axes(x, dim)
     most = np.max(x, axis=along, keepdims=True, initial=-np.inf)
     most = np.where(np.isinf(most), 0, most).astype(x.dtype)  # inf - inf would be NaN
-    made = np.log(np.sum(np.exp(x - most), axis=along, keepdims=True)) + most
-    return made if keepdim else made.reshape(without(x.shape, along, False))
+    result = np.log(np.sum(np.exp(x - most), axis=along, keepdims=True)) + most
+    return result if keepdim else result.reshape(without(x.shape, along, False))
 
 
 def _logsumexp_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Ops that put elements in order and pick from it. NaN counts as the greatest."""
+"""Ops that sort, and that select by order. NaN counts as the greatest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _sorted(x: TensorType, *, dim: int, descending: bool, stable: bool) -> Types
 
 
 def _order(np: Any, x: Any, dim: int, descending: bool) -> Any:
-    """Positions in order, equal elements as they stood. Descending is the mirror of the mirrored, NaN first."""
+    """Positions in sorted order; equal elements keep their order. Descending, NaN is first."""
     if not descending:
         return np.argsort(x, axis=dim, kind="stable")
     mirrored = np.argsort(np.flip(x, dim), axis=dim, kind="stable")
@@ -99,10 +99,10 @@ def _kth_numpy(np: Any, x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
 
 
 def _kth_back(g: Any, y1: Any, _x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
-    given, at = g[0], y1[1]
+    arguments, at = g[0], y1[1]
     if _x.ndim and not keepdim:
-        given, at = given.unsqueeze(dim), at.unsqueeze(dim)
-    return given.new_zeros(_x.shape)._op_("scatter_add", at, given, dim=dim)
+        arguments, at = arguments.unsqueeze(dim), at.unsqueeze(dim)
+    return arguments.new_zeros(_x.shape)._op_("scatter_add", at, arguments, dim=dim)
 
 
 op(
@@ -136,16 +136,16 @@ def _find_numpy(np: Any, row: Any, values: Any, *, right: bool, out_int32: bool)
     side = "right" if right else "left"
     if row.ndim == 1:
         return np.searchsorted(row, values, side)
-    made = np.zeros(values.shape, dtype=np.int64)
+    result = np.zeros(values.shape, dtype=np.int64)
     if not values.size:
-        return made
+        return result
     for at in np.ndindex(row.shape[:-1]):
-        made[at] = np.searchsorted(row[at], values[at], side)
-    return made
+        result[at] = np.searchsorted(row[at], values[at], side)
+    return result
 
 
 def _finding(row: TensorType, values: TensorType, **how: bool) -> Split:
-    """Each value by itself; its place in a row is the sum of its places in parts of it."""
+    """Values are independent; a value's position in a row is the sum of its positions in the row's blocks."""
     names = letters(values.ndim)
     return Split(f"{names[:-1] if row.ndim > 1 else ''}Z,{names}->{names}")
 
@@ -172,9 +172,9 @@ def _ranked(x: TensorType) -> TensorType:
 
 
 def _comparable(xp: Any, x: Any) -> Any:
-    """The same rows in order, without NaN: it is the greatest and no row that has one equals another.
+    """Rows without NaN that have the same order: NaN is the greatest, and a row with NaN equals no other.
 
-    torch sorts rows with a comparison that takes NaN for equal to everything, and may go astray.
+    torch compares NaN as equal to everything, which may give a wrong order.
     """
     if not xp.isdtype(x.dtype, "real floating") or not xp.any(bad := xp.isnan(x)):
         return x
@@ -190,7 +190,7 @@ def _rank(xp: Any, x: Any, ranks: Any) -> Any:
     return xp.reshape(ranks(rows, None if rows.ndim == 1 else 0), (-1,))
 
 
-#: of each row, its place among the different ones in order
+#: for each row, its rank among the distinct rows
 op(
     "unique_ranks",
     no_gradient="its result is positions",
@@ -212,8 +212,8 @@ def _binned(x: TensorType, low: OperandType, high: OperandType, *, bins: int) ->
     return TensorType((bins,), x.dtype)
 
 
-#: Up to here numbers of one dtype differ by less than 1. torch computes the place of a bin in the dtype of the elements
-#: and writes there without looking: rounded up by 1, it would be behind the last bin.
+#: Up to here, neighbouring numbers of a dtype differ by less than 1. torch computes the position of a bin in the dtype
+#: of the elements and does not check it: rounded up by 1, it would be behind the last bin.
 _MOST_BINS = {float64: 1 << 52, float32: 1 << 23, float16: 1 << 10, bfloat16: 1 << 7}
 
 

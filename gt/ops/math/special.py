@@ -98,15 +98,15 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
 def _digamma(np: Any, x: Any) -> Any:
-    """Up to where the series is exact by the recurrence, and to the right half by reflection."""
+    """By reflection to the right half, by recurrence to where the series is exact."""
     x = x.astype(np.float64)
-    made = np.where(x <= 0, -np.pi / np.tan(np.pi * np.where(x == np.floor(x), np.nan, x)), 0.0)
+    result = np.where(x <= 0, -np.pi / np.tan(np.pi * np.where(x == np.floor(x), np.nan, x)), 0.0)
     far = np.where(x <= 0, 1 - x, x)
     for _ in range(10):
-        made, far = made - 1 / far, far + 1
+        result, far = result - 1 / far, far + 1
     series = sum(b / (2 * k * far ** (2 * k)) for k, b in enumerate(_BERNOULLI, 1))
-    made = made + np.log(far) - 1 / (2 * far) - series
-    return np.where(x == 0, np.copysign(np.inf, -x), np.where(np.isposinf(x), np.inf, made))
+    result = result + np.log(far) - 1 / (2 * far) - series
+    return np.where(x == 0, np.copysign(np.inf, -x), np.where(np.isposinf(x), np.inf, result))
 
 
 op(
@@ -121,9 +121,9 @@ op(
 )
 
 
-#: n! is infinite long before
+#: n! overflows for smaller orders
 MAX_ORDER = 1000
-#: torch adds up one term after another from x to 9: a number below this is brought here, with the same fraction
+#: torch sums one term after another from x to 9, so a smaller x is replaced by this, with the same fraction
 LOWEST = -1e5
 
 
@@ -134,7 +134,7 @@ def _derived(x: TensorType, *, n: int) -> TensorType:
 
 
 def _trigamma(np: Any, x: Any) -> Any:
-    """The same few terms as torch's."""
+    """The same terms as in torch."""
     mirrored = x < 0.5
     total = np.where(mirrored, -np.square(np.pi / np.sin(np.pi * x)), 0)
     near = np.where(mirrored, 1 - x, x)
@@ -146,7 +146,7 @@ def _trigamma(np: Any, x: Any) -> Any:
 
 
 def _zeta(np: Any, s: int, x: Any) -> Any:
-    """Hurwitz' function for whole s above 1: terms from x up to where Euler and Maclaurin's sum is exact."""
+    """The Hurwitz zeta function for integers s above 1: terms from x to where the Euler-Maclaurin sum is exact."""
     total, far = np.zeros_like(x), x
     while np.any(near := far < 15):
         total, far = total + np.where(near, far**-s, 0), np.where(near, far + 1, far)
@@ -168,9 +168,9 @@ def _polygamma_numpy(np: Any, x: Any, *, n: int) -> Any:
     if n == 1:
         return _trigamma(np, x)
     wide = x.astype(np.float64)
-    made = _zeta(np, n + 1, np.where(np.isfinite(wide), _brought_near(np, wide), 1.0))
-    made = np.where(np.isfinite(wide), made, np.where(wide == np.inf, np.nan, np.where(wide < 0, np.inf, np.nan)))
-    return (-1) ** (n + 1) * np.exp(lgamma(n + 1.0)) * made
+    result = _zeta(np, n + 1, np.where(np.isfinite(wide), _brought_near(np, wide), 1.0))
+    result = np.where(np.isfinite(wide), result, np.where(wide == np.inf, np.nan, np.where(wide < 0, np.inf, np.nan)))
+    return (-1) ** (n + 1) * np.exp(lgamma(n + 1.0)) * result
 
 
 op(
@@ -188,7 +188,7 @@ def _logit_back(g: Any, _y: Any, x: Any, *, eps: float | None) -> Any:
 
 
 def _logit_numpy(np: Any, x: Any, *, eps: float | None) -> Any:
-    if eps is not None and eps == eps:  # torch compares, and NaN is neither above nor below
+    if eps is not None and eps == eps:  # torch compares with eps, and every comparison with NaN is false
         x = np.clip(x, eps, 1 - eps)
     return np.log(x / (1 - x))
 

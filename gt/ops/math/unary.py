@@ -44,7 +44,7 @@ op(
     **MEETING,
     vjp=(zero,),
     torch=lambda torch, x: torch.sign(x),
-    # by comparison: torch calls the sign of NaN 0
+    # by comparison: in torch, the sign of NaN is 0
     kernel=lambda np, x: (x > 0).astype(np.int8) - (x < 0).astype(np.int8),
 )
 
@@ -303,7 +303,7 @@ op(
 )
 
 # -- rounding ------------------------------------------------------------------------------
-# the array API's floor, ceil and trunc give an integer tensor back as it is; GT's results are fresh memory
+# the array API's floor, ceil and trunc return an integer tensor itself; GT's results are fresh memory
 
 op(
     "floor",
@@ -347,7 +347,7 @@ def _rounded(x: TensorType, *, decimals: int) -> TensorType:
 
 
 def _round_numpy(np: Any, x: Any, *, decimals: int) -> Any:
-    """As torch does it: scaled in the dtype of x, so that a scale beyond its range gives NaN or 0."""
+    """As in torch: scaled in the dtype of x, so that a scale beyond its range gives NaN or 0."""
     scale = np.float64(10.0) ** abs(decimals)
     scale = scale.astype(x.dtype)
     return np.round(x / scale) * scale if decimals < 0 else np.round(x * scale) / scale

@@ -1,7 +1,7 @@
 """Attention: softmax(q kᵀ) v, without ever holding the S × S matrix where the device has a kernel for that.
 
-The result comes with the logarithms of the sums of each row's exponentials: with them the gradient can make any part
-of the matrix again. The plain form, in float64 on a GPU, for odd shapes and in numpy, does hold it for a moment.
+A second result holds the logarithm of the sum of each row's exponentials, from which the gradient can recompute any
+part of the matrix. The plain form (float64 on a GPU, odd shapes, numpy) holds the matrix for a moment.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ def _swapped(xp: Any, x: Any) -> Any:
 
 
 def _scores(xp: Any, q: Any, k: Any, mask: tuple[Any, ...], is_causal: bool, scale: float) -> Any:
-    made = xp.matmul(q, _swapped(xp, k)) * scale
+    result = xp.matmul(q, _swapped(xp, k)) * scale
     if is_causal:
-        made = xp.where(xp.tril(xp.ones_like(made[..., :, :])) > 0, made, -xp.inf)
+        result = xp.where(xp.tril(xp.ones_like(result[..., :, :])) > 0, result, -xp.inf)
     for m in mask:
         boolean = "bool" in str(m.dtype)
-        made = xp.where(m, made, -xp.inf) if boolean else made + _precise(xp, m)[0]
-    return made
+        result = xp.where(m, result, -xp.inf) if boolean else result + _precise(xp, m)[0]
+    return result
 
 
 def _weights(xp: Any, scores: Any, lse: Any) -> Any:
-    """The softmax of the scores; rows that see nothing are zero."""
+    """The softmax of the scores; rows that are masked out are zero."""
     return xp.exp(scores - lse[..., None])
 
 
@@ -80,7 +80,7 @@ def _attend_plain(xp: Any, q: Any, k: Any, v: Any, *mask: Any, is_causal: bool, 
     blind = top == -xp.inf
     top = xp.where(blind, xp.zeros_like(top), top)
     weights = xp.exp(scores - top)
-    # the sum of a row that sees nothing is 0: its result is 0, and so is its logarithm, as torch has it
+    # the sum of a row that is masked out is 0: its result is 0, and so is its logarithm, as in torch
     total = xp.sum(weights, axis=-1, keepdims=True)
     total = xp.where(blind, xp.ones_like(total), total)
     return xp.matmul(weights / total, v), (xp.log(total) + top)[..., 0]
@@ -99,7 +99,7 @@ def _back_plain(
 
 
 def _fourth(x: Any) -> Any:
-    """(batch, heads, positions, features); a third dim is the batch, as masks have it."""
+    """The shape (batch, heads, positions, features); of three dims, the first is the batch, as for masks."""
     return x if x.ndim == 4 else x.unsqueeze(1) if x.ndim == 3 else x[None, None]
 
 
@@ -109,7 +109,7 @@ def _in_rows(x: Any) -> Any:
 
 
 def _added(torch: Any, mask: tuple[Any, ...], q: Any, k: Any, ndim: int) -> Any:
-    """The mask as torch's kernels want it: something to add, in the query's dtype."""
+    """The mask in the form of torch's kernels: numbers to add, in the query's dtype."""
     if not mask:
         return None
     (m,) = mask
@@ -121,7 +121,7 @@ def _added(torch: Any, mask: tuple[Any, ...], q: Any, k: Any, ndim: int) -> Any:
 
 
 def _way(torch: Any, q: Any, k: Any, v: Any, mask: tuple[Any, ...], is_causal: bool) -> str:
-    """Which of torch's kernels can do it."""
+    """The kernel of torch that supports these operands."""
     if not 2 <= q.ndim <= 4 or not q.numel() or not k.numel() or not v.numel() or any(not m.numel() for m in mask):
         return "plain"
     if not q.is_cuda:
@@ -136,7 +136,7 @@ def _way(torch: Any, q: Any, k: Any, v: Any, mask: tuple[Any, ...], is_causal: b
 
 @lru_cache(4096)
 def _half(torch: Any, q: Any, k: Any, dtype: Any, device: Any, is_causal: bool) -> str:
-    """cuDNN where torch itself would take it, and its kernels are known to go both ways."""
+    """True where torch itself would use cuDNN, and its kernels support forward and backward."""
     if len(q) != 4 or q[-1] > 128 or min(q[-2], k[-2]) < 64:
         return "flash"
     like, other = torch.empty(q, dtype=dtype, device=device), torch.empty(k, dtype=dtype, device=device)
@@ -145,7 +145,7 @@ def _half(torch: Any, q: Any, k: Any, dtype: Any, device: Any, is_causal: bool) 
 
 
 def _aligned(torch: Any, mask: Any) -> Any:
-    """The efficient kernel wants rows of the mask to start at multiples of 16 bytes."""
+    """The efficient kernel requires rows of the mask to start at multiples of 16 bytes."""
     short = None if mask is None else -mask.shape[-1] % 16
     return torch.nn.functional.pad(mask, (0, short))[..., : mask.shape[-1]] if short else mask
 
@@ -179,14 +179,14 @@ def _back_torch(
 ) -> Any:
     way = _way(torch, q, k, v, mask, is_causal)
     if way == "plain":
-        made = _back_plain(torch, g, q, k, v, out, lse, *mask, is_causal=is_causal, scale=scale)
-        return tuple(m.to(q.dtype) for m in made)
+        result = _back_plain(torch, g, q, k, v, out, lse, *mask, is_causal=is_causal, scale=scale)
+        return tuple(m.to(q.dtype) for m in result)
     shapes = [x.shape for x in (q, k, v)]
     g, q, k, v, out = (_in_rows(_fourth(x)) for x in (g, q, k, v, out))
     lse = lse.reshape(q.shape[:-1])
     added = _added(torch, mask, q, k, len(shapes[0]))
-    made = _KERNELS[way](torch, g, q, k, v, out, lse, added, is_causal, scale)
-    return tuple(m.reshape(s) for m, s in zip(made[:3], shapes, strict=True))
+    result = _KERNELS[way](torch, g, q, k, v, out, lse, added, is_causal, scale)
+    return tuple(m.reshape(s) for m, s in zip(result[:3], shapes, strict=True))
 
 
 def _back_cpu(

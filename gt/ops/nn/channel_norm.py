@@ -38,16 +38,16 @@ def _over(x: Any) -> tuple[int, ...]:
 
 
 def _as_channels(x: Any, ndim: int) -> Any:
-    """One value a channel, to be used with a tensor of so many dims."""
+    """One value per channel, in a shape for a tensor with this many dims."""
     return x.reshape((1, -1, *(1,) * (ndim - 2)))
 
 
 # -- over groups of channels ---------------------------------------------------------------
 
 
-def _grouped(x: TensorType, *given: TensorType, groups: int, weight: bool, bias: bool, eps: float) -> Types:
+def _grouped(x: TensorType, *arguments: TensorType, groups: int, weight: bool, bias: bool, eps: float) -> Types:
     _check_groups(x, groups)
-    _affine(x, given, x.shape[1:2], weight, bias, eps)
+    _affine(x, arguments, x.shape[1:2], weight, bias, eps)
     stats = TensorType((x.shape[0], groups), statistic(x.dtype))
     return x, stats, stats
 
@@ -68,16 +68,16 @@ def _sizes(x: Any, groups: int) -> tuple[int, int, int, int]:
     return x.shape[0], x.shape[1], prod(x.shape[2:]), groups
 
 
-def _group_torch(torch: Any, x: Any, *given: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
-    w, b = _pair(_contiguous(*given), weight, bias)
+def _group_torch(torch: Any, x: Any, *arguments: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
+    w, b = _pair(_contiguous(*arguments), weight, bias)
     if not x.numel():
         return _no_rows(torch, x, *[(x.shape[0], groups)] * 2)
     return _widened(torch.native_group_norm(x.contiguous(), w, b, *_sizes(x, groups), eps))
 
 
-def _group_numpy(np: Any, x: Any, *given: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
+def _group_numpy(np: Any, x: Any, *arguments: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
     (x,) = wide(np, x)
-    w, b = _pair(given, weight, bias)
+    w, b = _pair(arguments, weight, bias)
     seen = x.reshape(x.shape[0], groups, prod(x.shape[1:]) // groups)
     mean, rstd = _moments(np, seen, (2,), eps)
     y = ((seen - mean) * rstd).reshape(x.shape)
@@ -90,10 +90,10 @@ def _moments(np: Any, x: Any, dims: tuple[int, ...], eps: float) -> tuple[Any, A
     return mean, 1 / np.sqrt(x.var(dims, keepdims=True) + eps) if x.size else mean
 
 
-def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, groups: int, **attrs: Any) -> list[Any]:
+def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *arguments: Any, groups: int, **attrs: Any) -> list[Any]:
     affine = attrs["weight"], attrs["bias"]
     how = {"groups": groups, "eps": attrs["eps"]}
-    return _backward("group_norm_backward", needs, g[0], y12[1:], x, given, _over(x), *affine, **how)
+    return _backward("group_norm_backward", needs, g[0], y12[1:], x, arguments, _over(x), *affine, **how)
 
 
 op(
@@ -114,7 +114,7 @@ def _grouped_back(
     x: TensorType,
     mean: TensorType,
     rstd: TensorType,
-    *given: TensorType,
+    *arguments: TensorType,
     groups: int,
     eps: float,
     weight: bool,
@@ -122,42 +122,42 @@ def _grouped_back(
 ) -> Types:
     _check_groups(x, groups)
     _fitting(g, x, (mean, rstd), (x.shape[0], groups))
-    _affine(x, given, x.shape[1:2], weight, False, eps)
-    return _gradients(x, given[0] if given else None, mask)
+    _affine(x, arguments, x.shape[1:2], weight, False, eps)
+    return _gradients(x, arguments[0] if arguments else None, mask)
 
 
 def _group_back_torch(
-    torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *given: Any, groups: int, eps: float, weight: bool, mask: Mask
+    torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, groups: int, eps: float, weight: bool, mask: Mask
 ) -> Any:
-    w = given[0].contiguous() if weight else None
+    w = arguments[0].contiguous() if weight else None
     if not x.numel():
         return _no_gradients(x, w, mask)
     dtype = x.dtype if w is None else w.dtype  # of torch's statistics here, on a GPU as well
     mean, rstd = (s.to(dtype) if x.itemsize < 4 else s for s in (mean, rstd))
     g, x, mean, rstd = _contiguous(g, x, mean, rstd)
-    made = torch.ops.aten.native_group_norm_backward(g, x, mean, rstd, w, *_sizes(x, groups), mask)
-    return _wanted(made, mask)
+    result = torch.ops.aten.native_group_norm_backward(g, x, mean, rstd, w, *_sizes(x, groups), mask)
+    return _wanted(result, mask)
 
 
 def _group_back_numpy(
-    np: Any, g: Any, x: Any, mean: Any, rstd: Any, *given: Any, groups: int, eps: float, weight: bool, mask: Mask
+    np: Any, g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, groups: int, eps: float, weight: bool, mask: Mask
 ) -> Any:
     g, x = wide(np, g, x)
     shape = (x.shape[0], groups, prod(x.shape[1:]) // groups)
     normal = (x.reshape(shape) - mean[..., None]) * rstd[..., None]
-    scaled = g * _as_channels(given[0], x.ndim) if weight else g
+    scaled = g * _as_channels(arguments[0], x.ndim) if weight else g
     dx = normal_gradient(np, scaled.reshape(shape), normal, rstd[..., None], (2,)).reshape(x.shape)
     return _wanted((dx, (g * normal.reshape(x.shape)).sum(_over(x)), g.sum(_over(x))), mask)
 
 
 def _group_back_formula(
-    g: Any, x: Any, mean: Any, rstd: Any, *given: Any, groups: int, eps: float, weight: bool, mask: Mask
+    g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, groups: int, eps: float, weight: bool, mask: Mask
 ) -> list[Any]:
     shape = (x.shape[0], groups, x.shape[1] // groups, prod(x.shape[2:]))
-    w = given[0].reshape((1, groups, shape[2], 1)) if weight else None
+    w = arguments[0].reshape((1, groups, shape[2], 1)) if weight else None
     dx, dw, db = back_formula(g.reshape(shape), x.reshape(shape), w, eps, (2, 3), (0, 3))
-    made = (dx.reshape(x.shape), dw.reshape(x.shape[1:2]), db.reshape(x.shape[1:2]))
-    return [m for m, wanted in zip(made, mask, strict=True) if wanted]
+    result = (dx.reshape(x.shape), dw.reshape(x.shape[1:2]), db.reshape(x.shape[1:2]))
+    return [m for m, wanted in zip(result, mask, strict=True) if wanted]
 
 
 op(
@@ -174,49 +174,51 @@ op(
 # -- over the batch ------------------------------------------------------------------------
 
 
-def _batched(x: TensorType, *given: TensorType, weight: bool, bias: bool, eps: float) -> Types:
+def _batched(x: TensorType, *arguments: TensorType, weight: bool, bias: bool, eps: float) -> Types:
     _check_channels(x)
     if x.numel == x.shape[1]:
         raise ShapeError("needs more than one value a channel in training")
-    _affine(x, given, x.shape[1:2], weight, bias, eps)
+    _affine(x, arguments, x.shape[1:2], weight, bias, eps)
     stats = TensorType(x.shape[1:2], statistic(x.dtype))
     return x, stats, stats
 
 
-def _check_running(x: TensorType, running: tuple[TensorType, ...], given: tuple[TensorType, ...]) -> None:
+def _check_running(x: TensorType, running: tuple[TensorType, ...], arguments: tuple[TensorType, ...]) -> None:
     for t in running:
         if t.shape != x.shape[1:2]:
             raise ShapeError(f"running statistics are one number a channel, not {t}")
-    check_parameters(x, (*running, *given))
+    check_parameters(x, (*running, *arguments))
 
 
-def _batch_torch(torch: Any, x: Any, *given: Any, weight: bool, bias: bool, eps: float) -> Any:
-    return _batch_into(torch, x, None, None, 0.0, given, weight, bias, eps)
+def _batch_torch(torch: Any, x: Any, *arguments: Any, weight: bool, bias: bool, eps: float) -> Any:
+    return _batch_into(torch, x, None, None, 0.0, arguments, weight, bias, eps)
 
 
 def _batch_into(
-    torch: Any, x: Any, mean: Any, var: Any, momentum: float, given: Any, weight: bool, bias: bool, eps: float
+    torch: Any, x: Any, mean: Any, var: Any, momentum: float, arguments: Any, weight: bool, bias: bool, eps: float
 ) -> Any:
-    """torch's kernel, which brings the running statistics up to date."""
-    w, b = _pair(given, weight, bias)
+    """torch's kernel, which updates the running statistics."""
+    w, b = _pair(arguments, weight, bias)
     if not x.numel():
         return _no_rows(torch, x, *[x.shape[1:2]] * 2)
-    if not x.is_cuda and x.itemsize < 4:  # the CPU's kernel for halves adds up rows as they lie
+    if not x.is_cuda and x.itemsize < 4:  # the CPU's kernel for half precision sums rows in memory order
         x = x.contiguous()
     return _widened(torch.native_batch_norm(x, w, b, mean, var, True, momentum, eps))
 
 
-def _batch_numpy(np: Any, x: Any, *given: Any, weight: bool, bias: bool, eps: float) -> Any:
+def _batch_numpy(np: Any, x: Any, *arguments: Any, weight: bool, bias: bool, eps: float) -> Any:
     (x,) = wide(np, x)
-    w, b = _pair(given, weight, bias)
+    w, b = _pair(arguments, weight, bias)
     mean, rstd = _moments(np, x, _over(x), eps)
     y = (x - mean) * rstd
     y = y if w is None else y * _as_channels(w, x.ndim)
     return y if b is None else y + _as_channels(b, x.ndim), mean.reshape(-1), rstd.reshape(-1)
 
 
-def _batch_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, weight: bool, bias: bool, eps: float) -> list[Any]:
-    return _backward("batch_norm_backward", needs, g[0], y12[1:3], x, given, _over(x), weight, bias, eps=eps)
+def _batch_vjp(
+    needs: Mask, g: Any, y12: Any, x: Any, *arguments: Any, weight: bool, bias: bool, eps: float
+) -> list[Any]:
+    return _backward("batch_norm_backward", needs, g[0], y12[1:3], x, arguments, _over(x), weight, bias, eps=eps)
 
 
 op(
@@ -231,31 +233,31 @@ op(
 
 
 def _tracked(
-    x: TensorType, momentum: OperandType, mean: TensorType, var: TensorType, *given: TensorType, **attrs: Any
+    x: TensorType, momentum: OperandType, mean: TensorType, var: TensorType, *arguments: TensorType, **attrs: Any
 ) -> Types:
-    made = _batched(x, *given, **attrs)
-    _check_running(x, (mean, var), given)
-    return *made, mean, var
+    result = _batched(x, *arguments, **attrs)
+    _check_running(x, (mean, var), arguments)
+    return *result, mean, var
 
 
-def _track_torch(torch: Any, x: Any, momentum: float, mean: Any, var: Any, *given: Any, **attrs: Any) -> Any:
+def _track_torch(torch: Any, x: Any, momentum: float, mean: Any, var: Any, *arguments: Any, **attrs: Any) -> Any:
     running = mean.clone(), var.clone()
-    return *_batch_into(torch, x, *running, momentum, given, **attrs), *running
+    return *_batch_into(torch, x, *running, momentum, arguments, **attrs), *running
 
 
-def _track_numpy(np: Any, x: Any, momentum: float, mean: Any, var: Any, *given: Any, **attrs: Any) -> Any:
-    made, running = _batch_numpy(np, x, *given, **attrs), (mean, var)
+def _track_numpy(np: Any, x: Any, momentum: float, mean: Any, var: Any, *arguments: Any, **attrs: Any) -> Any:
+    result, running = _batch_numpy(np, x, *arguments, **attrs), (mean, var)
     if x.size:
         n = x.size // x.shape[1]
-        seen = made[1], wide(np, x)[0].var(_over(x)) * n / (n - 1)
+        seen = result[1], wide(np, x)[0].var(_over(x)) * n / (n - 1)
         running = tuple((1 - momentum) * r + momentum * s for r, s in zip(running, seen, strict=True))
-    return *made, *(np.array(r) for r in running)
+    return *result, *(np.array(r) for r in running)
 
 
 def _track_vjp(
-    needs: Mask, g: Any, y12: Any, x: Any, _momentum: Any, _mean: Any, _var: Any, *given: Any, **attrs: Any
+    needs: Mask, g: Any, y12: Any, x: Any, _momentum: Any, _mean: Any, _var: Any, *arguments: Any, **attrs: Any
 ) -> list[Any]:
-    dx, *rest = _batch_vjp((needs[0], *needs[4:]), g, y12, x, *given, **attrs)
+    dx, *rest = _batch_vjp((needs[0], *needs[4:]), g, y12, x, *arguments, **attrs)
     return [dx, None, None, None, *rest]
 
 
@@ -276,46 +278,46 @@ def _batched_back(
     x: TensorType,
     mean: TensorType,
     rstd: TensorType,
-    *given: TensorType,
+    *arguments: TensorType,
     eps: float,
     weight: bool,
     mask: Mask,
 ) -> Types:
     _check_channels(x)
     _fitting(g, x, (mean, rstd), x.shape[1:2])
-    _affine(x, given, x.shape[1:2], weight, False, eps)
-    return _gradients(x, given[0] if given else None, mask)
+    _affine(x, arguments, x.shape[1:2], weight, False, eps)
+    return _gradients(x, arguments[0] if arguments else None, mask)
 
 
 def _batch_back_torch(
-    torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *given: Any, eps: float, weight: bool, mask: Mask
+    torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, eps: float, weight: bool, mask: Mask
 ) -> Any:
-    w = given[0] if weight else None
+    w = arguments[0] if weight else None
     if not x.numel():
         return _no_gradients(x, w, mask)
     mean, rstd = _contiguous(*_stats(x, w, mean, rstd))
     if not x.is_cuda and x.itemsize < 4:  # as above
         g, x = _contiguous(g, x)
-    made = torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, mean, rstd, True, eps, mask)
-    return _wanted(made, mask)
+    result = torch.ops.aten.native_batch_norm_backward(g, x, w, None, None, mean, rstd, True, eps, mask)
+    return _wanted(result, mask)
 
 
 def _batch_back_numpy(
-    np: Any, g: Any, x: Any, mean: Any, rstd: Any, *given: Any, eps: float, weight: bool, mask: Mask
+    np: Any, g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, eps: float, weight: bool, mask: Mask
 ) -> Any:
     g, x = wide(np, g, x)
     mean, rstd = _as_channels(mean, x.ndim), _as_channels(rstd, x.ndim)
     normal = (x - mean) * rstd
-    dx = normal_gradient(np, g * _as_channels(given[0], x.ndim) if weight else g, normal, rstd, _over(x))
+    dx = normal_gradient(np, g * _as_channels(arguments[0], x.ndim) if weight else g, normal, rstd, _over(x))
     return _wanted((dx, (g * normal).sum(_over(x)), g.sum(_over(x))), mask)
 
 
 def _batch_back_formula(
-    g: Any, x: Any, mean: Any, rstd: Any, *given: Any, eps: float, weight: bool, mask: Mask
+    g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, eps: float, weight: bool, mask: Mask
 ) -> list[Any]:
-    w = _as_channels(given[0], x.ndim) if weight else None
-    made = back_formula(g, x, w, eps, _over(x), _over(x))
-    return [m for m, wanted in zip(made, mask, strict=True) if wanted]
+    w = _as_channels(arguments[0], x.ndim) if weight else None
+    result = back_formula(g, x, w, eps, _over(x), _over(x))
+    return [m for m, wanted in zip(result, mask, strict=True) if wanted]
 
 
 op(
@@ -330,34 +332,36 @@ op(
 
 
 def _settled(
-    x: TensorType, mean: TensorType, var: TensorType, *given: TensorType, weight: bool, bias: bool, eps: float
+    x: TensorType, mean: TensorType, var: TensorType, *arguments: TensorType, weight: bool, bias: bool, eps: float
 ) -> TensorType:
     _check_channels(x)
-    _check_running(x, (mean, var), given)
-    _affine(x, given, x.shape[1:2], weight, bias, eps)
+    _check_running(x, (mean, var), arguments)
+    _affine(x, arguments, x.shape[1:2], weight, bias, eps)
     return x
 
 
-def _settle_numpy(np: Any, x: Any, mean: Any, var: Any, *given: Any, weight: bool, bias: bool, eps: float) -> Any:
+def _settle_numpy(np: Any, x: Any, mean: Any, var: Any, *arguments: Any, weight: bool, bias: bool, eps: float) -> Any:
     x, mean, var = wide(np, x, mean, var)
-    w, b = _pair(given, weight, bias)
+    w, b = _pair(arguments, weight, bias)
     y = (x - _as_channels(mean, x.ndim)) / np.sqrt(_as_channels(var, x.ndim) + eps)
     y = y if w is None else y * _as_channels(w, x.ndim)
     return y if b is None else y + _as_channels(b, x.ndim)
 
 
-def _settle_torch(torch: Any, x: Any, mean: Any, var: Any, *given: Any, weight: bool, bias: bool, eps: float) -> Any:
-    w, b = _pair(given, weight, bias)
+def _settle_torch(
+    torch: Any, x: Any, mean: Any, var: Any, *arguments: Any, weight: bool, bias: bool, eps: float
+) -> Any:
+    w, b = _pair(arguments, weight, bias)
     if not x.numel():
         return torch.empty_like(x)
     return torch.nn.functional.batch_norm(x, mean, var, w, b, False, 0.0, eps)
 
 
 def _settle_vjp(
-    needs: Mask, g: Any, _y: Any, x: Any, mean: Any, var: Any, *given: Any, weight: bool, bias: bool, eps: float
+    needs: Mask, g: Any, _y: Any, x: Any, mean: Any, var: Any, *arguments: Any, weight: bool, bias: bool, eps: float
 ) -> list[Any]:
     mean, rstd = mean.detach(), (var.detach() + eps).rsqrt()
-    w, b = _pair(given, weight, bias)
+    w, b = _pair(arguments, weight, bias)
     ask = _pair(needs[3:], weight, bias)
     dx = g * _as_channels(rstd if w is None else rstd * w, x.ndim) if needs[0] else None
     grads = [dx, None, None]

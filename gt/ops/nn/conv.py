@@ -1,7 +1,7 @@
-"""Convolutions of any number of dims, to and fro; and the columns they are made of (`im2col`, `col2im`).
+"""Convolutions of any number of dims, transposed ones too; and the columns of `im2col` and `col2im`.
 
-The tensors have a batch; strides, paddings and dilations are tuples, one number a spatial dim. In numpy all of it is
-sums over the positions of the kernel: the input as seen through one of them is a slice with a stride.
+The tensors have a batch; strides, paddings and dilations are tuples, one number per spatial dim. In numpy all of it is
+sums over the positions of the kernel: the input at one of them is a slice with a stride.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check_span(kernel: Ints, dilation: Ints) -> None:
 
 
 def window_size(n: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """How many positions a window has."""
+    """The number of positions of a window."""
     room = n + 2 * padding - dilation * (kernel - 1) - 1
     return room // stride + 1
 
@@ -99,7 +99,7 @@ def _check_steps(
 
 
 def _channels(weight: TensorType, transposed: bool, groups: int) -> tuple[int, int]:
-    """(those that come out, those that go in)"""
+    """(output channels, input channels)"""
     first, second = weight.shape[:2]
     check_int("groups", groups, 1, MAX_INT64)
     if first % groups:
@@ -119,7 +119,7 @@ def _grown(n: int, kernel: int, stride: int, padding: int, dilation: int, extra:
 
 
 def seen(kernel: Ints, sizes: Ints, stride: Ints, dilation: Ints) -> Iterator[tuple[Ints, tuple[Any, ...]]]:
-    """Each position in the kernel, and the slices of a padded input that are seen through it."""
+    """Each position in the kernel, and the slices of a padded input that it covers."""
     for at in itertools.product(*map(range, kernel)):
         spans = zip(at, sizes, stride, dilation, strict=True)
         yield at, (..., *(slice(k * d, k * d + (n - 1) * s + 1, s) for k, n, s, d in spans))
@@ -147,12 +147,12 @@ def _taps(weight: Any, groups: int) -> Any:
 def _slide(np: Any, x: Any, weight: Any, sizes: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
     """From inputs to outputs."""
     source, taps = _grouped(padded(np, x, padding), groups), _taps(weight, groups)
-    made = np.zeros((x.shape[0], groups, taps.shape[1], *sizes), x.dtype)
-    if 0 in made.shape:
-        return made.reshape(x.shape[0], weight.shape[0], *sizes)
+    result = np.zeros((x.shape[0], groups, taps.shape[1], *sizes), x.dtype)
+    if 0 in result.shape:
+        return result.reshape(x.shape[0], weight.shape[0], *sizes)
     for at, slices in seen(weight.shape[2:], sizes, stride, dilation):
-        made += np.einsum("ngc...,goc->ngo...", source[slices], taps[(..., *at)])
-    return made.reshape(x.shape[0], weight.shape[0], *sizes)
+        result += np.einsum("ngc...,goc->ngo...", source[slices], taps[(..., *at)])
+    return result.reshape(x.shape[0], weight.shape[0], *sizes)
 
 
 def _unslide(
@@ -161,23 +161,23 @@ def _unslide(
     """From outputs back to inputs of these sizes."""
     source, taps = _grouped(g, groups), _taps(weight, groups)
     room = tuple(n + 2 * p for n, p in zip(sizes, padding, strict=True))
-    made = np.zeros((g.shape[0], groups, taps.shape[2], *room), g.dtype)
+    result = np.zeros((g.shape[0], groups, taps.shape[2], *room), g.dtype)
     if g.size:
         for at, slices in seen(weight.shape[2:], g.shape[2:], stride, dilation):
-            made[slices] += np.einsum("ngo...,goc->ngc...", source, taps[(..., *at)])
-    return cropped(made.reshape(g.shape[0], taps.shape[2] * groups, *room), padding)
+            result[slices] += np.einsum("ngo...,goc->ngc...", source, taps[(..., *at)])
+    return cropped(result.reshape(g.shape[0], taps.shape[2] * groups, *room), padding)
 
 
 def _unweigh(np: Any, g: Any, x: Any, shape: Shape, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Any:
     """From outputs and inputs to the weight between them."""
     source, back = _grouped(padded(np, x, padding), groups), _grouped(g, groups)
     back = back.reshape(*back.shape[:3], prod(g.shape[2:]))
-    made = np.zeros((groups, shape[0] // groups, *shape[1:]), g.dtype)
+    result = np.zeros((groups, shape[0] // groups, *shape[1:]), g.dtype)
     if g.size:
         for at, slices in seen(shape[2:], g.shape[2:], stride, dilation):
             part = source[slices]
-            made[(..., *at)] = np.einsum("ngos,ngcs->goc", back, part.reshape(*part.shape[:3], -1))
-    return made.reshape(shape)
+            result[(..., *at)] = np.einsum("ngos,ngcs->goc", back, part.reshape(*part.shape[:3], -1))
+    return result.reshape(shape)
 
 
 def _convolve_numpy(
@@ -192,11 +192,11 @@ def _convolve_numpy(
     output_padding: Ints,
     groups: int,
 ) -> Any:
-    x, weight, *given = wide(np, x, weight, *bias)
+    x, weight, *arguments = wide(np, x, weight, *bias)
     grow = _grown if transposed else _shrunk
     sizes = tuple(map(grow, x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding))
-    made = (_unslide if transposed else _slide)(np, x, weight, sizes, stride, padding, dilation, groups)
-    return made + given[0].reshape(-1, *(1,) * len(sizes)) if given else np.ascontiguousarray(made)
+    result = (_unslide if transposed else _slide)(np, x, weight, sizes, stride, padding, dilation, groups)
+    return result + arguments[0].reshape(-1, *(1,) * len(sizes)) if arguments else np.ascontiguousarray(result)
 
 
 def _back_numpy(
@@ -217,11 +217,11 @@ def _back_numpy(
     how = stride, padding, dilation, groups
     back = _slide if transposed else _unslide
     outer, inner = (x, g) if transposed else (g, x)
-    made = (
+    result = (
         np.ascontiguousarray(back(np, g, weight, x.shape[2:], *how)) if mask[0] else None,
         _unweigh(np, outer, inner, weight.shape, *how) if mask[1] else None,
     )
-    kept = tuple(m for m in made if m is not None)
+    kept = tuple(m for m in result if m is not None)
     return kept if len(kept) > 1 else kept[0]
 
 
@@ -236,8 +236,8 @@ def _vjp(needs: Any, g: Any, _y: Any, x: Any, weight: Any, *_bias: Any, **how: A
 
 def _flops(x: TensorType, weight: TensorType, *rest: TensorType, transposed: bool, **how: Any) -> int:
     per = 2 * weight.numel // max(weight.shape[0], 1)
-    made = _convolved(x, weight, transposed=transposed, **how)
-    return per * (x.numel if transposed else made.numel)
+    result = _convolved(x, weight, transposed=transposed, **how)
+    return per * (x.numel if transposed else result.numel)
 
 
 op(
@@ -281,15 +281,15 @@ def _back_torch(
     mask: Mask,
 ) -> Any:
     how = stride, padding, dilation, transposed, output_padding, groups
-    made = torch.ops.aten.convolution_backward(g, x, weight, None, *how, [*mask, False])
-    kept = tuple(m for m, wanted in zip(made, mask, strict=False) if wanted)
+    result = torch.ops.aten.convolution_backward(g, x, weight, None, *how, [*mask, False])
+    kept = tuple(m for m, wanted in zip(result, mask, strict=False) if wanted)
     return kept if len(kept) > 1 else kept[0]
 
 
 def _back_vjp(needs: Any, d: Any, _y: Any, g: Any, x: Any, weight: Any, *, mask: Mask, **how: Any) -> list[Any]:
     """A convolution is linear in its input and in its weight, and so its gradients are convolutions again."""
-    given = iter(d if isinstance(d, tuple) else (d,))
-    dx, dw = (next(given) if wanted else None for wanted in mask)
+    arguments = iter(d if isinstance(d, tuple) else (d,))
+    dx, dw = (next(arguments) if wanted else None for wanted in mask)
     parts = [one("convolution", dx, weight, **how)] if dx is not None else []
     parts += [one("convolution", x, dw, **how)] if dw is not None else []
     whole = parts[0] if len(parts) == 1 else parts[0] + parts[1]
@@ -357,11 +357,11 @@ def _im2col(np: Any, x: Any, *, size: Ints, kernel: Ints, dilation: Ints, paddin
 def _col2im(np: Any, x: Any, *, size: Ints, kernel: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Any:
     counts = tuple(map(window_size, size, kernel, stride, padding, dilation))
     channels = x.shape[1] // prod(kernel)
-    made = np.zeros((x.shape[0], channels, *(n + 2 * p for n, p in zip(size, padding, strict=True))), x.dtype)
+    result = np.zeros((x.shape[0], channels, *(n + 2 * p for n, p in zip(size, padding, strict=True))), x.dtype)
     parts = x.reshape(x.shape[0], channels, prod(kernel), *counts)
     for i, (_, slices) in enumerate(seen(kernel, counts, stride, dilation)):
-        made[slices] += parts[:, :, i]
-    return np.ascontiguousarray(cropped(made, padding))
+        result[slices] += parts[:, :, i]
+    return np.ascontiguousarray(cropped(result, padding))
 
 
 op(

@@ -1,4 +1,4 @@
-"""Dropout: which elements stay is a function of (seed, stream), and so the same wherever it is computed."""
+"""Dropout. The kept elements depend on (seed, stream) only, so they are the same on all workers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_numbers
 from gt.ops.gradient_rules import one, op
 from gt.ops.op import Types
-from gt.ops.random import fill, philox
+from gt.ops.random import philox, tensors
 from gt.ops.random.draw import DRAWN
 from gt.ops.split import Split, letters, linear, placed
 from gt.types import INT, OperandType, TensorType, bool_
 
 
-def _thinned(x: TensorType, seed: OperandType, stream: OperandType, *, p: float, block: fill.Block = None) -> Types:
+def _thinned(x: TensorType, seed: OperandType, stream: OperandType, *, p: float, block: tensors.Block = None) -> Types:
     if x.dtype.kind != "f":
         raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
     if seed is not INT or stream is not INT:
         raise DTypeError("the seed and the stream are ints")
     _check_probability(x, p)
     if block is not None:
-        fill.within(block, x.shape)
+        tensors.within(block, x.shape)
     return x, TensorType(x.shape, bool_)
 
 
@@ -35,16 +35,16 @@ def _scale(p: float) -> float:
     return 0.0 if p == 1 else 1 / (1 - p)
 
 
-def _drop_torch(torch: Any, x: Any, seed: int, stream: int, *, p: float, block: fill.Block = None) -> Any:
+def _drop_torch(torch: Any, x: Any, seed: int, stream: int, *, p: float, block: tensors.Block = None) -> Any:
     # the mask is drawn in float32 for all dtypes: it does not depend on them
     how: dict[str, Any] = {"shape": tuple(x.shape), "dtype": "float32", "block": block}
-    drawn = fill.on_torch(philox.uniform, seed, stream, **how, device=x.device)
+    drawn = tensors.on_torch(philox.uniform, seed, stream, **how, device=x.device)
     mask = drawn >= p
     return torch.ops.aten.native_dropout_backward(x, mask, _scale(p)), mask
 
 
-def _drop_numpy(np: Any, x: Any, seed: int, stream: int, *, p: float, block: fill.Block = None) -> Any:
-    drawn = fill.on_numpy(philox.uniform, seed, stream, shape=x.shape, dtype="float32", block=block)
+def _drop_numpy(np: Any, x: Any, seed: int, stream: int, *, p: float, block: tensors.Block = None) -> Any:
+    drawn = tensors.on_numpy(philox.uniform, seed, stream, shape=x.shape, dtype="float32", block=block)
     mask = drawn >= np.float32(p)
     return x * mask * x.dtype.type(_scale(p)), mask
 

@@ -1,7 +1,7 @@
 """Normalisation over the last dims, over groups of channels, and over the batch.
 
-Each gives its statistics beside its result: its gradient is one kernel more, and needs them. Weight and bias are
-operands that may be left out; the attributes of the same names say which are there.
+Each also returns its statistics, which the kernel of its gradient needs. Weight and bias are optional operands; the
+attributes of the same names say which are present.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ def floating_input(x: TensorType) -> None:
         raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
 
 
-def _affine(x: TensorType, given: tuple[TensorType, ...], shape: Shape, weight: bool, bias: bool, eps: float) -> None:
+def _affine(
+    x: TensorType, arguments: tuple[TensorType, ...], shape: Shape, weight: bool, bias: bool, eps: float
+) -> None:
     floating_input(x)
     check_flags(weight=weight, bias=bias)
     check_numbers(x.dtype, eps=eps)
-    if len(given) != weight + bias:
-        raise ShapeError(f"{len(given)} operands for weight={weight}, bias={bias}")
-    for t in given:
+    if len(arguments) != weight + bias:
+        raise ShapeError(f"{len(arguments)} operands for weight={weight}, bias={bias}")
+    for t in arguments:
         if t.shape != shape:
             raise ShapeError(f"weight and bias have the shape {shown(shape)}, not {t}")
-    check_parameters(x, given)
+    check_parameters(x, arguments)
 
 
 def check_parameters(x: TensorType, params: tuple[TensorType, ...]) -> None:
@@ -51,31 +53,31 @@ def check_parameters(x: TensorType, params: tuple[TensorType, ...]) -> None:
             raise DTypeError(f"dtypes differ: {x.dtype.name} and {t.dtype.name}")
 
 
-def _pair(given: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
-    """(weight, bias), each None if it is not there."""
-    left = list(given)
+def _pair(arguments: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
+    """(weight, bias), each None if it is absent."""
+    left = list(arguments)
     return (left.pop(0) if weight else None), (left.pop(0) if bias else None)
 
 
 def _stats(x: Any, weight: Any, *stats: Any) -> list[Any]:
-    """On a CPU torch's gradients want statistics in the dtype of the weights; a GPU's are in float32."""
+    """On a CPU torch's gradients need statistics in the dtype of the weights; on a GPU, in float32."""
     dtype = x.dtype if weight is None else weight.dtype
     return list(stats) if x.is_cuda or x.itemsize > 2 else [s.to(dtype) for s in stats]
 
 
-def _widened(made: Any) -> Any:
+def _widened(result: Any) -> Any:
     """(result, *statistics) as torch gives them, with the statistics in float32 at least."""
-    y, *stats = made
+    y, *stats = result
     return (y, *(s.float() if s.itemsize < 4 else s for s in stats))
 
 
 def _contiguous(*xs: Any) -> list[Any]:
-    """Of these operands torch's native functions read the memory as it comes."""
+    """The operands as contiguous tensors: torch's native functions ignore their strides."""
     return [x.contiguous() for x in xs]
 
 
 def _fitting(g: TensorType, x: TensorType, stats: tuple[TensorType, ...], shape: Shape) -> None:
-    """Refuses what torch's kernels would read beyond its end."""
+    """Refuses operands that torch's kernels would read beyond their end."""
     expected = TensorType(shape, statistic(x.dtype))
     if g is not x or any(s is not expected for s in stats):
         raise ShapeError(f"a gradient is {x} here, and statistics are {expected}")
@@ -98,36 +100,47 @@ def _no_rows(torch: Any, x: Any, *stats: Shape) -> Any:
 
 
 def _no_gradients(x: Any, weight: Any, mask: Mask) -> Any:
-    """The same for gradients: sums of nothing."""
+    """The same for gradients, which are sums without terms."""
     like = x if weight is None else weight
     return _wanted((x.new_zeros(x.shape), *(like.new_zeros(like.shape) for _ in mask[1:])), mask)
 
 
-def _wanted(made: Any, mask: Mask) -> Any:
-    """Those the mask asks for; one alone is no tuple."""
-    kept = tuple(m for m, wanted in zip(made, mask, strict=True) if wanted)
+def _wanted(result: Any, mask: Mask) -> Any:
+    """The results that the mask requests; a single one is not in a tuple."""
+    kept = tuple(m for m, wanted in zip(result, mask, strict=True) if wanted)
     return kept if len(kept) > 1 else kept[0]
 
 
 def _backward(
-    name: str, needs: Mask, g: Any, stats: Any, x: Any, given: Any, dims: Any, weight: bool, bias: bool, **attrs: Any
+    name: str,
+    needs: Mask,
+    g: Any,
+    stats: Any,
+    x: Any,
+    arguments: Any,
+    dims: Any,
+    weight: bool,
+    bias: bool,
+    **attrs: Any,
 ) -> list[Any]:
     """The gradients of (x, weight?, bias?); without a weight torch's kernels know no bias either."""
-    w, b = _pair(given, weight, bias)
-    ask = _pair(needs[-len(given) :] if given else (), weight, bias)
+    w, b = _pair(arguments, weight, bias)
+    ask = _pair(needs[-len(arguments) :] if arguments else (), weight, bias)
     mask = (needs[0], bool(ask[0]), bool(ask[1]) and weight)
-    made = chosen(name, mask, g, x, *stats, *([w] if weight else []), **attrs, weight=weight)
+    result = chosen(name, mask, g, x, *stats, *([w] if weight else []), **attrs, weight=weight)
     if ask[1] and not weight:
-        made[2] = (g.sum(dims) if dims else g).reshape(b.shape)
-    return [made[0], *([made[1]] if weight else []), *([made[2]] if bias else [])]
+        result[2] = (g.sum(dims) if dims else g).reshape(b.shape)
+    return [result[0], *([result[1]] if weight else []), *([result[2]] if bias else [])]
 
 
 # -- over the last dims --------------------------------------------------------------------
 
 
-def _layered(x: TensorType, *given: TensorType, normalized_shape: Shape, weight: bool, bias: bool, eps: float) -> Types:
+def _layered(
+    x: TensorType, *arguments: TensorType, normalized_shape: Shape, weight: bool, bias: bool, eps: float
+) -> Types:
     _check_normalized(x, normalized_shape)
-    _affine(x, given, normalized_shape, weight, bias, eps)
+    _affine(x, arguments, normalized_shape, weight, bias, eps)
     stats = TensorType(_stats_shape(x, normalized_shape), statistic(x.dtype))
     return x, stats, stats
 
@@ -150,19 +163,23 @@ def _first(x: Any, normalized_shape: Shape) -> tuple[int, ...]:
     return tuple(range(x.ndim - len(normalized_shape)))
 
 
-def _layer_torch(torch: Any, x: Any, *given: Any, normalized_shape: Shape, weight: bool, bias: bool, eps: float) -> Any:
-    w, b = _pair(given, weight, bias)
+def _layer_torch(
+    torch: Any, x: Any, *arguments: Any, normalized_shape: Shape, weight: bool, bias: bool, eps: float
+) -> Any:
+    w, b = _pair(arguments, weight, bias)
     if not x.numel():
         return _no_rows(torch, x, *[_stats_shape(x, normalized_shape)] * 2)
-    if bias and not weight:  # the CPU's kernel for mixed dtypes wants both
+    if bias and not weight:  # the CPU's kernel for mixed dtypes needs both
         y, *stats = torch.native_layer_norm(x, normalized_shape, None, None, eps)
         return _widened((y + b.to(y.dtype), *stats))
     return _widened(torch.native_layer_norm(x, normalized_shape, w, b, eps))
 
 
-def _layer_numpy(np: Any, x: Any, *given: Any, normalized_shape: Shape, weight: bool, bias: bool, eps: float) -> Any:
+def _layer_numpy(
+    np: Any, x: Any, *arguments: Any, normalized_shape: Shape, weight: bool, bias: bool, eps: float
+) -> Any:
     (x,) = wide(np, x)
-    w, b = _pair(given, weight, bias)
+    w, b = _pair(arguments, weight, bias)
     dims = _last(x, normalized_shape)
     mean = x.mean(dims, keepdims=True) if x.size else x.sum(dims, keepdims=True)
     rstd = 1 / np.sqrt(x.var(dims, keepdims=True) + eps) if x.size else mean
@@ -171,14 +188,16 @@ def _layer_numpy(np: Any, x: Any, *given: Any, normalized_shape: Shape, weight: 
     return y if b is None else y + b, mean, rstd
 
 
-def _layer_vjp(needs: Mask, g: Any, y12: Any, x: Any, *given: Any, normalized_shape: Shape, **attrs: Any) -> list[Any]:
+def _layer_vjp(
+    needs: Mask, g: Any, y12: Any, x: Any, *arguments: Any, normalized_shape: Shape, **attrs: Any
+) -> list[Any]:
     return _backward(
         "layer_norm_backward",
         needs,
         g[0],
         y12[1:],
         x,
-        given,
+        arguments,
         _first(x, normalized_shape),
         attrs["weight"],
         attrs["bias"],
@@ -204,7 +223,7 @@ def _layered_back(
     x: TensorType,
     mean: TensorType,
     rstd: TensorType,
-    *given: TensorType,
+    *arguments: TensorType,
     normalized_shape: Shape,
     eps: float,
     weight: bool,
@@ -212,8 +231,8 @@ def _layered_back(
 ) -> Types:
     _check_normalized(x, normalized_shape)
     _fitting(g, x, (mean, rstd), _stats_shape(x, normalized_shape))
-    _affine(x, given, normalized_shape, weight, False, eps)
-    return _gradients(x, given[0] if given else None, mask)
+    _affine(x, arguments, normalized_shape, weight, False, eps)
+    return _gradients(x, arguments[0] if arguments else None, mask)
 
 
 def _layer_back_torch(
@@ -222,18 +241,18 @@ def _layer_back_torch(
     x: Any,
     mean: Any,
     rstd: Any,
-    *given: Any,
+    *arguments: Any,
     normalized_shape: Shape,
     eps: float,
     weight: bool,
     mask: Mask,
 ) -> Any:
-    w = given[0] if weight else None
+    w = arguments[0] if weight else None
     if not x.numel():
         return _no_gradients(x, w, mask)
     mean, rstd = _contiguous(*_stats(x, w, mean, rstd))
-    made = torch.ops.aten.native_layer_norm_backward(g, x, normalized_shape, mean, rstd, w, w, mask)
-    return _wanted(made, mask)
+    result = torch.ops.aten.native_layer_norm_backward(g, x, normalized_shape, mean, rstd, w, w, mask)
+    return _wanted(result, mask)
 
 
 def normal_gradient(np: Any, g: Any, normal: Any, rstd: Any, dims: tuple[int, ...]) -> Any:
@@ -250,7 +269,7 @@ def _layer_back_numpy(
     x: Any,
     mean: Any,
     rstd: Any,
-    *given: Any,
+    *arguments: Any,
     normalized_shape: Shape,
     eps: float,
     weight: bool,
@@ -258,7 +277,7 @@ def _layer_back_numpy(
 ) -> Any:
     g, x = wide(np, g, x)
     normal, rows = (x - mean) * rstd, _first(x, normalized_shape)
-    dx = normal_gradient(np, g * given[0] if weight else g, normal, rstd, _last(x, normalized_shape))
+    dx = normal_gradient(np, g * arguments[0] if weight else g, normal, rstd, _last(x, normalized_shape))
     return _wanted((dx, (g * normal).sum(rows), g.sum(rows)), mask)
 
 
@@ -267,7 +286,7 @@ def _mean(x: Any, dims: tuple[int, ...]) -> Any:
 
 
 def back_formula(g: Any, x: Any, w: Any, eps: float, over: tuple[int, ...], rows: tuple[int, ...]) -> list[Any]:
-    """The gradients of a normalisation in plain ops: x as seen with its statistics over some dims."""
+    """The gradients of a normalisation over some dims, in plain ops."""
     centred = x - _mean(x, over)
     rstd = (_mean(centred * centred, over) + eps).rsqrt()
     normal = centred * rstd
@@ -277,11 +296,11 @@ def back_formula(g: Any, x: Any, w: Any, eps: float, over: tuple[int, ...], rows
 
 
 def _layer_back_formula(
-    g: Any, x: Any, mean: Any, rstd: Any, *given: Any, normalized_shape: Shape, eps: float, weight: bool, mask: Mask
+    g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, normalized_shape: Shape, eps: float, weight: bool, mask: Mask
 ) -> list[Any]:
-    w = given[0] if weight else None
-    made = back_formula(g, x, w, eps, _last(x, normalized_shape), _first(x, normalized_shape))
-    return [m for m, wanted in zip(made, mask, strict=True) if wanted]
+    w = arguments[0] if weight else None
+    result = back_formula(g, x, w, eps, _last(x, normalized_shape), _first(x, normalized_shape))
+    return [m for m, wanted in zip(result, mask, strict=True) if wanted]
 
 
 op(

@@ -25,17 +25,17 @@ def _mapped(x: TensorType, weight: TensorType, *bias: TensorType) -> TensorType:
         raise DTypeError("not defined for bool; use x.to(gt.float32)")
     if x.shape[-1] != weight.shape[-1]:
         raise ShapeError(f"inner sizes differ: {x.shape[-1]} and {weight.shape[-1]}")
-    made = TensorType((*x.shape[:-1], *weight.shape[:-1]), x.dtype)
+    result = TensorType((*x.shape[:-1], *weight.shape[:-1]), x.dtype)
     for b in bias:
         if b.shape not in ((), weight.shape[:-1], (1,)):
             raise ShapeError(f"a bias of {b} does not fit a weight of {weight}")
-    return made
+    return result
 
 
 def _linear_numpy(np: Any, x: Any, weight: Any, *bias: Any) -> Any:
-    x, weight, *given = wide(np, x, weight, *bias)
-    made = np.matmul(x, weight.T)
-    return made + given[0] if given else made
+    x, weight, *arguments = wide(np, x, weight, *bias)
+    result = np.matmul(x, weight.T)
+    return result + arguments[0] if arguments else result
 
 
 def _linear_torch(torch: Any, x: Any, weight: Any, *bias: Any) -> Any:
@@ -83,7 +83,7 @@ def _rows(x: Any) -> Any:
     return x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
-# the gradient of linear's weight: what each row of the input gave to each output, added up
+# the gradient of linear's weight: the sum over all rows of the input
 op(
     "linear_weight",
     operands="tt",
@@ -109,7 +109,7 @@ def _looked_up(weight: TensorType, index: OperandType, *, padding_idx: int, by_f
 
 
 def _check_padding(padding_idx: int, rows: int) -> None:
-    """-1 stands for none."""
+    """A padding_idx of -1 means none."""
     check_int("padding_idx", padding_idx, -1, MAX_INT64)
     if padding_idx >= max(rows, 1):
         raise DimError(f"padding_idx {padding_idx} is not one of {rows} rows")
@@ -156,7 +156,7 @@ def _spread(g: TensorType, index: TensorType, *, rows: int, padding_idx: int, by
 
 
 def _spread_torch(torch: Any, g: Any, index: Any, *, rows: int, padding_idx: int, by_freq: bool) -> Any:
-    # torch's kernels write where an index says: one outside the rows goes to a row more, which is cut off again
+    # torch's kernels do not check an index: an invalid one writes to an extra row, which is removed
     at = index.where((index >= 0) & (index < rows), rows)
     if by_freq:
         flat = at.reshape(-1).long()
@@ -172,14 +172,14 @@ def _spread_numpy(np: Any, g: Any, index: Any, *, rows: int, padding_idx: int, b
     at, each = at[inside], each[inside]
     if by_freq:
         each = each / np.bincount(at, minlength=rows)[at][:, None].astype(each.dtype)
-    made = np.zeros((rows, g.shape[-1]), g.dtype)
-    np.add.at(made, at[at != padding_idx], each[at != padding_idx])
-    return made
+    result = np.zeros((rows, g.shape[-1]), g.dtype)
+    np.add.at(result, at[at != padding_idx], each[at != padding_idx])
+    return result
 
 
 def _look_back(d: Any, _y: Any, _g: Any, index: Any, *, rows: int, padding_idx: int, by_freq: bool) -> Any:
-    made = one("embedding", d, index, padding_idx=padding_idx, by_freq=False)
-    return made if padding_idx < 0 else made * (index != padding_idx).unsqueeze(-1)
+    result = one("embedding", d, index, padding_idx=padding_idx, by_freq=False)
+    return result if padding_idx < 0 else result * (index != padding_idx).unsqueeze(-1)
 
 
 op(

@@ -47,7 +47,7 @@ def _check_attribute(name: str, x: TensorType, attrs: dict[str, Any]) -> None:
 def _compared(
     x: TensorType, target: TensorType, *weight: TensorType, reduction: str, whole: int | None = None
 ) -> TensorType:
-    """``whole``: the mean is over so many elements, of which these are some."""
+    """``whole``: the number of elements on all workers that the mean is over."""
     floating_input(x)
     if whole is not None:
         check_int("whole", whole, 0, MAX_INT64)
@@ -65,12 +65,12 @@ def _reduce_numpy(np: Any, each: Any, reduction: str, whole: int | None) -> Any:
 
 
 def _share_torch(torch: Any, each: Any, whole: int) -> Any:
-    """A block's share of a mean; halves are added up as floats, as torch does."""
+    """A block's share of a mean; half precision is summed in float32, as in torch."""
     return (each.sum(dtype=torch.promote_types(each.dtype, torch.float32)) / whole).to(each.dtype)
 
 
 def spread(g: Any, x: Any, reduction: str) -> Any:
-    """The gradient of a reduced loss, for each element."""
+    """The gradient of a reduced loss for each element."""
     return g / prod(x.shape) if reduction == "mean" and 0 not in x.shape else g
 
 
@@ -97,8 +97,8 @@ def pairwise(name: str, value: Rule, slope: Rule, target: Rule, **fields: Any) -
     """
     (infer, infer_back), backward = _inference(name), f"{name}_backward"
 
-    def forward_numpy(np: Any, *given: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
-        return _reduce_numpy(np, value(np, *wide(np, *given), **attrs), reduction, whole)
+    def forward_numpy(np: Any, *arguments: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
+        return _reduce_numpy(np, value(np, *wide(np, *arguments), **attrs), reduction, whole)
 
     def forward_torch(
         torch: Any, x: Any, t: Any, *weight: Any, reduction: str, whole: int | None = None, **attrs: Any
@@ -109,8 +109,8 @@ def pairwise(name: str, value: Rule, slope: Rule, target: Rule, **fields: Any) -
         return call(x, t, *weight, reduction=reduction, **attrs)
 
     def back_numpy(np: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any) -> Any:
-        g, x, *given = wide(np, g, x, *rest)
-        return (spread(g, x, reduction) if whole is None else g / whole) * slope(np, x, *given, **attrs)
+        g, x, *arguments = wide(np, g, x, *rest)
+        return (spread(g, x, reduction) if whole is None else g / whole) * slope(np, x, *arguments, **attrs)
 
     def back_torch(
         torch: Any, g: Any, x: Any, *rest: Any, reduction: str, whole: int | None = None, **attrs: Any
@@ -149,8 +149,8 @@ def _huber(g: Any, x: Any, t: Any, *, reduction: str, delta: float) -> Any:
 
 
 def _entropy(g: Any, x: Any, t: Any, *weight: Any, reduction: str) -> Any:
-    made = spread(g, x, reduction) * (x - t) / ((1 - x) * x).clamp(min=1e-12)
-    return made * weight[0].detach() if weight else made
+    result = spread(g, x, reduction) * (x - t) / ((1 - x) * x).clamp(min=1e-12)
+    return result * weight[0].detach() if weight else result
 
 
 def _margin(g: Any, x: Any, t: Any, *, reduction: str) -> Any:
@@ -173,10 +173,10 @@ def _opposite(dx: Any, *_: Any, **attrs: Any) -> Any:
 
 def _entropy_numpy(np: Any, x: Any, t: Any, *weight: Any) -> Any:
     for name, values in (("input", x), ("target", t)):
-        if not ((values >= 0) & (values <= 1)).all():  # nor is NaN
+        if not ((values >= 0) & (values <= 1)).all():  # this refuses NaN too
             raise ValueError(f"all elements of {name} should be between 0 and 1")
-    made = (t - 1) * np.maximum(np.log1p(-x), -100) - t * np.maximum(np.log(x), -100)
-    return made * weight[0] if weight else made
+    result = (t - 1) * np.maximum(np.log1p(-x), -100) - t * np.maximum(np.log(x), -100)
+    return result * weight[0] if weight else result
 
 
 #: 1e-12 rounded to float32, as torch's is
@@ -184,13 +184,13 @@ _EPSILON = 9.999999960041972e-13
 
 
 def _entropy_slope(np: Any, x: Any, t: Any, *weight: Any) -> Any:
-    made = (x - t) / np.maximum((1 - x) * x, _EPSILON)
-    return made * weight[0] if weight else made
+    result = (x - t) / np.maximum((1 - x) * x, _EPSILON)
+    return result * weight[0] if weight else result
 
 
 def _entropy_target(dx: Any, g: Any, x: Any, t: Any, *weight: Any, reduction: str) -> Any:
-    made = spread(g, x, reduction) * ((-x).log1p().clamp(min=-100) - x.log().clamp(min=-100))
-    return made * weight[0].detach() if weight else made
+    result = spread(g, x, reduction) * ((-x).log1p().clamp(min=-100) - x.log().clamp(min=-100))
+    return result * weight[0].detach() if weight else result
 
 
 def _smooth_value(np: Any, x: Any, t: Any, *, beta: float) -> Any:
@@ -229,26 +229,26 @@ pairwise(
 def _logits(
     x: TensorType,
     target: TensorType,
-    *given: TensorType,
+    *arguments: TensorType,
     weight: bool,
     pos_weight: bool,
     reduction: str,
     whole: int | None = None,
 ) -> TensorType:
     check_flags(weight=weight, pos_weight=pos_weight)
-    if len(given) != weight + pos_weight:
-        raise ShapeError(f"{len(given)} operands for weight={weight}, pos_weight={pos_weight}")
-    return _compared(x, target, *given, reduction=reduction, whole=whole)
+    if len(arguments) != weight + pos_weight:
+        raise ShapeError(f"{len(arguments)} operands for weight={weight}, pos_weight={pos_weight}")
+    return _compared(x, target, *arguments, reduction=reduction, whole=whole)
 
 
-def _each(given: Any, weight: bool, pos_weight: bool) -> tuple[Any, Any]:
-    return given[0] if weight else None, given[-1] if pos_weight else None
+def _each(arguments: Any, weight: bool, pos_weight: bool) -> tuple[Any, Any]:
+    return arguments[0] if weight else None, arguments[-1] if pos_weight else None
 
 
 def _logits_numpy(
-    np: Any, x: Any, t: Any, *given: Any, weight: bool, pos_weight: bool, reduction: str, whole: int | None = None
+    np: Any, x: Any, t: Any, *arguments: Any, weight: bool, pos_weight: bool, reduction: str, whole: int | None = None
 ) -> Any:
-    x, t, *rest = wide(np, x, t, *given)
+    x, t, *rest = wide(np, x, t, *arguments)
     w, pos = _each(rest, weight, pos_weight)
     soft = np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, 0)
     each = (1 - t) * x + (1 + (pos - 1) * t if pos is not None else 1) * soft
@@ -256,9 +256,16 @@ def _logits_numpy(
 
 
 def _logits_torch(
-    torch: Any, x: Any, t: Any, *given: Any, weight: bool, pos_weight: bool, reduction: str, whole: int | None = None
+    torch: Any,
+    x: Any,
+    t: Any,
+    *arguments: Any,
+    weight: bool,
+    pos_weight: bool,
+    reduction: str,
+    whole: int | None = None,
 ) -> Any:
-    w, pos = _each(given, weight, pos_weight)
+    w, pos = _each(arguments, weight, pos_weight)
     call = torch.nn.functional.binary_cross_entropy_with_logits
     if whole is not None:
         return _share_torch(torch, call(x, t, w, pos_weight=pos, reduction="none"), whole)
@@ -266,9 +273,9 @@ def _logits_torch(
 
 
 def _logits_vjp(
-    needs: Any, g: Any, _y: Any, x: Any, t: Any, *given: Any, weight: bool, pos_weight: bool, reduction: str
+    needs: Any, g: Any, _y: Any, x: Any, t: Any, *arguments: Any, weight: bool, pos_weight: bool, reduction: str
 ) -> list[Any]:
-    w, pos = _each([v.detach() for v in given], weight, pos_weight)
+    w, pos = _each([v.detach() for v in arguments], weight, pos_weight)
     g = spread(g, x, reduction)
     g = g if w is None else g * w
     s = x.sigmoid()
@@ -276,7 +283,7 @@ def _logits_vjp(
     dt = None
     if needs[1]:
         dt = -x * g if pos is None else -(x + (pos - 1) * _log_sigmoid(x)) * g
-    return [dx, dt, *[None] * len(given)]
+    return [dx, dt, *[None] * len(arguments)]
 
 
 def _log_sigmoid(x: Any) -> Any:

@@ -20,7 +20,7 @@ from gt.types import OperandType, TensorType, int64
 def _picked(
     x: TensorType, target: OperandType, *weight: TensorType, reduction: str, ignore_index: int
 ) -> TensorType | Types:
-    """Each loss; or their sum and that of the weights, which divides it where the mean is asked for."""
+    """Each loss; or their sum, and the sum of the weights, which divides it for a mean."""
     floating_input(x)
     check_int("ignore_index", ignore_index, -MAX_INT64, MAX_INT64)
     if not isinstance(target, TensorType) or target.dtype is not int64:
@@ -44,7 +44,7 @@ def _picked(
 
 
 def _flat(x: Any, target: Any) -> tuple[Any, Any]:
-    """More than two dims as torch's kernel for images has them."""
+    """More than two dims in the shape of torch's kernel for images."""
     if x.ndim <= 2:
         return x, target
     n, c = x.shape[:2]
@@ -57,19 +57,19 @@ def _nll_torch(torch: Any, x: Any, target: Any, *weight: Any, reduction: str, ig
     forward = torch.ops.aten.nll_loss_forward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_forward
     w = weight[0] if weight else None
     if reduction == "sum" and x.itemsize > 2:
-        made: Any = forward(seen, at, w, REDUCTIONS.index("sum"), ignore_index)
-        return made
+        result: Any = forward(seen, at, w, REDUCTIONS.index("sum"), ignore_index)
+        return result
     each = forward(seen, at, w, REDUCTIONS.index("none"), ignore_index)[0].reshape(target.shape)
     if reduction == "none":
         return each
-    # halves are added up as floats
+    # half precision is summed in float32
     counts = target != ignore_index
     counts = counts if w is None else w[target.where(counts, 0)] * counts
     return each.sum(dtype=torch.float32), counts.sum(dtype=torch.float32)
 
 
 def _class_weights(np: Any, x: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any, Any]:
-    """For each target, its class (0 if it is ignored) and what it counts."""
+    """For each target, its class (0 if it is ignored) and its weight."""
     counts = target != ignore_index
     at = np.where(counts, target, 0)
     if at.size and (at.min() < 0 or at.max() >= x.shape[min(x.ndim - 1, 1)]):
@@ -78,8 +78,8 @@ def _class_weights(np: Any, x: Any, target: Any, weight: Any, ignore_index: int)
 
 
 def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
-    x, *given = wide(np, x, *weight)
-    at, w = _class_weights(np, x, target, given, ignore_index)
+    x, *arguments = wide(np, x, *weight)
+    at, w = _class_weights(np, x, target, arguments, ignore_index)
     axis = min(x.ndim - 1, 1)
     picked = np.take_along_axis(x, np.expand_dims(at, axis), axis).squeeze(axis) if x.size else w
     each = np.where(target != ignore_index, -picked * w, 0)
@@ -87,10 +87,10 @@ def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignor
 
 
 def _nll_vjp(needs: Any, g: Any, _y: Any, x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
-    given = g[0] if isinstance(g, tuple) else g
-    if given is None:
+    arguments = g[0] if isinstance(g, tuple) else g
+    if arguments is None:
         return [None] * len(needs)
-    return [one("nll_loss_backward", given, x, target, *weight, **attrs), None, *[None] * len(weight)]
+    return [one("nll_loss_backward", arguments, x, target, *weight, **attrs), None, *[None] * len(weight)]
 
 
 def _classes(at: int, x: TensorType, ignore_index: int) -> tuple[Positions, ...]:
@@ -111,8 +111,8 @@ op(
 
 
 def _picked_back(g: TensorType, x: TensorType, target: TensorType, *weight: TensorType, **attrs: Any) -> TensorType:
-    made = _picked(x, target, *weight, **attrs)
-    if g is not (made[0] if isinstance(made, tuple) else made):
+    result = _picked(x, target, *weight, **attrs)
+    if g is not (result[0] if isinstance(result, tuple) else result):
         raise ShapeError(f"{g} is not the gradient of this loss")
     return x
 
@@ -123,32 +123,32 @@ def _nll_back_torch(torch: Any, g: Any, x: Any, target: Any, *weight: Any, reduc
     seen, at = _flat(x, target)
     back = torch.ops.aten.nll_loss_backward if x.ndim <= 2 else torch.ops.aten.nll_loss2d_backward
     g = g.reshape(at.shape) if reduction == "none" else g.to(x.dtype)
-    w, total = weight[0] if weight else None, x.new_empty(())  # the total is asked for and not looked at
+    w, total = weight[0] if weight else None, x.new_empty(())  # the total is required and not read
     return back(g, seen.contiguous(), at, w, REDUCTIONS.index(reduction), ignore_index, total).reshape(x.shape)
 
 
 def _nll_back_cpu(torch: Any, g: Any, x: Any, target: Any, *weight: Any, ignore_index: int) -> Any:
-    """torch's kernel writes where a target says, be it in the result or not; this one raises."""
+    """Raises for an invalid target: torch's kernel would write outside the result."""
     counts, axis = target != ignore_index, min(x.ndim - 1, 1)
     at = target.where(counts, 0)
     each = -g if not weight else -g * weight[0][at]
     each = torch.where(counts, each, 0).to(x.dtype).expand(target.shape)
-    made = torch.zeros(x.shape, dtype=x.dtype)
-    return made.scatter_(axis, at.unsqueeze(axis), each.unsqueeze(axis)) if target.numel() else made
+    result = torch.zeros(x.shape, dtype=x.dtype)
+    return result.scatter_(axis, at.unsqueeze(axis), each.unsqueeze(axis)) if target.numel() else result
 
 
 def _nll_back_numpy(np: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
-    g, x, *given = wide(np, g, x, *weight)
-    at, w = _class_weights(np, x, target, given, ignore_index)
+    g, x, *arguments = wide(np, g, x, *weight)
+    at, w = _class_weights(np, x, target, arguments, ignore_index)
     each = np.where(target != ignore_index, -w * g, 0).astype(x.dtype)
-    made, axis = np.zeros(x.shape, x.dtype), min(x.ndim - 1, 1)
-    if made.size:
-        np.put_along_axis(made, np.expand_dims(at, axis), np.expand_dims(each, axis), axis)
-    return made
+    result, axis = np.zeros(x.shape, x.dtype), min(x.ndim - 1, 1)
+    if result.size:
+        np.put_along_axis(result, np.expand_dims(at, axis), np.expand_dims(each, axis), axis)
+    return result
 
 
 def _nll_back_vjp(needs: Any, d: Any, _y: Any, _g: Any, _x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
-    """The loss is linear: what its gradient does to a gradient is the loss itself."""
+    """The loss is linear, so the gradient of its gradient is the loss itself."""
     return [many("nll_loss", d, target, *weight, **attrs)[0], None, None, *[None] * len(weight)]
 
 

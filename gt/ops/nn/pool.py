@@ -1,4 +1,4 @@
-"""The greatest of each window, with its place in the input, counted over all spatial dims."""
+"""The maximum of each window, with its position in the input, counted over all spatial dims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gt.ops.positions import Positions
 from gt.ops.splits_nn import images
 from gt.types import TensorType, int64
 
-#: The greatest padding of a pool: torch's kernels walk through it step by step for each result.
+#: The largest padding of a pool: torch's kernels loop over it for each result.
 MAX_PADDING = 1 << 20
 
 
@@ -70,7 +70,7 @@ def _greatest(x: TensorType, *, kernel: Ints, stride: Ints, padding: Ints, dilat
 
 
 def planar(x: Any, rank: int) -> Any:
-    """One spatial dim as two: torch's kernels start there."""
+    """One spatial dim as two, which torch's kernels need at least."""
     return x.unsqueeze(-2) if rank == 1 else x
 
 
@@ -79,13 +79,13 @@ def two(values: Ints, first: int) -> Ints:
 
 
 def unless_empty(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, but for results or operands without elements: torch's divide by sizes, and so by 0."""
+    """The kernel, except for empty results or operands: torch's kernels divide by sizes, and so by 0."""
 
     def call(torch: Any, x: Any, *operands: Any, out: Types, **how: Any) -> Any:
         if x.numel() and out[0].numel:
             return kernel(torch, x, *operands, **how)
-        made = tuple(x.new_zeros(t.shape, dtype=getattr(torch, t.dtype.name)) for t in out)
-        return made if len(made) > 1 else made[0]
+        result = tuple(x.new_zeros(t.shape, dtype=getattr(torch, t.dtype.name)) for t in out)
+        return result if len(result) > 1 else result[0]
 
     return call
 
@@ -96,8 +96,8 @@ def _max_torch(
     rank = len(kernel)
     call = torch.ops.aten.max_pool3d_with_indices if rank == 3 else torch.ops.aten.max_pool2d_with_indices
     how = two(kernel, 1), two(stride, 1), two(padding, 0), two(dilation, 1), ceil_mode
-    made = call(planar(x, rank), *how)
-    return tuple(m.squeeze(-2) for m in made) if rank == 1 else tuple(made)
+    result = call(planar(x, rank), *how)
+    return tuple(m.squeeze(-2) for m in result) if rank == 1 else tuple(result)
 
 
 def _max_numpy(
@@ -114,7 +114,7 @@ def _max_numpy(
     rank = len(kernel)
     inner = x.shape[-rank:]
     sizes = tuple(map(pooled_size, inner, kernel, stride, padding, dilation, (ceil_mode,) * rank))
-    # a window may reach over the end: there is nothing there
+    # a window may extend beyond the end
     ends = [
         max(0, (n - 1) * s + d * (k - 1) + 1 - m - 2 * p)
         for n, s, d, k, m, p in zip(sizes, stride, dilation, kernel, inner, padding, strict=True)
@@ -149,17 +149,17 @@ op(
 
 
 def _placed(g: TensorType, indices: TensorType, *, size: Ints, window: tuple[Any, ...]) -> TensorType:
-    """``window`` is how the windows were chosen, or nothing if they were not regular."""
+    """``window``: the attributes of regular windows; empty for adaptive ones."""
     rank = len(size)
     floating_input(g)
     _check_rank(rank)
     _spatial("size", size, rank, 1)
     if not rank + 1 <= g.ndim <= rank + 2 or indices is not TensorType(g.shape, int64):
         raise ShapeError(f"there is a place for each gradient, in int64: {indices} for {g}")
-    made = TensorType((*g.shape[:-rank], *size), g.dtype)
-    if window and pooled(made, *window) != g.shape:
-        raise ShapeError(f"{g} is not the gradient of windows {window} of {made}")
-    return made
+    result = TensorType((*g.shape[:-rank], *size), g.dtype)
+    if window and pooled(result, *window) != g.shape:
+        raise ShapeError(f"{g} is not the gradient of windows {window} of {result}")
+    return result
 
 
 def _flat(x: Any, rank: int) -> Any:
@@ -169,16 +169,16 @@ def _flat(x: Any, rank: int) -> Any:
 
 def _place_torch(torch: Any, g: Any, indices: Any, *, size: Ints, window: tuple[Any, ...]) -> Any:
     rank, shape = len(size), (*g.shape[: -len(size)], *size)
-    if window and rank < 3 and g.numel() and g.is_cuda:  # the CPU's kernel writes beyond the end where an index says so
+    if window and rank < 3 and g.numel() and g.is_cuda:  # the CPU's kernel does not check indices
         *how, ceil_mode = window
         how = [two(v, d) for v, d in zip(how, (1, 1, 0, 1), strict=True)]
-        like = planar(g.new_empty(shape), rank)  # asked for its shape alone
-        made = torch.ops.aten.max_pool2d_with_indices_backward(
+        like = planar(g.new_empty(shape), rank)  # used for its shape only
+        result = torch.ops.aten.max_pool2d_with_indices_backward(
             planar(g, rank), like, *how, ceil_mode, planar(indices.clamp(0, prod(size) - 1), rank)
         )
-        return made.reshape(shape)
-    made = g.new_zeros((*g.shape[:-rank], prod(size)))
-    return made.scatter_add_(-1, _flat(indices, rank), _flat(g, rank)).reshape(shape)
+        return result.reshape(shape)
+    result = g.new_zeros((*g.shape[:-rank], prod(size)))
+    return result.scatter_add_(-1, _flat(indices, rank), _flat(g, rank)).reshape(shape)
 
 
 def _place_numpy(np: Any, g: Any, indices: Any, *, size: Ints, window: tuple[Any, ...]) -> Any:
@@ -186,11 +186,11 @@ def _place_numpy(np: Any, g: Any, indices: Any, *, size: Ints, window: tuple[Any
     values, at = _flat(g, rank), _flat(indices, rank)
     if at.size and at.min() < 0:
         raise IndexError(f"index {at.min()} is out of bounds")
-    made = np.zeros((*values.shape[:-1], prod(size)), np.float32 if g.dtype == np.float16 else g.dtype)
+    result = np.zeros((*values.shape[:-1], prod(size)), np.float32 if g.dtype == np.float16 else g.dtype)
     where = list(np.indices(at.shape))
     where[-1] = at
-    np.add.at(made, tuple(where), values)
-    return made.reshape((*g.shape[:-rank], *size))
+    np.add.at(result, tuple(where), values)
+    return result.reshape((*g.shape[:-rank], *size))
 
 
 op(
@@ -213,7 +213,7 @@ op(
 
 
 def shares(n: int, size: int) -> list[tuple[int, int]]:
-    """Where each of so many windows starts and ends."""
+    """The start and the end of each window."""
     return [(i * n // size, -(-(i + 1) * n // size)) for i in range(size)]
 
 
@@ -236,8 +236,8 @@ def _adapted(x: TensorType, *, size: Ints) -> Types:
 def _adapt_torch(torch: Any, x: Any, *, size: Ints) -> Any:
     rank = len(size)
     call = torch.ops.aten.adaptive_max_pool3d if rank == 3 else torch.ops.aten.adaptive_max_pool2d
-    made = call(planar(x, rank), two(size, 1))
-    return tuple(m.squeeze(-2) for m in made) if rank == 1 else tuple(made)
+    result = call(planar(x, rank), two(size, 1))
+    return tuple(m.squeeze(-2) for m in result) if rank == 1 else tuple(result)
 
 
 def _adapt_numpy(np: Any, x: Any, *, size: Ints, out: Types) -> Any:
@@ -249,7 +249,7 @@ def _adapt_numpy(np: Any, x: Any, *, size: Ints, out: Types) -> Any:
     for cell in np.ndindex(*size):
         slices = tuple(slice(*windows[d][i]) for d, i in enumerate(cell))
         values = _flat(x[(..., *slices)], rank)
-        # torch goes on to the last NaN, and stays at the first of equal values
+        # torch gives the last NaN, and the first of equal values
         nan = np.isnan(values)
         last = values.shape[-1] - 1 - nan[..., ::-1].argmax(-1)
         first = np.where(nan.any(-1), last, values.argmax(-1))

@@ -1,7 +1,7 @@
 """Maps from one size to another, linear and separable: average pools and interpolation.
 
-Each is a sparse matrix a spatial dim, which is how numpy does it; its gradient is the same with the matrices
-transposed. torch has kernels for both ways. A row of `RESAMPLERS` makes the two ops.
+Each is a sparse matrix per spatial dim, and so numpy computes it; the gradient uses the transposed matrices. torch has
+kernels for both. `resampler` declares the two ops.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from gt.ops.splits_nn import images
 from gt.types import Shape, TensorType, float64
 
 Kernel = Callable[..., Any]
-#: For each result along a dim: the weights of the inputs it is a sum of, and what that sum is divided by.
+#: For each result along a dim: the weights of the inputs that are summed, and the divisor of the sum.
 Rows = list[tuple[dict[int, float], int]]
 
 
 def _applied(np: Any, x: Any, sizes: Ints, rows: list[Rows], transposed: bool) -> Any:
     """x through the matrix of each dim, or through its transpose.
 
-    Only weights that are there are multiplied: a matrix product would carry a NaN to where it does not belong.
+    Only nonzero weights are multiplied: a matrix product would spread a NaN to all results.
     """
     (x,) = wide(np, x)
     for d, weights in enumerate(rows):
         axis = x.ndim - len(sizes) + d
         x = np.moveaxis(x, axis, 0)
         divisors = np.array([divisor for _, divisor in weights], x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
-        made = np.zeros((sizes[d] if transposed else len(weights), *x.shape[1:]), x.dtype)
+        result = np.zeros((sizes[d] if transposed else len(weights), *x.shape[1:]), x.dtype)
         x = x / divisors if transposed else x
         for results, inputs, factors in _terms(np, x, weights):
             if transposed:
-                np.add.at(made, inputs, x[results] * factors)
+                np.add.at(result, inputs, x[results] * factors)
             else:
-                made[results] += x[inputs] * factors
-        x = np.moveaxis(made if transposed else made / divisors, 0, axis)
+                result[results] += x[inputs] * factors
+        x = np.moveaxis(result if transposed else result / divisors, 0, axis)
     return np.ascontiguousarray(x)
 
 
@@ -68,10 +68,10 @@ def resampler(
 
     def infer_back(g: TensorType, *, sizes: Ints, **how: Any) -> TensorType:
         _spatial("sizes", sizes, rank_of(how), 1)
-        made = TensorType((*g.shape[: g.ndim - len(sizes)], *sizes), g.dtype)
-        if infer(made, **how) is not g:
-            raise ShapeError(f"{g} is not the gradient of a result for {made}")
-        return made
+        result = TensorType((*g.shape[: g.ndim - len(sizes)], *sizes), g.dtype)
+        if infer(result, **how) is not g:
+            raise ShapeError(f"{g} is not the gradient of a result for {result}")
+        return result
 
     def split(x: TensorType, **how: Any) -> Split:
         return images(x, rank=rank_of(how), linear=((0,),))
@@ -124,10 +124,10 @@ def _averaged(
         raise ShapeError("divisor must be not zero")
     if divisor is not None:
         check_int("divisor", divisor, -MAX_INT32, MAX_INT32)
-    made = pooled(x, kernel, stride, padding, (1,) * len(kernel), ceil_mode)
+    result = pooled(x, kernel, stride, padding, (1,) * len(kernel), ceil_mode)
     if len(kernel) == 3 and any(n < k for n, k in zip(x.shape[-3:], kernel, strict=True)):
         raise ShapeError(f"the window {shown(kernel)} is larger than the input without its padding")
-    return made
+    return result
 
 
 def _average_rows(
@@ -140,7 +140,7 @@ def _average_rows(
     count_include_pad: bool,
     divisor: int | None,
 ) -> list[Rows]:
-    made: list[Rows] = []
+    result: list[Rows] = []
     for d, (n, k, s, p) in enumerate(zip(sizes, kernel, stride, padding, strict=True)):
         rows: Rows = []
         for i in range(pooled_size(n, k, s, p, 1, ceil_mode)):
@@ -148,8 +148,8 @@ def _average_rows(
             inside = range(max(start, 0), min(end, n))
             count = end - start if count_include_pad else len(inside)
             rows.append((dict.fromkeys(inside, 1.0), (divisor if d == 0 else 1) if divisor else count))
-        made.append(rows)
-    return made
+        result.append(rows)
+    return result
 
 
 def _average_arguments(how: dict[str, Any]) -> tuple[Any, ...]:
@@ -177,7 +177,7 @@ def _computable(x: Any, rank: int) -> Any:
 def _average_back(torch: Any, g: Any, *, sizes: Ints, **how: Any) -> Any:
     rank = rank_of(how)
     wide = _computable(g, rank)
-    like = wide.new_empty((*g.shape[:-rank], *sizes))  # asked for its shape alone
+    like = wide.new_empty((*g.shape[:-rank], *sizes))  # used for its shape only
     call = torch.ops.aten.avg_pool3d_backward if rank == 3 else torch.ops.aten.avg_pool2d_backward
     return _squeezed(call(planar(wide, rank), planar(like, rank), *_average_arguments(how)), rank).to(g.dtype)
 
@@ -242,7 +242,7 @@ def _resized(x: TensorType, *, size: Ints, mode: str, align_corners: bool, scale
 
 
 def _check_scale(n: int, m: int, scale: float | None) -> None:
-    """torch's kernels step through the input by 1 / scale, and convert what they reach to an integer unchecked."""
+    """torch's kernels step through the input by 1 / scale, and convert the position to an integer unchecked."""
     if scale is not None:
         check_numbers(float64, scale=scale)
         if not m - 1 < n * scale < m + 2:
@@ -253,12 +253,12 @@ def _resize_rows(
     sizes: Ints, *, size: Ints, mode: str, align_corners: bool, scales: tuple[float | None, ...]
 ) -> list[Rows]:
     weigh = WEIGHTS[mode]
-    made = []
+    result = []
     for n, m, scale in zip(sizes, size, scales, strict=True):
         scale = None if _ignores_scale(n, m, mode, len(size)) else scale
         step = ((n - 1) / (m - 1) if m > 1 else 0.0) if align_corners else (1 / scale if scale else n / m)
-        made.append([(weigh(i, n, step, align_corners), 1) for i in range(m)])
-    return made
+        result.append([(weigh(i, n, step, align_corners), 1) for i in range(m)])
+    return result
 
 
 def _ignores_scale(n: int, m: int, mode: str, rank: int) -> bool:

@@ -51,8 +51,8 @@ def _root_torch(torch: Any, x: Any, *weight: Any, normalized_shape: Shape, eps: 
 
 def _root_vjp(needs: Mask, g: Any, y1: Any, x: Any, *weight: Any, normalized_shape: Shape, eps: float) -> list[Any]:
     mask = (needs[0], bool(weight) and needs[1])
-    made = chosen("rms_norm_backward", mask, g[0], x, y1[1], *weight, normalized_shape=normalized_shape, eps=eps)
-    return made[: len(needs)]
+    result = chosen("rms_norm_backward", mask, g[0], x, y1[1], *weight, normalized_shape=normalized_shape, eps=eps)
+    return result[: len(needs)]
 
 
 op(
@@ -83,10 +83,10 @@ def _root_back_torch(
     if not x.numel():
         return _no_gradients(x, w, mask)
     if x.is_cuda:
-        made = torch.ops.aten._fused_rms_norm_backward(g, x, normalized_shape, rstd, w, mask)
+        result = torch.ops.aten._fused_rms_norm_backward(g, x, normalized_shape, rstd, w, mask)
     else:
-        made = _root_back_cpu(torch, g.to(rstd.dtype), x.to(rstd.dtype), rstd, w, normalized_shape)
-    kept = [m.to(t.dtype) for m, t, wanted in zip(made, (x, w), mask, strict=True) if wanted]
+        result = _root_back_cpu(torch, g.to(rstd.dtype), x.to(rstd.dtype), rstd, w, normalized_shape)
+    kept = [m.to(t.dtype) for m, t, wanted in zip(result, (x, w), mask, strict=True) if wanted]
     return tuple(kept) if len(kept) > 1 else kept[0]
 
 

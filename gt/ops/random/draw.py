@@ -8,21 +8,21 @@ from typing import Any
 from gt.errors import DTypeError
 from gt.ops.infer import sizes
 from gt.ops.op import NumberRule, dtype_named, op
-from gt.ops.random import fill, philox
+from gt.ops.random import philox, tensors
 from gt.ops.shape.creation import creating
 from gt.ops.signature import Signature
 from gt.ops.split import shaped_and_placed
 from gt.types import OperandType, Shape, TensorType
 
 
-def _drawn(*operands: OperandType, shape: Shape, dtype: str, block: fill.Block = None) -> TensorType:
-    made = TensorType(sizes(shape), dtype_named(dtype))
+def _drawn(*operands: OperandType, shape: Shape, dtype: str, block: tensors.Block = None) -> TensorType:
+    result = TensorType(sizes(shape), dtype_named(dtype))
     if block is not None:
-        fill.within(block, shape)
-    return made
+        tensors.within(block, shape)
+    return result
 
 
-def _drawn_floating(*operands: OperandType, shape: Shape, dtype: str, block: fill.Block = None) -> TensorType:
+def _drawn_floating(*operands: OperandType, shape: Shape, dtype: str, block: tensors.Block = None) -> TensorType:
     if not dtype_named(dtype).is_floating_point:
         raise DTypeError(f"gives floating dtypes, not {dtype}; use randint")
     return _drawn(*operands, shape=shape, dtype=dtype, block=block)
@@ -56,8 +56,8 @@ op(
     split=creating,
     local=shaped_and_placed,
     creates=True,
-    torch=lambda torch, *key, **how: fill.on_torch(philox.uniform, *key, **how),
-    kernel=lambda np, *key, device, **how: fill.on_numpy(philox.uniform, *key, **how),
+    torch=lambda torch, *key, **how: tensors.on_torch(philox.uniform, *key, **how),
+    kernel=lambda np, *key, device, **how: tensors.on_numpy(philox.uniform, *key, **how),
 )
 
 op(
@@ -70,8 +70,8 @@ op(
     split=creating,
     local=shaped_and_placed,
     creates=True,
-    torch=lambda torch, *key, **how: fill.on_torch(philox.normal, *key, **how),
-    kernel=lambda np, *key, device, **how: fill.on_numpy(philox.normal, *key, **how),
+    torch=lambda torch, *key, **how: tensors.on_torch(philox.normal, *key, **how),
+    kernel=lambda np, *key, device, **how: tensors.on_numpy(philox.normal, *key, **how),
 )
 
 op(
@@ -84,6 +84,6 @@ op(
     split=creating,
     local=shaped_and_placed,
     creates=True,
-    torch=lambda torch, *key, **how: fill.on_torch(philox.integers, *key, **how),
-    kernel=lambda np, *key, device, **how: fill.on_numpy(philox.integers, *key, **how),
+    torch=lambda torch, *key, **how: tensors.on_torch(philox.integers, *key, **how),
+    kernel=lambda np, *key, device, **how: tensors.on_numpy(philox.integers, *key, **how),
 )

@@ -1,18 +1,15 @@
 """Random numbers that depend on (seed, stream, position) and on nothing else.
 
 The source is numpy's Philox4x64-10 keyed by (seed, stream): a function from a position to a 64-bit word, so any
-range of a tensor can be computed alone, on any worker, and equals that range of the whole. From words to values:
+range of a tensor can be drawn alone, on any worker, with the same values as in the whole. From words to values:
 
 - float64: element i is the upper 53 bits of word i;
 - other floating dtypes: element i is the upper 24 bits (float16 11, bfloat16 8: what the dtype holds without rounding
   up to 1) of half i, where word w holds the halves 2w (lower) and 2w + 1 (upper);
-- normals: elements 2j and 2j + 1 are the two values Box-Muller makes of the uniforms 2j and 2j + 1;
+- normals: elements 2j and 2j + 1 are the two values that Box-Muller gives for the uniforms 2j and 2j + 1;
 - integers: low + word i modulo (high - low).
 
-On a CPU numpy computes them, for both engines. On a GPU a Triton kernel computes the same words (`philox_gpu`); without
-Triton they are computed on the CPU and copied. In compiled code the key is not a constant but 0-d tensors of int64, and
-so are the least value and the number of values of `integers`: `philox_compiled` and `philox_gpu.words` read them when
-they run. `gt.ops.random.fill` chooses among these for the engines.
+This file computes with numpy. `gt.ops.random.tensors` draws whole tensors, on each engine.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ def words(seed: int, stream: int, start: int, count: int) -> Array:
     key = np.array([seed & MASK, stream & MASK], np.uint64)
     block, skip = divmod(start, 4)  # numpy counts blocks of four words
     source = np.random.Philox(key=key, counter=np.array([block, 0, 0, 0], np.uint64))
-    drawn: Array = source.random_raw(skip + count)
-    return drawn[skip:]
+    result: Array = source.random_raw(skip + count)
+    return result[skip:]
 
 
 def uniform(seed: int, stream: int, start: int, count: int, dtype: str) -> Array:
@@ -71,8 +68,8 @@ def integers(seed: int, stream: int, low: int, high: int, start: int, count: int
     """Values in [low, high), as int64."""
     import numpy as np
 
-    drawn = words(seed, stream, start, count) % np.uint64(span(low, high)) + np.uint64(low & MASK)
-    return drawn.view(np.int64)
+    result = words(seed, stream, start, count) % np.uint64(span(low, high)) + np.uint64(low & MASK)
+    return result.view(np.int64)
 
 
 def span(low: int, high: int) -> int:

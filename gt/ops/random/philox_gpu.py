@@ -13,7 +13,7 @@ import triton.language as tl
 
 from gt.ops.random import philox
 
-#: words a program makes: four for each lane
+#: words per program of the kernel: four for each lane
 BLOCK = 1024
 
 
@@ -24,7 +24,7 @@ def _words(out, seed, stream, start, span, count, lanes: tl.constexpr):  # type:
 
 @triton.jit(do_not_specialize=["start", "count"])
 def _keyed(out, seed, stream, span, start, count, ranged: tl.constexpr, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The same, with a key that lies on the device."""
+    """The same, with a key in the device's memory."""
     if ranged:
         _make(out, tl.load(seed), tl.load(stream), start, tl.load(span), count, lanes)
     else:
@@ -33,10 +33,10 @@ def _keyed(out, seed, stream, span, start, count, ranged: tl.constexpr, lanes: t
 
 @triton.jit
 def _make(out, seed, stream, start, span, count, lanes: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One lane makes the four words of one counter; a span other than 0 takes them modulo it."""
+    """Each lane computes the four words of one counter; with a span other than 0, modulo the span."""
     lane = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     block = start // 4 + lane
-    # numpy counts up before it makes a block, so block 0 has counter 1
+    # numpy increments the counter before each block, so block 0 has counter 1
     c0 = (block + 1).to(tl.uint64)
     c1 = tl.zeros([lanes], tl.uint64)
     c2 = tl.zeros([lanes], tl.uint64)
@@ -84,11 +84,11 @@ words_keyed.register_fake(
 
 
 def words(seed: Any, stream: Any, start: int, count: int, device: Any, span: Any = 0) -> torch.Tensor:
-    """The words' bits as int64: torch has next to no uint64."""
+    """The words' bits as int64: torch has few functions for uint64."""
     if isinstance(seed, torch.Tensor):
         ranged = isinstance(span, torch.Tensor)
-        made: torch.Tensor = words_keyed(seed, stream, span if ranged else seed, ranged, start, count)
-        return made
+        result: torch.Tensor = words_keyed(seed, stream, span if ranged else seed, ranged, start, count)
+        return result
     out = torch.empty(count, dtype=torch.int64, device=device)
     if count:
         programs = triton.cdiv(start % 4 + count, BLOCK)
@@ -106,9 +106,9 @@ def uniform(seed: Any, stream: Any, start: int, count: int, dtype: str, device: 
 
 
 def _fraction(raw: torch.Tensor, width: int, bits: int, dtype: torch.dtype) -> torch.Tensor:
-    # the shift carries the sign along; the mask takes it off again
-    made: torch.Tensor = ((raw >> (width - bits)) & (2**bits - 1)).to(dtype) * 2.0**-bits
-    return made
+    # the shift copies the sign bit; the mask removes it
+    result: torch.Tensor = ((raw >> (width - bits)) & (2**bits - 1)).to(dtype) * 2.0**-bits
+    return result
 
 
 def normal(seed: Any, stream: Any, start: int, count: int, dtype: str, device: Any) -> torch.Tensor:
@@ -117,15 +117,15 @@ def normal(seed: Any, stream: Any, start: int, count: int, dtype: str, device: A
     pairs = uniform(seed, stream, start - skip, (skip + count + 1) // 2 * 2, precise, device).view(-1, 2)
     radius = torch.sqrt(-2 * torch.log(1 - pairs[:, 0]))
     angle = pairs[:, 1] * (2 * pi)
-    made = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), 1)
-    return made.view(-1)[skip : skip + count]
+    result = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), 1)
+    return result.view(-1)[skip : skip + count]
 
 
 def integers(seed: Any, stream: Any, low: Any, high: Any, start: int, count: int, device: Any) -> torch.Tensor:
-    # of numbers in memory, how many there are stands in the place of the upper limit
+    # for numbers in memory, the number of values replaces the upper limit
     size = high if isinstance(seed, torch.Tensor) else philox.span(low, high)
-    made: torch.Tensor = words(seed, stream, start, count, device, size) + low
-    return made
+    result: torch.Tensor = words(seed, stream, start, count, device, size) + low
+    return result
 
 
 #: (seed, stream, start, count): small and huge, aligned and not
@@ -135,7 +135,7 @@ TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-4, "bfloat16": 1e
 
 
 def differences(device: Any) -> list[str]:
-    """What this module makes otherwise than numpy: an empty list on a GPU that works."""
+    """The draws in which this module differs from numpy: an empty list on a GPU that works."""
     found: dict[str, Any] = {}
     for key in KEYS:
         ours = words(*key, device).cpu().numpy().view("uint64")

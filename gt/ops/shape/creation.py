@@ -47,22 +47,22 @@ op(
 )
 
 
-#: where an `arange` must end: up to here, float64 holds every position
+#: the largest end of an `arange`: up to here, float64 holds every position
 MAX_POSITION = 1 << 53
 
 
 def _counted(start: OperandType, step: OperandType, *, n: int, dtype: str, first: int = 0) -> TensorType:
-    made = dtype_named(dtype)
+    result = dtype_named(dtype)
     require_ints(n=n, first=first)
     if first < 0 or first + n > MAX_POSITION:
         raise ShapeError(f"{n} positions from {first} on are not within 0 and {MAX_POSITION}")
-    if made.kind == "b":
+    if result.kind == "b":
         raise DTypeError("not defined for bool; use int64")
-    return TensorType(sizes((n,)), made)
+    return TensorType(sizes((n,)), result)
 
 
 def _arange(xp: Any, start: Any, step: Any, *, n: int, dtype: str, device: Any, first: int = 0) -> Any:
-    # in double precision or whole numbers, as torch does: float32 would drift, float16 overflow on the way
+    # in float64 or int64, as in torch: float32 would round each step, and float16 would overflow
     if dtype.startswith("float") or dtype == "bfloat16":
         positions = xp.arange(first, first + n, dtype=xp.float64, device=device)
     else:

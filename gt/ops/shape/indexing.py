@@ -36,7 +36,7 @@ def _picked(x: TensorType, *indices: OperandType, dims: Dims) -> TensorType:
         raise DimError(f"dims {dims} must be dims of the tensor, in order")
     picked = positions(indices)
     rest = [n for d, n in enumerate(x.shape) if d not in dims]
-    # next to each other, the picked dims stay where they were; apart, they go to the front
+    # neighbouring indexed dims stay where they are; others go to the front
     front = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
     empty = [d for d in dims if not x.shape[d]]
     if empty and 0 not in picked:
@@ -50,7 +50,7 @@ def _expression(indices: Any, dims: Dims) -> tuple[Any, ...]:
 
 
 def _within(np: Any, x: Any, indices: tuple[Any, ...]) -> list[Any]:
-    """Of a tensor without elements torch picks nothing, whatever the indices are; numpy would look at them."""
+    """From an empty tensor torch selects nothing, whatever the indices are; numpy would check them."""
     stretched: list[Any] = np.broadcast_arrays(*indices)
     return stretched if x.size else [np.zeros_like(i) for i in stretched]
 
@@ -63,7 +63,7 @@ def _optional(indices: tuple[Any, ...], dims: Dims) -> list[Any]:
 def _index_torch(torch: Any, x: Any, *indices: Any, dims: Dims) -> Any:
     if all(i.ndim for i in indices):
         return x[_expression(indices, dims)]
-    # in brackets torch takes a 0-d index for a number: it would wait for the GPU, and give a view
+    # in brackets torch treats a 0-d index as a number: it would wait for the GPU and give a view
     return torch.ops.aten.index.Tensor(x, _optional(indices, dims))
 
 
@@ -102,13 +102,13 @@ def _place_torch(torch: Any, x: Any, value: Any, *indices: Any, dims: Dims, accu
 
 
 def _place_numpy(np: Any, x: Any, value: Any, *indices: Any, dims: Dims, accumulate: bool) -> Any:
-    made, at = x.copy(), _expression(_within(np, x, indices), dims)
-    value = filling(np, value, made[at].ndim, x.dtype, single_element)
+    result, at = x.copy(), _expression(_within(np, x, indices), dims)
+    value = filling(np, value, result[at].ndim, x.dtype, single_element)
     if accumulate:
-        np.add.at(made, at, value)
+        np.add.at(result, at, value)
     else:
-        made[at] = value
-    return made
+        result[at] = value
+    return result
 
 
 def _place_back(

@@ -1,6 +1,6 @@
 """Ops that select elements by a mask, write where a mask is true, or find what is not zero.
 
-How many elements a mask chooses is known on the workers only. A client states the count, since a result's type depends
+Only the workers know how many elements a mask selects. The client states the count, because the result's type depends
 on it; a kernel raises if the data disagree.
 """
 
@@ -19,7 +19,7 @@ from gt.types import OperandType, Scalar, Shape, TensorType, bool_, int64
 
 
 def _rows(x: TensorType, mask: OperandType) -> Shape:
-    """The shape of what a mask over the leading dims leaves whole."""
+    """The shape of the dims that a mask over the leading dims does not cover."""
     if isinstance(mask, Scalar) or mask.dtype is not bool_:
         raise DTypeError(f"the mask is a bool tensor, not {mask}")
     if mask.shape != x.shape[: mask.ndim]:
@@ -56,7 +56,7 @@ op(
 def _masked(x: TensorType, mask: TensorType, value: OperandType) -> TensorType:
     rows = _rows(x, mask)
     shape = () if isinstance(value, Scalar) else value.shape
-    # how many rows the mask chooses is not known here; the kernel compares
+    # the number of rows that the mask selects is not known here; the kernel checks it
     assignable(value, (shape[-len(rows) - 1] if len(shape) > len(rows) else 1, *rows))
     castable(x, value)
     return x
@@ -69,16 +69,16 @@ def _masked_torch(torch: Any, x: Any, mask: Any, value: Any) -> Any:
 
 
 def _masked_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
-    made = x.copy()
+    result = x.copy()
     if isinstance(value, np.ndarray):
-        made[mask] = fitting(value, x.ndim - mask.ndim + 1).astype(x.dtype)
+        result[mask] = fitting(value, x.ndim - mask.ndim + 1).astype(x.dtype)
     else:
-        made[mask] = single_element(np, value, x.dtype)
-    return made
+        result[mask] = single_element(np, value, x.dtype)
+    return result
 
 
 def _masked_back(g: Any, _y: Any, _x: Any, mask: Any, _value: Any) -> Any:
-    """How many the mask chooses is known from the value, or else does not matter: they are added up."""
+    """The value gives the number of selected rows; where it broadcasts, its gradient is a sum."""
     rows = g.ndim - mask.ndim
     n = _value.shape[-rows - 1] if _value.ndim > rows else 1
     if n != 1:
@@ -136,11 +136,11 @@ def _filled(x: TensorType, mask: OperandType, source: OperandType) -> TensorType
 
 
 def _fill_numpy(np: Any, x: Any, mask: Any, source: Any) -> Any:
-    made, count = x.copy(), int(mask.sum())
+    result, count = x.copy(), int(mask.sum())
     if count > source.size:
         raise ValueError(f"the mask chooses {count} elements, and the source has {source.size}")
-    made[mask] = source.reshape(-1)[:count]
-    return made
+    result[mask] = source.reshape(-1)[:count]
+    return result
 
 
 op(
@@ -160,17 +160,17 @@ op(
 
 
 def _emptied(g: TensorType, mask: TensorType, *, shape: Shape) -> TensorType:
-    """The gradient of the source: zeros of this shape, but for what g has where the mask is true."""
+    """The gradient of the source: the elements of g where the mask is true, then zeros."""
     return TensorType(sizes(shape), _filled(g, mask, g).dtype)
 
 
 def _drained(xp: Any, g: Any, mask: Any, *, shape: Shape) -> Any:
-    made = xp.zeros(shape, dtype=g.dtype, device=g.device).reshape(-1)
+    result = xp.zeros(shape, dtype=g.dtype, device=g.device).reshape(-1)
     chosen = g[mask]
-    if chosen.shape[0] > made.shape[0]:
-        raise ValueError(f"the mask chooses {chosen.shape[0]} elements, and {shown(shape)} has {made.shape[0]}")
-    made[: chosen.shape[0]] = chosen
-    return made.reshape(shape)
+    if chosen.shape[0] > result.shape[0]:
+        raise ValueError(f"the mask chooses {chosen.shape[0]} elements, and {shown(shape)} has {result.shape[0]}")
+    result[: chosen.shape[0]] = chosen
+    return result.reshape(shape)
 
 
 op(

@@ -15,7 +15,7 @@ from gt.types import TensorType, result_dtype
 def _joined(*xs: TensorType, dim: int) -> TensorType:
     if not all(x.ndim for x in xs):
         raise ShapeError("a 0-d tensor cannot be joined; reshape it to (1,)")
-    # torch overlooks tensors of shape (0,), so that a result can be grown from nothing
+    # torch ignores tensors of shape (0,), so that a loop may start with an empty tensor
     counted = [x.shape for x in xs if x.shape != (0,)] or [(0,)]
     first = counted[0]
     own_dim(dim, len(first))

@@ -1,4 +1,4 @@
-"""Ops that read and write along one dim, at positions a tensor gives."""
+"""Ops that read and write along one dim, at the positions in a tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
     own_dim(dim, x.ndim)
     shape = index.shape if isinstance(index, TensorType) and not index.numel else positions((index,))
     ours, theirs = x.shape or (1,), shape or (1,)
-    if 0 in shape:  # nothing is picked: torch does not look any further
+    if 0 in shape:  # nothing is selected: torch checks no more
         return TensorType(shape, x.dtype)
     if len(ours) != len(theirs):
         raise ShapeError(f"an index of {len(theirs)} dims for a tensor of {len(ours)}")
@@ -28,7 +28,7 @@ def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
 
 
 def _along(np: Any, x: Any, index: Any, dim: int) -> tuple[Any, Any]:
-    """The part of x the index covers, and the index, as numpy's …_along_axis want them."""
+    """The part of x that the index covers, and the index, in the form of numpy's …_along_axis functions."""
     x, index = np.atleast_1d(x), np.atleast_1d(index)
     if index.size and (index.min() < 0 or index.max() >= x.shape[dim]):
         raise IndexError(f"an index is outside dim {dim} of size {x.shape[dim]}")
@@ -71,38 +71,38 @@ def _added(x: TensorType, index: OperandType, source: OperandType, *, dim: int) 
     return _scattered(x, index, source, dim=dim)
 
 
-def _places(np: Any, made: Any, index: Any, source: Any, dim: int) -> tuple[Any, Any, Any]:
-    """What is written to, where, and with what."""
-    part, at = _along(np, made, index, dim)
+def _places(np: Any, result: Any, index: Any, source: Any, dim: int) -> tuple[Any, Any, Any]:
+    """The target, the positions and the values."""
+    part, at = _along(np, result, index, dim)
     where = list(np.indices(at.shape, sparse=True))
     where[dim] = at
-    source = source.astype(made.dtype) if isinstance(source, np.ndarray) else element(np, source, made.dtype)
+    source = source.astype(result.dtype) if isinstance(source, np.ndarray) else element(np, source, result.dtype)
     return part, tuple(where), np.atleast_1d(source)[tuple(map(slice, at.shape))] if source.ndim else source
 
 
 def _scatter_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int) -> Any:
-    made = x.copy()
+    result = x.copy()
     if index.size:
-        part, at, values = _places(np, made, index, source, dim)
+        part, at, values = _places(np, result, index, source, dim)
         part[at] = values
-    return made
+    return result
 
 
 def _scatter_add_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int) -> Any:
-    made = x.copy()
+    result = x.copy()
     if index.size:
-        part, at, values = _places(np, made, index, source, dim)
+        part, at, values = _places(np, result, index, source, dim)
         np.add.at(part, at, values)
-    return made
+    return result
 
 
 def _picked(g: Any, index: Any, source: Any, dim: int) -> Any:
-    """The gradient of a source, of which the index may have taken a part."""
+    """The gradient of a source, of which the index may use only a part."""
     return _grown(g.gather(dim, index), source)
 
 
 def _grown(back: Any, source: Any) -> Any:
-    """With zeros for what was not taken."""
+    """Padded with zeros for the part that was not used."""
     if tuple(back.shape) == tuple(source.shape):
         return back
     if back.ndim != source.ndim:
@@ -172,10 +172,10 @@ def _start(np: Any, dtype: Any, reduce: str) -> Any:
 
 
 def _fold_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int, reduce: str, include_self: bool) -> Any:
-    made = x.copy()
+    result = x.copy()
     if not index.size:
-        return made
-    part, at, values = _places(np, made, index, source, dim)
+        return result
+    part, at, values = _places(np, result, index, source, dim)
     if not include_self:
         part[at] = np.asarray(_start(np, x.dtype, reduce)).astype(x.dtype)
     getattr(np, _FOLDS[reduce]).at(part, at, values)
@@ -184,8 +184,8 @@ def _fold_numpy(np: Any, x: Any, index: Any, source: Any, *, dim: int, reduce: s
         places, at, ones = _places(np, count, index, np.ones(source.shape, dtype=np.int64), dim)
         np.add.at(places, at, ones)
         count = np.maximum(count, 1)
-        made = made / count if x.dtype.kind == "f" else made // count
-    return made
+        result = result / count if x.dtype.kind == "f" else result // count
+    return result
 
 
 def _fold_back(
@@ -211,7 +211,7 @@ def _mean_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: b
 
 
 def _prod_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
-    """Where one factor is 0, only its own gradient is not, and it is the product of the others."""
+    """Where one factor is 0, only its gradient is not 0: it is the product of the others."""
     apart = x.where(x != 0, 1)
     mine = (g * y / apart).where(x != 0, g * apart._op("scatter_reduce", index, source, **_how(dim, own)) / apart)
     zeros = (source == 0).to(source.dtype)
@@ -229,7 +229,7 @@ def _how(dim: int, own: bool) -> dict[str, Any]:
 
 
 def _extreme_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
-    """Shared evenly among all that are the extreme."""
+    """Shared evenly among all elements that equal the extreme."""
     mine = (x == y).to(g.dtype)
     theirs = (source == y.gather(dim, index)).to(g.dtype)
     share = g / mine.scatter_add(dim, index, theirs).clamp(min=1)

@@ -24,7 +24,7 @@ Item = tuple[Any, ...]
 
 
 def _taken(items: tuple[Item, ...]) -> int:
-    """How many dims, and so how many starts, an index expression takes up."""
+    """The number of dims, and so of starts, that an index expression uses."""
     return sum(item[0] != "n" for item in items)
 
 
@@ -34,7 +34,7 @@ def _sliced(x: TensorType, *starts: OperandType, items: tuple[Item, ...]) -> Ten
             raise DimError(f"an index is ('i',), ('n',) or ('s', length, step), not {item}")
     if _taken(items) != x.ndim or len(starts) != x.ndim:
         raise DimError(f"{_taken(items)} indices with {len(starts)} starts for {x.ndim} dims")
-    if any(start is not INT for start in starts):  # in a chain of views, nobody else has looked
+    if any(start is not INT for start in starts):  # starts in a chain of views are checked only here
         raise DTypeError("the starts are ints")
     dims = iter(x.shape)
     # a size for a slice, 1 for a new axis, and none for an int
@@ -53,12 +53,12 @@ def _piece(size: int, kind: str, length: int = 1, step: int = 1) -> Shape:
 
 def _slice(xp: Any, x: Any, *starts: int, items: tuple[Item, ...]) -> Any:
     at = zip(starts, x.shape, strict=True)
-    # the ellipsis keeps numpy from making a scalar, which is no view, of a single element
+    # without the ellipsis, numpy would give a scalar, which is not a view, for a single element
     return x[(*(None if item[0] == "n" else _part(*next(at), *item) for item in items), ...)]
 
 
 def _part(start: int, size: int, kind: str, length: int = 1, step: int = 1) -> int | slice:
-    """Python would cut a slice that reaches beyond the end; its length is part of the result's type."""
+    """Raises where Python would shorten a slice: its length is part of the result's type."""
     last = start + (length - 1) * step if length else start - 1
     if start < 0 or last >= size:
         raise IndexError(f"{length} elements with step {step} from {start} on are not within size {size}")
@@ -82,11 +82,11 @@ Chain = tuple[tuple[str, Attrs], ...]
 
 
 def viewed(base: Any, starts: tuple[Any, ...], chain: Chain, step: Any) -> Any:
-    """The base through every op of the chain; each takes the starts it needs."""
+    """Applies every op of the chain to the base; each uses the starts it needs."""
     for name, attrs in chain:
-        given = dict(attrs)
-        count = _taken(given["items"]) if "items" in given else 0
-        base, starts = step(OPS[name], base, starts[:count], given), starts[count:]
+        arguments = dict(attrs)
+        count = _taken(arguments["items"]) if "items" in arguments else 0
+        base, starts = step(OPS[name], base, starts[:count], arguments), starts[count:]
     if starts:
         raise DimError(f"{len(starts)} starts too many for the chain of views")
     return base
@@ -102,20 +102,20 @@ def max_starts(base: TensorType, chain: Chain) -> tuple[int, ...]:
             limits.extend(_max_start(n, *item) for n, item in zip(x.shape, taken, strict=True))
         return via.infer(x, *starts, **attrs)
 
-    items = [given["items"] for given in (dict(attrs) for _, attrs in chain) if "items" in given]
+    items = [arguments["items"] for arguments in (dict(attrs) for _, attrs in chain) if "items" in arguments]
     viewed(base, (INT,) * sum(map(_taken, items)), chain, step)
     return tuple(limits)
 
 
 def _view_type(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: dict[str, Any]) -> TensorType:
-    made = via.infer(x, *starts, **attrs)
-    if not via.view or isinstance(made, tuple):
+    result = via.infer(x, *starts, **attrs)
+    if not via.view or isinstance(result, tuple):
         raise ShapeError(f"{via.name} does not make one view")
-    if made.numel > x.numel or (
-        via.name == "unfold" and attrs["step"] < attrs["size"] and made.shape[attrs["dim"]] > 1
+    if result.numel > x.numel or (
+        via.name == "unfold" and attrs["step"] < attrs["size"] and result.shape[attrs["dim"]] > 1
     ):
         raise ShapeError(f"{via.name} shows elements more than once; write into a clone")
-    return TensorType(made.shape, made.dtype)
+    return TensorType(result.shape, result.dtype)
 
 
 def _put(base: TensorType, value: OperandType, *starts: OperandType, chain: Chain) -> TensorType:
@@ -124,7 +124,7 @@ def _put(base: TensorType, value: OperandType, *starts: OperandType, chain: Chai
 
 
 def fitting(value: Any, ndim: int) -> Any:
-    """Without the leading sizes of 1 that torch overlooks in an assignment."""
+    """The value without leading sizes of 1, which torch ignores in an assignment."""
     return value.reshape(value.shape[value.ndim - ndim :]) if value.ndim > ndim else value
 
 
@@ -150,12 +150,12 @@ def _put_numpy(np: Any, base: Any, value: Any, *starts: int, chain: Chain) -> An
 
 
 def filling(np: Any, value: Any, ndim: int, dtype: Any, convert: Any) -> Any:
-    """What is assigned to so many dims of a numpy array."""
+    """The value to assign to this many dims of a numpy array."""
     return fitting(value, ndim).astype(dtype) if isinstance(value, np.ndarray) else convert(np, value, dtype)
 
 
 def assigned(g: Any, value: Any) -> Any:
-    """The gradient of what was assigned, with the leading sizes of 1 that were overlooked."""
+    """The gradient of an assigned value, with the leading sizes of 1 that were ignored."""
     extra = value.ndim - g.ndim
     return g.reshape((1,) * extra + tuple(g.shape)) if extra > 0 else g
 
@@ -173,12 +173,12 @@ def _put_back(needs: Any, g: Any, _y: Any, _base: Any, _value: Any, *starts: int
 
 
 def _shown_in(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> TensorType:
-    """Zeros of this shape, but for g in the view the chain makes of them."""
-    made = TensorType(sizes(shape), g.dtype)
-    seen = viewed(made, starts, chain, _view_type).shape
+    """Zeros of this shape, with g in the view that the chain gives."""
+    result = TensorType(sizes(shape), g.dtype)
+    seen = viewed(result, starts, chain, _view_type).shape
     if seen != g.shape:
         raise ShapeError(f"{shown(g.shape)} is not the view's shape {shown(seen)}")
-    return made
+    return result
 
 
 # -- starts in memory ----------------------------------------------------------------------

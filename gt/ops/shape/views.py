@@ -1,4 +1,4 @@
-"""Ops that change where elements stand and leave their values alone. Those marked ``view`` move no memory."""
+"""Ops that move elements and do not change their values. Those marked ``view`` move no memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _reshaped(x: TensorType, *, shape: Shape) -> TensorType:
     return TensorType(shape, x.dtype)
 
 
-# a gradient has strides of its own: where they allow no view, this is a copy
+# a gradient has other strides: where they allow no view, this is a copy
 _BACK = (lambda g, _y, _x, *, shape: g.reshape(_x.shape),)
 
 op(
@@ -104,7 +104,7 @@ def _parts(x: TensorType, *, sizes: tuple[int, ...], dim: int) -> Types:
 
 
 def _one_or_all(parts: Any) -> Any:
-    return parts if len(parts) > 1 else parts[0]  # an op with one result gives it bare
+    return parts if len(parts) > 1 else parts[0]  # an op with one result returns no tuple
 
 
 def _split_back(needs: Any, g: Any, _y: Any, _x: Any, *, sizes: tuple[int, ...], dim: int) -> list[Any]:
@@ -157,7 +157,7 @@ def _rolled(x: TensorType, *, shifts: tuple[int, ...], dims: tuple[int, ...]) ->
 
 
 def _shifts(x: Any, shifts: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    """None larger than its dim: torch would compute with size - shift, which overflows."""
+    """The shifts modulo their dims: torch computes size - shift, which may overflow."""
     return tuple(n % max(x.shape[d], 1) for n, d in zip(shifts, dims, strict=True))
 
 

@@ -29,10 +29,10 @@ def _diagonal(x: TensorType, *, offset: int, dim1: int, dim2: int) -> TensorType
 
 
 def _diagonal_numpy(np: Any, x: Any, *, offset: int, dim1: int, dim2: int) -> Any:
-    made = np.diagonal(x, max(-x.shape[dim1], min(offset, x.shape[dim2])), dim1, dim2)  # numpy takes 32 bits
+    result = np.diagonal(x, max(-x.shape[dim1], min(offset, x.shape[dim2])), dim1, dim2)  # numpy takes 32 bits
     if x.flags.writeable:
-        made.flags.writeable = True
-    return made
+        result.flags.writeable = True
+    return result
 
 
 def _diagonal_back(g: Any, _y: Any, _x: Any, **how: int) -> Any:
@@ -80,20 +80,20 @@ def _unfold_numpy(np: Any, x: Any, *, dim: int, size: int, step: int) -> Any:
 
 
 def _unfold_back_numpy(np: Any, g: Any, *, shape: Shape, dim: int, size: int, step: int) -> Any:
-    made = np.zeros(shape or (1,), dtype=g.dtype)
-    seen = made[(slice(None),) * dim + (slice(None),)]
+    result = np.zeros(shape or (1,), dtype=g.dtype)
+    seen = result[(slice(None),) * dim + (slice(None),)]
     for at in range(size if g.size else 0):
         n = g.shape[dim] if shape else 1
         part = (slice(None),) * dim + (slice(at, at + n * step, step),)
         seen[part] += g[..., at] if shape else g[at]
-    return made.reshape(shape)
+    return result.reshape(shape)
 
 
 def _refolded(g: TensorType, *, shape: Shape, dim: int, size: int, step: int) -> TensorType:
-    made = TensorType(sizes(shape), g.dtype)
-    if _unfolded(made, dim=dim, size=size, step=step).shape != g.shape:
+    result = TensorType(sizes(shape), g.dtype)
+    if _unfolded(result, dim=dim, size=size, step=step).shape != g.shape:
         raise ShapeError(f"{shown(g.shape)} are not the windows of {shown(shape)}")
-    return made
+    return result
 
 
 op(
@@ -130,8 +130,8 @@ def _padded(x: TensorType, value: OperandType, *, pads: tuple[tuple[int, int], .
         require_ints(before=before, after=after)
         if n + min(before, 0) + min(after, 0) < 0:
             raise ShapeError(f"pads {pads} take away more than there is")
-    made = tuple(n + before + after for n, (before, after) in zip(x.shape, pads, strict=True))
-    return TensorType(made, x.dtype)
+    result = tuple(n + before + after for n, (before, after) in zip(x.shape, pads, strict=True))
+    return TensorType(result, x.dtype)
 
 
 def _pad_torch(torch: Any, x: Any, value: Any, *, pads: tuple[tuple[int, int], ...]) -> Any:

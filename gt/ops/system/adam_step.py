@@ -1,6 +1,6 @@
 """The step of Adam and AdamW.
 
-In compiled code it is no fused kernel but a formula, which fuses with the code around it.
+In compiled code it is a formula, which fuses with the code around it, and not torch's fused kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a worker does alone when a tensor's placement changes: take its block, or stand back from a sum."""
+"""The ops that change a placement without communication: take a block, or become a term of a sum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _block(x: TensorType, *, starts: Shape, sizes: Shape) -> TensorType:
     return TensorType(sizes, x.dtype)
 
 
-# a copy, not a view: that would keep the memory of the whole, and be written with it
+# a copy: a view would keep the memory of the whole, and be written with it
 op(
     "block",
     no_gradient="the dispatcher's own, below the tape",
@@ -37,7 +37,7 @@ def _term(x: TensorType, *, mine: bool) -> TensorType:
     return x
 
 
-# one worker keeps the value, the others have nothing to add
+# one worker keeps the value, the others get zeros
 op(
     "term",
     no_gradient="the dispatcher's own, below the tape",

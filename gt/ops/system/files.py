@@ -1,9 +1,9 @@
 """Ops that write tensors to a file and read them from one, where a worker shares the client's file system.
 
-These are the only ops with an effect outside the workers' memory, so a worker does not take a client's word for a
-path. It writes only into a file that the client has just made, named and filled with a secret of its own; and it
-reads only from a file of which the client can tell something that only its readers know (`proof`). A client can have
-nothing done that it could not do itself.
+These are the only ops with an effect outside the workers' memory, so a worker does not trust a client's path. It writes
+only into a file that the client has just created, with a secret in its name and its content. It reads only a file of
+which the client knows the `proof`, which only a reader can compute. So a client cannot make a worker access a file that
+the client itself could not access.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gt.ops.infer import sizes
 from gt.ops.op import dtype_named, op
 from gt.types import OperandType, Shape, TensorType, int64
 
-#: how a file that is being written is called, and what it begins with, before the secret
+#: the prefixes of the name and of the content of a file that is being written, before the secret
 MARK = ".gt-saving-"
-#: the end of a file that goes into its proof
+#: the number of last bytes of a file that go into its proof
 TAIL = 4096
 
 DONE = TensorType((), int64)
@@ -28,7 +28,7 @@ Described = tuple[Shape, str]
 
 
 def proof(head: bytes, tail: bytes) -> str:
-    """What only a reader of a file can say: a digest of its header and of its last bytes."""
+    """A digest of a file's header and last bytes, which only a reader of the file can compute."""
     from hashlib import sha256
 
     return sha256(head + b"\0" + tail).hexdigest()
@@ -38,7 +38,7 @@ def proof(head: bytes, tail: bytes) -> str:
 
 
 def _save(request: Any, pieces: list[Any]) -> int:
-    """Write the pieces, one behind the other, from an offset on; how many bytes they were."""
+    """Writes the chunks one after the other from an offset on; returns the number of bytes."""
     import json
     import os
 
@@ -60,7 +60,7 @@ def _torch_bytes(torch: Any, x: Any) -> Any:
     if not x.numel():
         return b""
     x = x.contiguous().reshape(-1)
-    if x.stride() != (1,):  # torch calls any single element contiguous
+    if x.stride() != (1,):  # torch reports any single element as contiguous
         x = x.clone(memory_format=torch.contiguous_format)
     return x.view(torch.uint8).cpu().numpy().data
 
@@ -105,27 +105,27 @@ def _load(request: Any, types: tuple[TensorType, ...]) -> list[bytearray]:
 def _read(file: Any, offset: int, nbytes: int) -> bytearray:
     import os
 
-    if offset + nbytes > os.fstat(file.fileno()).st_size:  # before so much memory is asked for
+    if offset + nbytes > os.fstat(file.fileno()).st_size:  # before this much memory is allocated
         raise ValueError("the file is too short")
-    made = bytearray(nbytes)
+    result = bytearray(nbytes)
     file.seek(offset)
-    if file.readinto(made) != nbytes:
+    if file.readinto(result) != nbytes:
         raise ValueError("the file is too short")
-    return made
+    return result
 
 
 def _load_torch(torch: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
     read = _load(request, out[:-1])
-    made = [
+    result = [
         from_bytes_torch(torch, data, t.shape, t.dtype.name).to(device) for data, t in zip(read, out[:-1], strict=True)
     ]
-    return (*made, torch.tensor(len(made)))
+    return (*result, torch.tensor(len(result)))
 
 
 def _load_numpy(np: Any, request: Any, *, types: Any, device: Any, out: tuple[TensorType, ...]) -> tuple[Any, ...]:
     read = _load(request, out[:-1])
-    made = [from_bytes_numpy(np, data, t.shape, t.dtype.name) for data, t in zip(read, out[:-1], strict=True)]
-    return (*made, np.asarray(len(made)))
+    result = [from_bytes_numpy(np, data, t.shape, t.dtype.name) for data, t in zip(read, out[:-1], strict=True)]
+    return (*result, np.asarray(len(result)))
 
 
 op(

@@ -22,9 +22,9 @@ def _tensors(*operands: TensorType) -> tuple[TensorType, ...]:
 
 
 # -- the norm of all -----------------------------------------------------------------------
-# in two ops and a root, and not in one: the sums of tensors that are cut come together before the root is taken
+# two ops and a root, not one op: the sums of sharded tensors are combined before the root is taken
 
-#: what is put together otherwise than by adding
+#: orders whose norms are not combined by addition
 _EXTREMES = {inf: "max", -inf: "min"}
 
 
@@ -47,13 +47,13 @@ def _powers_numpy(np: Any, *xs: Any, ord: float) -> Any:
 
 def _norm(torch: Any, x: Any, ord: float) -> Any:
     dtype = torch.promote_types(x.dtype, torch.float32)
-    if not x.numel():  # a block may be empty; torch knows no norm of negative order of it
+    if not x.numel():  # a block may be empty, and torch has no norm of negative order for it
         return x.new_full((), 0 if ord > 0 else inf, dtype=dtype)
     return torch.linalg.vector_norm(x, ord, dtype=dtype)
 
 
 def _powers_torch(torch: Any, *xs: Any, ord: float) -> Any:
-    if ord not in (0, 1, 2, inf) or len({x.dtype for x in xs}) > 1:  # torch has no kernel that takes them together
+    if ord not in (0, 1, 2, inf) or len({x.dtype for x in xs}) > 1:  # torch has no kernel for all of them at once
         norms = [_norm(torch, x, ord) for x in xs]
     else:
         norms = torch._foreach_norm(xs, ord, dtype=torch.promote_types(xs[0].dtype, torch.float32))
@@ -67,7 +67,7 @@ def _powering(*xs: TensorType, ord: float) -> Apart:
     return Apart(tuple(((i,), (i,), part) for i, part in enumerate(parts)), calls="")
 
 
-#: of each tensor, the sum of its elements' powers; of infinite order, the greatest or the least
+#: for each tensor, the sum of its elements' powers; for infinite orders, the greatest or the least element
 op(
     "power_sums",
     no_gradient="it is used by optimizers, off the tape",
@@ -175,7 +175,7 @@ def _unscale_(torch: Any, *operands: Any) -> Any:
     by_dtype: dict[Any, list[Any]] = {}
     for x in xs:
         by_dtype.setdefault(x.dtype, []).append(x)
-    if isinstance(factor, torch.Tensor):  # as it is in compiled code
+    if isinstance(factor, torch.Tensor):  # as in compiled code
         number = factor.to(torch.float32).view(1)
     else:
         number = torch.full((1,), as_float(factor), dtype=torch.float32, device=found.device)
@@ -185,7 +185,7 @@ def _unscale_(torch: Any, *operands: Any) -> Any:
 
 
 def _unscaling(*operands: OperandType) -> Apart:
-    """Each worker knows what it found in its blocks: together that is the greatest of what they found."""
+    """Each worker reports for its blocks; the reports are combined by their maximum."""
     xs = operands[:-2]
     flag = Split("->", reduce="max", terms=True)
     return Apart((*(((i,), (i,), elementwise(x)) for i, x in enumerate(xs)), ((len(xs),), (len(xs),), flag)))

@@ -1,7 +1,7 @@
 """The steps of optimizers: ops that work on many tensors at once.
 
 The operands of a step are columns of ``n`` tensors each: the parameters, then each kind of state, then the gradients;
-after them the numbers, which change with a schedule and so are no attributes. The results are the new parameters and
+after them the numbers, which change with a schedule and so are not attributes. The results are the new parameters and
 states. An optimizer writes them in place: torch does that with its fused and ``foreach`` kernels, numpy one by one.
 """
 
@@ -84,12 +84,12 @@ def _check_parameter(p: TensorType, rest: list[TensorType], shapes: list[Shape])
 
 
 def as_float(number: Any) -> Any:
-    """torch converts no int of more than 64 bits; in compiled code a number is a 0-d tensor, and stays one."""
+    """An int as a float: torch converts no int of more than 64 bits. A 0-d tensor, in compiled code, stays one."""
     return float(number) if isinstance(number, int) else number
 
 
 def power(base: Any, exponent: Any) -> Any:
-    """Of numbers as in C: what is beyond all numbers is an infinity, and what is none is NaN."""
+    """The power as in C: an overflow is an infinity, and an undefined result is NaN."""
     if not isinstance(base, float) or not isinstance(exponent, float):
         return base**exponent
     try:
@@ -112,7 +112,7 @@ def over(a: Any, b: Any) -> Any:
 
 
 def _parameters(columns: Columns, n: int) -> Apart:
-    """Each parameter with its states and its gradient by itself, element by element."""
+    """Each parameter is cut on its own, element by element, with its states and its gradient."""
     parts = []
     for i, row in enumerate(zip(*columns, strict=True)):
         alike = all(t.shape == row[0].shape for t in row)
@@ -123,12 +123,12 @@ def _parameters(columns: Columns, n: int) -> Apart:
 
 
 def alone(results: tuple[Any, ...]) -> Any:
-    """A single result is no tuple."""
+    """The results; a single one is not in a tuple."""
     return results if len(results) > 1 else results[0]
 
 
 def same_strides(torch: Any, params: list[Any], *others: list[Any]) -> tuple[list[Any], ...]:
-    """torch's fused kernels take memory as it lies: what lies differently is copied first."""
+    """torch's fused kernels need equal strides: tensors with other strides are copied first."""
     return tuple(
         [x if x.stride() == p.stride() else torch.empty_like(p).copy_(x) for p, x in zip(params, xs, strict=True)]
         for xs in others
@@ -136,7 +136,7 @@ def same_strides(torch: Any, params: list[Any], *others: list[Any]) -> tuple[lis
 
 
 def _decayed(torch: Any, params: list[Any], grads: list[Any], weight_decay: float, maximize: bool) -> list[Any]:
-    """The gradients an optimizer goes by; fresh memory unless they are the given ones."""
+    """The gradients with weight decay and sign; fresh memory if they differ from the originals."""
     if maximize:
         grads = torch._foreach_neg(grads)
     if isinstance(weight_decay, torch.Tensor):
@@ -264,7 +264,7 @@ def _lion(
     g = -g if maximize else g
     way = m * beta1 + g * (1 - beta1)
     one = xp.ones_like(way)
-    sign = xp.where(way > 0, one, xp.where(way < 0, -one, xp.zeros_like(way)))  # torch's: that of NaN is 0
+    sign = xp.where(way > 0, one, xp.where(way < 0, -one, xp.zeros_like(way)))  # as in torch, the sign of NaN is 0
     return p * (1 - lr * decay) - lr * sign, m * beta2 + g * (1 - beta2)
 
 
@@ -319,8 +319,8 @@ def _root_mean(xp: Any, x: Any) -> Any:
 def _adafactor_many(torch: Any, params: list[Any], *rest: Any, factored: bool, maximize: bool) -> None:
     columns, numbers = rest[: 3 if factored else 2], rest[3 if factored else 2 :]
     for p, *row in zip(params, *columns, strict=True):
-        made = _adafactor(torch, p, *row, *numbers, factored=factored, maximize=maximize)
-        for target, new in zip((p, *row[:-1]), made, strict=True):
+        result = _adafactor(torch, p, *row, *numbers, factored=factored, maximize=maximize)
+        for target, new in zip((p, *row[:-1]), result, strict=True):
             target.copy_(new)
 
 

@@ -1,4 +1,4 @@
-"""Ops about where a tensor lies: its values stay as they are."""
+"""Ops that concern placement and do not change values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gt.ops.shape.creation import FILLED
 from gt.ops.split import Split, letters
 from gt.types import OperandType, TensorType
 
-# The signal says where; an instruction is emitted under it as well, and the attribute lets a view be made anew.
+# The instruction is emitted under the signal, which gives the placement. The attribute lets a view be recomputed.
 op(
     "placed",
     whole="its signal gives its placement",
@@ -31,7 +31,7 @@ def _following(x: TensorType, value: OperandType, *, dtype: str) -> Split:
     return Split(f"{names}->{names}", linear=((0,),), still=(0,))
 
 
-# `full` lies where new tensors do; this one lies where its operand does
+# `full` is placed as new tensors are; this op is placed as its operand is
 op(
     "full_like",
     varying=FILLED,

@@ -1,29 +1,28 @@
-"""Tensors of random numbers, for the engines: numpy, torch on a CPU or a GPU, and compiled code.
+"""Draws whole tensors, or one worker's block of them, on each engine.
 
-``draw`` is one of the functions of `gt.ops.random.philox`.
+On a CPU numpy draws, for both engines. On a GPU a Triton kernel computes the same words (`philox_gpu`); without Triton
+they are computed on the CPU and sent. In compiled code the key is not a constant but 0-d tensors of int64, and so are
+the least value and the number of values of `integers`; `philox_compiled` and `philox_gpu` read them when they run.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gt.errors import ShapeError
 from gt.ops.infer import shown, sizes
 from gt.ops.random import philox
 from gt.types import Shape
 
-if TYPE_CHECKING:
-    from gt.ops.random.philox import Array
-
-#: one worker's block of a random tensor: where it begins, and the shape of the whole tensor
+#: one worker's block of a draw: where it starts, and the shape of the whole
 Block = tuple[Shape, Shape] | None
 
 
-def on_numpy(draw: Any, *key: int, shape: Shape, dtype: str, block: Block = None) -> Array:
+def on_numpy(draw: Any, *key: int, shape: Shape, dtype: str, block: Block = None) -> Any:
     start, rows, part = _range(shape, block)
-    values: Array = draw(*key, start, prod(rows), *_precision(draw, dtype))
-    return values.reshape(rows)[part].astype(dtype, copy=False)
+    result = draw(*key, start, prod(rows), *_precision(draw, dtype))
+    return result.reshape(rows)[part].astype(dtype, copy=False)
 
 
 def on_torch(draw: Any, *key: Any, shape: Shape, dtype: str, device: Any, block: Block = None) -> Any:
@@ -31,20 +30,20 @@ def on_torch(draw: Any, *key: Any, shape: Shape, dtype: str, device: Any, block:
 
     start, rows, part = _range(shape, block)
     if device.type == "cuda" and (gpu := _gpu()) is not None:
-        values = getattr(gpu, draw.__name__)(*key, start, prod(rows), *_precision(draw, dtype), device)
+        result = getattr(gpu, draw.__name__)(*key, start, prod(rows), *_precision(draw, dtype), device)
     elif isinstance(key[0], torch.Tensor):
         from gt.ops.random.philox_compiled import drawn
 
-        values = drawn(list(key), draw.__name__, start, prod(rows), dtype)
+        result = drawn(list(key), draw.__name__, start, prod(rows), dtype)
     else:
-        values = torch.from_numpy(draw(*key, start, prod(rows), *_precision(draw, dtype)))
-    return values.view(rows)[part].contiguous().to(device=device, dtype=getattr(torch, dtype))
+        result = torch.from_numpy(draw(*key, start, prod(rows), *_precision(draw, dtype)))
+    return result.view(rows)[part].contiguous().to(device=device, dtype=getattr(torch, dtype))
 
 
 def _range(shape: Shape, block: Block) -> tuple[int, Shape, tuple[slice, ...]]:
-    """Where to start drawing, the shape to draw, and which part of it is the block.
+    """Where to start, the shape to draw, and which part of it is the block.
 
-    Of a tensor sharded along its first dim only the block is drawn. Sharded along another dim, whole rows are drawn.
+    If a tensor is cut along its first dim, only the block is drawn; if along another, the rows that contain it.
     """
     if block is None or not shape:
         return 0, shape, ()
@@ -54,12 +53,12 @@ def _range(shape: Shape, block: Block) -> tuple[int, Shape, tuple[slice, ...]]:
 
 
 def within(block: Block, shape: Shape) -> None:
-    """Raise ShapeError unless this is a block of the whole."""
+    """Refuses a block that is not inside the whole."""
     assert block is not None
     at, whole = (sizes(part) for part in block)
     spans = zip(at, shape, whole, strict=False)
     if not len(at) == len(whole) == len(shape) or any(not 0 <= i <= i + n <= m for i, n, m in spans):
-        raise ShapeError(f"{shown(shape)} from {shown(at)} on is not a block of {shown(whole)}")
+        raise ShapeError(f"{shown(shape)} from {shown(at)} on is no block of {shown(whole)}")
 
 
 def _precision(draw: Any, dtype: str) -> tuple[str, ...]:
