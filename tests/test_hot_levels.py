@@ -326,7 +326,7 @@ def test_an_op_that_depends_on_values_is_interpreted() -> None:
         assert levels.run(repeated, [torch.tensor([0.0, 1, 0, 2])], [1], {}) is None
     texts = [text for _, text in levels.notices]
     assert len(texts) == 1
-    assert texts[0].endswith("2 instructions (mul, nonzero) is not compiled: what nonzero gives depends on values")
+    assert texts[0].endswith("2 instructions (mul, nonzero) is not compiled: the result of nonzero depends on values")
 
 
 def test_a_compiler_error_is_reported_once(monkeypatch) -> None:
