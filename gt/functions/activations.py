@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, one_dim, refuse
+from gt.client.tensor.arguments import normalize_dim, refuse, require_tensor
 from gt.client.tensor.emit import call, call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -28,7 +28,7 @@ PRELU, GLU, COPY = OPS["prelu"], OPS["glu"], OPS["copy"]
 
 
 def _apply(op: Op, x: Any, inplace: bool = False, **attrs: Any) -> Tensor:
-    x = a_tensor(op.name, x)
+    x = require_tensor(op.name, x)
     pairs = tuple(attrs.items())
     return call_into(op, x, (), pairs) if inplace else call(op, (x,), pairs)
 
@@ -149,7 +149,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """`leaky_relu` with one slope for all elements, or one for each channel (dim 1)."""
-    x, slopes = a_tensor("prelu", input), a_tensor("prelu", weight)
+    x, slopes = require_tensor("prelu", input), require_tensor("prelu", weight)
     count, channels = slopes._type.numel, x._type.shape[1] if x._type.ndim > 1 else 1
     if slopes._type.ndim > 1 or count not in (1, channels):
         raise refuse(ShapeError, f"needs one weight, or one for each of {channels} channels", "prelu", x, slopes)
@@ -161,8 +161,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along a dim, times the sigmoid of the second half."""
-    x = a_tensor("glu", input)
-    return call(GLU, (x,), (("dim", one_dim(dim, x._type.ndim)),))
+    x = require_tensor("glu", input)
+    return call(GLU, (x,), (("dim", normalize_dim(dim, x._type.ndim)),))
 
 
 # -- in place ------------------------------------------------------------------------------

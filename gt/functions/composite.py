@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, cast, dtype_of, one_dim, refuse, sizes
+from gt.client.tensor.arguments import cast, dtype_of, normalize_dim, refuse, require_tensor, sizes
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -44,13 +44,13 @@ def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, 
 
 def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
     """Twice the area between each two neighbouring points."""
-    y = a_tensor(name, y)
-    dim = one_dim(dim, y._type.ndim)
+    y = require_tensor(name, y)
+    dim = normalize_dim(dim, y._type.ndim)
     both = views.narrow(y, dim, 1, max(y.size(dim) - 1, 0)) if y.size(dim) else y
     both = both + views.narrow(y, dim, 0, y.size(dim) - 1) if y.size(dim) else both
     if x is None:
         return both * (1 if dx is None else dx)
-    x = a_tensor(name, x)
+    x = require_tensor(name, x)
     if x._type.ndim == 1:
         if x.size(0) != y.size(dim):
             raise refuse(ShapeError, "as many places as values are needed", name, y, x, dim=dim)
@@ -65,7 +65,7 @@ def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor
 
 def real(input: Tensor) -> Tensor:
     """The tensor itself: GT has no complex numbers."""
-    return a_tensor("real", input)
+    return require_tensor("real", input)
 
 
 conj = conj_physical = resolve_conj = resolve_neg = real
@@ -73,12 +73,12 @@ conj = conj_physical = resolve_conj = resolve_neg = real
 
 def isreal(input: Tensor) -> Tensor:
     """True for every element: GT has no complex numbers."""
-    return creation.ones_like(a_tensor("isreal", input), dtype=bool_)
+    return creation.ones_like(require_tensor("isreal", input), dtype=bool_)
 
 
 def angle(input: Tensor) -> Tensor:
     """The angle of each number: 0, or π where it is negative."""
-    x = a_tensor("angle", input)
+    x = require_tensor("angle", input)
     x = x if x._type.dtype.kind == "f" else cast(x, float32)
     turned = pointwise.where(x < 0, math.pi, 0.0 * pointwise.nan_to_num(x, 0.0, 0.0, 0.0))
     result: Tensor = pointwise.where(pointwise.isnan(x), x, cast(turned, x._type.dtype))
@@ -87,7 +87,7 @@ def angle(input: Tensor) -> Tensor:
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension p."""
-    x = a_tensor("mvlgamma", input)
+    x = require_tensor("mvlgamma", input)
     x = x if x._type.dtype.kind == "f" else cast(x, float32)
     steps = creation.arange(p, dtype=x._type.dtype) / -2
     result: Tensor = pointwise.lgamma(views.unsqueeze(x, -1) + steps).sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
@@ -99,17 +99,17 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
 
 def is_same_size(input: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same shape."""
-    return a_tensor("is_same_size", input).shape == a_tensor("is_same_size", other).shape
+    return require_tensor("is_same_size", input).shape == require_tensor("is_same_size", other).shape
 
 
 def is_signed(input: Tensor) -> bool:
     """Whether the dtype has negative numbers."""
-    return a_tensor("is_signed", input)._type.dtype.kind in "if"
+    return require_tensor("is_signed", input)._type.dtype.kind in "if"
 
 
 def detach(input: Tensor) -> Tensor:
     """The same value without gradients; writes to one are seen in the other."""
-    return detached(a_tensor("detach", input))
+    return detached(require_tensor("detach", input))
 
 
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
@@ -127,7 +127,7 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
 
 def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
     """The position in each dim of positions in the flattened tensor."""
-    x = a_tensor("unravel_index", indices)
+    x = require_tensor("unravel_index", indices)
     if x._type.dtype.kind not in "iu":
         raise refuse(DTypeError, "places are integers", "unravel_index", x)
     x, result, step = cast(x, int64), [], 1
@@ -142,7 +142,7 @@ def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803, torch's name
     """The powers of each element of a vector, the highest first unless ``increasing``."""
-    x = a_tensor("vander", x)
+    x = require_tensor("vander", x)
     if x._type.ndim != 1:
         raise refuse(ShapeError, "needs a vector", "vander", x)
     powers = linalg.vander(x, N=N)
@@ -151,7 +151,7 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The distance of each pair of rows."""
-    x = a_tensor("pdist", input)
+    x = require_tensor("pdist", input)
     if x._type.ndim != 2:
         raise refuse(ShapeError, "a matrix is needed", "pdist", x)
     i, j = creation.triu_indices(x.size(0), x.size(0), 1)
@@ -300,12 +300,12 @@ def set_default_dtype(d: Any) -> None:
 
 def is_complex(input: Tensor) -> bool:
     """Always False: GT has no complex numbers."""
-    return not isinstance(a_tensor("is_complex", input), Tensor)
+    return not isinstance(require_tensor("is_complex", input), Tensor)
 
 
 def is_nonzero(input: Tensor) -> bool:
     """Whether the only element is not zero. Waits for the workers."""
-    if a_tensor("is_nonzero", input)._type.numel != 1:
+    if require_tensor("is_nonzero", input)._type.numel != 1:
         raise ShapeError(f"is_nonzero({input._type}): takes a tensor of one element")
     return bool(input)
 

@@ -11,7 +11,7 @@ from typing import Any
 from gt.client.grad import backward
 from gt.client.stream import connect
 from gt.client.tensor import foreign
-from gt.client.tensor.arguments import cast, check_device, dtype_of, operand, refuse, sizes, upload_array, whole
+from gt.client.tensor.arguments import cast, check_device, dtype_of, operand, refuse, sizes, to_int, upload_array
 from gt.client.tensor.emit import call, create, detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -307,7 +307,7 @@ def a_number(name: str, x: Any) -> Any:
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
     """Numbers at equal distances from start to end, both exact."""
     start, end = float(a_number("linspace", start)), float(a_number("linspace", end))
-    if whole(steps, "linspace(): steps are an int") < 0:
+    if to_int(steps, "linspace(): steps are an int") < 0:
         raise refuse(ShapeError, "steps must not be negative", "linspace", start, end, steps)
     if default_dtype(dtype).kind != "f":
         start, end = int(start), int(end)
@@ -330,7 +330,7 @@ def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype:
 def _triangle(name: str, row: int, col: int, offset: int, dtype: Any) -> Tensor:
     import numpy as np
 
-    row, col, offset = (whole(n, f"{name}(): sizes are ints") for n in (row, col, offset))
+    row, col, offset = (to_int(n, f"{name}(): sizes are ints") for n in (row, col, offset))
     if row < 0 or col < 0:
         raise refuse(ShapeError, "sizes are 0 or more", name, row, col, offset)
     return upload_array(np.stack(getattr(np, name)(row, offset, col)), dtype_of(dtype or int64))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from typing import Any, TypeVar
 
-from gt.client.tensor.arguments import a_tensor, operands
+from gt.client.tensor.arguments import operands, require_tensor
 from gt.client.tensor.emit import binary, call, call_into, call_many, unary
 from gt.client.tensor.tensor import Tensor
 from gt.missing import torch_names
@@ -47,7 +47,7 @@ def second(op: Op, x: Tensor, other: Any) -> Any:
 
 def _unary(op: Op) -> Function:
     def function(input: Tensor) -> Tensor:
-        return unary(op, input if isinstance(input, Tensor) else a_tensor(op.name, input))
+        return unary(op, input if isinstance(input, Tensor) else require_tensor(op.name, input))
 
     return function
 
@@ -57,21 +57,21 @@ def _unary_results(op: Op) -> Function:
     results = make(op.name, op.results)
 
     def function(input: Tensor) -> Any:
-        return results(*call_many(op, (a_tensor(op.name, input),)))
+        return results(*call_many(op, (require_tensor(op.name, input),)))
 
     return function
 
 
 def _tensors(op: Op) -> Function:
     def function(input: Tensor, other: Tensor) -> Tensor:
-        return binary(op, a_tensor(op.name, input), a_tensor(op.name, other))
+        return binary(op, require_tensor(op.name, input), require_tensor(op.name, other))
 
     return function
 
 
 def _tensor_and_either(op: Op) -> Function:
     def function(input: Tensor, other: Any) -> Tensor:
-        return pair(op, a_tensor(op.name, input), other)
+        return pair(op, require_tensor(op.name, input), other)
 
     return function
 
@@ -97,7 +97,7 @@ def tensors_(op: Op) -> Function:
     """In place, with a tensor as the second operand."""
 
     def method(input: Tensor, other: Tensor) -> Tensor:
-        return call_into(op, input, (a_tensor(op.name + "_", other),))
+        return call_into(op, input, (require_tensor(op.name + "_", other),))
 
     return method
 

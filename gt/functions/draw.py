@@ -6,7 +6,7 @@ from typing import Any
 
 from gt.client.stream import connect
 from gt.client.tensor import random_state
-from gt.client.tensor.arguments import a_tensor, cast, dtype_of, operand, refuse, sizes
+from gt.client.tensor.arguments import cast, dtype_of, operand, refuse, require_tensor, sizes
 from gt.client.tensor.emit import call, coded_call, create
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -89,7 +89,7 @@ def randperm(n: int, *, dtype: Any = int64) -> Tensor:
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: None = None) -> Tensor:
     """Random zeros and ones; each is 1 with the probability in the tensor, or with probability p."""
-    input = a_tensor("bernoulli", input)
+    input = require_tensor("bernoulli", input)
     drawn = rand(input._type.shape, dtype=input._type.dtype if input._type.dtype.kind == "f" else float32)
     return cast(call(LT, (drawn, input if p is None else p)), input._type.dtype)
 
@@ -110,7 +110,7 @@ def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None) ->
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: None = None) -> Tensor:
     """Random positions, drawn in proportion to weights; the weights are not checked to be 0 or more."""
-    x = a_tensor("multinomial", input)
+    x = require_tensor("multinomial", input)
     if x._type.ndim not in (1, 2) or x._type.dtype.kind != "f":
         raise refuse(ShapeError, "needs floating weights, of one or two dims", "multinomial", x, num_samples)
     n = x._type.shape[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gt.client.grad.function import Function, FunctionCtx
-from gt.client.tensor.arguments import a_tensor, refuse
+from gt.client.tensor.arguments import refuse, require_tensor
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, linalg, pointwise, reduce, views
@@ -25,7 +25,7 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803, torch's names
     """The solution of ``A @ X = B``, from the Cholesky factor of A."""
-    result: Tensor = _FromFactor.apply(a_tensor("cholesky_solve", B), a_tensor("cholesky_solve", L), upper)
+    result: Tensor = _FromFactor.apply(require_tensor("cholesky_solve", B), require_tensor("cholesky_solve", L), upper)
     return result
 
 
@@ -100,7 +100,7 @@ def cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Tensor:
     """The covariance matrix of variables (rows), from observations (columns)."""
-    x = a_tensor("cov", input)
+    x = require_tensor("cov", input)
     if x._type.ndim > 2:
         raise refuse(ShapeError, "needs a tensor of at most two dims", "cov", x)
     x = views.reshape(x, (1, x._type.numel)) if x._type.ndim < 2 else x

@@ -15,7 +15,7 @@ from operator import index as as_int
 from typing import Any, NamedTuple
 
 from gt.client.tensor import foreign
-from gt.client.tensor.arguments import a_tensor, cast, operand, operands, refuse, upload_array
+from gt.client.tensor.arguments import cast, operand, operands, refuse, require_tensor, upload_array
 from gt.client.tensor.emit import call, call_into, put, view_of
 from gt.client.tensor.strides import SLICE, VIEW
 from gt.client.tensor.tensor import Tensor, ViewStep
@@ -352,7 +352,7 @@ def _spelling(part: Any) -> str:
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements where the mask is true, as a 1-d tensor. Waits for the workers: the shape depends on values."""
-    x, mask = a_tensor("masked_select", input), a_tensor("masked_select", mask)
+    x, mask = require_tensor("masked_select", input), require_tensor("masked_select", mask)
     try:
         shape = broadcast_shapes(x._type.shape, mask._type.shape)
     except ShapeError as problem:
@@ -363,7 +363,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The positions of the elements that are not zero. Waits for the workers: the shape depends on values."""
-    x = a_tensor("nonzero", input)
+    x = require_tensor("nonzero", input)
     if as_tuple and not x._type.ndim:
         x = views.reshape(x, 1)
     positions = call(NONZERO, (x,), (("n", count(x)),))
@@ -382,7 +382,7 @@ def count(x: Tensor) -> int:
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """In a copy: write the elements of source where the mask is true."""
-    x, mask = a_tensor("masked_scatter", input), a_tensor("masked_scatter", mask)
+    x, mask = require_tensor("masked_scatter", input), require_tensor("masked_scatter", mask)
     x = views.expand(x, broadcast_shapes(x._type.shape, mask._type.shape))
     return call(MASKED_SCATTER, (x, *_masked_scatter(x, mask, source)))
 

@@ -8,7 +8,16 @@ from itertools import combinations_with_replacement as chosen_again
 from itertools import pairwise
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, also_called, by_numpy_names, one_dim, refuse, sizes, tensor_list, whole
+from gt.client.tensor.arguments import (
+    accept_numpy_names,
+    normalize_dim,
+    refuse,
+    require_tensor,
+    sizes,
+    tensor_list,
+    to_int,
+    with_aliases,
+)
 from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -39,7 +48,7 @@ CAT, REPEAT, PAD, INDEX, SEARCHSORTED = OPS["cat"], OPS["repeat"], OPS["pad"], O
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Concatenate tensors along a dim."""
     xs = tensor_list("cat", tensors)
-    return call(CAT, xs, (("dim", one_dim(dim, max(x._type.ndim for x in xs))),))
+    return call(CAT, xs, (("dim", normalize_dim(dim, max(x._type.ndim for x in xs))),))
 
 
 concat = concatenate = cat
@@ -78,7 +87,7 @@ def tile(input: Tensor, *arguments: Any, dims: Any = None) -> Tensor:
     return repeat(input, (1,) * (input._type.ndim - len(arguments)) + arguments)
 
 
-cat, concat, concatenate, stack = map(by_numpy_names, (cat, concat, concatenate, stack))
+cat, concat, concatenate, stack = map(accept_numpy_names, (cat, concat, concatenate, stack))
 
 # -- more dims -----------------------------------------------------------------------------
 
@@ -88,7 +97,7 @@ def _given(name: str, tensors: Any, make: Any) -> Any:
     if len(tensors) == 1 and isinstance(tensors[0], Tensor):
         return make(tensors[0])
     many = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
-    return tuple(make(a_tensor(name, x)) for x in many)
+    return tuple(make(require_tensor(name, x)) for x in many)
 
 
 def _one(x: Tensor) -> Tensor:
@@ -197,7 +206,7 @@ def row_stack(tensors: Sequence[Tensor]) -> Tensor:
 
 def block_diag(*tensors: Tensor) -> Tensor:
     """A matrix with these matrices along its diagonal."""
-    xs = [_two(a_tensor("block_diag", x)) for x in tensors]
+    xs = [_two(require_tensor("block_diag", x)) for x in tensors]
     if not xs:
         return creation.zeros(1, 0)
     for x in xs:
@@ -229,7 +238,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
             raise refuse(ShapeError, "needs at least one section", "tensor_split", input, n, dim=dim)
         each, more = divmod(size, n)
         return views.split(input, [each + (i < more) for i in range(n)], dim)
-    ends = [slice(None, whole(end, "tensor_split(): indices are ints")) for end in indices_or_sections]
+    ends = [slice(None, to_int(end, "tensor_split(): indices are ints")) for end in indices_or_sections]
     places = [0, *(end.indices(size)[1] for end in ends), size]
     return tuple(views.narrow(input, dim, start, max(end - start, 0)) for start, end in pairwise(places))
 
@@ -240,7 +249,7 @@ ORDINALS = ("first", "second", "third")
 
 def _splitter(name: str, least: int, dim: int) -> Any:
     def split(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
-        x = a_tensor(name, input)
+        x = require_tensor(name, input)
         if x._type.ndim < least:
             raise refuse(ShapeError, f"needs a tensor of at least {least} dims", name, x, indices_or_sections)
         along = 0 if x._type.ndim == 1 else dim
@@ -253,7 +262,7 @@ def _splitter(name: str, least: int, dim: int) -> Any:
 
 
 hsplit, vsplit, dsplit, tensor_split = (
-    also_called(split, sections="indices_or_sections", indices="indices_or_sections")
+    with_aliases(split, sections="indices_or_sections", indices="indices_or_sections")
     for split in (_splitter("hsplit", 1, 1), _splitter("vsplit", 2, 0), _splitter("dsplit", 3, 2), tensor_split)
 )
 
@@ -297,9 +306,9 @@ def repeat_interleave(
     given.
     """
     if repeats is None:
-        counts = a_tensor("repeat_interleave", input)
+        counts = require_tensor("repeat_interleave", input)
         return repeat_interleave(creation.arange(counts._type.numel), counts, 0, output_size=output_size)
-    x = a_tensor("repeat_interleave", input)
+    x = require_tensor("repeat_interleave", input)
     if dim is None:
         x, dim = views.reshape(x, -1 if x._type.numel else 0), 0
     x = _one(x)
@@ -318,7 +327,7 @@ def repeat_interleave(
             output_size = int(ends[-1].item()) if n else 0
         order = call(SEARCHSORTED, (ends, creation.arange(output_size)), (("right", True), ("out_int32", False)))
         return index_select(x, dim, order)
-    times = whole(repeats, "repeat_interleave(): repeats is an int or a tensor")
+    times = to_int(repeats, "repeat_interleave(): repeats is an int or a tensor")
     if times < 0:
         raise refuse(ShapeError, "repeats is 0 or more", "repeat_interleave", x, times, dim=dim)
     wide = (*shape[: dim + 1], times, *shape[dim + 1 :])

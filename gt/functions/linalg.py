@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from gt.client.grad.function import Function, FunctionCtx
-from gt.client.tensor.arguments import a_tensor, cast, refuse
+from gt.client.tensor.arguments import cast, refuse, require_tensor
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -59,7 +59,7 @@ class LstsqResult(NamedTuple):
 
 
 def _one(op: Op, A: Tensor) -> Tensor:
-    return call(op, (a_tensor(op.name, A),))
+    return call(op, (require_tensor(op.name, A),))
 
 
 # -- solving -------------------------------------------------------------------------------
@@ -77,12 +77,12 @@ def det(A: Tensor) -> Tensor:
 
 def slogdet(A: Tensor) -> SlogdetResult:
     """The sign and the logarithm of the determinant of a matrix."""
-    return SlogdetResult(*call_many(SLOGDET, (a_tensor("slogdet", A),)))
+    return SlogdetResult(*call_many(SLOGDET, (require_tensor("slogdet", A),)))
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """The solution X of ``A @ X = B``, or of ``X @ A = B``; B may hold a vector for each matrix."""
-    A, B = a_tensor("solve", A), a_tensor("solve", B)
+    A, B = require_tensor("solve", A), require_tensor("solve", B)
     vector = B._type.ndim == 1 or (A._type.ndim - 1 == B._type.ndim and B._type.shape == A._type.shape[:-1])
     if vector:
         return views.squeeze(solve(A, views.unsqueeze(B, -1), left=left), -1)
@@ -96,7 +96,7 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     if not left:
         turned = solve_triangular(A.mT, B.mT, upper=not upper, unitriangular=unitriangular)
         return turned.mT
-    arguments = (a_tensor("solve_triangular", A), a_tensor("solve_triangular", B))
+    arguments = (require_tensor("solve_triangular", A), require_tensor("solve_triangular", B))
     return call(TRIANGULAR, arguments, (("upper", upper), ("unitriangular", unitriangular)))
 
 
@@ -147,7 +147,7 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tens
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """Powers of each number as a row, from the power 0 on."""
-    x = a_tensor("vander", x)
+    x = require_tensor("vander", x)
     x = x if x._type.ndim else views.reshape(x, 1)
     n = x._type.shape[-1] if N is None else N
     powers = creation.arange(n, dtype=x._type.dtype if x._type.dtype.kind == "f" else int64)
@@ -194,7 +194,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
 
 def qr(A: Tensor, mode: str = "reduced") -> QRResult:
     """The QR factorisation of a matrix."""
-    A = a_tensor("qr", A)
+    A = require_tensor("qr", A)
     if mode == "r":
         return QRResult(A.new_empty(0), qr(A).R)
     return QRResult(*call_many(QR, (A,), (("mode", mode),)))
@@ -202,7 +202,7 @@ def qr(A: Tensor, mode: str = "reduced") -> QRResult:
 
 def eigh(A: Tensor, UPLO: str = "L") -> EighResult:
     """The eigenvalues and eigenvectors of a symmetric matrix."""
-    A = a_tensor("eigh", A)
+    A = require_tensor("eigh", A)
     if UPLO.upper() not in ("L", "U"):
         raise refuse(ShapeError, "UPLO is 'L' or 'U'", "eigh", A, UPLO=UPLO)
     return EighResult(*call_many(EIGH, (A if UPLO.upper() == "L" else views.matrix_transpose(A),)))
@@ -215,19 +215,19 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
 
 def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> SVDResult:
     """The singular value decomposition of a matrix."""
-    return SVDResult(*call_many(SVD, (a_tensor("svd", A),), (("full_matrices", full_matrices),)))
+    return SVDResult(*call_many(SVD, (require_tensor("svd", A),), (("full_matrices", full_matrices),)))
 
 
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     """The singular values of a matrix."""
-    return singular_values(a_tensor("svdvals", A))
+    return singular_values(require_tensor("svdvals", A))
 
 
 def pinv(
     A: Tensor, rcond: float | None = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
 ) -> Tensor:
     """The pseudo-inverse of a matrix."""
-    A = a_tensor("pinv", A)
+    A = require_tensor("pinv", A)
     if not A._type.numel:
         return pointwise.clone(views.matrix_transpose(A))
     result: Tensor = _PseudoInverse.apply(A, hermitian, atol, rcond if rtol is None else rtol)
@@ -276,7 +276,7 @@ def _threshold(A: Tensor, S: Tensor, atol: Any, rtol: Any) -> Any:
 
 def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
     """The rank of a matrix."""
-    A = a_tensor("matrix_rank", A)
+    A = require_tensor("matrix_rank", A)
     if not A._type.numel:
         return creation.zeros(A._type.shape[:-2], dtype=int64)
     S = svdvals(A)
@@ -285,7 +285,7 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
     """The condition number of a matrix."""
-    A = a_tensor("cond", A)
+    A = require_tensor("cond", A)
     if p in (None, 2, -2):
         S = svdvals(A)
         first, last = S[..., 0], S[..., -1]
@@ -298,7 +298,7 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The norm of vectors, or of matrices if ``ord`` is given with two dims."""
-    A = a_tensor("norm", A)
+    A = require_tensor("norm", A)
     two = len(dim) == 2 if isinstance(dim, list | tuple) else dim is None and A._type.ndim == 2
     if isinstance(ord, str) or (ord is not None and two):
         return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)

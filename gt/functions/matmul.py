@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, also_called, cast, one_dim, operands, refuse, tensor_list
+from gt.client.tensor.arguments import cast, normalize_dim, operands, refuse, require_tensor, tensor_list, with_aliases
 from gt.client.tensor.emit import binary, call
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -25,12 +25,12 @@ MATMUL, ADDMM, BADDBMM, INV, INDEX = OPS["matmul"], OPS["addmm"], OPS["baddbmm"]
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product; the dims before the last two are broadcast."""
-    return binary(MATMUL, a_tensor("matmul", input), a_tensor("matmul", other))
+    return binary(MATMUL, require_tensor("matmul", input), require_tensor("matmul", other))
 
 
 def _product(name: str, a: Any, b: Any, ndims: tuple[int, int]) -> Tensor:
     """`matmul` for operands with exactly these numbers of dims."""
-    a, b = a_tensor(name, a), a_tensor(name, b)
+    a, b = require_tensor(name, a), require_tensor(name, b)
     if (a._type.ndim, b._type.ndim) != ndims:
         raise refuse(ShapeError, f"needs tensors of {ndims[0]} and {ndims[1]} dims; see matmul", name, a, b)
     return binary(MATMUL, a, b)
@@ -53,18 +53,18 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
 
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """The matrix products of two batches."""
-    a, b = a_tensor("bmm", input), a_tensor("bmm", mat2)
+    a, b = require_tensor("bmm", input), require_tensor("bmm", mat2)
     if a._type.ndim == b._type.ndim == 3 and a._type.shape[0] != b._type.shape[0]:
         raise refuse(ShapeError, f"batches differ: {a._type.shape[0]} and {b._type.shape[0]}", "bmm", a, b)
     return _product("bmm", a, b, (3, 3))
 
 
-vdot = also_called(dot, other="tensor")
+vdot = with_aliases(dot, other="tensor")
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """The outer product of two vectors."""
-    a, b = a_tensor("outer", input), a_tensor("outer", vec2)
+    a, b = require_tensor("outer", input), require_tensor("outer", vec2)
     if a._type.ndim != 1 or b._type.ndim != 1:
         raise refuse(ShapeError, "needs tensors of 1 and 1 dims", "outer", a, b)
     return pointwise.mul(views.unsqueeze(a, 1), b)
@@ -75,7 +75,7 @@ ger = outer
 
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """The dot products of the rows of two tensors."""
-    a, b = a_tensor("inner", input), a_tensor("inner", other)
+    a, b = require_tensor("inner", input), require_tensor("inner", other)
     if not a._type.ndim or not b._type.ndim:
         return pointwise.mul(a, b)
     return tensordot(a, b, ([-1], [-1]))
@@ -151,7 +151,7 @@ def _with(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """The sum of products over pairs of dims."""
-    a, b = a_tensor("tensordot", a), a_tensor("tensordot", b)
+    a, b = require_tensor("tensordot", a), require_tensor("tensordot", b)
     left, right = _paired(a, b, dims)
     kept_a = [d for d in range(a._type.ndim) if d not in left]
     kept_b = [d for d in range(b._type.ndim) if d not in right]
@@ -186,7 +186,7 @@ def _paired(a: Tensor, b: Tensor, dims: Any) -> tuple[list[int], list[int]]:
 
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product."""
-    a, b = a_tensor("kron", input), a_tensor("kron", other)
+    a, b = require_tensor("kron", input), require_tensor("kron", other)
     ndim = max(a._type.ndim, b._type.ndim)
     ours, theirs = ((1,) * (ndim - x._type.ndim) + x._type.shape for x in (a, b))
     wide = views.reshape(a, [n for size in ours for n in (size, 1)])
@@ -196,13 +196,13 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product of vectors of three elements."""
-    a, b = a_tensor("cross", input), a_tensor("cross", other)
+    a, b = require_tensor("cross", input), require_tensor("cross", other)
     _alike("cross", a, b)
     shape = broadcast_shapes(a._type.shape, b._type.shape)
     a, b = views.expand(a, shape), views.expand(b, shape)
     if dim is None:  # torch's old default: the first dim of size 3
         dim = next((d for d, n in enumerate(shape) if n == 3), -1)
-    dim = one_dim(dim, len(shape))
+    dim = normalize_dim(dim, len(shape))
     if shape[dim] != 3:
         raise refuse(ShapeError, f"dim {dim} must have size 3", "cross", a, b, dim=dim)
     one, two = creation.tensor([1, 2, 0]), creation.tensor([2, 0, 1])
@@ -255,7 +255,7 @@ def _chained(xs: list[Tensor], cuts: dict[tuple[int, int], int], i: int, j: int)
 
 def matrix_power(input: Tensor, n: int) -> Tensor:
     """A matrix multiplied n times with itself."""
-    x = a_tensor("matrix_power", input)
+    x = require_tensor("matrix_power", input)
     if x._type.ndim < 2 or x._type.shape[-1] != x._type.shape[-2]:
         raise refuse(ShapeError, "needs square matrices", "matrix_power", x, n)
     if n == 0:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gt.client.grad import backward
 from gt.client.tensor import layout, printing
-from gt.client.tensor.arguments import Device, a_tensor, cast, check_device, dtype_of, operand, sizes
+from gt.client.tensor.arguments import Device, cast, check_device, dtype_of, operand, require_tensor, sizes
 from gt.client.tensor.emit import binary, call, call_into, call_many, current, detached, view_of
 from gt.client.tensor.foreign import is_torch_tensor
 from gt.client.tensor.strides import VIEW
@@ -258,7 +258,7 @@ OTHERS: dict[str, Any] = {
     "is_sparse": property(lambda x: False, doc="Always False: GT has no sparse tensors."),
     "is_quantized": property(lambda x: False, doc="Always False: GT has no quantized tensors."),
     "is_meta": property(lambda x: False, doc="Always False: every tensor has values."),
-    "type_as": lambda x, other: cast(x, a_tensor("type_as", other)._type.dtype),
+    "type_as": lambda x, other: cast(x, require_tensor("type_as", other)._type.dtype),
     "cpu": _moved,
     "cuda": _moved,
     "device": property(lambda x: Device("gt"), doc="Always ``gt``: the dispatcher decides the placement."),

@@ -7,14 +7,14 @@ from math import inf
 from typing import Any
 
 from gt.client.tensor.arguments import (
-    a_tensor,
-    by_numpy_names,
+    accept_numpy_names,
     cast,
     dtype_name,
     dtype_of,
-    many_dims,
-    one_dim,
+    normalize_dim,
+    normalize_dims,
     refuse,
+    require_tensor,
 )
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
@@ -32,14 +32,14 @@ VECTOR_NORM, SVD = OPS["vector_norm"], OPS["svd"]
 
 
 def _floating(name: str, x: Any, dtype: Any) -> Tensor:
-    tensor = a_tensor(name, x)
+    tensor = require_tensor(name, x)
     if (tensor._type.dtype if dtype is None else dtype_of(dtype)).kind != "f":
         raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, tensor)
     return tensor
 
 
 def _vector_norm(x: Tensor, ord: float, dim: Dims, keepdim: bool, dtype: Any) -> Tensor:
-    dims = many_dims(dim, x._type.ndim)
+    dims = normalize_dims(dim, x._type.ndim)
     attrs = (("ord", float(ord)), ("dim", dims), ("keepdim", keepdim), ("dtype", dtype_name(dtype)))
     return call(VECTOR_NORM, (x,), attrs)
 
@@ -69,8 +69,8 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """A copy in which each slice along a dim has a norm of at most ``maxnorm``."""
-    x = a_tensor("renorm", input)
-    others = [d for d in range(x._type.ndim) if d != one_dim(dim, x._type.ndim)]
+    x = require_tensor("renorm", input)
+    others = [d for d in range(x._type.ndim) if d != normalize_dim(dim, x._type.ndim)]
     if x._type.ndim < 2:
         raise refuse(ShapeError, "at least two dims are needed", "renorm", x, p, dim, maxnorm)
     lengths = norm(x, p, others, keepdim=True)
@@ -78,7 +78,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     return x * scale
 
 
-norm = by_numpy_names(norm)
+norm = accept_numpy_names(norm)
 
 # -- of matrices ---------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, by_numpy_names, cast, one_dim, refuse
+from gt.client.tensor.arguments import accept_numpy_names, cast, normalize_dim, refuse, require_tensor
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -24,10 +24,10 @@ __all__ = ["median", "mode", "nanmedian", "nanquantile", "quantile"]
 def _median(whole: Op, along: Op, doc: str) -> Callable[..., Any]:
 
     def function(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        x = a_tensor(whole.name, input)
+        x = require_tensor(whole.name, input)
         if dim is None:
             return call(whole, (x,))
-        attrs = (("dim", one_dim(dim, x._type.ndim)), ("keepdim", keepdim))
+        attrs = (("dim", normalize_dim(dim, x._type.ndim)), ("keepdim", keepdim))
         return ValuesAndIndices(*call_many(along, (x,), attrs))
 
     return documented(function, whole.name, doc)
@@ -35,22 +35,22 @@ def _median(whole: Op, along: Op, doc: str) -> Callable[..., Any]:
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
     """The most frequent value along a dim, with its index."""
-    x = a_tensor("mode", input)
-    attrs = (("dim", one_dim(dim, x._type.ndim)), ("keepdim", keepdim))
+    x = require_tensor("mode", input)
+    attrs = (("dim", normalize_dim(dim, x._type.ndim)), ("keepdim", keepdim))
     return ValuesAndIndices(*call_many(OPS["mode"], (x,), attrs))
 
 
-median = by_numpy_names(
+median = accept_numpy_names(
     _median(OPS["median"], OPS["median_dim"], "The median of all elements, or along a dim with its index.")
 )
-nanmedian = by_numpy_names(
+nanmedian = accept_numpy_names(
     _median(
         OPS["nanmedian"],
         OPS["nanmedian_dim"],
         "The median without NaNs, of all elements or along a dim with its index.",
     )
 )
-mode = by_numpy_names(mode)
+mode = accept_numpy_names(mode)
 
 
 def _between(low: Tensor, high: Tensor, place: Tensor, interpolation: str) -> Tensor:
@@ -69,7 +69,7 @@ INTERPOLATIONS: dict[str, Callable[..., Tensor]] = {
 
 
 def _quantile(name: str, x: Any, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
-    x = a_tensor(name, x)
+    x = require_tensor(name, x)
     if x._type.dtype.kind != "f" or x._type.dtype.itemsize < 4:
         raise refuse(DTypeError, "needs float32 or float64", name, x)
     if interpolation not in INTERPOLATIONS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, cast, operand, operands, refuse
+from gt.client.tensor.arguments import cast, operand, operands, refuse, require_tensor
 from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -63,7 +63,7 @@ def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
 
 def rsub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """other - alpha * input."""
-    return sub(other, a_tensor("rsub", input), alpha=alpha)
+    return sub(other, require_tensor("rsub", input), alpha=alpha)
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
@@ -82,7 +82,7 @@ def pow(input: Any, exponent: Any) -> Tensor:
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 where the input is negative, 1 where it is positive, and the value where it is 0."""
-    return call(OPS["heaviside"], (a_tensor("heaviside", input), a_tensor("heaviside", values)))
+    return call(OPS["heaviside"], (require_tensor("heaviside", input), require_tensor("heaviside", values)))
 
 
 def clamp_arguments(min: Any, max: Any) -> tuple[tuple[Any, ...], Attrs]:
@@ -116,18 +116,18 @@ def all_bool(*arguments: Any) -> bool:
 
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Round to the nearest integer, or to this many decimals; halves go to the even neighbour."""
-    x = a_tensor("round", input)
+    x = require_tensor("round", input)
     return call(OPS["round_decimals"], (x,), (("decimals", decimals),)) if decimals else call(OPS["round"], (x,))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)); with ``eps``, x is limited to the range from eps to 1 - eps."""
-    return call(OPS["logit"], (a_tensor("logit", input),), (("eps", eps),))
+    return call(OPS["logit"], (require_tensor("logit", input),), (("eps", eps),))
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:
     """The n-th derivative of the digamma function."""
-    return call(OPS["polygamma"], (a_tensor("polygamma", input),), (("n", n),))
+    return call(OPS["polygamma"], (require_tensor("polygamma", input),), (("n", n),))
 
 
 def nan_to_num_attributes(nan: float | None, posinf: float | None, neginf: float | None) -> Attrs:
@@ -138,7 +138,7 @@ def nan_to_num(
     input: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
     """Replace NaNs and infinities by numbers."""
-    x = a_tensor("nan_to_num", input)
+    x = require_tensor("nan_to_num", input)
     return call(OPS["nan_to_num"], (x,), nan_to_num_attributes(nan, posinf, neginf))
 
 
@@ -158,7 +158,7 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 
 def ldexp(input: Tensor, other: Any) -> Tensor:
     """input * 2 ** other."""
-    return mul(a_tensor("ldexp", input), pow(2.0, other))
+    return mul(require_tensor("ldexp", input), pow(2.0, other))
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
@@ -182,7 +182,7 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     With one argument, ``nonzero(condition, as_tuple=True)``, which reads how many elements there are.
     """
     if input is None and other is None:
-        return a_tensor("where", condition).nonzero(as_tuple=True)
+        return require_tensor("where", condition).nonzero(as_tuple=True)
     return call(WHERE, operands("where", condition, input, other))
 
 
@@ -191,7 +191,7 @@ _NUMBER: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """A copy with a value written where the mask is true; the value is cast to the tensor's dtype."""
-    mask = a_tensor("masked_fill", mask)
+    mask = require_tensor("masked_fill", mask)
     return call(MASKED_FILL, (input, mask, fitting("masked_fill", input, value)))
 
 
@@ -207,7 +207,7 @@ def fitting(name: str, x: Tensor, value: Any) -> Any:
 
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
     """A copy of the tensor; ``memory_format`` is ignored."""
-    return call(CLONE, (a_tensor("clone", input),))
+    return call(CLONE, (require_tensor("clone", input),))
 
 
 # -- comparing tensors with tolerance ------------------------------------------------------
@@ -215,7 +215,7 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """Whether each pair of elements differs by at most atol + rtol * abs(other)."""
-    a, b = a_tensor("isclose", input), a_tensor("isclose", other)
+    a, b = require_tensor("isclose", input), require_tensor("isclose", other)
     if a._type.dtype is not b._type.dtype:
         text = f"dtypes differ: {a._type.dtype.name} and {b._type.dtype.name}"
         raise refuse(DTypeError, text, "isclose", a, b)

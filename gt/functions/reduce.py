@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from gt.client.tensor.arguments import a_tensor, by_numpy_names, cast, dtype_name, many_dims, one_dim
+from gt.client.tensor.arguments import (
+    accept_numpy_names,
+    cast,
+    dtype_name,
+    normalize_dim,
+    normalize_dims,
+    require_tensor,
+)
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.functions import pointwise
@@ -42,8 +49,8 @@ class MinAndMax(NamedTuple):
 
 def _fold(op: Op, x: Tensor, dim: Dims, keepdim: bool, dtype: Any) -> Tensor:
     if not isinstance(x, Tensor):
-        x = a_tensor(op.name, x)
-    attrs = (("dim", many_dims(dim, x._type.ndim)), ("keepdim", keepdim), ("dtype", dtype_name(dtype)))
+        x = require_tensor(op.name, x)
+    attrs = (("dim", normalize_dims(dim, x._type.ndim)), ("keepdim", keepdim), ("dtype", dtype_name(dtype)))
     return call(op, (x,), attrs)
 
 
@@ -70,8 +77,10 @@ def _spread(
         dim, unbiased = None, dim
     if correction is None:
         correction = 0 if unbiased is False else 1
-    x = a_tensor(op.name, input)
-    return call(op, (x,), (("dim", many_dims(dim, x._type.ndim)), ("keepdim", keepdim), ("correction", correction)))
+    x = require_tensor(op.name, input)
+    return call(
+        op, (x,), (("dim", normalize_dims(dim, x._type.ndim)), ("keepdim", keepdim), ("correction", correction))
+    )
 
 
 def var(
@@ -118,7 +127,7 @@ var_mean, std_mean = _and_mean("var_mean", var), _and_mean("std_mean", std)
 
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum without NaNs, over all dims or some."""
-    x = a_tensor("nansum", input)
+    x = require_tensor("nansum", input)
     x = x if x._type.dtype.kind != "f" else pointwise.masked_fill(x, pointwise.isnan(x), 0)
     return sum(x, dim, keepdim, dtype=dtype)
 
@@ -139,10 +148,10 @@ def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
 
 def _judge(op: Op, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     if not isinstance(x, Tensor):
-        x = a_tensor(op.name, x)
+        x = require_tensor(op.name, x)
     if isinstance(dim, list | tuple) and not dim:  # for any and all, an empty list of dims means no dim, not all
         return cast(call(NE, (x, 0)), x._type.dtype if x._type.dtype is uint8 else bool_)
-    return call(op, (x,), (("dim", many_dims(dim, x._type.ndim)), ("keepdim", keepdim)))
+    return call(op, (x,), (("dim", normalize_dims(dim, x._type.ndim)), ("keepdim", keepdim)))
 
 
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
@@ -171,8 +180,8 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
 
 
 def _extreme(op: Op, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
-    x = a_tensor(op.name, x)
-    return call(op, (x,), (("dim", many_dims(dim, x._type.ndim)), ("keepdim", keepdim)))
+    x = require_tensor(op.name, x)
+    return call(op, (x,), (("dim", normalize_dims(dim, x._type.ndim)), ("keepdim", keepdim)))
 
 
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
@@ -192,8 +201,8 @@ def _three_forms(name: str, whole: Op, along: Op, pair: Callable[..., Tensor], w
             return pair(input, other)
         if dim is None:
             return _extreme(whole, input, None, False)
-        x = a_tensor(along.name, input)
-        attrs = (("dim", one_dim(dim, x._type.ndim)), ("keepdim", keepdim))
+        x = require_tensor(along.name, input)
+        attrs = (("dim", normalize_dim(dim, x._type.ndim)), ("keepdim", keepdim))
         return ValuesAndIndices(*call_many(along, (x,), attrs))
 
     doc = f"The {what} element of all, or along a dim with its index, or of each pair of elements."
@@ -210,8 +219,8 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 
 
 def _place(op: Op, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
-    x = a_tensor(op.name, x)
-    dim = None if dim is None else one_dim(dim, x._type.ndim)
+    x = require_tensor(op.name, x)
+    dim = None if dim is None else normalize_dim(dim, x._type.ndim)
     return call(op, (x,), (("dim", dim), ("keepdim", keepdim)))
 
 
@@ -226,4 +235,4 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 
 
 for _name in set(__all__) - {"allclose", "equal"}:
-    globals()[_name] = by_numpy_names(globals()[_name])
+    globals()[_name] = accept_numpy_names(globals()[_name])

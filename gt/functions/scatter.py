@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, cast, one_dim, operands, refuse
+from gt.client.tensor.arguments import cast, normalize_dim, operands, refuse, require_tensor
 from gt.client.tensor.emit import call, call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -38,7 +38,7 @@ def _both(plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..
     name = plan.__name__.removeprefix("_")
 
     def function(input: Tensor, *args: Any, **options: Any) -> Tensor:
-        x = a_tensor(name, input)
+        x = require_tensor(name, input)
         op, rest, attrs = plan(x, *args, **options)
         return call(op, (x, *rest), attrs)
 
@@ -57,14 +57,14 @@ def _both(plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Elements along a dim at the positions in index."""
-    x = a_tensor("gather", input)
-    return call(GATHER, (x, a_tensor("gather", index)), (("dim", one_dim(dim, x._type.ndim)),))
+    x = require_tensor("gather", input)
+    return call(GATHER, (x, require_tensor("gather", index)), (("dim", normalize_dim(dim, x._type.ndim)),))
 
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """A copy with the elements of src added at the positions in index."""
     arguments = operands("scatter_add", input, index, src)
-    return call(SCATTER_ADD, arguments, (("dim", one_dim(dim, input._type.ndim)),))
+    return call(SCATTER_ADD, arguments, (("dim", normalize_dim(dim, input._type.ndim)),))
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def _scatter(
     if arguments is None:
         raise refuse(DTypeError, "needs src or value", "scatter", x, index, dim=dim)
     _, index, arguments = operands("scatter", x, index, arguments)
-    dim = one_dim(dim, x._type.ndim)
+    dim = normalize_dim(dim, x._type.ndim)
     if not isinstance(arguments, Tensor):
         arguments = pointwise.fitting("scatter", x, arguments)
     if reduce is None:
@@ -105,7 +105,7 @@ def _scatter(
 def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Call:
     """Combine the elements of src with those at the positions in index."""
     rest = operands("scatter_reduce", x, index, src)[1:]
-    attrs = (("dim", one_dim(dim, x._type.ndim)), ("reduce", reduce), ("include_self", include_self))
+    attrs = (("dim", normalize_dim(dim, x._type.ndim)), ("reduce", reduce), ("include_self", include_self))
     return SCATTER_REDUCE, rest, attrs
 
 
@@ -116,7 +116,7 @@ scatter_reduce, scatter_reduce_ = _both(_scatter_reduce)
 
 
 def _index_of(name: str, x: Tensor, dim: int, index: Any) -> tuple[int, Tensor]:
-    index = a_tensor(name, index)
+    index = require_tensor(name, index)
     if index._type.ndim > 1:
         raise refuse(ShapeError, "the index has at most one dim", name, x, index, dim=dim)
     return views.dim_of(name, x, dim), views.reshape(index, 1) if not index._type.ndim else index
@@ -136,7 +136,7 @@ def _source(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Te
 def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Call:
     """Add the slices of source to those with these numbers."""
     dim, index = _index_of("index_add", x, dim, index)
-    source = _source("index_add", x, dim, index, a_tensor("index_add", source))
+    source = _source("index_add", x, dim, index, require_tensor("index_add", source))
     if alpha != 1 and x._type.dtype is bool_:
         source = pointwise.mul(source, bool(alpha))
     elif alpha != 1:
@@ -147,7 +147,7 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: flo
 def _index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Call:
     """Replace the slices with these numbers."""
     dim, index = _index_of("index_copy", x, dim, index)
-    source = _source("index_copy", x, dim, index, a_tensor("index_copy", source))
+    source = _source("index_copy", x, dim, index, require_tensor("index_copy", source))
     return INDEX_PUT, (source, index), (("dims", (dim,)), ("accumulate", False))
 
 
@@ -166,7 +166,7 @@ def _index_reduce(
 ) -> Call:
     """Combine the slices of source with those with these numbers."""
     dim, index = _index_of("index_reduce", x, dim, index)
-    source = _source("index_reduce", x, dim, index, a_tensor("index_reduce", source))
+    source = _source("index_reduce", x, dim, index, require_tensor("index_reduce", source))
     if reduce not in INDEX_REDUCTIONS:
         raise refuse(ShapeError, f"reduce is one of {', '.join(INDEX_REDUCTIONS)}", "index_reduce", x, reduce=reduce)
     shape = source._type.shape
@@ -247,7 +247,7 @@ def _chosen(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
 
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements at positions in the flattened tensor."""
-    x, index = a_tensor("take", input), a_tensor("take", index)
+    x, index = require_tensor("take", input), require_tensor("take", index)
     if index._type.dtype is not int64:
         raise refuse(DTypeError, "the index is int64", "take", x, index)
     return call(INDEX, (_flattened(x), index), (("dims", (0,)),))
@@ -259,12 +259,12 @@ def _flattened(x: Tensor) -> Tensor:
 
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """A copy with elements written at positions of the flattened tensor."""
-    return put_(pointwise.clone(a_tensor("put", input)), index, source, accumulate)
+    return put_(pointwise.clone(require_tensor("put", input)), index, source, accumulate)
 
 
 def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """In place: write elements at positions of the flattened tensor."""
-    index, source = a_tensor("put", index), a_tensor("put", source)
+    index, source = require_tensor("put", index), require_tensor("put", source)
     if index._type.numel != source._type.numel or source._type.dtype is not input._type.dtype:
         text = "the source has the tensor's dtype and as many elements as the index"
         raise refuse(ShapeError, text, "put", input, index, source)
@@ -276,7 +276,7 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """Elements along a dim at the positions in indices."""
-    x, indices = a_tensor("take_along_dim", input), a_tensor("take_along_dim", indices)
+    x, indices = require_tensor("take_along_dim", input), require_tensor("take_along_dim", indices)
     if indices._type.dtype is not int64:
         raise refuse(DTypeError, "the indices are int64", "take_along_dim", x, indices, dim=dim)
     if dim is None:
@@ -308,8 +308,8 @@ def fill(input: Tensor, value: Any) -> Tensor:
 
 
 def _replaced(name: str, x: Tensor, src: Any, part: Callable[[Tensor], Tensor]) -> Tensor:
-    result = pointwise.clone(a_tensor(name, x))
-    place, src = part(result), a_tensor(name, src)
+    result = pointwise.clone(require_tensor(name, x))
+    place, src = part(result), require_tensor(name, src)
     if place._type.shape != src._type.shape:
         raise refuse(ShapeError, f"the source has shape {list(place._type.shape)}", name, x, src)
     place.copy_(src)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, by_numpy_names, cast, one_dim, operands, refuse, whole
+from gt.client.tensor.arguments import accept_numpy_names, cast, normalize_dim, operands, refuse, require_tensor, to_int
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -34,8 +34,8 @@ INDEX_PUT, MASKED_SELECT = OPS["index_put"], OPS["masked_select"]
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool | None = False) -> ValuesAndIndices:
     """The elements sorted along a dim, with their indices."""
-    x = a_tensor("sort", input)
-    attrs = (("dim", one_dim(dim, x._type.ndim)), ("descending", descending), ("stable", bool(stable)))
+    x = require_tensor("sort", input)
+    attrs = (("dim", normalize_dim(dim, x._type.ndim)), ("descending", descending), ("stable", bool(stable)))
     return ValuesAndIndices(*call_many(SORT, (x,), attrs))
 
 
@@ -46,17 +46,17 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesAndIndices:
     """The k greatest or least elements along a dim, with their indices."""
-    x = a_tensor("topk", input)
+    x = require_tensor("topk", input)
     attrs = (
-        ("k", whole(k, "topk(): k is an int")),
-        ("dim", one_dim(dim, x._type.ndim)),
+        ("k", to_int(k, "topk(): k is an int")),
+        ("dim", normalize_dim(dim, x._type.ndim)),
         ("largest", largest),
         ("sorted", sorted),
     )
     return ValuesAndIndices(*call_many(TOPK, (x,), attrs))
 
 
-sort, argsort = by_numpy_names(sort), by_numpy_names(argsort)
+sort, argsort = accept_numpy_names(sort), accept_numpy_names(argsort)
 
 
 def msort(input: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def msort(input: Tensor) -> Tensor:
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesAndIndices:
     """The k-th least element along a dim, counted from 1, with its index."""
-    x = a_tensor("kthvalue", input)
+    x = require_tensor("kthvalue", input)
     if x._type.dtype is bool_:
         raise refuse(DTypeError, "not defined for bool; use x.to(gt.uint8)", "kthvalue", x, k)
     dim = views.dim_of("kthvalue", x, dim)
@@ -89,7 +89,7 @@ def searchsorted(
     sorter: Tensor | None = None,
 ) -> Tensor:
     """The positions at which values would be inserted into sorted sequences."""
-    row = a_tensor("searchsorted", sorted_sequence)
+    row = require_tensor("searchsorted", sorted_sequence)
     if side not in (None, "left", "right"):
         raise refuse(ShapeError, "side is 'left' or 'right'", "searchsorted", row, side=side)
     if side == "left" and right:
@@ -140,15 +140,15 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """The number of elements in each of several equal intervals."""
-    x = a_tensor("histc", input)
+    x = require_tensor("histc", input)
     if max < min:
         raise refuse(ShapeError, "max must not be less than min", "histc", x, bins, min, max)
-    return call(HISTC, operands("histc", x, min, max), (("bins", whole(bins, "histc(): bins is an int")),))
+    return call(HISTC, operands("histc", x, min, max), (("bins", to_int(bins, "histc(): bins is an int")),))
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """The number of times each non-negative integer occurs. Waits for the greatest one."""
-    x = a_tensor("bincount", input)
+    x = require_tensor("bincount", input)
     if x._type.ndim != 1 or x._type.dtype.kind not in "iu":
         raise refuse(ShapeError, "needs a tensor of one dim, of integers of 0 or more", "bincount", x)
     if weights is not None and weights._type.shape != x._type.shape:
@@ -176,7 +176,7 @@ def unique(
     dim: int | None = None,
 ) -> Any:
     """The distinct elements, sorted. Waits for their number."""
-    x = a_tensor("unique", input)
+    x = require_tensor("unique", input)
     rows, along = _rows("unique", x, dim)
     flat = _flat(rows)
     ranks = call(UNIQUE_RANKS, (flat,)) if flat._type.shape[0] else creation.zeros(0, dtype=int64)
@@ -191,7 +191,7 @@ def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
     """The elements without repetitions next to each other. Waits for their number."""
-    x = a_tensor("unique_consecutive", input)
+    x = require_tensor("unique_consecutive", input)
     rows, along = _rows("unique_consecutive", x, dim)
     flat = _flat(rows)
     if not flat._type.shape[0]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from gt.client.tensor.arguments import a_tensor, operands
+from gt.client.tensor.arguments import operands, require_tensor
 from gt.client.tensor.tensor import Tensor
 from gt.functions import derive, pointwise
 from gt.functions.composite import mvlgamma as multigammaln
@@ -24,14 +24,14 @@ globals().update(_derived)
 
 def entr(input: Tensor) -> Tensor:
     """-x log x of each element x; -inf where x is negative."""
-    x = a_tensor("entr", input)
+    x = require_tensor("entr", input)
     result: Tensor = pointwise.where(x < 0, -math.inf, -xlogy(x, pointwise.where(x < 0, 1, x)))
     return result
 
 
 def ndtr(input: Tensor) -> Tensor:
     """The area under the normal distribution to the left of each element."""
-    return 0.5 * erfc(a_tensor("ndtr", input) * -(0.5**0.5))
+    return 0.5 * erfc(require_tensor("ndtr", input) * -(0.5**0.5))
 
 
 def xlog1py(input: Tensor, other: Tensor) -> Tensor:

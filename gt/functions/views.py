@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
-from gt.client.tensor.arguments import also_called, one_dim, refuse, sizes, whole
+from gt.client.tensor.arguments import normalize_dim, refuse, sizes, to_int, with_aliases
 from gt.client.tensor.emit import call, call_many, make_view, view_of
 from gt.client.tensor.strides import (
     DIAGONAL,
@@ -74,7 +74,7 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
 
 def dim_of(name: str, x: Tensor, dim: int, extra: int = 0) -> int:
     """A dim of x counted from the start; raises if it does not exist. ``extra`` counts dims that will be added."""
-    dim = whole(dim, f"{name}(): a dim is an int")
+    dim = to_int(dim, f"{name}(): a dim is an int")
     try:
         return wrap_dim(dim, x._type.ndim + extra)
     except DimError as problem:
@@ -82,7 +82,7 @@ def dim_of(name: str, x: Tensor, dim: int, extra: int = 0) -> int:
 
 
 def dims_of(name: str, x: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
-    dims = [whole(d, f"{name}(): dims are ints") for d in dims]
+    dims = [to_int(d, f"{name}(): dims are ints") for d in dims]
     try:
         return wrap_dims(dims, x._type.ndim)
     except (DimError, ShapeError) as problem:
@@ -217,7 +217,7 @@ def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """The dims in another order."""
     arguments = sizes(order if dims is None else (dims,), "permute")
     ndim = input._type.ndim
-    return view_of(input, PERMUTE, (("dims", tuple(one_dim(d, ndim) for d in arguments)),))
+    return view_of(input, PERMUTE, (("dims", tuple(normalize_dim(d, ndim) for d in arguments)),))
 
 
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
@@ -230,7 +230,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 
 swapdims = transpose
-swapaxes = also_called(transpose, axis0="dim0", axis1="dim1")
+swapaxes = with_aliases(transpose, axis0="dim0", axis1="dim1")
 
 
 def t(input: Tensor) -> Tensor:
@@ -289,7 +289,7 @@ def _starts(ndim: int, dim: int, start: int) -> tuple[int, ...]:
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """One slice of a dim."""
     dim, shape = _real_dim("select", input, dim), input._type.shape
-    index = whole(index, "select(): the index is an int")
+    index = to_int(index, "select(): the index is an int")
     if not -shape[dim] <= index < shape[dim]:
         text = f"index {index} is out of bounds for dim {dim} of size {shape[dim]}"
         raise refuse(DimError, text, "select", input, dim=dim, index=index)
@@ -302,7 +302,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     dim, shape = _real_dim("narrow", input, dim), input._type.shape
     if isinstance(start, Tensor) and start._type.dtype.kind == "b":
         raise refuse(DTypeError, "start must be an integer", "narrow", input, dim=dim, start=start._type)
-    start, length = (whole(n, "narrow(): start and length are ints") for n in (start, length))
+    start, length = (to_int(n, "narrow(): start and length are ints") for n in (start, length))
     size, first = shape[dim], start + shape[dim] if start < 0 else start
     if not (0 <= first <= size and 0 <= length <= size - first):
         text = f"{length} elements from {start} are not within size {size}"
@@ -320,15 +320,15 @@ def _real_dim(name: str, x: Tensor, dim: int) -> int:
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A diagonal of two dims, as the last dim."""
     ndim = input._type.ndim
-    offset = whole(offset, "diagonal(): the offset is an int")
-    attrs = (("offset", offset), ("dim1", one_dim(dim1, ndim)), ("dim2", one_dim(dim2, ndim)))
+    offset = to_int(offset, "diagonal(): the offset is an int")
+    attrs = (("offset", offset), ("dim1", normalize_dim(dim1, ndim)), ("dim2", normalize_dim(dim2, ndim)))
     return view_of(input, DIAGONAL, attrs)
 
 
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """All windows of a size along a dim, ``step`` apart, as a new last dim."""
-    size, step = (whole(n, "unfold(): size and step are ints") for n in (size, step))
-    return view_of(input, UNFOLD, (("dim", one_dim(dimension, input._type.ndim)), ("size", size), ("step", step)))
+    size, step = (to_int(n, "unfold(): size and step are ints") for n in (size, step))
+    return view_of(input, UNFOLD, (("dim", normalize_dim(dimension, input._type.ndim)), ("size", size), ("step", step)))
 
 
 def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
@@ -339,8 +339,8 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
         return _parts(input, sizes((arguments,), "split"), dim)
     if arguments < 0 or (arguments == 0 and size):
         raise refuse(ShapeError, "parts must have a size of at least 1", "split", input, arguments, dim=dim)
-    whole, rest = divmod(size, arguments or 1)
-    return _parts(input, (arguments,) * whole + ((rest,) if rest else ()) or (0,), dim)
+    to_int, rest = divmod(size, arguments or 1)
+    return _parts(input, (arguments,) * to_int + ((rest,) if rest else ()) or (0,), dim)
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
@@ -373,7 +373,7 @@ def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
 def flip(input: Tensor, *arguments: Any, dims: Any = None) -> Tensor:
     """Reverse dims."""
     ndim, arguments = input._type.ndim, arguments if dims is None else (dims,)
-    return call(FLIP, (input,), (("dims", tuple(one_dim(d, ndim) for d in sizes(arguments, "flip"))),))
+    return call(FLIP, (input,), (("dims", tuple(normalize_dim(d, ndim) for d in sizes(arguments, "flip"))),))
 
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
@@ -382,15 +382,15 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     if dims is None:
         return reshape(roll(flatten(input), moved, 0), input._type.shape)
     ndim = input._type.ndim
-    along = tuple(one_dim(d, ndim) for d in sizes((dims,), "roll"))
+    along = tuple(normalize_dim(d, ndim) for d in sizes((dims,), "roll"))
     return call(ROLL, (input,), (("shifts", moved), ("dims", along)))
 
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The lower triangle of matrices, with zeros above it."""
-    return call(TRIL, (input,), (("diagonal", whole(diagonal, "tril(): the diagonal is an int")),))
+    return call(TRIL, (input,), (("diagonal", to_int(diagonal, "tril(): the diagonal is an int")),))
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The upper triangle of matrices, with zeros below it."""
-    return call(TRIU, (input,), (("diagonal", whole(diagonal, "triu(): the diagonal is an int")),))
+    return call(TRIU, (input,), (("diagonal", to_int(diagonal, "triu(): the diagonal is an int")),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, one_dim, refuse, sizes
+from gt.client.tensor.arguments import normalize_dim, refuse, require_tensor, sizes
 from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
@@ -27,7 +27,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 
     See `torch.nn.functional.pad`.
     """
-    x, arguments = a_tensor("pad", input), sizes((pad,), "pad")
+    x, arguments = require_tensor("pad", input), sizes((pad,), "pad")
     if len(arguments) % 2 or len(arguments) > 2 * x._type.ndim:
         text = f"needs pairs of sizes, for at most {x._type.ndim} dims"
         raise refuse(ShapeError, text, "pad", x, arguments, mode=mode)
@@ -85,11 +85,11 @@ def constant_pad_nd(input: Tensor, pad: Any, value: float = 0) -> Tensor:
 
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """Matrices with the last dim along their diagonals."""
-    x = a_tensor("diag_embed", input)
+    x = require_tensor("diag_embed", input)
     if not x._type.ndim:
         raise refuse(ShapeError, "needs a tensor of at least one dim", "diag_embed", x)
     ndim = x._type.ndim + 1
-    a, b = one_dim(dim1, ndim), one_dim(dim2, ndim)
+    a, b = normalize_dim(dim1, ndim), normalize_dim(dim2, ndim)
     if a == b or not (0 <= a < ndim and 0 <= b < ndim):
         raise refuse(ShapeError, f"needs two different dims of {ndim}", "diag_embed", x, dim1=dim1, dim2=dim2)
     side = x._type.shape[-1] + abs(offset)
@@ -101,7 +101,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """The diagonal of a matrix, or a matrix with this diagonal."""
-    x = a_tensor("diag", input)
+    x = require_tensor("diag", input)
     if x._type.ndim not in (1, 2):
         raise refuse(ShapeError, "needs a tensor of one or two dims", "diag", x, diagonal)
     if x._type.ndim == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.tensor.arguments import a_tensor, cast, refuse
+from gt.client.tensor.arguments import cast, refuse, require_tensor
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, scan, views
@@ -27,7 +27,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along a dim. See `torch.nn.functional.cosine_similarity`."""
-    a, b = unify("cosine_similarity", [a_tensor("cosine_similarity", x) for x in (x1, x2)])
+    a, b = unify("cosine_similarity", [require_tensor("cosine_similarity", x) for x in (x1, x2)])
     if a._type.dtype.kind != "f":
         a, b = cast(a, float32), cast(b, float32)
     lengths = [norm(x, 2, dim, True).clamp(min=eps) for x in (a, b)]
@@ -88,7 +88,7 @@ def hinge_embedding_loss(
 
 def _as_batch(name: str, input: Tensor, target: Tensor, target_ndim: int) -> tuple[Tensor, Tensor]:
     """Input and target as a batch; a single example becomes a batch of one."""
-    x, t = a_tensor(name, input), a_tensor(name, target)
+    x, t = require_tensor(name, input), require_tensor(name, target)
     unbatched = x._type.ndim < 2
     if t._type.dtype is not int64:
         raise refuse(DTypeError, "the target must hold class numbers in int64", name, x, t)
@@ -195,7 +195,7 @@ def triplet_margin_with_distance_loss(
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
-    a, b = a_tensor("cdist", x1), a_tensor("cdist", x2)
+    a, b = require_tensor("cdist", x1), require_tensor("cdist", x2)
     if a._type.ndim < 2 or b._type.ndim < 2:
         raise refuse(ShapeError, "needs tensors of at least two dims", "cdist", a, b)
     if a._type.shape[-1] != b._type.shape[-1]:

@@ -7,7 +7,7 @@ from math import log, pi
 from typing import Any
 
 from gt.client.tensor import emit
-from gt.client.tensor.arguments import a_tensor, cast, refuse
+from gt.client.tensor.arguments import cast, refuse, require_tensor
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -45,7 +45,7 @@ def reduce_loss(x: Tensor, reduction: str) -> Tensor:
 
 def _broadcast_pair(name: str, *tensors: Any) -> list[Tensor]:
     """Input, target and weights in one shape and dtype; warns as torch does if the first two differ in size."""
-    xs = [a_tensor(name, x) for x in tensors]
+    xs = [require_tensor(name, x) for x in tensors]
     if xs[0]._type.shape != xs[1]._type.shape:
         sizes = [tuple(x._type.shape) for x in xs[:2]]
         warnings.warn(
@@ -228,7 +228,11 @@ def nll_loss(
 ) -> Tensor:
     """The negative log likelihood of classes, from log probabilities. See `torch.nn.functional.nll_loss`."""
     reduction = choose_reduction(reduction, size_average, reduce)
-    operands = (a_tensor("nll_loss", input), a_tensor("nll_loss", target), *([] if weight is None else [weight]))
+    operands = (
+        require_tensor("nll_loss", input),
+        require_tensor("nll_loss", target),
+        *([] if weight is None else [weight]),
+    )
     if emit.casting is not None:  # cast here, so that the result has the dtype of the computation
         operands, _ = emit.casting(OPS["nll_loss"], operands, ())
     if reduction == "none":
@@ -250,7 +254,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """The cross entropy of logits and a target: class numbers, or probabilities in the input's shape."""
-    x, t = a_tensor("cross_entropy", input), a_tensor("cross_entropy", target)
+    x, t = require_tensor("cross_entropy", input), require_tensor("cross_entropy", target)
     reduction = choose_reduction(reduction, size_average, reduce)
     if not 0 <= label_smoothing <= 1:
         raise refuse(ShapeError, "label_smoothing must be between 0 and 1", "cross_entropy", x, t)

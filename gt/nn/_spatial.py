@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import floor, prod
 from typing import Any, TypeVar
 
-from gt.client.tensor.arguments import a_tensor, cast, refuse
+from gt.client.tensor.arguments import cast, refuse, require_tensor
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -54,9 +54,13 @@ def _named(function: F, name: str, doc: str) -> F:
 
 
 def _convolve(name: str, rank: int, input: Tensor, weight: Tensor, bias: Any, groups: int, **attrs: Any) -> Tensor:
-    x = a_tensor(name, input)
+    x = require_tensor(name, input)
     unbatched = x._type.ndim == rank + 1
-    operands = (views.unsqueeze(x, 0) if unbatched else x, a_tensor(name, weight), *([] if bias is None else [bias]))
+    operands = (
+        views.unsqueeze(x, 0) if unbatched else x,
+        require_tensor(name, weight),
+        *([] if bias is None else [bias]),
+    )
     try:
         output = call(OPS["convolution"], operands, (*attrs.items(), ("groups", groups)))
     except (ShapeError, DTypeError) as problem:
@@ -156,7 +160,7 @@ def _max_pool(rank: int, always_indices: bool) -> Function:
             ("dilation", _per_dim("dilation", dilation, rank)),
             ("ceil_mode", ceil_mode),
         )
-        x = a_tensor(OPS["max_pool"].name, input)
+        x = require_tensor(OPS["max_pool"].name, input)
         if x._type.dtype.kind == "f":
             values_and_indices = call_many(OPS["max_pool"], (x,), attrs)
         else:
@@ -214,7 +218,7 @@ def _avg_pool(rank: int) -> TensorFunction:
             ("count_include_pad", count_include_pad),
             ("divisor", divisor_override),
         )
-        x = a_tensor(OPS["avg_pool"].name, input)
+        x = require_tensor(OPS["avg_pool"].name, input)
         return _avg_pool_integers(x, attrs) if x._type.dtype is int64 else call(OPS["avg_pool"], (x,), attrs)
 
     return _named(pool, f"avg_pool{rank}d", f"The mean of each window of {SHAPES[rank]}.")
@@ -233,7 +237,7 @@ def _output_sizes(x: Tensor, output_size: Any, rank: int) -> Ints:
 
 def _adaptive_avg(rank: int) -> TensorFunction:
     def pool(input: Tensor, output_size: Any) -> Tensor:
-        x = a_tensor(OPS["adaptive_avg_pool"].name, input)
+        x = require_tensor(OPS["adaptive_avg_pool"].name, input)
         return call(OPS["adaptive_avg_pool"], (x,), (("size", _output_sizes(x, output_size, rank)),))
 
     return _named(pool, f"adaptive_avg_pool{rank}d", f"Means of {SHAPES[rank]}, in an output of this size.")
@@ -241,7 +245,7 @@ def _adaptive_avg(rank: int) -> TensorFunction:
 
 def _adaptive_max(rank: int) -> Function:
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-        x = a_tensor(OPS["adaptive_max_pool"].name, input)
+        x = require_tensor(OPS["adaptive_max_pool"].name, input)
         values, indices = call_many(OPS["adaptive_max_pool"], (x,), (("size", _output_sizes(x, output_size, rank)),))
         return (values, indices) if return_indices else values
 
@@ -264,7 +268,7 @@ def interpolate(
     antialias: bool = False,
 ) -> Tensor:
     """Resize images to a size or by a factor. ``antialias`` is not supported. See `torch.nn.functional.interpolate`."""
-    x = a_tensor("interpolate", input)
+    x = require_tensor("interpolate", input)
     rank = x._type.ndim - 2
     if rank not in (1, 2, 3):
         raise refuse(ShapeError, "needs 3, 4 or 5 dims: batch, channels, and one to three more", "interpolate", x)
@@ -357,7 +361,7 @@ def _columns(op: Op, x: Tensor, batched_ndim: int, size: Ints, windows: dict[str
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """The windows of images, each as one column. See `torch.nn.functional.unfold`."""
-    x = a_tensor("unfold", input)
+    x = require_tensor("unfold", input)
     windows = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
     return _columns(OPS["im2col"], x, 4, x._type.shape[-2:], windows)
 
@@ -367,13 +371,13 @@ def fold(
 ) -> Tensor:
     """Images from columns: each column is added at the position of its window. See `torch.nn.functional.fold`."""
     windows = {"kernel": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
-    return _columns(OPS["col2im"], a_tensor("fold", input), 3, _per_dim("output_size", output_size, 2), windows)
+    return _columns(OPS["col2im"], require_tensor("fold", input), 3, _per_dim("output_size", output_size, 2), windows)
 
 
 def _power_pool(dims: int) -> TensorFunction:
     def pool(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
         sizes = (kernel_size,) * dims if isinstance(kernel_size, int) else tuple(kernel_size)
-        mean = average(a_tensor(pool.__name__, input) ** norm_type, sizes, stride, 0, ceil_mode)
+        mean = average(require_tensor(pool.__name__, input) ** norm_type, sizes, stride, 0, ceil_mode)
         norms: Tensor = (pointwise.sign(mean) * pointwise.relu(pointwise.abs(mean)) * prod(sizes)) ** (1.0 / norm_type)
         return norms
 

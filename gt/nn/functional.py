@@ -10,7 +10,7 @@ from typing import Any
 
 from gt.client.grad.backward import no_grad
 from gt.client.tensor import random_state
-from gt.client.tensor.arguments import a_tensor, cast, refuse, whole
+from gt.client.tensor.arguments import cast, refuse, require_tensor, to_int
 from gt.client.tensor.emit import call, call_into, call_many
 from gt.client.tensor.foreign import report_non_tensors
 from gt.client.tensor.tensor import Tensor
@@ -50,13 +50,13 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-23, "floa
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias. See `torch.nn.functional.linear`."""
-    x = input if isinstance(input, Tensor) else a_tensor("linear", input)
+    x = input if isinstance(input, Tensor) else require_tensor("linear", input)
     return call(OPS["linear"], (x, weight) if bias is None else (x, weight, bias))
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input1 @ weight[o] @ input2 for each output o. See `torch.nn.functional.bilinear`."""
-    a, b, w = (a_tensor("bilinear", x) for x in (input1, input2, weight))
+    a, b, w = (require_tensor("bilinear", x) for x in (input1, input2, weight))
     lead, shape = a._type.shape[:-1], w._type.shape
     if w._type.ndim != 3 or b._type.shape[:-1] != lead or (a._type.shape[-1], b._type.shape[-1]) != shape[1:]:
         raise refuse(ShapeError, "the weight is [outputs, size of input1, size of input2]", "bilinear", a, b, w)
@@ -81,7 +81,7 @@ def embedding(
 
     See `torch.nn.functional.embedding`.
     """
-    index, w = a_tensor("embedding", input), a_tensor("embedding", weight)
+    index, w = require_tensor("embedding", input), require_tensor("embedding", weight)
     if max_norm is not None:
         _renormalise(w, index, float(max_norm), norm_type)
     rows = w._type.shape[0] if w._type.ndim else 0
@@ -105,7 +105,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """A 1 at the position of each class, and 0 elsewhere. Without ``num_classes`` the greatest class is read."""
     from gt.functions.creation import arange
 
-    x = a_tensor("one_hot", tensor)
+    x = require_tensor("one_hot", tensor)
     if x._type.dtype.name != "int64":
         raise refuse(DTypeError, "one_hot is only applicable to index tensor of int64", "one_hot", x)
     if num_classes == -1:
@@ -114,7 +114,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
                 ShapeError, "the number of classes of an empty tensor is unknown; give num_classes", "one_hot", x
             )
         num_classes = int(reduce.amax(x).item()) + 1
-    count = whole(num_classes, "one_hot(): num_classes is an int")
+    count = to_int(num_classes, "one_hot(): num_classes is an int")
     return cast(pointwise.eq(views.unsqueeze(x, -1), arange(count)), x._type.dtype)
 
 
@@ -135,7 +135,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
     The choice depends only on the seed and on the number of random ops before. See `torch.nn.functional.dropout`.
     """
-    return _drop("dropout", a_tensor("dropout", input), p, training, inplace)
+    return _drop("dropout", require_tensor("dropout", input), p, training, inplace)
 
 
 def _drop_channels(name: str, x: Tensor, p: float, training: bool, inplace: bool, batch: int) -> Tensor:
@@ -206,12 +206,12 @@ def layer_norm(
     """Normalise the last dims to mean 0 and variance 1. See `torch.nn.functional.layer_norm`."""
     affine, flags = _affine_operands(weight, bias)
     attrs = (("normalized_shape", tuple(normalized_shape)), *flags.items(), ("eps", eps))
-    return call_many(OPS["layer_norm"], (a_tensor("layer_norm", input), *affine), attrs)[0]
+    return call_many(OPS["layer_norm"], (require_tensor("layer_norm", input), *affine), attrs)[0]
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """Divide the last dims by their root mean square. See `torch.nn.functional.rms_norm`."""
-    x = a_tensor("rms_norm", input)
+    x = require_tensor("rms_norm", input)
     eps = EPSILON.get(x._type.dtype.name, 0.0) if eps is None else eps
     attrs = (("normalized_shape", tuple(normalized_shape)), ("eps", eps))
     return call_many(OPS["rms_norm"], (x, *([] if weight is None else [weight])), attrs)[0]
@@ -221,7 +221,7 @@ def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
 ) -> Tensor:
     """Normalise groups of channels of each example. See `torch.nn.functional.group_norm`."""
-    x = a_tensor("group_norm", input)
+    x = require_tensor("group_norm", input)
     affine, flags = _affine_operands(weight, bias)
     return call_many(OPS["group_norm"], (x, *affine), (("groups", num_groups), *flags.items(), ("eps", eps)))[0]
 
@@ -240,7 +240,7 @@ def batch_norm(
 
     In training the running statistics are updated in place. See `torch.nn.functional.batch_norm`.
     """
-    x = a_tensor("batch_norm", input)
+    x = require_tensor("batch_norm", input)
     affine, flags = _affine_operands(weight, bias)
     running = [] if running_mean is None or running_var is None else [running_mean, running_var]
     if x._type.ndim < 2 and not x._type.numel:  # empty, without a dim of channels
@@ -269,7 +269,7 @@ def instance_norm(
     eps: float = 1e-05,
 ) -> Tensor:
     """Normalise each channel of each example. See `torch.nn.functional.instance_norm`."""
-    x = a_tensor("instance_norm", input)
+    x = require_tensor("instance_norm", input)
     if not use_input_stats:
         return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
     n, c = x._type.shape[:2]
@@ -292,7 +292,7 @@ def _repeat_per_example(x: Tensor | None, n: int) -> Tensor | None:
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """Divide each element by a power of the mean square of the neighbouring channels."""
-    x = a_tensor("local_response_norm", input)
+    x = require_tensor("local_response_norm", input)
     if x._type.ndim < 3:
         raise refuse(ShapeError, "needs at least three dims", "local_response_norm", x)
     if not x._type.numel:
@@ -330,7 +330,7 @@ def scaled_dot_product_attention(
     See `torch.nn.functional.scaled_dot_product_attention`.
     """
     name = "scaled_dot_product_attention"
-    q, k, v = (a_tensor(name, x) for x in (query, key, value))
+    q, k, v = (require_tensor(name, x) for x in (query, key, value))
     if is_causal and attn_mask is not None:
         raise refuse(ShapeError, "give either attn_mask or is_causal", name, q, k, v, attn_mask)
     if min(x._type.ndim for x in (q, k, v)) < 2:

@@ -70,7 +70,7 @@ def operands(name: str, *args: Any) -> tuple[Any, ...]:
     return converted
 
 
-def a_tensor(name: str, x: Any) -> Tensor:
+def require_tensor(name: str, x: Any) -> Tensor:
     """An argument that must be a tensor. A numpy array becomes one."""
     converted = x if isinstance(x, Tensor) or foreign.is_torch_tensor(x) else operand(x)
     if not isinstance(converted, Tensor):
@@ -83,7 +83,7 @@ def tensor_list(name: str, xs: Any) -> tuple[Tensor, ...]:
     """The sequence of tensors that `cat`, `stack` and similar take."""
     if isinstance(xs, Tensor):
         raise DTypeError(f"{name}: takes a list of tensors, not one tensor")
-    tensors = tuple(a_tensor(name, x) for x in xs)
+    tensors = tuple(require_tensor(name, x) for x in xs)
     if not tensors:
         raise ShapeError(f"{name}: needs at least one tensor")
     return tensors
@@ -110,7 +110,7 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
     return x if x._type.dtype is dtype else call(OPS["to"], (x,), (("dtype", dtype.name),))
 
 
-def also_called(function: F, **names: str) -> F:
+def with_aliases(function: F, **names: str) -> F:
     """The function, with aliases for some of its arguments: alias=name."""
 
     @wraps(function)
@@ -123,9 +123,9 @@ def also_called(function: F, **names: str) -> F:
     return call  # type: ignore[return-value]
 
 
-def by_numpy_names(function: F) -> F:
+def accept_numpy_names(function: F) -> F:
     """The function, with numpy's names ``axis`` and ``keepdims``, which torch accepts too."""
-    return also_called(function, axis="dim", keepdims="keepdim")
+    return with_aliases(function, axis="dim", keepdims="keepdim")
 
 
 # -- attributes ----------------------------------------------------------------------------
@@ -184,14 +184,14 @@ def sizes(args: tuple[Any, ...], name: str) -> Shape:
     """The sizes in ``zeros(2, 3)`` or ``zeros((2, 3))``."""
     if len(args) == 1 and type(args[0]) is not int and _is_sequence(args[0]):
         args = tuple(args[0])
-    return tuple(n if type(n) is int else whole(n, f"{name}(): sizes are ints") for n in args)
+    return tuple(n if type(n) is int else to_int(n, f"{name}(): sizes are ints") for n in args)
 
 
 def _is_sequence(x: Any) -> bool:
     return isinstance(x, tuple | list) or (hasattr(x, "__iter__") and getattr(x, "ndim", 1) > 0)
 
 
-def whole(n: Any, rule: str) -> int:
+def to_int(n: Any, rule: str) -> int:
     """The argument as a Python int, which the wire needs. ``rule`` begins the error's text."""
     try:
         return index(n)
@@ -199,17 +199,17 @@ def whole(n: Any, rule: str) -> int:
         raise DTypeError(f"{rule}, and {n!r} is not") from None
 
 
-def one_dim(dim: Any, ndim: int) -> int:
+def normalize_dim(dim: Any, ndim: int) -> int:
     """The dim counted from the start; unchanged if it is out of range."""
-    d: int = dim if type(dim) is int else whole(dim, "a dim is an int")
+    d: int = dim if type(dim) is int else to_int(dim, "a dim is an int")
     n = ndim or 1
     return d % n if -n <= d < n else d
 
 
-def many_dims(dim: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
+def normalize_dims(dim: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
     """The dims of a reduction: all of them for None or an empty list."""
     if dim is None:
         return tuple(range(ndim))
     if isinstance(dim, int) or not hasattr(dim, "__iter__"):
-        return (one_dim(dim, ndim),)
-    return tuple([one_dim(d, ndim) for d in dim]) or tuple(range(ndim))
+        return (normalize_dim(dim, ndim),)
+    return tuple([normalize_dim(d, ndim) for d in dim]) or tuple(range(ndim))
