@@ -16,7 +16,7 @@ from gt.types import FLOAT, TensorType, float32, int64
 from gt.worker.engines import make_engine
 from gt.worker.hot.levels import Levels
 from tests.support.samples import Sample, samples, type_of
-from tests.test_hot_levels import folder, piece  # noqa: F401, a fixture
+from tests.test_hot_levels import folder, section  # noqa: F401, a fixture
 
 ENGINE = make_engine("torch", "cpu")
 INTS = (torch.int32, torch.int64)
@@ -119,7 +119,7 @@ SHAPES = {"row": (ITEMS,), "rows": (ITEMS, WIDE), "planes": (1, 4, ITEMS)}
 
 
 def all_in_one() -> tuple[Any, list[Any], dict[str, int], list[int]]:
-    """A piece of all calls; its inputs; for each call the input with its positions; and what it is run with."""
+    """A section of all calls; its inputs; for each call the input with its positions; and what it is run with."""
     inputs: list[Any] = []
     steps, holders, results, numbers = [], {}, [], []
     listed = calls()
@@ -141,7 +141,7 @@ def all_in_one() -> tuple[Any, list[Any], dict[str, int], list[int]]:
             inputs.append(torch.randint(0, ROWS, shape) if isinstance(x, str) else torch.randn(shape))
         steps.append((name, tuple(types), tuple(slots), (count + at,), False, attrs))
         results.append(count + at)
-    return piece(*steps, inputs=count, results=tuple(results), compile=True), inputs, holders, numbers
+    return section(*steps, inputs=count, results=tuple(results), compile=True), inputs, holders, numbers
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_compiled_code_fails_and_not_its_process(two_threads: Any) -> None:
 def test_an_index_into_a_dim_of_size_0_runs_by_steps() -> None:
     t, at = TensorType((0, 3), float32), TensorType((2,), int64)
     how = {"padding_idx": -1, "by_freq": False}
-    made = piece(("embedding", (t, at), (0, 1), (2,), False, how), inputs=2, results=(2,), compile=True)
+    made = section(("embedding", (t, at), (0, 1), (2,), False, how), inputs=2, results=(2,), compile=True)
     levels = Levels(ENGINE, "off")
     assert levels.run(made, [torch.zeros(0, 3), torch.tensor([0, 1])], [], {}) is None
     assert levels.stats()[0]["reasons"] == ["embedding indexes a dim of size 0"]

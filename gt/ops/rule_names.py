@@ -62,8 +62,7 @@ def _functions(ops: Iterable[Op]) -> Iterator[tuple[Op, int, FunctionType, list[
                         codes = _codes(function.__code__)
                         yield op, number, function, codes
                         waiting += [cell.cell_contents for cell in function.__closure__ or ()]
-                        found = function.__globals__.get
-                        waiting += [found(name) for code in codes for name in code.co_names]
+                        waiting += [function.__globals__.get(name) for code in codes for name in code.co_names]
 
 
 def _codes(code: CodeType) -> list[CodeType]:
@@ -85,8 +84,8 @@ def _attribute_names(ops: Iterable[Op]) -> set[str]:
 
 
 def _words(function: FunctionType, codes: list[CodeType]) -> set[str]:
-    """The texts that may be names: no docstring, no sentence."""
+    """The texts that may be names: single words."""
     texts = [cell.cell_contents for cell in function.__closure__ or ()]
     for code in codes:
         texts += code.co_consts
-    return {text for text in texts if isinstance(text, str) and " " not in text and text != function.__doc__}
+    return {text for text in texts if isinstance(text, str) and " " not in text}
