@@ -33,10 +33,12 @@ class _AutocastMode(threading.local):
     dtype: DType | None = None
     #: Parameters already cast to the lower precision, so that each is cast once; None if the cache is off.
     cache: dict[Any, Tensor] | None = None
+    #: how many autocasts this thread is inside of
     depth = 0
 
 
 _mode = _AutocastMode()
+#: how many threads are inside an autocast
 _threads = 0
 _lock = threading.Lock()
 
@@ -64,6 +66,7 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801, torch's name
             raise RuntimeError(f"autocast works with gt.bfloat16 and gt.float16, not {lower}")
         self._dtype = lower if enabled else None
         self._cached = cache_enabled is not False
+        #: the settings outside, one entry for each time this autocast was entered
         self._before: list[tuple[DType | None, dict[Any, Tensor] | None]] = []
 
     def __enter__(self) -> autocast:
@@ -81,7 +84,7 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801, torch's name
 
 
 def _count_thread(changed: bool, by: int) -> None:
-    """Count the threads inside an autocast. Ops look for casts only while there is one."""
+    """Count the threads inside an autocast, if this one entered or left. Without any, ops do not call autocast."""
     global _threads
     if changed:
         with _lock:
@@ -100,16 +103,17 @@ def is_autocast_enabled(device_type: str | None = None) -> bool:
 
 
 def _cast_operands(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs]:
-    lower, how = _mode.dtype, op.autocast
-    if lower is None or not how:
+    """The operands and attributes of a call, cast by the policy in the op's entry (`Op.autocast`)."""
+    lower, policy = _mode.dtype, op.autocast
+    if lower is None or not policy:
         return operands, attrs
-    if how == "lower":
+    if policy == "lower":
         operands = tuple(_cast_down(x, lower) if _eligible(x, lower) else x for x in operands)
-    elif how == "float32":
+    elif policy == "float32":
         operands = tuple(cast(x, float32) if _eligible(x, float32) else x for x in operands)
-    elif how == "float32_result" and _eligible(operands[0], float32) and ("dtype", None) in attrs:
+    elif policy == "float32_result" and _eligible(operands[0], float32) and ("dtype", None) in attrs:
         attrs = tuple(("dtype", "float32") if pair == ("dtype", None) else pair for pair in attrs)
-    elif how == "widest":
+    elif policy == "widest":
         operands = _cast_to_widest(operands)
     return operands, attrs
 
@@ -120,6 +124,7 @@ def _eligible(x: Any, target: DType) -> bool:
 
 
 def _cast_down(x: Tensor, lower: DType) -> Tensor:
+    """Cast to the lower dtype; a parameter is cast once and cached until its value changes."""
     cache = _mode.cache
     if cache is None or not isinstance(x._node, LeafNode):
         return cast(x, lower)
@@ -174,6 +179,7 @@ class GradScaler:
         self._growth_interval = growth_interval
         #: id of an optimizer -> whether one of its gradients was not finite: a tensor, or the value read from it
         self._nonfinite: dict[int, Any] = {}
+        #: ids of the optimizers that have stepped since the last `update`
         self._stepped: set[int] = set()
 
     def scale(self, outputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``gt.cuda``: the functions of ``torch.cuda`` that scripts call. A client has no GPU of its own; workers have."""
+"""``gt.cuda``: the functions of ``torch.cuda`` that scripts call. The client has no GPU; the workers have."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class to_device:  # noqa: N801, used like a function
     """Iterate over batches as GT tensors, sent to the workers ``ahead`` batches before they are used.
 
     A batch is a numpy array, a torch tensor, or tuples, lists and dicts of them; other values stay as they are. Sending
-    does not wait for the workers, so their next batch has arrived when they finish one. The result can be iterated as
+    does not wait for the workers, so the next batch is there when they finish one. The result can be iterated as
     often as the iterable itself, and has the same length.
 
     Example::

@@ -20,14 +20,14 @@ HINTS = {
     "Tensor.share_memory_": "a tensor's memory belongs to a worker; see docs/differences.md",
 }
 
-#: Where a name that is missing in one namespace is searched for, in this order.
+#: The namespaces in which a missing name is searched, in this order; "" is `gt` itself.
 NAMESPACES = ("", "nn", "nn.functional", "optim", "optim.lr_scheduler", "linalg", "nn.init", "nn.utils")
 
 
 def missing(place: str, name: str) -> AttributeError:
-    """The error for ``gt.<place>.<name>``.
+    """The error for ``gt.<place>.<name>``; ``place`` is a namespace such as "nn", or "" for `gt` itself.
 
-    The error has no ``obj`` attribute: with one, Python would append a suggestion of its own.
+    The error has no ``obj`` attribute: with one, Python would append another suggestion.
     """
     path = f"{place}.{name}" if place else name
     if name.startswith("_"):
@@ -47,6 +47,7 @@ def torch_names(place: str) -> frozenset[str]:
 
 @cache
 def _sections() -> dict[str, str]:
+    """Namespace -> torch's names in it, separated by white space."""
     # pkgutil, because importing importlib.resources would add 6 ms to `import gt`
     sections = (pkgutil.get_data("gt", "torch_names.txt") or b"").decode().split("\n[")
     return {title: body for title, _, body in (section.partition("]\n") for section in sections[1:])}

@@ -46,10 +46,10 @@ MAX_HEADER_BYTES = 100 << 20
 #: The key in the metadata for the structure of the saved object.
 STRUCTURE = "gt"
 
-#: The endings of torch's own files, which are pickles.
+#: The endings of files that torch.save writes, which are pickles.
 PICKLES = (".pt", ".pth", ".bin")
 
-#: type and offset in the file
+#: a tensor in a file: its type, and the offset of its values in bytes
 Entry = tuple[TensorType, int]
 
 
@@ -129,6 +129,7 @@ def _write_on_workers(path: str, secret: str, tensors: dict[str, Tensor], offset
 
 
 def _write_from_client(file: BinaryIO, tensors: dict[str, Tensor], offsets: list[int]) -> None:
+    """Read each tensor and write it in this process."""
     for x, offset in zip(tensors.values(), offsets, strict=False):
         file.seek(offset)
         if x._type.nbytes:
@@ -166,6 +167,7 @@ def load(path: str | os.PathLike[str], map_location: object = None) -> Any:
 
 
 def _read_header(file: BinaryIO, path: str) -> tuple[bytes, dict[str, Any]]:
+    """The header's bytes, with the 8 bytes of its length, and its entries."""
     first = file.read(8)
     length = int.from_bytes(first, "little")
     if len(first) < 8 or length > MAX_HEADER_BYTES:
@@ -191,12 +193,13 @@ def _wrong_format(path: str, first: bytes) -> ValueError:
 
 
 def _entry(path: str, name: str, entry: Any, start: int) -> Entry:
+    """Check an entry of the header. ``start``: the offset of the first value in the file."""
     try:
         dtype: DType = DTYPE_OF[entry["dtype"]]
         type = TensorType(tuple(map(int, entry["shape"])), dtype)
         begin, end = map(int, entry["data_offsets"])
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{path}: {name!r} has a type that GT does not have: {entry}") from None
+        raise ValueError(f"{path}: {name!r} has a type that GT does not support: {entry}") from None
     if begin < 0 or end - begin != type.nbytes or min(type.shape, default=0) < 0:
         raise ValueError(f"{path}: {name!r} has a wrong entry: {entry}")
     return type, start + begin
@@ -237,7 +240,7 @@ def _flatten(obj: Any) -> tuple[dict[str, Tensor], Any]:
     if _is_flat(obj):
         return {key: detached(as_tensor(x)) for key, x in obj.items()}, None
     tensors: dict[str, Tensor] = {}
-    return tensors, _described(obj, "", tensors)
+    return tensors, _describe(obj, "", tensors)
 
 
 def _is_flat(obj: Any) -> bool:
@@ -245,16 +248,17 @@ def _is_flat(obj: Any) -> bool:
     return is_dict and all(isinstance(key, str) and hasattr(x, "__array__") for key, x in obj.items())
 
 
-def _described(x: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+def _describe(x: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A value as JSON. Its tensors are added to ``tensors``, under names that begin with ``name``."""
     if x is None or isinstance(x, bool | int | float | str):
         return x
     if isinstance(x, DType):
         return {"dtype": x.name}
     if isinstance(x, dict):
-        items = [[_described(k, "", tensors), _described(v, f"{name}.{k}", tensors)] for k, v in x.items()]
+        items = [[_describe(k, "", tensors), _describe(v, f"{name}.{k}", tensors)] for k, v in x.items()]
         return {"dict": items}
     if isinstance(x, list | tuple):
-        items = [_described(v, f"{name}.{i}", tensors) for i, v in enumerate(x)]
+        items = [_describe(v, f"{name}.{i}", tensors) for i, v in enumerate(x)]
         return {"tuple": items} if isinstance(x, tuple) else items
     if hasattr(x, "__array__"):
         name = name.lstrip(".") or "value"
@@ -265,7 +269,7 @@ def _described(x: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"save(): {name.lstrip('.') or 'the object'} is a {type(x).__name__}, which cannot be saved")
 
 
-#: The single key of a JSON object -> the value it stands for.
+#: the single key of a JSON object -> function of its value and the tensors: what the object stands for
 DECODERS: dict[str, Any] = {
     "tensor": lambda value, tensors: tensors[value],
     "dtype": lambda value, tensors: DTYPES[value],
@@ -275,8 +279,9 @@ DECODERS: dict[str, Any] = {
 
 
 def _unflatten(x: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value that `_describe` turned into this JSON."""
     if isinstance(x, list):
-        return [_unflatten(one, tensors) for one in x]
+        return [_unflatten(item, tensors) for item in x]
     if isinstance(x, dict):
         ((kind, value),) = x.items()
         return DECODERS[kind](value, tensors)

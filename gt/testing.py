@@ -4,9 +4,9 @@
     with cluster.client():
         assert gt.ones(3).sum().item() == 3
 
-Each link keeps the order of its messages, as a socket does. The seed determines which link delivers next, so the same
-seed gives the same run. `cluster.kill_worker` and `cluster.kill_client` simulate deaths; `cluster.step` delivers one
-message.
+Each wire (one sender, one receiver) keeps the order of its messages, as a socket does. The seed determines which wire
+delivers next, so the same seed gives the same run. `cluster.kill_worker` and `cluster.kill_client` simulate deaths;
+`cluster.step` delivers one message.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ class Cluster:
         self.wires: dict[tuple[bytes, bytes], deque[Frames]] = {}
         self.workers: dict[bytes, Worker] = {}
         self.clients: dict[bytes, Session] = {}
-        #: peers that receive nothing for now, as a stopped process does; peers that the dispatcher has closed
+        #: peers that receive nothing until they are removed from this set, like a stopped process
         self.paused: set[bytes] = set()
+        #: peers whose connection the dispatcher has closed, and its reason
         self.closed: dict[bytes, str] = {}
+        #: the simulated time, in seconds
         self.now = 0.0
         #: called after every message; tests use it to check invariants
         self.after_step: Callable[[Cluster], None] | None = None
@@ -116,7 +118,7 @@ class Cluster:
         return next(name for name, client in self.clients.items() if client is session)
 
     def _cut(self, name: bytes) -> None:
-        """Messages that the lost peer had sent may still arrive; the dispatcher notices the loss after them."""
+        """Disconnect a lost peer. Messages that it has sent still arrive; the empty one after them reports the loss."""
         self.wires.pop((b"", name), None)
         self._post(name, b"", [])
 
@@ -134,7 +136,7 @@ class Cluster:
         self.wires.setdefault((source, target), deque()).append(frames)
 
     def step(self) -> bool:
-        """Deliver one message, chosen at random among the first ones of all links; False if there is none."""
+        """Deliver one message, chosen at random among the first ones of all wires. Returns False if there is none."""
         busy = [wire for wire, queue in self.wires.items() if queue and wire[1] not in self.paused]
         if not busy:
             return False
@@ -216,7 +218,7 @@ def frames_of(outgoing: OutgoingMessage) -> Frames:
 
 
 class ClusterLink:
-    """A session's connection to a cluster in the same thread. While it waits, it delivers messages."""
+    """A session's link to a cluster in the same thread. While it waits, it delivers messages."""
 
     def __init__(self, cluster: Cluster, name: bytes) -> None:
         self._cluster, self._name = cluster, name
@@ -226,14 +228,14 @@ class ClusterLink:
         self._cluster._post(self._name, b"", frames)
 
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Deliver messages until the condition holds; time passes if there are none."""
+        """Deliver messages until the condition holds; if there are none, one second passes. False after the timeout."""
         ticks = 0
         while not ready():
             if self._cluster.step():
                 continue
             if timeout is not None and ticks >= timeout:
                 return False
-            # no message is left: only the clock can cause more, within a few seconds or never
+            # only the clock can cause another message; if it does not within a few seconds, it never will
             ticks += 1
             assert ticks < 10, f"client {self._name.decode()} waits for a message that will not come"
             self._cluster.tick()

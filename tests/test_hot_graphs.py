@@ -16,7 +16,7 @@ from gt.testing import Cluster
 from gt.worker.engines import make_engine
 from gt.worker.hot.compiled import CompiledProgram, memory_sharing
 from gt.worker.hot.compiler import Compiler
-from gt.worker.hot.graph import NUMBER_ROWS, REVIEW_INTERVAL, CapturedGraph
+from gt.worker.hot.graph import NUMBER_ROWS, REVIEW_INTERVAL_RUNS, CapturedGraph
 from gt.worker.hot.level_switch import HOT_RUNS
 from tests.support.shadow import Shadow, client, wait_for_compiler
 from tests.test_hot_levels import drawn, scaled, train
@@ -177,7 +177,7 @@ def test_two_alternating_graphs_share_addresses() -> None:
     with client(cluster):
         w = gt.randn(4, 4)
         shadow.begin()
-        for _ in range(HOT_RUNS + 3 * REVIEW_INTERVAL):
+        for _ in range(HOT_RUNS + 3 * REVIEW_INTERVAL_RUNS):
             h = (w @ w).relu()
             g = h * 2
             shadow.cut()

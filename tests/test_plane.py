@@ -178,7 +178,7 @@ def test_a_leader_that_died_before_the_others_joined(members: list[Member]) -> N
         members[rank].ask(at.start_sum, rank, group)
     for rank in (1, 2):
         text = members[rank].ask(at.broken, rank)[0]
-        assert text.startswith("all_reduce among workers 10, 11, 12: worker 10 is not there any more (127.0.0.1:")
+        assert text.startswith("all_reduce among workers 10, 11, 12: worker 10 cannot be reached (127.0.0.1:")
         members[rank].ask(at.leave, rank, group)
 
 

@@ -361,7 +361,7 @@ def test_a_worker_that_cannot_write(path: pathlib.Path, monkeypatch: pytest.Monk
 
     with Cluster(workers=1).client():
         with monkeypatch.context() as patch:
-            patch.setattr("gt.worker.tracing._exported", full)
+            patch.setattr("gt.worker.tracing._export", full)
             with pytest.raises(GtError, match=r"worker 0 could not write its trace: .*No space left"):
                 traced_exp(path)
         traced_exp(path)

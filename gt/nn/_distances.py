@@ -1,4 +1,4 @@
-"""``gt.nn.functional``: distances, and losses made from them."""
+"""``gt.nn.functional``: distances, and losses based on distances or margins."""
 
 from __future__ import annotations
 

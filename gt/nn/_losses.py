@@ -27,7 +27,7 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 def choose_reduction(reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
-    """The reduction: from torch's deprecated arguments if they are given, else from the current one."""
+    """The reduction: from torch's deprecated arguments unless both are None, else from ``reduction``."""
     if size_average is not None or reduce is not None:
         text = "size_average and reduce args will be deprecated, please use reduction={!r} instead."
         reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
@@ -38,6 +38,7 @@ def choose_reduction(reduction: str, size_average: bool | None = None, reduce: b
 
 
 def reduce_loss(x: Tensor, reduction: str) -> Tensor:
+    """The elements themselves, their mean, or their sum."""
     if reduction == "none":
         return x
     return reductions.mean(x) if reduction == "mean" else reductions.sum(x)
@@ -69,6 +70,7 @@ def unify(name: str, xs: list[Tensor]) -> list[Tensor]:
 
 
 def _pairwise(name: str, input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, **attrs: Any) -> Tensor:
+    """A loss of pairs of elements, computed by the op of this name; with weights the mean is a weighted one."""
     x, t = _broadcast_pair(name, input, target)
     loss = call(OPS[name], (x, t), (("reduction", reduction if weight is None else "none"), *attrs.items()))
     if weight is None:

@@ -213,7 +213,7 @@ class ModuleDict(Module):
             self[key] = module
 
 
-def _described(p: Any) -> str:
+def _describe(p: Any) -> str:
     kind = "Parameter" if isinstance(p, Parameter) else "Tensor"
     sizes = "x".join(map(str, p.shape))
     return f"{kind} containing: [gt.{p.dtype.name} of size {sizes}]"
@@ -254,7 +254,7 @@ class ParameterList(Module):
         return self
 
     def extra_repr(self) -> str:
-        return "\n".join(f"  ({i}): {_described(p)}" for i, p in enumerate(self))
+        return "\n".join(f"  ({i}): {_describe(p)}" for i, p in enumerate(self))
 
 
 class ParameterDict(Module):
@@ -303,7 +303,7 @@ class ParameterDict(Module):
             self[key] = value
 
     def extra_repr(self) -> str:
-        return "\n".join(f"  ({key}): {_described(p)}" for key, p in self.items())
+        return "\n".join(f"  ({key}): {_describe(p)}" for key, p in self.items())
 
 
 def _parameter(value: Any) -> Any:

@@ -36,7 +36,7 @@ class Handle:
 
 
 def add(hooks: Hooks, hook: Callable[..., Any], prepend: bool, with_kwargs: bool) -> Handle:
-    """Register a hook, as the last one or as the first one."""
+    """Register a hook: as the last one, or with ``prepend`` as the first one."""
     number = next(_numbers)
     before = dict(hooks) if prepend else {}
     if prepend:
@@ -46,14 +46,14 @@ def add(hooks: Hooks, hook: Callable[..., Any], prepend: bool, with_kwargs: bool
     return Handle(hooks, number)
 
 
-def each(hooks: Hooks, *args: Any) -> None:
-    """Call every hook."""
+def call_all(hooks: Hooks, *args: Any) -> None:
+    """Call every hook with these arguments, and ignore the results."""
     for hook, _ in list(hooks.values()):
         hook(*args)
 
 
 def call(module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A module's forward with all its hooks."""
+    """The output of a module's forward, with its hooks called before, after, and in the backward pass."""
     for hook, with_kwargs in list(module._forward_pre_hooks.values()):
         inputs, kwargs = _call_pre_hook(hook, with_kwargs, module, inputs, kwargs)
     result = module.forward(*inputs, **kwargs)
@@ -68,7 +68,10 @@ def call(module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _hook_outputs(module: Any, result: Any) -> None:
-    """Call the backward pre-hooks with the gradients of the outputs, which they may change."""
+    """Call the backward pre-hooks with the gradients of the outputs, which they may change.
+
+    With several outputs they are called for each gradient; those that have not arrived are None.
+    """
     outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
     grads: list[Any] = [None] * len(outputs)
 
@@ -99,9 +102,10 @@ def _call_pre_hook(hook: Any, with_kwargs: bool, module: Any, inputs: Any, kwarg
 
 
 def _hook_gradients(module: Any, inputs: tuple[Any, ...], result: Any) -> None:
-    """Call the backward hooks once the gradients of all inputs are known.
+    """Call the backward hooks when the gradient of the last input arrives; those that have not arrived are None.
 
-    If no input needs a gradient, the hooks are called with the gradients of the outputs alone.
+    A hook can replace only this gradient. If no input needs a gradient, the hooks are called with the gradients of the
+    outputs alone.
     """
     outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
     tracked = [x for x in inputs if isinstance(x, Tensor) and x._node is not None]

@@ -46,8 +46,8 @@ class Linear(Module):
             init.uniform_(self.bias, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
-        own = self.__dict__["_parameters"]
-        return F.linear(input, own["weight"], own["bias"])
+        parameters = self.__dict__["_parameters"]
+        return F.linear(input, parameters["weight"], parameters["bias"])
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -1,4 +1,4 @@
-"""`Module`: parameters, buffers and other modules under names, and what can be done to all of them."""
+"""`Module`: parameters, buffers and child modules under names, and methods that act on all of them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class Module:
     _modules: dict[str, Any]
 
     def __init__(self) -> None:
-        # directly, because __setattr__ needs these
-        own = self.__dict__
-        own.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
-        own.update(_forward_pre_hooks={}, _forward_hooks={}, _backward_hooks={}, _backward_pre_hooks={})
-        own.update(_state_dict_hooks={}, _state_dict_pre_hooks={}, _load_hooks={}, _load_pre_hooks={})
+        # written to __dict__ directly, because __setattr__ needs these; _transient: names of buffers that are not saved
+        self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
+        self.__dict__.update(_forward_pre_hooks={}, _forward_hooks={}, _backward_hooks={}, _backward_pre_hooks={})
+        self.__dict__.update(_state_dict_hooks={}, _state_dict_pre_hooks={}, _load_hooks={}, _load_pre_hooks={})
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Compute the module's output. Every subclass defines it; call the module itself, so that hooks run."""
@@ -45,47 +44,52 @@ class Module:
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         if configuration.current.rules and not placing.module_call.active:
             return placing.call(self, inputs, kwargs)
-        own = self.__dict__
+        attributes = self.__dict__
         if recorder.active is not None:
             recorder.active.modules[self] = None
-        if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
+        if (
+            attributes["_forward_hooks"]
+            or attributes["_forward_pre_hooks"]
+            or attributes["_backward_hooks"]
+            or attributes["_backward_pre_hooks"]
+        ):
             return hooks.call(self, inputs, kwargs)
         return self.forward(*inputs, **kwargs)
 
     # -- attributes ------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own = self.__dict__
+        attributes = self.__dict__
         if isinstance(value, Parameter):
-            self._make_room(name, "parameters")
+            self._remove_plain_attribute(name, "parameters")
             _forget(self, name, ("_buffers", "_modules"))
-            own["_parameters"][name] = value
+            attributes["_parameters"][name] = value
         elif isinstance(value, Module):
-            self._make_room(name, "modules")
+            self._remove_plain_attribute(name, "modules")
             _forget(self, name, ("_parameters", "_buffers"))
-            own["_modules"][name] = value
-        elif "_parameters" in own and name in own["_parameters"]:
+            attributes["_modules"][name] = value
+        elif "_parameters" in attributes and name in attributes["_parameters"]:
             _check_type(value, "parameter", name, "gt.nn.Parameter", value is None)
-            own["_parameters"][name] = None
-        elif "_modules" in own and name in own["_modules"]:
+            attributes["_parameters"][name] = None
+        elif "_modules" in attributes and name in attributes["_modules"]:
             _check_type(value, "child module", name, "gt.nn.Module", value is None)
-            own["_modules"][name] = None
-        elif "_buffers" in own and name in own["_buffers"]:
+            attributes["_modules"][name] = None
+        elif "_buffers" in attributes and name in attributes["_buffers"]:
             _check_type(value, "buffer", name, "gt.Tensor", value is None or isinstance(value, Tensor))
-            own["_buffers"][name] = value
+            attributes["_buffers"][name] = value
         else:
             object.__setattr__(self, name, value)
 
-    def _make_room(self, name: str, what: str) -> None:
+    def _remove_plain_attribute(self, name: str, what: str) -> None:
         if "_parameters" not in self.__dict__:
             raise AttributeError(f"cannot assign {what} before Module.__init__() call")
         self.__dict__.pop(name, None)
 
     def __getattr__(self, name: str) -> Any:
-        own = self.__dict__
+        attributes = self.__dict__
         for kind in KINDS:
-            if kind in own and name in own[kind]:
-                return own[kind][name]
+            if kind in attributes and name in attributes[kind]:
+                return attributes[kind][name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __delattr__(self, name: str) -> None:
@@ -221,7 +225,7 @@ class Module:
                     seen.add(id(value))
                 yield _join(path, name), value
 
-    # -- changes of all of them --------------------------------------------------------------
+    # -- changes of the whole module ---------------------------------------------------------
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call a function with every module, children first."""
@@ -332,7 +336,7 @@ class Module:
         return hooks.add(self._forward_hooks, hook, prepend, with_kwargs)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
-        """Call ``hook(module, grad_input, grad_output)`` once the gradients of the inputs are known."""
+        """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs arrive."""
         return hooks.add(self._backward_hooks, hook, prepend, False)
 
     def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
@@ -348,14 +352,12 @@ class Module:
         return hooks.add(self._state_dict_hooks, hook, False, False)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
-        """Call a hook with the module and the given state before `load_state_dict` copies values."""
+        """Call a hook with the module and the state to load before `load_state_dict` copies values."""
         return hooks.add(self._load_pre_hooks, hook, False, False)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
         """Call ``hook(module, incompatible_keys)`` after `load_state_dict` has copied the values."""
         return hooks.add(self._load_hooks, hook, False, False)
-
-    # -- repr ------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
         """The module's options, as they are printed between its brackets."""

@@ -14,7 +14,7 @@ __all__ = ["Parameter"]
 
 
 class Parameter(Tensor):
-    """A tensor that is trained. It shares the value of the tensor it is made from, unless that is a view.
+    """A tensor that is trained. It shares the value of the tensor it is created from, unless that is a view.
 
     See `torch.nn.Parameter`.
     """

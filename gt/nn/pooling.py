@@ -29,7 +29,7 @@ SHAPES = {1: "a sequence", 2: "an image", 3: "a volume"}
 
 
 def _fill_stride(options: Options) -> Options:
-    """A stride that is not given is the kernel's size."""
+    """Without a stride, the stride is the size of the kernel."""
     return options if options["stride"] is not None else {**options, "stride": options["kernel_size"]}
 
 

@@ -152,10 +152,10 @@ class RNNBase(Module):
 
     def _run(self, x: Any, state: State, suffix: str, backwards: bool) -> tuple[Any, State]:
         """One layer in one direction. The product with the input is computed for all steps at once."""
-        own = self._parameters
-        inputs = F.linear(x, own["weight_ih" + suffix], own.get("bias_ih" + suffix)).unbind(0)
-        weight, bias = own["weight_hh" + suffix], own.get("bias_hh" + suffix)
-        projection = own.get("weight_hr" + suffix)
+        parameters = self._parameters
+        inputs = F.linear(x, parameters["weight_ih" + suffix], parameters.get("bias_ih" + suffix)).unbind(0)
+        weight, bias = parameters["weight_hh" + suffix], parameters.get("bias_hh" + suffix)
+        projection = parameters.get("weight_hr" + suffix)
         cell = CELLS[self.mode][0]
         outputs = []
         for step in reversed(inputs) if backwards else inputs:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gt.nn.module import Module
 
-#: Stands for the default of an option that must be given.
+#: The default of an option that has no default: the caller must pass it.
 REQUIRED: Any = Parameter.empty
 
 Function = Callable[..., Any]
@@ -21,7 +21,7 @@ Show = Callable[[Any], str]
 
 
 class FunctionModule(Module):
-    """The type of all modules made by `layer`; its ``__init__`` and ``forward`` are replaced in each of them."""
+    """The base of all modules that `layer` creates; its ``__init__`` and ``forward`` are replaced in each of them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def layer(
     inputs: str = "input",
     prepare: Callable[[Options], Options] = lambda values: values,
 ) -> type[FunctionModule]:
-    """Make the class of a module.
+    """Create the class of a module.
 
     ``passed`` names the attributes that go to the function, if they are not the options (``training`` may be one).
     ``inputs`` names the arguments of ``forward``. ``prepare`` changes the options before they become attributes.
@@ -73,8 +73,8 @@ SELF = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 def _forward(function: Function, attributes: list[str]) -> Function:
     def forward(self: Module, input: Any) -> Any:
         """Apply the function with the module's options."""
-        own = self.__dict__
-        return function(input, **{key: own[key] for key in attributes})
+        values = self.__dict__
+        return function(input, **{key: values[key] for key in attributes})
 
     return forward
 
@@ -84,9 +84,9 @@ def _forward_many(function: Function, attributes: list[str], inputs: str) -> Fun
 
     def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
         """Apply the function with the module's options."""
-        own = self.__dict__
-        buffers = own["_buffers"]
-        options = {key: buffers[key] if key in buffers else own[key] for key in attributes}
+        values = self.__dict__
+        buffers = values["_buffers"]
+        options = {key: buffers[key] if key in buffers else values[key] for key in attributes}
         return function(*args, **kwargs, **options)
 
     tensors = [Parameter(key, Parameter.POSITIONAL_OR_KEYWORD) for key in inputs.split()]
@@ -95,7 +95,7 @@ def _forward_many(function: Function, attributes: list[str], inputs: str) -> Fun
 
 
 def bind(name: str, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Options:
-    """The value of each option in a call, with Python's own errors for wrong calls."""
+    """The value of each option in a call, with Python's errors for wrong calls."""
     if len(args) > len(options):
         raise TypeError(f"{name}() takes at most {len(options)} arguments, but {len(args)} were given")
     values = options | dict(zip(options, args, strict=False))
@@ -110,5 +110,5 @@ def bind(name: str, options: Options, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def showing(*names: str) -> Show:
-    """Print attributes as ``a=1, b=2``."""
+    """A function that prints attributes as ``a=1, b=2``."""
     return lambda self: ", ".join(f"{name}={getattr(self, name)}" for name in names)

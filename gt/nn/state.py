@@ -10,7 +10,7 @@ from gt.client.grad.backward import no_grad
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import as_tensor
-from gt.nn.hooks import each
+from gt.nn.hooks import call_all
 from gt.nn.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ def _persistent(module: Module) -> Iterator[tuple[str, Tensor]]:
 def collect(module: Module, destination: dict[str, Any] | None, prefix: str, keep_vars: bool) -> dict[str, Any]:
     """Add the state of a module and of all modules inside it to a dict."""
     tensors: dict[str, Any] = OrderedDict() if destination is None else destination
-    each(module._state_dict_pre_hooks, module, prefix, keep_vars)
+    call_all(module._state_dict_pre_hooks, module, prefix, keep_vars)
     for name, x in _persistent(module):
         tensors[prefix + name] = x if keep_vars else detached(x)
     for name, child in module._modules.items():
         if child is not None:
             child.state_dict(destination=tensors, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
-    each(module._state_dict_hooks, module, tensors, prefix, {})
+    call_all(module._state_dict_hooks, module, tensors, prefix, {})
     return tensors
 
 
@@ -65,7 +65,7 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
     expected: dict[str, tuple[Module, str, Tensor]] = {}
     values = dict(state_dict)
     for path, owner in module.named_modules(remove_duplicate=False):
-        each(owner._load_pre_hooks, owner, values, f"{path}." if path else "", {}, strict, [], [], [])
+        call_all(owner._load_pre_hooks, owner, values, f"{path}." if path else "", {}, strict, [], [], [])
     for path, owner in module.named_modules(remove_duplicate=False):
         for name, x in _persistent(owner):
             expected[f"{path}.{name}" if path else name] = owner, name, x
@@ -79,7 +79,7 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
                 problems += [problem] if problem else []
     keys = IncompatibleKeys(missing, unexpected)
     for owner in module.modules():
-        each(owner._load_hooks, owner, keys)
+        call_all(owner._load_hooks, owner, keys)
     problems = [*(_key_problems(unexpected, missing) if strict else []), *problems]
     if problems:
         text = "\n\t".join(problems)

@@ -1,7 +1,8 @@
 """``gt.optim.lr_scheduler``: torch's schedules of learning rates.
 
 A scheduler computes the rate of each group from the rate of the step before (`next`), so that several can be chained.
-Most can also compute it from the number of the step alone (`at`), which `SequentialLR` uses to start a scheduler.
+Most can also compute it from the initial rate and the number of the step (`at`); `SequentialLR` uses that to start a
+scheduler. A step is called an epoch, as in torch.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class StepLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def next(self, group: Group, base: float) -> float:
-        now = self.last_epoch and self.last_epoch % self.step_size == 0
-        return float(group["lr"] * self.gamma if now else group["lr"])
+        changes = self.last_epoch and self.last_epoch % self.step_size == 0
+        return float(group["lr"] * self.gamma if changes else group["lr"])
 
     def at(self, base: float) -> float:
         return base * self.gamma ** (self.last_epoch // self.step_size)
@@ -191,8 +192,8 @@ class CosineAnnealingLR(LRScheduler):
             return self.at(base)
         if (self.last_epoch - 1 - self.T_max) % (2 * self.T_max) == 0:
             return lr + (base - self.eta_min) * (1 - cos(pi / self.T_max)) / 2
-        now, before = (1 + cos(pi * (self.last_epoch - k) / self.T_max) for k in (0, 1))
-        return now / before * (lr - self.eta_min) + self.eta_min
+        this, last = (1 + cos(pi * (self.last_epoch - k) / self.T_max) for k in (0, 1))
+        return this / last * (lr - self.eta_min) + self.eta_min
 
     def at(self, base: float) -> float:
         return self.eta_min + (base - self.eta_min) * (1 + cos(pi * self.last_epoch / self.T_max)) / 2
@@ -232,12 +233,12 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     def _update_lr(self, epoch: float | None = None) -> None:
         if epoch is not None and epoch < 0:
             raise ValueError(f"Expected non-negative epoch, but got {epoch}")
-        now = max(self.last_epoch + 1, 0) if epoch is None else epoch
-        self.T_cur, self.T_i = now, self.T_0
+        position = max(self.last_epoch + 1, 0) if epoch is None else epoch
+        self.T_cur, self.T_i = position, self.T_0
         while self.T_cur >= self.T_i:
             self.T_cur -= self.T_i
             self.T_i *= self.T_mult
-        self.last_epoch = floor(now)
+        self.last_epoch = floor(position)
         for group, lr in zip(self.groups, self.get_lr(), strict=True):
             group["lr"] = lr
         refuse_in_compiled()
@@ -247,8 +248,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 # -- several schedulers in sequence or together ----------------------------------------------
 
 
-class _Several(LRScheduler):
-    """A scheduler of schedulers. It has no rate of its own, so it makes no initial step."""
+class _SchedulerGroup(LRScheduler):
+    """A scheduler of schedulers. They set the rates, so it makes no initial step itself."""
 
     _schedulers: Sequence[Any]
 
@@ -276,7 +277,7 @@ class _Several(LRScheduler):
             scheduler.load_state_dict(state)
 
 
-class SequentialLR(_Several):
+class SequentialLR(_SchedulerGroup):
     """Schedulers one after the other, with a change at each milestone. See `torch.optim.lr_scheduler.SequentialLR`."""
 
     def __init__(
@@ -295,7 +296,7 @@ class SequentialLR(_Several):
         self.last_epoch = last_epoch + 1
         for group in self.groups:
             group["lr"] = group["initial_lr"]
-        _undo(self)  # each has made an initial step; only the first scheduler should
+        _undo_initial_step(self)  # each scheduler made an initial step when it was created; only the first one should
         first = schedulers[bisect_right(milestones, 0)]
         first._initial_step()
         self._last_lr = first.get_last_lr()
@@ -311,16 +312,16 @@ class SequentialLR(_Several):
         self._last_lr = scheduler.get_last_lr()
 
 
-def _undo(scheduler: LRScheduler) -> None:
+def _undo_initial_step(scheduler: LRScheduler) -> None:
     """Take back the initial step of a scheduler, or of all schedulers inside it."""
-    if isinstance(scheduler, _Several):
-        for one in scheduler._schedulers:
-            _undo(one)
+    if isinstance(scheduler, _SchedulerGroup):
+        for inner in scheduler._schedulers:
+            _undo_initial_step(inner)
     else:
         scheduler.last_epoch -= 1
 
 
-class ChainedScheduler(_Several):
+class ChainedScheduler(_SchedulerGroup):
     """Schedulers that all step together. See `torch.optim.lr_scheduler.ChainedScheduler`."""
 
     def __init__(self, schedulers: Sequence[Any], optimizer: Optimizer | None = None) -> None:

@@ -18,12 +18,13 @@ from gt.ops import Attrs, Op
 
 Group = dict[str, Any]
 
-#: The most words in one instruction: half of the wire's limit, because the first of its kind also carries the types.
+#: The most words in one instruction: half of `gt.wire.messages.MAX_INSTRUCTION_WORDS`, because the first instruction of
+#: a kind is sent with the types of its operands.
 MAX_WORDS = 1 << 13
 
 
 class Required:
-    """The default of an option that must be given."""
+    """The default of an option that has no default: every group must set it."""
 
     def __repr__(self) -> str:
         return "<required parameter>"
@@ -43,6 +44,7 @@ class Optimizer:
         self.defaults = defaults
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[Group] = []
+        #: hooks before and after each step
         self._step_hooks: tuple[list[Any], list[Any]] = ([], [])
         #: If set, a step's numbers are appended here and no instructions are emitted.
         self._numbers: list[float] | None = None
@@ -58,7 +60,7 @@ class Optimizer:
             self.add_param_group(dict(group))
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add a group of parameters with options of its own."""
+        """Add a group of parameters, which may set options differently."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         params = param_group["params"]
@@ -132,7 +134,7 @@ class Optimizer:
         raise NotImplementedError
 
     def numbers_of_step(self) -> list[float]:
-        """Count a step and return the numbers of its instructions. The rest of the instructions is in a fragment."""
+        """Count a step and return the numbers of its instructions. A compiled function has the rest in a fragment."""
         numbers: list[float] = []
         self._numbers = numbers
         try:
@@ -152,7 +154,7 @@ class Optimizer:
         self._step_hooks[1].append(hook)
 
     def count_step(self, params: list[Tensor], names: tuple[str, ...]) -> dict[Any, list[Tensor]]:
-        """Count the step of each parameter, and group those that one instruction can update: by step and dtype.
+        """Count the step of each parameter, and group those that one instruction can update, by (step, dtype).
 
         The first time, the named states are created as zeros.
         """
@@ -169,7 +171,7 @@ class Optimizer:
     def apply(
         self, op: Op, params: list[Tensor], names: tuple[str, ...], numbers: tuple[Any, ...], flags: Attrs
     ) -> None:
-        """Emit a step of these parameters and their named states, in one instruction if it is not too long."""
+        """Emit a step of these parameters and their named states, in as few instructions as `MAX_WORDS` allows."""
         limit = MAX_WORDS // (2 * len(names) + 3)
         for start in range(0, len(params), limit):
             if self._numbers is not None:

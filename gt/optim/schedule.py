@@ -10,7 +10,7 @@ from gt.optim.optimizer import Group, Optimizer
 
 
 def refuse_in_compiled() -> None:
-    """A scheduler cannot step inside a compiled function: its Python would run only once."""
+    """Refuse a scheduler's step inside a compiled function: its Python would run only once."""
     if recorder.active is not None:
         recorder.active.refuse("a scheduler steps inside, and its Python would run only once: step it outside")
 
@@ -21,6 +21,7 @@ class LRScheduler:
     See `torch.optim.lr_scheduler.LRScheduler`.
     """
 
+    #: whether the step in progress is the one that the constructor makes
     _is_initial = False
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
@@ -56,7 +57,7 @@ class LRScheduler:
         raise NotImplementedError
 
     def at(self, base: float) -> float | None:
-        """The rate at this step from the initial rate, if there is a formula for it."""
+        """The rate at this step (``last_epoch``) from the initial rate; None if there is no formula for it."""
         return None
 
     @property

@@ -13,7 +13,7 @@ from gt.say import topic
 from gt.wire.auth import peer_keys, token_for_peer
 from gt.worker.engines import make_engine
 
-#: How long a worker waits for its server to start.
+#: How long a worker tries to reach its server, which may still be starting.
 CONNECT_TIMEOUT_S = 30.0
 
 
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("-p", "--port", type=int, default=9000, help="the server's port (default 9000)")
     parser.add_argument("--backend", default=os.environ.get("GT_BACKEND", "torch"), choices=["torch", "numpy"])
     parser.add_argument("--device", help="cuda:0 or cpu (default: the first visible GPU, else the CPU)")
-    parser.add_argument("--threads", type=int, help="CPU threads of one op (default: the library's own choice)")
+    parser.add_argument("--threads", type=int, help="CPU threads of one op (default: the array library decides)")
     parser.add_argument("--unix", metavar="PATH", help="the server's private Unix socket, instead of host and port")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
     options = parser.parse_args(argv)
@@ -46,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(options: argparse.Namespace) -> int:
+    """Run a worker until its connection ends; returns the exit code."""
     address, keys = f"unix:{options.unix}", None
     if not options.unix:
         address, keys = f"tcp://{options.host}:{options.port}", peer_keys(token_for_peer())

@@ -1,12 +1,16 @@
 """The worker as a pure state machine: messages in, messages out. The engine computes.
 
 Each client has a `ClientSpace`: its tensors, its signatures, its transfers. A client cannot name anything outside of
-its space. A space runs its stream in order:
+its space. The messages:
 
-    Execute     the `Interpreter` calls one kernel for each instruction; the `Replayer` runs fragments
+    Define      codes, groups and fragments that later streams use
+    Execute     a stream of words: the `Interpreter` calls one kernel for each instruction, the `Replayer` runs
+                fragments, and this file handles the other control words
     Chunk       a chunk of a large tensor from the client; the instruction that uses it comes after the last chunk
-    FETCH       a small value is sent at once; a large one in chunks, as fast as the client acknowledges them. Until the
-                last chunk is sent the space waits, so that later instructions cannot change the value.
+
+The streams of a client run in order. A stream stops at an instruction whose operand is still moving, and after a value
+that is sent in chunks: until the last chunk is sent, later instructions must not change the value. The rest of the
+stream, and all later streams of this client, wait in `ClientSpace.waiting`. The streams of other clients continue.
 """
 
 from __future__ import annotations
@@ -57,6 +61,8 @@ from gt.worker.worker_stats import worker_stats
 
 
 class Worker:
+    """The state of a worker. The shell calls `handle` and `wake`, and sends the messages that they return."""
+
     def __init__(self, engine: Engine, host: str = "", plane: DataPlane | None = None, levels: str = "off") -> None:
         self.engine, self.host = engine, host
         self.id = -1
@@ -77,23 +83,22 @@ class Worker:
     # -- events --------------------------------------------------------------------------
 
     def handle(self, message: Message, data: memoryview | None = None) -> list[OutgoingMessage]:
-        """Handle a message from the dispatcher. ``data`` is the second frame of a `Chunk`."""
+        """Handle a message of the dispatcher; returns the messages to send. ``data``: the second frame of a `Chunk`."""
         if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop):
             HANDLERS[type(message)](self, message, data)
-        elif (
-            isinstance(message, Execute) and message.confirm
-        ):  # its client is gone, but the dispatcher counts on `Done`
+        elif isinstance(message, Execute) and message.confirm:
+            # its client has disconnected, but the dispatcher counts on `Done`
             self.outbox.send(Done(message.client, message.worker_set, 0))
         outbox = self.outbox
         messages, outbox.messages = outbox.messages, []
         return messages
 
     def can_continue(self) -> bool:
-        """Whether a move that a program waits for is complete."""
+        """Whether a move that a stream waits for is complete."""
         return any(s.awaited is not None and s.awaited.done() for s in self.spaces.values())
 
     def wake(self) -> list[OutgoingMessage]:
-        """Continue the programs whose move is complete."""
+        """Continue the streams whose move is complete; returns the messages to send."""
         for space in list(self.spaces.values()):
             if space.awaited is not None:
                 self._continue(space)
@@ -146,6 +151,7 @@ class Worker:
             space.fragments[fragment.number] = fragment
 
     def _lose_group(self, m: Leave, data: object) -> None:
+        """A member of a group is lost. (The control word LEAVE is different: the group is not needed any more.)"""
         space = self.spaces[m.client]
         self.mover.lose(space, m.group, m.reason)
         self._continue(space)
@@ -189,9 +195,10 @@ class Worker:
         elif m.confirm:
             self.outbox.send_done(m.client, m.worker_set)
 
-    # -- control words: each returns the next word, or ``i`` if the program must wait -------
+    # -- control words: each returns the index of the next word, or ``i`` if the stream must wait --
 
     def _reset(self, space: ClientSpace, m: Execute, i: int) -> int:
+        """Forget the client's codes, or the dispatcher's, below a limit, and the linked fragments that use them."""
         stream: list[Any] = m.stream
         limit, by_dispatcher = stream[i + 1], stream[i + 1] >= FIRST_DISPATCHER_CODE
         for code in [c for c in space.codes if c < limit and (c >= FIRST_DISPATCHER_CODE) == by_dispatcher]:
@@ -212,11 +219,12 @@ class Worker:
         return i + 2
 
     def _leave(self, space: ClientSpace, m: Execute, i: int) -> int:
+        """Leave a group that no later move uses."""
         group: Any = m.stream[i + 1]
         return i + 2 if self.mover.idle(space) and self.mover.leave(space, group) else i
 
     def _trace(self, space: ClientSpace, m: Execute, i: int) -> int:
-        """Waits until no move is pending, so that each move is completely inside the trace or outside of it."""
+        """Begin or end a trace. Waits until no move is pending, so that no move is only partly in the trace."""
         if not self.mover.idle(space):
             return i
         _, request, begin = m.stream[i : i + 3]
@@ -237,6 +245,7 @@ class Worker:
         return i + 3
 
     def _read(self, space: ClientSpace, m: Execute, i: int) -> int:
+        """Send a value if this worker is the requested one (-1: each worker is), else confirm that there is one."""
         stream: list[Any] = m.stream
         request, id, worker = stream[i + 1 : i + 4]
         if not self.mover.arrived(space, id):
@@ -259,6 +268,7 @@ HANDLERS: dict[type, Callable[[Worker, Any, Any], None]] = {
     Define: Worker._define,
     Leave: Worker._lose_group,
 }
+#: without RUN, which `Worker._run` handles
 CONTROL_WORDS: dict[int, Callable[[Worker, ClientSpace, Execute, int], int]] = {
     FETCH: Worker._fetch,
     RESET: Worker._reset,

@@ -8,4 +8,5 @@ class DeviceBroken(Exception):
 
 
 def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or the name of its class if the text is empty."""
     return str(error).strip().split("\n")[0] or type(error).__name__

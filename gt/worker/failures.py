@@ -21,7 +21,7 @@ class FailureRecorder:
         self._count = 0
 
     def create(self, kind: str, what: object, problem: str, site: int, elsewhere: bool = False) -> Failure:
-        """A failure with a number that no other worker uses."""
+        """A new failure. Its ``cause`` is unique among all workers, and has a bit that marks a lost worker."""
         self._count += 1
         worker = self._outbox.worker
         text = f"{what} failed on worker {worker} ({self._engine.device}): {problem}"
@@ -51,7 +51,7 @@ class FailureRecorder:
 
 
 def propagate(space: ClientSpace, linked: Any, stream: list[Any], i: int) -> bool:
-    """Whether an operand is a failure; the results become the same failure. But every worker takes part in a move."""
+    """If an operand is a failure, store it as all results, and return True. Not for a move: all workers take part."""
     if isinstance(linked, LinkedMove):
         return False
     for offset in linked.signature.offsets:

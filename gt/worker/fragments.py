@@ -1,8 +1,12 @@
 """Fragments on a worker: linked on their first run, then run many times.
 
-A linked fragment consists of sections. A section is one move, several reductions that start together, one instruction
-that takes bytes from the client, or a range of other instructions. Such a range has a *body*: it runs on a list of
-registers without any look-up, because each instruction has its kernel and the registers that it reads and writes.
+A linked fragment consists of sections. A section is one move, several reductions that start together (a bucket), one
+instruction that takes bytes from the client, or a range of other instructions. Only such a range has a *body*. It runs
+on a list of registers: first its inputs, then the tensors that it creates. A slot numbers a tensor of the fragment, a
+register a tensor of the section. A run looks nothing up, because each call has its kernel and its registers.
+
+The range exists in two forms: `LinkedSection.calls` is what `LinkedSection.run` interprets; the body, a `Section`, is
+what the levels in `gt.worker.hot` translate.
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ from gt.wire.messages import Fragment
 from gt.worker.hot.section import KernelCall, Section
 from gt.worker.linked import LinkedMove, LinkedSignature
 
-#: What an entry of `LinkedSection.calls` does: free a register; call a kernel with one or two tensors and one result;
-#: call a kernel with any operands; the same in place.
+#: The kinds of entries of `LinkedSection.calls`: free a register; call a kernel with one or two tensors and one result;
+#: call a kernel with any operands and results; call one that writes in place.
 FREE, ONE, TWO, ANY, INTO = 0, 1, 2, 3, 4
 
 
@@ -40,14 +44,16 @@ class LinkedSection:
     )  # fmt: skip
 
     def __init__(self, first: int, last: int) -> None:
-        #: instructions ``first`` to ``last - 1``
+        #: it has the instructions ``first`` to ``last - 1``
         self.first, self.last = first, last
-        #: None: a single instruction that is interpreted, or a bucket of reductions that start together
+        #: None for a bucket, and for a single instruction that the interpreter runs
         self.body: Section | None = None
         self.is_bucket = False
-        #: slots that it reads; slots that it creates and that stay alive; slots that it frees without using them
+        #: slots that it reads or writes in place, and does not create
         self.inputs: tuple[int, ...] = ()
+        #: slots that it creates and does not free
         self.results: tuple[int, ...] = ()
+        #: slots that it frees without using them
         self.freed_unused: tuple[int, ...] = ()
         #: registers of the inputs that it frees
         self.freed: tuple[int, ...] = ()
@@ -56,14 +62,19 @@ class LinkedSection:
         #: whether it writes in place
         self.writes = False
         self.runs = 0
-        #: (kind, kernel, result, operand, operand) in registers; and each one's index among the fragment's instructions
+        #: (kind, kernel, out, a, b). FREE: a is the register, b its index in ``inputs`` or None. ONE, TWO: out, a and b
+        #: are registers. ANY, INTO: out and a are tuples of registers, with ~k in a for number k; b: len(out) > 1
         self.calls: list[tuple[int, Any, Any, Any, Any]] = []
+        #: for each entry of ``calls`` its index among the fragment's instructions
         self.indices: list[int] = []
         #: register -> slot
         self.slots: list[int] = []
 
     def run(self, registers: list[Any], numbers: list[Any], ids: list[int], store: dict[int, Any]) -> None:
-        """``registers`` begins with the inputs, whose tensor ids are ``ids``. Raises InstructionFailed."""
+        """Interpret the section. Fills ``registers``, which begins with the inputs; ``ids`` are their tensor ids.
+
+        Raises InstructionFailed.
+        """
         calls = iter(self.calls)
         try:
             for kind, kernel, out, a, b in calls:
@@ -86,19 +97,19 @@ class LinkedSection:
 
 
 class LinkedFragment:
-    """A fragment that is ready to run."""
+    """A fragment that is ready to run. ``codes`` are the codes it uses; without one of them it cannot run."""
 
     __slots__ = ("codes", "parsed", "sections")
 
     def __init__(self, fragment: Fragment, codes: Mapping[int, Any]) -> None:
         used = {code: codes[code] for code in fragment.words if code in codes}
         self.parsed = ParsedFragment(fragment, {code: _format(linked) for code, linked in used.items()})
-        self.codes = {one.code for one in self.parsed.instructions if one.code >= 0}
+        self.codes = {instruction.code for instruction in self.parsed.instructions if instruction.code >= 0}
         self.sections = [_link_section(self.parsed, codes, *bounds) for bounds in _section_bounds(self.parsed, codes)]
 
 
 class _MoveFormat:
-    """The words of a move. All workers have an operand there, even those that have no tensor."""
+    """The words of a move: code, site, result, operand. The operand is there even if this worker has no tensor."""
 
     width, start, offsets = 4, 3, (3,)
 
@@ -108,15 +119,15 @@ def _format(linked: LinkedSignature | LinkedMove) -> Any:
 
 
 def _stands_alone(linked: Any) -> bool:
-    """Whether it moves a tensor or takes bytes from the client."""
+    """Whether an instruction moves a tensor or takes bytes from the client: then it is in no body."""
     return isinstance(linked, LinkedMove) or (isinstance(linked, LinkedSignature) and BYTES in linked.signature.ins)
 
 
 def _section_bounds(parsed: ParsedFragment, codes: Mapping[int, Any]) -> list[tuple[int, int]]:
-    """A move, or an instruction that takes bytes, is a section. Reductions that can start together share one."""
+    """(first, last) of each section: a move, a bucket of reductions, an instruction with bytes, or a range."""
     bounds, first = [], 0
-    for index, one in enumerate(parsed.instructions):
-        if _stands_alone(codes.get(one.code)):
+    for index, instruction in enumerate(parsed.instructions):
+        if _stands_alone(codes.get(instruction.code)):
             if index > first:
                 bounds.append((first, index))
             if bounds and bounds[-1][1] == index and _start_together(parsed, codes, *bounds[-1], index):
@@ -131,14 +142,14 @@ def _section_bounds(parsed: ParsedFragment, codes: Mapping[int, Any]) -> list[tu
 
 def _start_together(parsed: ParsedFragment, codes: Mapping[int, Any], first: int, last: int, index: int) -> bool:
     """Whether instruction ``index`` can start together with those from ``first`` to ``last - 1``."""
-    one, earlier = parsed.instructions[index], parsed.instructions[first:last]
-    move, other = codes[one.code], codes.get(earlier[0].code)
+    instruction, earlier = parsed.instructions[index], parsed.instructions[first:last]
+    move, other = codes[instruction.code], codes.get(earlier[0].code)
     if not isinstance(move, LinkedMove) or not isinstance(other, LinkedMove):
         return False
     if move.before is None or other.before is None or move.before.dtype != other.before.dtype:
         return False
     alike = move.kind == other.kind == "all_reduce" and (move.group, move.options) == (other.group, other.options)
-    return alike and not any(slot in before.outs for before in earlier for slot in one.operands)
+    return alike and not any(slot in before.outs for before in earlier for slot in instruction.operands)
 
 
 def _link_section(parsed: ParsedFragment, codes: Mapping[int, Any], first: int, last: int) -> LinkedSection:
@@ -159,8 +170,11 @@ class _SectionLinker:
         self.parsed, self.codes, self.section, self.instructions = parsed, codes, section, instructions
         #: slot -> register
         self.registers: dict[int, int] = {}
+        #: index among the fragment's numbers -> index among the section's
         self.numbers: dict[int, int] = {}
+        #: slots that are created and not freed so far, in order
         self.alive: dict[int, None] = {}
+        #: registers of the inputs that are freed
         self.freed: list[int] = []
         self.calls: list[KernelCall] = []
 
@@ -170,13 +184,13 @@ class _SectionLinker:
         for slot in section.inputs:
             self._add_register(slot)
         freed_unused = []
-        for index, one in enumerate(self.instructions):
-            if one.code >= 0:
-                self._add_call(index, one)
-            elif one.operands[0] in self.registers:
-                self._add_free(index, one.operands[0])
+        for index, instruction in enumerate(self.instructions):
+            if instruction.code >= 0:
+                self._add_call(index, instruction)
+            elif instruction.operands[0] in self.registers:
+                self._add_free(index, instruction.operands[0])
             else:
-                freed_unused.append(one.operands[0])
+                freed_unused.append(instruction.operands[0])
         section.freed_unused, section.results = tuple(freed_unused), tuple(self.alive)
         section.numbers, section.freed = tuple(self.numbers), tuple(self.freed)
         section.body = Section(
@@ -190,16 +204,16 @@ class _SectionLinker:
         )
 
     def _inputs(self) -> tuple[int, ...]:
-        """The slots that are used before the section creates them, in order."""
+        """The slots that the section uses and does not create, in order of first use."""
         created: set[int] = set()
         inputs: dict[int, None] = {}
-        for one in self.instructions:
-            if one.code >= 0:
-                inputs.update(dict.fromkeys(s for s in one.operands if s >= 0 and s not in created))
-                if self.codes[one.code].signature.into:
-                    inputs.update(dict.fromkeys(s for s in one.outs if s not in created))
+        for instruction in self.instructions:
+            if instruction.code >= 0:
+                inputs.update(dict.fromkeys(s for s in instruction.operands if s >= 0 and s not in created))
+                if self.codes[instruction.code].signature.into:
+                    inputs.update(dict.fromkeys(s for s in instruction.outs if s not in created))
                 else:
-                    created.update(one.outs)
+                    created.update(instruction.outs)
         return tuple(inputs)
 
     def _add_register(self, slot: int) -> None:
@@ -209,23 +223,24 @@ class _SectionLinker:
     def _add_free(self, index: int, slot: int) -> None:
         section = self.section
         self.alive.pop(slot, None)
-        input = section.inputs.index(slot) if slot in section.inputs else None
-        if input is not None:
-            self.freed.append(input)
-        section.calls.append((FREE, None, None, self.registers[slot], input))
+        position = section.inputs.index(slot) if slot in section.inputs else None
+        if position is not None:
+            self.freed.append(position)
+        section.calls.append((FREE, None, None, self.registers[slot], position))
         section.indices.append(section.first + index)
 
-    def _add_call(self, index: int, one: Instruction) -> None:
-        linked, section = self.codes[one.code], self.section
+    def _add_call(self, index: int, instruction: Instruction) -> None:
+        linked, section = self.codes[instruction.code], self.section
         signature = linked.signature
         operands = tuple(
-            self.registers[s] if s >= 0 else ~self.numbers.setdefault(~s, len(self.numbers)) for s in one.operands
+            self.registers[s] if s >= 0 else ~self.numbers.setdefault(~s, len(self.numbers))
+            for s in instruction.operands
         )
         if not signature.into:
-            for slot in one.outs:
+            for slot in instruction.outs:
                 self._add_register(slot)
                 self.alive[slot] = None
-        outs = tuple(self.registers[slot] for slot in one.outs)
+        outs = tuple(self.registers[slot] for slot in instruction.outs)
         section.writes = section.writes or signature.into
         self.calls.append(KernelCall(signature, linked.run, operands, outs))
         if signature.plain == 2:

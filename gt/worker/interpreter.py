@@ -1,6 +1,6 @@
-"""Runs the plain instructions of a stream, one kernel each.
+"""Runs the instructions of a stream one by one: one kernel call each.
 
-A failing instruction leaves a `Failure` in place of its results. Instructions that depend on it become the same
+A failed instruction leaves a `Failure` in place of its results. Instructions that depend on it become the same
 failure, so the first cause is the one that the client sees.
 """
 
@@ -19,11 +19,11 @@ from gt.worker.space import ClientSpace
 class Interpreter:
     def __init__(self, mover: Mover, failures: FailureRecorder) -> None:
         self._mover, self._failures = mover, failures
-        #: how many instructions it has run
+        #: how many instructions it has run, in fragments and outside of them
         self.instructions = 0
 
     def run(self, space: ClientSpace, client: int, stream: list[Any], i: int) -> int:
-        """Run a stream from word ``i`` on; returns the first word that did not run.
+        """Run a stream from word ``i`` on; returns the index of the first word that did not run.
 
         It stops at the end, at a control word, and at an instruction whose operand is pending. In the last case
         ``space.awaited`` is set.
@@ -60,6 +60,7 @@ class Interpreter:
         return i
 
     def _run_general(self, space: ClientSpace, linked: LinkedSignature | LinkedMove, stream: list[Any], i: int) -> None:
+        """Run any instruction: a move, or a kernel with numbers, bytes, several results, or results in place."""
         if isinstance(linked, LinkedMove):
             self._mover.start(space, linked, stream[i + 1], stream[i + 2], stream[i + 3])
             return

@@ -12,6 +12,8 @@ from gt.worker.engines import Engine, Kernel
 
 
 class LinkedSignature:
+    """A signature with its kernel. ``plain`` and ``width`` are the signature's, to save an attribute load."""
+
     __slots__ = ("plain", "run", "signature", "width")
 
     def __init__(self, signature: Signature, run: Kernel) -> None:
@@ -20,7 +22,7 @@ class LinkedSignature:
 
 
 class LinkedMove:
-    """Has the interface of a signature with one operand and one result."""
+    """A move between workers. It has the interface of a signature with one operand and one result."""
 
     __slots__ = (
         "after", "before", "group", "into", "kind", "members", "options", "plain", "signature", "start", "width"
@@ -28,6 +30,7 @@ class LinkedMove:
 
     def __init__(self, move: Move, members: tuple[int, ...]) -> None:
         self.kind, self.group, self.options, self.members = move.kind, move.group, dict(move.options), members
+        #: the types of this worker's block before and after the move; None if it has no block then
         self.before = _tensor_type(move.before)
         self.after = _tensor_type(move.after)
         self.plain, self.width, self.start, self.into = -1, 4, 3, False
@@ -43,7 +46,8 @@ class LinkedMove:
 
 
 def link_definition(engine: Engine, definition: Definition) -> LinkedSignature:
-    """An op that the engine does not support raises when it runs, so that the failure names the instruction."""
+    """Link a signature to its kernel. If the engine refuses, the kernel raises the error, so that the failure names the
+    instruction."""
     signature = signature_of(definition)
     try:
         return LinkedSignature(signature, engine.link(signature))

@@ -2,8 +2,8 @@
 
 Every worker of a group takes part in a move, even if it has no operand because of a failure. Then it sends zeros, so
 that the others do not wait. In a move within a mesh the others need not know of the failure: all workers of the mesh
-answer when the value is read. A worker that gets a value from other workers must know (`ACROSS_MESHES`): the number of
-the failure, if there is one, is sent along with the value.
+answer when the value is read. In a move between meshes (`ACROSS_MESHES`) the receivers must know: the number of the
+failure, or 0, is sent along with the value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gt.worker.linked import LinkedMove
 from gt.worker.space import LOST_WORKER_BIT, ClientSpace, Failure, PendingMove
 from gt.worker.tracing import Tracer
 
-#: Kinds of moves whose receivers may not know of a failure at the source.
+#: The kinds of moves from one mesh to another.
 ACROSS_MESHES = ("exchange", "broadcast")
 
 
@@ -38,7 +38,7 @@ class Mover:
             self.plane.join(group.id, members, members.index(worker), group.store, group.backend)
 
     def leave_all(self, space: ClientSpace) -> None:
-        """The client disconnected."""
+        """The client disconnected: leave all its groups."""
         for group in space.groups:
             self._lost.pop(group, None)
             if self.plane is not None:
@@ -53,7 +53,7 @@ class Mover:
             self.plane.leave(group)
 
     def leave(self, space: ClientSpace, group: int) -> bool:
-        """Leave a group that is not needed any more; False if the program must wait first.
+        """Leave a group that is not needed any more; False if the stream must wait first.
 
         The first member that leaves ends the group for all members. So the members run a last collective as a barrier:
         when it is complete, everything before it has arrived.
@@ -73,7 +73,9 @@ class Mover:
         self._lost.pop(group, None)
         space.leave_barriers.pop(group, None)
         space.groups.pop(group, None)
-        for code in [code for code, one in space.codes.items() if type(one) is LinkedMove and one.group == group]:
+        for code in [
+            code for code, linked in space.codes.items() if type(linked) is LinkedMove and linked.group == group
+        ]:
             del space.codes[code]
         return True
 
@@ -96,7 +98,7 @@ class Mover:
             space.sends.append(pending)
 
     def start_all(self, space: ClientSpace, moves: list[tuple[LinkedMove, int, int, int]]) -> None:
-        """Start several reductions in the same group as one: (move, site, out, operand) each."""
+        """Start several reductions in one group as one. Each is (move, site, id of the result, id of the operand)."""
         first = moves[0][0]
         plane = self._plane_for(first)
         operands = [self._operand(space, move, operand) for move, _, _, operand in moves]
@@ -123,7 +125,7 @@ class Mover:
     # -- waiting -------------------------------------------------------------------------
 
     def arrived(self, space: ClientSpace, id: int) -> bool:
-        """Whether the tensor has arrived, and then store it. If not, the program waits for it."""
+        """Whether a tensor is not pending. Stores the result of a complete move; else the stream waits for the move."""
         move = space.pending.get(id)
         if move is None:
             return True
@@ -143,27 +145,28 @@ class Mover:
         return True
 
     def _result(self, move: PendingMove) -> Any:
-        """The array or a failure. Raises GroupBroken."""
+        """The array of a completed move, or a failure. Raises GroupBroken."""
         result = move.handle.result()
         cause = 0 if move.cause is None else self._engine.int_value(move.cause.result())
         if move.failure is not None:
             return move.failure
         if cause:
-            text = f"{move.text} failed: a value on one of them could not be made"
+            text = f"{move.text} failed: a value on one of them could not be computed"
             kind = "WorkerLost" if cause & LOST_WORKER_BIT else "RemoteError"
             return Failure(cause, kind, text, move.site, elsewhere=True)
         return result
 
     def operands_read(self, space: ClientSpace) -> bool:
-        """Whether no move reads an operand any more. An instruction in place may write memory that a move reads."""
+        """Whether no move still reads its operand. An instruction in place may write memory that a move reads."""
         reading = [id for id, move in space.pending.items() if move.reads_operand]
         return self._sends_done(space) and all(self.arrived(space, id) for id in reading)
 
     def idle(self, space: ClientSpace) -> bool:
-        """Whether no move is pending. If one is, the program waits for it."""
+        """Whether no move is pending. If one is, the stream waits for it."""
         return self._sends_done(space) and all(self.arrived(space, id) for id in list(space.pending))
 
     def _sends_done(self, space: ClientSpace) -> bool:
+        """Whether all moves without a result here are complete. If one is not, the stream waits for it."""
         while space.sends:
             if not space.sends[0].done():
                 space.awaited = space.sends[0]

@@ -17,6 +17,8 @@ class OutgoingMessage:
 
 
 class WorkerOutbox:
+    """Collects the messages of one event."""
+
     def __init__(self) -> None:
         #: the number of this worker; -1 until the dispatcher has assigned one
         self.worker = -1
@@ -27,7 +29,7 @@ class WorkerOutbox:
         self.messages.append(OutgoingMessage(message, inner, data))
 
     def send_done(self, client: int, worker_set: int) -> None:
-        """Send a `Done`; as a part of the last reply if that goes to the same client."""
+        """Send a `Done`. If the last message is a reply to the same client, the `Done` becomes a part of it."""
         done, messages = Done(client, worker_set, 0), self.messages
         if messages:
             reply = messages[-1].message

@@ -1,4 +1,8 @@
-"""How a worker runs fragments: section by section, and by the interpreter where a section cannot run as a whole."""
+"""How a worker runs fragments: section by section.
+
+A section with a body runs as a whole, at the level that `Levels` chooses. The interpreter runs the other sections, and
+those that cannot run as a whole this time: because an input is a failure or missing, or after an instruction failed.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,13 @@ class FragmentRun(NamedTuple):
     space: ClientSpace
     client: int
     fragment: LinkedFragment
-    #: the tensor id of each slot; the numbers
+    #: the tensor id of each slot
     ids: list[int]
+    #: the numbers of this run
     numbers: list[Any]
 
     def words(self, first: int, last: int) -> list[Any]:
+        """The instructions ``first`` to ``last - 1`` as words of a stream."""
         return self.fragment.parsed.expand(self.ids, self.numbers, first, last)
 
 
@@ -39,18 +45,20 @@ class Replayer:
     ) -> None:
         self.levels = levels
         self._interpreter, self._mover, self._failures, self._outbox = interpreter, mover, failures, outbox
-        #: how many instructions it has run itself, without the interpreter; how many of them in complete sections
+        #: how many instructions it has run without the interpreter
         self.instructions = 0
+        #: how many of them in sections that ran completely
         self.hot_instructions = 0
 
     def forget(self, space: ClientSpace, number: int) -> None:
+        """The fragment will not run again: free what its levels hold."""
         fragment = space.fragments.pop(number, None)
         for section in fragment.sections if isinstance(fragment, LinkedFragment) else ():
             if section.body is not None:
                 self.levels.forget(section.body)
 
     def run(self, space: ClientSpace, client: int, stream: list[Any], i: int) -> int:
-        """Execute the RUN at word ``i``; returns the word after it, or ``i`` if the program must wait."""
+        """Execute the RUN at word ``i``; returns the index of the word after it, or ``i`` if the stream must wait."""
         fragment = space.fragments[stream[i + 1]]
         if not isinstance(fragment, LinkedFragment):
             fragment = space.fragments[stream[i + 1]] = LinkedFragment(fragment, space.codes)
@@ -71,17 +79,22 @@ class Replayer:
         return i + int(parsed.width)
 
     def _interpret(self, run: FragmentRun, first: int, last: int) -> bool:
-        """Run instructions one by one. Whether the program must wait for an operand."""
+        """Run instructions one by one. Returns whether the stream must wait for an operand."""
         words = run.words(first, last)
         return self._interpreter.run(run.space, run.client, words, 0) < len(words)
 
     def _start_bucket(self, run: FragmentRun, section: LinkedSection) -> bool:
-        """Start several reductions as one. Whether the program must wait for an operand."""
+        """Start several reductions as one. Returns whether the stream must wait for an operand."""
         space, ids = run.space, run.ids
         instructions = run.fragment.parsed.instructions[section.first : section.last]
-        if space.placeholders and not all(self._mover.arrived(space, ids[one.operands[0]]) for one in instructions):
+        if space.placeholders and not all(
+            self._mover.arrived(space, ids[instruction.operands[0]]) for instruction in instructions
+        ):
             return True
-        moves = [(space.codes[one.code], one.site, ids[one.outs[0]], ids[one.operands[0]]) for one in instructions]
+        moves = [
+            (space.codes[instruction.code], instruction.site, ids[instruction.outs[0]], ids[instruction.operands[0]])
+            for instruction in instructions
+        ]
         try:
             self._mover.start_all(space, moves)
         except (GroupBroken, KeyError):  # a lost group or a missing operand: the interpreter reports it
@@ -90,7 +103,7 @@ class Replayer:
         return False
 
     def _run_section(self, run: FragmentRun, section: LinkedSection, body: Section) -> bool:
-        """Run a section as a whole. Whether the program must wait for an operand."""
+        """Run a section as a whole. Returns whether the stream must wait for an operand."""
         space, slot_ids = run.space, run.ids
         store = space.store
         ids = [slot_ids[slot] for slot in section.inputs]
@@ -117,7 +130,7 @@ class Replayer:
             for register in section.freed:
                 space.drop(ids[register])
         else:
-            registers += [None] * (body.slots - body.inputs)
+            registers += [None] * (body.registers - body.inputs)
             try:
                 section.run(registers, numbers, ids, store)
             except InstructionFailed as failed:
@@ -133,6 +146,7 @@ class Replayer:
     def _run_at_level(
         self, space: ClientSpace, client: int, body: Section, inputs: list[Any], numbers: list[Any]
     ) -> list[Any] | None:
+        """The section's results; None if it must be interpreted."""
         try:
             return self.levels.run(body, inputs, numbers, space.store)
         finally:
@@ -140,7 +154,7 @@ class Replayer:
                 self._announce_reasons(space, client)
 
     def _announce_reasons(self, space: ClientSpace, client: int) -> None:
-        """Send each reason once: a reason such as a missing compiler holds for all sections of the worker."""
+        """Send each reason for not compiling once: a missing compiler, for example, concerns all sections."""
         for reason, text in self.levels.notices:
             if reason not in space.announced_reasons and len(space.announced_reasons) < MAX_ANNOUNCED_REASONS:
                 space.announced_reasons.add(reason)
@@ -148,11 +162,12 @@ class Replayer:
         self.levels.notices.clear()
 
     def _fail_written(self, run: FragmentRun, section: LinkedSection, partial: PartialRun) -> None:
-        """Every tensor that the section creates or writes becomes a failure: it is unknown how far the run came."""
+        """Every tensor that the section creates or writes becomes a failure: it is unknown which were written."""
         space, ids, instructions = run.space, run.ids, run.fragment.parsed.instructions
         calls = [k for k in range(section.first, section.last) if instructions[k].code >= 0]
         writing = [k for k in calls if space.codes[instructions[k].code].signature.into]
-        reported = writing[0] if writing else calls[0]  # without any, results were written over inputs
+        # without instructions in place, the run wrote results into donated inputs
+        reported = writing[0] if writing else calls[0]
         words = run.words(reported, reported + 1)
         self._failures.record(space, run.client, space.codes[words[0]].signature, words, 0, partial.error)
         failure = space.store[words[2]]
@@ -175,7 +190,7 @@ class Replayer:
         """An instruction failed: keep the results so far, report it, and interpret the rest."""
         space = run.space
         self.instructions += 1 + sum(index < failed.index for index in section.indices)
-        for register in range(body.inputs, body.slots):
+        for register in range(body.inputs, body.registers):
             if registers[register] is not None:
                 space.put(run.ids[section.slots[register]], registers[register])
         registers.clear()

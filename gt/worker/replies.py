@@ -13,11 +13,13 @@ from gt.worker.space import ClientSpace, Failure
 
 
 class ValueReplies:
+    """Sends values and other replies to clients, through the dispatcher."""
+
     def __init__(self, engine: Engine, outbox: WorkerOutbox) -> None:
         self._engine, self._outbox = engine, outbox
 
     def send(self, client: int, message: Any, data: memoryview | None = None, last: bool = True) -> None:
-        """Send a message to a client."""
+        """Send the reply to a request. ``last``: no more messages of this reply follow."""
         self._outbox.send(Reply(client, message.request, last), message, data)
 
     def send_value(self, space: ClientSpace, client: int, request: int, value: Any) -> None:
@@ -36,6 +38,7 @@ class ValueReplies:
         self.send_bytes(space, client, request, data)
 
     def send_bytes(self, space: ClientSpace, client: int, request: int, data: memoryview) -> None:
+        """Send bytes: in one message, or in chunks, which the stream waits for."""
         if data.nbytes <= MAX_INLINE_BYTES:
             self.send(client, ValueInline(request, bytes(data), self._outbox.worker))
             return
@@ -43,7 +46,7 @@ class ValueReplies:
         self.send_chunks(client, space)
 
     def send_chunks(self, client: int, space: ClientSpace) -> None:
-        """Send the chunks of the outgoing value that may be sent now."""
+        """Send as many chunks of the outgoing value as the channel allows. Called again after each acknowledgement."""
         outgoing, worker = space.outgoing, self._outbox.worker
         assert outgoing is not None
         for chunk in outgoing.ready():

@@ -26,15 +26,17 @@ from gt.worker.outbox import OutgoingMessage
 
 
 class Shell:
+    """Connects a `Worker` to the dispatcher. Raises ConnectionLost or Refused if that fails."""
+
     def __init__(self, address: str, keys: Keys | None, engine: Engine, timeout: float) -> None:
         self.connection = connection(address, keys)
         engine.claim_process()
-        self.plane = ProcessPlane(_own_address(address), engine.name, engine.device)
+        self.plane = ProcessPlane(_reachable_address(address), engine.name, engine.device)
         self.connection.also_wake_on(self.plane.wake_fd())
         self.worker = Worker(engine, host_identity(), self.plane, _levels_mode())
         self.decode = Decode("worker")
         self.debug = topic("GT_DEBUG_WORKER")
-        #: (client, worker set) -> microseconds that no `Done` has reported yet
+        #: (client, worker set) -> microseconds of `Execute` messages that no `Done` has reported yet
         self._unreported: Counter[tuple[int, int]] = Counter()
         self._register(engine, address, timeout)
 
@@ -57,6 +59,7 @@ class Shell:
             self._serve_once(1000)
 
     def _serve_once(self, milliseconds: int) -> None:
+        """Wait for messages or completed moves, at most this long, and handle them."""
         if self.connection.wait(milliseconds):
             for frames in self.connection.take():
                 self._take(frames)
@@ -76,6 +79,7 @@ class Shell:
             self._work(message, frames)
 
     def _work(self, message: Any, frames: list[bytes]) -> None:
+        """Let the worker handle a message, or continue after a move (None), and send what it returns."""
         started = time.perf_counter()
         try:
             if message is None:
@@ -113,6 +117,7 @@ class Shell:
         self.connection.send(frames)
 
     def _with_time(self, done: Done, microseconds: int) -> Done:
+        """The `Done` with the time of this message and of those before that had none."""
         earlier = self._unreported.pop((done.client, done.worker_set), 0)
         return Done(done.client, done.worker_set, microseconds + earlier)
 
@@ -122,14 +127,14 @@ class Shell:
 
 
 def _levels_mode() -> str:
-    """Which fragments to compile, according to the environment (see `gt.worker.hot.levels.Levels`)."""
+    """Which sections to compile, according to the environment: one of `gt.worker.hot.levels.MODES`."""
     for name, mode in (("GT_COMPILE", "all"), ("GT_AUTO_COMPILE", "auto")):
         if (value := os.environ.get(name, "0")) not in ("", "0"):
             return "graphs" if value == "graphs" else mode
     return "off"
 
 
-def _own_address(server: str) -> str:
+def _reachable_address(server: str) -> str:
     """The address at which other workers reach this one: the local address of a route to the server."""
     if server.startswith("unix:"):
         return "127.0.0.1"

@@ -1,4 +1,4 @@
-"""What one client has on a worker."""
+"""What one client has on a worker: tensors, codes, fragments, transfers, and the streams that wait."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ LOST_WORKER_BIT = 1 << 62
 class Failure:
     """Takes the place of a tensor whose instruction failed, or depends on one that failed."""
 
+    #: a number that identifies the first failure; 0 if there is none
     cause: int
+    #: the kind of the error that the client raises, for example "RemoteError"
     kind: str
     text: str
+    #: the client's number of the source line
     site: int
     #: whether the instruction failed on another worker
     elsewhere: bool = False
@@ -41,11 +44,11 @@ class PendingMove:
         #: the move in words
         self.text, self.site = text, site
         self.handle = handle
-        #: gives the number of a failure on one of the source workers; None if the move does not transfer it
+        #: its result is the `Failure.cause` of a failure at a source, or 0; None if the move does not send it
         self.cause = cause
-        #: why this worker had no operand; it sent zeros instead, so that the others do not wait
+        #: why this worker had no operand; it sends zeros instead, so that the others do not wait
         self.failure = failure
-        #: whether it may still read the array it was started with
+        #: whether the move may still read the array it was started with
         self.reads_operand = True
 
     def done(self) -> bool:
@@ -57,17 +60,22 @@ PLACEHOLDERS = (Failure, PendingMove)
 
 
 class ClientSpace:
+    """The state of one client. ``shares_memory``: client and worker are on one host."""
+
     def __init__(self, shares_memory: bool) -> None:
         #: tensor id -> array, or a placeholder
         self.store: dict[int, Any] = {}
+        #: code -> a `gt.worker.linked.LinkedSignature` or `LinkedMove`
         self.codes: dict[int, Any] = {}
-        #: number -> a fragment as it arrived; a `gt.worker.fragments.LinkedFragment` once it has run
+        #: number -> the fragment as it arrived; from its first run on a `gt.worker.fragments.LinkedFragment`
         self.fragments: dict[int, Any] = {}
         #: how many values in the store are placeholders; while it is 0, instructions need not look for them
         self.placeholders = 0
-        #: tensor id -> its pending move; the moves that have no result on this worker
+        #: tensor id -> its pending move
         self.pending: dict[int, PendingMove] = {}
+        #: pending moves without a result in the store: this worker only sends, or the result was freed
         self.sends: list[PendingMove] = []
+        #: transfer -> its chunks and the memory they are assembled in, or why they could not be received
         self.transfers: dict[int, tuple[Incoming, memoryview] | Exception] = {}
         #: group -> its members
         self.groups: dict[int, tuple[int, ...]] = {}
@@ -79,7 +87,7 @@ class ClientSpace:
         #: the name of the client's shared memory
         self.ring = ""
         self.channel = Channel()
-        #: the value that is being sent; the move that the program waits for; and the words that wait for them
+        #: the value that is being sent; the move that the stream waits for; the streams that wait, each from a word on
         self.outgoing: Outgoing | None = None
         self.awaited: PendingMove | None = None
         self.waiting: deque[tuple[Execute, int]] = deque()
@@ -100,7 +108,7 @@ class ClientSpace:
         self.store.pop(id, None)
 
     def _remove_placeholder(self, id: int) -> None:
-        """Update the counts if the value is a placeholder. Its move continues."""
+        """Update the counts if the value is a placeholder. A pending move continues without a result."""
         if type(self.store.get(id)) in PLACEHOLDERS:
             self.placeholders -= 1
             move = self.pending.pop(id, None)
@@ -108,7 +116,7 @@ class ClientSpace:
                 self.sends.append(move)
 
     def received(self, word: int | bytes) -> memoryview:
-        """A bytes operand: in the stream itself, or in chunks that were sent before."""
+        """The bytes of an operand: the word itself, or the chunks of the transfer with this number."""
         if isinstance(word, bytes):
             return memoryview(word)
         transfer = self.transfers.pop(word, None)
@@ -119,7 +127,7 @@ class ClientSpace:
         return transfer[1]
 
     def must_wait(self) -> bool:
-        """Whether the rest of the program must wait."""
+        """Whether the rest of the stream must wait."""
         if self.awaited is not None and self.awaited.done():
             self.awaited = None
         return self.outgoing is not None or self.awaited is not None

@@ -1,7 +1,7 @@
 """Traces of a worker: the events of torch's profiler, and each move from its start to its completion.
 
-A trace belongs to one client, and needs a worker that serves no other client, whose work it would show. Without a
-trace the clock is never read. Times are wall-clock times, so that the traces of several workers can be combined.
+A trace belongs to one client. The worker must serve no other client, because the trace would show its work. Without a
+trace the clock is never read here. Times are wall-clock times, so that the traces of several workers can be combined.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gt.worker.engines import Engine
 from gt.worker.errors import first_line
 from gt.worker.linked import LinkedMove
 
-#: (name, details, begin, end), in nanoseconds
+#: (name, details, begin, end); wall-clock times in nanoseconds
 Span = tuple[str, dict[str, Any], int, int]
 Event = dict[str, Any]
 #: the kinds of the profiler's events that are kept: durations, and the arrows from a call to its kernel
@@ -37,6 +37,8 @@ class NoTrace(Exception):
 
 
 class Tracer:
+    """Records a trace, for one client at a time."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         #: the client whose trace is running
@@ -46,10 +48,12 @@ class Tracer:
         #: whether another client joined during the trace
         self._shared = False
         self._profile: Any = None
+        #: wall-clock time in nanoseconds
         self._began = 0
         self._spans: list[Span] = []
 
     def begin(self, client: int, alone: bool) -> bytes:
+        """Start a trace. Returns the empty reply. ``alone``: the worker serves no other client. Raises NoTrace."""
         if self._owner is not None:
             raise NoTrace("is being traced already")
         if not alone:
@@ -61,7 +65,7 @@ class Tracer:
         return b""
 
     def end(self, client: int) -> bytes:
-        """The events as compressed JSON; empty if this client has no trace."""
+        """The events as compressed JSON; empty if this client has no trace. Raises NoTrace."""
         if self._owner != client:
             return b""
         self._owner = None
@@ -87,7 +91,7 @@ class Tracer:
             self._stop(keep=False)
 
     def span(self, moves: list[LinkedMove]) -> Callable[[], None]:
-        """Record the start of a move, or of several that run as one. Any thread calls the result when they end."""
+        """Record the start of moves that run as one. Returns a function that any thread calls when they end."""
         spans, begin = self._spans, time.time_ns()
         types = [[t for t in (move.before, move.after) if t is not None] for move in moves]
         nbytes = sum(max((t.nbytes for t in each), default=0) for each in types)
@@ -115,9 +119,8 @@ def _start_profiler(device: str) -> Any:
     config = None
     with contextlib.suppress(AttributeError, TypeError):
         config = _C._profiler._ExperimentalConfig(profile_all_threads=True)
-    profile = profiler.profile(
-        activities=kinds, experimental_config=config, acc_events=True
-    )  # torch 2.11 warns otherwise
+    # without acc_events torch 2.11 warns
+    profile = profiler.profile(activities=kinds, experimental_config=config, acc_events=True)
     if not _profiling.acquire(blocking=False):
         raise NoTrace("cannot be traced: another worker in its process is")
     try:
@@ -129,20 +132,21 @@ def _start_profiler(device: str) -> Any:
 
 
 def _stop_profiler(profile: Any, device: str, began: int, keep: bool) -> list[Event]:
+    """The events, with times in microseconds since ``began`` (nanoseconds)."""
     if device.startswith("cuda"):
         import torch
 
         torch.cuda.synchronize(device)
     try:
         profile.stop()
-        trace = _exported(profile) if keep else {"traceEvents": []}
+        trace = _export(profile) if keep else {"traceEvents": []}
     finally:
         _profiling.release()
     shift = (trace.get("baseTimeNanoseconds", 0) - began) / 1000
     return list(_kept_events(trace["traceEvents"], shift))
 
 
-def _exported(profile: Any) -> dict[str, Any]:
+def _export(profile: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gt-") as folder:
         path = os.path.join(folder, "trace.json")
         profile.export_chrome_trace(path)
@@ -152,7 +156,7 @@ def _exported(profile: Any) -> dict[str, Any]:
 
 
 def _kept_events(events: list[Event], shift: float) -> Iterator[Event]:
-    """The events to show, in rows numbered from 1, with times relative to the beginning."""
+    """The events to show, in rows numbered from 1. ``shift`` is added to their times (microseconds)."""
     pid = os.getpid()  # the profiler gives the streams of a GPU another pid: the number of the GPU
     names = {(pid, t.native_id): t.name for t in threading.enumerate()}
     names[pid, threading.get_native_id()] = "instructions"
@@ -161,7 +165,9 @@ def _kept_events(events: list[Event], shift: float) -> Iterator[Event]:
     }
     rows: dict[tuple[Any, Any], int] = {}
     for event in events:
-        if event["ph"] not in KEPT_PHASES or isinstance(event["pid"], str):  # a text: events of the profiler itself
+        if event["ph"] not in KEPT_PHASES or isinstance(
+            event["pid"], str
+        ):  # a text as pid: events of the profiler itself
             continue
         row = event.pop("pid"), event["tid"]
         if row not in rows:
@@ -174,7 +180,7 @@ def _kept_events(events: list[Event], shift: float) -> Iterator[Event]:
 
 
 def _move_rows(spans: list[Span], began: int) -> Iterator[Event]:
-    """Moves that overlap in time are on different rows."""
+    """The moves as events. Moves that overlap in time are on different rows."""
     row_ends: list[int] = []
     for name, details, begin, end in sorted(spans, key=lambda span: span[2]):
         row = next((k for k, end_of_row in enumerate(row_ends) if end_of_row <= begin), len(row_ends))

@@ -41,5 +41,5 @@ class UploadReceiver:
         transfer[0].add(m.offset, data)
 
     def forget(self, space: ClientSpace) -> None:
-        """The client disconnected."""
+        """The client disconnected: close its shared memory."""
         self.rings.forget(space.ring)

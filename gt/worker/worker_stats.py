@@ -21,7 +21,7 @@ def worker_stats(
     interpreted: int,
     client: int,
 ) -> WorkerStats:
-    """``interpreted``: the number of instructions that ran outside of fragments."""
+    """The statistics for one client. ``interpreted``: the number of instructions that the interpreter has run."""
     sizes = {c: [engine.nbytes(v) for v in s.store.values() if type(v) not in PLACEHOLDERS] for c, s in spaces.items()}
     client_sizes = sizes.get(client, [])
     return WorkerStats(
@@ -41,7 +41,7 @@ def worker_stats(
 
 
 def _sections(levels: Levels, space: ClientSpace) -> dict[str, dict[str, Any]]:
-    """How each section of a client's fragments runs."""
+    """How each section of a client's fragments runs; only sections with a body, of fragments that have run."""
     stats: dict[str, dict[str, Any]] = {}
     for number, fragment in space.fragments.items():
         for index, section in enumerate(fragment.sections if isinstance(fragment, LinkedFragment) else ()):

@@ -104,7 +104,7 @@ def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = 
 
 
 def without_views(grads: list[Tensor]) -> list[Tensor]:
-    """Give each gradient that is a view a value of its own: one instruction cannot write many tensors through views."""
+    """Replace each gradient that is a view by a copy: one instruction cannot write many tensors through views."""
     for g in grads:
         if g._view is not None:
             assign(g, g)

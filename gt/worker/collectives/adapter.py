@@ -34,8 +34,10 @@ class ArrayAdapter:
         on_gpu = torch.device(m.device).type == "cuda"
         #: whether arrays are copied to the host first
         self._staged = on_gpu and m.backend == "gloo"
+        #: see `CollectiveCall.exact`
         self._exact = m.backend == "gloo"
-        # gloo's order of additions depends on an element's position in the array, which matters from three terms on
+        #: whether several arrays can be reduced as one with the same bits: gloo's order of additions depends on an
+        #: element's position in the array, which matters from three terms on
         self.can_bucket = self._size == 2 or not self._exact
         self._empty, self._to_engine = _host_empty, _TO_ENGINE[engine]
         if self._staged:
@@ -47,7 +49,7 @@ class ArrayAdapter:
     def collective(
         self, kind: str, array: Any, options: dict[str, Any]
     ) -> tuple[ProcessCollective, Callable[[], None] | None]:
-        """A collective, and what to wait for before it can be issued."""
+        """A collective, and a function that waits until it can be issued; None if it can be issued at once."""
         ready = None
         array = _as_torch(array)
         if self._staged and array is not None:
@@ -57,15 +59,17 @@ class ArrayAdapter:
         return ProcessCollective(kind, self._names, partial(KINDS[kind], call), self._to_engine), ready
 
     def bucket(self, arrays: list[Any]) -> Bucket:
+        """The arrays, copied into a bucket on the engine's device."""
         return Bucket([_as_torch(array) for array in arrays], self._device_empty)
 
     def copy(self, array: Any) -> torch.Tensor:
+        """A contiguous copy on the engine's device."""
         source = _as_torch(array)
         target: torch.Tensor = self._device_empty(source.shape, source.dtype).copy_(source)
         return target
 
     def _device_empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory on the engine's device."""
+        """Uninitialised memory on the engine's device."""
         if self._on_gpu:
             return torch.empty(shape, dtype=dtype, device=self._device)
         return _host_empty(shape, dtype)

@@ -26,7 +26,7 @@ JOIN_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 3.0
 #: Practically unlimited: a collective waits as long as its slowest member computes. A lost member or `leave` ends it.
 COLLECTIVE_TIMEOUT = timedelta(days=30)
-#: The interval between two checks of who has joined.
+#: The interval between two checks which members have joined.
 JOIN_POLL_S = 0.002
 
 #: held while a gloo device is created: its port is the one that was not listening before
@@ -65,7 +65,7 @@ BACKENDS: dict[str, Callable[[Membership, Cancelled], GroupBackend]] = {"gloo": 
 
 
 def _gloo_device(host: str) -> tuple[Any, int]:
-    """The device and the port it listens on; 0 if the port is not certain."""
+    """A gloo device and the port it listens on; port 0 if it cannot be determined."""
     with _creating_device:
         before = listening_ports()
         device = dist.ProcessGroupGloo.create_device(hostname=host)
@@ -88,7 +88,7 @@ def _prepare_nccl() -> None:
 
 
 def _meet(m: Membership, cancelled: Cancelled, address: str) -> tuple[Any, list[str]]:
-    """Write this member's address to the group's store and wait for the others; the store and all addresses."""
+    """Write this member's address to the group's store and wait for the others. Returns the store and all addresses."""
     store = _store(m)
     keys = {rank: f"address {rank}" for rank in range(len(m.members))}
     store.set(keys[m.rank], address)
@@ -104,14 +104,14 @@ def _meet(m: Membership, cancelled: Cancelled, address: str) -> tuple[Any, list[
 
 
 def _store(m: Membership) -> Any:
-    """A connection of this group alone: a store client handles one call at a time, and that call may wait."""
+    """A new connection to the group's store. Groups share none: it handles one call at a time, and a call may wait."""
     host, _, port = m.store.rpartition(":")
     try:
         # a plane listens from its start, so a refused connection means that its worker is lost
         socket.create_connection((host, int(port)), JOIN_TIMEOUT_S).close()
     except OSError as error:
         reason = error.strerror or error
-        raise GroupBroken(f"worker {m.members[0]} is not there any more ({m.store}: {reason})") from None
+        raise GroupBroken(f"worker {m.members[0]} cannot be reached ({m.store}: {reason})") from None
     timeout = timedelta(seconds=JOIN_TIMEOUT_S)
     client = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
     return dist.PrefixStore(f"group {m.group}", client)

@@ -10,7 +10,7 @@ import torch
 
 from gt.worker.collectives.interface import CollectiveHandle
 
-#: Each array starts at a multiple of this; kernels need no more.
+#: Each array starts at a multiple of this. No kernel needs a larger alignment.
 ALIGNMENT_BYTES = 128
 
 
@@ -25,6 +25,7 @@ class Bucket:
         for shape in self._shapes:
             self._starts.append(end)
             end += -(-prod(shape) // step) * step
+        #: all arrays, one after the other; the caller starts the reduction, sets ``handle`` and clears this
         self.flat: torch.Tensor | None = empty((end,), dtype)
         targets = [self._slice(self.flat, k) for k in range(len(arrays))]
         torch._foreach_copy_(targets, list(arrays))
@@ -36,6 +37,7 @@ class Bucket:
         return flat[start : start + prod(shape)].reshape(shape)
 
     def result(self, index: int) -> Any:
+        """The reduced array of this index."""
         if self._reduced is None:
             assert self.handle is not None
             self._reduced = self.handle.result()

@@ -31,11 +31,13 @@ class ProcessCollective:
     def __init__(
         self, kind: str, names: str, plan: Callable[[], CollectivePlan], to_engine: Callable[[Any], Any]
     ) -> None:
-        #: the beginning of a `GroupBroken` message
+        #: for error messages; ``names`` are the members
         self.kind, self._names = kind, names
-        #: prepares what is sent; converts the result to the engine's array
+        #: prepares what is sent; None once it is issued
         self._plan: Callable[[], CollectivePlan] | None = plan
+        #: converts the result to the engine's array
         self._to_engine = to_engine
+        #: builds the result; None before it is issued and after the result was taken
         self._finish: Callable[[], Any] | None = None
         #: what a CUDA stream waits for
         self._work: Any = None
@@ -53,13 +55,13 @@ class ProcessCollective:
         finish, self._finish = self._finish, None
         assert finish is not None, f"{self.kind} among {self._names}: its result was taken already"
         if self._work is not None:
-            self._work.wait()  # returns at once
+            self._work.wait()  # returns at once: the CUDA stream waits
             self._work = None
         result = finish()
         return None if result is None else self._to_engine(result)
 
     def issue(self, backend: GroupBackend) -> Any:
-        """Pass it to the backend; returns what the group's second thread must wait for, if anything."""
+        """Pass it to the backend. Returns the work that the group's second thread must wait for, or None."""
         assert self._plan is not None
         plan, self._plan = self._plan(), None
         self._finish = plan.finish
@@ -70,7 +72,7 @@ class ProcessCollective:
         return None
 
     def end(self, error: str) -> None:
-        """Mark it done; the first error stays. gloo itself keeps the memory alive that it still reads and writes."""
+        """Mark it done, with an error or "". The first error stays. gloo keeps alive the memory that it still uses."""
         if error and (self._finish is not None or not self._done):
             self._error, self._plan, self._finish = error, None, None
         if self.on_done is not None:

@@ -1,8 +1,9 @@
 """A wakeup descriptor, and the connections of a group.
 
-gloo has no abort: a collective waits for a lost peer for ever, and its group cannot be destroyed meanwhile. gloo also
-reports a lost peer only when a collective needs that peer. But its connections are ordinary sockets of this process.
-Each group's device listens on a port of its own, so the group's connections can be recognised: they come from that
+gloo has no abort: a collective waits for a lost peer for ever, and its group cannot be destroyed before it ends. gloo
+also reports a lost peer only when a collective needs that peer. But its connections are ordinary sockets of this
+process.
+Each group's device listens on a separate port, so the group's connections can be recognised: they come from that
 port, or go to a port that a peer's device listens on. A duplicate of such a socket can be watched for the end of the
 peer. Shutting it down ends every collective that waits on it, at both ends.
 """
@@ -51,7 +52,7 @@ class PeerMonitor:
             self._poll.register(connection, select.POLLRDHUP)
 
     def wait(self, seconds: float | None) -> bool:
-        """Whether a peer closed its connection. Each is reported once."""
+        """Wait, for None without a limit. Returns whether a peer closed its connection, once for each peer."""
         events = self._poll.poll(None if seconds is None else seconds * 1000)
         closed = [fd for fd, _ in events if fd != self._wakeup.fd]
         for fd in closed:
@@ -78,15 +79,16 @@ def group_connections(port: int, peers: set[tuple[str, int]]) -> list[socket.soc
 
 
 def shut_down(connections: list[socket.socket]) -> None:
+    """End the connections, so that every collective that waits on one ends, at both ends."""
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """The TCP sockets of this process, as duplicates, so that a descriptor cannot be reused for another file meanwhile.
+    """The TCP sockets of this process, as duplicates: the original descriptor may be closed and reused at any time.
 
-    Each is closed after its iteration.
+    Each duplicate is closed when the iteration continues.
     """
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -5,7 +5,7 @@ that starts a collective also issues it. The group's thread issues only what can
 collectives started before the group exists, and those whose array is still being copied to the host.
 
 When the connection to a member closes, that member died or left. LOST_MEMBER_GRACE_S later the group breaks. It does
-not break at once, because data that the member sent before may still be inside gloo.
+not break at once, because gloo may still hold data that the member sent before.
 
 A second thread waits for gloo's collectives, in order and without the interpreter lock, and wakes the worker. (gloo's
 futures can call back as well, but later: measured with small all-reduces between two processes.) NCCL needs no second
@@ -39,6 +39,8 @@ def _reason(error: BaseException) -> str:
 
 
 class WorkerGroup:
+    """A group at this member. ``wake`` tells the worker that a collective may be done."""
+
     def __init__(self, membership: Membership, serve_store: Callable[[], None], wake: Callable[[], None]) -> None:
         self.membership = membership
         #: starts the store where the members meet; called if this member has rank 0
@@ -50,8 +52,9 @@ class WorkerGroup:
         self._broken = ""
         #: the collectives that can still break; the caller may have dropped their handles
         self._collectives: weakref.WeakSet[ProcessCollective] = weakref.WeakSet()
+        #: collectives that gloo works on, for the second thread; None ends the thread
         self._works: queue.SimpleQueue[tuple[ProcessCollective, Any] | None] = queue.SimpleQueue()
-        #: what the group's thread must issue, and what to wait for before
+        #: collectives that the group's thread must issue, each with a function that waits until it can be issued
         self._tasks: deque[tuple[ProcessCollective, Callable[[], None]]] = deque()
         self._left = False
         self._wakeup = WakeEvent()
@@ -59,7 +62,7 @@ class WorkerGroup:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def start(self, collective: ProcessCollective, ready: Callable[[], None] | None) -> None:
-        """``ready`` waits until the array can be read; None if it can be read now."""
+        """``ready`` waits until the array can be read; None if it can be read at once."""
         with self._lock:
             if self._broken:
                 collective.end(self._broken)
@@ -89,7 +92,7 @@ class WorkerGroup:
             backend = self._create()
         except Exception as error:  # any error of torch means that there is no group
             broken = isinstance(error, GroupBroken)
-            self._break(str(error) if broken else f"the group could not be made: {_reason(error)}")
+            self._break(str(error) if broken else f"the group could not be created: {_reason(error)}")
             self._wakeup.close()
             return
         if not backend.on_stream:
@@ -109,7 +112,8 @@ class WorkerGroup:
         self._wakeup.close()
 
     def _serve(self, monitor: PeerMonitor, on_stream: bool) -> None:
-        """Run until the group is left; or broken, if a stream waits that only the end of the process group can free."""
+        """Run until the group is left. With NCCL also until it breaks: a CUDA stream may wait for a collective, and
+        only the end of the process group ends that wait."""
         deadline: float | None = None
         while not self._left and not (self._broken and on_stream):
             while self._tasks:
@@ -128,7 +132,7 @@ class WorkerGroup:
         return BACKENDS[self.membership.backend](self.membership, lambda: bool(self._broken))
 
     def _run_task(self, collective: ProcessCollective, ready: Callable[[], None]) -> None:
-        """The task stays first in the queue until it is issued, so that later ones wait behind it."""
+        """Wait, then issue a collective. It stays in the queue until then, so that later ones queue behind it."""
         try:
             ready()
         except RuntimeError as error:
@@ -155,7 +159,7 @@ class WorkerGroup:
         self._wake()
 
     def _wait_for_works(self) -> None:
-        """The second thread."""
+        """The second thread: wait for gloo's collectives in order."""
         while (task := self._works.get()) is not None:
             collective, work = task
             try:

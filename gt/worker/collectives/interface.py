@@ -2,7 +2,7 @@
 
 A *group* is a set of workers with a number from the dispatcher; a member's rank is its index in the set. All members
 start the same collectives in the same order, so the n-th collective of one member matches the n-th of the others. A
-started collective is represented by a *handle*. It completes on its own, and the plane's descriptor becomes readable
+started collective is represented by a *handle*. It completes in the background. The plane's descriptor becomes readable
 when a collective may have completed.
 
     ProcessPlane (processes.py)   between processes, over torch.distributed: gloo or NCCL
@@ -36,7 +36,7 @@ class GroupBroken(Exception):
 
 class CollectiveHandle(Protocol):
     def done(self) -> bool:
-        """Never blocks."""
+        """Whether it is complete or broken. Never blocks."""
 
     def result(self) -> Any:
         """The engine's array, new and contiguous. Call it once, when done. Raises `GroupBroken`."""
@@ -47,15 +47,15 @@ class DataPlane(Protocol):
     address: str
 
     def join(self, group: int, members: tuple[int, ...], rank: int, store: str, backend: str) -> None:
-        """Returns at once; a thread creates the group. ``store`` is the address of members[0]'s plane."""
+        """Join a group. Returns at once: a thread creates the group. ``store`` is the address of members[0]'s plane."""
 
     def leave(self, group: int) -> None:
-        """Pending collectives break, here and at the other members. Never blocks for long."""
+        """Leave a group. Pending collectives break, here and at the other members. Never blocks for long."""
 
     def start(
         self, group: int, kind: str, array: Any, options: dict[str, Any], on_done: OnDone | None = None
     ) -> CollectiveHandle:
-        """``on_done`` is called just before the collective is done."""
+        """Start this member's part of a collective. ``on_done`` is called just before the handle is done."""
 
     def reduce_all(
         self, group: int, arrays: list[Any], options: dict[str, Any], on_done: OnDone | None = None
@@ -63,7 +63,7 @@ class DataPlane(Protocol):
         """Several all-reduces of one dtype, run as one if that gives the same bits. The arrays are copied at once."""
 
     def wake_fd(self) -> int:
-        """Becomes readable when a collective may have completed."""
+        """A descriptor that becomes readable when a collective may have completed; -1 if there is none."""
 
     def drain(self) -> None:
         """Make that descriptor unreadable again."""

@@ -61,6 +61,7 @@ class LocalGroup:
     broken: str = ""
 
     def break_(self, reason: str) -> None:
+        """End all pending collectives, and every later one. The first reason stays."""
         self.broken = self.broken or reason
         for collective in (collective for row in self.pending for collective in row):
             collective.end(None, self.broken)
@@ -91,6 +92,8 @@ class LocalNetwork:
 
 
 class LocalPlane:
+    """The data plane of one simulated worker."""
+
     def __init__(self, network: LocalNetwork, worker: int) -> None:
         self.address = f"local:{worker}"
         self._network, self._worker = network, worker
@@ -150,13 +153,13 @@ MEMBER_OPTIONS = ("overwrite", "sends", "receives", "keeps")
 def _check_agreement(parts: list[LocalCollective]) -> None:
     shared = [_shared_options(part) for part in parts]
     for rank, options in enumerate(shared):
-        assert options == shared[0], f"{parts[0].text}: rank 0 means {shared[0]}, rank {rank} means {options}"
+        assert options == shared[0], f"{parts[0].text}: rank 0 started {shared[0]}, rank {rank} started {options}"
     dtypes = {str(part.array.dtype) for part in parts if part.array is not None}
     assert len(dtypes) < 2, f"{parts[0].text}: dtypes {sorted(dtypes)}"
 
 
 def _shared_options(part: LocalCollective) -> tuple[Any, ...]:
-    exchange = "sends" in part.options  # each member has a shape of its own
+    exchange = "sends" in part.options  # the shape differs from member to member too
     shared = {} if exchange else {k: v for k, v in part.options.items() if k not in MEMBER_OPTIONS}
     return part.kind, *sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in shared.items())
 

@@ -6,7 +6,7 @@ equal sizes) is used directly; any other is packed and unpacked.
 
 A backend reduces only the dtypes that it has, and rounds at every step. So
 
-    bool             is sent as uint8; any is max, all is min
+    bool             is sent as uint8: sum (any) becomes max, prod (all) becomes min
     int16            is reduced as int32
     float16/bfloat16 are added as float32 and rounded once (with two members the one addition rounds once anyway);
                      NCCL adds them directly, because there fewer bytes matter more
@@ -44,9 +44,9 @@ NAN_AT: dict[str, Callable[[torch.dtype], int]] = {
     "max": lambda d: torch.iinfo(d).max,
     "min": lambda d: torch.iinfo(d).min,
 }
-#: sum and prod of bool
+#: reduction of bool -> the same reduction of uint8
 LOGIC = {"sum": "max", "prod": "min", "max": "max", "min": "min"}
-#: terms along dim 0 to their combination; torch adds float16 and bfloat16 in float32
+#: terms along dim 0 -> their combination; torch adds float16 and bfloat16 in float32
 COMBINE: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda t: t.sum(0, dtype=t.dtype),
     "prod": lambda t: (t.float() if t.dtype in HALF_DTYPES else t).prod(0, dtype=_wide_dtype(t.dtype)).to(t.dtype),
@@ -111,8 +111,8 @@ def all_gather(call: CollectiveCall) -> CollectivePlan:
 def reduce_scatter(call: CollectiveCall) -> CollectivePlan:
     x, dim, sizes = call.operand, call.options["dim"], call.options["sizes"]
     packed, counts = _cut_blocks(x, dim, sizes, call)
-    own = _with_size(x.shape, dim, sizes[call.rank])
-    terms = call.empty((call.size, *own), x.dtype)
+    block_shape = _with_size(x.shape, dim, sizes[call.rank])
+    terms = call.empty((call.size, *block_shape), x.dtype)
     received = [counts[call.rank]] * call.size
     issue = lambda backend: backend.alltoall_base(_bytes(terms), _bytes(packed), received, counts)
     return CollectivePlan(_issue_unless(x.numel() == 0, issue), lambda: _combine(terms, call.options["op"]))
@@ -187,7 +187,7 @@ def _encode(x: Tensor, op: str, widen: bool) -> tuple[Tensor, str, Callable[[Ten
 
 
 def _order_preserving(bits: Tensor) -> Tensor:
-    """Convert a float's bits to an integer that compares as the float does. The function is its own inverse."""
+    """Convert a float's bits to an integer that compares as the float does. Applied twice, it gives the bits again."""
     return bits ^ ((bits >> (bits.element_size() * 8 - 1)) & torch.iinfo(bits.dtype).max)
 
 
@@ -255,7 +255,7 @@ def _split(flat: Tensor, counts: list[int]) -> list[Tensor]:
 
 
 def _issue_unless(empty: bool, issue: Callable[[Backend], Any]) -> Callable[[Backend], Any] | None:
-    """None if there is nothing to move. All members decide this in the same way."""
+    """None if there is nothing to move. All members decide alike, from the same sizes."""
     return None if empty else issue
 
 

@@ -1,6 +1,6 @@
 """The engines that compute: torch, and numpy without torch. An engine links each signature to a kernel once.
 
-An engine imports its array library and `gt.ops`; nothing else of the worker.
+An engine imports its array library, `gt.ops`, `gt.types` and `gt.wire`, but no other part of the worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Engine(Protocol):
         """Change global settings of the array library. Only for a process that does nothing else."""
 
     def link(self, signature: Signature) -> Kernel:
-        """Raises DTypeError if the engine does not support a dtype."""
+        """The kernel of a signature. Raises DTypeError if the engine does not support a dtype."""
 
     def allocate(self, nbytes: int) -> Any:
         """Fast host memory, in which a large tensor is assembled before it is uploaded."""
@@ -34,9 +34,11 @@ class Engine(Protocol):
     def to_host(self, array: Any) -> memoryview:
         """The array's bytes, in row-major order; they may be the memory of the array itself."""
 
-    def nbytes(self, array: Any) -> int: ...
+    def nbytes(self, array: Any) -> int:
+        """The size of the array's values."""
 
-    def zeros(self, type: TensorType) -> Any: ...
+    def zeros(self, type: TensorType) -> Any:
+        """An array of zeros."""
 
     def int_array(self, value: int) -> Any:
         """An array with one int64."""
@@ -60,10 +62,12 @@ class Engine(Protocol):
         """
 
     def memory(self) -> dict[str, int]:
-        """Bytes used, total, allocated, and the peak since the last call; {} if the device cannot report them."""
+        """The device's memory in bytes: "used" by all processes, "total", "allocated" by this process, and the "peak"
+        of that since the last call; {} if the device cannot report them."""
 
 
 def make_engine(name: str, device: str | None = None, threads: int | None = None) -> Engine:
+    """The engine of a backend. ``threads``: CPU threads of one op, for torch. Raises ConfigError."""
     if name == "numpy":
         from gt.worker.engines.numpy import NumpyEngine
 
@@ -74,4 +78,4 @@ def make_engine(name: str, device: str | None = None, threads: int | None = None
         from gt.worker.engines.torch import TorchEngine
 
         return TorchEngine(device, threads)
-    raise ConfigError(f"--backend {name}: there are torch and numpy")
+    raise ConfigError(f"--backend {name}: must be torch or numpy")

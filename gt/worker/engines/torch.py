@@ -33,10 +33,11 @@ class TorchEngine:
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(f"--device {self.device}: {str(error).splitlines()[0]}") from None
         self.on_gpu = self._device.type == "cuda"
+        #: one event for each of the last `Execute` messages, recorded after its kernels
         self._events: deque[torch.cuda.Event] = deque()
 
     def claim_process(self) -> None:
-        # the client sends gradients as ops of their own, so torch need not record any
+        # the client computes gradients with separate instructions, so torch need not record any
         torch.set_grad_enabled(False)
 
     def link(self, signature: Signature) -> Any:
@@ -119,7 +120,7 @@ class TorchEngine:
 
 
 def _copying_back(linked: Any, count: int) -> Any:
-    """Compute, then copy the results over the first operands."""
+    """A kernel that computes, then copies the ``count`` results over the first operands and returns those."""
 
     def write(*operands: Any) -> Any:
         results = linked(*operands)

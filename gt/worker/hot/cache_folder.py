@@ -1,4 +1,4 @@
-"""The folder of compiled code, where later processes find it: GT_CACHE_DIR, else ~/.cache/gt."""
+"""The folder of compiled code, which later processes reuse: in GT_CACHE_DIR, else in ~/.cache/gt."""
 
 from __future__ import annotations
 

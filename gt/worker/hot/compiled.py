@@ -1,7 +1,7 @@
 """Compiles a program with inductor, the compiler of `torch.compile`: traced to an FX graph of torch ops, then compiled.
 
-Compiled code runs no Python, so it needs no checks but those of `gt.worker.hot.guard`. Tensors that the section frees
-are not results of the graph. What it writes in place is written into the inputs.
+The result is one callable for fixed shapes, strides and constants, which `gt.worker.hot.guard` checks before each run.
+Tensors that the section creates and frees are not results. What it writes in place is written into the inputs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ _tracing = threading.Lock()
 
 @dataclass
 class CompiledProgram:
+    """A program and its compiled code. A call returns the results of the section."""
+
     program: Program
     call: Callable[..., Any]
-    #: result -> the inputs and other results that it shares memory with when it is interpreted
+    #: for each result the inputs and results that it shares memory with when it is interpreted (see `memory_sharing`)
     expected_sharing: list[set[int]]
     #: the strides of the inputs that it was compiled for
     strides: list[tuple[int, ...]]
     #: how long compiling took
     seconds: float
     has_run: bool = False
-    #: results that share memory although they should not, so they are cloned; None before the first run
+    #: results that share memory in the compiled code only; each run clones them. None before the first run
     cloned: list[int] | None = None
     #: seconds of an interpreted and of a compiled run; 0 where not measured
     run_seconds: tuple[float, float] = field(default=(0.0, 0.0))
@@ -72,7 +74,7 @@ def strided_spec(x: Any) -> StridedSpec:
 
 
 def build(program: Program, inputs: list[Any]) -> CompiledProgram:
-    """``inputs`` are tensors or their specs. Their values are never read."""
+    """Compile a program for inputs with these shapes and strides. ``inputs`` are tensors or `StridedSpec`s."""
     started = time.monotonic()
     with _tracing, torch.no_grad(), silence_compiler():
         call, expected = _compile(program, inputs)
@@ -80,6 +82,7 @@ def build(program: Program, inputs: list[Any]) -> CompiledProgram:
 
 
 def _compile(program: Program, inputs: list[Any]) -> tuple[Any, list[set[int]]]:
+    """The compiled callable, and `CompiledProgram.expected_sharing`."""
     import torch._inductor.config as inductor
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx

@@ -46,11 +46,13 @@ def _triton_version() -> str:
 
 @dataclass(slots=True)
 class CompileJob:
+    """A section to compile, with example inputs and numbers."""
+
     section: Section
     program: Program
     inputs: list[Any]
     numbers: list[Any]
-    #: whether the inputs are copies that a trial may write
+    #: whether ``inputs`` are copies, which a trial may write; if not, they are specs, and there is no trial
     with_trial: bool
 
     def run(self, capture_lock: Any) -> CompiledProgram:
@@ -64,8 +66,9 @@ class CompileJob:
 
 class Compiler:
     def __init__(self, engine: Engine, graphs: Any = None, notices: list[tuple[str, str]] | None = None) -> None:
-        """``graphs`` captures graphs; None: the device itself does. ``notices``: see `Levels`."""
+        """``graphs`` captures graphs instead of `CudaGraphs`, for tests. ``notices``: see `Levels`."""
         device = torch.device(engine.device)
+        #: None if the device has no graphs
         self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
         self.debug = topic("GT_DEBUG_COMPILE")
         self.notices = [] if notices is None else notices
@@ -77,10 +80,12 @@ class Compiler:
         self._closed = False
 
     def capture(self, run: Any, operands: list[Any]) -> Any:
+        """See `CudaGraphs.capture`."""
         with self.capture_lock:
             return self.graphs.capture(run, operands)
 
     def submit(self, job: CompileJob, wait: bool) -> Future[CompiledProgram]:
+        """Compile in the background; or, with ``wait``, in this thread before returning."""
         future: Future[CompiledProgram] = Future()
         if wait:
             self._run(job, future)
@@ -94,6 +99,7 @@ class Compiler:
         return future
 
     def busy(self) -> bool:
+        """Whether the queue is full."""
         return len(self._queue) >= MAX_QUEUED_JOBS
 
     def _loop(self) -> None:

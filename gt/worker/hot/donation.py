@@ -20,26 +20,26 @@ EXCLUSIVE_REFERENCES = 3
 
 
 def donations(section: Section, inputs: list[Any]) -> dict[int, int]:
-    """Which result (by its index among the results) takes the memory of which input."""
+    """Which results take the memory of a freed input: index among the results -> input."""
     types = _types(section)
     if any(t.dtype.kind in "iu" for t in types.values()):
         return {}  # an index may be out of range: then the results that do not depend on it must still be computed
     roots = memory_roots(section)
     written = {roots[k] for call in section.calls if call.signature.into for k in call.results}
-    behind_results = {roots[k] for k in section.results}
-    free: dict[TensorType, list[int]] = {}
+    roots_of_results = {roots[k] for k in section.results}
+    donors: dict[TensorType, list[int]] = {}
     for i in section.freed:
-        if i in types and i not in written and i not in behind_results and exclusive(inputs, (i,)):
-            free.setdefault(types[i], []).append(i)
+        if i in types and i not in written and i not in roots_of_results and exclusive(inputs, (i,)):
+            donors.setdefault(types[i], []).append(i)
     donated = {}
     for index, k in enumerate(section.results):
-        if k >= section.inputs and roots[k] == k and (same_type := free.get(types[k])):
+        if k >= section.inputs and roots[k] == k and (same_type := donors.get(types[k])):
             donated[index] = same_type.pop(0)
     return donated
 
 
 def exclusive(inputs: list[Any], indices: Any) -> bool:
-    """Whether nothing else refers to these inputs or their memory. They must be dense, because a result is."""
+    """Whether nothing else refers to these inputs or their memory. They must be contiguous, because results are."""
     for i in indices:
         if sys.getrefcount(inputs[i]) > EXCLUSIVE_REFERENCES or not inputs[i].is_contiguous():
             return False
@@ -51,7 +51,7 @@ def exclusive(inputs: list[Any], indices: Any) -> bool:
 
 
 def memory_roots(section: Section) -> dict[int, int]:
-    """For each slot the slot whose memory it uses: itself, except for views."""
+    """For each register the register whose memory it uses: itself, except for views."""
     roots = {k: k for k in range(section.inputs)}
     for call in section.calls:
         if not call.signature.into:

@@ -30,12 +30,15 @@ from gt.worker.hot.guard import (
 from gt.worker.hot.program import NotTranslatable, Program
 from gt.worker.hot.section import PartialRun
 
-#: Rows of numbers on the host. The host waits for the device before it is this many runs ahead.
+#: Rows of numbers on the host. The host waits for the device before it has written this many rows ahead.
 NUMBER_ROWS = 64
-#: An input that was another tensor this often is copied; a copied input that was the same tensor for this many runs is
-#: captured at its address again.
-MAX_ADDRESS_CHANGES, REVIEW_INTERVAL = 2, 32
+#: An input that has changed its address this often is copied in all later runs.
+MAX_ADDRESS_CHANGES = 2
+#: The interval of a review: an input that was copied from the beginning, and that was the same tensor in all runs since
+#: the last review, is captured at its address.
+REVIEW_INTERVAL_RUNS = 32
 
+#: (inputs, numbers as float64, the same as int64) -> results: a `Program` or a `CompiledProgram`
 Function = Callable[[list[Any], Any, Any], list[Any]]
 #: (function to capture, its operands) -> the results, and a function that computes them again
 Capture = Callable[[Callable[..., list[Any]], list[Any]], tuple[list[Any], Callable[[], None]]]
@@ -68,6 +71,8 @@ class CudaGraphs:
 
 
 class CapturedGraph:
+    """Runs a section as a graph, which it captures again where addresses change."""
+
     def __init__(
         self, program: Program, call: Function, level: str, inputs: list[Any], copied: frozenset[int], capture: Capture
     ) -> None:
@@ -76,8 +81,9 @@ class CapturedGraph:
         self._call, self.constants, self._capture_call = call, program.constants, capture
         self._numbers = NumberBuffer(program)
         self._copied = set(copied)
-        #: inputs that were other tensors in the last run than in the one before; and in any run since the last review
+        #: inputs that were other tensors in the last run than in the one before
         self.fresh: Collection[int] = copied
+        #: inputs that changed in any run since the last review
         self._changed_since_review: set[int] = set()
         self._runs = 0
         self._address_changes: dict[int, int] = {}
@@ -109,7 +115,7 @@ class CapturedGraph:
         self._usable = True
 
     def _address_changed(self, inputs: list[Any], changed: list[int]) -> bool:
-        """Whether an input that was captured at its address has another address now."""
+        """Whether an input that was captured at its address has another one in this run. Counts the changes."""
         moved = [
             i
             for i in changed
@@ -152,7 +158,7 @@ class CapturedGraph:
             self._guard.remember(inputs, changed)
             self._changed_since_review.update(changed)
         self._runs += 1
-        if self._runs % REVIEW_INTERVAL == 0 and self._copied:
+        if self._runs % REVIEW_INTERVAL_RUNS == 0 and self._copied:
             self._review_copied(inputs)
         outputs = self._outputs
         assert outputs is not None

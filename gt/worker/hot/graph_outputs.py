@@ -1,4 +1,4 @@
-"""The results of a graph, which it writes again in each run."""
+"""The results of a graph. Each run overwrites them, so a result that is still in use must be copied first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from gt.worker.hot.guard import address
 
 
 class GraphOutputs:
+    """The results of one captured graph."""
+
     def __init__(
         self,
         results: list[Any],
@@ -47,7 +49,7 @@ class GraphOutputs:
         self._unused_counts = self._reference_counts()
 
     def _reference_counts(self) -> list[tuple[int, int]]:
-        """For each: Python's references to the tensor, and the tensors that use its memory."""
+        """For each result in the graph's memory: Python's references to it, and the tensors that use its memory."""
         uses, references, results = torch._C._storage_Use_Count, sys.getrefcount, self.results
         return [(references(results[i]), uses(storage._cdata)) for i, storage in self._storages]
 
@@ -58,13 +60,14 @@ class GraphOutputs:
     def release(self, store: dict[int, Any]) -> bool:
         """Replace the results in the store by copies. Whether nothing uses a result after that."""
         counts = zip(self._storages, self._reference_counts(), self._unused_counts, strict=True)
-        for (i, storage), now, unused in counts:
-            if now != unused:
+        for (i, storage), current, unused in counts:
+            if current != unused:
                 self.copied.add(i)
                 _replace_by_copy(store, storage)
         return self.unused()
 
     def take(self, inputs: list[Any]) -> list[Any]:
+        """The results of a run, for the caller."""
         copied = self.copied
         taken = [x.clone() if i in copied else x for i, x in enumerate(self.results)] if copied else self.results.copy()
         for i, k, shape, strides, offset in self.views:
@@ -75,7 +78,7 @@ class GraphOutputs:
 
 
 def _replace_by_copy(store: dict[int, Any], storage: Any) -> None:
-    """Every tensor of the store that uses this memory uses a copy of it from now on."""
+    """Copy this memory, and let every tensor of the store that uses it use the copy."""
     start, copy = storage.data_ptr(), None
     for id, x in store.items():
         if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() == start and x.numel():

@@ -1,8 +1,8 @@
 """What a graph or compiled code assumes about a run, checked before each run.
 
 The section fixes shapes and dtypes. It does not fix the strides of an input, whether an input shares memory with one
-that the section writes, or the numbers that are constants of the program. A tensor seen in the last run has not
-changed, so only new tensors are checked.
+that the section writes, or the numbers that are constants of the program. Inputs that are the same tensors as in the
+last run are not checked again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Strides = list[tuple[int, ...]]
 
 
 class Guard:
-    """Checks the inputs."""
+    """Checks the strides of the inputs, and that none shares memory with an input that is written."""
 
     def __init__(self, inputs: list[Any], mutated: frozenset[int]) -> None:
         self.strides: Strides = [x.stride() for x in inputs]
@@ -34,7 +34,7 @@ class Guard:
         return [i for i, (ref, x) in enumerate(zip(self._last, inputs, strict=True)) if ref() is not x]
 
     def fits(self, inputs: list[Any], changed: list[int]) -> bool:
-        """Whether these have the expected strides and share no memory with what is written."""
+        """Whether the changed inputs have the expected strides and share no memory with an input that is written."""
         strides = self.strides
         for i in changed:
             if inputs[i].stride() != strides[i]:
@@ -44,6 +44,7 @@ class Guard:
         return not self.mutated or not any(self._is_written(inputs[i].data_ptr()) for i in changed)
 
     def remember(self, inputs: list[Any], changed: list[int]) -> None:
+        """The changed inputs are those of the last run, for the next check."""
         for i in changed:
             self._last[i] = weakref.ref(inputs[i])
         if not self.mutated.isdisjoint(changed):
@@ -68,12 +69,13 @@ class ConstantNumbers:
         self._signs = [copysign(1, n) for n in values if isinstance(n, float) and n == 0]
 
     def hold(self, numbers: list[Any]) -> bool:
+        """Whether the numbers of a run are those of the program."""
         if self._zeros and [copysign(1, numbers[k]) for k in self._zeros] != self._signs:
             return False
         return not self._indices or [numbers[k] for k in self._indices] == self._values
 
     def changed(self, numbers: list[Any]) -> set[int]:
-        """The indices of those that differ."""
+        """The indices of the numbers that differ."""
         signs = {k for k, sign in zip(self._zeros, self._signs, strict=True) if copysign(1, numbers[k]) != sign}
         return signs | {k for k, value in zip(self._indices, self._values, strict=True) if numbers[k] != value}
 

@@ -1,8 +1,8 @@
 """Moves one section from level to level: interpreted, then a graph, then compiled code.
 
 While a section is interpreted, the switch records which numbers change and which inputs are other tensors in each run.
-A faster level relies on these records, and checks them before each run. Where they do not hold, the section is
-interpreted, and after a few such runs the faster level is built again from new records.
+A faster level relies on these records, and checks them before each run. If they do not hold, the section is interpreted
+in this run. The faster level is then dropped, for another layout only after a few such runs, and built again later.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ from gt.worker.hot.runner import CompiledRunner
 from gt.worker.hot.section import PartialRun, Section, title
 from gt.worker.hot.trial import no_device_waits, snapshot
 
-#: Runs after which a section is hot. A section of a single instruction needs this many operands to be worth a faster
-#: level: then it is the step of an optimizer.
-HOT_RUNS, MIN_SINGLE_OPERANDS = 8, 8
-#: How often the faster level is built again; and how many runs in a row with another layout lead to that.
-MAX_REBUILDS, MAX_LAYOUT_MISSES = 4, 4
-#: Errors after which a faster level is given up. An index out of range is such an error; the interpreter reports it.
+#: Runs after which a section is hot.
+HOT_RUNS = 8
+#: A section of a single instruction needs this many operands to be worth a faster level: then it is the step of an
+#: optimizer.
+MIN_SINGLE_OPERANDS = 8
+#: How often the faster level is built again.
+MAX_REBUILDS = 4
+#: Runs in a row with another layout after which the faster level is dropped.
+MAX_LAYOUT_MISSES = 4
+#: Errors after which the section stays interpreted. An index out of range is such an error; the interpreter reports it.
 MAX_ERRORS = 3
 #: On a CPU, compiled code that takes longer than this share of the interpreted time is not worth its memory.
 MAX_TIME_RATIO = 1.0
@@ -61,6 +65,8 @@ class ChangeRecorder:
 
 
 class LevelSwitch:
+    """Runs one section at the best level that is ready."""
+
     def __init__(self, section: Section, engine: Engine, at_once: bool, compiler: Compiler) -> None:
         """``at_once``: compile the section on its first run, and wait for it."""
         self.section, self.engine, self.at_once, self.compiler = section, engine, at_once, compiler
@@ -92,11 +98,13 @@ class LevelSwitch:
 
     @property
     def level(self) -> str:
+        """The level's name in statistics, where "template" means interpreted."""
         return "template" if self.active is None else self.active.level
 
     # -- a run ---------------------------------------------------------------------------
 
     def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | None:
+        """See `Levels.run`."""
         self.runs += 1
         self.runs_since_drop += 1
         if self.job is not None and self.job.done():
@@ -152,7 +160,7 @@ class LevelSwitch:
         return None
 
     def _run_timed(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> Any:
-        """Measure one run: the only one that waits for the device."""
+        """Run and measure the time. Only this run waits for the device."""
         assert self.active is not None
         self._synchronize()
         started = time.perf_counter()
@@ -168,6 +176,7 @@ class LevelSwitch:
     # -- runs that were not possible -----------------------------------------------------
 
     def _drop_after_miss(self, why: str) -> None:
+        """Drop the faster level because a run was not possible; after another layout only from the n-th time on."""
         if why == LAYOUT_CHANGED:
             self.layout_misses += 1
             if self.layout_misses < MAX_LAYOUT_MISSES:
@@ -200,7 +209,7 @@ class LevelSwitch:
         self.ready, self.job, self.graph_tried, self.fast_runs, self.layout_misses = None, None, False, 0, 0
 
     def stay(self, reason: str, quiet: bool = False) -> None:
-        """Keep the present level for good."""
+        """Keep the current level for good, and report why unless ``quiet``."""
         self.final = True
         self.reasons.append(reason)
         text = f"a section of {title(self.section)} is not compiled: {reason}"
@@ -239,11 +248,12 @@ class LevelSwitch:
         return Program(self.section, numbers, frozenset(self.recorder.varying), self.device, compiled, donated)
 
     def _copied_inputs(self, program: Program) -> frozenset[int]:
-        """The inputs that a graph copies into its own buffers."""
+        """The inputs that a graph copies into its buffers: those that are other tensors in each run."""
         fresh = self.active.fresh if isinstance(self.active, CapturedGraph) else self.recorder.fresh
         return frozenset(fresh) - program.mutated
 
     def _submit(self, inputs: list[Any], numbers: list[Any], wait: bool) -> None:
+        """Start compiling, unless the compiler's queue is full."""
         self.must_resubmit = not wait and self.compiler.busy()
         if self.must_resubmit:
             return
@@ -257,7 +267,7 @@ class LevelSwitch:
             self.compiler.log_error(self.section, error)
             self.stay(error_summary(error))
             return
-        # the inputs themselves may be freed before the compiler looks at them
+        # not the inputs themselves: they may be freed before the compiler reads their strides
         examples = [strided_spec(x) for x in inputs] if copies is None else copies
         job = CompileJob(self.section, program, examples, list(numbers), copies is not None)
         self.job = self.compiler.submit(job, wait)
@@ -265,7 +275,7 @@ class LevelSwitch:
             self._take_compiled()
 
     def _take_compiled(self) -> None:
-        """Take the result of the compiler."""
+        """Take the result of the compiler; an error means that the section is not compiled."""
         assert self.job is not None
         job, self.job = self.job, None
         try:

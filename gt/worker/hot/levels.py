@@ -15,28 +15,30 @@ if TYPE_CHECKING:
     from gt.worker.hot.compiler import Compiler
     from gt.worker.hot.level_switch import LevelSwitch
 
-#: What is not interpreted: only sections whose signal requires it; hot sections, as graphs without a compiler; hot
-#: sections, compiled in the background ("auto"); all sections, compiled on their first run.
+#: Which sections leave the interpreter. "off": only those whose signal requires it. "graphs": hot ones become graphs,
+#: and are not compiled. "auto": hot ones are also compiled, in the background. "all": all, compiled on their first run.
 OFF, GRAPHS, ALL = "off", "graphs", "all"
 MODES = (OFF, GRAPHS, "auto", ALL)
 
 
 class Levels:
+    """Runs sections at their levels. ``mode`` is one of `MODES`."""
+
     def __init__(self, engine: Engine, mode: str) -> None:
         assert mode in MODES, mode
         self._engine = engine
         self._off, self._compiles, self._all = mode == OFF, mode != GRAPHS, mode == ALL
-        #: without torch not even a section whose signal requires it is compiled
+        #: without torch every section is interpreted, even if its signal requires compiling
         self._never = engine.name != "torch"
         self._switches: dict[Section, LevelSwitch] = {}
         self._compiler: Compiler | None = None
-        #: (reason, text) of sections that were not compiled in the last run; the caller announces and clears them
+        #: (reason, text) for each section that will not be compiled; the caller announces and clears them
         self.notices: list[tuple[str, str]] = []
 
     def run(self, section: Section, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | None:
         """The values of ``section.results``, with in-place writes done; None: interpret the section.
 
-        ``store`` has the client's tensors. Those that are results of earlier runs of a graph are replaced by copies.
+        ``store`` has the client's tensors. Results of a graph that a new run would overwrite are replaced by copies.
         """
         if self._never or (self._off and not section.compile):
             return None
@@ -57,6 +59,7 @@ class Levels:
         return switch
 
     def forget(self, section: Section) -> None:
+        """The section will not run again: free its graph and compiled code."""
         switch = self._switches.pop(section, None)
         if switch is not None:
             switch.close()
@@ -77,7 +80,7 @@ class Levels:
         }
 
     def stats(self) -> list[dict[str, Any]]:
-        """One entry a section, in the order of their first runs."""
+        """The statistics of each section, in the order of their first runs."""
         return [switch.stats() for switch in self._switches.values()]
 
     def close(self) -> None:

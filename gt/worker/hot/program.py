@@ -27,20 +27,24 @@ class NotTranslatable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
+    """A `KernelCall` with its constant numbers bound. ``run`` takes the tensors, then the numbers that change."""
+
     run: Callable[..., Any]
-    #: the slots of its tensors, in the order of the operands
-    slots: tuple[int, ...]
+    #: the registers of its tensors, in the order of the operands
+    registers: tuple[int, ...]
     #: (whether it is a float, its cell) of each number after the tensors
     numbers: tuple[tuple[bool, int], ...]
     results: tuple[int, ...]
-    #: slots that are not used after this call
+    #: registers that are not used after this call
     last_used: tuple[int, ...]
     into: bool
-    #: positions to check before the call; `Positions.operand` is an index into ``slots``
+    #: positions to check before the call; `Positions.operand` is an index into ``registers``
     positions: tuple[Positions, ...] = ()
 
 
 class Program:
+    """A section as a function: ``program(inputs, floats, ints)`` returns its results. Raises NotTranslatable."""
+
     def __init__(
         self,
         section: Section,
@@ -50,13 +54,15 @@ class Program:
         compiled: bool,
         donated: dict[int, int] | None = None,
     ) -> None:
-        """``donated``: index of a result -> the input whose memory it takes."""
+        """``numbers``: those of an example run; ``varying``: the indices of those that change; ``compiled``: for
+        compiled code, not for a graph; ``donated``: index of a result -> the input whose memory it takes."""
         self.section, self.device = section, device
         self.donated = donated or {}
         self.mutated = mutated(section) | frozenset(self.donated.values())
         #: (indices of numbers of a run, the function that computes cell values from them)
         self._derived: list[tuple[tuple[int, ...], Any]] = []
         self._cell_kinds: list[str] = []
+        #: index -> value of the numbers that are constants
         fixed: dict[int, Any] = {}
         last_uses = _last_uses(section)
         self.calls = [
@@ -71,7 +77,7 @@ class Program:
             pairs = zip(self.calls, section.calls, strict=True)
             self.calls = [replace(translated, positions=_positions(call)) for translated, call in pairs]
         self.constants = ConstantNumbers(tuple(fixed), list(fixed.values()))
-        #: writes the values into the cells
+        #: packs the values of the cells into memory
         self.cells = struct.Struct("".join(self._cell_kinds))
         self.cell_count = len(self._cell_kinds)
 
@@ -84,16 +90,17 @@ class Program:
         fixed: dict[int, Any],
         last_used: tuple[int, ...],
     ) -> ProgramCall:
+        """Translate a call. Adds its changing numbers to the cells, and its constant ones to ``fixed``."""
         signature = call.signature
         if reason := unfit(signature, self.device.type == "cuda"):
             raise NotTranslatable(reason)
         indices = tuple(~k for k in call.operands if k < 0)
         values = tuple(numbers[k] for k in indices)
         changing = always(signature, compiled) | {i for i, k in enumerate(indices) if k in varying}
-        slots = tuple(k for k in call.operands if k >= 0)
+        registers = tuple(k for k in call.operands if k >= 0)
         if not changing:
             fixed.update(zip(indices, values, strict=True))
-            return ProgramCall(_bind_numbers(call, values), slots, (), call.results, last_used, signature.into)
+            return ProgramCall(_bind_numbers(call, values), registers, (), call.results, last_used, signature.into)
         variant = vary(signature, values, frozenset(changing), self.device, compiled)
         if variant is None:
             name = signature.op.name
@@ -104,22 +111,23 @@ class Program:
             fixed.update((k, numbers[k]) for i, k in enumerate(indices) if i not in changing)
         self._derived.append((indices, variant.derive))
         cells = tuple(map(self._add_cell, derived))
-        return ProgramCall(variant.run, slots, cells, call.results, last_used, signature.into)
+        return ProgramCall(variant.run, registers, cells, call.results, last_used, signature.into)
 
     def _add_cell(self, value: Any) -> tuple[bool, int]:
+        """Add a cell for a number like ``value``: whether it is a float, and the cell's index."""
         is_float = isinstance(value, float)
         self._cell_kinds.append("d" if is_float else "q")
         return is_float, len(self._cell_kinds) - 1
 
     def cell_values(self, numbers: list[Any]) -> list[Any]:
-        """The contents of the cells for this run. Raises the op's error if it does not accept the numbers."""
+        """The contents of the cells for a run with these numbers. Raises an op's error if it does not accept them."""
         return [n for indices, derive in self._derived for n in derive(tuple([numbers[k] for k in indices]))]
 
     def __call__(self, inputs: list[Any], floats: Any, ints: Any) -> list[Any]:
-        values: list[Any] = [*inputs, *[None] * (self.section.slots - self.section.inputs)]
+        values: list[Any] = [*inputs, *[None] * (self.section.registers - self.section.inputs)]
         out_of_range = []
         for call in self.calls:
-            operands = [values[k] for k in call.slots]
+            operands = [values[k] for k in call.registers]
             for p in call.positions:
                 operands[p.operand], bad = _replace_bad(operands[p.operand], p)
                 out_of_range.append(bad.any())
@@ -134,8 +142,8 @@ class Program:
 
 
 def interpret(section: Section, inputs: list[Any], numbers: list[Any]) -> list[Any]:
-    """Run a section as the worker does without levels. All levels must give the same values."""
-    values: list[Any] = [*inputs, *[None] * (section.slots - section.inputs)]
+    """Run a section without a faster level; returns its results. All levels must give the same values."""
+    values: list[Any] = [*inputs, *[None] * (section.registers - section.inputs)]
     for call, last_used in zip(section.calls, _last_uses(section), strict=True):
         outputs = call.run(*[values[k] if k >= 0 else numbers[~k] for k in call.operands])
         _store(values, call.signature.into, call.results, outputs)
@@ -144,10 +152,10 @@ def interpret(section: Section, inputs: list[Any], numbers: list[Any]) -> list[A
     return [values[k] for k in section.results]
 
 
-def _store(values: list[Any], into: bool, slots: tuple[int, ...], outputs: Any) -> None:
+def _store(values: list[Any], into: bool, registers: tuple[int, ...], outputs: Any) -> None:
     if into:
         return
-    for k, value in zip(slots, outputs if len(slots) > 1 else (outputs,), strict=True):
+    for k, value in zip(registers, outputs if len(registers) > 1 else (outputs,), strict=True):
         values[k] = value
 
 
@@ -182,7 +190,7 @@ def _replace_bad(index: Any, p: Positions) -> tuple[Any, Any]:
 
 
 def _last_uses(section: Section) -> list[tuple[int, ...]]:
-    """For each call the created slots that are not used after it."""
+    """For each call the created registers that are not used after it."""
     used_later, uses = set(section.results), []
     for call in reversed(section.calls):
         last = {k for k in (*call.operands, *call.results) if k >= section.inputs} - used_later
@@ -192,7 +200,7 @@ def _last_uses(section: Section) -> list[tuple[int, ...]]:
 
 
 def mutated(section: Section) -> frozenset[int]:
-    """The inputs that it writes in place."""
+    """The inputs that a section writes in place."""
     roots = memory_roots(section)
     written = {roots[k] for call in section.calls if call.signature.into for k in call.results}
     return frozenset(k for k in written if k < section.inputs)

@@ -1,4 +1,4 @@
-"""Runs compiled code where there are no CUDA graphs: check, pass the numbers, call."""
+"""Runs compiled code without a CUDA graph: on a CPU, before the first capture, and if the capture failed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from gt.worker.hot.section import PartialRun
 
 
 class CompiledRunner:
+    """Runs compiled code directly. It has the interface of `CapturedGraph`."""
+
     level = "compiled"
 
     def __init__(self, compiled: CompiledProgram, inputs: list[Any]) -> None:

@@ -1,4 +1,7 @@
-"""A section of a fragment as the levels run it: kernel calls, with slots in place of tensor ids."""
+"""A section of a fragment as the levels run it: kernel calls on registers.
+
+A register numbers a tensor of the section: first its inputs, then the tensors that it creates.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,24 @@ class KernelCall:
 
     signature: Signature
     run: Kernel
-    #: for each operand a slot, or ~k for the k-th number of the section
+    #: for each operand a register, or ~k for number k of the section
     operands: tuple[int, ...]
-    #: the slots of its results; in place (``signature.into``) these are the slots of its first operands
+    #: the registers of its results; in place (``signature.into``) these are the registers of its first operands
     results: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Section:
-    """Slots below ``inputs`` are its inputs; it creates the others. It moves nothing between workers."""
+    """A range of instructions that moves nothing between workers."""
 
     calls: tuple[KernelCall, ...]
+    #: how many registers are inputs: 0 to inputs - 1
     inputs: int
-    slots: int
+    #: how many registers there are
+    registers: int
     #: how many numbers (int, float, bool) each run passes
     numbers: int
-    #: the created slots that stay alive; the others are freed
+    #: the created registers that stay alive; the others are freed
     results: tuple[int, ...]
     #: the inputs that are freed in the section or right after it, and by no other section
     freed: tuple[int, ...]

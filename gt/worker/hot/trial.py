@@ -14,14 +14,14 @@ from gt.worker.hot.guard import without_repeats
 from gt.worker.hot.program import NotTranslatable, interpret
 from gt.worker.hot.section import Section
 
-#: How far compiled results may differ from interpreted ones, relative to a result's norm: they are rounded elsewhere.
+#: How far compiled results may differ from interpreted ones, relative to a result's norm: other steps are rounded.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 5e-2, torch.bfloat16: 1e-1}
 #: The share of the device's free memory that a trial may use.
 MAX_MEMORY_SHARE = 0.25
 
 
 def snapshot(inputs: list[Any]) -> list[Any] | None:
-    """Copies with the strides of the inputs; None if there is not enough memory for a trial."""
+    """Copies of the inputs with the same strides; None if there is not enough memory for a trial."""
     if sum(x.numel() * x.element_size() for x in inputs) * 2 > MAX_MEMORY_SHARE * _free_bytes(inputs):
         return None
     return [_copy(x) for x in inputs]
@@ -75,6 +75,8 @@ def _describe(section: Section, i: int) -> str:
 
 
 def _measure(run: Callable[[], Any], inputs: list[Any], times: int = 3) -> float:
+    """The seconds of the fastest of several runs."""
+
     def once() -> float:
         started = time.perf_counter()
         run()
@@ -86,6 +88,7 @@ def _measure(run: Callable[[], Any], inputs: list[Any], times: int = 3) -> float
 
 
 def alike(a: Any, b: Any) -> bool:
+    """Whether two results agree up to rounding. NaNs are equal."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     x, y = a.to(torch.float64), b.to(torch.float64)
@@ -101,9 +104,9 @@ def alike(a: Any, b: Any) -> bool:
 
 @contextlib.contextmanager
 def no_device_waits(device: Any) -> Iterator[None]:
-    """A call that waits for the GPU raises. In the capture of a graph such a call is not allowed and does harm.
+    """A call that waits for the GPU raises. During the capture of a graph such a call would break the capture.
 
-    Only for the worker's thread: calls that wait in other threads raise too.
+    The setting is global: during this time calls that wait raise in other threads too.
     """
     if device.type != "cuda":
         yield
