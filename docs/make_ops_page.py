@@ -21,7 +21,7 @@ BEGIN, END = "<!-- begin: made by docs/make_ops_page.py -->\n", "<!-- end -->\n"
 
 
 def page(text: str) -> str:
-    """The page with its table made anew."""
+    """The page with a new table."""
     before, rest = text.split(BEGIN)
     return before + BEGIN + table() + END + rest.split(END)[1]
 
@@ -46,15 +46,15 @@ def _family(op: Op) -> str:
 
 
 def _operands(op: Op) -> list[str]:
-    _, *given = inspect.signature(op.kernel).parameters.values()  # the first is the array library
+    _, *parameters = inspect.signature(op.kernel).parameters.values()  # the first is the array library
     marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.POSITIONAL_OR_KEYWORD: ""}
-    return [marks[p.kind] + p.name for p in given if p.kind in marks]
+    return [marks[p.kind] + p.name for p in parameters if p.kind in marks]
 
 
 def _attributes(op: Op) -> list[str]:
     for rule in (op.infer, op.kernel):
-        given = inspect.signature(rule).parameters.values()
-        named = [p.name for p in given if p.kind is p.KEYWORD_ONLY and p.name not in ("device", "out")]
+        parameters = inspect.signature(rule).parameters.values()
+        named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("device", "out")]
         if named:
             return named
     return []

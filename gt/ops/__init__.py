@@ -1,5 +1,9 @@
 """The instruction set: one entry per op, in the file of its family. Importing this package fills the table `OPS`.
 
+In a family's file, the form of a name shows its role. For `slice`: `_sliced` infers the type of the result, `_slice` is
+the kernel (`_slice_torch` and `_slice_numpy` where there are two), and `_slice_back` is the gradient rule. In the files
+`split.py` and ``splits_….py``, `slicing` is the split rule, and `sliced` gives the attributes of one worker's share.
+
 Imports `gt.types` and `gt.errors`; torch and numpy only inside kernels, when they run.
 """
 

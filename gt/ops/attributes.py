@@ -1,4 +1,4 @@
-"""Checks of attributes. A definition comes by wire, so an attribute may be any plain value."""
+"""Checks of attributes. A definition arrives on the wire, so an attribute may be any plain value."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, 
 
 
 def check_flags(**values: Any) -> None:
+    """Refuses what is not a bool."""
     for name, value in values.items():
         if not isinstance(value, bool):
             raise DTypeError(f"{name} is True or False, not {value!r}")
 
 
 def check_mask(mask: Any, count: int) -> None:
-    """A mask says which results are wanted; at least one is."""
+    """Refuses a mask that is not ``count`` bools. A mask says which results are requested, at least one."""
     if len(mask) != count or not all(isinstance(wanted, bool) for wanted in mask) or not any(mask):
         raise ShapeError(f"mask is {count} bools with at least one True, not {mask!r}")
 
 
 def check_int(name: str, value: Any, least: int, most: int) -> None:
+    """Refuses what is not an int from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise DTypeError(f"{name} is an int, not {value!r}")
     if not least <= value <= most:
@@ -34,7 +36,7 @@ def check_int(name: str, value: Any, least: int, most: int) -> None:
 
 
 def check_numbers(dtype: DType, **values: Any) -> None:
-    """Refuses numbers outside the range of the dtype. Kernels for half precision compute in float32."""
+    """Refuses numbers outside the range of the dtype; for half precision, of float32, in which most kernels compute."""
     for name, value in values.items():
         if not isinstance(value, int | float):
             raise DTypeError(f"{name} is a number, not {value!r}")
@@ -48,7 +50,7 @@ def check_numbers(dtype: DType, **values: Any) -> None:
 
 
 def check_values(dtype: DType, **values: Any) -> None:
-    """The same for kernels that compute in half precision itself."""
+    """The same for kernels that compute in half precision: numbers must be in the range of that dtype."""
     check_numbers(dtype, **values)
     for name, value in values.items():
         if dtype.kind == "f" and isfinite(value) and abs(value) > LARGEST[dtype.name]:

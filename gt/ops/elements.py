@@ -36,6 +36,7 @@ def buffer(data: Any) -> Any:
 
 
 def from_bytes_torch(torch: Any, data: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """A tensor on the bytes, which are not copied unless it is bool."""
     kind = torch.uint8 if dtype == "bool" else getattr(torch, dtype)
     needed = _length(data, shape, kind.itemsize, dtype)
     flat = torch.frombuffer(data, dtype=kind) if needed else torch.empty(0, dtype=kind)
@@ -58,5 +59,5 @@ def _length(data: Any, shape: tuple[int, ...], itemsize: int, dtype: str) -> int
 
 
 def wide(np: Any, *xs: Any) -> tuple[Any, ...]:
-    """float16 as float32: numpy would sum in float16."""
+    """The operands, with float16 as float32: numpy would compute in float16."""
     return tuple(x.astype(np.float32) if getattr(x, "dtype", None) == np.float16 else x for x in xs)

@@ -1,4 +1,7 @@
-"""Functions for gradient rules: they emit ops by name, through methods of a tensor."""
+"""Functions for gradient rules: they emit ops by name, through methods of a tensor.
+
+`op` here declares an op that has separate kernels for numpy and for torch, as those of `gt.ops.nn` do.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from gt.ops.op import op as declare
 
 
 def op(name: str, *, kernel: Callable[..., Any], **fields: Any) -> None:
-    """Declare an op whose kernel is for numpy itself; torch has a kernel of its own."""
+    """Declare an op with two kernels: ``kernel`` is for numpy itself, ``torch`` (among the fields) for torch."""
     declare(name, kernel=kernel, numpy=kernel, **fields)
 
 

@@ -13,14 +13,14 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     """torch's rule: sizes are aligned at the end; a size of 1 is stretched, other sizes must agree."""
     ndim = max(map(len, shapes), default=0)
     padded = [(1,) * (ndim - len(s)) + s for s in shapes]
-    return tuple(map(_agreed, zip(*padded, strict=True)))
+    return tuple(map(_common_size, zip(*padded, strict=True)))
 
 
-def _agreed(sizes: tuple[int, ...]) -> int:
-    wide = {n for n in sizes if n != 1}
-    if len(wide) > 1:
-        raise ShapeError(f"sizes {' and '.join(map(str, sorted(wide)))} do not broadcast")
-    return wide.pop() if wide else 1
+def _common_size(sizes: tuple[int, ...]) -> int:
+    distinct = {n for n in sizes if n != 1}
+    if len(distinct) > 1:
+        raise ShapeError(f"sizes {' and '.join(map(str, sorted(distinct)))} do not broadcast")
+    return distinct.pop() if distinct else 1
 
 
 def shapes_of(types: Iterable[OperandType]) -> list[Shape]:
@@ -28,19 +28,22 @@ def shapes_of(types: Iterable[OperandType]) -> list[Shape]:
 
 
 def floating(dtype: DType) -> DType:
-    """The result's dtype of an op that always gives a floating result: float32 for integers."""
+    """The dtype itself if it is floating, else float32: for ops whose result is always floating."""
     return dtype if dtype.kind == "f" else float32
 
 
 def common_floating(*types: OperandType, **attrs: Any) -> DType:
+    """torch's common dtype of the operands; float32 if it is an integer or bool."""
     return floating(result_dtype(*types))
 
 
 def common(*types: OperandType, **attrs: Any) -> DType:
+    """torch's common dtype of the operands."""
     return result_dtype(*types)
 
 
 def pointwise(*types: OperandType, **attrs: Any) -> TensorType:
+    """Operands broadcast; the result has their common dtype."""
     return TensorType(broadcast_shapes(*shapes_of(types)), result_dtype(*types))
 
 
@@ -67,15 +70,16 @@ def refusing(kinds: str, rule: Callable[..., TensorType], way_out: str) -> Calla
     """The same rule, which refuses a common dtype of these kinds (letters as in `DType.kind`)."""
 
     def refuse(*types: OperandType, **attrs: Any) -> TensorType:
-        met = result_dtype(*types)
-        if met.kind in kinds:
-            raise DTypeError(f"not defined for {met.name}; use {way_out}")
+        dtype = result_dtype(*types)
+        if dtype.kind in kinds:
+            raise DTypeError(f"not defined for {dtype.name}; use {way_out}")
         return rule(*types, **attrs)
 
     return refuse
 
 
 def same(x: TensorType, *rest: OperandType, **attrs: Any) -> TensorType:
+    """The result has the type of the first operand."""
     return x
 
 
@@ -85,7 +89,7 @@ def shown(shape: Shape) -> str:
 
 
 def sizes(shape: Shape) -> Shape:
-    """The shape, checked before its sizes are multiplied."""
+    """The same shape, checked: at most `MAX_DIMS` sizes, each an int of 0 or more."""
     if len(shape) > MAX_DIMS:
         raise ShapeError(f"{len(shape)} dims are more than {MAX_DIMS}")
     for n in shape:
@@ -128,8 +132,11 @@ def wrap_dims(dims: Iterable[int], ndim: int) -> tuple[int, ...]:
     return wrapped
 
 
-def own_dim(dim: int, ndim: int) -> int:
-    """A dim among an op's attributes. It is counted from the start: the function that emits the op wraps it."""
+def check_dim(dim: int, ndim: int) -> int:
+    """The same dim, checked: a dim among an op's attributes is counted from the start.
+
+    The function that emits the op wraps a dim that the user counts from the end.
+    """
     if type(dim) is not int:
         raise DTypeError(f"a dim is an int, and {dim!r} is not")
     if wrap_dim(dim, ndim) != dim:
@@ -137,8 +144,8 @@ def own_dim(dim: int, ndim: int) -> int:
     return dim
 
 
-def own_dims(dims: Iterable[int], ndim: int) -> tuple[int, ...]:
-    return wrap_dims([own_dim(d, ndim) for d in dims], ndim)
+def check_dims(dims: Iterable[int], ndim: int) -> tuple[int, ...]:
+    return wrap_dims([check_dim(d, ndim) for d in dims], ndim)
 
 
 def require_bools(**attrs: bool) -> None:

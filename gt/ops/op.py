@@ -1,11 +1,11 @@
-"""One `Op` is the whole truth about an operation: no other file states a fact about an op.
+"""One `Op` states everything about an operation: no other file states a fact about an op.
 
 An op is a pure function of its operands (tensors, and Python numbers that may change from call to call) and its
 attributes (what the type of its result depends on). A function that calls an op fills in what its caller left out, such
 as ``dim=None``, so an op's attributes are complete, normalised and hashable.
 
 The client, the dispatcher and the workers read the entries. The plain Python functions (``gt.exp``), the methods
-(``x.exp()``, ``x.exp_()``), the aliases and the names in ``gt.special`` are made from them by `gt.functions.derive`.
+(``x.exp()``, ``x.exp_()``), the aliases and the names in ``gt.special`` are derived from them by `gt.functions.derive`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     name: str
 
     # -- types --
-    #: (*operand types, **attrs) -> the result's type, or a tuple of them; raises one of the three errors above.
+    #: (*operand types, **attrs) -> the result's type, or a tuple of them; raises ShapeError, DimError or
+    #: DTypeError.
     infer: Callable[..., TensorType | Types]
     #: Which operands it takes, a regular expression with a letter for each: t a tensor, i an int, f a float, b a bool,
     #: B bytes.
@@ -95,17 +96,16 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: One rule per operand, (g, y, *operands, **attrs) -> its gradient, or None where there is none; or one rule for
     #: all, (needs, g, y, *operands, **attrs) -> a gradient each. See `gt.client.tensor.tape`.
     vjp: tuple[Callable[..., Any] | None, ...] | Callable[..., Any] | None = None
-    #: Why it has no ``vjp``; a test asks for one of the two.
+    #: Why it has no ``vjp``; a test requires one of the two.
     no_gradient: str = ""
     #: "lower": autocast casts its operands to the lower precision; "float32": to float32; "float32_result": its result
-    #: is float32 unless a dtype is given; "widest": its operands get the widest dtype among them. "": unchanged.
+    #: is float32 unless the call names a dtype; "widest": its operands get the widest dtype among them. "": unchanged.
     autocast: str = ""
 
     # -- many workers --
-    #: (*operand types, **attrs) -> how it may be cut across workers; where it returns None, operands are gathered.
+    #: (*operand types, **attrs) -> how it may be split across workers; where it returns None, operands are gathered.
     split: Callable[..., Split | Apart | None] | None = None
-    #: Why it has no ``split``: it cannot be cut, so its operands are gathered first. A test asks
-    #: for one of the two.
+    #: Why it has no ``split``: it cannot be split, so its operands are gathered first. A test requires one of the two.
     whole: str = ""
     #: (attrs, cut) -> the attributes for one worker's share, where they depend on it: a shape, a position.
     local: Callable[[dict[str, Any], Cut], dict[str, Any]] | None = None
@@ -117,7 +117,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     effects: bool = False
     #: Its first two numbers are the key of a random draw: a seed and a stream.
     draws: bool = False
-    #: It is a step of an optimizer: the optimizer gives its numbers anew on each call.
+    #: It is a step of an optimizer: the optimizer passes new numbers on each call.
     steps: bool = False
     #: Its kernel reads values (a shape, a loop or a wait depends on them), so no graph may hold it: "always", or "cpu"
     #: for the kernel on a CPU only.
@@ -141,6 +141,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     results: tuple[str, ...] = ()
 
     def result_types(self, types: tuple[OperandType, ...], attrs: Attrs) -> Types:
+        """The types of the results; raises an error that names the call if it is not legal."""
         try:
             self._check_operands(types)
             _check_integers(attrs)

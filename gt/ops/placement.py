@@ -1,7 +1,7 @@
-"""The placement of a tensor along one axis of a mesh: R replicated, S(d) cut along a dim, P(sum) to be combined.
+"""The placement of a tensor along one axis of a mesh: R replicated, S(d) split along a dim, P(sum) to be combined.
 
-The dispatcher plans with placements. `bounds` says how a dim is cut: into blocks as equal as possible, the longer ones
-first, and empty ones where there are more workers than rows.
+The dispatcher plans with placements. `bounds` says how a dim is split: into blocks as equal as possible, the longer
+ones first, and empty ones where there are more workers than rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Replicate(msgspec.Struct, frozen=True):
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """Each worker has a block of the tensor, cut along one dim."""
+    """Each worker has a block of the tensor, split along one dim."""
 
     dim: int
 
@@ -45,5 +45,5 @@ def bounds(size: int, workers: int, rank: int) -> tuple[int, int]:
 
 
 def aligned(a: int, b: int, workers: int) -> bool:
-    """True if dims of these two sizes, one a multiple of the other, are cut at the same places."""
+    """True if dims of these two sizes, one a multiple of the other, are split at the same places."""
     return all(bounds(a, workers, r)[0] * b == bounds(b, workers, r)[0] * a for r in range(1, workers))

@@ -62,7 +62,8 @@ def _functions(ops: Iterable[Op]) -> Iterator[tuple[Op, int, FunctionType, list[
                         codes = _codes(function.__code__)
                         yield op, number, function, codes
                         waiting += [cell.cell_contents for cell in function.__closure__ or ()]
-                        waiting += [function.__globals__.get(name) for code in codes for name in code.co_names]
+                        get = function.__globals__.get
+                        waiting += [get(name) for code in codes for name in code.co_names]
 
 
 def _codes(code: CodeType) -> list[CodeType]:

@@ -1,17 +1,18 @@
-"""How an op may be cut across workers, written as one index string.
+"""How an op may be split across workers, written as one index string.
 
-    "mk,kn->mn"    a letter names a dim; the same letter means the same cut
+    "mk,kn->mn"    a letter names a dim; the same letter means that both are split together
     "a.->a."       a dot is a dim that stays whole on every worker
     "ab->a"        a letter missing on the right is reduced: each worker has a term of the result
     "->ab"         a letter missing on the left is created: each worker creates its own block
     "ab->a,a"      several results
-    "bk,nk,n->bn"  with ``added=(2,)``: a bias, which only one worker may add when ``k`` is cut
+    "bk,nk,n->bn"  with ``added=(2,)``: a bias, which only one worker may add when ``k`` is split
 
 The string counts tensor operands only; Python numbers are the same everywhere. `rows` derives from it every legal
 placement of operands and results along one axis of a mesh. For more axes it is applied again to the blocks: the string
 is that of the whole, the types are those of the blocks, and where blocks differ in size, a row must be legal for each
-of them. A letter may stand for dims of different sizes, as in a reshape: it is cut only where both are cut at the same
-places. Some kernels refuse blocks without elements: ``filled`` names the letters that need blocks that are not empty.
+of them. A letter may stand for dims of different sizes, as in a reshape: it is split only where both are split at the
+same places. Some kernels refuse blocks without elements: ``filled`` names the letters that need blocks that are not
+empty.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ class Split(msgspec.Struct, frozen=True):
     still: tuple[int, ...] = ()
     #: operands that are added to the result: where it is a term, they are too
     added: tuple[int, ...] = ()
-    #: letters that are cut only if no block is empty
+    #: letters that are split only if no block is empty
     filled: str = ""
-    #: the results are terms even where nothing here is cut: they combine several parts, which may be cut (see `Apart`)
+    #: the results are terms even where nothing here is split: they combine several parts, which may be split (see
+    #: `Apart`)
     terms: bool = False
 
 
 class Apart(msgspec.Struct, frozen=True):
-    """An op on many tensors at once, which are cut independently of each other.
+    """An op on many tensors at once, which are split independently of each other.
 
     An operand may belong to several parts if it is whole in each; a result belongs to one.
     """
 
-    #: (its operands, its results, how they are cut together)
+    #: (its operands, its results, how they are split together)
     parts: tuple[tuple[tuple[int, ...], tuple[int, ...], Split], ...]
     #: the attribute that counts the parts, or "", if some of them may be done by one call and some by another
     calls: str | None = None
@@ -84,32 +86,32 @@ class Cut(msgspec.Struct, frozen=True):
 def rows(split: Split, ins: Sequence[TensorType], outs: Sequence[TensorType], workers: int) -> list[Row]:
     """Every legal row over this many workers. The first, everything replicated, is always legal."""
     left, right = split.indices.split("->")
-    taken = left.split(",") if ins else []
-    arguments = right.split(",") if outs else []
-    reduces = split.reduce.split(",") * (len(arguments) if "," not in split.reduce else 1)
-    found = [Row((R,) * len(ins), tuple(map(Partial, reduces)) if split.terms else (R,) * len(outs))]
+    in_dims = left.split(",") if ins else []
+    out_dims = right.split(",") if outs else []
+    reduces = split.reduce.split(",") * (len(out_dims) if "," not in split.reduce else 1)
+    legal = [Row((R,) * len(ins), tuple(map(Partial, reduces)) if split.terms else (R,) * len(outs))]
     for letter in dict.fromkeys(c for c in left + right if c not in ",."):
-        if not _cut_alike(letter, (*taken, *arguments), (*ins, *outs), workers, letter in split.filled):
+        if not _split_alike(letter, (*in_dims, *out_dims), (*ins, *outs), workers, letter in split.filled):
             continue
-        result = tuple(
+        results = tuple(
             Shard(dims.index(letter)) if letter in dims else Partial(how)
-            for dims, how in zip(arguments, reduces, strict=True)
+            for dims, how in zip(out_dims, reduces, strict=True)
         )
-        term = bool(result) and isinstance(result[0], Partial)
-        placed = tuple(
+        term = bool(results) and isinstance(results[0], Partial)
+        operands = tuple(
             Shard(dims.index(letter)) if letter in dims else P if term and i in split.added else R
-            for i, dims in enumerate(taken)
+            for i, dims in enumerate(in_dims)
         )
-        found.append(Row(placed, result))
+        legal.append(Row(operands, results))
     for group in split.linear:
         if any(ins[i].dtype.kind == "b" for i in group):  # a sum of bools is not a bool
             continue
         passed = tuple(R if i in split.still else P for i in range(len(outs)))
-        found.append(Row(tuple(P if i in group else R for i in range(len(ins))), passed))
-    return found
+        legal.append(Row(tuple(P if i in group else R for i in range(len(ins))), passed))
+    return legal
 
 
-def _cut_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], workers: int, filled: bool) -> bool:
+def _split_alike(letter: str, dims: Sequence[str], types: Sequence[TensorType], workers: int, filled: bool) -> bool:
     sizes = {t.shape[names.index(letter)] for names, t in zip(dims, types, strict=True) if letter in names}
     if filled and min(sizes) < workers:
         return False
@@ -132,8 +134,8 @@ def without(dims: str, whole: Sequence[int]) -> str:
 
 def stretched(names: str, shape: Shape, x: Shape) -> str:
     """The dims of an operand that broadcasts to this shape, whose dims have these names: dots where it is stretched."""
-    own = names[len(names) - len(x) :], shape[len(shape) - len(x) :]
-    return "".join(c if n == m else "." for c, m, n in zip(*own, x, strict=True))
+    aligned_dims = names[len(names) - len(x) :], shape[len(shape) - len(x) :]
+    return "".join(c if n == m else "." for c, m, n in zip(*aligned_dims, x, strict=True))
 
 
 def tensors(types: Sequence[OperandType]) -> list[TensorType]:
@@ -164,9 +166,9 @@ def elementwise(*types: OperandType, linear: Groups = (), floating: bool = False
     xs = tensors(types)
     shape = broadcast_shapes(*(x.shape for x in xs))
     names = letters(len(shape))
-    met = result_dtype(*types)
+    dtype = result_dtype(*types)
     passing = tuple(
-        g for g in linear if all(types[i].dtype.kind == "f" or (not floating and summable(types[i], met)) for i in g)
+        g for g in linear if all(types[i].dtype.kind == "f" or (not floating and summable(types[i], dtype)) for i in g)
     )
     left = ",".join(stretched(names, shape, x.shape) for x in xs)
     return Split(f"{left}->{names}", linear=counted(passing, types))

@@ -1,4 +1,4 @@
-"""How ops that read and write at positions may be cut: along dims that they use whole, and along the index's dims."""
+"""How ops that read and write at positions may be split: along dims that they use whole, and along the index's dims."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def putting(base: TensorType, value: OperandType, *starts: OperandType, chain: C
         return Split(f"{names}->{names}")
     sizes = _view_shape(base.shape, items)
     extra = max(0, value.ndim - len(sizes))  # leading sizes of 1, which torch ignores
-    own = "." * extra + stretched(view, sizes, value.shape[extra:])
-    return Split(f"{names},{own}->{names}", linear=linear)
+    value_dims = "." * extra + stretched(view, sizes, value.shape[extra:])
+    return Split(f"{names},{value_dims}->{names}", linear=linear)
 
 
 def _view_shape(shape: Shape, items: Items) -> Shape:
@@ -117,7 +117,7 @@ def indexing(x: TensorType, *indices: TensorType, dims: Dims) -> Split:
 
 
 def indexing_back(g: TensorType, *indices: TensorType, dims: Dims, shape: Shape) -> Split:
-    """The positions are cut: a block of them gives a term."""
+    """The positions are split: a block of them gives a term."""
     names, at, result = _places(len(shape), indices, dims)
     return Split(f"{','.join((result, *at))}->{names}", linear=FIRST)
 
@@ -127,7 +127,7 @@ def placing(x: TensorType, value: OperandType, *indices: TensorType, dims: Dims,
     names, at, result = _places(x.ndim, indices, dims)
     if not accumulate or x.dtype.kind == "b":
         result = "".join(c if c in names else "." for c in result)
-        at = ["." * len(own) for own in at]
+        at = ["." * len(dims_of_index) for dims_of_index in at]
     left, linear = [names], ((0, 1),) if isinstance(value, TensorType) and summable(value, x.dtype) else ()
     if isinstance(value, TensorType):
         sizes = _picked_shape(x.shape, indices, dims)
@@ -165,27 +165,27 @@ def gathering(x: TensorType, index: TensorType, *, dim: int) -> Split | None:
     if _odd(x, index):
         return None
     names = _common(x.ndim, dim, x.shape, index.shape)
-    own = _with(names, dim, "Z")
-    return Split(f"{names},{own}->{own}", linear=FIRST)
+    index_dims = _with(names, dim, "Z")
+    return Split(f"{names},{index_dims}->{index_dims}", linear=FIRST)
 
 
 def scattering(x: TensorType, index: TensorType, source: OperandType, *, dim: int, **how: Any) -> Split | None:
     """Where several elements are written to one position, or combined there, one worker must have all of them."""
     if _odd(x, index, source):
         return None
-    arguments = tensors((source,))
-    names = _common(x.ndim, dim, x.shape, index.shape, *(t.shape for t in arguments))
+    sources = tensors((source,))
+    names = _common(x.ndim, dim, x.shape, index.shape, *(t.shape for t in sources))
     adds = how.get("reduce", "sum") == "sum" or (how["reduce"] == "mean" and x.dtype.kind == "f")
     linear = counted(((0, 2),), (x, index, source)) if adds else ()
-    return Split(f"{','.join([names] * (2 + len(arguments)))}->{names}", linear=linear)
+    return Split(f"{','.join([names] * (2 + len(sources)))}->{names}", linear=linear)
 
 
 def scattering_sums(x: TensorType, index: TensorType, source: TensorType, *, dim: int) -> Split | None:
     if _odd(x, index, source):
         return None
     names = _common(x.ndim, dim, x.shape, index.shape, source.shape)
-    own = _with(names, dim, "Z" if index.shape[dim] == source.shape[dim] else ".")
-    return Split(f"{names},{own},{own}->{names}", linear=((0, 2),), added=(0,))
+    index_dims = _with(names, dim, "Z" if index.shape[dim] == source.shape[dim] else ".")
+    return Split(f"{names},{index_dims},{index_dims}->{names}", linear=((0, 2),), added=(0,))
 
 
 # -- by masks ------------------------------------------------------------------------------
@@ -205,6 +205,6 @@ def masking(x: TensorType, mask: TensorType, value: OperandType) -> Split:
     if value.ndim > rows and value.shape[-rows - 1] != 1:  # a row for each true value of the mask
         names = "." * mask.ndim + names[mask.ndim :]
     extra = max(0, value.ndim - rows)
-    own = "." * extra + stretched(names[mask.ndim :], x.shape[mask.ndim :], value.shape[extra:])
+    value_dims = "." * extra + stretched(names[mask.ndim :], x.shape[mask.ndim :], value.shape[extra:])
     linear: Groups = ((0, 2),) if summable(value, x.dtype) else ()
-    return Split(f"{names},{names[: mask.ndim]},{own}->{names}", linear=linear)
+    return Split(f"{names},{names[: mask.ndim]},{value_dims}->{names}", linear=linear)

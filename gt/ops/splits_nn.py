@@ -1,4 +1,4 @@
-"""How products, normalisations, convolutions, attention and losses may be cut."""
+"""How products, normalisations, convolutions, attention and losses may be split."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def mapping(x: TensorType, weight: TensorType, *bias: TensorType) -> Split:
     rows, column = letters(x.ndim - 1), "N" if weight.ndim == 2 else ""
     if not bias:
         return Split(f"{rows}K,{column}K->{rows}{column}", linear=EACH)
-    own = stretched(column, weight.shape[:-1], bias[0].shape) if bias[0].ndim <= len(column) else "."
-    return Split(f"{rows}K,{column}K,{own}->{rows}{column}", linear=((0, 2), (1, 2)), added=(2,))
+    bias_dims = stretched(column, weight.shape[:-1], bias[0].shape) if bias[0].ndim <= len(column) else "."
+    return Split(f"{rows}K,{column}K,{bias_dims}->{rows}{column}", linear=((0, 2), (1, 2)), added=(2,))
 
 
 def weighing(g: TensorType, x: TensorType) -> Split:
@@ -62,10 +62,10 @@ def _joined(*operands: str) -> str:
     return ",".join(operands)
 
 
-def over_last(x: TensorType, *arguments: TensorType, normalized_shape: Shape, stats: int = 2, **attrs: Any) -> Split:
+def over_last(x: TensorType, *parameters: TensorType, normalized_shape: Shape, stats: int = 2, **attrs: Any) -> Split:
     n = len(normalized_shape)
     rows = letters(x.ndim - n) + "." * n
-    return Split(f"{_joined(rows, *['.' * n] * len(arguments))}->{_joined(rows, *[rows] * stats)}")
+    return Split(f"{_joined(rows, *['.' * n] * len(parameters))}->{_joined(rows, *[rows] * stats)}")
 
 
 def over_last_back(
@@ -80,10 +80,10 @@ def over_last_back(
     return Split(f"{_joined(*left)}->{_joined(*result)}", linear=FIRST)
 
 
-def over_groups(x: TensorType, *arguments: TensorType, **attrs: Any) -> Split:
+def over_groups(x: TensorType, *parameters: TensorType, **attrs: Any) -> Split:
     """Batches, and channels by whole groups."""
     names = "NC" + "." * (x.ndim - 2)
-    return Split(f"{_joined(names, *'C' * len(arguments))}->{names},NC,NC", filled="C")
+    return Split(f"{_joined(names, *'C' * len(parameters))}->{names},NC,NC", filled="C")
 
 
 def over_groups_back(
@@ -103,23 +103,23 @@ def grouped(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
 
 
 def over_batch(x: TensorType, *rest: OperandType, **attrs: Any) -> Split:
-    """Each channel by itself."""
+    """Each channel independently."""
     names = ".C" + "." * (x.ndim - 2)
-    arguments = sum(not isinstance(t, Scalar) for t in rest)
-    running = 2 if len(rest) > arguments else 0  # the momentum, a number, and the running statistics
-    return Split(f"{_joined(names, *'C' * arguments)}->{_joined(names, *'C' * (2 + running))}", filled="C")
+    tensors = sum(not isinstance(t, Scalar) for t in rest)
+    running = 2 if len(rest) > tensors else 0  # the momentum, a number, and the running statistics
+    return Split(f"{_joined(names, *'C' * tensors)}->{_joined(names, *'C' * (2 + running))}", filled="C")
 
 
 def over_batch_back(g: TensorType, x: TensorType, *rest: TensorType, mask: Any, **attrs: Any) -> Split:
-    # only the gradients of weight and bias are sums over the batch, which may be cut for that
+    # only the gradients of weight and bias are sums over the batch, which may be split for that
     names = ".C" + "." * (x.ndim - 2) if mask[0] else f"NC{letters(x.ndim - 2)}"
     result = [dims for dims, wanted in zip((names, "C", "C"), mask, strict=True) if wanted]
     return Split(f"{_joined(names, names, *'C' * len(rest))}->{_joined(*result)}", linear=FIRST, filled=names)
 
 
-def by_channel(x: TensorType, *arguments: TensorType, **attrs: Any) -> Split:
+def by_channel(x: TensorType, *parameters: TensorType, **attrs: Any) -> Split:
     names = letters(x.ndim)
-    return Split(f"{_joined(names, *names[1] * len(arguments))}->{names}", filled=names[1])
+    return Split(f"{_joined(names, *names[1] * len(parameters))}->{names}", filled=names[1])
 
 
 # -- windows -------------------------------------------------------------------------------
@@ -195,24 +195,24 @@ def attending_back(
     scale: float,
 ) -> Split:
     lead, at = letters(q.ndim - 2), "." if is_causal else "Q"
-    asking, asked = f"{lead}{at}.", f"{lead}.."
-    masks = _masks(mask, asking, (*q.shape[:-1], k.shape[-2]))
-    left = _joined(asking, asking, asked, asked, asking, f"{lead}{at}", *masks)
-    return Split(f"{left}->{asking},{asked},{asked}", linear=FIRST)
+    query, key = f"{lead}{at}.", f"{lead}.."
+    masks = _masks(mask, query, (*q.shape[:-1], k.shape[-2]))
+    left = _joined(query, query, key, key, query, f"{lead}{at}", *masks)
+    return Split(f"{left}->{query},{key},{key}", linear=FIRST)
 
 
 # -- losses --------------------------------------------------------------------------------
 
 
-def losing(x: TensorType, *rest: TensorType, reduction: str, **attrs: Any) -> Split:
+def comparing(x: TensorType, *rest: TensorType, reduction: str, **attrs: Any) -> Split:
     names = letters(x.ndim)
     return Split(f"{_joined(*[names] * (1 + len(rest)))}->{names if reduction == 'none' else ''}")
 
 
-def losing_back(g: TensorType, x: TensorType, *rest: TensorType, reduction: str, **attrs: Any) -> Split:
+def comparing_back(g: TensorType, x: TensorType, *rest: TensorType, reduction: str, **attrs: Any) -> Split:
     names = letters(x.ndim)
-    own = names if reduction == "none" else ""
-    return Split(f"{_joined(own, *[names] * (1 + len(rest)))}->{names}", linear=FIRST)
+    grad_dims = names if reduction == "none" else ""
+    return Split(f"{_joined(grad_dims, *[names] * (1 + len(rest)))}->{names}", linear=FIRST)
 
 
 def averaged(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
@@ -241,5 +241,5 @@ def picking_back(
     g: TensorType, x: TensorType, target: TensorType, *weight: TensorType, reduction: str, **attrs: Any
 ) -> Split:
     names, each = _classes(x)
-    own = each if reduction == "none" else ""
-    return Split(f"{_joined(own, names, each, *'.' * len(weight))}->{names}", linear=FIRST)
+    grad_dims = each if reduction == "none" else ""
+    return Split(f"{_joined(grad_dims, names, each, *'.' * len(weight))}->{names}", linear=FIRST)

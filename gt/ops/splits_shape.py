@@ -1,4 +1,4 @@
-"""How ops that move elements may be cut: along the dims that they do not change."""
+"""How ops that move elements may be split: along the dims that they do not change."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ FIRST: Groups = ((0,),)
 
 
 def reshaping(x: TensorType, *, shape: Shape) -> Split:
-    """Dims that become others. Of each group, the first dim larger than 1 may be cut: the rest follows, because blocks
-    are row-major."""
+    """Dims that become others. Of each group, the first dim larger than 1 may be split.
+
+    The rest of the group follows, because blocks are row-major.
+    """
     left, right = ["."] * x.ndim, ["."] * len(shape)
     names = iter(letters(x.ndim))
-    for ours, theirs in _groups(x.shape, shape) if x.numel else ():
+    for x_dims, result_dims in _groups(x.shape, shape) if x.numel else ():
         name = next(names)
-        left[ours[0]] = right[theirs[0]] = name
+        left[x_dims[0]] = right[result_dims[0]] = name
     return Split(f"{''.join(left)}->{''.join(right)}", linear=FIRST)
 
 
 def _groups(a: Shape, b: Shape) -> list[tuple[list[int], list[int]]]:
     """The dims of two shapes in the smallest groups with equal numbers of elements; dims of size 1 are in no group."""
     result: list[tuple[list[int], list[int]]] = []
-    ours, theirs = ([d for d, n in enumerate(s) if n != 1] for s in (a, b))
-    while ours:
-        left, right = [ours.pop(0)], [theirs.pop(0)]
+    x_dims, result_dims = ([d for d, n in enumerate(s) if n != 1] for s in (a, b))
+    while x_dims:
+        left, right = [x_dims.pop(0)], [result_dims.pop(0)]
         while (n := prod(a[d] for d in left)) != (m := prod(b[d] for d in right)):
-            (left if n < m else right).append((ours if n < m else theirs).pop(0))
+            (left if n < m else right).append((x_dims if n < m else result_dims).pop(0))
         result.append((left, right))
     return result
 
@@ -53,10 +55,10 @@ def parting(x: TensorType, *, sizes: tuple[int, ...], dim: int) -> Split:
 def joining(*xs: TensorType, dim: int) -> Split:
     ndim = max(x.ndim for x in xs)
     names = without(letters(ndim), (dim % ndim,))
-    met = result_dtype(*xs)
+    dtype = result_dtype(*xs)
     # torch ignores tensors of shape (0,)
     left = ",".join("." if x.shape == (0,) else names for x in xs)
-    return Split(f"{left}->{names}", linear=(tuple(range(len(xs))),) if all(summable(x, met) for x in xs) else ())
+    return Split(f"{left}->{names}", linear=(tuple(range(len(xs))),) if all(summable(x, dtype) for x in xs) else ())
 
 
 def keeping(x: TensorType, *, dims: tuple[int, ...], **attrs: Any) -> Split:

@@ -1,7 +1,7 @@
 """Numbers in memory: how an op computes where some of its numbers are 0-d tensors.
 
 In a CUDA graph, and in compiled code, a Python number is a constant. A number that changes from run to run (a learning
-rate, a step count, the key of a random draw) must be in memory that is written before each run. `vary` makes a call of
+rate, a step count, the key of a random draw) must be in memory that is written before each run. `vary` builds a call of
 such an op: which numbers are written there, and what is computed with them. For some ops there is no such call, for
 instance because the shape of the result depends on a number.
 
@@ -31,7 +31,7 @@ class Varying(NamedTuple):
 def vary(
     signature: Signature, numbers: Numbers, changing: frozenset[int], device: Any, compiled: bool
 ) -> Varying | None:
-    """The call with its ``changing`` numbers in memory and the others as constants; None if it cannot be made."""
+    """The call with its ``changing`` numbers in memory and the others as constants; None if there is no such call."""
     rule = _rule(signature)
     if rule is None:
         return None

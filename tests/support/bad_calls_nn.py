@@ -305,6 +305,6 @@ BAD_NN: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
         "float32[3] bool[] float",
         {},
         DTypeError,
-        "whether a gradient was not finite is said by a 0-d tensor of float32, not bool[]",
+        "the flag for gradients that are not finite is a 0-d tensor of float32, not bool[]",
     ),
 ]

@@ -22,13 +22,13 @@ Rule = Callable[..., Any]
 
 
 def aten(name: str) -> Rule:
-    """torch's own op, looked up once."""
-    found: list[Rule] = []
+    """A function that calls torch's own op of that name; the op is looked up at the first call."""
+    cached: list[Rule] = []
 
     def call(torch: Any, *operands: Any, **attrs: Any) -> Any:
-        if not found:
-            found.append(getattr(torch.ops.aten, name).default)
-        return found[0](*operands, **attrs)
+        if not cached:
+            cached.append(getattr(torch.ops.aten, name).default)
+        return cached[0](*operands, **attrs)
 
     return call
 

@@ -10,7 +10,7 @@ from typing import Any
 from gt.errors import DTypeError
 from gt.ops.elements import wide
 from gt.ops.infer import common, pointwise, refusing_bool
-from gt.ops.math.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, on_tensors, zero
+from gt.ops.math.pointwise import FLOATING, NUMERIC, ONLY_FLOATING, PROMOTING, on_tensors, zero
 from gt.ops.op import EITHER, NUMBER, op
 from gt.ops.split import elementwise, linear, scaling
 from gt.ops.varying import FORMULA_IN_COMMON_DTYPE
@@ -19,7 +19,7 @@ from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 op(
     "add",
     operands=EITHER * 2,
-    **MEETING | linear((0, 1)),
+    **PROMOTING | linear((0, 1)),
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: g),
     kernel=lambda xp, a, b: a + b,
     inplace=lambda torch, a, b: a.add_(b),
@@ -42,7 +42,7 @@ op(
     aliases=("multiply",),
     doc="The product of the operands, element by element.",
     operands=EITHER * 2,
-    **MEETING | {"split": scaling},
+    **PROMOTING | {"split": scaling},
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a),
     kernel=lambda xp, a, b: a * b,
     inplace=lambda torch, a, b: a.mul_(b),
@@ -142,7 +142,7 @@ op(
     function="tt",
     doc="The greater of two elements; NaN if one is NaN.",
     operands=EITHER * 2,
-    **MEETING,
+    **PROMOTING,
     vjp=(
         lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a < b, 0),
         lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a > b, 0),
@@ -157,7 +157,7 @@ op(
     function="tt",
     doc="The lesser of two elements; NaN if one is NaN.",
     operands=EITHER * 2,
-    **MEETING,
+    **PROMOTING,
     vjp=(
         lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a > b, 0),
         lambda g, _y, a, b: (g / 2).where(a == b, g).masked_fill(a < b, 0),
@@ -171,7 +171,7 @@ op(
     "fmax",
     function="tt",
     doc="The greater of two elements; the other one if one is NaN.",
-    **MEETING,
+    **PROMOTING,
     vjp=(
         lambda g, _y, a, b: g.where((a >= b) | (b != b), 0),
         lambda g, _y, a, b: g.masked_fill((a >= b) | (b != b), 0),
@@ -184,7 +184,7 @@ op(
     "fmin",
     function="tt",
     doc="The lesser of two elements; the other one if one is NaN.",
-    **MEETING,
+    **PROMOTING,
     vjp=(
         lambda g, _y, a, b: g.where((a <= b) | (b != b), 0),
         lambda g, _y, a, b: g.masked_fill((a <= b) | (b != b), 0),
@@ -259,10 +259,10 @@ op(
 
 
 def _added(x: TensorType, a: TensorType, b: TensorType, value: Scalar) -> TensorType:
-    met = pointwise(x, a, b)
-    if met.dtype is bool_ or (met.dtype.kind != "f" and value.dtype.kind == "f"):
-        raise DTypeError(f"not defined for {met.dtype.name} and the value {value}; use x.to(gt.float32)")
-    return met
+    result = pointwise(x, a, b)
+    if result.dtype is bool_ or (result.dtype.kind != "f" and value.dtype.kind == "f"):
+        raise DTypeError(f"not defined for {result.dtype.name} and the value {value}; use x.to(gt.float32)")
+    return result
 
 
 def _in_float32(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -32,7 +32,7 @@ def _numbers(x: TensorType) -> TensorType:
     return TensorType(_square(x).shape[:-2], x.dtype)
 
 
-def _wide(g: Any) -> Any:
+def _as_matrix(g: Any) -> Any:
     """One number per matrix, as a 1 × 1 matrix."""
     return g.unsqueeze(-1).unsqueeze(-1)
 
@@ -66,14 +66,14 @@ op(
     operands="t",
     infer=_numbers,
     split=partial(leading, inner=(2,), outer=(0,)),
-    vjp=(lambda g, y, x: _wide(g * y) * x._op("inv").mT,),
+    vjp=(lambda g, y, x: _as_matrix(g * y) * x._op("inv").mT,),
     torch=lambda torch, x: torch.linalg.det(x),
     kernel=lambda np, x: np.linalg.det(x),
 )
 
 
 def _slogdet_back(g: Any, _y: Any, x: Any) -> Any:
-    return None if g[1] is None else _wide(g[1]) * x._op("inv").mT
+    return None if g[1] is None else _as_matrix(g[1]) * x._op("inv").mT
 
 
 op(
@@ -144,8 +144,8 @@ def _triangular_numpy(np: Any, a: Any, b: Any, *, upper: bool, unitriangular: bo
     a, b = _stretched(np, a, b)
     result, n = np.zeros_like(b), a.shape[-1]
     for i in reversed(range(n)) if upper else range(n):
-        known = slice(i + 1, n) if upper else slice(i)
-        rest = b[..., i, :] - (a[..., i : i + 1, known] @ result[..., known, :])[..., 0, :]
+        solved = slice(i + 1, n) if upper else slice(i)
+        rest = b[..., i, :] - (a[..., i : i + 1, solved] @ result[..., solved, :])[..., 0, :]
         result[..., i, :] = rest if unitriangular else rest / a[..., i, i, None]
     return result
 
@@ -171,7 +171,7 @@ op(
 )
 
 
-def _apart(a: Any, x: Any) -> Any:
+def _times_inverse(a: Any, x: Any) -> Any:
     """``x @ inv(a)`` for a lower triangular a."""
     return a.mT._op("solve_triangular", x.mT, upper=True, unitriangular=False).mT
 
@@ -179,7 +179,7 @@ def _apart(a: Any, x: Any) -> Any:
 def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
     product = (y.mT @ g).tril()
     half = product - product.diagonal(0, -2, -1).diag_embed() * 0.5
-    result = _apart(y, y.mT._op("solve_triangular", half, upper=True, unitriangular=False))
+    result = _times_inverse(y, y.mT._op("solve_triangular", half, upper=True, unitriangular=False))
     return (result + result.mT) * 0.5
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gt.errors import DimError, DTypeError
-from gt.ops.infer import own_dim, require_bools, without
+from gt.ops.infer import check_dim, require_bools, without
 from gt.ops.math.reduce import SELECTING
 from gt.ops.op import Types, op
 from gt.ops.split import folding
@@ -32,8 +32,8 @@ def _median_numpy(np: Any, x: Any, *, dim: int, keepdim: bool, skip_nan: bool) -
     return values.reshape(shape), at.reshape(shape)
 
 
-def _found(x: TensorType, *, dim: int, keepdim: bool) -> Types:
-    own_dim(dim, x.ndim)
+def _selected(x: TensorType, *, dim: int, keepdim: bool) -> Types:
+    check_dim(dim, x.ndim)
     require_bools(keepdim=keepdim)
     if x.ndim and not x.shape[dim]:
         raise DimError(f"dim {dim} has size 0, and there is no middle of nothing")
@@ -43,7 +43,7 @@ def _found(x: TensorType, *, dim: int, keepdim: bool) -> Types:
 
 def _middle_type(x: TensorType, *, dim: int, keepdim: bool) -> Types:
     _refuse_bool(x)
-    return _found(x, dim=dim, keepdim=keepdim)
+    return _selected(x, dim=dim, keepdim=keepdim)
 
 
 def _refuse_bool(x: TensorType) -> None:
@@ -150,7 +150,7 @@ def _most_frequent(np: Any, row: Any) -> Any:
 op(
     "mode",
     operands="t",
-    infer=_found,
+    infer=_selected,
     split=partial(folding, results=2),
     vjp=SELECTING,
     torch=_mode_torch,

@@ -1,7 +1,7 @@
 """Fields that pointwise ops share, and the ops that choose, clamp, cast and copy.
 
 Operands broadcast and are cast to torch's common dtype; either side of a binary op may be a Python number. Where
-torch's own function refuses numbers, `as_tensors` makes 0-d tensors of them in the dtype the op computes in: unlike a
+torch's own function refuses numbers, `as_tensors` turns them into 0-d tensors of the dtype the op computes in: unlike a
 number, a 0-d tensor of another dtype may change the result's dtype.
 """
 
@@ -28,10 +28,11 @@ from gt.ops.split import Split, elementwise, linear, summable
 from gt.ops.varying import CAST_TO_RESULT
 from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
+#: the way out in an error about bool operands
 CAST = "integers: x.to(gt.int64)"
 
 #: operands are cast to torch's common dtype, which is the result's
-MEETING: dict[str, Any] = {"infer": pointwise, "common": common, "split": elementwise}
+PROMOTING: dict[str, Any] = {"infer": pointwise, "common": common, "split": elementwise}
 #: the same; bool is refused
 NUMERIC: dict[str, Any] = {"infer": refusing("b", pointwise, CAST), "common": common, "split": elementwise}
 #: integers become float32
@@ -40,10 +41,13 @@ FLOATING: dict[str, Any] = {"infer": pointwise_floating, "common": common_floati
 ONLY_FLOATING: dict[str, Any] = {
     "infer": refusing("bui", pointwise, "x.to(gt.float32)"), "common": common, "split": elementwise,
 }  # fmt: skip
+#: for integers and bools only
 INTEGRAL: dict[str, Any] = {
     "infer": refusing("f", pointwise, "integers or bools"), "common": common, "split": elementwise,
 }  # fmt: skip
+#: the result is bool; operands are compared in their common dtype
 COMPARING: dict[str, Any] = {"infer": pointwise_bool, "common": common, "split": elementwise}
+#: the result is bool; operands stay as they are
 TESTING: dict[str, Any] = {"infer": pointwise_bool, "split": elementwise}
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.infer import own_dim, own_dims
+from gt.ops.infer import check_dim, check_dims
 from gt.ops.math.reduce import Dims, axes, cast, count, in_, restored, summed
 from gt.ops.math.scan import accumulated, scanned
 from gt.ops.op import op
@@ -57,9 +57,9 @@ def _others(xp: Any, x: Any, dim: Dims, cumprod: Any) -> Any:
 def pairs_back(c: Any, x: Any) -> Any:
     """The gradient of these products along the last dim: products without two elements."""
     n = x.shape[-1]
-    own = eye(x, n)
-    rows = x.unsqueeze(-2).expand((*x.shape[:-1], n, n)).masked_fill(own, 1)
-    both = rows._op("prod_others", dim=(x.ndim,)).masked_fill(own, 0)
+    diagonal = eye(x, n)
+    rows = x.unsqueeze(-2).expand((*x.shape[:-1], n, n)).masked_fill(diagonal, 1)
+    both = rows._op("prod_others", dim=(x.ndim,)).masked_fill(diagonal, 0)
     return (c.unsqueeze(-1) * both).sum(-2)
 
 
@@ -80,7 +80,7 @@ def _others_back(c: Any, _y: Any, x: Any, *, dim: Dims) -> Any:
 
 
 def _others_type(x: TensorType, *, dim: Dims) -> TensorType:
-    own_dims(dim, x.ndim)
+    check_dims(dim, x.ndim)
     if x.dtype.kind != "f":
         raise DTypeError(f"not defined for {x.dtype.name}; a gradient is floating")
     return x
@@ -165,7 +165,7 @@ op(
 
 
 def _cumprod_back_type(g: TensorType, y: TensorType, x: TensorType, *, dim: int) -> TensorType:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     if x.dtype.kind != "f" or not g is y is x:
         raise ShapeError(f"three floating tensors of one type, not {g}, {y} and {x}")
     return x

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
-from gt.ops.infer import own_dim, own_dims, require_bools, require_ints, shown, without
+from gt.ops.infer import check_dim, check_dims, require_bools, require_ints, shown, without
 from gt.ops.op import Types, dtype_named, op
 from gt.ops.positions import Positions
 from gt.ops.split import Cut, Split, folding, summable
@@ -23,12 +23,12 @@ def folded(x: TensorType, dim: Dims, keepdim: bool) -> Shape:
     if x.ndim and not dim:
         raise DimError("dim is empty; name the dims to fold, or leave it out for all")
     require_bools(keepdim=keepdim)
-    return without(x.shape, own_dims(dim, x.ndim), keepdim)
+    return without(x.shape, check_dims(dim, x.ndim), keepdim)
 
 
 def _filled(x: TensorType, dim: Dims) -> None:
     """Refuses a dim without elements: it has no extreme."""
-    for d in own_dims(dim, x.ndim):
+    for d in check_dims(dim, x.ndim):
         if x.ndim and not x.shape[d]:
             raise DimError(f"dim {d} has size 0, and there is no extreme of nothing")
 
@@ -250,7 +250,7 @@ def _located(x: TensorType, *, dim: int | None, keepdim: bool) -> TensorType:
     if x.dtype is bool_:
         raise DTypeError("not defined for bool; use x.to(gt.uint8)")
     require_bools(keepdim=keepdim)
-    dims = tuple(range(x.ndim)) if dim is None else (own_dim(dim, x.ndim),)
+    dims = tuple(range(x.ndim)) if dim is None else (check_dim(dim, x.ndim),)
     _filled(x, dims)
     return TensorType(without(x.shape, dims, keepdim), int64)
 
@@ -297,7 +297,7 @@ def _spread(g: TensorType, index: TensorType, *, dim: int, size: int, keepdim: b
     require_ints(size=size)
     if index.shape != g.shape or index.dtype is not int64:
         raise ShapeError(f"the index is an int64 tensor of shape {shown(g.shape)}, not {index}")
-    own_dim(dim, g.ndim + (not keepdim) if size else 0)
+    check_dim(dim, g.ndim + (not keepdim) if size else 0)
     before = () if not size else g.shape if keepdim else (*g.shape[:dim], 1, *g.shape[dim:])
     if without(before, (dim,), keepdim) != g.shape:
         raise ShapeError(f"{shown(g.shape)} is not what a reduction of dim {dim} of size {size} leaves")

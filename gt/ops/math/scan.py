@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.infer import common, floating, own_dim, shown, without
+from gt.ops.infer import check_dim, common, floating, shown, without
 from gt.ops.math.reduce import Dims, averaging, axes, cast, folded, in_, restored, total
 from gt.ops.op import Types, op
 from gt.ops.positions import in_dim
@@ -15,7 +15,7 @@ from gt.types import TensorType, int64, promote
 
 
 def scanned(x: TensorType, *, dim: int) -> TensorType:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     return TensorType(x.shape, total(x.dtype))
 
 
@@ -61,7 +61,7 @@ op(
 
 
 def _logcumsumexp(x: TensorType, *, dim: int) -> TensorType:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     return TensorType(x.shape, averaging(x.dtype, None))
 
 
@@ -107,7 +107,7 @@ op(
 
 
 def _running(x: TensorType, *, dim: int) -> Types:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     return x, TensorType(x.shape, int64)
 
 
@@ -133,7 +133,7 @@ def _running_back_numpy(np: Any, g: Any, index: Any, *, dim: int) -> Any:
 
 
 def _scattered_back(g: TensorType, index: TensorType, *, dim: int) -> TensorType:
-    own_dim(dim, g.ndim)
+    check_dim(dim, g.ndim)
     if index.shape != g.shape or index.dtype is not int64:
         raise ShapeError(f"the index is an int64 tensor of shape {shown(g.shape)}, not {index}")
     return g
@@ -176,7 +176,7 @@ op(
 
 
 def _normalised(x: TensorType, *, dim: int, dtype: str | None) -> TensorType:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     return TensorType(x.shape, averaging(x.dtype, dtype))
 
 
@@ -196,7 +196,7 @@ def _back_in(x: Any, y: Any) -> str | None:
 
 
 def _pulled_back(g: TensorType, y: TensorType, *, dim: int, dtype: str | None) -> TensorType:
-    own_dim(dim, g.ndim)
+    check_dim(dim, g.ndim)
     if g.shape != y.shape:
         raise ShapeError(f"the gradient {shown(g.shape)} and the result {shown(y.shape)} differ")
     if y.dtype.kind != "f" or g.dtype.kind != "f" or promote(g.dtype, y.dtype) is not y.dtype:

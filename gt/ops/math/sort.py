@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any
 
 from gt.errors import DTypeError, ShapeError
-from gt.ops.infer import own_dim, require_bools, require_ints, shown, without
+from gt.ops.infer import check_dim, require_bools, require_ints, shown, without
 from gt.ops.op import NUMBER, Types, op
 from gt.ops.split import Split, along, folding, letters
 from gt.types import OperandType, TensorType, bfloat16, bool_, float16, float32, float64, int32, int64
 
 
 def _sorted(x: TensorType, *, dim: int, descending: bool, stable: bool) -> Types:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     require_bools(descending=descending, stable=stable)
     return x, TensorType(x.shape, int64)
 
@@ -48,7 +48,7 @@ op(
 
 
 def _topped(x: TensorType, *, k: int, dim: int, largest: bool, sorted: bool) -> Types:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     require_ints(k=k)
     require_bools(largest=largest, sorted=sorted)
     if x.dtype is bool_:
@@ -78,7 +78,7 @@ op(
 
 
 def _kth(x: TensorType, *, k: int, dim: int, keepdim: bool) -> Types:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     require_ints(k=k)
     require_bools(keepdim=keepdim)
     if x.dtype is bool_:
@@ -99,10 +99,10 @@ def _kth_numpy(np: Any, x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
 
 
 def _kth_back(g: Any, y1: Any, _x: Any, *, k: int, dim: int, keepdim: bool) -> Any:
-    arguments, at = g[0], y1[1]
+    grad, at = g[0], y1[1]
     if _x.ndim and not keepdim:
-        arguments, at = arguments.unsqueeze(dim), at.unsqueeze(dim)
-    return arguments.new_zeros(_x.shape)._op_("scatter_add", at, arguments, dim=dim)
+        grad, at = grad.unsqueeze(dim), at.unsqueeze(dim)
+    return grad.new_zeros(_x.shape)._op_("scatter_add", at, grad, dim=dim)
 
 
 op(
@@ -115,10 +115,10 @@ op(
     kernel=_kth_numpy,
 )
 
-# -- finding places ------------------------------------------------------------------------
+# -- positions in a sorted row -------------------------------------------------------------
 
 
-def _found(row: TensorType, values: TensorType, *, right: bool, out_int32: bool) -> TensorType:
+def _positions(row: TensorType, values: TensorType, *, right: bool, out_int32: bool) -> TensorType:
     require_bools(right=right, out_int32=out_int32)
     shape = values.shape
     if not row.ndim:
@@ -154,7 +154,7 @@ op(
     "searchsorted",
     no_gradient="its result is positions",
     operands="tt",
-    infer=_found,
+    infer=_positions,
     split=_finding,
     torch=lambda torch, row, values, *, right, out_int32: torch.searchsorted(
         row.contiguous(), values.contiguous(), right=right, out_int32=out_int32

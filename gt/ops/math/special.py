@@ -121,9 +121,10 @@ op(
 )
 
 
-#: n! overflows for smaller orders
+#: The largest order of `polygamma`. n! is infinite in float64 long before it, from n = 171 on.
 MAX_ORDER = 1000
-#: torch sums one term after another from x to 9, so a smaller x is replaced by this, with the same fraction
+#: torch sums one term after another from x to 9, which takes forever for a very negative x. A smaller x is replaced by
+#: this number plus the fraction of x.
 LOWEST = -1e5
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gt.errors import DTypeError
 from gt.ops.infer import pointwise, refusing
-from gt.ops.math.pointwise import FLOATING, MEETING, NUMERIC, ONLY_FLOATING, zero
+from gt.ops.math.pointwise import FLOATING, NUMERIC, ONLY_FLOATING, PROMOTING, zero
 from gt.ops.op import Types, op
 from gt.ops.split import Split, elementwise, letters, linear
 from gt.types import DType, TensorType, bool_, int32, int64
@@ -41,7 +41,7 @@ op(
     function="t",
     aliases=("sgn",),
     doc="The sign of each element: -1, 0 or 1.",
-    **MEETING,
+    **PROMOTING,
     vjp=(zero,),
     torch=lambda torch, x: torch.sign(x),
     # by comparison: in torch, the sign of NaN is 0

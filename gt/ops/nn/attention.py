@@ -108,7 +108,7 @@ def _in_rows(x: Any) -> Any:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _added(torch: Any, mask: tuple[Any, ...], q: Any, k: Any, ndim: int) -> Any:
+def _added(torch: Any, mask: tuple[Any, ...], q: Any, k: Any) -> Any:
     """The mask in the form of torch's kernels: numbers to add, in the query's dtype."""
     if not mask:
         return None
@@ -120,8 +120,8 @@ def _added(torch: Any, mask: tuple[Any, ...], q: Any, k: Any, ndim: int) -> Any:
     return _fourth(m).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
 
 
-def _way(torch: Any, q: Any, k: Any, v: Any, mask: tuple[Any, ...], is_causal: bool) -> str:
-    """The kernel of torch that supports these operands."""
+def _kernel_for(torch: Any, q: Any, k: Any, v: Any, mask: tuple[Any, ...], is_causal: bool) -> str:
+    """The name of the kernel of torch that supports these operands; plain if none does."""
     if not 2 <= q.ndim <= 4 or not q.numel() or not k.numel() or not v.numel() or any(not m.numel() for m in mask):
         return "plain"
     if not q.is_cuda:
@@ -130,13 +130,13 @@ def _way(torch: Any, q: Any, k: Any, v: Any, mask: tuple[Any, ...], is_causal: b
     aligned = q.shape[-1] % (8 if half else 4) == 0 == v.shape[-1] % (8 if half else 4)
     square = not is_causal or q.shape[-2] == k.shape[-2]
     if half and not mask and square and q.shape[-1] == v.shape[-1] <= 256 and aligned:
-        return _half(torch, q.shape, k.shape, q.dtype, q.device, is_causal)
+        return _half_precision_kernel(torch, q.shape, k.shape, q.dtype, q.device, is_causal)
     return "efficient" if aligned and square and q.dtype is not torch.float64 else "plain"
 
 
 @lru_cache(4096)
-def _half(torch: Any, q: Any, k: Any, dtype: Any, device: Any, is_causal: bool) -> str:
-    """True where torch itself would use cuDNN, and its kernels support forward and backward."""
+def _half_precision_kernel(torch: Any, q: Any, k: Any, dtype: Any, device: Any, is_causal: bool) -> str:
+    """cudnn where torch itself would use it and its kernels support forward and backward, else flash."""
     if len(q) != 4 or q[-1] > 128 or min(q[-2], k[-2]) < 64:
         return "flash"
     like, other = torch.empty(q, dtype=dtype, device=device), torch.empty(k, dtype=dtype, device=device)
@@ -151,20 +151,20 @@ def _aligned(torch: Any, mask: Any) -> Any:
 
 
 def _attend_torch(torch: Any, q: Any, k: Any, v: Any, *mask: Any, is_causal: bool, scale: float) -> Any:
-    way = _way(torch, q, k, v, mask, is_causal)
-    if way == "plain":
+    kernel = _kernel_for(torch, q, k, v, mask, is_causal)
+    if kernel == "plain":
         out, lse = _attend_plain(torch, q, k, v, *mask, is_causal=is_causal, scale=scale)
         return out.to(q.dtype), lse
-    shape, aten, ndim = q.shape[:-1], torch.ops.aten, q.ndim
+    shape, aten = q.shape[:-1], torch.ops.aten
     q, k, v = (_in_rows(_fourth(x)) for x in (q, k, v))
-    added = _added(torch, mask, q, k, ndim)
-    if way == "cpu":
+    added = _added(torch, mask, q, k)
+    if kernel == "cpu":
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, is_causal, attn_mask=added, scale=scale
         )
-    elif way == "flash":
+    elif kernel == "flash":
         out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)
-    elif way == "cudnn":
+    elif kernel == "cudnn":
         out, lse, *_ = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, is_causal, False, scale=scale)
     else:
         out, lse, *_ = aten._scaled_dot_product_efficient_attention(
@@ -177,15 +177,15 @@ def _attend_torch(torch: Any, q: Any, k: Any, v: Any, *mask: Any, is_causal: boo
 def _back_torch(
     torch: Any, g: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *mask: Any, is_causal: bool, scale: float
 ) -> Any:
-    way = _way(torch, q, k, v, mask, is_causal)
-    if way == "plain":
+    kernel = _kernel_for(torch, q, k, v, mask, is_causal)
+    if kernel == "plain":
         result = _back_plain(torch, g, q, k, v, out, lse, *mask, is_causal=is_causal, scale=scale)
         return tuple(m.to(q.dtype) for m in result)
     shapes = [x.shape for x in (q, k, v)]
     g, q, k, v, out = (_in_rows(_fourth(x)) for x in (g, q, k, v, out))
     lse = lse.reshape(q.shape[:-1])
-    added = _added(torch, mask, q, k, len(shapes[0]))
-    result = _KERNELS[way](torch, g, q, k, v, out, lse, added, is_causal, scale)
+    added = _added(torch, mask, q, k)
+    result = _BACKWARD_KERNELS[kernel](torch, g, q, k, v, out, lse, added, is_causal, scale)
     return tuple(m.reshape(s) for m, s in zip(result[:3], shapes, strict=True))
 
 
@@ -218,7 +218,7 @@ def _back_cudnn(
 def _back_efficient(
     torch: Any, g: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, added: Any, causal: bool, s: float
 ) -> Any:
-    if short := -lse.shape[-1] % 32:  # as the forward kernel had it
+    if short := -lse.shape[-1] % 32:  # padded as in the forward kernel
         lse = torch.nn.functional.pad(lse, (0, short), value=torch.inf)
     none = torch.empty((), dtype=torch.int64, device=q.device)
     return torch.ops.aten._scaled_dot_product_efficient_attention_backward(
@@ -226,7 +226,7 @@ def _back_efficient(
     )
 
 
-_KERNELS = {"cpu": _back_cpu, "flash": _back_flash, "cudnn": _back_cudnn, "efficient": _back_efficient}
+_BACKWARD_KERNELS = {"cpu": _back_cpu, "flash": _back_flash, "cudnn": _back_cudnn, "efficient": _back_efficient}
 
 # -- the ops -------------------------------------------------------------------------------
 

@@ -45,9 +45,9 @@ def _as_channels(x: Any, ndim: int) -> Any:
 # -- over groups of channels ---------------------------------------------------------------
 
 
-def _grouped(x: TensorType, *arguments: TensorType, groups: int, weight: bool, bias: bool, eps: float) -> Types:
+def _grouped(x: TensorType, *parameters: TensorType, groups: int, weight: bool, bias: bool, eps: float) -> Types:
     _check_groups(x, groups)
-    _affine(x, arguments, x.shape[1:2], weight, bias, eps)
+    _affine(x, parameters, x.shape[1:2], weight, bias, eps)
     stats = TensorType((x.shape[0], groups), statistic(x.dtype))
     return x, stats, stats
 
@@ -68,16 +68,16 @@ def _sizes(x: Any, groups: int) -> tuple[int, int, int, int]:
     return x.shape[0], x.shape[1], prod(x.shape[2:]), groups
 
 
-def _group_torch(torch: Any, x: Any, *arguments: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
-    w, b = _pair(_contiguous(*arguments), weight, bias)
+def _group_torch(torch: Any, x: Any, *parameters: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
+    w, b = _pair(_contiguous(*parameters), weight, bias)
     if not x.numel():
         return _no_rows(torch, x, *[(x.shape[0], groups)] * 2)
     return _widened(torch.native_group_norm(x.contiguous(), w, b, *_sizes(x, groups), eps))
 
 
-def _group_numpy(np: Any, x: Any, *arguments: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
+def _group_numpy(np: Any, x: Any, *parameters: Any, groups: int, weight: bool, bias: bool, eps: float) -> Any:
     (x,) = wide(np, x)
-    w, b = _pair(arguments, weight, bias)
+    w, b = _pair(parameters, weight, bias)
     seen = x.reshape(x.shape[0], groups, prod(x.shape[1:]) // groups)
     mean, rstd = _moments(np, seen, (2,), eps)
     y = ((seen - mean) * rstd).reshape(x.shape)
@@ -90,10 +90,10 @@ def _moments(np: Any, x: Any, dims: tuple[int, ...], eps: float) -> tuple[Any, A
     return mean, 1 / np.sqrt(x.var(dims, keepdims=True) + eps) if x.size else mean
 
 
-def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *arguments: Any, groups: int, **attrs: Any) -> list[Any]:
+def _group_vjp(needs: Mask, g: Any, y12: Any, x: Any, *parameters: Any, groups: int, **attrs: Any) -> list[Any]:
     affine = attrs["weight"], attrs["bias"]
     how = {"groups": groups, "eps": attrs["eps"]}
-    return _backward("group_norm_backward", needs, g[0], y12[1:], x, arguments, _over(x), *affine, **how)
+    return _backward("group_norm_backward", needs, g[0], y12[1:], x, parameters, _over(x), *affine, **how)
 
 
 op(
@@ -114,7 +114,7 @@ def _grouped_back(
     x: TensorType,
     mean: TensorType,
     rstd: TensorType,
-    *arguments: TensorType,
+    *parameters: TensorType,
     groups: int,
     eps: float,
     weight: bool,
@@ -122,14 +122,23 @@ def _grouped_back(
 ) -> Types:
     _check_groups(x, groups)
     _fitting(g, x, (mean, rstd), (x.shape[0], groups))
-    _affine(x, arguments, x.shape[1:2], weight, False, eps)
-    return _gradients(x, arguments[0] if arguments else None, mask)
+    _affine(x, parameters, x.shape[1:2], weight, False, eps)
+    return _gradients(x, parameters[0] if parameters else None, mask)
 
 
 def _group_back_torch(
-    torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, groups: int, eps: float, weight: bool, mask: Mask
+    torch: Any,
+    g: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    *parameters: Any,
+    groups: int,
+    eps: float,
+    weight: bool,
+    mask: Mask,
 ) -> Any:
-    w = arguments[0].contiguous() if weight else None
+    w = parameters[0].contiguous() if weight else None
     if not x.numel():
         return _no_gradients(x, w, mask)
     dtype = x.dtype if w is None else w.dtype  # of torch's statistics here, on a GPU as well
@@ -140,21 +149,21 @@ def _group_back_torch(
 
 
 def _group_back_numpy(
-    np: Any, g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, groups: int, eps: float, weight: bool, mask: Mask
+    np: Any, g: Any, x: Any, mean: Any, rstd: Any, *parameters: Any, groups: int, eps: float, weight: bool, mask: Mask
 ) -> Any:
     g, x = wide(np, g, x)
     shape = (x.shape[0], groups, prod(x.shape[1:]) // groups)
     normal = (x.reshape(shape) - mean[..., None]) * rstd[..., None]
-    scaled = g * _as_channels(arguments[0], x.ndim) if weight else g
+    scaled = g * _as_channels(parameters[0], x.ndim) if weight else g
     dx = normal_gradient(np, scaled.reshape(shape), normal, rstd[..., None], (2,)).reshape(x.shape)
     return _wanted((dx, (g * normal.reshape(x.shape)).sum(_over(x)), g.sum(_over(x))), mask)
 
 
 def _group_back_formula(
-    g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, groups: int, eps: float, weight: bool, mask: Mask
+    g: Any, x: Any, mean: Any, rstd: Any, *parameters: Any, groups: int, eps: float, weight: bool, mask: Mask
 ) -> list[Any]:
     shape = (x.shape[0], groups, x.shape[1] // groups, prod(x.shape[2:]))
-    w = arguments[0].reshape((1, groups, shape[2], 1)) if weight else None
+    w = parameters[0].reshape((1, groups, shape[2], 1)) if weight else None
     dx, dw, db = back_formula(g.reshape(shape), x.reshape(shape), w, eps, (2, 3), (0, 3))
     result = (dx.reshape(x.shape), dw.reshape(x.shape[1:2]), db.reshape(x.shape[1:2]))
     return [m for m, wanted in zip(result, mask, strict=True) if wanted]
@@ -174,31 +183,31 @@ op(
 # -- over the batch ------------------------------------------------------------------------
 
 
-def _batched(x: TensorType, *arguments: TensorType, weight: bool, bias: bool, eps: float) -> Types:
+def _batched(x: TensorType, *parameters: TensorType, weight: bool, bias: bool, eps: float) -> Types:
     _check_channels(x)
     if x.numel == x.shape[1]:
         raise ShapeError("needs more than one value a channel in training")
-    _affine(x, arguments, x.shape[1:2], weight, bias, eps)
+    _affine(x, parameters, x.shape[1:2], weight, bias, eps)
     stats = TensorType(x.shape[1:2], statistic(x.dtype))
     return x, stats, stats
 
 
-def _check_running(x: TensorType, running: tuple[TensorType, ...], arguments: tuple[TensorType, ...]) -> None:
+def _check_running(x: TensorType, running: tuple[TensorType, ...], parameters: tuple[TensorType, ...]) -> None:
     for t in running:
         if t.shape != x.shape[1:2]:
             raise ShapeError(f"running statistics are one number a channel, not {t}")
-    check_parameters(x, (*running, *arguments))
+    check_parameters(x, (*running, *parameters))
 
 
-def _batch_torch(torch: Any, x: Any, *arguments: Any, weight: bool, bias: bool, eps: float) -> Any:
-    return _batch_into(torch, x, None, None, 0.0, arguments, weight, bias, eps)
+def _batch_torch(torch: Any, x: Any, *parameters: Any, weight: bool, bias: bool, eps: float) -> Any:
+    return _batch_into(torch, x, None, None, 0.0, parameters, weight, bias, eps)
 
 
 def _batch_into(
-    torch: Any, x: Any, mean: Any, var: Any, momentum: float, arguments: Any, weight: bool, bias: bool, eps: float
+    torch: Any, x: Any, mean: Any, var: Any, momentum: float, parameters: Any, weight: bool, bias: bool, eps: float
 ) -> Any:
     """torch's kernel, which updates the running statistics."""
-    w, b = _pair(arguments, weight, bias)
+    w, b = _pair(parameters, weight, bias)
     if not x.numel():
         return _no_rows(torch, x, *[x.shape[1:2]] * 2)
     if not x.is_cuda and x.itemsize < 4:  # the CPU's kernel for half precision sums rows in memory order
@@ -206,9 +215,9 @@ def _batch_into(
     return _widened(torch.native_batch_norm(x, w, b, mean, var, True, momentum, eps))
 
 
-def _batch_numpy(np: Any, x: Any, *arguments: Any, weight: bool, bias: bool, eps: float) -> Any:
+def _batch_numpy(np: Any, x: Any, *parameters: Any, weight: bool, bias: bool, eps: float) -> Any:
     (x,) = wide(np, x)
-    w, b = _pair(arguments, weight, bias)
+    w, b = _pair(parameters, weight, bias)
     mean, rstd = _moments(np, x, _over(x), eps)
     y = (x - mean) * rstd
     y = y if w is None else y * _as_channels(w, x.ndim)
@@ -216,9 +225,9 @@ def _batch_numpy(np: Any, x: Any, *arguments: Any, weight: bool, bias: bool, eps
 
 
 def _batch_vjp(
-    needs: Mask, g: Any, y12: Any, x: Any, *arguments: Any, weight: bool, bias: bool, eps: float
+    needs: Mask, g: Any, y12: Any, x: Any, *parameters: Any, weight: bool, bias: bool, eps: float
 ) -> list[Any]:
-    return _backward("batch_norm_backward", needs, g[0], y12[1:3], x, arguments, _over(x), weight, bias, eps=eps)
+    return _backward("batch_norm_backward", needs, g[0], y12[1:3], x, parameters, _over(x), weight, bias, eps=eps)
 
 
 op(
@@ -233,20 +242,20 @@ op(
 
 
 def _tracked(
-    x: TensorType, momentum: OperandType, mean: TensorType, var: TensorType, *arguments: TensorType, **attrs: Any
+    x: TensorType, momentum: OperandType, mean: TensorType, var: TensorType, *parameters: TensorType, **attrs: Any
 ) -> Types:
-    result = _batched(x, *arguments, **attrs)
-    _check_running(x, (mean, var), arguments)
+    result = _batched(x, *parameters, **attrs)
+    _check_running(x, (mean, var), parameters)
     return *result, mean, var
 
 
-def _track_torch(torch: Any, x: Any, momentum: float, mean: Any, var: Any, *arguments: Any, **attrs: Any) -> Any:
+def _track_torch(torch: Any, x: Any, momentum: float, mean: Any, var: Any, *parameters: Any, **attrs: Any) -> Any:
     running = mean.clone(), var.clone()
-    return *_batch_into(torch, x, *running, momentum, arguments, **attrs), *running
+    return *_batch_into(torch, x, *running, momentum, parameters, **attrs), *running
 
 
-def _track_numpy(np: Any, x: Any, momentum: float, mean: Any, var: Any, *arguments: Any, **attrs: Any) -> Any:
-    result, running = _batch_numpy(np, x, *arguments, **attrs), (mean, var)
+def _track_numpy(np: Any, x: Any, momentum: float, mean: Any, var: Any, *parameters: Any, **attrs: Any) -> Any:
+    result, running = _batch_numpy(np, x, *parameters, **attrs), (mean, var)
     if x.size:
         n = x.size // x.shape[1]
         seen = result[1], wide(np, x)[0].var(_over(x)) * n / (n - 1)
@@ -255,9 +264,9 @@ def _track_numpy(np: Any, x: Any, momentum: float, mean: Any, var: Any, *argumen
 
 
 def _track_vjp(
-    needs: Mask, g: Any, y12: Any, x: Any, _momentum: Any, _mean: Any, _var: Any, *arguments: Any, **attrs: Any
+    needs: Mask, g: Any, y12: Any, x: Any, _momentum: Any, _mean: Any, _var: Any, *parameters: Any, **attrs: Any
 ) -> list[Any]:
-    dx, *rest = _batch_vjp((needs[0], *needs[4:]), g, y12, x, *arguments, **attrs)
+    dx, *rest = _batch_vjp((needs[0], *needs[4:]), g, y12, x, *parameters, **attrs)
     return [dx, None, None, None, *rest]
 
 
@@ -278,21 +287,21 @@ def _batched_back(
     x: TensorType,
     mean: TensorType,
     rstd: TensorType,
-    *arguments: TensorType,
+    *parameters: TensorType,
     eps: float,
     weight: bool,
     mask: Mask,
 ) -> Types:
     _check_channels(x)
     _fitting(g, x, (mean, rstd), x.shape[1:2])
-    _affine(x, arguments, x.shape[1:2], weight, False, eps)
-    return _gradients(x, arguments[0] if arguments else None, mask)
+    _affine(x, parameters, x.shape[1:2], weight, False, eps)
+    return _gradients(x, parameters[0] if parameters else None, mask)
 
 
 def _batch_back_torch(
-    torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, eps: float, weight: bool, mask: Mask
+    torch: Any, g: Any, x: Any, mean: Any, rstd: Any, *parameters: Any, eps: float, weight: bool, mask: Mask
 ) -> Any:
-    w = arguments[0] if weight else None
+    w = parameters[0] if weight else None
     if not x.numel():
         return _no_gradients(x, w, mask)
     mean, rstd = _contiguous(*_stats(x, w, mean, rstd))
@@ -303,19 +312,19 @@ def _batch_back_torch(
 
 
 def _batch_back_numpy(
-    np: Any, g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, eps: float, weight: bool, mask: Mask
+    np: Any, g: Any, x: Any, mean: Any, rstd: Any, *parameters: Any, eps: float, weight: bool, mask: Mask
 ) -> Any:
     g, x = wide(np, g, x)
     mean, rstd = _as_channels(mean, x.ndim), _as_channels(rstd, x.ndim)
     normal = (x - mean) * rstd
-    dx = normal_gradient(np, g * _as_channels(arguments[0], x.ndim) if weight else g, normal, rstd, _over(x))
+    dx = normal_gradient(np, g * _as_channels(parameters[0], x.ndim) if weight else g, normal, rstd, _over(x))
     return _wanted((dx, (g * normal).sum(_over(x)), g.sum(_over(x))), mask)
 
 
 def _batch_back_formula(
-    g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, eps: float, weight: bool, mask: Mask
+    g: Any, x: Any, mean: Any, rstd: Any, *parameters: Any, eps: float, weight: bool, mask: Mask
 ) -> list[Any]:
-    w = _as_channels(arguments[0], x.ndim) if weight else None
+    w = _as_channels(parameters[0], x.ndim) if weight else None
     result = back_formula(g, x, w, eps, _over(x), _over(x))
     return [m for m, wanted in zip(result, mask, strict=True) if wanted]
 
@@ -332,42 +341,42 @@ op(
 
 
 def _settled(
-    x: TensorType, mean: TensorType, var: TensorType, *arguments: TensorType, weight: bool, bias: bool, eps: float
+    x: TensorType, mean: TensorType, var: TensorType, *parameters: TensorType, weight: bool, bias: bool, eps: float
 ) -> TensorType:
     _check_channels(x)
-    _check_running(x, (mean, var), arguments)
-    _affine(x, arguments, x.shape[1:2], weight, bias, eps)
+    _check_running(x, (mean, var), parameters)
+    _affine(x, parameters, x.shape[1:2], weight, bias, eps)
     return x
 
 
-def _settle_numpy(np: Any, x: Any, mean: Any, var: Any, *arguments: Any, weight: bool, bias: bool, eps: float) -> Any:
+def _settle_numpy(np: Any, x: Any, mean: Any, var: Any, *parameters: Any, weight: bool, bias: bool, eps: float) -> Any:
     x, mean, var = wide(np, x, mean, var)
-    w, b = _pair(arguments, weight, bias)
+    w, b = _pair(parameters, weight, bias)
     y = (x - _as_channels(mean, x.ndim)) / np.sqrt(_as_channels(var, x.ndim) + eps)
     y = y if w is None else y * _as_channels(w, x.ndim)
     return y if b is None else y + _as_channels(b, x.ndim)
 
 
 def _settle_torch(
-    torch: Any, x: Any, mean: Any, var: Any, *arguments: Any, weight: bool, bias: bool, eps: float
+    torch: Any, x: Any, mean: Any, var: Any, *parameters: Any, weight: bool, bias: bool, eps: float
 ) -> Any:
-    w, b = _pair(arguments, weight, bias)
+    w, b = _pair(parameters, weight, bias)
     if not x.numel():
         return torch.empty_like(x)
     return torch.nn.functional.batch_norm(x, mean, var, w, b, False, 0.0, eps)
 
 
 def _settle_vjp(
-    needs: Mask, g: Any, _y: Any, x: Any, mean: Any, var: Any, *arguments: Any, weight: bool, bias: bool, eps: float
+    needs: Mask, g: Any, _y: Any, x: Any, mean: Any, var: Any, *parameters: Any, weight: bool, bias: bool, eps: float
 ) -> list[Any]:
     mean, rstd = mean.detach(), (var.detach() + eps).rsqrt()
-    w, b = _pair(arguments, weight, bias)
-    ask = _pair(needs[3:], weight, bias)
+    w, b = _pair(parameters, weight, bias)
+    needed = _pair(needs[3:], weight, bias)
     dx = g * _as_channels(rstd if w is None else rstd * w, x.ndim) if needs[0] else None
     grads = [dx, None, None]
     if weight:
         normal = (x - _as_channels(mean, x.ndim)) * _as_channels(rstd, x.ndim)
-        grads.append((g * normal).sum(_over(x)) if ask[0] else None)
+        grads.append((g * normal).sum(_over(x)) if needed[0] else None)
     return [*grads, g.sum(_over(x))] if b is not None else grads
 
 

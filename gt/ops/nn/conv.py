@@ -192,11 +192,11 @@ def _convolve_numpy(
     output_padding: Ints,
     groups: int,
 ) -> Any:
-    x, weight, *arguments = wide(np, x, weight, *bias)
+    x, weight, *biases = wide(np, x, weight, *bias)
     grow = _grown if transposed else _shrunk
     sizes = tuple(map(grow, x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding))
     result = (_unslide if transposed else _slide)(np, x, weight, sizes, stride, padding, dilation, groups)
-    return result + arguments[0].reshape(-1, *(1,) * len(sizes)) if arguments else np.ascontiguousarray(result)
+    return result + biases[0].reshape(-1, *(1,) * len(sizes)) if biases else np.ascontiguousarray(result)
 
 
 def _back_numpy(
@@ -288,8 +288,8 @@ def _back_torch(
 
 def _back_vjp(needs: Any, d: Any, _y: Any, g: Any, x: Any, weight: Any, *, mask: Mask, **how: Any) -> list[Any]:
     """A convolution is linear in its input and in its weight, and so its gradients are convolutions again."""
-    arguments = iter(d if isinstance(d, tuple) else (d,))
-    dx, dw = (next(arguments) if wanted else None for wanted in mask)
+    grads = iter(d if isinstance(d, tuple) else (d,))
+    dx, dw = (next(grads) if wanted else None for wanted in mask)
     parts = [one("convolution", dx, weight, **how)] if dx is not None else []
     parts += [one("convolution", x, dw, **how)] if dw is not None else []
     whole = parts[0] if len(parts) == 1 else parts[0] + parts[1]

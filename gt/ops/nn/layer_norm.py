@@ -31,17 +31,17 @@ def floating_input(x: TensorType) -> None:
 
 
 def _affine(
-    x: TensorType, arguments: tuple[TensorType, ...], shape: Shape, weight: bool, bias: bool, eps: float
+    x: TensorType, parameters: tuple[TensorType, ...], shape: Shape, weight: bool, bias: bool, eps: float
 ) -> None:
     floating_input(x)
     check_flags(weight=weight, bias=bias)
     check_numbers(x.dtype, eps=eps)
-    if len(arguments) != weight + bias:
-        raise ShapeError(f"{len(arguments)} operands for weight={weight}, bias={bias}")
-    for t in arguments:
+    if len(parameters) != weight + bias:
+        raise ShapeError(f"{len(parameters)} operands for weight={weight}, bias={bias}")
+    for t in parameters:
         if t.shape != shape:
             raise ShapeError(f"weight and bias have the shape {shown(shape)}, not {t}")
-    check_parameters(x, arguments)
+    check_parameters(x, parameters)
 
 
 def check_parameters(x: TensorType, params: tuple[TensorType, ...]) -> None:
@@ -53,9 +53,9 @@ def check_parameters(x: TensorType, params: tuple[TensorType, ...]) -> None:
             raise DTypeError(f"dtypes differ: {x.dtype.name} and {t.dtype.name}")
 
 
-def _pair(arguments: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
+def _pair(parameters: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
     """(weight, bias), each None if it is absent."""
-    left = list(arguments)
+    left = list(parameters)
     return (left.pop(0) if weight else None), (left.pop(0) if bias else None)
 
 
@@ -117,18 +117,18 @@ def _backward(
     g: Any,
     stats: Any,
     x: Any,
-    arguments: Any,
+    parameters: Any,
     dims: Any,
     weight: bool,
     bias: bool,
     **attrs: Any,
 ) -> list[Any]:
     """The gradients of (x, weight?, bias?); without a weight torch's kernels know no bias either."""
-    w, b = _pair(arguments, weight, bias)
-    ask = _pair(needs[-len(arguments) :] if arguments else (), weight, bias)
-    mask = (needs[0], bool(ask[0]), bool(ask[1]) and weight)
+    w, b = _pair(parameters, weight, bias)
+    needed = _pair(needs[-len(parameters) :] if parameters else (), weight, bias)
+    mask = (needs[0], bool(needed[0]), bool(needed[1]) and weight)
     result = chosen(name, mask, g, x, *stats, *([w] if weight else []), **attrs, weight=weight)
-    if ask[1] and not weight:
+    if needed[1] and not weight:
         result[2] = (g.sum(dims) if dims else g).reshape(b.shape)
     return [result[0], *([result[1]] if weight else []), *([result[2]] if bias else [])]
 
@@ -137,10 +137,10 @@ def _backward(
 
 
 def _layered(
-    x: TensorType, *arguments: TensorType, normalized_shape: Shape, weight: bool, bias: bool, eps: float
+    x: TensorType, *parameters: TensorType, normalized_shape: Shape, weight: bool, bias: bool, eps: float
 ) -> Types:
     _check_normalized(x, normalized_shape)
-    _affine(x, arguments, normalized_shape, weight, bias, eps)
+    _affine(x, parameters, normalized_shape, weight, bias, eps)
     stats = TensorType(_stats_shape(x, normalized_shape), statistic(x.dtype))
     return x, stats, stats
 
@@ -164,9 +164,9 @@ def _first(x: Any, normalized_shape: Shape) -> tuple[int, ...]:
 
 
 def _layer_torch(
-    torch: Any, x: Any, *arguments: Any, normalized_shape: Shape, weight: bool, bias: bool, eps: float
+    torch: Any, x: Any, *parameters: Any, normalized_shape: Shape, weight: bool, bias: bool, eps: float
 ) -> Any:
-    w, b = _pair(arguments, weight, bias)
+    w, b = _pair(parameters, weight, bias)
     if not x.numel():
         return _no_rows(torch, x, *[_stats_shape(x, normalized_shape)] * 2)
     if bias and not weight:  # the CPU's kernel for mixed dtypes needs both
@@ -176,10 +176,10 @@ def _layer_torch(
 
 
 def _layer_numpy(
-    np: Any, x: Any, *arguments: Any, normalized_shape: Shape, weight: bool, bias: bool, eps: float
+    np: Any, x: Any, *parameters: Any, normalized_shape: Shape, weight: bool, bias: bool, eps: float
 ) -> Any:
     (x,) = wide(np, x)
-    w, b = _pair(arguments, weight, bias)
+    w, b = _pair(parameters, weight, bias)
     dims = _last(x, normalized_shape)
     mean = x.mean(dims, keepdims=True) if x.size else x.sum(dims, keepdims=True)
     rstd = 1 / np.sqrt(x.var(dims, keepdims=True) + eps) if x.size else mean
@@ -189,7 +189,7 @@ def _layer_numpy(
 
 
 def _layer_vjp(
-    needs: Mask, g: Any, y12: Any, x: Any, *arguments: Any, normalized_shape: Shape, **attrs: Any
+    needs: Mask, g: Any, y12: Any, x: Any, *parameters: Any, normalized_shape: Shape, **attrs: Any
 ) -> list[Any]:
     return _backward(
         "layer_norm_backward",
@@ -197,7 +197,7 @@ def _layer_vjp(
         g[0],
         y12[1:],
         x,
-        arguments,
+        parameters,
         _first(x, normalized_shape),
         attrs["weight"],
         attrs["bias"],
@@ -223,7 +223,7 @@ def _layered_back(
     x: TensorType,
     mean: TensorType,
     rstd: TensorType,
-    *arguments: TensorType,
+    *parameters: TensorType,
     normalized_shape: Shape,
     eps: float,
     weight: bool,
@@ -231,8 +231,8 @@ def _layered_back(
 ) -> Types:
     _check_normalized(x, normalized_shape)
     _fitting(g, x, (mean, rstd), _stats_shape(x, normalized_shape))
-    _affine(x, arguments, normalized_shape, weight, False, eps)
-    return _gradients(x, arguments[0] if arguments else None, mask)
+    _affine(x, parameters, normalized_shape, weight, False, eps)
+    return _gradients(x, parameters[0] if parameters else None, mask)
 
 
 def _layer_back_torch(
@@ -241,13 +241,13 @@ def _layer_back_torch(
     x: Any,
     mean: Any,
     rstd: Any,
-    *arguments: Any,
+    *parameters: Any,
     normalized_shape: Shape,
     eps: float,
     weight: bool,
     mask: Mask,
 ) -> Any:
-    w = arguments[0] if weight else None
+    w = parameters[0] if weight else None
     if not x.numel():
         return _no_gradients(x, w, mask)
     mean, rstd = _contiguous(*_stats(x, w, mean, rstd))
@@ -269,7 +269,7 @@ def _layer_back_numpy(
     x: Any,
     mean: Any,
     rstd: Any,
-    *arguments: Any,
+    *parameters: Any,
     normalized_shape: Shape,
     eps: float,
     weight: bool,
@@ -277,7 +277,7 @@ def _layer_back_numpy(
 ) -> Any:
     g, x = wide(np, g, x)
     normal, rows = (x - mean) * rstd, _first(x, normalized_shape)
-    dx = normal_gradient(np, g * arguments[0] if weight else g, normal, rstd, _last(x, normalized_shape))
+    dx = normal_gradient(np, g * parameters[0] if weight else g, normal, rstd, _last(x, normalized_shape))
     return _wanted((dx, (g * normal).sum(rows), g.sum(rows)), mask)
 
 
@@ -296,9 +296,17 @@ def back_formula(g: Any, x: Any, w: Any, eps: float, over: tuple[int, ...], rows
 
 
 def _layer_back_formula(
-    g: Any, x: Any, mean: Any, rstd: Any, *arguments: Any, normalized_shape: Shape, eps: float, weight: bool, mask: Mask
+    g: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    *parameters: Any,
+    normalized_shape: Shape,
+    eps: float,
+    weight: bool,
+    mask: Mask,
 ) -> list[Any]:
-    w = arguments[0] if weight else None
+    w = parameters[0] if weight else None
     result = back_formula(g, x, w, eps, _last(x, normalized_shape), _first(x, normalized_shape))
     return [m for m, wanted in zip(result, mask, strict=True) if wanted]
 

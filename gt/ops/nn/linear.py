@@ -33,9 +33,9 @@ def _mapped(x: TensorType, weight: TensorType, *bias: TensorType) -> TensorType:
 
 
 def _linear_numpy(np: Any, x: Any, weight: Any, *bias: Any) -> Any:
-    x, weight, *arguments = wide(np, x, weight, *bias)
+    x, weight, *biases = wide(np, x, weight, *bias)
     result = np.matmul(x, weight.T)
-    return result + arguments[0] if arguments else result
+    return result + biases[0] if biases else result
 
 
 def _linear_torch(torch: Any, x: Any, weight: Any, *bias: Any) -> Any:

@@ -14,7 +14,7 @@ from gt.ops.attributes import MAX_INT64, check_flags, check_int, check_numbers
 from gt.ops.elements import wide
 from gt.ops.gradient_rules import differentiated, one, op
 from gt.ops.nn.layer_norm import floating_input
-from gt.ops.splits_nn import averaged, losing, losing_back
+from gt.ops.splits_nn import averaged, comparing, comparing_back
 from gt.types import TensorType
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -36,12 +36,12 @@ _ATTRIBUTES = {"smooth_l1_loss": ("beta", True), "huber_loss": ("delta", False)}
 
 
 def _check_attribute(name: str, x: TensorType, attrs: dict[str, Any]) -> None:
-    own, zero = _ATTRIBUTES.get(name, ("", True))
-    if set(attrs) != ({own} if own else set()):
-        raise DTypeError(f"its attribute is {own or 'reduction alone'}, not {', '.join(attrs) or 'none'}")
+    attribute, zero = _ATTRIBUTES.get(name, ("", True))
+    if set(attrs) != ({attribute} if attribute else set()):
+        raise DTypeError(f"its attribute is {attribute or 'reduction alone'}, not {', '.join(attrs) or 'none'}")
     check_numbers(x.dtype, **attrs)
-    if own and not (attrs[own] >= 0 if zero else attrs[own] > 0):
-        raise ShapeError(f"{own} is {'0 or more' if zero else 'greater than 0'}, not {attrs[own]}")
+    if attribute and not (attrs[attribute] >= 0 if zero else attrs[attribute] > 0):
+        raise ShapeError(f"{attribute} is {'0 or more' if zero else 'greater than 0'}, not {attrs[attribute]}")
 
 
 def _compared(
@@ -125,9 +125,9 @@ def pairwise(name: str, value: Rule, slope: Rule, target: Rule, **fields: Any) -
         return [dx, target(dx, g, x, t, *weight, **attrs) if needs[1] else None, *[None] * len(weight)]
 
     takes = "ttt?" if name == "binary_cross_entropy" else "tt"
-    fields |= {"split": losing, "local": averaged, "torch": forward_torch, "kernel": forward_numpy}
+    fields |= {"split": comparing, "local": averaged, "torch": forward_torch, "kernel": forward_numpy}
     op(name, operands=takes, infer=infer, vjp=vjp, **fields)
-    back: dict[str, Any] = {"split": losing_back, "local": averaged, "torch": back_torch, "kernel": back_numpy}
+    back: dict[str, Any] = {"split": comparing_back, "local": averaged, "torch": back_torch, "kernel": back_numpy}
     op(backward, operands=f"t{takes}", infer=infer_back, vjp=differentiated(FORMULAS[name]), **back)
 
 
@@ -229,26 +229,26 @@ pairwise(
 def _logits(
     x: TensorType,
     target: TensorType,
-    *arguments: TensorType,
+    *weights: TensorType,
     weight: bool,
     pos_weight: bool,
     reduction: str,
     whole: int | None = None,
 ) -> TensorType:
     check_flags(weight=weight, pos_weight=pos_weight)
-    if len(arguments) != weight + pos_weight:
-        raise ShapeError(f"{len(arguments)} operands for weight={weight}, pos_weight={pos_weight}")
-    return _compared(x, target, *arguments, reduction=reduction, whole=whole)
+    if len(weights) != weight + pos_weight:
+        raise ShapeError(f"{len(weights)} operands for weight={weight}, pos_weight={pos_weight}")
+    return _compared(x, target, *weights, reduction=reduction, whole=whole)
 
 
-def _each(arguments: Any, weight: bool, pos_weight: bool) -> tuple[Any, Any]:
-    return arguments[0] if weight else None, arguments[-1] if pos_weight else None
+def _each(weights: Any, weight: bool, pos_weight: bool) -> tuple[Any, Any]:
+    return weights[0] if weight else None, weights[-1] if pos_weight else None
 
 
 def _logits_numpy(
-    np: Any, x: Any, t: Any, *arguments: Any, weight: bool, pos_weight: bool, reduction: str, whole: int | None = None
+    np: Any, x: Any, t: Any, *weights: Any, weight: bool, pos_weight: bool, reduction: str, whole: int | None = None
 ) -> Any:
-    x, t, *rest = wide(np, x, t, *arguments)
+    x, t, *rest = wide(np, x, t, *weights)
     w, pos = _each(rest, weight, pos_weight)
     soft = np.log1p(np.exp(-np.abs(x))) + np.maximum(-x, 0)
     each = (1 - t) * x + (1 + (pos - 1) * t if pos is not None else 1) * soft
@@ -259,13 +259,13 @@ def _logits_torch(
     torch: Any,
     x: Any,
     t: Any,
-    *arguments: Any,
+    *weights: Any,
     weight: bool,
     pos_weight: bool,
     reduction: str,
     whole: int | None = None,
 ) -> Any:
-    w, pos = _each(arguments, weight, pos_weight)
+    w, pos = _each(weights, weight, pos_weight)
     call = torch.nn.functional.binary_cross_entropy_with_logits
     if whole is not None:
         return _share_torch(torch, call(x, t, w, pos_weight=pos, reduction="none"), whole)
@@ -273,9 +273,9 @@ def _logits_torch(
 
 
 def _logits_vjp(
-    needs: Any, g: Any, _y: Any, x: Any, t: Any, *arguments: Any, weight: bool, pos_weight: bool, reduction: str
+    needs: Any, g: Any, _y: Any, x: Any, t: Any, *weights: Any, weight: bool, pos_weight: bool, reduction: str
 ) -> list[Any]:
-    w, pos = _each([v.detach() for v in arguments], weight, pos_weight)
+    w, pos = _each([v.detach() for v in weights], weight, pos_weight)
     g = spread(g, x, reduction)
     g = g if w is None else g * w
     s = x.sigmoid()
@@ -283,7 +283,7 @@ def _logits_vjp(
     dt = None
     if needs[1]:
         dt = -x * g if pos is None else -(x + (pos - 1) * _log_sigmoid(x)) * g
-    return [dx, dt, *[None] * len(arguments)]
+    return [dx, dt, *[None] * len(weights)]
 
 
 def _log_sigmoid(x: Any) -> Any:
@@ -295,7 +295,7 @@ op(
     autocast="float32",
     operands="t{2,4}",
     infer=_logits,
-    split=losing,
+    split=comparing,
     local=averaged,
     vjp=_logits_vjp,
     torch=_logits_torch,

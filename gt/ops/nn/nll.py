@@ -78,8 +78,8 @@ def _class_weights(np: Any, x: Any, target: Any, weight: Any, ignore_index: int)
 
 
 def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
-    x, *arguments = wide(np, x, *weight)
-    at, w = _class_weights(np, x, target, arguments, ignore_index)
+    x, *weights = wide(np, x, *weight)
+    at, w = _class_weights(np, x, target, weights, ignore_index)
     axis = min(x.ndim - 1, 1)
     picked = np.take_along_axis(x, np.expand_dims(at, axis), axis).squeeze(axis) if x.size else w
     each = np.where(target != ignore_index, -picked * w, 0)
@@ -87,10 +87,10 @@ def _nll_numpy(np: Any, x: Any, target: Any, *weight: Any, reduction: str, ignor
 
 
 def _nll_vjp(needs: Any, g: Any, _y: Any, x: Any, target: Any, *weight: Any, **attrs: Any) -> list[Any]:
-    arguments = g[0] if isinstance(g, tuple) else g
-    if arguments is None:
+    grad = g[0] if isinstance(g, tuple) else g
+    if grad is None:
         return [None] * len(needs)
-    return [one("nll_loss_backward", arguments, x, target, *weight, **attrs), None, *[None] * len(weight)]
+    return [one("nll_loss_backward", grad, x, target, *weight, **attrs), None, *[None] * len(weight)]
 
 
 def _classes(at: int, x: TensorType, ignore_index: int) -> tuple[Positions, ...]:
@@ -138,8 +138,8 @@ def _nll_back_cpu(torch: Any, g: Any, x: Any, target: Any, *weight: Any, ignore_
 
 
 def _nll_back_numpy(np: Any, g: Any, x: Any, target: Any, *weight: Any, reduction: str, ignore_index: int) -> Any:
-    g, x, *arguments = wide(np, g, x, *weight)
-    at, w = _class_weights(np, x, target, arguments, ignore_index)
+    g, x, *weights = wide(np, g, x, *weight)
+    at, w = _class_weights(np, x, target, weights, ignore_index)
     each = np.where(target != ignore_index, -w * g, 0).astype(x.dtype)
     result, axis = np.zeros(x.shape, x.dtype), min(x.ndim - 1, 1)
     if result.size:

@@ -262,7 +262,7 @@ def _resize_rows(
 
 
 def _ignores_scale(n: int, m: int, mode: str, rank: int) -> bool:
-    """torch uses the ratio of the sizes here, whatever scale was given."""
+    """torch uses the ratio of the sizes here, whatever the scale argument is."""
     if mode == "nearest":
         return rank == 2 and m in (n, 2 * n)
     return "linear" in mode and n == m

@@ -136,16 +136,16 @@ TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-4, "bfloat16": 1e
 
 def differences(device: Any) -> list[str]:
     """The draws in which this module differs from numpy: an empty list on a GPU that works."""
-    found: dict[str, Any] = {}
+    differs: dict[str, Any] = {}
     for key in KEYS:
-        ours = words(*key, device).cpu().numpy().view("uint64")
-        found[f"words{key}"] = (ours != philox.words(*key)).any()
+        drawn_words = words(*key, device).cpu().numpy().view("uint64")
+        differs[f"words{key}"] = (drawn_words != philox.words(*key)).any()
         for low, high in RANGES:
             drawn = integers(*key[:2], low, high, *key[2:], device).cpu().numpy()
-            found[f"integers{(*key, low, high)}"] = (drawn != philox.integers(*key[:2], low, high, *key[2:])).any()
+            differs[f"integers{(*key, low, high)}"] = (drawn != philox.integers(*key[:2], low, high, *key[2:])).any()
         for dtype, tolerance in TOLERANCES.items():
             apart = uniform(*key, dtype, device).cpu().numpy() - philox.uniform(*key, dtype)
-            found[f"uniform{(*key, dtype)}"] = apart.any()
+            differs[f"uniform{(*key, dtype)}"] = apart.any()
             apart = normal(*key, dtype, device).cpu().numpy() - philox.normal(*key, dtype)
-            found[f"normal{(*key, dtype)}"] = abs(apart).max() > tolerance
-    return [name for name, wrong in found.items() if wrong]
+            differs[f"normal{(*key, dtype)}"] = abs(apart).max() > tolerance
+    return [name for name, wrong in differs.items() if wrong]

@@ -1,4 +1,4 @@
-"""Ops that make a tensor from numbers and attributes alone."""
+"""Ops that create a tensor from numbers and attributes alone."""
 
 from __future__ import annotations
 

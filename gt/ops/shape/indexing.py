@@ -9,7 +9,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError
 from gt.ops.elements import single_element
-from gt.ops.infer import assignable, broadcast_shapes, own_dims, require_bools, sizes
+from gt.ops.infer import assignable, broadcast_shapes, check_dims, require_bools, sizes
 from gt.ops.op import EITHER, op
 from gt.ops.positions import in_dims
 from gt.ops.shape.slicing import assigned, filling, fitting
@@ -31,7 +31,7 @@ def positions(indices: tuple[OperandType, ...]) -> Shape:
 def _picked(x: TensorType, *indices: OperandType, dims: Dims) -> TensorType:
     if not dims or len(dims) != len(indices):
         raise DimError(f"{len(indices)} indices for the dims {dims}")
-    own_dims(dims, x.ndim)
+    check_dims(dims, x.ndim)
     if not x.ndim or list(dims) != sorted(dims):
         raise DimError(f"dims {dims} must be dims of the tensor, in order")
     picked = positions(indices)

@@ -56,7 +56,7 @@ op(
 def _masked(x: TensorType, mask: TensorType, value: OperandType) -> TensorType:
     rows = _rows(x, mask)
     shape = () if isinstance(value, Scalar) else value.shape
-    # the number of rows that the mask selects is not known here; the kernel checks it
+    # the number of rows that the mask selects is unknown here; the kernel checks it
     assignable(value, (shape[-len(rows) - 1] if len(shape) > len(rows) else 1, *rows))
     castable(x, value)
     return x
@@ -100,7 +100,7 @@ op(
 )
 
 
-def _found(x: TensorType, *, n: int) -> TensorType:
+def _nonzero(x: TensorType, *, n: int) -> TensorType:
     require_ints(n=n)
     if not 0 <= n <= x.numel:
         raise ShapeError(f"{x.numel} elements cannot hold {n} that are not zero")
@@ -119,7 +119,7 @@ op(
     whole="the place of a result depends on all results before it",
     reads_values="always",
     operands="t",
-    infer=_found,
+    infer=_nonzero,
     torch=lambda torch, x, *, n: _as_many(torch.nonzero(x), n),
     kernel=lambda np, x, *, n: _as_many(np.argwhere(x), n),
 )

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from gt.errors import ShapeError
-from gt.ops.infer import common, own_dim, shown, sizes
+from gt.ops.infer import check_dim, common, shown, sizes
 from gt.ops.op import op
 from gt.ops.splits_shape import joining, repeating
 from gt.types import TensorType, result_dtype
@@ -18,7 +18,7 @@ def _joined(*xs: TensorType, dim: int) -> TensorType:
     # torch ignores tensors of shape (0,), so that a loop may start with an empty tensor
     counted = [x.shape for x in xs if x.shape != (0,)] or [(0,)]
     first = counted[0]
-    own_dim(dim, len(first))
+    check_dim(dim, len(first))
     for shape in counted:
         if len(shape) != len(first) or shape[:dim] + shape[dim + 1 :] != first[:dim] + first[dim + 1 :]:
             raise ShapeError(f"{shown(shape)} and {shown(first)} differ outside dim {dim}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.elements import element
-from gt.ops.infer import own_dim, require_bools, shown
+from gt.ops.infer import check_dim, require_bools, shown
 from gt.ops.op import EITHER, op
 from gt.ops.positions import in_dim
 from gt.ops.shape.indexing import positions
@@ -15,14 +15,14 @@ from gt.types import OperandType, Scalar, TensorType, bool_
 
 
 def _gathered(x: TensorType, index: OperandType, *, dim: int) -> TensorType:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     shape = index.shape if isinstance(index, TensorType) and not index.numel else positions((index,))
-    ours, theirs = x.shape or (1,), shape or (1,)
+    x_shape, index_shape = x.shape or (1,), shape or (1,)
     if 0 in shape:  # nothing is selected: torch checks no more
         return TensorType(shape, x.dtype)
-    if len(ours) != len(theirs):
-        raise ShapeError(f"an index of {len(theirs)} dims for a tensor of {len(ours)}")
-    if any(m > n for d, (n, m) in enumerate(zip(ours, theirs, strict=True)) if d != dim):
+    if len(x_shape) != len(index_shape):
+        raise ShapeError(f"an index of {len(index_shape)} dims for a tensor of {len(x_shape)}")
+    if any(m > n for d, (n, m) in enumerate(zip(x_shape, index_shape, strict=True)) if d != dim):
         raise ShapeError(f"the index {shown(shape)} is larger than {shown(x.shape)} outside dim {dim}")
     return TensorType(shape, x.dtype)
 
@@ -61,8 +61,8 @@ def _scattered(x: TensorType, index: OperandType, source: OperandType, *, dim: i
         raise DTypeError(f"the source is a tensor of {x.dtype.name}, not {source}")
     if not into.numel:
         return x
-    ours, theirs = into.shape or (1,), source.shape or (1,)
-    if len(theirs) != len(ours) or any(m > n for n, m in zip(theirs, ours, strict=True)):
+    index_shape, source_shape = into.shape or (1,), source.shape or (1,)
+    if len(source_shape) != len(index_shape) or any(m > n for n, m in zip(source_shape, index_shape, strict=True)):
         raise ShapeError(f"the index {shown(into.shape)} is larger than the source {shown(source.shape)}")
     return x
 
@@ -144,7 +144,7 @@ op(
     inplace=lambda torch, x, index, source, *, dim: x.scatter_add_(dim, index, source),
 )
 
-# -- folding what meets at one place -------------------------------------------------------
+# -- combining what is written to one position ---------------------------------------------
 
 _FOLDS = {"sum": "add", "prod": "multiply", "mean": "add", "amax": "maximum", "amin": "minimum"}
 
@@ -194,46 +194,50 @@ def _fold_back(
     part = source
     if tuple(index.shape) != tuple(source.shape):
         part = source[tuple(map(slice, index.shape))] if index.ndim else source.reshape(())
-    mine, theirs = _FOLD_BACKS[reduce](g, y, x, index, part, dim, include_self)
+    for_x, for_source = _FOLD_BACKS[reduce](g, y, x, index, part, dim, include_self)
     if not include_self:
-        mine = mine._op("scatter", index, 0, dim=dim)
-    return [mine, None, _grown(theirs, source)]
+        for_x = for_x._op("scatter", index, 0, dim=dim)
+    return [for_x, None, _grown(for_source, source)]
 
 
-def _sum_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
+def _sum_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, include_self: bool) -> tuple[Any, Any]:
     return g, g.gather(dim, index)
 
 
-def _mean_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
-    start = x.new_ones(x.shape) if own else x.new_zeros(x.shape)
+def _mean_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, include_self: bool) -> tuple[Any, Any]:
+    start = x.new_ones(x.shape) if include_self else x.new_zeros(x.shape)
     count = start.scatter_add(dim, index, source.new_ones(source.shape)).clamp(min=1)
     return g / count, (g / count).gather(dim, index)
 
 
-def _prod_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
+def _prod_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, include_self: bool) -> tuple[Any, Any]:
     """Where one factor is 0, only its gradient is not 0: it is the product of the others."""
     apart = x.where(x != 0, 1)
-    mine = (g * y / apart).where(x != 0, g * apart._op("scatter_reduce", index, source, **_how(dim, own)) / apart)
+    for_x = (g * y / apart).where(
+        x != 0, g * apart._op("scatter_reduce", index, source, **_how(dim, include_self)) / apart
+    )
     zeros = (source == 0).to(source.dtype)
     counts = x.new_zeros(x.shape).scatter_add(dim, index, zeros)
     lone = (source == 0).logical_and(counts.gather(dim, index) == 1)
     factors = source.where(source != 0, 1)
-    rest = x._op("scatter_reduce", index, source.where(lone.logical_not(), 1), **_how(dim, own)).gather(dim, index)
+    rest = x._op("scatter_reduce", index, source.where(lone.logical_not(), 1), **_how(dim, include_self)).gather(
+        dim, index
+    )
     whole = (g * y).gather(dim, index) / factors
-    theirs = whole.where(source != 0, (g.gather(dim, index) * rest).where(lone, 0))
-    return mine, theirs
+    for_source = whole.where(source != 0, (g.gather(dim, index) * rest).where(lone, 0))
+    return for_x, for_source
 
 
-def _how(dim: int, own: bool) -> dict[str, Any]:
-    return {"dim": dim, "reduce": "prod", "include_self": own}
+def _how(dim: int, include_self: bool) -> dict[str, Any]:
+    return {"dim": dim, "reduce": "prod", "include_self": include_self}
 
 
-def _extreme_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, own: bool) -> tuple[Any, Any]:
+def _extreme_back(g: Any, y: Any, x: Any, index: Any, source: Any, dim: int, include_self: bool) -> tuple[Any, Any]:
     """Shared evenly among all elements that equal the extreme."""
-    mine = (x == y).to(g.dtype)
-    theirs = (source == y.gather(dim, index)).to(g.dtype)
-    share = g / mine.scatter_add(dim, index, theirs).clamp(min=1)
-    return share * mine, share.gather(dim, index) * theirs
+    for_x = (x == y).to(g.dtype)
+    for_source = (source == y.gather(dim, index)).to(g.dtype)
+    share = g / for_x.scatter_add(dim, index, for_source).clamp(min=1)
+    return share * for_x, share.gather(dim, index) * for_source
 
 
 _FOLD_BACKS = {

@@ -77,7 +77,7 @@ def _slice_back(needs: Any, g: Any, _y: Any, _x: Any, *starts: int, items: tuple
 
 # -- writing into views --------------------------------------------------------------------
 
-#: ((view op's name, its attributes), …): how a view was made from its base
+#: ((view op's name, its attributes), …): the steps from a base to its view
 Chain = tuple[tuple[str, Attrs], ...]
 
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from gt.errors import ShapeError
-from gt.ops.infer import expandable, own_dim, own_dims, require_ints, shown, sizes
+from gt.ops.infer import check_dim, check_dims, expandable, require_ints, shown, sizes
 from gt.ops.op import Types, op
 from gt.ops.split import shaped
 from gt.ops.splits_shape import (
@@ -59,7 +59,7 @@ op(
 def _permuted(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
     if len(dims) != x.ndim:
         raise ShapeError(f"dims {dims} must name each of the {x.ndim} dims once")
-    return TensorType(tuple(x.shape[d] for d in own_dims(dims, x.ndim)), x.dtype)
+    return TensorType(tuple(x.shape[d] for d in check_dims(dims, x.ndim)), x.dtype)
 
 
 op(
@@ -95,7 +95,7 @@ op(
 def _parts(x: TensorType, *, sizes: tuple[int, ...], dim: int) -> Types:
     if not x.ndim:
         raise ShapeError("needs a tensor of at least one dim")
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     for n in sizes:
         require_ints(size=n)
     if not sizes or min(sizes) < 0 or sum(sizes) != x.shape[dim]:
@@ -132,7 +132,7 @@ op(
 
 
 def _flipped(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
-    own_dims(dims, x.ndim)
+    check_dims(dims, x.ndim)
     return x
 
 
@@ -151,7 +151,7 @@ def _rolled(x: TensorType, *, shifts: tuple[int, ...], dims: tuple[int, ...]) ->
     if not shifts or len(shifts) != len(dims) or not x.ndim:
         raise ShapeError(f"shifts {shifts} and dims {dims} must go in pairs, on a tensor of at least one dim")
     for d, shift in zip(dims, shifts, strict=True):
-        own_dim(d, x.ndim)
+        check_dim(d, x.ndim)
         require_ints(shift=shift)
     return x
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gt.errors import DimError, ShapeError
 from gt.ops.elements import element
-from gt.ops.infer import own_dim, own_dims, require_ints, shown, sizes
+from gt.ops.infer import check_dim, check_dims, require_ints, shown, sizes
 from gt.ops.op import NUMBER, op
 from gt.ops.split import shaped
 from gt.ops.splits_shape import bordering, diagonals, unwindowed, windows
@@ -23,7 +23,7 @@ def _diagonal(x: TensorType, *, offset: int, dim1: int, dim2: int) -> TensorType
     if x.ndim < 2:
         raise DimError("needs a tensor of at least two dims")
     require_ints(offset=offset)
-    a, b = own_dims((dim1, dim2), x.ndim)
+    a, b = check_dims((dim1, dim2), x.ndim)
     rest = tuple(n for d, n in enumerate(x.shape) if d not in (a, b))
     return TensorType((*rest, _length(x.shape[a], x.shape[b], offset)), x.dtype)
 
@@ -54,7 +54,7 @@ op(
 
 
 def _unfolded(x: TensorType, *, dim: int, size: int, step: int) -> TensorType:
-    own_dim(dim, x.ndim)
+    check_dim(dim, x.ndim)
     require_ints(size=size, step=step)
     length = x.shape[dim] if x.ndim else 1
     if not 0 <= size <= length or step < 1:

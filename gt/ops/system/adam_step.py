@@ -29,7 +29,7 @@ def _adam(
 
 
 def _dense(x: Any) -> bool:
-    """True if the elements fill their memory, each at a place of its own."""
+    """True if the elements fill their memory without gaps or overlaps."""
     order = sorted(range(x.ndim), key=x.stride, reverse=True)
     return bool(x.is_contiguous() or x.permute(order).is_contiguous())
 

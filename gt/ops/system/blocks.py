@@ -22,8 +22,8 @@ def _block(x: TensorType, *, starts: Shape, sizes: Shape) -> TensorType:
 # a copy: a view would keep the memory of the whole, and be written with it
 op(
     "block",
-    no_gradient="the dispatcher's own, below the tape",
-    whole="it is how a tensor is cut",
+    no_gradient="only the dispatcher emits it, below the tape",
+    whole="it is how a tensor is split",
     operands="t",
     infer=_block,
     kernel=lambda xp, x, *, starts, sizes: xp.asarray(
@@ -40,8 +40,8 @@ def _term(x: TensorType, *, mine: bool) -> TensorType:
 # one worker keeps the value, the others get zeros
 op(
     "term",
-    no_gradient="the dispatcher's own, below the tape",
-    whole="it is how a tensor is cut",
+    no_gradient="only the dispatcher emits it, below the tape",
+    whole="it is how a tensor is split",
     operands="t",
     infer=_term,
     kernel=lambda xp, x, *, mine: xp.asarray(x, copy=True) if mine else xp.zeros_like(x),

@@ -37,20 +37,20 @@ def proof(head: bytes, tail: bytes) -> str:
 # -- writing -------------------------------------------------------------------------------
 
 
-def _save(request: Any, pieces: list[Any]) -> int:
-    """Writes the chunks one after the other from an offset on; returns the number of bytes."""
+def _save(request: Any, buffers: list[Any]) -> int:
+    """Writes the buffers one after the other from an offset on; returns the number of bytes."""
     import json
     import os
 
-    told = json.loads(bytes(request))
-    path, secret, offset = str(told["path"]), str(told["secret"]), int(told["offset"])
+    fields = json.loads(bytes(request))
+    path, secret, offset = str(fields["path"]), str(fields["secret"]), int(fields["offset"])
     if os.path.basename(path) != MARK + secret or len(secret) != 32:
         raise PermissionError(f"{path} is not the name of a file that is being saved")
     with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b") as file:
         if file.read(len(MARK) + 32) != (MARK + secret).encode():
-            raise PermissionError(f"{path} was not made for this")
+            raise PermissionError(f"{path} was not created by the client for saving")
         file.seek(offset)
-        total = sum(file.write(piece) for piece in pieces)
+        total = sum(file.write(buffer) for buffer in buffers)
         file.flush()
         os.fsync(file.fileno())
     return total
@@ -87,19 +87,20 @@ def _loaded(request: OperandType, *, types: tuple[Described, ...]) -> tuple[Tens
 
 
 def _load(request: Any, types: tuple[TensorType, ...]) -> list[bytearray]:
+    """The bytes of each tensor, read at the offsets in the request."""
     import json
     import os
     import stat
 
-    told = json.loads(bytes(request))
-    with open(os.open(told["path"], os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+    fields = json.loads(bytes(request))
+    with open(os.open(fields["path"], os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise PermissionError(f"{told['path']} is no plain file")
-        head = file.read(int(told["head"]))
+            raise PermissionError(f"{fields['path']} is not a regular file")
+        head = file.read(int(fields["head"]))
         file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-        if proof(head, file.read()) != told["proof"]:
-            raise PermissionError(f"{told['path']} is not the file that the client sees")
-        return [_read(file, int(offset), t.nbytes) for offset, t in zip(told["offsets"], types, strict=True)]
+        if proof(head, file.read()) != fields["proof"]:
+            raise PermissionError(f"{fields['path']} is not the file that the client sees")
+        return [_read(file, int(offset), t.nbytes) for offset, t in zip(fields["offsets"], types, strict=True)]
 
 
 def _read(file: Any, offset: int, nbytes: int) -> bytearray:

@@ -10,7 +10,7 @@ from gt.ops.attributes import check_numbers
 from gt.ops.nn.layer_norm import floating_input, statistic
 from gt.ops.op import NUMBER, Types, op
 from gt.ops.split import Apart, Split, elementwise, letters
-from gt.ops.system.optimizer_steps import alone, as_float
+from gt.ops.system.optimizer_steps import OFF_TAPE, alone, as_float
 from gt.ops.varying import by_kernel
 from gt.types import OperandType, TensorType, float32, float64
 
@@ -70,7 +70,7 @@ def _powering(*xs: TensorType, ord: float) -> Apart:
 #: for each tensor, the sum of its elements' powers; for infinite orders, the greatest or the least element
 op(
     "power_sums",
-    no_gradient="it is used by optimizers, off the tape",
+    no_gradient=OFF_TAPE,
     infer=_power_types,
     split=_powering,
     torch=_powers_torch,
@@ -99,7 +99,7 @@ def _together_numpy(np: Any, *xs: Any, ord: float) -> Any:
 
 op(
     "total_power",
-    no_gradient="it is used by optimizers, off the tape",
+    no_gradient=OFF_TAPE,
     infer=_put_together,
     split=_adding,
     torch=_together_torch,
@@ -128,7 +128,7 @@ def _scaled(*xs: TensorType) -> Types:
 
 op(
     "scale_many",
-    no_gradient="it is used by optimizers, off the tape",
+    no_gradient=OFF_TAPE,
     operands="tt+",
     infer=_scaled,
     split=_scaling,
@@ -147,7 +147,7 @@ def _clamp_many_(torch: Any, *operands: Any) -> Any:
 
 op(
     "clamp_many",
-    no_gradient="it is used by optimizers, off the tape",
+    no_gradient=OFF_TAPE,
     operands=f"t+{NUMBER}{{2}}",
     infer=lambda *xs: _tensors(*xs[:-2]),
     split=lambda *xs: Apart(tuple(((i,), (i,), elementwise(x)) for i, x in enumerate(xs[:-2])), calls=""),
@@ -157,31 +157,31 @@ op(
 
 
 def _unscale_types(*operands: OperandType) -> tuple[TensorType, ...]:
-    *xs, found, _ = operands
-    if found is not TensorType((), float32):
-        raise DTypeError(f"whether a gradient was not finite is said by a 0-d tensor of float32, not {found}")
-    return _tensors(*xs, found)  # type: ignore[arg-type]
+    *xs, flag, _ = operands
+    if flag is not TensorType((), float32):
+        raise DTypeError(f"the flag for gradients that are not finite is a 0-d tensor of float32, not {flag}")
+    return _tensors(*xs, flag)  # type: ignore[arg-type]
 
 
 def _unscale(xp: Any, *operands: Any) -> Any:
-    *xs, found, factor = operands
+    *xs, flag, factor = operands
     factor = as_float(factor)
-    bad = sum(((~xp.isfinite(x)).sum() for x in xs), start=xp.zeros_like(found)) > 0
-    return alone((*(x * factor for x in xs), xp.where(bad, xp.ones_like(found), found)))
+    bad = sum(((~xp.isfinite(x)).sum() for x in xs), start=xp.zeros_like(flag)) > 0
+    return alone((*(x * factor for x in xs), xp.where(bad, xp.ones_like(flag), flag)))
 
 
 def _unscale_(torch: Any, *operands: Any) -> Any:
-    *xs, found, factor = operands
+    *xs, flag, factor = operands
     by_dtype: dict[Any, list[Any]] = {}
     for x in xs:
         by_dtype.setdefault(x.dtype, []).append(x)
     if isinstance(factor, torch.Tensor):  # as in compiled code
         number = factor.to(torch.float32).view(1)
     else:
-        number = torch.full((1,), as_float(factor), dtype=torch.float32, device=found.device)
+        number = torch.full((1,), as_float(factor), dtype=torch.float32, device=flag.device)
     for some in by_dtype.values():
-        torch._amp_foreach_non_finite_check_and_unscale_(some, found.view(1), number)
-    return alone((*xs, found))
+        torch._amp_foreach_non_finite_check_and_unscale_(some, flag.view(1), number)
+    return alone((*xs, flag))
 
 
 def _unscaling(*operands: OperandType) -> Apart:
@@ -195,7 +195,7 @@ def _unscaling(*operands: OperandType) -> Apart:
 op(
     "amp_unscale",
     varying=by_kernel(always=(0,)),
-    no_gradient="it is used by optimizers, off the tape",
+    no_gradient=OFF_TAPE,
     operands=f"t+{NUMBER}",
     infer=_unscale_types,
     split=_unscaling,

@@ -27,36 +27,36 @@ OFF_TAPE = "it is used by optimizers, off the tape"
 
 
 def declare_step(
-    name: str, kinds: Rule, numbers: int, rule: Rule, many: Rule, states: Rule | None = None, **fields: Any
+    name: str, count_results: Rule, numbers: int, rule: Rule, many: Rule, states: Rule | None = None, **fields: Any
 ) -> None:
-    """Declare a step: ``kinds(**flags)`` columns of results, one column of gradients, and this many numbers.
+    """Declare a step on ``count_results(**flags)`` columns of parameters and states, one of gradients, and numbers.
 
-    ``states``: (a parameter's shape, **flags) -> the shapes of its states, where they are not the parameter's own.
+    ``states``: (a parameter's shape, **flags) -> the shapes of its states, where they differ from the parameter's.
     """
 
-    def columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
-        return _columns(operands, n, kinds(**flags) + 1, numbers)
+    def in_columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
+        return _columns(operands, n, count_results(**flags) + 1, numbers)
 
     def infer(*operands: OperandType, n: int, **flags: Any) -> tuple[TensorType, ...]:
         check_int("n", n, 1, MAX_INT32)
         check_flags(**flags)
-        found, _ = columns(operands, n, flags)
-        for p, *rest in zip(*found, strict=True):
+        columns, _ = in_columns(operands, n, flags)
+        for p, *rest in zip(*columns, strict=True):
             _check_parameter(p, rest, states(p.shape, **flags) if states else [p.shape] * (len(rest) - 1))
-        return tuple(t for column in found[:-1] for t in column)
+        return tuple(t for column in columns[:-1] for t in column)
 
     def kernel(xp: Any, *operands: Any, n: int, **flags: Any) -> Any:
-        found, rest = columns(operands, n, flags)
-        rows = [rule(xp, *row, *rest, **flags) for row in zip(*found, strict=True)]
-        return alone(tuple(row[k] for k in range(len(found) - 1) for row in rows))
+        columns, rest = in_columns(operands, n, flags)
+        rows = [rule(xp, *row, *rest, **flags) for row in zip(*columns, strict=True)]
+        return alone(tuple(row[k] for k in range(len(columns) - 1) for row in rows))
 
     def inplace(torch: Any, *operands: Any, n: int, **flags: Any) -> Any:
-        found, rest = columns(operands, n, flags)
-        many(torch, *found, *rest, **flags)
-        return alone(operands[: n * (len(found) - 1)])
+        columns, rest = in_columns(operands, n, flags)
+        many(torch, *columns, *rest, **flags)
+        return alone(operands[: n * (len(columns) - 1)])
 
     def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
-        return _parameters(columns(operands, n, flags)[0], n)
+        return _parameters(in_columns(operands, n, flags)[0], n)
 
     fields |= {"split": split} if states is None else {}
     fields |= {"operands": f"t+{NUMBER}{{{numbers}}}", "steps": True, "no_gradient": OFF_TAPE}
@@ -112,7 +112,7 @@ def over(a: Any, b: Any) -> Any:
 
 
 def _parameters(columns: Columns, n: int) -> Apart:
-    """Each parameter is cut on its own, element by element, with its states and its gradient."""
+    """Each parameter is split independently, element by element, with its states and its gradient."""
     parts = []
     for i, row in enumerate(zip(*columns, strict=True)):
         alike = all(t.shape == row[0].shape for t in row)
@@ -262,9 +262,10 @@ def _lion(
     xp: Any, p: Any, m: Any, g: Any, lr: float, beta1: float, beta2: float, decay: float, *, maximize: bool
 ) -> Any:
     g = -g if maximize else g
-    way = m * beta1 + g * (1 - beta1)
-    one = xp.ones_like(way)
-    sign = xp.where(way > 0, one, xp.where(way < 0, -one, xp.zeros_like(way)))  # as in torch, the sign of NaN is 0
+    direction = m * beta1 + g * (1 - beta1)
+    one = xp.ones_like(direction)
+    # as in torch, the sign of NaN is 0
+    sign = xp.where(direction > 0, one, xp.where(direction < 0, -one, xp.zeros_like(direction)))
     return p * (1 - lr * decay) - lr * sign, m * beta2 + g * (1 - beta2)
 
 
@@ -274,10 +275,10 @@ def _lion_many(
 ) -> None:  # fmt: skip
     grads = torch._foreach_neg(grads) if maximize else grads
     torch._foreach_mul_(params, 1 - lr * decay)
-    ways = torch._foreach_mul(means, beta1)
-    torch._foreach_add_(ways, grads, alpha=1 - beta1)
-    torch._foreach_sign_(ways)
-    _add_scaled_(torch, params, ways, -lr)
+    directions = torch._foreach_mul(means, beta1)
+    torch._foreach_add_(directions, grads, alpha=1 - beta1)
+    torch._foreach_sign_(directions)
+    _add_scaled_(torch, params, directions, -lr)
     torch._foreach_mul_(means, beta2)
     torch._foreach_add_(means, grads, alpha=1 - beta2)
 

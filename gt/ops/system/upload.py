@@ -1,4 +1,4 @@
-"""The op that makes a tensor from bytes a client sent."""
+"""The op that creates a tensor from the bytes that a client sends."""
 
 from __future__ import annotations
 
