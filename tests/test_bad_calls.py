@@ -473,8 +473,8 @@ def test_raised_by_the_kernel(
 def test_uploaded_bools_are_0_or_1(engine: str) -> None:
     """Kernels count bools by their bytes."""
     signature = sign(OPS["upload"], (("shape", (3,)), ("dtype", "bool")), (SCALARS["bytes"],))
-    made = make_engine(engine, "cpu").link(signature)(b"\x00\x07\xff")
-    assert bytes(made.view(torch.uint8 if engine == "torch" else "uint8").tolist()) == b"\x00\x01\x01"
+    result = make_engine(engine, "cpu").link(signature)(b"\x00\x07\xff")
+    assert bytes(result.view(torch.uint8 if engine == "torch" else "uint8").tolist()) == b"\x00\x01\x01"
 
 
 def test_median_of_an_expanded_tensor_reads_its_own_memory_only() -> None:

@@ -212,7 +212,7 @@ def test_the_ranks_go_through_the_data_once(samples, batch, ranks):
 @pytest.mark.parametrize(("samples", "batch", "ranks"), [(34, 4, 2), (35, 4, 2), (50, 3, 4)])
 def test_who_has_all_ranks_reads_their_batches_in_their_order(samples, batch, ranks):
     plans = [loader.plan(samples, batch, rank, ranks) for rank in range(ranks)]
-    together = loader.plan(samples, batch, 0, ranks, own=ranks)
+    together = loader.plan(samples, batch, 0, ranks, ranks_led=ranks)
     for span, *each in zip(together, *plans, strict=True):
         assert [*range(span.start, span.stop)] == [n for one in each for n in range(one.start, one.stop)]
         assert {span.full} == {one.full for one in each}
@@ -235,17 +235,17 @@ def test_samples_are_of_as_many_steps_each_as_they_say():
 
 
 def test_the_loader_waits_and_says_how_long_and_passes_errors_on(tmp_path):
-    made = loader.Loader(dataset.InMemory(SPEC), loader.plan(10, 4, 0, 1), lambda arrays: arrays)
-    batches = list(made)
+    reader = loader.Loader(dataset.InMemory(SPEC), loader.plan(10, 4, 0, 1), lambda arrays: arrays)
+    batches = list(reader)
     assert [span.samples for span, _ in batches] == [4, 4, 2]
-    assert len(made.waited) == 3
+    assert len(reader.waited) == 3
     source, seen, target = batches[0][1]
     np.testing.assert_array_equal(seen[:, 1:], target[:, :-1])
     assert (seen[:, 0] == model.BEGIN).all()
     assert source.shape == (4, 16)
-    assert len(list(made.first(7))) == 7
-    next(made.first(7))  # closed in the middle: nothing waits for the rest
-    broken = loader.Loader(dataset.InMemory(SPEC), made.spans, lambda arrays: 1 / 0)
+    assert len(list(reader.first(7))) == 7
+    next(reader.first(7))  # closed in the middle: nothing waits for the rest
+    broken = loader.Loader(dataset.InMemory(SPEC), reader.spans, lambda arrays: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(broken)
 

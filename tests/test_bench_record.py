@@ -139,17 +139,17 @@ def test_the_schema_refuses(tmp_path, change):
 def test_the_environment_holds_what_is_allowed_and_no_more(monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
-    told = environment.record({"seed": 1}, ["x.py"])
-    assert told["variables"]["NCCL_ALGO"] == "Ring"
-    assert "hidden" not in json.dumps(told)
-    assert told["torch"] == str(torch.__version__)
-    assert told["seeds"] == {"seed": 1}
+    record = environment.record({"seed": 1}, ["x.py"])
+    assert record["variables"]["NCCL_ALGO"] == "Ring"
+    assert "hidden" not in json.dumps(record)
+    assert record["torch"] == str(torch.__version__)
+    assert record["seeds"] == {"seed": 1}
 
 
 def test_git_of_this_and_of_no_checkout(tmp_path):
     assert environment.git(tmp_path) is None
-    found = environment.git(ROOT)
-    assert found is None or re.fullmatch("[0-9a-f]{40}", found["commit"])
+    checkout = environment.git(ROOT)
+    assert checkout is None or re.fullmatch("[0-9a-f]{40}", checkout["commit"])
 
 
 # -- the sampler ---------------------------------------------------------------------------

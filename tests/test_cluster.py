@@ -221,9 +221,9 @@ class Deaths:
         self.cluster.after_step = count
 
     def kill_worker(self) -> None:
-        known = [name for name, worker in self.cluster.workers.items() if worker.id >= 0]
-        if known:
-            name = self.rng.choice(known)
+        admitted = [name for name, worker in self.cluster.workers.items() if worker.id >= 0]
+        if admitted:
+            name = self.rng.choice(admitted)
             self.dead.add(self.cluster.workers[name].id)
             self._mourn()
             self.cluster.kill_worker(name)
@@ -232,8 +232,8 @@ class Deaths:
         """A program may have lost tensors if its worker is dead, or will be a dead one that is not noticed yet."""
         unnoticed = self.dead & set(self.cluster.dispatcher.workers)
         for program in self.play.programs:
-            known = self.cluster.dispatcher.clients.get(program.session.id)
-            if known is not None and unnoticed and (known.home is None or known.home in unnoticed):
+            client = self.cluster.dispatcher.clients.get(program.session.id)
+            if client is not None and unnoticed and (client.home is None or client.home in unnoticed):
                 self.hit.add(program)
             if not self.cluster.dispatcher.workers:  # no receiver takes the chunks sent now
                 self.hit.add(program)
@@ -340,13 +340,13 @@ def test_a_large_value_that_went_to_a_worker_now_gone_is_lost_not_broken(small: 
         while (home := cluster.dispatcher.clients[session.id].home) is None:
             cluster.step()
         cluster.kill_worker(next(n for n, w in cluster.workers.items() if w.id == home))
-        told = ""
+        message = ""
         try:
             assert set(x.numpy()) == {seed}
         except WorkerLost as error:
-            told = str(error)
-        assert not told or f"worker {home} (cpu, pid " in told
-        lost += bool(told)
+            message = str(error)
+        assert not message or f"worker {home} (cpu, pid " in message
+        lost += bool(message)
         assert set(large(session, 250_000, 5).numpy()) == {5}
         cluster.settle()
         del x
@@ -495,10 +495,10 @@ def test_tensors_of_two_sessions_do_not_meet() -> None:
 
 def test_many_values_that_are_just_small_enough_stay_within_the_credit() -> None:
     cluster, session = a_cluster()
-    made = [large(session, 64 << 10, i) for i in range(200)]
-    assert made[-1].numpy()[0] == 199
+    tensors = [large(session, 64 << 10, i) for i in range(200)]
+    assert tensors[-1].numpy()[0] == 199
     cluster.settle()
-    del made
+    del tensors
     session.outbox.flush()
     cluster.settle()
     settled(cluster)
@@ -511,9 +511,9 @@ def test_many_tensors_dropped_at_once(count: int) -> None:
     cluster, session = Cluster(1), None
     session = cluster.add_client()
     x = tensor(session, 1)
-    made = [call(OPS["add"], (x, 1.0)) for _ in range(count)]
-    assert made[-1].numpy() == [2]
-    del made
+    tensors = [call(OPS["add"], (x, 1.0)) for _ in range(count)]
+    assert tensors[-1].numpy() == [2]
+    del tensors
     for _ in range(60):
         x = call(OPS["add"], (x, 1.0))
         session.outbox.flush()
@@ -573,9 +573,9 @@ def test_what_is_sent_by_itself_in_the_middle_of_an_upload_is_weighed_right(monk
     with cluster.client() as session:
         x = create(OPS["full"], (1.5,), (("shape", (2,)), ("dtype", "float32")), session)
         values = np.arange(480)
-        made = upload_array(values, session)
+        tensor = upload_array(values, session)
         assert call(OPS["add"], (x, x)).numpy().tolist() == [3, 3]
-        assert made.numpy().tolist() == values.tolist()
+        assert tensor.numpy().tolist() == values.tolist()
 
 
 def upload_array(values: Any, session: Session) -> Any:

@@ -676,11 +676,11 @@ def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> No
 def test_many_workers_confirm_only_now_and_then() -> None:
     """The client still never waits for credit that only a tick would bring."""
     cluster = Cluster(16, backend="numpy")
-    asked: list[Execute] = []
+    executes: list[Execute] = []
     act = cluster._act
 
     def listen(actions: list[Any]) -> None:
-        asked.extend(a.message for a in actions if isinstance(a, SendAll) and isinstance(a.message, Execute))
+        executes.extend(a.message for a in actions if isinstance(a, SendAll) and isinstance(a.message, Execute))
         act(actions)
 
     cluster._act = listen  # type: ignore[method-assign]
@@ -696,8 +696,8 @@ def test_many_workers_confirm_only_now_and_then() -> None:
     finally:
         gt.auto_shard(False)
     assert cluster.now == 0.0
-    assert len(asked) > 50
-    assert sum(m.confirm for m in asked) < 0.6 * len(asked)
+    assert len(executes) > 50
+    assert sum(m.confirm for m in executes) < 0.6 * len(executes)
 
 
 def test_unrequested_work_counts_as_done_when_a_worker_is_lost() -> None:

@@ -367,10 +367,10 @@ def test_out_of_memory_names_op_shapes_and_holders(system):
         """
     )
     client.expect("goes on 1048576.0")
-    told = client.output
-    assert "add(float32[33554432,1], float32[1,33554432]) failed on worker 0 (cpu): out of memory" in told
-    assert "(1048576,)" in told, "what holds the memory"
-    assert "y = gt.ones(1 << 25, 1)" in told or "<string>" in told, "the user's own line"
+    output = client.output
+    assert "add(float32[33554432,1], float32[1,33554432]) failed on worker 0 (cpu): out of memory" in output
+    assert "(1048576,)" in output, "what holds the memory"
+    assert "y = gt.ones(1 << 25, 1)" in output or "<string>" in output, "the user's own line"
 
 
 def test_a_failed_instruction_poisons_only_what_depends_on_it(system, tmp_path):
@@ -618,12 +618,12 @@ def test_bad_frames_from_one_who_holds_the_secret(system):
             connection = ZmqConnection(f"tcp://127.0.0.1:{system.port}", keys)
             for message in (*first, frame):
                 connection.send([message])
-            told = []
+            replies = []
             wait_until(
-                lambda connection=connection, told=told: (
-                    (connection.wait(100) and told.extend(connection.take()))
+                lambda connection=connection, replies=replies: (
+                    (connection.wait(100) and replies.extend(connection.take()))
                     or connection.ended
-                    or any(b"Refusal" in frames[0] for frames in told)
+                    or any(b"Refusal" in frames[0] for frames in replies)
                 ),
                 what=f"the end of a connection that sent {frame[:20]!r}",
             )

@@ -275,7 +275,7 @@ def test_an_index_tensor_out_of_range_fails_at_the_read(session):
 def test_writing_with_a_mask_does_not_wait(session, monkeypatch):
     reads = []
     x, mask = gt.arange(6.0), gt.arange(6) % 2 == 0
-    monkeypatch.setattr(session, "read", lambda *given: reads.append(given))
+    monkeypatch.setattr(session, "read", lambda *arguments: reads.append(arguments))
     x[mask] = 0
     x[gt.tensor(1)] = 5
     assert reads == []
@@ -285,11 +285,11 @@ def test_rows_of_a_loop_share_a_signature(session):
     x = gt.ones(50, 2)
     _ = x[0]
     x[0] = 1
-    known = len(session.signatures.plain)
+    count = len(session.signatures.plain)
     for n in range(50):
         _ = x[n]
         x[n] = 2
-    assert len(session.signatures.plain) == known
+    assert len(session.signatures.plain) == count
 
 
 # -- at random -----------------------------------------------------------------------------

@@ -198,8 +198,8 @@ class Program:
 
     def both(self, text: str, k: int, step) -> None:
         self.log.append(text)
-        made = step(self.ours[k]), step(self.theirs[k])
-        for live, new in zip((self.ours, self.theirs), made, strict=True):
+        results = step(self.ours[k]), step(self.theirs[k])
+        for live, new in zip((self.ours, self.theirs), results, strict=True):
             live.extend(new if isinstance(new, list) else [new] if new is not None else [])
 
     def any(self) -> int:
@@ -240,8 +240,8 @@ class Program:
         arguments = {"split": (2, dim), "flatten": (), "transpose": (0, dim)}.get(name, (dim,))
 
         def step(x):
-            made = getattr(x, name)(*arguments)
-            return list(made)[:2] if isinstance(made, tuple) else made
+            result = getattr(x, name)(*arguments)
+            return list(result)[:2] if isinstance(result, tuple) else result
 
         self.both(f"x{k}.{name}{arguments}", k, step)
 

@@ -68,9 +68,9 @@ def test_a_failure_on_one_worker_is_told_wherever_its_value_went(system: None) -
     with gt.signal.context("third"):
         moved = bad + 1
     for y in (bad, moved, moved.sum()):
-        with pytest.raises(gt.RemoteError, match="floor_divide") as told:
+        with pytest.raises(gt.RemoteError, match="floor_divide") as error:
             y.numpy()
-        assert "test_sharding_real.py" in str(told.value)
+        assert "test_sharding_real.py" in str(error.value)
     assert x.sum().item() == 45
 
 
@@ -78,7 +78,7 @@ def test_a_failure_on_one_worker_is_told_wherever_its_value_went(system: None) -
 def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how: signal.Signals) -> None:
     with gt.signal.context("dp"):
         x = gt.randn(400, 300)
-    here = gt.ones(3)
+    unsharded = gt.ones(3)
     x.sum().item()  # the group exists now
     os.kill(worker_pid(1), signal.SIGSTOP)  # so that the collective is pending when the worker dies
     with gt.signal.context("dp"):
@@ -88,7 +88,9 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
     os.kill(worker_pid(1), signal.SIGCONT)
     with pytest.raises(WorkerLost, match="worker 1 "):
         y.numpy()
-    assert here.sum().item() == 3 or connect.session().connection.workers  # tensors on other workers are still there
+    assert (
+        unsharded.sum().item() == 3 or connect.session().connection.workers
+    )  # tensors on other workers are still there
     gt.register_config("two", gt.SignalConfig(shard=gt.ShardConfig(0, [0, 2])))
     with gt.signal.context("two"):
         z = gt.ones(100, 10)

@@ -149,8 +149,8 @@ def test_many_signatures_hold_flat_memory(system):
         say("known", len(session().signatures.plain), total)
         """
     )
-    known, total = client.expect("known").split()[1:]
-    assert int(known) <= 501
+    count, total = client.expect("known").split()[1:]
+    assert int(count) <= 501
     assert float(total) == 58.0
 
 

@@ -113,7 +113,7 @@ def loop(seed: int, rounds: int = 14) -> Iterator[dict[str, Any]]:
         yield state
 
 
-def told(x: Any) -> bytes:
+def bytes_or_error(x: Any) -> bytes:
     try:
         return bytes(x.numpy().tobytes())
     except GtError as error:
@@ -122,7 +122,10 @@ def told(x: Any) -> bytes:
 
 def outcome(state: dict[str, Any]) -> list[bytes]:
     parameters = list(state["model"].parameters())
-    return [*state["log"], *map(told, (state["x"], state["w"], *state["kept"], *state["failing"], *parameters))]
+    return [
+        *state["log"],
+        *map(bytes_or_error, (state["x"], state["w"], *state["kept"], *state["failing"], *parameters)),
+    ]
 
 
 def played(seed: int, workers: int, clients: int, monkeypatch: pytest.MonkeyPatch, on: bool) -> list[list[bytes]]:
@@ -140,11 +143,11 @@ def played(seed: int, workers: int, clients: int, monkeypatch: pytest.MonkeyPatc
         while running:
             k = rng.choice(running) if clients > 1 else 0
             with use(programs[k][0]):
-                found = next(programs[k][1], None)
-            if found is None:
+                state = next(programs[k][1], None)
+            if state is None:
                 running.remove(k)
             else:
-                states[k] = found
+                states[k] = state
         results = []
         for k, session in enumerate(sessions):
             with use(session):
@@ -205,7 +208,7 @@ def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
         x = gt.ones(2, 2)
         for _ in range(4):
             assert _chain(x, 1000) == 4004
-        told = len(session.outbox.templates.announced)
+        announced = len(session.outbox.templates.announced)
         for _ in range(3):
             sent = _messages(session, lambda: _chain(x, 1000))
             assert len(sent) >= 4
@@ -215,8 +218,8 @@ def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
         for adds in (700, 1000):
             sent = _messages(session, lambda adds=adds: _chain(x, adds))
             assert all(next(word for word in stream if word >= 0) == RUN for stream in sent)
-        assert told <= 4
-        assert len(session.outbox.templates.announced) <= told + 1
+        assert announced <= 4
+        assert len(session.outbox.templates.announced) <= announced + 1
 
 
 def test_long_pieces_are_forgotten_as_well() -> None:
