@@ -217,7 +217,7 @@ def test_streams(what: str, workers: int) -> None:
         scene.check(refused=False)
 
 
-def test_ids_are_a_client_s_own() -> None:
+def test_ids_belong_to_one_client() -> None:
     """The honest client's tensor has the number 1 too: it cannot be named, read, freed or written from outside."""
     scene = Scene()
     assert scene.kept._cell.id == 1
@@ -350,7 +350,7 @@ def test_the_end_of_a_client_with_a_broken_transfer(lane: SharedRing) -> None:
     assert list(worker.spaces) == [scene.honest.id]
 
 
-def test_a_lane_is_nobody_else_s(lane: SharedRing) -> None:
+def test_a_lane_cannot_be_read_by_another_client(lane: SharedRing) -> None:
     """The honest client's memory, by its process and descriptor: there is no name for it to be found by."""
     scene = Scene()
     place = lane.put(memoryview(b"our secret value"))

@@ -72,7 +72,7 @@ def test_only_a_number_needs_no_gradient() -> None:
         (x * 2).backward(gt.ones(3))
 
 
-def test_what_requires_no_gradient_has_no_backward() -> None:
+def test_a_tensor_without_requires_grad_has_no_backward() -> None:
     with pytest.raises(RuntimeError, match="does not require grad and does not have a grad_fn"):
         gt.ones(1).sum().backward()
 
@@ -133,7 +133,7 @@ def test_gradients_of_gradients() -> None:
     same(x.grad, t.grad)
 
 
-def test_the_gradient_of_something_on_the_way() -> None:
+def test_the_gradient_of_an_intermediate() -> None:
     x = leaf(1.0, 2.0)
     y = x * 2
     (g,) = gt.autograd.grad((y * y).sum(), y)
@@ -339,7 +339,7 @@ class Parts(gt.autograd.Function):
         return a * ctx.scale + b * y, None, b * x if ctx.needs_input_grad[2] else None
 
 
-def test_a_function_of_ones_own() -> None:
+def test_a_custom_function() -> None:
     x = gt.tensor([1.0, 2.0], dtype=gt.float64).requires_grad_()
     y = Cube.apply(x)
     assert y.requires_grad

@@ -412,7 +412,7 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
 
 
 @pytest.mark.parametrize(("op", "operands", "attrs", "error", "words"), BAD, ids=[f"{b[0]}-{b[4]}" for b in BAD])
-def test_refused_in_these_words(
+def test_error_texts_of_refused_calls(
     op: str, operands: str, attrs: dict[str, Any], error: type[GtError], words: str
 ) -> None:
     types = tuple(map(parsed, operands.split()))

@@ -227,7 +227,7 @@ def test_a_file_that_is_no_result_is_refused_by_name_and_left_out_of_a_folder(ki
     assert why in out
 
 
-def test_nothing_to_compare_is_told(tmp_path, folder, capsys):
+def test_nothing_to_compare_is_reported(tmp_path, folder, capsys):
     (tmp_path / "empty").mkdir()
     assert "no finished result of benchmark.py in" in compare(capsys, tmp_path / "empty", code=2)
     assert "no such file or folder" in compare(capsys, tmp_path / "missing", code=2)
@@ -263,5 +263,5 @@ def test_html_without_matplotlib_says_so(folder, capsys, tmp_path, monkeypatch):
     assert "matplotlib is not installed" in (tmp_path / "out.html").read_text()
 
 
-def test_a_file_that_cannot_be_written_is_told(folder, capsys):
+def test_a_file_that_cannot_be_written_is_reported(folder, capsys):
     assert "cannot be written" in compare(capsys, folder, "--csv", folder / "no" / "out.csv", code=2)

@@ -70,7 +70,7 @@ def test_karp_flatt_of_one_rank_is_not_defined():
     assert formulas.karp_flatt(1.0, 1) is None
 
 
-def test_alpha_beta_finds_the_line_it_was_made_from():
+def test_alpha_beta_recovers_the_line_of_its_samples():
     sizes = [2**k for k in range(10, 31, 2)]
     fit = formulas.alpha_beta(sizes, [20e-6 + size / 400e9 for size in sizes])
     assert fit.alpha_s == near(20e-6)
@@ -269,7 +269,7 @@ def test_plots_are_written(tmp_path):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_progress_speaks_on_the_first_rank_alone(monkeypatch, capsys):
+def test_progress_is_printed_on_the_first_rank_only(monkeypatch, capsys):
     monkeypatch.setattr(progress, "EVERY", -1.0)
     for rank in (0, 1):
         with progress.Progress("training", 2, rank=rank) as bar:

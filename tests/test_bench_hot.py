@@ -27,7 +27,7 @@ def run(script, *words):
 
 
 @pytest.mark.long
-def test_rows_are_asked_in_turns(tmp_path):
+def test_rows_are_measured_in_turns(tmp_path):
     code, output, errors = run(
         *("compilation_benchmark.py", "--quick", "--only", "adds", "--rows", "template"),
         *("--output-dir", tmp_path, "--json", tmp_path / "copy"),
@@ -48,7 +48,7 @@ def test_rows_are_asked_in_turns(tmp_path):
 
 
 @pytest.mark.long
-def test_torch_by_itself(tmp_path):
+def test_torch_alone(tmp_path):
     words = ("--quick", "--only", "mlp", "--rows", "torch", "--rounds", 2, "--output-dir", tmp_path)
     code, output, errors = run("pytorch_baseline.py", *words)
     assert code == 0, errors

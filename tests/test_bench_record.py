@@ -49,7 +49,7 @@ def test_a_record_is_valid_at_every_step(tmp_path):
     assert results.load(run.path) == states[2]
 
 
-def test_what_lies_beside_a_record_may_be_missing(tmp_path, capsys):
+def test_a_file_beside_a_record_that_cannot_be_written_is_reported(tmp_path, capsys):
     def half(path):
         path.write_text("half of it")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -136,7 +136,7 @@ def test_the_schema_refuses(tmp_path, change):
     assert results.problems(run.data)
 
 
-def test_the_environment_holds_what_is_allowed_and_no_more(monkeypatch):
+def test_the_environment_holds_allowed_variables_only(monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
     record = environment.record({"seed": 1}, ["x.py"])
@@ -212,7 +212,7 @@ def nvmlDeviceGetComputeRunningProcesses(h): raise OSError("not permitted")
 """
 
 
-def test_the_sampler_process_with_a_made_up_nvml(tmp_path, monkeypatch):
+def test_the_sampler_process_with_a_fake_nvml(tmp_path, monkeypatch):
     (tmp_path / "pynvml.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with sampler.Sampler(["GPU-1", "GPU-2"], [1], period=0.01) as nvml:

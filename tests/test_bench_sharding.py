@@ -187,7 +187,7 @@ def test_no_workers(stack, tmp_path):
         System(1, server.port)
 
 
-def test_what_a_run_says_when_it_fails(capsys):
+def test_messages_of_a_failed_run(capsys):
     for error, code, message in (
         (gt.OutOfMemory("matmul(float32[9,9], float32[9,9]): no room\nmore"), 1, "Out of memory: matmul"),
         (gt.ConnectionLost("the server is gone"), 1, "Connection refused: the server is gone"),
@@ -233,7 +233,7 @@ def test_the_cases_are_the_documented_ones():
     assert cases.Case("mlp", (10, 2, 3, 4)).flops == 2 * 10 * (2 * 3 + 3 * 4)
 
 
-def test_sizes_scale_down_by_themselves():
+def test_sizes_scale_down_automatically():
     assert cases.Case("batch", (8192, 4096, 4096)).scaled(0.125).dims == (1024, 512, 512)
     assert cases.Case("batch", (100, 30, 1)).scaled(0.5).dims == (48, 16, 16)
     assert suite.scale_for("CPU", False, None)[0] == 0.125

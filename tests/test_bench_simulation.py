@@ -72,7 +72,7 @@ OPERATIONS = [
 
 
 @pytest.mark.parametrize(("name", "attrs", "ins", "microseconds"), OPERATIONS)
-def test_what_an_instruction_costs(name, attrs, ins, microseconds):
+def test_the_cost_of_an_instruction(name, attrs, ins, microseconds):
     assert MACHINE.op_seconds(sign(OPS[name], attrs, ins)) * 1e6 == near(microseconds)
 
 
@@ -96,7 +96,7 @@ COLLECTIVES = [
 
 
 @pytest.mark.parametrize(("kind", "members", "nbytes", "microseconds"), COLLECTIVES)
-def test_what_a_collective_costs(kind, members, nbytes, microseconds):
+def test_the_cost_of_a_collective(kind, members, nbytes, microseconds):
     assert MACHINE.collective_seconds(kind, members, nbytes) * 1e6 == near(microseconds)
 
 
@@ -123,7 +123,7 @@ def test_the_machines_of_the_folder():
         ({"memory_bandwidth": 0}, "m.yaml: rates, nodes and workers are more than 0"),
     ],
 )
-def test_a_wrong_machine_says_where(tmp_path, change, message):
+def test_errors_in_a_machine_file_name_the_field(tmp_path, change, message):
     path = tmp_path / "m.yaml"
     path.write_text(json.dumps(PLAIN | change))
     with pytest.raises(ValueError, match=message):
@@ -217,7 +217,7 @@ def without_wall_time(prediction):
     return replace(prediction, dispatcher_s=0.0)
 
 
-def test_the_same_gives_the_same():
+def test_equal_inputs_give_equal_predictions():
     small = machine.read("2x8xh100")
     first, again = (predict(small, TINY, 16, 4096) for _ in range(2))
     assert without_wall_time(first) == without_wall_time(again)
@@ -255,7 +255,7 @@ def test_simulate_says_that_it_predicts(tmp_path, capsys):
     ]
 
 
-def test_the_recorded_load_counts_what_the_client_said():
+def test_the_recorded_load_counts_the_instructions_of_the_client():
     def setup():
         return gt.ones(1024, 64)
 
@@ -285,7 +285,7 @@ def test_the_pace_of_many_workers_settles():
     assert 1 < paces[-1] < 20, "a microsecond a word, against the estimate"
 
 
-def test_who_had_no_room_is_asked_first():
+def test_a_worker_without_room_is_checked_first():
     """A client with work on n workers: n acknowledgements of one submission cost a few n steps in all."""
     visited = []
 

@@ -105,7 +105,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("flags", REFUSED)
-def test_what_cannot_be_run_is_refused(flags):
+def test_options_that_cannot_run_are_refused(flags):
     with pytest.raises(BadInput, match=REFUSED[flags]):
         tiny(*flags.split())
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_run_is_refused(flags):
     "flags",
     ["--epochs 0", "--seq-len x", "--target-vram 1.5", "--target-vram 5XB", "--target-vram .", "--amp-dtype fp8"],
 )
-def test_what_is_no_value_is_refused(flags, capsys):
+def test_invalid_values_are_refused(flags, capsys):
     with pytest.raises(SystemExit) as ended:
         tiny(*flags.split())
     assert ended.value.code == 2
@@ -127,7 +127,7 @@ def test_gt_is_one_process(monkeypatch):
         tiny("--engine", "gt")
 
 
-def test_workers_of_gt_share_a_gpu_only_if_told(monkeypatch):
+def test_workers_of_gt_share_a_gpu_only_if_requested(monkeypatch):
     monkeypatch.setenv("BENCH_PROCESSES", "2")
     monkeypatch.delenv("GT_SHARE_GPUS", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -174,7 +174,7 @@ def test_target_vram_is_a_share_or_an_amount(text, value):
     assert parser().parse_args(["--target-vram", text]).target_vram == value
 
 
-def test_the_script_passes_on_what_is_not_its_own():
+def test_the_script_passes_on_unknown_arguments():
     script = [str(FOLDER / "run_benchmark.sh"), "--single", "--full", "--disk", "--batch-size", "64"]
     process = subprocess.run(script, env=os.environ | {"PYTHON": "echo"}, capture_output=True, text=True, check=True)
     words = process.stdout.split()
@@ -371,7 +371,7 @@ def test_gt_sees_the_losses_of_torch(tmp_path):
 
 
 @pytest.mark.long
-def test_what_one_rank_cannot_do_ends_all_with_its_code(tmp_path):
+def test_a_failure_of_one_rank_ends_all_with_its_code(tmp_path):
     process = run(tmp_path, *TINY, "--data-dir", "/proc/nowhere", ranks=2, code=4)
     assert process.stderr.count("failed: /proc/nowhere: ") == 1
     assert "Traceback" not in process.stderr

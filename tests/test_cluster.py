@@ -293,7 +293,7 @@ def picked(x: Any, *places: int) -> Any:
     return call(OPS["index"], (x, index), (("dims", (0,)),))
 
 
-def test_the_first_cause_is_told_and_the_session_goes_on() -> None:
+def test_the_first_cause_is_reported_and_the_session_continues() -> None:
     cluster, session = a_cluster()
     x = tensor(session, 1, 2, 3)
     bad = picked(x, 7)
@@ -396,7 +396,7 @@ def test_a_write_with_a_lost_operand_leaves_nothing_behind() -> None:
     settled(cluster)
 
 
-def test_without_workers_a_client_is_told_and_never_waits_for_ever() -> None:
+def test_without_workers_a_client_gets_an_error_and_does_not_hang() -> None:
     cluster, session = a_cluster()
     x = tensor(session, 1)
     session.outbox.flush()
@@ -434,7 +434,7 @@ def test_reads_without_workers_cost_no_credit_for_ever(monkeypatch: pytest.Monke
 # -- one client and the others -------------------------------------------------------------
 
 
-def test_a_client_that_takes_nothing_holds_up_nobody_else(small: Any) -> None:
+def test_a_client_that_receives_nothing_does_not_block_others(small: Any) -> None:
     for seed in range(30):
         small(seed)
         cluster, slow = a_cluster(1, seed)
@@ -524,7 +524,7 @@ def test_many_tensors_dropped_at_once(count: int) -> None:
     assert len(worker.spaces[session.id].store) == 1
 
 
-def test_a_value_in_parts_that_is_interrupted_leaves_the_way_free(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_value_in_chunks_does_not_block_later_ones(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(20):
         small(seed)
         cluster, session = a_cluster(1, seed)
@@ -559,7 +559,7 @@ def test_a_call_no_frame_could_hold_is_refused_at_the_users_line() -> None:
     assert x.numpy()[-1] == 19_999
 
 
-def test_what_is_sent_by_itself_in_the_middle_of_an_upload_is_weighed_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weight_of_a_background_flush_during_an_upload_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """The background thread may submit between the bytes of a tensor and the instruction that takes them."""
     send = Session.upload
 
@@ -609,7 +609,7 @@ def test_an_interrupt_while_waiting_for_room_leaves_no_tensor_behind(monkeypatch
 SORTED = (("dim", 0), ("descending", False), ("stable", False))
 
 
-def test_a_worker_overlooks_what_is_for_a_client_that_is_gone() -> None:
+def test_a_worker_ignores_messages_for_a_closed_client() -> None:
     worker = Worker(make_engine("numpy"))
     for message in (Execute(7, [], [], 5), Define(7, [], [], []), Leave(7, 1, "gone"), ChunkTaken(1, 2, 7)):
         sent = [send.message for send in worker.handle(message)]

@@ -137,7 +137,7 @@ def notices_of(capfd: pytest.CaptureFixture[str], function: Any, *arguments: Any
     return capfd.readouterr().err
 
 
-def test_what_is_no_good(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+def test_functions_that_cannot_be_compiled(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
     w = gt.rand(3, 3).requires_grad_()
     assert "its result needs gradients" in notices_of(capfd, gt.compile(lambda x: x @ w), gt.ones(3, 3))
     numbers = iter(range(100))
@@ -368,7 +368,7 @@ def test_an_argument_s_gradient(session: Session, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err.count("sets an argument's gradient") == 1
 
 
-def test_arguments_nobody_can_compare(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_cannot_be_compared(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
     run = gt.compile(lambda x, k: x * float(k[0]))
     for k in (1, 1, 1, 5, 7):
         assert run(gt.ones(1), np.array([k])).item() == k

@@ -156,7 +156,7 @@ def test_another_protocol_is_refused_with_both_versions_named() -> None:
         (WORKER, Done(1, 1, 1)),
     ],
 )
-def test_a_stranger_must_say_hello_as_client_or_worker(peer: bytes, message: Any) -> None:
+def test_the_first_message_must_be_a_hello_as_client_or_worker(peer: bytes, message: Any) -> None:
     desk = Desk()
     assert refused(desk.say(peer, message), peer)
 
@@ -170,7 +170,7 @@ def test_a_client_may_not_send_a_worker_s_messages_nor_a_second_hello(message: A
     assert list(desk.core.clients) == [2]
 
 
-def test_what_does_not_decode_ends_the_connection() -> None:
+def test_a_message_that_does_not_decode_ends_the_connection() -> None:
     desk = Desk(CLIENT)
     assert refused(desk.core.bad_frame(CLIENT, "why"), CLIENT) == "a frame that does not decode: why"
     assert not desk.core.clients
@@ -648,7 +648,7 @@ def test_a_client_that_takes_no_values_does_not_block_the_worker() -> None:
 # -- credit --------------------------------------------------------------------------------
 
 
-def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> None:
+def test_a_client_that_never_reads_has_at_most_the_window_pending() -> None:
     cluster = Cluster(1)
     session = cluster.add_client()
     cluster.paused.update(cluster.workers)

@@ -397,13 +397,13 @@ print("fine", fine.sum().item())
     assert "fine 15" in client.output
 
 
-def test_a_failure_nobody_reads_is_told_at_the_end(system):
+def test_a_failure_that_is_never_read_is_reported_at_exit(system):
     client = system.client("bad = gt.arange(5)[gt.tensor([7])]; gt.ones(2).sum().item()")
     assert client.end() == 0
     assert "1 instruction(s) failed whose results were never read" in client.output
 
 
-def test_the_last_instruction_that_fails_is_told_in_one_line(stack):
+def test_a_failure_of_the_last_instruction_is_reported_in_one_line(stack):
     """The program ends before a worker has received it."""
     client = script("import gt; table = gt.nn.Embedding(4, 2); y = table(gt.tensor([9])) * 2", stack=stack)
     assert client.end() == 0
@@ -466,7 +466,7 @@ def test_ctrl_c_anywhere_leaves_a_usable_session(system):
     client.expect("end")
 
 
-def test_a_forked_child_gets_a_session_of_its_own(stack):
+def test_a_forked_child_gets_a_separate_session(stack):
     client = script(
         """
         import gt, os, sys
@@ -552,7 +552,7 @@ gt.connect("localhost:{system.port}")
     )
 
 
-def test_noise_on_the_port_disturbs_nobody(system):
+def test_noise_on_the_port_disturbs_no_client(system):
     """Random bytes, a foreign protocol, half a greeting: meanwhile the server answers its client."""
     client = system.client(
         """
@@ -585,7 +585,7 @@ def test_noise_on_the_port_disturbs_nobody(system):
     assert system.server.popen.poll() is None
 
 
-def test_bad_frames_from_one_who_holds_the_secret(system):
+def test_bad_frames_from_a_client_with_the_secret(system):
     """Random, truncated and oversized frames over real, authenticated sockets: each ends its sender's connection."""
     import random
 

@@ -124,7 +124,7 @@ def test_no_import_circle_is_longer_than_two_files() -> None:
     assert [ring for ring in circles() if len(ring) > MAX_CIRCLE] == []
 
 
-def test_a_folder_is_a_room() -> None:
+def test_a_folder_has_few_files_and_a_docstring() -> None:
     for folder in sorted({path.parent for path in FILES.values()}):
         files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
         assert len(files) <= MAX_FILES, f"{folder.relative_to(ROOT)}: {len(files)} files"
@@ -132,7 +132,7 @@ def test_a_folder_is_a_room() -> None:
         assert docstring, f"{folder.relative_to(ROOT)}/__init__.py says nothing of what belongs there"
 
 
-def test_one_class_name_is_one_thing() -> None:
+def test_class_names_are_unique() -> None:
     places: dict[str, list[str]] = {}
     for name, path in FILES.items():
         for node in ast.parse(path.read_text()).body:

@@ -152,7 +152,7 @@ def test_random_programs(seed: int) -> None:
     assert shadow.quick, shadow.levels.stats()
 
 
-def test_what_waits_for_the_device_runs_by_steps() -> None:
+def test_an_op_that_waits_for_the_device_is_interpreted() -> None:
     engine = make_engine("torch", GPU)
     t = TensorType((4,), float32)
     double, nonzero = sign(OPS["mul"], (), (t, INT)), sign(OPS["nonzero"], (("n", 2),), (t,))

@@ -112,7 +112,7 @@ def test_other_optimizers(kind) -> None:
     assert all(quick[-3:]), shadow.levels.stats()
 
 
-def test_in_the_background_and_only_what_is_hot(monkeypatch) -> None:
+def test_hot_sections_are_compiled_in_the_background(monkeypatch) -> None:
     monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
     cluster, shadow = shadowed("auto")
     with client(cluster):

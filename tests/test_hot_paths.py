@@ -101,7 +101,7 @@ print("tried" if tried else pieces)
 
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
-def test_why_nothing_is_compiled_is_told_once(workers, tmp_path):
+def test_the_reason_for_not_compiling_is_reported_once(workers, tmp_path):
     """By whatever worker, for however many pieces; in a system whose own words nobody sees."""
     program = UNTIL_TRIED.replace("\nx, w", f"\ngt.gpu_workers({workers})\ngt.auto_shard({workers > 1})\nx, w")
     variables = {
@@ -118,7 +118,7 @@ def test_why_nothing_is_compiled_is_told_once(workers, tmp_path):
     assert re.fullmatch(r"\[gt\] a section of \d+ instructions \(.*\) is not compiled: .*/nonexistent.*", line)
 
 
-def test_a_client_is_told_of_its_own_pieces(capfd, monkeypatch):
+def test_a_client_gets_notices_of_its_own_fragments(capfd, monkeypatch):
     """And of the first few reasons: the statistics have all."""
 
     def broken(program, inputs):
@@ -143,7 +143,7 @@ def test_a_client_is_told_of_its_own_pieces(capfd, monkeypatch):
     assert not worker.replayer.levels.notices
 
 
-def test_nothing_hot_is_said_as_well():
+def test_no_hot_instruction_is_reported_too():
     with Cluster(backend="numpy").client():
         gt.ones(2).numpy()
         output = io.StringIO()
@@ -259,7 +259,7 @@ def test_no_other_size_is_taken(text):
         batching.parse_batch_size(text)
 
 
-def test_a_bad_size_is_told_at_the_start(stack):
+def test_a_bad_size_is_reported_at_the_start(stack):
     process = script("import gt\ngt.ones(2).numpy()", stack=stack, GT_WORKER_BATCH_SIZE="many", GT_BACKEND="numpy")
     assert process.end() == 1
     assert "GT_WORKER_BATCH_SIZE=many: a whole number from 1 on" in process.output

@@ -123,7 +123,7 @@ def test_read(session, expression):
     same(expression)
 
 
-def test_numpys_own(session):
+def test_numpy_arrays_and_bools(session):
     """torch takes neither; GT does."""
     x = gt.zeros(2, 3)
     x[0] = np.ones(3)

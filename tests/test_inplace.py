@@ -122,7 +122,7 @@ def test_in_place(session, statements):
     same_after(statements)
 
 
-def test_the_same_object_comes_back(session):
+def test_in_place_methods_return_the_same_object(session):
     x = gt.ones(3)
     assert x.add_(1) is x
     y = x
@@ -160,7 +160,7 @@ def test_refused(session, statement, error, text):
         same_after(statement)
 
 
-def test_writing_into_what_is_shown_twice_sends_nothing(session):
+def test_writing_into_an_expanded_tensor_sends_nothing(session):
     z = gt.ones(4).expand(3, 4)
     before = list(session.outbox.words)
     with pytest.raises(gt.ShapeError, match="shows elements more than once; write into a clone"):

@@ -106,7 +106,7 @@ def test_the_roles_do_not_import_each_other(role: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["ops", "wire"])
-def test_what_all_share_knows_none_of_them(folder: str) -> None:
+def test_ops_and_wire_import_no_role(folder: str) -> None:
     for path in (ROOT / "gt" / folder).rglob("*.py"):
         taken = {name.split(".")[1] for name in imports(path) if name.startswith("gt.")}
         assert not taken & {*ROLES, "launch", "testing", "debug"}, name_of(path)

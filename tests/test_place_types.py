@@ -242,7 +242,7 @@ def test_a_fragment_s_number_does_not_come_back() -> None:
 # -- copies ----------------------------------------------------------------------------------
 
 
-def test_copies_of_a_tensor_whose_id_is_given_again() -> None:
+def test_copies_of_a_tensor_whose_id_is_reused() -> None:
     """Without its original tensor a copy is useless, above all for a tensor of another type."""
     scene = Scene(workers=2)
     specs = [SignalSpec(name, [k], [], [], True, None, True, False) for k, name in enumerate(("a", "b"))]
@@ -342,7 +342,7 @@ HONEST = """
 """
 
 
-def test_a_liar_loses_its_connection_and_nobody_else_anything(stack: Any) -> None:
+def test_a_client_with_wrong_types_loses_its_connection_only(stack: Any) -> None:
     system = System(stack)
     worker = system.worker("--backend", "torch", "--device", "cpu")
     honest = system.client(HONEST)

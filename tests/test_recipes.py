@@ -162,7 +162,7 @@ def test_tensor_parallel_moves_twice_a_half_block_each_way(under: Any) -> None:
     assert in_a_step(TENSOR, 2, GPT, under).collectives == {"all_reduce": 2 * 2 * 2, "exchange": 1}
 
 
-def test_two_axes_move_what_each_alone_would(under: Any) -> None:
+def test_two_axes_have_the_moves_of_each_axis_alone(under: Any) -> None:
     """Along tp the sums of the blocks, along dp those of the gradients."""
     with Cluster().client():
         count = len(list(Gpt().parameters()))
@@ -244,7 +244,7 @@ def test_fully_sharded_is_held_by_halves(under: Any, monkeypatch: pytest.MonkeyP
     )
 
 
-def test_everything_of_a_parameter_lies_as_it_does(under: Any) -> None:
+def test_gradients_and_states_have_the_layout_of_their_parameter(under: Any) -> None:
     with under(SHARDED), Cluster(2).client():
         model = Mlp()
         optimizer = gt.optim.AdamW(model.parameters())

@@ -168,7 +168,7 @@ FOUND = [
 ]
 
 
-def test_what_random_calls_found() -> None:
+def test_bugs_that_random_calls_revealed() -> None:
     """In one process of its own: a case that ends it leaves a line missing."""
     process = run_here("show_found()")
     lines = process.stdout.splitlines()

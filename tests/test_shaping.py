@@ -578,7 +578,7 @@ def test_drawing(session):
     assert gt.rand_like(drawn, dtype=gt.float64).dtype is gt.float64
 
 
-def test_devices_are_heard_and_overlooked(session):
+def test_device_arguments_are_accepted_and_ignored(session):
     x = gt.zeros(2, device="cuda:1")
     assert x.to("cuda") is x
     assert x.cuda().cpu() is x

@@ -61,7 +61,7 @@ def test_each_worker_holds_its_part_only(system: None) -> None:
     assert all(400_000 <= nbytes <= 410_000 for nbytes in held)
 
 
-def test_a_failure_on_one_worker_is_told_wherever_its_value_went(system: None) -> None:
+def test_a_failure_on_one_worker_is_reported_wherever_its_value_moved(system: None) -> None:
     with gt.signal.context("dp"):
         x = gt.arange(10)
         bad = gt.ones(10, dtype=gt.int64) // x  # division by zero, on worker 0 only
@@ -75,7 +75,7 @@ def test_a_failure_on_one_worker_is_told_wherever_its_value_went(system: None) -
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how: signal.Signals) -> None:
+def test_a_lost_worker_is_reported_and_the_others_continue(system: None, how: signal.Signals) -> None:
     with gt.signal.context("dp"):
         x = gt.randn(400, 300)
     unsharded = gt.ones(3)
@@ -99,7 +99,7 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
 
 
 @pytest.mark.long
-def test_groups_that_are_used_no_more_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_groups_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty meshes of four workers, some of them twice: sockets and threads stay as many as a few groups need."""
     monkeypatch.setenv("GT_BACKEND", "numpy")
     gt.gpu_workers(4)

@@ -114,7 +114,7 @@ def emitted(session: Session) -> list[tuple[str, str]]:
 # -- contexts --------------------------------------------------------------------------------
 
 
-def test_a_context_is_a_code_of_its_own(stages: None, heard: Heard) -> None:
+def test_each_context_has_its_own_code(stages: None, heard: Heard) -> None:
     x = gt.ones(4, 4)
     outside = x + x
     with gt.signal.context("stage0"):
@@ -237,7 +237,7 @@ def test_exit_without_enter(names: tuple[str, ...], shown: str) -> None:
     assert str(error.value) == f"gt.signal.exit({shown}): no signal was entered in this thread"
 
 
-def test_what_was_entered_inside_a_context_ends_with_it(stages: None, session: Session) -> None:
+def test_a_signal_entered_inside_a_context_ends_with_it(stages: None, session: Session) -> None:
     with gt.signal.context("stage0"):
         gt.signal.enter("stage1")
     assert gt.signal.current() is None
@@ -245,7 +245,7 @@ def test_what_was_entered_inside_a_context_ends_with_it(stages: None, session: S
 
 @pytest.mark.parametrize("call", [gt.signal.context, gt.signal.enter, lambda name: gt.signal.tensor(gt.ones(1), name)])
 @pytest.mark.parametrize("name", [3, "", "@parameter", None])
-def test_what_is_no_name(call: Any, name: Any, session: Session) -> None:
+def test_invalid_names(call: Any, name: Any, session: Session) -> None:
     with pytest.raises(gt.ConfigError, match=r"a signal's name is a string that does not begin with @$"):
         call(name)
 
@@ -323,7 +323,7 @@ def test_without_a_configuration_nothing_is_different(heard: Heard, capsys: Any)
     ]
 
 
-def test_a_signal_that_says_nothing_about_places_leaves_what_is_around_it(stages: None, session: Session) -> None:
+def test_a_signal_without_placement_keeps_the_outer_one(stages: None, session: Session) -> None:
     x = gt.ones(2)
     with gt.signal.context("hot"):
         x + 1
@@ -336,7 +336,7 @@ def test_a_signal_that_says_nothing_about_places_leaves_what_is_around_it(stages
 # -- what the dispatcher receives ------------------------------------------------------------
 
 
-def test_the_configuration_comes_before_what_needs_it(write: Any, heard: Heard, cluster: Cluster) -> None:
+def test_the_configuration_is_sent_before_instructions_that_need_it(write: Any, heard: Heard, cluster: Cluster) -> None:
     before = gt.ones(2) + 1
     gt.load_config(write(STAGES))
     assert heard.of(Configure) == []
@@ -376,7 +376,7 @@ def test_a_new_configuration_makes_new_codes(write: Any, heard: Heard) -> None:
     assert (x + 1).tolist() == [2, 2]
 
 
-def test_a_mesh_of_the_first_workers_is_told_again_when_those_are_others(write: Any, cluster: Cluster) -> None:
+def test_a_mesh_of_the_first_workers_is_sent_again_when_they_change(write: Any, cluster: Cluster) -> None:
     gt.load_config(write("grid: {mesh: {x: 2}, replicate: true}"))
     with cluster.client() as session:
         heard, x = Heard(session), gt.ones(2)
@@ -390,7 +390,7 @@ def test_a_mesh_of_the_first_workers_is_told_again_when_those_are_others(write: 
         assert [m.signals[0].workers for m in heard.of(Configure)] == [[0, 1], [1, 2]]
 
 
-def test_taking_the_configuration_away_is_told(write: Any, heard: Heard) -> None:
+def test_removing_the_configuration_is_announced(write: Any, heard: Heard) -> None:
     gt.load_config(write(STAGES))
     x = gt.ones(2) + 1
     gt.load_config(None)
@@ -460,7 +460,7 @@ def test_gradients_run_under_their_ops_signal(stages: None, session: Session) ->
     assert {s for _, s in instructions} == {"", "stage0", "stage1", "stage1_back"}
 
 
-def test_what_meets_is_added_where_it_was_made(stages: None, session: Session) -> None:
+def test_gradients_are_added_where_their_tensor_was_computed(stages: None, session: Session) -> None:
     x = gt.ones(2, requires_grad=True)
     with gt.signal.context("stage0"):
         y = x * 3
@@ -487,7 +487,7 @@ def test_gradients_of_gradients_and_an_unknown_backward(stages: None, session: S
     assert "signal 'nobody' is not configured" in capsys.readouterr().err
 
 
-def test_what_has_no_signal_follows_the_one_around_backward(stages: None, session: Session) -> None:
+def test_ops_without_a_signal_follow_the_one_around_backward(stages: None, session: Session) -> None:
     x = gt.ones(2, requires_grad=True)
     y = x.exp().sum()
     with gt.signal.context("stage0"):
@@ -495,7 +495,7 @@ def test_what_has_no_signal_follows_the_one_around_backward(stages: None, sessio
     assert {s for o, s in instructions if o == "mul"} == {"stage0"}
 
 
-def test_a_function_of_ones_own(stages: None, session: Session) -> None:
+def test_a_custom_function(stages: None, session: Session) -> None:
     class Double(gt.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: gt.Tensor) -> gt.Tensor:
@@ -543,7 +543,7 @@ def test_a_tensor_laid_out_is_a_view(stages: None, session: Session) -> None:
     assert gt.signal.tensor(x[2:], "stage0").tolist() == [0, 8]
 
 
-def test_gradients_pass_through_what_is_laid_out(stages: None, session: Session) -> None:
+def test_gradients_pass_through_a_placed_tensor(stages: None, session: Session) -> None:
     x = gt.arange(4.0).requires_grad_()
     y = gt.signal.tensor(x * 2, "stage0")
     (y * y).sum().backward()
@@ -604,7 +604,7 @@ def test_parameters_are_laid_out_by_name_once(write: Any, heard: Heard) -> None:
     assert [s.keep for s in heard.of(Configure)[-1].signals] == [False, False, False]
 
 
-def test_a_part_that_is_called_by_itself_keeps_its_names(write: Any, session: Session) -> None:
+def test_a_submodule_called_alone_keeps_its_names(write: Any, session: Session) -> None:
     """As in a checkpoint: the catch-all at the end must not take a parameter that another rule matches."""
     gt.load_config(write("weights: {match: 'layers.*', replicate: true}\nrest: {match: 'weight', shard: {axis: 0}}"))
     model = Model()
@@ -636,7 +636,7 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_optimizer_states_are_made_from_their_parameters(make: Any, session: Session) -> None:
+def test_optimizer_states_are_created_from_their_parameters(make: Any, session: Session) -> None:
     w, b = (gt.ones(*shape, requires_grad=True) for shape in ((3, 2), (2,)))
     session.outbox.flush()
     session.outbox.recent.clear()
@@ -708,7 +708,7 @@ def test_auto_shard_stays_when_a_file_is_loaded(write: Any, session: Session) ->
     assert set(configuration.current.signals) == {"stage0", "stage1", "stage1_back", "hot", "@parameter"}
 
 
-def test_a_pattern_that_matches_nothing_is_told_once(tmp_path: Any, capsys: Any) -> None:
+def test_a_pattern_that_matches_nothing_is_reported_once(tmp_path: Any, capsys: Any) -> None:
     (tmp_path / "c.yaml").write_text("cols: {match: '*.wieght', shard: {axis: 0, workers: [0]}}")
     gt.load_config(tmp_path / "c.yaml")
     with Cluster(workers=1).client():

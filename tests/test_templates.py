@@ -236,7 +236,7 @@ def test_long_pieces_are_forgotten_as_well() -> None:
         assert not session.outbox.templates.forgotten
 
 
-def test_what_is_let_go_between_two_pieces_is_no_part_of_either() -> None:
+def test_a_tensor_freed_between_two_fragments_belongs_to_neither() -> None:
     """Whoever keeps his last loss for a while, now and then, runs the same fragment all the same."""
     cluster = Cluster(1)
     with cluster.client() as session:

@@ -86,7 +86,7 @@ def test_a_step_in_place(sample: Sample, compiled: bool) -> None:
     assert check(sample, into=True, compiled=compiled)
 
 
-def test_what_a_graph_must_not_hold() -> None:
+def test_signatures_that_a_graph_must_not_contain() -> None:
     by_name = {s.op: s for s in samples()}
     assert "depends on values" in unfit(signed(by_name["nonzero"])[0], on_gpu=True)
     whole = sign(OPS["floor_divide"], (), (type_of(torch.ones(3, dtype=torch.int64)), type_of(2)))
@@ -101,7 +101,7 @@ STARTING = [s for s in WITH_NUMBERS if s.op in ("slice", "put_view", "view_backw
 
 
 @pytest.mark.parametrize("sample", STARTING, ids=str)
-def test_starts_in_memory_are_looked_at(sample: Sample) -> None:
+def test_starts_in_memory_are_checked(sample: Sample) -> None:
     """As the op's own kernel checks them: the one that reads starts from memory would read past the tensor."""
     signature, operands = signed(sample)
     at = [i for i, t in enumerate(signature.ins) if isinstance(t, Scalar)]

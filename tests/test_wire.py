@@ -74,7 +74,7 @@ MESSAGES = {role: typing.get_args(union) for role, union in ROLES.items()}
 any_message = st.one_of([strategy(kind) for kind in {k for kinds in MESSAGES.values() for k in kinds}])
 
 
-def test_every_message_is_somebody_s_to_receive() -> None:
+def test_every_message_has_a_receiving_role() -> None:
     declared = {
         kind
         for kind in vars(messages).values()
@@ -238,7 +238,7 @@ def test_nonsense_defines_nothing(what: str) -> None:
 
 
 @pytest.mark.parametrize("sample", samples()[::7], ids=str)
-def test_every_signature_comes_through(sample: Any) -> None:
+def test_every_signature_survives_the_wire(sample: Any) -> None:
     operands = sample.make()
     ins = tuple(BYTES if isinstance(x, bytes) else type_of(x) for x in operands)
     signature = sign(OPS[sample.op], tuple(sample.attrs.items()), ins)
@@ -276,7 +276,7 @@ def test_any_definition_is_a_signature_or_bad(op: str, attrs: dict[str, Any], in
     assert definition(FIRST_CODE, signature)
 
 
-def test_a_client_is_told_at_its_own_line_what_no_dispatcher_takes() -> None:
+def test_an_instruction_too_wide_for_the_dispatcher_fails_in_the_client() -> None:
     x = TensorType((MAX_INSTRUCTION_WORDS,))
     wide = sign(OPS["split"], (("sizes", (1,) * MAX_INSTRUCTION_WORDS), ("dim", 0)), (x,))
     with pytest.raises(ShapeError, match="do it in several"):
