@@ -196,7 +196,7 @@ def test_streams(what: str, workers: int) -> None:
     stream, costs = STREAMS[what]
     scene = Scene()
     log = InstructionLog(scene.cluster.dispatcher, [].append)
-    if not workers:  # what waits in a queue is looked at too
+    if not workers:  # queued instructions are checked too
         name = next(iter(scene.cluster.workers))
         scene.cluster.kill_worker(name)
         scene.cluster.settle()
@@ -351,7 +351,7 @@ def test_the_end_of_a_client_with_a_broken_transfer(lane: SharedRing) -> None:
 
 
 def test_a_lane_cannot_be_read_by_another_client(lane: SharedRing) -> None:
-    """The honest client's memory, by its process and descriptor: there is no name for it to be found by."""
+    """The honest client's memory, by its process and descriptor: without its name it cannot be opened."""
     scene = Scene()
     place = lane.put(memoryview(b"our secret value"))
     wrong = msgspec.structs.replace(place, name="gt-" + "0" * 32)
@@ -512,7 +512,7 @@ class Mutations:
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_mutations(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real traffic with one change in a hundred places, each tried on a server that somebody else is using."""
+    """Real traffic with one change in a hundred places, each tried on a server that another client is using."""
     for name, value in (
         ("CHUNK_BYTES", 1 << 13),
         ("MAX_UNACKNOWLEDGED_BYTES", 1 << 15),

@@ -135,8 +135,8 @@ def test_a_full_file_system_leaves_whole_shards_alone(tmp_path, stack, monkeypat
 
 
 @contextlib.contextmanager
-def nobody():
-    """Root may write anywhere, so the test needs another user."""
+def as_unprivileged_user():
+    """Run as another user if this is root, because root may write anywhere."""
     if os.geteuid() != 0:
         yield
         return
@@ -152,7 +152,7 @@ def test_a_read_only_folder_is_reported_and_its_shards_are_used(stack):
     stack.callback(shutil.rmtree, folder)
     dataset.prepare(folder, SPEC)
     folder.chmod(0o555)
-    with nobody():
+    with as_unprivileged_user():
         assert dataset.prepare(folder, SPEC)["reused"] == 3
         for where in (folder, folder / "inner"):
             with pytest.raises(NoDisk, match=r"cannot be written .*give a folder of your own with --data-dir"):

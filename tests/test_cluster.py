@@ -366,7 +366,7 @@ def test_a_worker_that_dies_before_its_memory_was_opened() -> None:
     session.outbox.extend((FETCH, 1000, x._cell.id))
     pending = session.replies.pending[1000] = PendingValue(x.nbytes)
     session.outbox.flush()
-    cluster.settle()  # the value is in the worker's lane, and the client is told its position
+    cluster.settle()  # the value is in the worker's lane, and the client knows its position
     cluster.kill_worker(next(iter(cluster.workers)))
     cluster.paused.clear()
     cluster.settle()

@@ -1,4 +1,4 @@
-"""Hot pieces on a GPU: CUDA graphs of the steps, and of what was compiled; the same values as step by step."""
+"""Hot sections on a GPU: CUDA graphs of kernels and of compiled code give the same values as the interpreter."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_training_step_goes_up_level_by_level() -> None:
 
 @pytest.mark.parametrize("kind", [gt.optim.Adam, gt.optim.SGD, gt.optim.RMSprop, gt.optim.Lion])
 def test_optimizers_as_graphs_of_their_steps(kind, monkeypatch) -> None:
-    """Without a compiler: torch's fused kernels, with a learning rate and a step that lie in memory."""
+    """Without a compiler: torch's fused kernels, with the learning rate and the step in memory."""
 
     def broken(*_):
         raise RuntimeError("not now")

@@ -378,7 +378,7 @@ UNARY = ["relu", "exp", "tanh", "sigmoid", "abs", "neg", "sin", "square"]
 
 
 def drawn(rng: random.Random, tensors: list, numbers: list[float]) -> None:
-    """Append one more call to the known tensors."""
+    """Append the result of one more call to the tensors."""
     x = rng.choice(tensors)
     match rng.randrange(9):
         case 0 | 1:

@@ -1,4 +1,4 @@
-"""What is said of what comes again, the size of messages to workers, and the example that shows both."""
+"""Reports about repeated steps, the size of messages to workers, and the example that shows both."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_loop_is_hot(system):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What one test compiled, the next need not."""
+    """The cache of compiled code, shared by the tests of this file."""
     return str(tmp_path_factory.mktemp("compiled"))
 
 
@@ -81,7 +81,7 @@ def test_a_compiled_loop_says_so(stack, folder):
     assert re.search(r"^\[gt compile .*compiled in", process.output, re.M), process.output
 
 
-#: steps until every piece that is hot has been tried, and a few of another kind that comes again
+#: runs steps until compilation of every hot section was tried; two fragments repeat
 UNTIL_TRIED = """
 import time
 import gt
@@ -102,7 +102,7 @@ print("tried" if tried else pieces)
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_reason_for_not_compiling_is_reported_once(workers, tmp_path):
-    """By whatever worker, for however many pieces; in a system whose own words nobody sees."""
+    """One line in all, for several workers and several sections; the output of the local server is not shown."""
     program = UNTIL_TRIED.replace("\nx, w", f"\ngt.gpu_workers({workers})\ngt.auto_shard({workers > 1})\nx, w")
     variables = {
         "CXX": "/nonexistent",
@@ -119,7 +119,7 @@ def test_the_reason_for_not_compiling_is_reported_once(workers, tmp_path):
 
 
 def test_a_client_gets_notices_of_its_own_fragments(capfd, monkeypatch):
-    """And of the first few reasons: the statistics have all."""
+    """Only the client that runs them gets notices, of the first few reasons; the statistics hold all."""
 
     def broken(program, inputs):
         raise RuntimeError(f"no room for {len(program.section.calls)}")

@@ -266,7 +266,7 @@ def test_refused(session, statement, error, text):
 
 
 def test_an_index_tensor_out_of_range_fails_at_the_read(session):
-    """Its values are on a worker: nobody waits for them here."""
+    """The values are on a worker, and the client does not wait for them."""
     picked = gt.arange(3)[gt.tensor([0, 5])]
     with pytest.raises(gt.RemoteError, match=r"index\(int64\[3\], int64\[2\], dims=\(0,\)\) failed"):
         picked.numpy()

@@ -240,7 +240,7 @@ def test_fully_sharded_is_held_by_halves(under: Any, monkeypatch: pytest.MonkeyP
     assert two.bytes == pytest.approx([2 * parameters] * 2, rel=0.01)
     layer = 4 * 64 * 64
     assert max(two.peaks) < one.peaks[0] / 2 + layer, (
-        "what is gathered for use is let go, and gradients are cut at once"
+        "gathered parameters are freed after use, and gradients are sharded at once"
     )
 
 

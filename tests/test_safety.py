@@ -104,7 +104,7 @@ def _leaky(torch: Any, x: Any, **_: Any) -> Any:
     return result
 
 
-#: a kernel that is wrong, and what is said of it
+#: a wrong kernel, and the expected report
 BROKEN = [
     ({"torch": lambda torch, x: _leaky(torch, x)}, "memory that nobody wrote"),
     ({"torch": lambda torch, x: torch.exp(x).double()}, "torch gives"),
@@ -148,7 +148,7 @@ def holds(*values: Any, dtype: str = "float32", layout: str = "plain") -> Operan
 
 
 NORM = {"eps": 1e-5, "weight": False, "mask": (True, False, False)}
-#: cases that random calls found, and their outcome
+#: cases in which random calls revealed bugs, and the expected outcome
 FOUND = [
     # torch reads the statistics as if they were contiguous
     (

@@ -1,6 +1,6 @@
 """What the splits claim, tried by brute force: none wrong and none missing.
 
-``GT_SEEDS=5 pytest tests/test_splits.py`` takes that many samples of each kind, and draws their values so many times.
+``GT_SEEDS=5 pytest tests/test_splits.py`` takes 5 samples of each kind instead of one, and tries more rows and values.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ SAMPLES = by_op()
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what torch warns about is looked at elsewhere
+        warnings.simplefilter("ignore")  # torch's warnings are checked elsewhere
         yield
 
 
@@ -142,14 +142,14 @@ def test_no_row_is_missing(op: str) -> None:
             continue
         working = {row for row in working_rows(call, 3, TRIED) - set(call.rows(3)) if not lucky(op, row, call)}
         for sample, draw, workers in itertools.product(alike, range(1, 4 + SEEDS), (2, 3)):
-            if working:  # by luck, most likely: other values tell
+            if working:  # probably by chance: other values decide
                 call = Call(sample, draw)
                 working = {row for row in working if can(call, row, workers) and row not in call.rows(workers)}
         assert not working, f"{alike[0]}: {sorted(map(show, working))}"
 
 
 def alike_in_rank(chosen: list[Sample]) -> list[list[Sample]]:
-    """Samples that are cut alike; with enough in them that little goes well by luck."""
+    """Samples that are cut alike; large enough that few wrong rows pass by chance."""
     alike: dict[Any, list[Sample]] = {}
     for sample in chosen:
         call = Call(sample)

@@ -1,4 +1,4 @@
-"""What comes again is sent, planned and run as one: the same values, bit by bit, as without."""
+"""Repeated stretches of the stream are sent, planned and run as one fragment, with bitwise the same values."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_the_same_bits_with_several_clients(seed: int, monkeypatch: pytest.Monke
     assert played(seed, workers, clients, monkeypatch, True) == played(seed, workers, clients, monkeypatch, False)
 
 
-# -- long pieces are known in chunks -------------------------------------------------------
+# -- long repeated stretches are recognised in chunks --------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -237,7 +237,7 @@ def test_long_pieces_are_forgotten_as_well() -> None:
 
 
 def test_a_tensor_freed_between_two_fragments_belongs_to_neither() -> None:
-    """Whoever keeps his last loss for a while, now and then, runs the same fragment all the same."""
+    """A program that sometimes keeps its last result for a while still runs the same fragment."""
     cluster = Cluster(1)
     with cluster.client() as session:
         x, kept = gt.rand(4, 4), []
@@ -292,7 +292,7 @@ THREADS = """
 
 
 def test_two_threads_of_one_session(system: Any) -> None:
-    """What one emits while the other is between two pieces has ids from before: that is no fragment of anybody's."""
+    """Instructions that one thread emits between two fragments of the other use older ids, and belong to neither."""
     client = system.client(THREADS)
     client.expect("fell True wrong []", 60)
     assert client.end() == 0

@@ -138,7 +138,7 @@ def _steps(processes: dict[str, Process], work: Work, effort: Effort) -> int:
     return int(min(2000, max(1, round(effort.seconds / quickest))))
 
 
-# -- what may be said of it --------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------
 
 
 def ratio(ours: Taken, theirs: Taken) -> float | None:
