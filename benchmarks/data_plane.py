@@ -116,12 +116,12 @@ def measured(options: argparse.Namespace) -> list[dict[str, Any]]:
     sides = [context.Process(target=side, args=(r, options, there)) for r, (_, there) in enumerate(pipes)]
     for process in sides:
         process.start()
-    addresses = [here.recv() for here, _ in pipes]
+    addresses = [pipe.recv() for pipe, _ in pipes]
     with socket.create_server(("127.0.0.1", 0)) as free:
         world = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    for here, _ in pipes:
-        here.send((addresses[0], world))
-    rows, *_ = [here.recv() for here, _ in pipes]
+    for pipe, _ in pipes:
+        pipe.send((addresses[0], world))
+    rows, *_ = [pipe.recv() for pipe, _ in pipes]
     for process in sides:
         process.kill()
         process.join()

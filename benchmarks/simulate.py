@@ -43,8 +43,8 @@ LEGEND = """  step ms: predicted; busy, exposed, moving: the shares of it a work
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser("simulate.py", description=(__doc__ or "").splitlines()[0])
-    add = made.add_argument
+    parser = argparse.ArgumentParser("simulate.py", description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
     add("--machine", nargs="+", default=H100S, help=f"of {', '.join(names())}, or a file (default: {' '.join(H100S)})")
     add("--workload", nargs="+", choices=list(WORKLOADS), default=["mlp", "gpt"], help="training steps, data parallel")
     add("--workers", type=int, nargs="+", help="how many of the machine's (default: 1 and all)")
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     add("--check", action="store_true", help="calibrate, and run the workload for real on 2 CPU workers here as well")
     add("--port", type=int, default=9108, help="of the real system that is started for it (default 9108)")
     add("--output-dir", default="./results", help="where the JSON record goes (default ./results)")
-    return made
+    return parser
 
 
 def rows(machine: Machine, workload: Workload, options: argparse.Namespace) -> list[Prediction]:

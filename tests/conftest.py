@@ -43,9 +43,9 @@ def stack() -> Iterator[contextlib.ExitStack]:
 @pytest.fixture
 def system(stack: contextlib.ExitStack) -> System:
     """A server with one numpy worker, which starts faster than a torch worker."""
-    made = System(stack)
-    made.worker("--backend", "numpy")
-    return made
+    system = System(stack)
+    system.worker("--backend", "numpy")
+    return system
 
 
 # -- selecting tests -----------------------------------------------------------------------

@@ -105,8 +105,8 @@ class Scene:
 
     def submit(self, *stream: Any, definitions: list[Any] | None = None, weight: int | None = None) -> None:
         self.serial += 1
-        given = (DEFINITIONS if self.serial == 1 else []) if definitions is None else definitions
-        self.post(Submit(self.serial, given, list(stream), len(stream) if weight is None else weight))
+        announced = (DEFINITIONS if self.serial == 1 else []) if definitions is None else definitions
+        self.post(Submit(self.serial, announced, list(stream), len(stream) if weight is None else weight))
 
     @property
     def refused(self) -> bool:
@@ -196,7 +196,7 @@ def test_streams(what: str, workers: int) -> None:
     stream, costs = STREAMS[what]
     scene = Scene()
     log = InstructionLog(scene.cluster.dispatcher, [].append)
-    if not workers:  # what waits in a queue is looked at too
+    if not workers:  # queued instructions are checked too
         name = next(iter(scene.cluster.workers))
         scene.cluster.kill_worker(name)
         scene.cluster.settle()
@@ -217,7 +217,7 @@ def test_streams(what: str, workers: int) -> None:
         scene.check(refused=False)
 
 
-def test_ids_are_a_client_s_own() -> None:
+def test_ids_belong_to_one_client() -> None:
     """The honest client's tensor has the number 1 too: it cannot be named, read, freed or written from outside."""
     scene = Scene()
     assert scene.kept._cell.id == 1
@@ -275,9 +275,9 @@ def test_shapes_without_end_cost_no_time() -> None:
 
 
 def lane() -> Iterator[SharedRing]:
-    made = SharedRing(1 << 12)
-    yield made
-    made.close()
+    ring = SharedRing(1 << 12)
+    yield ring
+    ring.close()
 
 
 a_lane = pytest.fixture(lane, name="lane")
@@ -350,8 +350,8 @@ def test_the_end_of_a_client_with_a_broken_transfer(lane: SharedRing) -> None:
     assert list(worker.spaces) == [scene.honest.id]
 
 
-def test_a_lane_is_nobody_else_s(lane: SharedRing) -> None:
-    """The honest client's memory, by its process and descriptor: there is no name for it to be found by."""
+def test_a_lane_cannot_be_read_by_another_client(lane: SharedRing) -> None:
+    """The honest client's memory, by its process and descriptor: without its name it cannot be opened."""
     scene = Scene()
     place = lane.put(memoryview(b"our secret value"))
     wrong = msgspec.structs.replace(place, name="gt-" + "0" * 32)
@@ -451,16 +451,16 @@ class Mutations:
         return [msgspec.msgpack.encode(message), *rest]
 
     def _bytes(self, data: bytes) -> bytes:
-        made = bytearray(data)
+        mutated = bytearray(data)
         match self.rng.randrange(4):
             case 0:
-                del made[self.rng.randrange(len(made)) :]
+                del mutated[self.rng.randrange(len(mutated)) :]
             case 1:
-                made.insert(self.rng.randrange(len(made)), self.rng.randrange(256))
+                mutated.insert(self.rng.randrange(len(mutated)), self.rng.randrange(256))
             case _:
                 for _ in range(self.rng.randint(1, 3)):
-                    made[self.rng.randrange(len(made))] = self.rng.randrange(256)
-        return bytes(made)
+                    mutated[self.rng.randrange(len(mutated))] = self.rng.randrange(256)
+        return bytes(mutated)
 
     def _submission(self, message: list[Any]) -> list[Any]:
         _, _, definitions, stream, _, fragments = message
@@ -473,19 +473,19 @@ class Mutations:
         message[4] = max(message[4], len(stream))
         return message
 
-    def _fragment(self, made: list[Any]) -> None:
+    def _fragment(self, fragment: list[Any]) -> None:
         if self.rng.random() < 0.4:
-            made[self.rng.randrange(5)] = self.rng.choice((0, 1, made[1] + 1, 2**31, 2**40, -1, "x", [1]))
+            fragment[self.rng.randrange(5)] = self.rng.choice((0, 1, fragment[1] + 1, 2**31, 2**40, -1, "x", [1]))
         else:
-            self._stream(made[4])
+            self._stream(fragment[4])
 
-    def _definition(self, made: list[Any]) -> None:
-        attrs, ins = made[2], made[3]
+    def _definition(self, definition: list[Any]) -> None:
+        attrs, ins = definition[2], definition[3]
         match self.rng.randrange(5):
             case 0:
-                made[0] = self.rng.choice((16, 17, made[0] + 1, -1, 3, 2**63))
+                definition[0] = self.rng.choice((16, 17, definition[0] + 1, -1, 3, 2**63))
             case 1:
-                made[1] = self.rng.choice((*OPS, "mud"))
+                definition[1] = self.rng.choice((*OPS, "mud"))
             case 2 if attrs:
                 self.rng.choice(attrs)[1] = self.rng.choice(NASTY_ATTRIBUTES)
             case 3 if ins:
@@ -493,7 +493,7 @@ class Mutations:
                     (["float32", [2, 3]], ["int", None], ["bool", [0]], ["bytes", None])
                 )
             case _:
-                made[4] = not made[4]
+                definition[4] = not definition[4]
 
     def _stream(self, stream: list[Any]) -> None:
         at = self.rng.randrange(len(stream))
@@ -512,7 +512,7 @@ class Mutations:
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_mutations(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real traffic with one change in a hundred places, each tried on a server that somebody else is using."""
+    """Real traffic with one change in a hundred places, each tried on a server that another client is using."""
     for name, value in (
         ("CHUNK_BYTES", 1 << 13),
         ("MAX_UNACKNOWLEDGED_BYTES", 1 << 15),

@@ -61,7 +61,7 @@ def test_dtypes_are_torchs(name):
 
 
 @pytest.mark.parametrize("name", IN_FLOAT32)
-def test_what_needs_precision_has_it(name):
+def test_ops_that_need_precision_compute_in_float32(name):
     y = gt.rand(3, 3).half()
     with gt.autocast(dtype=gt.float16):
         assert IN_FLOAT32[name](gt.nn.functional, y).dtype is gt.float32

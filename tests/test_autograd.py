@@ -20,9 +20,9 @@ CLUSTER: Cluster | None = None
 
 @pytest.fixture(autouse=True)
 def cluster() -> Iterator[Cluster]:
-    made = Cluster()
-    with made.client():
-        yield made
+    cluster = Cluster()
+    with cluster.client():
+        yield cluster
 
 
 def leaf(*values: float) -> gt.Tensor:
@@ -72,7 +72,7 @@ def test_only_a_number_needs_no_gradient() -> None:
         (x * 2).backward(gt.ones(3))
 
 
-def test_what_requires_no_gradient_has_no_backward() -> None:
+def test_a_tensor_without_requires_grad_has_no_backward() -> None:
     with pytest.raises(RuntimeError, match="does not require grad and does not have a grad_fn"):
         gt.ones(1).sum().backward()
 
@@ -133,7 +133,7 @@ def test_gradients_of_gradients() -> None:
     same(x.grad, t.grad)
 
 
-def test_the_gradient_of_something_on_the_way() -> None:
+def test_the_gradient_of_an_intermediate() -> None:
     x = leaf(1.0, 2.0)
     y = x * 2
     (g,) = gt.autograd.grad((y * y).sum(), y)
@@ -339,7 +339,7 @@ class Parts(gt.autograd.Function):
         return a * ctx.scale + b * y, None, b * x if ctx.needs_input_grad[2] else None
 
 
-def test_a_function_of_ones_own() -> None:
+def test_a_custom_function() -> None:
     x = gt.tensor([1.0, 2.0], dtype=gt.float64).requires_grad_()
     y = Cube.apply(x)
     assert y.requires_grad
@@ -433,15 +433,15 @@ def _block(w: gt.Tensor) -> Any:
 def test_checkpoint_gives_the_same_gradients(cluster: Cluster) -> None:
     gt.manual_seed(5)
     values = np.random.default_rng(0).standard_normal((6, 6), dtype=np.float32)
-    made = []
+    results = []
     for wrap in (lambda f, x: f(x), gt.checkpoint):
         gt.manual_seed(7)
         w, x = gt.tensor(values).requires_grad_(), gt.tensor(values * 0.1).requires_grad_()
         y = wrap(_block(w), wrap(_block(w), x))
         after = gt.rand(2)
         y.sum().backward()
-        made.append([t.detach().numpy() for t in (y, x.grad, w.grad, after, gt.rand(2))])
-    for one, other in zip(*made, strict=True):
+        results.append([t.detach().numpy() for t in (y, x.grad, w.grad, after, gt.rand(2))])
+    for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -511,14 +511,14 @@ def _written(lib: Any, program: list[tuple[str, str]]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("write", WRITES)
 def test_writes_into_a_whole_tensor(write: str) -> None:
     values = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
-    made = []
+    results = []
     for lib in (gt, torch):
         x = lib.tensor(values).requires_grad_()
         y = x * 2
         WRITES[write](y, x)
         y.sum().backward()
-        made.append((y.detach(), x.grad))
-    for ours, theirs in zip(*made, strict=True):
+        results.append((y.detach(), x.grad))
+    for ours, theirs in zip(*results, strict=True):
         same(ours, theirs)
 
 
@@ -542,13 +542,13 @@ REWRITES = {
 
 @pytest.mark.parametrize("write", REWRITES)
 def test_writing_over_what_the_gradient_needs(write: str) -> None:
-    made = []
+    gradients = []
     for lib in (gt, torch):
         x, w = lib.tensor([1.0, 2.0]).requires_grad_(), lib.tensor([3.0, 0.5]).requires_grad_()
         y = x * 2
         REWRITES[write](y, w)
-        made.append([g for g in lib.autograd.grad(y.sum(), [x, w], allow_unused=True) if g is not None])
-    for ours, theirs in zip(*made, strict=True):
+        gradients.append([g for g in lib.autograd.grad(y.sum(), [x, w], allow_unused=True) if g is not None])
+    for ours, theirs in zip(*gradients, strict=True):
         same(ours, theirs)
 
 
@@ -572,17 +572,17 @@ def test_a_view_of_a_written_tensor_follows() -> None:
 
 def test_threads_each_have_a_tape(cluster: Cluster) -> None:
     """One session, several threads in turns."""
-    found, lock = {}, threading.Lock()
+    gradients, lock = {}, threading.Lock()
 
     def work(n: int) -> None:
         with lock:
             x = leaf(float(n))
             (x * x).sum().backward()
-            found[n] = x.grad.tolist()
+            gradients[n] = x.grad.tolist()
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert found == {n: [2.0 * n] for n in range(3)}
+    assert gradients == {n: [2.0 * n] for n in range(3)}

@@ -412,7 +412,7 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
 
 
 @pytest.mark.parametrize(("op", "operands", "attrs", "error", "words"), BAD, ids=[f"{b[0]}-{b[4]}" for b in BAD])
-def test_refused_in_these_words(
+def test_error_texts_of_refused_calls(
     op: str, operands: str, attrs: dict[str, Any], error: type[GtError], words: str
 ) -> None:
     types = tuple(map(parsed, operands.split()))
@@ -473,8 +473,8 @@ def test_raised_by_the_kernel(
 def test_uploaded_bools_are_0_or_1(engine: str) -> None:
     """Kernels count bools by their bytes."""
     signature = sign(OPS["upload"], (("shape", (3,)), ("dtype", "bool")), (SCALARS["bytes"],))
-    made = make_engine(engine, "cpu").link(signature)(b"\x00\x07\xff")
-    assert bytes(made.view(torch.uint8 if engine == "torch" else "uint8").tolist()) == b"\x00\x01\x01"
+    result = make_engine(engine, "cpu").link(signature)(b"\x00\x07\xff")
+    assert bytes(result.view(torch.uint8 if engine == "torch" else "uint8").tolist()) == b"\x00\x01\x01"
 
 
 def test_median_of_an_expanded_tensor_reads_its_own_memory_only() -> None:

@@ -20,7 +20,7 @@ def record(device="NVIDIA H200", gpus=8, rate=1000.0, engine="ddp", joules=0.5, 
     steps = timing.summary([0.25, 0.26, 0.25, 0.24, 0.25])
     batch = config.pop("batch_size", 32)
     plain = vars(resolve(parser().parse_args([]), True).sizes)
-    made = {
+    summary = {
         "wall_s": 10.0,
         "samples_per_s": rate,
         "tokens_per_s": rate * 512,
@@ -49,7 +49,7 @@ def record(device="NVIDIA H200", gpus=8, rate=1000.0, engine="ddp", joules=0.5, 
             "torch": TORCH, "cuda": "12.8", "nccl": None, "driver": "570.1",
             "cpu": {"model": "x", "cores": 1, "memory_bytes": 1}, "gpus": [], "variables": {}, "seeds": {"weights": 0},
         },
-        "results": {"summary": made},
+        "results": {"summary": summary},
         "verdict": {"valid": True, "reasons": [], "unchecked": []},
     }  # fmt: skip
 
@@ -74,8 +74,8 @@ def compare(capsys, *words, code=0):
     return out if code == 0 else err
 
 
-def column(found, title):
-    return [row[[c.title for c in comparing.COLUMNS].index(title)] for row in comparing.table(found)]
+def column(records, title):
+    return [row[[c.title for c in comparing.COLUMNS].index(title)] for row in comparing.table(records)]
 
 
 def test_the_sample_is_what_the_schema_says():
@@ -85,13 +85,13 @@ def test_the_sample_is_what_the_schema_says():
 def test_throughput_in_all_and_a_gpu(folder, capsys):
     out = compare(capsys, folder)
     assert "bench_A_8gpu" in out
-    found, left = comparing.gather([folder])
-    assert left == []
-    assert column(found, "samples/s") == [1000.0, 800.0]
-    assert column(found, "samples/s a GPU") == [125.0, 200.0]
-    assert column(found, "against the first") == ["1.000", "0.800"]
-    assert column(found, "J a sample") == [0.5, None]
-    assert column(found, "$ a million samples") == [None, None]
+    records, skipped = comparing.gather([folder])
+    assert skipped == []
+    assert column(records, "samples/s") == [1000.0, 800.0]
+    assert column(records, "samples/s a GPU") == [125.0, 200.0]
+    assert column(records, "against the first") == ["1.000", "0.800"]
+    assert column(records, "J a sample") == [0.5, None]
+    assert column(records, "$ a million samples") == [None, None]
     assert "Cost" not in out
 
 
@@ -113,10 +113,10 @@ def test_prices_are_paired_and_the_pairing_printed(costs, folder, capsys):
     out = compare(capsys, folder, "--cost", *costs)
     assert "price: bench_A_8gpu = $3.00 a GPU-hour" in out
     assert "price: bench_B_4gpu = $5.50 a GPU-hour" in out
-    found = comparing.priced(comparing.gather([folder])[0], costs)
+    records = comparing.priced(comparing.gather([folder])[0], costs)
     # $/h of all GPUs divided by samples per hour; and A's price times B's rate per GPU divided by A's
-    assert column(found, "$ a million samples") == pytest.approx([24 / 3.6e6 * 1e6, 22 / (3600 * 800) * 1e6])
-    assert column(found, "break-even $ a GPU-hour") == pytest.approx([3.0, 3.0 * 200 / 125])
+    assert column(records, "$ a million samples") == pytest.approx([24 / 3.6e6 * 1e6, 22 / (3600 * 800) * 1e6])
+    assert column(records, "break-even $ a GPU-hour") == pytest.approx([3.0, 3.0 * 200 / 125])
 
 
 def test_a_name_may_price_one_or_many(folder, capsys):
@@ -227,7 +227,7 @@ def test_a_file_that_is_no_result_is_refused_by_name_and_left_out_of_a_folder(ki
     assert why in out
 
 
-def test_nothing_to_compare_is_told(tmp_path, folder, capsys):
+def test_nothing_to_compare_is_reported(tmp_path, folder, capsys):
     (tmp_path / "empty").mkdir()
     assert "no finished result of benchmark.py in" in compare(capsys, tmp_path / "empty", code=2)
     assert "no such file or folder" in compare(capsys, tmp_path / "missing", code=2)
@@ -263,5 +263,5 @@ def test_html_without_matplotlib_says_so(folder, capsys, tmp_path, monkeypatch):
     assert "matplotlib is not installed" in (tmp_path / "out.html").read_text()
 
 
-def test_a_file_that_cannot_be_written_is_told(folder, capsys):
+def test_a_file_that_cannot_be_written_is_reported(folder, capsys):
     assert "cannot be written" in compare(capsys, folder, "--csv", folder / "no" / "out.csv", code=2)

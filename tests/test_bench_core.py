@@ -70,7 +70,7 @@ def test_karp_flatt_of_one_rank_is_not_defined():
     assert formulas.karp_flatt(1.0, 1) is None
 
 
-def test_alpha_beta_finds_the_line_it_was_made_from():
+def test_alpha_beta_recovers_the_line_of_its_samples():
     sizes = [2**k for k in range(10, 31, 2)]
     fit = formulas.alpha_beta(sizes, [20e-6 + size / 400e9 for size in sizes])
     assert fit.alpha_s == near(20e-6)
@@ -126,9 +126,9 @@ NAMES = [
 
 @pytest.mark.parametrize(("name", "dtype", "wanted"), NAMES)
 def test_peaks(name, dtype, wanted):
-    found = peaks.peak(name, dtype)
-    assert (found and found[0]) == wanted
-    assert found is None or found[1]
+    result = peaks.peak(name, dtype)
+    assert (result and result[0]) == wanted
+    assert result is None or result[1]
 
 
 def test_mfu_shows_what_it_divides():
@@ -144,11 +144,11 @@ def test_mfu_shows_what_it_divides():
 
 
 def test_summary_of_known_samples():
-    told = timing.summary([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert (told["count"], told["mean_s"], told["min_s"], told["max_s"]) == (5, 3.0, 1.0, 5.0)
-    assert (told["p50_s"], told["p95_s"], told["p99_s"]) == (3.0, near(4.8), None)
-    assert told["cv"] == near(math.sqrt(2.5) / 3)
-    assert told["samples_s"] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    summary = timing.summary([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (summary["count"], summary["mean_s"], summary["min_s"], summary["max_s"]) == (5, 3.0, 1.0, 5.0)
+    assert (summary["p50_s"], summary["p95_s"], summary["p99_s"]) == (3.0, near(4.8), None)
+    assert summary["cv"] == near(math.sqrt(2.5) / 3)
+    assert summary["samples_s"] == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_p99_from_a_hundred_samples_on():
@@ -223,10 +223,10 @@ def test_every_reason_has_a_row():
 def test_a_reason(code):
     fine, broken, word = REASONS[code]
     assert verdict.judge(fine, [code]) == {"valid": True, "reasons": [], "unchecked": []}
-    told = verdict.judge(broken, [code], "here")
-    assert not told["valid"]
-    assert [(r["code"], r["where"]) for r in told["reasons"]] == [(code, "here")]
-    assert word in told["reasons"][0]["message"]
+    judgement = verdict.judge(broken, [code], "here")
+    assert not judgement["valid"]
+    assert [(r["code"], r["where"]) for r in judgement["reasons"]] == [(code, "here")]
+    assert word in judgement["reasons"][0]["message"]
     assert verdict.judge({}, [code])["unchecked"] == [code]
 
 
@@ -269,7 +269,7 @@ def test_plots_are_written(tmp_path):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_progress_speaks_on_the_first_rank_alone(monkeypatch, capsys):
+def test_progress_is_printed_on_the_first_rank_only(monkeypatch, capsys):
     monkeypatch.setattr(progress, "EVERY", -1.0)
     for rank in (0, 1):
         with progress.Progress("training", 2, rank=rank) as bar:

@@ -57,7 +57,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_shard_is_made_anew(kind, tmp_path):
+def test_a_damaged_shard_is_generated_again(kind, tmp_path):
     dataset.prepare(tmp_path, SPEC)
     before = (tmp_path / "shard_0001.bin").read_bytes()
     DAMAGE[kind](tmp_path / "shard_0001.bin")
@@ -66,13 +66,13 @@ def test_a_damaged_shard_is_made_anew(kind, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 99, "spec": {}, "shards": {}}'])
-def test_a_damaged_manifest_means_all_anew(text, tmp_path):
+def test_a_damaged_manifest_regenerates_all_shards(text, tmp_path):
     dataset.prepare(tmp_path, SPEC)
     (tmp_path / "dataset.json").write_text(text)
     assert dataset.prepare(tmp_path, SPEC)["written"] == 3
 
 
-def test_other_parameters_replace_the_data_and_what_a_killed_run_left(tmp_path):
+def test_other_parameters_replace_the_data_and_leftovers_of_a_killed_run(tmp_path):
     dataset.prepare(tmp_path, SPEC)
     (tmp_path / ".shard_0000.bin.1.tmp").touch()
     (tmp_path / "notes.txt").touch()
@@ -92,7 +92,7 @@ def test_shards_of_someone_else_are_not_overwritten(tmp_path):
     assert (tmp_path / "shard_0000.bin").read_text() == "mine"
 
 
-def test_a_shard_cut_during_the_run_is_told(tmp_path):
+def test_a_shard_truncated_during_the_run_is_reported(tmp_path):
     dataset.prepare(tmp_path, SPEC)
     source = dataset.OnDisk(tmp_path, SPEC)
     os.truncate(tmp_path / "shard_0002.bin", 64)
@@ -104,7 +104,7 @@ def test_a_shard_cut_during_the_run_is_told(tmp_path):
 # -- the disk ------------------------------------------------------------------------------
 
 
-def test_too_little_space_is_told_before_anything_is_written(tmp_path, monkeypatch):
+def test_too_little_space_is_reported_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 5, 5))
     with pytest.raises(NoDisk, match=r"no space on the disk: the data set takes 0.000 GB and 0.000 GB are free"):
         dataset.prepare(tmp_path, SPEC)
@@ -135,8 +135,8 @@ def test_a_full_file_system_leaves_whole_shards_alone(tmp_path, stack, monkeypat
 
 
 @contextlib.contextmanager
-def nobody():
-    """Root may write anywhere, so the test needs another user."""
+def as_unprivileged_user():
+    """Run as another user if this is root, because root may write anywhere."""
     if os.geteuid() != 0:
         yield
         return
@@ -147,12 +147,12 @@ def nobody():
         os.seteuid(0)
 
 
-def test_a_read_only_folder_is_told_and_serves_what_is_in_it(stack):
+def test_a_read_only_folder_is_reported_and_its_shards_are_used(stack):
     folder = pathlib.Path(tempfile.mkdtemp())
     stack.callback(shutil.rmtree, folder)
     dataset.prepare(folder, SPEC)
     folder.chmod(0o555)
-    with nobody():
+    with as_unprivileged_user():
         assert dataset.prepare(folder, SPEC)["reused"] == 3
         for where in (folder, folder / "inner"):
             with pytest.raises(NoDisk, match=r"cannot be written .*give a folder of your own with --data-dir"):
@@ -210,9 +210,9 @@ def test_the_ranks_go_through_the_data_once(samples, batch, ranks):
 
 
 @pytest.mark.parametrize(("samples", "batch", "ranks"), [(34, 4, 2), (35, 4, 2), (50, 3, 4)])
-def test_who_has_all_ranks_reads_their_batches_in_their_order(samples, batch, ranks):
+def test_a_process_that_leads_all_ranks_reads_their_batches_in_order(samples, batch, ranks):
     plans = [loader.plan(samples, batch, rank, ranks) for rank in range(ranks)]
-    together = loader.plan(samples, batch, 0, ranks, own=ranks)
+    together = loader.plan(samples, batch, 0, ranks, ranks_led=ranks)
     for span, *each in zip(together, *plans, strict=True):
         assert [*range(span.start, span.stop)] == [n for one in each for n in range(one.start, one.stop)]
         assert {span.full} == {one.full for one in each}
@@ -223,7 +223,7 @@ def test_a_short_batch_is_no_step_of_the_statistics():
     assert measuring.full_laps(spans, [(1, 1.0), (1, 1.2), (1, 0.1)]) == [(1, 1.0), (1, 1.2)]
 
 
-def test_samples_are_of_as_many_steps_each_as_they_say():
+def test_each_timing_sample_covers_its_stated_number_of_steps():
     spans = loader.plan(38, 4, 0, 1)  # nine full and a short one
     laps = measuring.full_laps(spans, [(4, 4.0), (4, 6.0), (1, 9.0), (1, 0.1)])
     assert laps == [(4, 4.0), (4, 6.0)]
@@ -234,18 +234,18 @@ def test_samples_are_of_as_many_steps_each_as_they_say():
     assert measuring.slowest([laps, [(4, 5.0), (4, 5.0)]]) == [(4, 5.0), (4, 6.0)]
 
 
-def test_the_loader_waits_and_says_how_long_and_passes_errors_on(tmp_path):
-    made = loader.Loader(dataset.InMemory(SPEC), loader.plan(10, 4, 0, 1), lambda arrays: arrays)
-    batches = list(made)
+def test_the_loader_reports_its_waiting_time_and_passes_errors_on(tmp_path):
+    reader = loader.Loader(dataset.InMemory(SPEC), loader.plan(10, 4, 0, 1), lambda arrays: arrays)
+    batches = list(reader)
     assert [span.samples for span, _ in batches] == [4, 4, 2]
-    assert len(made.waited) == 3
+    assert len(reader.waited) == 3
     source, seen, target = batches[0][1]
     np.testing.assert_array_equal(seen[:, 1:], target[:, :-1])
     assert (seen[:, 0] == model.BEGIN).all()
     assert source.shape == (4, 16)
-    assert len(list(made.first(7))) == 7
-    next(made.first(7))  # closed in the middle: nothing waits for the rest
-    broken = loader.Loader(dataset.InMemory(SPEC), made.spans, lambda arrays: 1 / 0)
+    assert len(list(reader.first(7))) == 7
+    next(reader.first(7))  # closed in the middle: nothing waits for the rest
+    broken = loader.Loader(dataset.InMemory(SPEC), reader.spans, lambda arrays: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(broken)
 
@@ -264,13 +264,13 @@ def test_the_largest_batch_is_predicted_and_tried():
     assert len(chosen["peaks_bytes"]) >= 4
 
 
-def test_a_batch_that_does_not_fit_after_all_is_made_smaller():
+def test_a_batch_that_does_not_fit_is_reduced():
     chosen = fit(6005, breaks_at=480).choose()
     assert (chosen["tried_first"], chosen["batch_size"]) == (500, 475)
     assert fit(6005, breaks_at=9).choose()["batch_size"] == 8
 
 
-def test_samples_bound_the_batch_and_a_budget_too_small_is_told():
+def test_samples_bound_the_batch_and_a_budget_too_small_is_reported():
     assert fit(6005, most=20).choose()["limited_by_samples"]
     assert fit(6005, each=0, most=64).choose()["batch_size"] == 64
     with pytest.raises(NoMemory, match="a batch of one sample takes"):

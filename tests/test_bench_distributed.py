@@ -31,10 +31,10 @@ def full(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     clean = {name: value for name, value in environment(**ONE_THREAD).items() if name != "PYTHONPATH"}
     command = [sys.executable, *TORCHRUN, SCRIPT.name, *SMALL, "--output-dir", str(folder)]
-    done = subprocess.run(command, cwd=FOLDER, env=clean, capture_output=True, text=True, timeout=2 * LONG)
-    assert done.returncode == DONE, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=FOLDER, env=clean, capture_output=True, text=True, timeout=2 * LONG)
+    assert process.returncode == DONE, process.stdout + process.stderr
     path, data = only_record(folder)
-    return path, data, done.stdout
+    return path, data, process.stdout
 
 
 # -- a whole run ---------------------------------------------------------------------------
@@ -51,12 +51,12 @@ def test_the_record_is_that_of_the_document_and_valid_by_the_schema(full):
 
 
 def test_tables_and_plots_stand_beside_it(full):
-    path, _, said = full
+    path, _, output = full
     names = {other.name.removeprefix(path.stem) for other in path.parent.iterdir()}
     plots = {f"_{name}.png" for name in ("bandwidth", "latency", "pairs", "steps", "memory", "scaling")}
     assert names == {".json", ".txt", *plots}
     table = path.with_suffix(".txt").read_text()
-    for text in (said, table):
+    for text in (output, table):
         for word in ("allreduce", "p2p_bidirectional", "t = alpha + S/beta", "fsdp", "weak", "Karp-Flatt", "verdict:"):
             assert word in text
 
@@ -83,27 +83,29 @@ def test_the_pair_matrix(full):
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])
 def test_training(full, engine):
     part = full[1]["results"]["training"]
-    told = part[engine]
-    step = told["timing"]["p50_s"]
-    assert told["timing"]["count"] == 4
-    assert told["samples_per_s"] == near(2 * 8 / step)
-    assert told["tokens_per_s_per_rank"] == near(8 * 32 / step)
-    assert 0 <= told["data_wait_share"] < 1
-    assert told["loss"] == near(math.log(256), rel=0.1)  # random tokens: there is nothing to learn
-    synced, unsynced = (told["exposed"][key]["timing"]["p50_s"] for key in ("synced", "unsynced"))
-    assert told["exposed"]["seconds"] == near(synced - unsynced)
-    assert told["mfu"]["mfu"] is None  # the peak of a CPU is unknown
-    assert told["mfu"]["numerator_flops_per_s"] == near(8 * models.SHAPES["tiny"].training_flops() / step)
+    entry = part[engine]
+    step = entry["timing"]["p50_s"]
+    assert entry["timing"]["count"] == 4
+    assert entry["samples_per_s"] == near(2 * 8 / step)
+    assert entry["tokens_per_s_per_rank"] == near(8 * 32 / step)
+    assert 0 <= entry["data_wait_share"] < 1
+    assert entry["loss"] == near(math.log(256), rel=0.1)  # random tokens: there is nothing to learn
+    synced, unsynced = (entry["exposed"][key]["timing"]["p50_s"] for key in ("synced", "unsynced"))
+    assert entry["exposed"]["seconds"] == near(synced - unsynced)
+    assert entry["mfu"]["mfu"] is None  # the peak of a CPU is unknown
+    assert entry["mfu"]["numerator_flops_per_s"] == near(8 * models.SHAPES["tiny"].training_flops() / step)
 
 
 def test_the_gradients_all_reduce_is_predicted_and_measured(full):
     part = full[1]["results"]
-    told, fit = part["training"]["gradient_allreduce"], part["communication"]["allreduce"]["fit"]
-    assert told["bytes"] == 4 * models.SHAPES["tiny"].parameters()
+    entry, fit = part["training"]["gradient_allreduce"], part["communication"]["allreduce"]["fit"]
+    assert entry["bytes"] == 4 * models.SHAPES["tiny"].parameters()
     if fit:  # on a busy machine two sizes may take the same time; then a short sweep of its own gives the prediction
-        assert told["fit"] == fit
-    assert told["predicted_s"] is None or told["predicted_s"] == near(training.predict(told["fit"], [told["bytes"]]))
-    assert told["measured_s"] == near(statistics.median(told["timing"]["samples_s"]))
+        assert entry["fit"] == fit
+    assert entry["predicted_s"] is None or entry["predicted_s"] == near(
+        training.predict(entry["fit"], [entry["bytes"]])
+    )
+    assert entry["measured_s"] == near(statistics.median(entry["timing"]["samples_s"]))
 
 
 def test_memory(full):
@@ -183,8 +185,8 @@ def test_scaling(full, mode):
 
 def test_the_verdict_gathers_that_of_every_part(full):
     data = full[1]
-    told = sorted(r["where"] + r["code"] for part in data["results"].values() for r in part["verdict"]["reasons"])
-    assert told == sorted(r["where"] + r["code"] for r in data["verdict"]["reasons"])
+    reasons = sorted(r["where"] + r["code"] for part in data["results"].values() for r in part["verdict"]["reasons"])
+    assert reasons == sorted(r["where"] + r["code"] for r in data["verdict"]["reasons"])
     assert "throttled" in data["verdict"]["unchecked"]  # there is no NVML on a CPU, and the record says so
 
 
@@ -227,13 +229,13 @@ def test_a_model_that_is_not_its_formula_is_an_error(monkeypatch):
 @pytest.mark.parametrize("dtype", comm.DTYPES)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64, 200, 512])
 def test_sums_of_the_test_data_are_exact(ranks, dtype):
-    given = [comm.values(r, 32, world(ranks), comm.DTYPES[dtype]) for r in range(ranks)]
-    exact = sum(values.to(torch.int64) for values in given)
+    tensors = [comm.values(r, 32, world(ranks), comm.DTYPES[dtype]) for r in range(ranks)]
+    exact = sum(values.to(torch.int64) for values in tensors)
     total = torch.zeros(32, dtype=comm.DTYPES[dtype])
-    for values in given:
+    for values in tensors:
         total += values
     assert torch.equal(total.to(torch.int64), exact)
-    assert len(given[0].unique()) > 1
+    assert len(tensors[0].unique()) > 1
 
 
 def test_wrong_elements_are_counted():
@@ -262,9 +264,9 @@ def test_pairs():
 def test_two_ranks_on_one_gpu_are_no_measurement():
     assert world(2, gpus=["GPU-1", "GPU-2"]).ranks_per_gpu() == 1
     shared = world(2, gpus=["GPU-1", "GPU-1"]).ranks_per_gpu()
-    told = verdict.judge({"ranks_per_gpu": shared}, ["shared_gpu"])
-    assert not told["valid"]
-    assert "two ranks on one GPU" in told["reasons"][0]["message"]
+    judgement = verdict.judge({"ranks_per_gpu": shared}, ["shared_gpu"])
+    assert not judgement["valid"]
+    assert "two ranks on one GPU" in judgement["reasons"][0]["message"]
 
 
 def test_buckets_are_those_of_ddp():
@@ -314,13 +316,13 @@ def test_the_algorithm_of_each_operation(tmp_path, monkeypatch):
     log = tmp_path / f"log.{os.getpid()}"
     monkeypatch.setenv("NCCL_DEBUG_FILE", str(tmp_path / "log.%p"))
     monkeypatch.delenv("NCCL_ALGO", raising=False)
-    told = algorithms.Algorithms("nccl")
-    assert told.since_last() == "unknown"
+    algorithm = algorithms.Algorithms("nccl")
+    assert algorithm.since_last() == "unknown"
     log.write_text(LOGS["with names"][0] + "\n")
-    assert (told.since_last(), told.since_last()) == ("Ring/Simple", "unknown")
-    assert told.all() == "Ring/Simple"
+    assert (algorithm.since_last(), algorithm.since_last()) == ("Ring/Simple", "unknown")
+    assert algorithm.all() == "Ring/Simple"
     monkeypatch.setenv("NCCL_ALGO", "Tree")
-    assert told.since_last() == "NCCL_ALGO=Tree"
+    assert algorithm.since_last() == "NCCL_ALGO=Tree"
     assert algorithms.Algorithms("gloo").all() == "unknown"
 
 
@@ -367,5 +369,5 @@ def measured_on_gpus(parts):
     largest, fit = parts["memory"]["largest_batch"], parts["memory"]["batch_fit"]["fit"]
     *_, last = largest["tries"]
     yield f"{fit['intercept_bytes'] / GIB:.2f} GiB and {fit['bytes_per_sample'] / GIB:.3f} GiB a sample"
-    most, told = f"ran, in {last['peak_bytes'] / GIB:.1f} GiB", f"{largest['predicted']} samples, which"
-    yield f"{told} {most}" if largest["verified"] else f"{told} did not fit; {last['batch']} {most}"
+    most, predicted = f"ran, in {last['peak_bytes'] / GIB:.1f} GiB", f"{largest['predicted']} samples, which"
+    yield f"{predicted} {most}" if largest["verified"] else f"{predicted} did not fit; {last['batch']} {most}"

@@ -54,11 +54,11 @@ def test_bad_input_is_said_once_and_ends_all_ranks(launch, tmp_path):
 def wait_for_results(folder):
     """Wait until something is measured and more is still to come."""
 
-    def found():
+    def has_results():
         paths = list(folder.glob("*.json"))
         return paths and json.loads(paths[0].read_text())["results"].get("communication", {}).get("allreduce")
 
-    wait_until(found, what="the first operation")
+    wait_until(has_results, what="the first operation")
 
 
 def test_ctrl_c_leaves_what_was_measured(launch, tmp_path):

@@ -22,12 +22,12 @@ near = pytest.approx
 def run(script, *words):
     """(exit code, output, errors) of a script, as a user starts it."""
     command = [sys.executable, str(ROOT / "benchmarks" / script), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean(CUDA_VISIBLE_DEVICES=""))
-    return done.returncode, done.stdout, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=clean(CUDA_VISIBLE_DEVICES=""))
+    return process.returncode, process.stdout, process.stderr
 
 
 @pytest.mark.long
-def test_rows_are_asked_in_turns(tmp_path):
+def test_rows_are_measured_in_turns(tmp_path):
     code, output, errors = run(
         *("compilation_benchmark.py", "--quick", "--only", "adds", "--rows", "template"),
         *("--output-dir", tmp_path, "--json", tmp_path / "copy"),
@@ -48,7 +48,7 @@ def test_rows_are_asked_in_turns(tmp_path):
 
 
 @pytest.mark.long
-def test_torch_by_itself(tmp_path):
+def test_torch_alone(tmp_path):
     words = ("--quick", "--only", "mlp", "--rows", "torch", "--rounds", 2, "--output-dir", tmp_path)
     code, output, errors = run("pytorch_baseline.py", *words)
     assert code == 0, errors
@@ -71,20 +71,20 @@ def taken(**samples):
 
 
 def test_a_goal_is_held_to_the_median_of_the_rounds():
-    found = taken(torch=[1.0, 2.0, 1.0], template=[1.2, 2.4, 3.0], compiled=[0.5, 3.0, 1.5])
-    held = {goal.row: value for goal, value in rounds.goals("cpu", "mlp", found)}
+    figures = taken(torch=[1.0, 2.0, 1.0], template=[1.2, 2.4, 3.0], compiled=[0.5, 3.0, 1.5])
+    held = {goal.row: value for goal, value in rounds.goals("cpu", "mlp", figures)}
     assert held == {"template": near(1.2), "compiled": near(1.5)}
-    lines = {line[0]: line[3] for line in rounds.shown("cpu", "mlp", found)}
+    lines = {line[0]: line[3] for line in rounds.shown("cpu", "mlp", figures)}
     assert lines[ROWS["template"].about] == "<= 1.3 reached"
     assert lines[ROWS["compiled"].about] == "<= 1 MISSED"
 
 
 def test_a_row_that_fails_is_left_out():
-    found = taken(torch=[1.0], template=[])
-    found["template"].error = "out of memory"
-    assert rounds.record("mlp", found["template"], found, 3)["error"] == "out of memory"
-    assert rounds.shown("cpu", "mlp", found)[1][-1] == "out of memory"
-    assert "not measured" in rounds.shown("cpu", "mlp", found)[1][3]
+    figures = taken(torch=[1.0], template=[])
+    figures["template"].error = "out of memory"
+    assert rounds.record("mlp", figures["template"], figures, 3)["error"] == "out of memory"
+    assert rounds.shown("cpu", "mlp", figures)[1][-1] == "out of memory"
+    assert "not measured" in rounds.shown("cpu", "mlp", figures)[1][3]
 
 
 def test_goals_name_rows_and_programs_there_are():

@@ -49,7 +49,7 @@ def test_a_record_is_valid_at_every_step(tmp_path):
     assert results.load(run.path) == states[2]
 
 
-def test_what_lies_beside_a_record_may_be_missing(tmp_path, capsys):
+def test_a_file_beside_a_record_that_cannot_be_written_is_reported(tmp_path, capsys):
     def half(path):
         path.write_text("half of it")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -136,20 +136,20 @@ def test_the_schema_refuses(tmp_path, change):
     assert results.problems(run.data)
 
 
-def test_the_environment_holds_what_is_allowed_and_no_more(monkeypatch):
+def test_the_environment_holds_allowed_variables_only(monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
-    told = environment.record({"seed": 1}, ["x.py"])
-    assert told["variables"]["NCCL_ALGO"] == "Ring"
-    assert "hidden" not in json.dumps(told)
-    assert told["torch"] == str(torch.__version__)
-    assert told["seeds"] == {"seed": 1}
+    record = environment.record({"seed": 1}, ["x.py"])
+    assert record["variables"]["NCCL_ALGO"] == "Ring"
+    assert "hidden" not in json.dumps(record)
+    assert record["torch"] == str(torch.__version__)
+    assert record["seeds"] == {"seed": 1}
 
 
 def test_git_of_this_and_of_no_checkout(tmp_path):
     assert environment.git(tmp_path) is None
-    found = environment.git(ROOT)
-    assert found is None or re.fullmatch("[0-9a-f]{40}", found["commit"])
+    checkout = environment.git(ROOT)
+    assert checkout is None or re.fullmatch("[0-9a-f]{40}", checkout["commit"])
 
 
 # -- the sampler ---------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def nvmlDeviceGetComputeRunningProcesses(h): raise OSError("not permitted")
 """
 
 
-def test_the_sampler_process_with_a_made_up_nvml(tmp_path, monkeypatch):
+def test_the_sampler_process_with_a_fake_nvml(tmp_path, monkeypatch):
     (tmp_path / "pynvml.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with sampler.Sampler(["GPU-1", "GPU-2"], [1], period=0.01) as nvml:

@@ -40,8 +40,8 @@ TINY = ("--quick", "--scale", "0.02", "--iters", "2")
 def run(script, *words, **environment):
     """(exit code, output, errors) of a script, as a user starts it."""
     command = [sys.executable, str(ROOT / "benchmarks" / script), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean(**environment))
-    return done.returncode, done.stdout, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=clean(**environment))
+    return process.returncode, process.stdout, process.stderr
 
 
 # -- the scripts ---------------------------------------------------------------------------
@@ -52,13 +52,13 @@ ROW = re.compile(r"^(\S.*?)\s*\| +([\d.]+s.*)$")
 
 def tables(text):
     """(case, [(seconds, TFLOPS)…], [speedup…]) of every row of the comparisons, in order."""
-    found = []
+    rows = []
     for line in text[text.index("PERFORMANCE COMPARISON") :].splitlines():
         if (row := ROW.match(line)) and FIGURE.search(line):
-            found.append((row[1], [tuple(map(float, pair)) for pair in FIGURE.findall(row[2])], []))
+            rows.append((row[1], [tuple(map(float, pair)) for pair in FIGURE.findall(row[2])], []))
         elif line.startswith("Speedup:"):
-            found[-1][2].extend(float(x) for x in re.findall(r"([\d.]+)x", line))
-    return found
+            rows[-1][2].extend(float(x) for x in re.findall(r"([\d.]+)x", line))
+    return rows
 
 
 def check_output(text, folder):
@@ -73,10 +73,10 @@ def check_output(text, folder):
         (first, _), (second, _) = figures
         assert gained == [near(first / second, rel=0.02, abs=0.011)]
     for number, at in ((0, 0), (1, len(expected))):
-        told = re.findall(r"Average speedup: ([\d.]+)x \(geometric mean; arithmetic ([\d.]+)x\)", text)[number]
+        means = re.findall(r"Average speedup: ([\d.]+)x \(geometric mean; arithmetic ([\d.]+)x\)", text)[number]
         gains = [gained[0] for _, _, gained in rows[at : at + len(expected)]]
-        assert float(told[0]) == near(geometric_mean(gains), rel=0.02, abs=0.011)
-        assert float(told[1]) == near(sum(gains) / len(gains), rel=0.02, abs=0.011)
+        assert float(means[0]) == near(geometric_mean(gains), rel=0.02, abs=0.011)
+        assert float(means[1]) == near(sum(gains) / len(gains), rel=0.02, abs=0.011)
     (path,) = folder.glob("*.json")
     check_record(json.loads(path.read_text()), expected)
 
@@ -87,13 +87,13 @@ def check_record(record, expected):
     assert record["config"]["workers"] == [1, 2]
     measured = [m for group in cases.GROUPS for m in record["results"][group].items()]
     assert [name for name, _ in measured] == list(expected)
-    for name, found in measured:
+    for name, figures in measured:
         for n in ("1", "2"):
-            assert found[n]["wrong_elements"] == 0
-            assert found[n]["flops"] == expected[name]
-            assert found[n]["tflops"] == near(expected[name] / found[n]["together"]["timing"]["p50_s"] / 1e12)
+            assert figures[n]["wrong_elements"] == 0
+            assert figures[n]["flops"] == expected[name]
+            assert figures[n]["tflops"] == near(expected[name] / figures[n]["together"]["timing"]["p50_s"] / 1e12)
             for part in (*measuring.PARTS, "together", "barrier"):
-                assert len(found[n][part]["timing"]["samples_s"]) == 2
+                assert len(figures[n][part]["timing"]["samples_s"]) == 2
 
 
 @pytest.mark.long
@@ -114,8 +114,8 @@ def running():
     """A system of two workers that this process is connected to."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        with System(2, free_port()) as made:
-            yield made
+        with System(2, free_port()) as system:
+            yield system
 
 
 @pytest.mark.long
@@ -124,9 +124,11 @@ def test_auto_shard_benchmark_uses_the_first_workers(running, tmp_path):
     code, out, errors = run("auto_shard_benchmark.py", "--gpus", 1, 2, *TINY, "--output-dir", tmp_path, **server)
     assert code == 0, errors
     check_output(out, tmp_path)
-    given = suite.parse(suite.parser("auto_shard_benchmark.py", ""), ["--gpus", "3", "--output-dir", str(tmp_path)], 1)
+    options = suite.parse(
+        suite.parser("auto_shard_benchmark.py", ""), ["--gpus", "3", "--output-dir", str(tmp_path)], 1
+    )
     with pytest.raises(suite.BadInput, match=r"--gpus 3: the system has 2 worker\(s\)"):
-        suite.Run(given, "auto_shard_benchmark")
+        suite.Run(options, "auto_shard_benchmark")
 
 
 def test_one_side_after_the_other_gives_the_same_values(running):
@@ -145,10 +147,10 @@ def test_calibration_gives_a_machine(running, monkeypatch):
     monkeypatch.setattr(calibrate, "LARGE", 1 << 14)
     monkeypatch.setattr(calibrate, "WIDTH", 128)
     tiny = Workload("tiny", mlp((16, 32, 8)), mlp_step, 32)
-    made, real = calibrate.in_turns(read("2cpu"), {"tiny": (tiny, 64)}, rounds=2)
-    assert made.workers == 2
-    assert made.name.endswith("(calibrated)")
-    assert min(made.flops["float32"], made.memory_bandwidth, made.link.bandwidth, made.launch_us) > 0
+    machine, real = calibrate.in_turns(read("2cpu"), {"tiny": (tiny, 64)}, rounds=2)
+    assert machine.workers == 2
+    assert machine.name.endswith("(calibrated)")
+    assert min(machine.flops["float32"], machine.memory_bandwidth, machine.link.bandwidth, machine.launch_us) > 0
     assert len(real["tiny"]) == 2
     assert min(real["tiny"]) > 0
 
@@ -166,12 +168,12 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
-def test_wrong_arguments(words, said, capsys):
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_wrong_arguments(words, message, capsys):
     with pytest.raises(SystemExit) as ended:
         suite.parse(suite.parser("quick_benchmark.py", ""), words, 1)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_no_workers(stack, tmp_path):
@@ -185,8 +187,8 @@ def test_no_workers(stack, tmp_path):
         System(1, server.port)
 
 
-def test_what_a_run_says_when_it_fails(capsys):
-    for error, code, said in (
+def test_messages_of_a_failed_run(capsys):
+    for error, code, message in (
         (gt.OutOfMemory("matmul(float32[9,9], float32[9,9]): no room\nmore"), 1, "Out of memory: matmul"),
         (gt.ConnectionLost("the server is gone"), 1, "Connection refused: the server is gone"),
         (gt.WorkerLost("worker 1 is gone"), 1, "failed: worker 1 is gone"),
@@ -197,7 +199,7 @@ def test_what_a_run_says_when_it_fails(capsys):
             raise error
 
         assert suite.run(act) == code
-        assert capsys.readouterr().err.startswith(said)
+        assert capsys.readouterr().err.startswith(message)
 
 
 def test_more_gpus_than_there_are(monkeypatch):
@@ -207,13 +209,13 @@ def test_more_gpus_than_there_are(monkeypatch):
 
 
 def test_the_launcher_is_the_quick_benchmark():
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", str(ROOT / "benchmarks" / "launch_8gpu_benchmark.sh"), "--quick"],
         capture_output=True,
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHON": "echo"},
     )
-    assert done.stdout == "benchmarks/quick_benchmark.py --gpus 1 8 --port 9000 --quick\n", done.stderr
+    assert process.stdout == "benchmarks/quick_benchmark.py --gpus 1 8 --port 9000 --quick\n", process.stderr
 
 
 # -- cases and texts -------------------------------------------------------------------------
@@ -231,7 +233,7 @@ def test_the_cases_are_the_documented_ones():
     assert cases.Case("mlp", (10, 2, 3, 4)).flops == 2 * 10 * (2 * 3 + 3 * 4)
 
 
-def test_sizes_scale_down_by_themselves():
+def test_sizes_scale_down_automatically():
     assert cases.Case("batch", (8192, 4096, 4096)).scaled(0.125).dims == (1024, 512, 512)
     assert cases.Case("batch", (100, 30, 1)).scaled(0.5).dims == (48, 16, 16)
     assert suite.scale_for("CPU", False, None)[0] == 0.125
@@ -254,9 +256,9 @@ def test_the_summary_says_which_mean():
     assert summed["arithmetic_mean"] == near(6.23, abs=0.01)
     assert summed["geometric_mean"] == near(geometric_mean([a / b for a, b in times]))
     assert (summed["min"], summed["max"]) == (near(0.234 / 0.089), near(1.534 / 0.198))
-    told = report.told(report.summary(rows), [1, 8], "GPU")
-    assert "8 GPUs vs 1 GPU:" in told
-    assert "Average speedup: 5.85x (geometric mean; arithmetic 6.23x)" in told
+    summary = report.summary_text(report.summary(rows), [1, 8], "GPU")
+    assert "8 GPUs vs 1 GPU:" in summary
+    assert "Average speedup: 5.85x (geometric mean; arithmetic 6.23x)" in summary
     text = report.comparison(rows, "GPU")
     assert re.search(r"16384x16384 +\| +11\.230s \(0\.7833 TF\) \| +1\.498s \(5\.8719 TF\)", text)
 
@@ -265,7 +267,7 @@ def test_one_number_of_workers_has_no_speedup():
     case = cases.CASES[0]
     rows = [(case, {8: result(case, 8, 1.0)})]
     assert "Speedup" not in report.comparison(rows, "GPU")
-    assert "no speedup" in report.told(report.summary(rows), [8], "GPU")
+    assert "no speedup" in report.summary_text(report.summary(rows), [8], "GPU")
 
 
 # -- the figures -----------------------------------------------------------------------------
@@ -284,11 +286,11 @@ def test_figures_of_the_dispatcher(tmp_path, capsys, monkeypatch):
 
 
 def test_simulate_refuses(tmp_path, capsys):
-    for words, said in (
+    for words, message in (
         (["--machine", "abacus"], "--machine abacus: no such machine; there are 2cpu"),
         (["--machine", "8xh100", "--workers", "9"], "has 1 to 8"),
         (["--machine", "8xh100", "--check"], "use them with --machine 2cpu"),
         (["--batch", "0"], "--batch 0: at least 1"),
     ):
         assert simulate.main([*words, "--output-dir", str(tmp_path)]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

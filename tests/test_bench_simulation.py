@@ -72,7 +72,7 @@ OPERATIONS = [
 
 
 @pytest.mark.parametrize(("name", "attrs", "ins", "microseconds"), OPERATIONS)
-def test_what_an_instruction_costs(name, attrs, ins, microseconds):
+def test_the_cost_of_an_instruction(name, attrs, ins, microseconds):
     assert MACHINE.op_seconds(sign(OPS[name], attrs, ins)) * 1e6 == near(microseconds)
 
 
@@ -96,7 +96,7 @@ COLLECTIVES = [
 
 
 @pytest.mark.parametrize(("kind", "members", "nbytes", "microseconds"), COLLECTIVES)
-def test_what_a_collective_costs(kind, members, nbytes, microseconds):
+def test_the_cost_of_a_collective(kind, members, nbytes, microseconds):
     assert MACHINE.collective_seconds(kind, members, nbytes) * 1e6 == near(microseconds)
 
 
@@ -114,7 +114,7 @@ def test_the_machines_of_the_folder():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"nodes": "two"}, r"m.yaml: Expected `int`, got `str` - at `\$.nodes`"),
         ({"link": {"bandwidth": 1e9}}, r"missing required field `latency_us` - at `\$.link`"),
@@ -123,10 +123,10 @@ def test_the_machines_of_the_folder():
         ({"memory_bandwidth": 0}, "m.yaml: rates, nodes and workers are more than 0"),
     ],
 )
-def test_a_wrong_machine_says_where(tmp_path, change, said):
+def test_errors_in_a_machine_file_name_the_field(tmp_path, change, message):
     path = tmp_path / "m.yaml"
     path.write_text(json.dumps(PLAIN | change))
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         machine.read(str(path))
 
 
@@ -212,15 +212,15 @@ def test_values_read_are_zeros():
 # -- predictions -----------------------------------------------------------------------------
 
 
-def told(prediction):
+def without_wall_time(prediction):
     """Everything that is predicted or counted."""
     return replace(prediction, dispatcher_s=0.0)
 
 
-def test_the_same_gives_the_same():
+def test_equal_inputs_give_equal_predictions():
     small = machine.read("2x8xh100")
     first, again = (predict(small, TINY, 16, 4096) for _ in range(2))
-    assert told(first) == told(again)
+    assert without_wall_time(first) == without_wall_time(again)
     assert first.collectives >= 1
     assert first.dispatcher_s > 0
 
@@ -255,7 +255,7 @@ def test_simulate_says_that_it_predicts(tmp_path, capsys):
     ]
 
 
-def test_the_recorded_load_counts_what_the_client_said():
+def test_the_recorded_load_counts_the_instructions_of_the_client():
     def setup():
         return gt.ones(1024, 64)
 
@@ -263,9 +263,9 @@ def test_the_recorded_load_counts_what_the_client_said():
         return [x + x for _ in range(10)]
 
     loads = {n: load.measured(load.record(setup, step, 3), n) for n in (1, 4)}
-    for n, found in loads.items():
-        assert [one.instructions for one in found] == [10, 10]
-        assert all(one.core > 0 and one.messages >= n for one in found)
+    for n, samples in loads.items():
+        assert [one.instructions for one in samples] == [10, 10]
+        assert all(one.core > 0 and one.messages >= n for one in samples)
 
 
 # -- what the load showed ----------------------------------------------------------------------
@@ -285,9 +285,9 @@ def test_the_pace_of_many_workers_settles():
     assert 1 < paces[-1] < 20, "a microsecond a word, against the estimate"
 
 
-def test_who_had_no_room_is_asked_first():
+def test_a_worker_without_room_is_checked_first():
     """A client with work on n workers: n acknowledgements of one submission cost a few n steps in all."""
-    asked = []
+    visited = []
 
     class Busy:
         parked = ()
@@ -297,11 +297,11 @@ def test_who_had_no_room_is_asked_first():
 
         @property
         def ahead(self):
-            asked.append(self.id)
+            visited.append(self.id)
             return 0.0 if self.free else 1.0
 
         def has_room_for(self, client, limit):
-            asked.append(self.id)
+            visited.append(self.id)
             return self.free
 
     workers = {i: Busy(i) for i in range(100)}
@@ -310,7 +310,7 @@ def test_who_had_no_room_is_asked_first():
         assert not client.has_room(workers, 1.0)
         worker.free = True
     assert client.has_room(workers, 1.0)
-    assert len(asked) <= 5 * len(workers)
+    assert len(visited) <= 5 * len(workers)
     workers[3].free = False
     assert not client.has_room(workers, 1.0)
     del workers[3], client.announced[3]  # it has ended

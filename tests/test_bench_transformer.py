@@ -41,9 +41,9 @@ def command(*flags, ranks=1):
 
 def run(folder, *flags, ranks=1, code=0, **options):
     words, env = command(*flags, ranks=ranks)
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, **options)
-    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
+    process = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, **options)
+    assert process.returncode == code, f"{process.returncode}\n{process.stdout}\n{process.stderr}"
+    return process
 
 
 def record(folder):
@@ -73,11 +73,11 @@ TABLE = {
 def test_parameters_and_flops_are_what_torch_counts(name):
     sizes = model.NAMED[name]
     with torch.device("meta"):
-        made = model.build(torch, sizes)
+        built = model.build(torch, sizes)
         tokens = torch.zeros(1, sizes.seq_len, dtype=torch.long)
-    assert (model.check_parameters(made, sizes), model.forward_flops(sizes)) == TABLE[name]
+    assert (model.check_parameters(built, sizes), model.forward_flops(sizes)) == TABLE[name]
     with FlopCounterMode(display=False) as counted:
-        scores = made(tokens, tokens)
+        scores = built(tokens, tokens)
         assert counted.get_total_flops() == model.forward_flops(sizes)
         scores.sum().backward()
     assert counted.get_total_flops() == model.training_flops(sizes)
@@ -105,7 +105,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("flags", REFUSED)
-def test_what_cannot_be_run_is_refused(flags):
+def test_options_that_cannot_run_are_refused(flags):
     with pytest.raises(BadInput, match=REFUSED[flags]):
         tiny(*flags.split())
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_run_is_refused(flags):
     "flags",
     ["--epochs 0", "--seq-len x", "--target-vram 1.5", "--target-vram 5XB", "--target-vram .", "--amp-dtype fp8"],
 )
-def test_what_is_no_value_is_refused(flags, capsys):
+def test_invalid_values_are_refused(flags, capsys):
     with pytest.raises(SystemExit) as ended:
         tiny(*flags.split())
     assert ended.value.code == 2
@@ -127,7 +127,7 @@ def test_gt_is_one_process(monkeypatch):
         tiny("--engine", "gt")
 
 
-def test_workers_of_gt_share_a_gpu_only_if_told(monkeypatch):
+def test_workers_of_gt_share_a_gpu_only_if_requested(monkeypatch):
     monkeypatch.setenv("BENCH_PROCESSES", "2")
     monkeypatch.delenv("GT_SHARE_GPUS", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -158,8 +158,8 @@ def test_help_explains_every_flag():
 
 
 def test_defaults_are_the_seeds_on_a_gpu_and_small_without():
-    given = parser().parse_args([])
-    gpu, cpu = (benchmark.resolve(given, cuda) for cuda in (True, False))
+    options = parser().parse_args([])
+    gpu, cpu = (benchmark.resolve(options, cuda) for cuda in (True, False))
     assert gpu.sizes == model.Sizes()
     assert (gpu.precision, gpu.epochs, gpu.warmup_epochs, gpu.data_dir) == ("fp16", 3, 1, None)
     assert (cpu.precision, cpu.num_samples) == ("fp32", DEFAULTS["num_samples"][1])
@@ -174,10 +174,10 @@ def test_target_vram_is_a_share_or_an_amount(text, value):
     assert parser().parse_args(["--target-vram", text]).target_vram == value
 
 
-def test_the_script_passes_on_what_is_not_its_own():
+def test_the_script_passes_on_unknown_arguments():
     script = [str(FOLDER / "run_benchmark.sh"), "--single", "--full", "--disk", "--batch-size", "64"]
-    done = subprocess.run(script, env=os.environ | {"PYTHON": "echo"}, capture_output=True, text=True, check=True)
-    words = done.stdout.split()
+    process = subprocess.run(script, env=os.environ | {"PYTHON": "echo"}, capture_output=True, text=True, check=True)
+    words = process.stdout.split()
     assert words[1:] == ["--single", "--num-samples", "full", "--data-dir", "data", "--batch-size", "64"]
     helped = subprocess.run([script[0], "--help"], env=os.environ | {"PYTHON": "echo"}, capture_output=True, text=True)
     assert "--single" in helped.stdout
@@ -263,8 +263,8 @@ def test_memory_of_gt_is_that_of_its_workers():
     engine.gt.debug.memory.return_value = {
         f"worker {n}": {"client": {"bytes": 5}, "device": {"peak": peak, "total": 100}} for n, peak in enumerate([7, 9])
     }
-    told = measuring.worst(engine.memory())
-    assert (told["worst_rank"], [rank["peak_bytes"] for rank in told["ranks"]]) == (1, [7, 9])
+    memory = measuring.worst(engine.memory())
+    assert (memory["worst_rank"], [rank["peak_bytes"] for rank in memory["ranks"]]) == (1, [7, 9])
 
 
 def losses_of_torch(config, steps):
@@ -274,9 +274,9 @@ def losses_of_torch(config, steps):
     engine.begin(steps)
     for _, batch in data.first(steps):
         engine.step(batch)
-    found = engine.finish().losses
+    losses = engine.finish().losses
     engine.close()
-    return found
+    return losses
 
 
 # -- real runs -----------------------------------------------------------------------------
@@ -289,15 +289,15 @@ ON_DISK = ["--data-dir", "data", "--num-shards", "2"]
 def two_ranks(tmp_path_factory):
     """The folder of a ddp run on two ranks, its output, and its record."""
     folder = tmp_path_factory.mktemp("ddp")
-    done = run(folder, *TINY, *ON_DISK, ranks=2)
-    return folder, done, record(folder)
+    process = run(folder, *TINY, *ON_DISK, ranks=2)
+    return folder, process, record(folder)
 
 
 @pytest.mark.long
 def test_ddp_and_fsdp_on_two_ranks(tmp_path, two_ranks):
-    folder, done, ddp = two_ranks
-    assert "7,680 parameters" in done.stdout
-    assert "no GPU found" in done.stdout
+    folder, process, ddp = two_ranks
+    assert "7,680 parameters" in process.stdout
+    assert "no GPU found" in process.stdout
     assert (ddp["status"], ddp["world_size"], ddp["config"]["global_batch_size"]) == ("complete", 2, 8)
     assert ddp["name"] == "bench_CPU_2ranks"
     assert ddp["config"]["data"] == "disk"
@@ -306,9 +306,9 @@ def test_ddp_and_fsdp_on_two_ranks(tmp_path, two_ranks):
         assert (e["samples"], e["steps"], e["timing"]["count"], len(e["losses"])) == (34, 5, 4, 5)
         assert e["samples_per_s"] == pytest.approx(34 / e["wall_s"])
         assert e["io"]["logical_bytes"] == 34 * 32
-    made = ddp["results"]["summary"]
-    assert made["mfu"]["mfu"] is None
-    assert made["communication"]["step_s"] > 0
+    summary = ddp["results"]["summary"]
+    assert summary["mfu"]["mfu"] is None
+    assert summary["communication"]["step_s"] > 0
     assert ddp["results"]["data"]["written"] == 2
     (table,) = folder.glob("results/bench_CPU_2ranks_*.txt")
     assert "verdict:" in table.read_text()
@@ -335,8 +335,8 @@ def test_gt_on_two_workers_sees_the_losses_of_ddp_on_two_ranks(tmp_path, two_ran
     assert (gt["status"], gt["world_size"], gt["name"]) == ("complete", 2, "bench_CPU_2ranks")
     assert (gt["config"]["engine"], gt["config"]["global_batch_size"], gt["config"]["nodes"]) == ("gt", 8, 1)
     assert len(gt["results"]["memory"]["ranks"]) == 2
-    made = gt["results"]["summary"]
-    assert made["samples_per_s_per_rank"] == pytest.approx(made["samples_per_s"] / 2)
+    summary = gt["results"]["summary"]
+    assert summary["samples_per_s_per_rank"] == pytest.approx(summary["samples_per_s"] / 2)
     for number in "12":
         ours, theirs = (r["results"]["epochs"][number] for r in (gt, ddp))
         assert (ours["samples"], ours["steps"], ours["timing"]["count"]) == (34, 5, 4)
@@ -348,10 +348,10 @@ def test_gt_on_two_workers_sees_the_losses_of_ddp_on_two_ranks(tmp_path, two_ran
 
 def one_table_shows_both(tmp_path, *folders):
     script = [sys.executable, str(FOLDER / "compare_results.py"), *map(str, folders), "--html", "out.html"]
-    done = subprocess.run(script, cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert " gt " in done.stdout
-    assert " ddp " in done.stdout
+    process = subprocess.run(script, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert " gt " in process.stdout
+    assert " ddp " in process.stdout
     assert (tmp_path / "out.html").read_text().count("<tr>") == 3
 
 
@@ -371,23 +371,23 @@ def test_gt_sees_the_losses_of_torch(tmp_path):
 
 
 @pytest.mark.long
-def test_what_one_rank_cannot_do_ends_all_with_its_code(tmp_path):
-    done = run(tmp_path, *TINY, "--data-dir", "/proc/nowhere", ranks=2, code=4)
-    assert done.stderr.count("failed: /proc/nowhere: ") == 1
-    assert "Traceback" not in done.stderr
+def test_a_failure_of_one_rank_ends_all_with_its_code(tmp_path):
+    process = run(tmp_path, *TINY, "--data-dir", "/proc/nowhere", ranks=2, code=4)
+    assert process.stderr.count("failed: /proc/nowhere: ") == 1
+    assert "Traceback" not in process.stderr
     assert record(tmp_path)["status"] == "failed"
 
 
 def test_bad_input_is_said_once(tmp_path):
-    done = run(tmp_path, *TINY, "--nhead", "3", code=2)
-    assert done.stderr.count("--nhead 3 does not divide --d-model 16") == 1
+    process = run(tmp_path, *TINY, "--nhead", "3", code=2)
+    assert process.stderr.count("--nhead 3 does not divide --d-model 16") == 1
 
 
 def test_out_of_memory_ends_with_the_batch_to_try(tmp_path):
     words = [*TINY, "--vocab-size", "60000", "--batch-size", "5000", "--num-samples", "5000"]  # 9.6 GB of scores
     limit = 6 * 2**30
-    done = run(tmp_path, *words, code=3, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
-    assert "out of memory with --batch-size 5000: try --batch-size 2500" in done.stderr
+    process = run(tmp_path, *words, code=3, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert "out of memory with --batch-size 5000: try --batch-size 2500" in process.stderr
     assert record(tmp_path)["status"] == "failed"
 
 
@@ -398,10 +398,10 @@ def interrupted(folder, until, *flags):
     try:
         wait_until(lambda: until() or process.poll() is not None)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=LONG)[1]
+        errors = process.communicate(timeout=LONG)[1]
     finally:
         process.kill()
-    assert process.returncode == 130, said
+    assert process.returncode == 130, errors
     data = record(folder)
     assert (data["status"], data["verdict"]["valid"]) == ("interrupted", False)
     return data
@@ -446,13 +446,14 @@ def test_the_figures_in_the_readme_are_those_of_their_records():
     assert len(names) == 4
     for name in names:
         data = results.load(FOLDER.parent / name)
-        made, file = data["results"]["summary"], pathlib.Path(name).name
+        summary, file = data["results"]["summary"], pathlib.Path(name).name
         sizes = model.Sizes(**{field: data["config"][field] for field in model.Sizes.__dataclass_fields__})
-        (of,) = (known for known, each in model.NAMED.items() if each == sizes)
+        (of,) = (size_name for size_name, each in model.NAMED.items() if each == sizes)
         card = f"{data['world_size']} × {data['config']['device'].removeprefix('NVIDIA ')}"
         shown = [
-            f"{made['samples_per_s']:,.1f}", f"{made['timing']['p50_s'] * 1e3:.1f} ms", f"{made['mfu']['mfu']:.1%}",
-            f"{made['joules_per_sample']:.3f}", "yes" if data["verdict"]["valid"] else "**no**",
+            f"{summary['samples_per_s']:,.1f}", f"{summary['timing']['p50_s'] * 1e3:.1f} ms",
+            f"{summary['mfu']['mfu']:.1%}", f"{summary['joules_per_sample']:.3f}",
+            "yes" if data["verdict"]["valid"] else "**no**",
             f"[`{file}`](../{name})",
         ]  # fmt: skip
         (line,) = (line for line in text.splitlines() if f"(../{name})" in line)

@@ -95,9 +95,9 @@ def test_reordering_changes_no_value(seed):
     rng = random.Random(seed)
     for _ in range(200):
         words = program(rng)
-        made = bucket_reductions(words[:], CODES, REDUCTIONS)
+        bucketed = bucket_reductions(words[:], CODES, REDUCTIONS)
         values, reduced = meaning(words)
-        after, reduced_after = meaning(made)
+        after, reduced_after = meaning(bucketed)
         assert after == values
         assert sorted(map(str, reduced_after)) == sorted(map(str, reduced))
 
@@ -109,8 +109,8 @@ def test_reductions_move_up_to_their_operands(monkeypatch):
     words = [w for k in range(4) for w in (16, 0, 10 + k, 1)]
     words += [w for k in (3, 2, 1, 0) for w in (20, 0, 10 + k, 10 + k)]
     words += [17, 0, 20, 10, 13]
-    made = bucket_reductions(words, CODES, REDUCTIONS)
-    assert [made[i : i + 3 : 2] for i in range(0, len(made) - 5, 4)] == [
+    bucketed = bucket_reductions(words, CODES, REDUCTIONS)
+    assert [bucketed[i : i + 3 : 2] for i in range(0, len(bucketed) - 5, 4)] == [
         [16, 10], [20, 10], [16, 11], [16, 12], [20, 11], [20, 12], [16, 13], [20, 13],
     ]  # fmt: skip
 
@@ -253,15 +253,15 @@ TRAINING = """
     [(2, "torch"), pytest.param(3, "torch", marks=pytest.mark.long), pytest.param(2, "numpy", marks=pytest.mark.long)],
 )
 def test_the_same_bits_between_processes(stack, workers, backend):
-    said = []
+    hashes = []
     for templates in ("0", "1"):
         system = System(stack)
         for _ in range(workers):
             system.worker("--backend", backend, "--threads", "1")
         client = system.client(TRAINING, GT_TEMPLATES=templates)
-        said.append(client.expect("hash"))
+        hashes.append(client.expect("hash"))
         assert client.end() == 0
-    assert said[0] == said[1]
+    assert hashes[0] == hashes[1]
 
 
 LOST = """
@@ -356,16 +356,16 @@ class _DoneHandle:
 
 
 def test_a_bucket_is_packed_and_split():
-    given = [torch.randn(3, 5), torch.randn(4, 2).t(), torch.zeros(0, 3), torch.tensor(2.5)]
-    bucket = Bucket(given, lambda shape, dtype: torch.empty(shape, dtype=dtype))
+    tensors = [torch.randn(3, 5), torch.randn(4, 2).t(), torch.zeros(0, 3), torch.tensor(2.5)]
+    bucket = Bucket(tensors, lambda shape, dtype: torch.empty(shape, dtype=dtype))
     bucket.handle = _DoneHandle(bucket.flat)
     shares = [BucketHandle(bucket, k) for k in range(4)]
     assert all(share.done() for share in shares)
-    made = [share.result() for share in shares]
-    for x, y in zip(given, made, strict=True):
+    results = [share.result() for share in shares]
+    for x, y in zip(tensors, results, strict=True):
         assert torch.equal(x, y)
         assert y.is_contiguous()
-        assert y.numel() == 0 or (y.data_ptr() - made[0].data_ptr()) % ALIGNMENT_BYTES == 0
+        assert y.numel() == 0 or (y.data_ptr() - results[0].data_ptr()) % ALIGNMENT_BYTES == 0
     with pytest.raises(AssertionError, match="taken already"):
         shares[0].result()
 
@@ -398,8 +398,8 @@ def test_fragments_with_collectives_are_compiled_as_well(monkeypatch):
             levels.setdefault(worker.id, set()).update(entry["level"] for entry in entries)
 
     cluster.after_step = look
-    made = [np.frombuffer(x, np.float32) for x in _trained(cluster, 8)]
-    for x, y in zip(made, wanted, strict=True):
+    results = [np.frombuffer(x, np.float32) for x in _trained(cluster, 8)]
+    for x, y in zip(results, wanted, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
-    assert all("compiled" in found for found in levels.values()), levels
+    assert all("compiled" in reached for reached in levels.values()), levels
     assert len(levels) == 2

@@ -221,9 +221,9 @@ class Deaths:
         self.cluster.after_step = count
 
     def kill_worker(self) -> None:
-        known = [name for name, worker in self.cluster.workers.items() if worker.id >= 0]
-        if known:
-            name = self.rng.choice(known)
+        admitted = [name for name, worker in self.cluster.workers.items() if worker.id >= 0]
+        if admitted:
+            name = self.rng.choice(admitted)
             self.dead.add(self.cluster.workers[name].id)
             self._mourn()
             self.cluster.kill_worker(name)
@@ -232,8 +232,8 @@ class Deaths:
         """A program may have lost tensors if its worker is dead, or will be a dead one that is not noticed yet."""
         unnoticed = self.dead & set(self.cluster.dispatcher.workers)
         for program in self.play.programs:
-            known = self.cluster.dispatcher.clients.get(program.session.id)
-            if known is not None and unnoticed and (known.home is None or known.home in unnoticed):
+            client = self.cluster.dispatcher.clients.get(program.session.id)
+            if client is not None and unnoticed and (client.home is None or client.home in unnoticed):
                 self.hit.add(program)
             if not self.cluster.dispatcher.workers:  # no receiver takes the chunks sent now
                 self.hit.add(program)
@@ -293,7 +293,7 @@ def picked(x: Any, *places: int) -> Any:
     return call(OPS["index"], (x, index), (("dims", (0,)),))
 
 
-def test_the_first_cause_is_told_and_the_session_goes_on() -> None:
+def test_the_first_cause_is_reported_and_the_session_continues() -> None:
     cluster, session = a_cluster()
     x = tensor(session, 1, 2, 3)
     bad = picked(x, 7)
@@ -340,13 +340,13 @@ def test_a_large_value_that_went_to_a_worker_now_gone_is_lost_not_broken(small: 
         while (home := cluster.dispatcher.clients[session.id].home) is None:
             cluster.step()
         cluster.kill_worker(next(n for n, w in cluster.workers.items() if w.id == home))
-        told = ""
+        message = ""
         try:
             assert set(x.numpy()) == {seed}
         except WorkerLost as error:
-            told = str(error)
-        assert not told or f"worker {home} (cpu, pid " in told
-        lost += bool(told)
+            message = str(error)
+        assert not message or f"worker {home} (cpu, pid " in message
+        lost += bool(message)
         assert set(large(session, 250_000, 5).numpy()) == {5}
         cluster.settle()
         del x
@@ -366,7 +366,7 @@ def test_a_worker_that_dies_before_its_memory_was_opened() -> None:
     session.outbox.extend((FETCH, 1000, x._cell.id))
     pending = session.replies.pending[1000] = PendingValue(x.nbytes)
     session.outbox.flush()
-    cluster.settle()  # the value is in the worker's lane, and the client is told its position
+    cluster.settle()  # the value is in the worker's lane, and the client knows its position
     cluster.kill_worker(next(iter(cluster.workers)))
     cluster.paused.clear()
     cluster.settle()
@@ -396,7 +396,7 @@ def test_a_write_with_a_lost_operand_leaves_nothing_behind() -> None:
     settled(cluster)
 
 
-def test_without_workers_a_client_is_told_and_never_waits_for_ever() -> None:
+def test_without_workers_a_client_gets_an_error_and_does_not_hang() -> None:
     cluster, session = a_cluster()
     x = tensor(session, 1)
     session.outbox.flush()
@@ -434,7 +434,7 @@ def test_reads_without_workers_cost_no_credit_for_ever(monkeypatch: pytest.Monke
 # -- one client and the others -------------------------------------------------------------
 
 
-def test_a_client_that_takes_nothing_holds_up_nobody_else(small: Any) -> None:
+def test_a_client_that_receives_nothing_does_not_block_others(small: Any) -> None:
     for seed in range(30):
         small(seed)
         cluster, slow = a_cluster(1, seed)
@@ -495,10 +495,10 @@ def test_tensors_of_two_sessions_do_not_meet() -> None:
 
 def test_many_values_that_are_just_small_enough_stay_within_the_credit() -> None:
     cluster, session = a_cluster()
-    made = [large(session, 64 << 10, i) for i in range(200)]
-    assert made[-1].numpy()[0] == 199
+    tensors = [large(session, 64 << 10, i) for i in range(200)]
+    assert tensors[-1].numpy()[0] == 199
     cluster.settle()
-    del made
+    del tensors
     session.outbox.flush()
     cluster.settle()
     settled(cluster)
@@ -511,9 +511,9 @@ def test_many_tensors_dropped_at_once(count: int) -> None:
     cluster, session = Cluster(1), None
     session = cluster.add_client()
     x = tensor(session, 1)
-    made = [call(OPS["add"], (x, 1.0)) for _ in range(count)]
-    assert made[-1].numpy() == [2]
-    del made
+    tensors = [call(OPS["add"], (x, 1.0)) for _ in range(count)]
+    assert tensors[-1].numpy() == [2]
+    del tensors
     for _ in range(60):
         x = call(OPS["add"], (x, 1.0))
         session.outbox.flush()
@@ -524,7 +524,7 @@ def test_many_tensors_dropped_at_once(count: int) -> None:
     assert len(worker.spaces[session.id].store) == 1
 
 
-def test_a_value_in_parts_that_is_interrupted_leaves_the_way_free(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_value_in_chunks_does_not_block_later_ones(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(20):
         small(seed)
         cluster, session = a_cluster(1, seed)
@@ -559,7 +559,7 @@ def test_a_call_no_frame_could_hold_is_refused_at_the_users_line() -> None:
     assert x.numpy()[-1] == 19_999
 
 
-def test_what_is_sent_by_itself_in_the_middle_of_an_upload_is_weighed_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weight_of_a_background_flush_during_an_upload_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """The background thread may submit between the bytes of a tensor and the instruction that takes them."""
     send = Session.upload
 
@@ -573,9 +573,9 @@ def test_what_is_sent_by_itself_in_the_middle_of_an_upload_is_weighed_right(monk
     with cluster.client() as session:
         x = create(OPS["full"], (1.5,), (("shape", (2,)), ("dtype", "float32")), session)
         values = np.arange(480)
-        made = upload_array(values, session)
+        tensor = upload_array(values, session)
         assert call(OPS["add"], (x, x)).numpy().tolist() == [3, 3]
-        assert made.numpy().tolist() == values.tolist()
+        assert tensor.numpy().tolist() == values.tolist()
 
 
 def upload_array(values: Any, session: Session) -> Any:
@@ -609,7 +609,7 @@ def test_an_interrupt_while_waiting_for_room_leaves_no_tensor_behind(monkeypatch
 SORTED = (("dim", 0), ("descending", False), ("stable", False))
 
 
-def test_a_worker_overlooks_what_is_for_a_client_that_is_gone() -> None:
+def test_a_worker_ignores_messages_for_a_closed_client() -> None:
     worker = Worker(make_engine("numpy"))
     for message in (Execute(7, [], [], 5), Define(7, [], [], []), Leave(7, 1, "gone"), ChunkTaken(1, 2, 7)):
         sent = [send.message for send in worker.handle(message)]

@@ -17,8 +17,8 @@ from gt.wire.messages import RUN
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    with Cluster(backend="numpy").client() as made:  # nothing is compiled on the worker, so the bits are the same
-        yield made
+    with Cluster(backend="numpy").client() as session:  # nothing is compiled on the worker, so the bits are the same
+        yield session
 
 
 def runs(session: Session) -> int:
@@ -82,11 +82,11 @@ def test_nothing_is_left_behind(session: Session) -> None:
         step(x)
     before = gt.debug.memory()["worker 0"]["client"]["tensors"]
     for _ in range(50):
-        made = step(x)
-    assert set(made) == {"y", "parts"}
-    assert made["parts"][1] == 7
-    assert np.array_equal(made["y"].numpy(), (x @ w).tanh().numpy())
-    del made
+        result = step(x)
+    assert set(result) == {"y", "parts"}
+    assert result["parts"][1] == 7
+    assert np.array_equal(result["y"].numpy(), (x @ w).tanh().numpy())
+    del result
     assert gt.debug.memory()["worker 0"]["client"]["tensors"] <= before + 1
 
 
@@ -117,8 +117,8 @@ def test_train_and_eval(session: Session) -> None:
 
     for training in (True, False, True, False):
         net.train(training)
-        made = [run(x).numpy() for _ in range(4)]
-        assert np.array_equal(made[0], made[3]) is not training
+        results = [run(x).numpy() for _ in range(4)]
+        assert np.array_equal(results[0], results[3]) is not training
 
 
 def test_a_value_read_inside(session: Session) -> None:
@@ -131,24 +131,24 @@ def test_a_value_read_inside(session: Session) -> None:
     assert gt.ones(3).sum().item() == 3  # and the session continues
 
 
-def told(capfd: pytest.CaptureFixture[str], function: Any, *arguments: Any) -> str:
+def notices_of(capfd: pytest.CaptureFixture[str], function: Any, *arguments: Any) -> str:
     for _ in range(8):
         function(*arguments)
     return capfd.readouterr().err
 
 
-def test_what_is_no_good(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+def test_functions_that_cannot_be_compiled(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
     w = gt.rand(3, 3).requires_grad_()
-    assert "its result needs gradients" in told(capfd, gt.compile(lambda x: x @ w), gt.ones(3, 3))
+    assert "its result needs gradients" in notices_of(capfd, gt.compile(lambda x: x @ w), gt.ones(3, 3))
     numbers = iter(range(100))
-    assert "a number in it changes" in told(capfd, gt.compile(lambda x: x * next(numbers)), gt.ones(3))
+    assert "a number in it changes" in notices_of(capfd, gt.compile(lambda x: x * next(numbers)), gt.ones(3))
     kept: list[Any] = []
 
     def keeps(x: Any) -> Any:
         kept.append(x + 1)
         return x * 2
 
-    assert "live on without being returned" in told(capfd, gt.compile(keeps), gt.ones(3))
+    assert "live on without being returned" in notices_of(capfd, gt.compile(keeps), gt.ones(3))
 
 
 def test_a_tensor_it_uses_is_another_one(session: Session) -> None:
@@ -228,9 +228,9 @@ def test_as_a_method_and_with_parentheses(session: Session) -> None:
         def double(self, x: Any) -> Any:
             return x + x
 
-    thing = Thing()
+    holder = Thing()
     for _ in range(4):
-        assert thing.double(gt.ones(2)).numpy().tolist() == [2, 2]
+        assert holder.double(gt.ones(2)).numpy().tolist() == [2, 2]
     assert Thing.double.__name__ == "double"
 
 
@@ -315,7 +315,7 @@ def test_a_module_s_numbers_and_hooks(session: Session) -> None:
             run(x)
         dropout.p = 0.0
         assert (run(x).numpy() == linear(x).numpy()).all()
-        linear.register_forward_hook(lambda module, given, made: made * 2)
+        linear.register_forward_hook(lambda module, inputs, output: output * 2)
         assert (run(x).numpy() == linear(x).numpy()).all()
 
 
@@ -368,7 +368,7 @@ def test_an_argument_s_gradient(session: Session, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err.count("sets an argument's gradient") == 1
 
 
-def test_arguments_nobody_can_compare(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_cannot_be_compared(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
     run = gt.compile(lambda x, k: x * float(k[0]))
     for k in (1, 1, 1, 5, 7):
         assert run(gt.ones(1), np.array([k])).item() == k
@@ -402,6 +402,6 @@ def test_a_seed_that_is_set_inside(session: Session, capfd: pytest.CaptureFixtur
         gt.manual_seed(3)
         return gt.rand(4)
 
-    made = {run().numpy().tobytes() for _ in range(9)}
-    assert len(made) == 1
+    results = {run().numpy().tobytes() for _ in range(9)}
+    assert len(results) == 1
     assert "sets the seed" in capfd.readouterr().err

@@ -80,7 +80,7 @@ MEANINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("text", MEANINGS)
-def test_what_a_file_means(text: str, write: Any) -> None:
+def test_configuration_of_a_file(text: str, write: Any) -> None:
     assert read(write(text))["a"] == Signal(name="a", **MEANINGS[text])
 
 
@@ -202,7 +202,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_every_mistake_is_told(text: str, write: Any) -> None:
+def test_every_mistake_is_reported(text: str, write: Any) -> None:
     gt.register_config("before", gt.SignalConfig())
     before = configuration.current
     with pytest.raises(gt.ConfigError) as error:
@@ -251,7 +251,7 @@ def test_a_file_takes_the_place_of_all_before(write: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "text"),
+    ("name", "config", "text"),
     [
         ("a", {"shard": {"axis": 0}}, "register_config('a', …): expected a gt.SignalConfig, not dict"),
         ("a", gt.SignalConfig({"axis": 0}), "register_config('a', …): shard must be a gt.ShardConfig, not {'axis': 0}"),
@@ -266,9 +266,9 @@ def test_a_file_takes_the_place_of_all_before(write: Any) -> None:
         (3, gt.SignalConfig(), "register_config: 3: a signal's name is a string, not 3; put it in quotes"),
     ],
 )  # fmt: skip
-def test_register_config_tells_mistakes(name: Any, given: Any, text: str) -> None:
+def test_register_config_reports_mistakes(name: Any, config: Any, text: str) -> None:
     with pytest.raises(gt.ConfigError) as error:
-        gt.register_config(name, given)
+        gt.register_config(name, config)
     assert str(error.value) == text
 
 
@@ -359,9 +359,11 @@ def run(script: str, folder: pathlib.Path, **settings: str) -> Any:
     )
 
 
-def test_a_mistake_in_the_environments_file_is_told_before_anything_starts(tmp_path: pathlib.Path) -> None:
+def test_a_mistake_in_the_environments_file_is_reported_before_anything_starts(tmp_path: pathlib.Path) -> None:
     (tmp_path / "s.yaml").write_text("a: {sard: {axis: 0}}")
-    done = run("import gt\ngt.ones(1)", tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("gt.errors.ConfigError: s.yaml: a.sard: there is no such key; did")
-    assert "LocalSystem" not in done.stderr
+    process = run("import gt\ngt.ones(1)", tmp_path)
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1].startswith(
+        "gt.errors.ConfigError: s.yaml: a.sard: there is no such key; did"
+    )
+    assert "LocalSystem" not in process.stderr

@@ -156,7 +156,7 @@ def test_another_protocol_is_refused_with_both_versions_named() -> None:
         (WORKER, Done(1, 1, 1)),
     ],
 )
-def test_a_stranger_must_say_hello_as_client_or_worker(peer: bytes, message: Any) -> None:
+def test_the_first_message_must_be_a_hello_as_client_or_worker(peer: bytes, message: Any) -> None:
     desk = Desk()
     assert refused(desk.say(peer, message), peer)
 
@@ -170,7 +170,7 @@ def test_a_client_may_not_send_a_worker_s_messages_nor_a_second_hello(message: A
     assert list(desk.core.clients) == [2]
 
 
-def test_what_does_not_decode_ends_the_connection() -> None:
+def test_a_message_that_does_not_decode_ends_the_connection() -> None:
     desk = Desk(CLIENT)
     assert refused(desk.core.bad_frame(CLIENT, "why"), CLIENT) == "a frame that does not decode: why"
     assert not desk.core.clients
@@ -648,7 +648,7 @@ def test_a_client_that_takes_no_values_does_not_block_the_worker() -> None:
 # -- credit --------------------------------------------------------------------------------
 
 
-def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> None:
+def test_a_client_that_never_reads_has_at_most_the_window_pending() -> None:
     cluster = Cluster(1)
     session = cluster.add_client()
     cluster.paused.update(cluster.workers)
@@ -676,11 +676,11 @@ def test_a_client_that_never_reads_has_no_more_than_the_window_under_way() -> No
 def test_many_workers_confirm_only_now_and_then() -> None:
     """The client still never waits for credit that only a tick would bring."""
     cluster = Cluster(16, backend="numpy")
-    asked: list[Execute] = []
+    executes: list[Execute] = []
     act = cluster._act
 
     def listen(actions: list[Any]) -> None:
-        asked.extend(a.message for a in actions if isinstance(a, SendAll) and isinstance(a.message, Execute))
+        executes.extend(a.message for a in actions if isinstance(a, SendAll) and isinstance(a.message, Execute))
         act(actions)
 
     cluster._act = listen  # type: ignore[method-assign]
@@ -696,8 +696,8 @@ def test_many_workers_confirm_only_now_and_then() -> None:
     finally:
         gt.auto_shard(False)
     assert cluster.now == 0.0
-    assert len(asked) > 50
-    assert sum(m.confirm for m in asked) < 0.6 * len(asked)
+    assert len(executes) > 50
+    assert sum(m.confirm for m in executes) < 0.6 * len(executes)
 
 
 def test_unrequested_work_counts_as_done_when_a_worker_is_lost() -> None:

@@ -28,7 +28,7 @@ def folder(monkeypatch):
 
 @pytest.fixture(params=["compiled", "graph"])
 def shadow(request):
-    """CompiledProgram code on its own; and in a graph, made by a stand-in for a GPU's."""
+    """Compiled code alone, and in a graph, which a stand-in for CUDA graphs captures."""
     result = Shadow(Cluster(), "all")
     if request.param == "graph":
         result.levels._compiler = Compiler(result.engine, Graphs())

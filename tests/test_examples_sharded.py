@@ -42,9 +42,9 @@ def losses(system: System, example: str, **settings: str) -> list[float]:
         assert process.end(200) == 0, process.output
     finally:
         process.close()
-    found = [float(number) for number in dict.fromkeys(NUMBERS.findall(process.output))]
-    assert found, process.output
-    return found
+    losses = [float(number) for number in dict.fromkeys(NUMBERS.findall(process.output))]
+    assert losses, process.output
+    return losses
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,6 @@ def test_the_demo_of_signals() -> None:
         process.close()
     assert "x              S(0) on workers 0, 1" in process.output
     assert "logits         worker 1" in process.output
-    found = re.search(r"the losses differ by (\S+) at most", process.output)
-    assert found, process.output
-    assert float(found[1]) < 1e-5
+    match = re.search(r"the losses differ by (\S+) at most", process.output)
+    assert match, process.output
+    assert float(match[1]) < 1e-5

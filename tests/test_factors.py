@@ -44,10 +44,10 @@ CALLS: dict[str, tuple[list[torch.Tensor], Any]] = {
 }
 
 
-def _gradients(lib: Any, call: Any, given: list[Any]) -> list[Any]:
+def _gradients(lib: Any, call: Any, arguments: list[Any]) -> list[Any]:
     """Of the sum of the fourth powers, and of the sum of the squares of those."""
-    first = lib.autograd.grad((call(lib, *given) ** 4).sum(), given, create_graph=True)
-    second = lib.autograd.grad(sum((g * g).sum() for g in first), given)
+    first = lib.autograd.grad((call(lib, *arguments) ** 4).sum(), arguments, create_graph=True)
+    second = lib.autograd.grad(sum((g * g).sum() for g in first), arguments)
     return [*first, *second]
 
 

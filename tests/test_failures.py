@@ -367,10 +367,10 @@ def test_out_of_memory_names_op_shapes_and_holders(system):
         """
     )
     client.expect("goes on 1048576.0")
-    told = client.output
-    assert "add(float32[33554432,1], float32[1,33554432]) failed on worker 0 (cpu): out of memory" in told
-    assert "(1048576,)" in told, "what holds the memory"
-    assert "y = gt.ones(1 << 25, 1)" in told or "<string>" in told, "the user's own line"
+    output = client.output
+    assert "add(float32[33554432,1], float32[1,33554432]) failed on worker 0 (cpu): out of memory" in output
+    assert "(1048576,)" in output, "what holds the memory"
+    assert "y = gt.ones(1 << 25, 1)" in output or "<string>" in output, "the user's own line"
 
 
 def test_a_failed_instruction_poisons_only_what_depends_on_it(system, tmp_path):
@@ -397,13 +397,13 @@ print("fine", fine.sum().item())
     assert "fine 15" in client.output
 
 
-def test_a_failure_nobody_reads_is_told_at_the_end(system):
+def test_a_failure_that_is_never_read_is_reported_at_exit(system):
     client = system.client("bad = gt.arange(5)[gt.tensor([7])]; gt.ones(2).sum().item()")
     assert client.end() == 0
     assert "1 instruction(s) failed whose results were never read" in client.output
 
 
-def test_the_last_instruction_that_fails_is_told_in_one_line(stack):
+def test_a_failure_of_the_last_instruction_is_reported_in_one_line(stack):
     """The program ends before a worker has received it."""
     client = script("import gt; table = gt.nn.Embedding(4, 2); y = table(gt.tensor([9])) * 2", stack=stack)
     assert client.end() == 0
@@ -466,7 +466,7 @@ def test_ctrl_c_anywhere_leaves_a_usable_session(system):
     client.expect("end")
 
 
-def test_a_forked_child_gets_a_session_of_its_own(stack):
+def test_a_forked_child_gets_a_separate_session(stack):
     client = script(
         """
         import gt, os, sys
@@ -552,7 +552,7 @@ gt.connect("localhost:{system.port}")
     )
 
 
-def test_noise_on_the_port_disturbs_nobody(system):
+def test_noise_on_the_port_disturbs_no_client(system):
     """Random bytes, a foreign protocol, half a greeting: meanwhile the server answers its client."""
     client = system.client(
         """
@@ -585,7 +585,7 @@ def test_noise_on_the_port_disturbs_nobody(system):
     assert system.server.popen.poll() is None
 
 
-def test_bad_frames_from_one_who_holds_the_secret(system):
+def test_bad_frames_from_a_client_with_the_secret(system):
     """Random, truncated and oversized frames over real, authenticated sockets: each ends its sender's connection."""
     import random
 
@@ -618,12 +618,12 @@ def test_bad_frames_from_one_who_holds_the_secret(system):
             connection = ZmqConnection(f"tcp://127.0.0.1:{system.port}", keys)
             for message in (*first, frame):
                 connection.send([message])
-            told = []
+            replies = []
             wait_until(
-                lambda connection=connection, told=told: (
-                    (connection.wait(100) and told.extend(connection.take()))
+                lambda connection=connection, replies=replies: (
+                    (connection.wait(100) and replies.extend(connection.take()))
                     or connection.ended
-                    or any(b"Refusal" in frames[0] for frames in told)
+                    or any(b"Refusal" in frames[0] for frames in replies)
                 ),
                 what=f"the end of a connection that sent {frame[:20]!r}",
             )

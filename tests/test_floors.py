@@ -56,13 +56,13 @@ GRAPH = {name: {other for other in imported(name) if other != name} for name in 
 
 def reached(name: str) -> set[str]:
     """All modules that a module imports, directly or through others."""
-    found: set[str] = set()
+    modules: set[str] = set()
     stack = [name]
     while stack:
-        for other in GRAPH[stack.pop()] - found:
-            found.add(other)
+        for other in GRAPH[stack.pop()] - modules:
+            modules.add(other)
             stack.append(other)
-    return found
+    return modules
 
 
 def floor_of(name: str) -> int | None:
@@ -82,11 +82,11 @@ def test_every_module_has_its_place() -> None:
 
 @pytest.mark.parametrize("name", ON_A_FLOOR)
 def test_imports_go_down(name: str) -> None:
-    mine = floor_of(name)
-    assert mine is not None
+    floor = floor_of(name)
+    assert floor is not None
     for other in sorted(reached(name)):
         above = floor_of(other)
-        assert above is None or above <= mine, f"{name} reaches {other}, which is above it"
+        assert above is None or above <= floor, f"{name} reaches {other}, which is above it"
         assert not other.startswith(SIDES), f"{name} reaches {other}, another role"
 
 
@@ -124,7 +124,7 @@ def test_no_import_circle_is_longer_than_two_files() -> None:
     assert [ring for ring in circles() if len(ring) > MAX_CIRCLE] == []
 
 
-def test_a_folder_is_a_room() -> None:
+def test_a_folder_has_few_files_and_a_docstring() -> None:
     for folder in sorted({path.parent for path in FILES.values()}):
         files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
         assert len(files) <= MAX_FILES, f"{folder.relative_to(ROOT)}: {len(files)} files"
@@ -132,7 +132,7 @@ def test_a_folder_is_a_room() -> None:
         assert docstring, f"{folder.relative_to(ROOT)}/__init__.py says nothing of what belongs there"
 
 
-def test_one_class_name_is_one_thing() -> None:
+def test_class_names_are_unique() -> None:
     places: dict[str, list[str]] = {}
     for name, path in FILES.items():
         for node in ast.parse(path.read_text()).body:

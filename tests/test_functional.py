@@ -214,7 +214,7 @@ def typed(x: Any, dtype: str) -> Any:
     return replace(x, dtype=dtype) if isinstance(x, T | V) and x.dtype == "float32" else x
 
 
-def made(call: Case, dtype: str) -> tuple[list[Any], dict[str, Any]]:
+def make_arguments(call: Case, dtype: str) -> tuple[list[Any], dict[str, Any]]:
     rng = torch.Generator().manual_seed(zlib.crc32(str(call).encode()))
     make = lambda x: x.make(rng) if isinstance(x, T | V) else x
     options = {k: make(typed(v, dtype)) for k, v in call.options.items()}
@@ -242,37 +242,39 @@ def close(got: Any, want: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("call", CASES, ids=str)
 def test_values_and_gradients_are_torchs(_engine: str, call: Case, dtype: str) -> None:  # noqa: PT019
-    args, options = made(call, dtype)
+    args, options = make_arguments(call, dtype)
     learning = [isinstance(x, T) for x in call.args]
-    mine = [ours(x, n) for x, n in zip(args, learning, strict=True)]
-    given = {k: ours(v, False) for k, v in options.items()}
+    our_args = [ours(x, n) for x, n in zip(args, learning, strict=True)]
+    our_options = {k: ours(v, False) for k, v in options.items()}
     expected = [theirs(x, n) for x, n in zip(args, learning, strict=True)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         want = getattr(torch.nn.functional, call.name)(*expected, **options)
-        got = getattr(F, call.name)(*mine, **given)
+        got = getattr(F, call.name)(*our_args, **our_options)
     wants, gots = (list(x) if isinstance(x, tuple | list) else [x] for x in (want, got))
     for g, w in zip(gots, wants, strict=True):
         close(g, w)
-    for g, w in zip(mine, expected, strict=True):  # running statistics, for one, are written
+    for g, w in zip(our_args, expected, strict=True):  # running statistics, for one, are written
         if isinstance(w, torch.Tensor):
             close(g, w)
-    compare_gradients(gots, wants, mine, expected)
+    compare_gradients(gots, wants, our_args, expected)
 
 
-def compare_gradients(gots: list[Any], wants: list[Any], mine: list[Any], expected: list[Any]) -> None:
+def compare_gradients(gots: list[Any], wants: list[Any], our_args: list[Any], expected: list[Any]) -> None:
     leaves = [i for i, x in enumerate(expected) if isinstance(x, torch.Tensor) and x.requires_grad]
     pairs = [(g, w) for g, w in zip(gots, wants, strict=True) if w.requires_grad]
     if not leaves or not pairs:
         return
     rng = torch.Generator().manual_seed(7)
-    given = [torch.randn(w.shape, generator=rng, dtype=torch.float64).to(w.dtype) for _, w in pairs]
+    torch_cotangents = [torch.randn(w.shape, generator=rng, dtype=torch.float64).to(w.dtype) for _, w in pairs]
     try:
-        want = torch.autograd.grad([w for _, w in pairs], [expected[i] for i in leaves], given, allow_unused=True)
+        want = torch.autograd.grad(
+            [w for _, w in pairs], [expected[i] for i in leaves], torch_cotangents, allow_unused=True
+        )
     except NotImplementedError:
         return
-    cotangents = [gt.tensor(c.numpy()) for c in given]
-    got = backward.grad([g for g, _ in pairs], [mine[i] for i in leaves], cotangents, allow_unused=True)
+    cotangents = [gt.tensor(c.numpy()) for c in torch_cotangents]
+    got = backward.grad([g for g, _ in pairs], [our_args[i] for i in leaves], cotangents, allow_unused=True)
     for g, w in zip(got, want, strict=True):
         if w is None:
             assert g is None
@@ -296,15 +298,15 @@ HALVES = [
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("call", HALVES, ids=str)
 def test_half_precision_is_torchs(call: Case, dtype: str) -> None:
-    args, options = made(call, dtype)
+    args, options = make_arguments(call, dtype)
     expected = [theirs(x, isinstance(t, T)) for x, t in zip(args, call.args, strict=True)]
     want = getattr(torch.nn.functional, call.name)(*expected, **options)
     leaves = [x for x in expected if isinstance(x, torch.Tensor) and x.requires_grad]
     wanted = torch.autograd.grad(want.sum(), leaves)
     with Cluster().client():
-        mine = [half(x, dtype) for x in expected]
-        got = getattr(F, call.name)(*mine, **options)
-        learning = [x for x in mine if isinstance(x, gt.Tensor) and x.requires_grad]
+        our_args = [half(x, dtype) for x in expected]
+        got = getattr(F, call.name)(*our_args, **options)
+        learning = [x for x in our_args if isinstance(x, gt.Tensor) and x.requires_grad]
         for g, w in zip((got, *backward.grad(got.sum(), learning)), (want, *wanted), strict=True):
             assert g.dtype is getattr(gt, dtype)
             near = torch.tensor(np.array(g.detach().float().numpy()))
@@ -339,12 +341,12 @@ def test_dropout_is_a_function_of_the_seed(backend: str) -> None:
 
 
 def test_the_engines_drop_the_same() -> None:
-    made = []
+    results = []
     for backend in ("torch", "numpy"):
         with Cluster(backend=backend).client():
             gt.manual_seed(11)
-            made.append(F.dropout(gt.ones(300), 0.5).numpy())
-    assert (made[0] == made[1]).all()
+            results.append(F.dropout(gt.ones(300), 0.5).numpy())
+    assert (results[0] == results[1]).all()
 
 
 def test_whole_channels_are_dropped() -> None:
@@ -388,8 +390,8 @@ def test_a_mask_can_learn() -> None:
     q = torch.randn(2, 3, 5, 8, dtype=torch.float64)
     want = torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(q, q, q, mask).sum(), mask)[0]
     with Cluster().client():
-        mine, x = gt.tensor(mask.detach().numpy()).requires_grad_(), gt.tensor(q.numpy())
-        close(backward.grad(F.scaled_dot_product_attention(x, x, x, mine).sum(), mine)[0], want)
+        our_mask, x = gt.tensor(mask.detach().numpy()).requires_grad_(), gt.tensor(q.numpy())
+        close(backward.grad(F.scaled_dot_product_attention(x, x, x, our_mask).sum(), our_mask)[0], want)
 
 
 def test_attention_holds_no_square() -> None:

@@ -80,7 +80,7 @@ def test_autocast(seed: int, tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_failed_once(name: str, tmp_path: Any) -> None:
+def test_programs_that_failed_once(name: str, tmp_path: Any) -> None:
     program = Program((), tuple(Step("row", line) for line in ROWS[name].strip().splitlines()), ())
     theirs = programs.oracle(program)
     assert not any(theirs.raised)

@@ -46,21 +46,21 @@ NOT_IN_TORCH = {
 
 
 def not_in_torch(error: Exception, where: str) -> None:
-    known = any(re.match(text, str(error)) and where in ops for text, ops in NOT_IN_TORCH.items())
-    if not known:
+    expected_gap = any(re.match(text, str(error)) and where in ops for text, ops in NOT_IN_TORCH.items())
+    if not expected_gap:
         raise error
 
 
 def _differentiable() -> list[Sample]:
-    made = {}
+    chosen = {}
     for sample in samples():
         if OPS[sample.op].vjp is not None and sample.op not in WITH_STATISTICS:
             widened = replace(sample, operands=tuple(map(_wide, sample.operands)))
             if sample.op.endswith("_backward") and "float16" in str(sample):
                 continue  # in halves the ops they belong to are enough
             if any(isinstance(x, T | V) and "float" in x.dtype for x in widened.operands):
-                made[str(widened)] = widened
-    return list(made.values())
+                chosen[str(widened)] = widened
+    return list(chosen.values())
 
 
 def _wide(x: Any) -> Any:
@@ -98,15 +98,15 @@ def to_torch(x: Any) -> torch.Tensor:
 def close(got: Any, want: torch.Tensor | None) -> None:
     if want is None:
         if got is not None:  # NaN: of what there is no end of
-            made = to_torch(got).nan_to_num()
+            result = to_torch(got).nan_to_num()
             torch.testing.assert_close(
-                made, torch.zeros_like(made), rtol=0, atol=TOLERANCE.get(made.dtype, (0, 1e-5))[1]
+                result, torch.zeros_like(result), rtol=0, atol=TOLERANCE.get(result.dtype, (0, 1e-5))[1]
             )
         return
-    made = torch.zeros_like(want) if got is None else to_torch(got)
-    assert (made.shape, made.dtype) == (want.shape, want.dtype)
+    result = torch.zeros_like(want) if got is None else to_torch(got)
+    assert (result.shape, result.dtype) == (want.shape, want.dtype)
     rtol, atol = TOLERANCE.get(want.dtype, (1e-4, 1e-5))
-    torch.testing.assert_close(made, want.detach(), rtol=rtol, atol=atol, equal_nan=True)
+    torch.testing.assert_close(result, want.detach(), rtol=rtol, atol=atol, equal_nan=True)
 
 
 def floats(x: Any) -> bool:
@@ -122,15 +122,15 @@ def forward(sample: Sample, operands: list[Any]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_gradients_are_torchs(sample: Sample) -> None:
-    made = sample.make()
+    operands = sample.make()
     rng = torch.Generator().manual_seed(zlib.crc32(str(sample).encode()))
-    places = [i for i, x in enumerate(made) if floats(x)]
+    places = [i for i, x in enumerate(operands) if floats(x)]
     alone = [[i] for i in places] if len(places) > 1 else []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for chosen in [places, *alone]:
-            ours = [to_gt(x).requires_grad_() if i in chosen else to_gt(x) for i, x in enumerate(made)]
-            theirs = [x.clone().requires_grad_() if i in chosen else x for i, x in enumerate(made)]
+            ours = [to_gt(x).requires_grad_() if i in chosen else to_gt(x) for i, x in enumerate(operands)]
+            theirs = [x.clone().requires_grad_() if i in chosen else x for i, x in enumerate(operands)]
             compare(sample, ours, theirs, chosen, rng)
 
 
@@ -140,10 +140,10 @@ def compare(sample: Sample, ours: list[Any], theirs: list[Any], chosen: list[int
         return
     with torch.enable_grad():
         try:
-            made = expected(sample, theirs)
-            wanted = [y for y in made if floats(y) and y.requires_grad]
-            given = [torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y.dtype) for y in wanted]
-            cotangents = [c.clone().requires_grad_() for c in given]
+            outputs = expected(sample, theirs)
+            wanted = [y for y in outputs if floats(y) and y.requires_grad]
+            cotangent_values = [torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y.dtype) for y in wanted]
+            cotangents = [c.clone().requires_grad_() for c in cotangent_values]
             leaves = [theirs[i] for i in chosen]
             want = torch.autograd.grad(wanted, leaves, cotangents, create_graph=True, allow_unused=True)
         except RuntimeError as error:
@@ -151,14 +151,14 @@ def compare(sample: Sample, ours: list[Any], theirs: list[Any], chosen: list[int
             return
     if not wanted:
         return
-    results = [y for y, w in zip(forward(sample, ours), made, strict=True) if floats(w) and w.requires_grad]
-    ours_given = [to_gt(c).requires_grad_() for c in given]
-    mine = [ours[i] for i in chosen]
-    got = backward.grad(results, mine, ours_given, create_graph=True, allow_unused=True)
+    results = [y for y, w in zip(forward(sample, ours), outputs, strict=True) if floats(w) and w.requires_grad]
+    our_cotangents = [to_gt(c).requires_grad_() for c in cotangent_values]
+    our_leaves = [ours[i] for i in chosen]
+    got = backward.grad(results, our_leaves, our_cotangents, create_graph=True, allow_unused=True)
     for g, w in zip(got, want, strict=True):
         close(g, w)
     if OPS[THROUGH.get(sample.op, sample.op)].vjp is not None:
-        second(sample.op, got, want, [*mine, *ours_given], [*leaves, *cotangents], rng)
+        second(sample.op, got, want, [*our_leaves, *our_cotangents], [*leaves, *cotangents], rng)
 
 
 def second(op: str, got: Any, want: Any, ours: list[Any], theirs: list[Any], rng: Any) -> None:
@@ -166,15 +166,15 @@ def second(op: str, got: Any, want: Any, ours: list[Any], theirs: list[Any], rng
     pairs = [(g, w) for g, w in zip(got, want, strict=True) if w is not None and w.requires_grad and g is not None]
     if not pairs or pairs[0][1].dtype is not torch.float64:
         return
-    given = [torch.randn(w.shape, generator=rng, dtype=torch.float64).to(w.dtype) for _, w in pairs]
+    cotangents = [torch.randn(w.shape, generator=rng, dtype=torch.float64).to(w.dtype) for _, w in pairs]
     try:
-        wanted = torch.autograd.grad([w for _, w in pairs], theirs, given, allow_unused=True)
+        wanted = torch.autograd.grad([w for _, w in pairs], theirs, cotangents, allow_unused=True)
     except RuntimeError as error:
         not_in_torch(error, f"second {op}")
         return
-    ways = [(g, to_gt(c)) for (g, _), c in zip(pairs, given, strict=True) if g.requires_grad]
-    made = backward.grad([g for g, _ in ways], ours, [c for _, c in ways], allow_unused=True) if ways else ()
-    for g, w in zip(made or [None] * len(ours), wanted, strict=True):
+    ways = [(g, to_gt(c)) for (g, _), c in zip(pairs, cotangents, strict=True) if g.requires_grad]
+    gradients = backward.grad([g for g, _ in ways], ours, [c for _, c in ways], allow_unused=True) if ways else ()
+    for g, w in zip(gradients or [None] * len(ours), wanted, strict=True):
         close(g, w)
 
 

@@ -1,4 +1,4 @@
-"""Hot pieces on a GPU: CUDA graphs of the steps, and of what was compiled; the same values as step by step."""
+"""Hot sections on a GPU: CUDA graphs of kernels and of compiled code give the same values as the interpreter."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_training_step_goes_up_level_by_level() -> None:
 
 @pytest.mark.parametrize("kind", [gt.optim.Adam, gt.optim.SGD, gt.optim.RMSprop, gt.optim.Lion])
 def test_optimizers_as_graphs_of_their_steps(kind, monkeypatch) -> None:
-    """Without a compiler: torch's fused kernels, with a learning rate and a step that lie in memory."""
+    """Without a compiler: torch's fused kernels, with the learning rate and the step in memory."""
 
     def broken(*_):
         raise RuntimeError("not now")
@@ -120,11 +120,11 @@ def test_numbers_that_change_far_ahead_of_the_device() -> None:
     t = TensorType((64, 64), float32)
     add, scale = sign(OPS["add"], (), (t, INT), True), sign(OPS["mul"], (), (t, INT), False)
     calls = KernelCall(add, engine.link(add), (0, ~0), (0,)), KernelCall(scale, engine.link(scale), (0, ~1), (1,))
-    made = Section(calls, 1, 2, 2, (1,), ())
+    section = Section(calls, 1, 2, 2, (1,), ())
     levels, x = Levels(engine, "auto"), torch.zeros(64, 64, device=GPU)
     for k in range(1000):
-        if levels.run(made, [x], [k % 7, k], {}) is None:
-            interpret(made, [x], [k % 7, k])
+        if levels.run(section, [x], [k % 7, k], {}) is None:
+            interpret(section, [x], [k % 7, k])
     assert x.unique().tolist() == [sum(k % 7 for k in range(1000))]
 
 
@@ -138,29 +138,32 @@ def test_random_programs(seed: int) -> None:
         inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
         shadow.begin()
         for turn in range(HOT_RUNS + 8):
-            known = list(inputs)
+            tensors = list(inputs)
             for part in program:
-                drawn(random.Random(part), known, [0.5, turn * 0.25, 1.5, -turn])
-            known[3:-4] = []
+                drawn(random.Random(part), tensors, [0.5, turn * 0.25, 1.5, -turn])
+            tensors[3:-4] = []
             shadow.cut()
             if seed < 4 or turn == HOT_RUNS + 4:
                 wait_for_compiler(shadow.levels)
             if rng.random() < 0.3:
-                kept.append(rng.choice(known))
-            del known
+                kept.append(rng.choice(tensors))
+            del tensors
             shadow.cut()
     assert shadow.quick, shadow.levels.stats()
 
 
-def test_what_waits_for_the_device_runs_by_steps() -> None:
+def test_an_op_that_waits_for_the_device_is_interpreted() -> None:
     engine = make_engine("torch", GPU)
     t = TensorType((4,), float32)
-    double, found = sign(OPS["mul"], (), (t, INT)), sign(OPS["nonzero"], (("n", 2),), (t,))
-    calls = KernelCall(double, engine.link(double), (0, ~0), (1,)), KernelCall(found, engine.link(found), (1,), (2,))
-    made = Section(calls, 1, 3, 1, (2,), ())
+    double, nonzero = sign(OPS["mul"], (), (t, INT)), sign(OPS["nonzero"], (("n", 2),), (t,))
+    calls = (
+        KernelCall(double, engine.link(double), (0, ~0), (1,)),
+        KernelCall(nonzero, engine.link(nonzero), (1,), (2,)),
+    )
+    section = Section(calls, 1, 3, 1, (2,), ())
     levels, x = Levels(engine, "auto"), torch.tensor([0.0, 1, 0, 2], device=GPU)
     for _ in range(HOT_RUNS + 3):
-        assert levels.run(made, [x], [1], {}) is None
+        assert levels.run(section, [x], [1], {}) is None
     assert ["is not compiled" in text for _, text in levels.notices] == [True]
     assert torch.zeros(3, device=GPU).sum().item() == 0
 
@@ -176,5 +179,5 @@ def test_random_words_of_a_key_in_memory(key) -> None:
     assert (ours == philox.words(*key)).all()
     drawn = philox_gpu.integers(*kept, start, count, GPU).cpu().numpy()
     assert (drawn == philox.integers(seed, stream, -5, 12, start, count)).all()
-    made = philox_gpu.uniform(kept[0], kept[1], start, count, "float32", GPU).cpu().numpy()
-    assert (made == philox.uniform(*key, "float32")).all()
+    uniform = philox_gpu.uniform(kept[0], kept[1], start, count, "float32", GPU).cpu().numpy()
+    assert (uniform == philox.uniform(*key, "float32")).all()

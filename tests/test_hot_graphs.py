@@ -32,13 +32,15 @@ class Graphs:
         results, seen = run(operands), [weakref.ref(x) for x in operands]
         for x, old in zip(operands, before, strict=True):
             x.copy_(old)
-        own = [x if not shown else None for x, shown in zip(results, memory_sharing(operands, results), strict=True)]
-        for i, x in enumerate(own):  # results that share memory are written once
+        separate = [
+            x if not shown else None for x, shown in zip(results, memory_sharing(operands, results), strict=True)
+        ]
+        for i, x in enumerate(separate):  # results that share memory are written once
             if x is None and not any(k >= 0 for k in memory_sharing(operands, results)[i]):
-                own[i] = results[i]
+                separate[i] = results[i]
 
         def replay() -> None:
-            for x, new in zip(own, run([ref() for ref in seen]), strict=True):
+            for x, new in zip(separate, run([ref() for ref in seen]), strict=True):
                 if x is not None:
                     x.copy_(new)
 
@@ -54,7 +56,9 @@ def eager_compiler(monkeypatch):
         strides = [x.stride() for x in inputs]
         results = program(copies, kept, kept.view(torch.int64))[: len(program.section.results)]
         expected = memory_sharing(copies, results)
-        return CompiledProgram(program, lambda *given: program(list(given[:-2]), *given[-2:]), expected, strides, 0.1)
+        return CompiledProgram(
+            program, lambda *arguments: program(list(arguments[:-2]), *arguments[-2:]), expected, strides, 0.1
+        )
 
     monkeypatch.setattr("gt.worker.hot.compiler.build", compile)
     with torch.no_grad():
@@ -216,15 +220,15 @@ def test_random_programs(seed: int) -> None:
         inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
         shadow.begin()
         for turn in range(HOT_RUNS + 10):
-            known = list(inputs)
+            tensors = list(inputs)
             for part in program:
-                drawn(random.Random(part), known, [0.5, turn * 0.25, 1.5, -turn])
-            known[3:-4] = []
+                drawn(random.Random(part), tensors, [0.5, turn * 0.25, 1.5, -turn])
+            tensors[3:-4] = []
             shadow.cut()
             wait_for_compiler(shadow.levels)
             if rng.random() < 0.3:
-                kept.append(rng.choice(known))
-            del known
+                kept.append(rng.choice(tensors))
+            del tensors
             shadow.cut()
             if kept and rng.random() < 0.2:
                 kept.pop(rng.randrange(len(kept)))

@@ -112,7 +112,7 @@ def test_other_optimizers(kind) -> None:
     assert all(quick[-3:]), shadow.levels.stats()
 
 
-def test_in_the_background_and_only_what_is_hot(monkeypatch) -> None:
+def test_hot_sections_are_compiled_in_the_background(monkeypatch) -> None:
     monkeypatch.setattr("gt.worker.hot.level_switch.MAX_TIME_RATIO", 1e9)
     cluster, shadow = shadowed("auto")
     with client(cluster):
@@ -209,11 +209,11 @@ def test_an_input_with_another_layout() -> None:
         if turn % 4 == 3:
             x = torch.randn(4, 3).T
         wanted, other = (x + 5) * 2, y + x
-        found = levels.run(repeated, [x, y], [5, 2], {})
-        if found is None:
+        outputs = levels.run(repeated, [x, y], [5, 2], {})
+        if outputs is None:
             assert turn % 4 == 3
-            found = interpret(repeated, [x, y], [5, 2])
-        assert torch.equal(found[0], wanted)
+            outputs = interpret(repeated, [x, y], [5, 2])
+        assert torch.equal(outputs[0], wanted)
         assert torch.equal(y, other)
 
 
@@ -230,10 +230,10 @@ def test_inputs_with_another_layout_when_the_code_is_ready(monkeypatch) -> None:
             y = x.clone()
             x = y.view(3, 4)
         wanted = (x + 5) * 2
-        found = levels.run(repeated, [x, y], [5, 2], {})
-        assert (found is None) == (turn < HOT_RUNS + 2)
-        found = interpret(repeated, [x, y], [5, 2]) if found is None else found
-        assert torch.equal(found[0], wanted)
+        outputs = levels.run(repeated, [x, y], [5, 2], {})
+        assert (outputs is None) == (turn < HOT_RUNS + 2)
+        outputs = interpret(repeated, [x, y], [5, 2]) if outputs is None else outputs
+        assert torch.equal(outputs[0], wanted)
 
 
 # -- numbers -------------------------------------------------------------------------------
@@ -245,10 +245,10 @@ def test_a_constant_that_changes() -> None:
     for n in (3, 3, 3, 3, 4, 5, 6, 3):
         x, y = torch.randn(3, 4), torch.randn(3, 4)
         wanted = (x + n) * 2
-        found = levels.run(repeated, [x, y], [n, 2], {})
-        quick.append(found is not None)
-        found = interpret(repeated, [x, y], [n, 2]) if found is None else found
-        assert torch.allclose(found[0], wanted)
+        outputs = levels.run(repeated, [x, y], [n, 2], {})
+        quick.append(outputs is not None)
+        outputs = interpret(repeated, [x, y], [n, 2]) if outputs is None else outputs
+        assert torch.allclose(outputs[0], wanted)
     assert quick == [True] * 4 + [False] + [True] * 3
     assert not levels.notices
 
@@ -262,8 +262,8 @@ def test_minus_zero_is_another_constant() -> None:
     )  # fmt: skip
     levels, x = Levels(ENGINE, "off"), torch.ones(3)
     for n in (0.0, 0.0, -0.0, 0.0, -0.0):
-        found = levels.run(repeated, [x], [n], {}) or interpret(repeated, [x], [n])
-        assert found[0].tolist() == [math.copysign(math.inf, n)] * 3
+        outputs = levels.run(repeated, [x], [n], {}) or interpret(repeated, [x], [n])
+        assert outputs[0].tolist() == [math.copysign(math.inf, n)] * 3
 
 
 def test_a_section_with_ever_changing_constants_is_reported() -> None:
@@ -277,8 +277,8 @@ def test_a_section_with_ever_changing_constants_is_reported() -> None:
         if turn % 2:
             numbers[turn // 2 % count] += 1
         x = torch.zeros(3)
-        found = levels.run(repeated, [x], numbers, {}) or interpret(repeated, [x], numbers)
-        assert found[0].tolist() == [sum(numbers)] * 3
+        outputs = levels.run(repeated, [x], numbers, {}) or interpret(repeated, [x], numbers)
+        assert outputs[0].tolist() == [sum(numbers)] * 3
     texts = [text for _, text in levels.notices]
     assert len(texts) == 1
     assert "changed again" in texts[0]
@@ -346,9 +346,9 @@ def test_compiled_code_that_is_wrong_is_not_used(monkeypatch) -> None:
     from gt.worker.hot import compiler
 
     def wrong(program, inputs):
-        made = real(program, inputs)
-        call, made.call = made.call, lambda *operands: [x + 1 for x in call(*operands)]
-        return made
+        compiled = real(program, inputs)
+        call, compiled.call = compiled.call, lambda *operands: [x + 1 for x in call(*operands)]
+        return compiled
 
     real = compiler.build
     monkeypatch.setattr(compiler, "build", wrong)
@@ -367,9 +367,9 @@ def test_an_index_out_of_range_is_interpreted() -> None:
     levels, x = Levels(ENGINE, "off"), torch.randn(5, 3)
     assert levels.run(repeated, [x, torch.tensor([1, 4])], [2], {}) is not None
     assert levels.run(repeated, [x, torch.tensor([1, 5])], [2], {}) is None
-    found = levels.run(repeated, [x, torch.tensor([0, 2])], [2], {})
-    assert found is not None
-    assert torch.equal(found[0], (x * 2)[[0, 2]])
+    outputs = levels.run(repeated, [x, torch.tensor([0, 2])], [2], {})
+    assert outputs is not None
+    assert torch.equal(outputs[0], (x * 2)[[0, 2]])
 
 
 # -- random programs -----------------------------------------------------------------------
@@ -377,26 +377,26 @@ def test_an_index_out_of_range_is_interpreted() -> None:
 UNARY = ["relu", "exp", "tanh", "sigmoid", "abs", "neg", "sin", "square"]
 
 
-def drawn(rng: random.Random, known: list, numbers: list[float]) -> None:
-    """Append one more call to the known tensors."""
-    x = rng.choice(known)
+def drawn(rng: random.Random, tensors: list, numbers: list[float]) -> None:
+    """Append the result of one more call to the tensors."""
+    x = rng.choice(tensors)
     match rng.randrange(9):
         case 0 | 1:
-            known.append(getattr(gt, rng.choice(UNARY))(x.clamp(-3, 3)))
+            tensors.append(getattr(gt, rng.choice(UNARY))(x.clamp(-3, 3)))
         case 2:
-            known.append(x * numbers[rng.randrange(4)] + rng.choice(known).mean())
+            tensors.append(x * numbers[rng.randrange(4)] + rng.choice(tensors).mean())
         case 3 if x.ndim == 2:
-            known.append(x @ rng.choice([t for t in known if t.ndim == 2 and t.shape == x.shape]).T)
+            tensors.append(x @ rng.choice([t for t in tensors if t.ndim == 2 and t.shape == x.shape]).T)
         case 4:
-            known.append(x.sum(0, keepdim=True) if x.ndim else x * 1)
+            tensors.append(x.sum(0, keepdim=True) if x.ndim else x * 1)
         case 5:
-            known.append(gt.where(x > 0, x, numbers[0]))
+            tensors.append(gt.where(x > 0, x, numbers[0]))
         case 6:
-            known.append(F.dropout(x, 0.4, True))
+            tensors.append(F.dropout(x, 0.4, True))
         case 7:
             x += numbers[1]
         case _:
-            known.append(x.T if x.ndim == 2 else x + 1)
+            tensors.append(x.T if x.ndim == 2 else x + 1)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -408,12 +408,12 @@ def test_random_programs(seed: int) -> None:
         inputs = [gt.randn(4, 4), gt.randn(4, 4), gt.randn(4)]
         shadow.begin()
         for turn in range(4):
-            known = list(inputs)
+            tensors = list(inputs)
             for part in program:
-                drawn(random.Random(part), known, [0.5, turn * 0.25, 1.5, -turn])
-            known[3:-4] = []
+                drawn(random.Random(part), tensors, [0.5, turn * 0.25, 1.5, -turn])
+            tensors[3:-4] = []
             shadow.cut()
-            del known
+            del tensors
             shadow.cut()
     assert shadow.quick, shadow.levels.stats()
 
@@ -493,10 +493,10 @@ def failing_halfway(monkeypatch):
     call = CompiledProgram.__call__
 
     def failing(self, inputs, floats, ints):
-        made = call(self, inputs, floats, ints)
+        outputs = call(self, inputs, floats, ints)
         if fails[0]:
             raise RuntimeError("in the middle of it")
-        return made
+        return outputs
 
     monkeypatch.setattr(CompiledProgram, "__call__", failing)
     return cluster, worker, fails

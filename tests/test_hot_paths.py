@@ -1,4 +1,4 @@
-"""What is said of what comes again, the size of messages to workers, and the example that shows both."""
+"""Reports about repeated steps, the size of messages to workers, and the example that shows both."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_a_loop_is_hot(system):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What one test compiled, the next need not."""
+    """The cache of compiled code, shared by the tests of this file."""
     return str(tmp_path_factory.mktemp("compiled"))
 
 
 @pytest.mark.long
 def test_a_compiled_loop_says_so(stack, folder):
-    done = script(
+    process = script(
         "import gt\n" + LOOP.replace("\n    ", "\n") + "gt.debug.print_hot_paths()\n",
         stack=stack,
         GT_COMPILE="1",
@@ -75,13 +75,13 @@ def test_a_compiled_loop_says_so(stack, folder):
         GT_CACHE_DIR=folder,
         CUDA_VISIBLE_DEVICES="",
     )
-    assert done.end(4 * LONG) == 0, done.output
-    rows = [line.split() for line in done.lines if re.match(r"  \d+\.\d ", line)]
-    assert any(row[3] == "compiled" and row[5] == "s" for row in rows), done.output
-    assert re.search(r"^\[gt compile .*compiled in", done.output, re.M), done.output
+    assert process.end(4 * LONG) == 0, process.output
+    rows = [line.split() for line in process.lines if re.match(r"  \d+\.\d ", line)]
+    assert any(row[3] == "compiled" and row[5] == "s" for row in rows), process.output
+    assert re.search(r"^\[gt compile .*compiled in", process.output, re.M), process.output
 
 
-#: steps until every piece that is hot has been tried, and a few of another kind that comes again
+#: runs steps until compilation of every hot section was tried; two fragments repeat
 UNTIL_TRIED = """
 import time
 import gt
@@ -101,20 +101,25 @@ print("tried" if tried else pieces)
 
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
-def test_why_nothing_is_compiled_is_told_once(workers, tmp_path):
-    """By whatever worker, for however many pieces; in a system whose own words nobody sees."""
+def test_the_reason_for_not_compiling_is_reported_once(workers, tmp_path):
+    """One line in all, for several workers and several sections; the output of the local server is not shown."""
     program = UNTIL_TRIED.replace("\nx, w", f"\ngt.gpu_workers({workers})\ngt.auto_shard({workers > 1})\nx, w")
-    own = {"CXX": "/nonexistent", "GT_AUTO_COMPILE": "1", "GT_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(**own), capture_output=True, text=True, check=True
+    variables = {
+        "CXX": "/nonexistent",
+        "GT_AUTO_COMPILE": "1",
+        "GT_CACHE_DIR": str(tmp_path),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=environment(**variables), capture_output=True, text=True, check=True
     )
-    assert done.stdout == "tried\n"
-    (line,) = done.stderr.splitlines()
+    assert process.stdout == "tried\n"
+    (line,) = process.stderr.splitlines()
     assert re.fullmatch(r"\[gt\] a section of \d+ instructions \(.*\) is not compiled: .*/nonexistent.*", line)
 
 
-def test_a_client_is_told_of_its_own_pieces(capfd, monkeypatch):
-    """And of the first few reasons: the statistics have all."""
+def test_a_client_gets_notices_of_its_own_fragments(capfd, monkeypatch):
+    """Only the client that runs them gets notices, of the first few reasons; the statistics hold all."""
 
     def broken(program, inputs):
         raise RuntimeError(f"no room for {len(program.section.calls)}")
@@ -132,29 +137,29 @@ def test_a_client_is_told_of_its_own_pieces(capfd, monkeypatch):
                 assert x.sum().item() == pytest.approx(8, rel=1e-3)
     with cluster.client():  # who runs nothing twice hears nothing
         assert gt.ones(3).sum().item() == 3
-    said = capfd.readouterr().err.splitlines()
-    assert len(said) == len(set(said)) == MAX_ANNOUNCED_REASONS
-    assert all("is not compiled: no room for" in line for line in said)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == len(set(lines)) == MAX_ANNOUNCED_REASONS
+    assert all("is not compiled: no room for" in line for line in lines)
     assert not worker.replayer.levels.notices
 
 
-def test_nothing_hot_is_said_as_well():
+def test_no_hot_instruction_is_reported_too():
     with Cluster(backend="numpy").client():
         gt.ones(2).numpy()
-        said = io.StringIO()
-        gt.debug.print_hot_paths(said)
-        assert said.getvalue() == "worker 0 (cpu, numpy): 1 instructions, 0 of them (0.0%) hot; fragments: 0\n"
+        output = io.StringIO()
+        gt.debug.print_hot_paths(output)
+        assert output.getvalue() == "worker 0 (cpu, numpy): 1 instructions, 0 of them (0.0%) hot; fragments: 0\n"
 
 
 def test_a_reason_stands_below_its_fragment(monkeypatch):
     piece = {"length": 3, "runs": 9, "level": "graph", "compile_seconds": 1.5, "saved_seconds": 0.25}
     stats = {"total_instructions": 30, "hot_instructions": 27, "unique_sequences": 1, "backend": "torch"}
     named = {"fragment 7.0: 3 instructions (exp, sum, add)": {**piece, "reasons": ["not faster"]}}
-    told = {"worker 0": {**stats, "device": "cuda:0", "compilation_stats": named}}
-    monkeypatch.setattr(gt.debug, "get_worker_stats", lambda: told)
-    said = io.StringIO()
-    gt.debug.print_hot_paths(said)
-    assert said.getvalue().splitlines() == [
+    worker_stats = {"worker 0": {**stats, "device": "cuda:0", "compilation_stats": named}}
+    monkeypatch.setattr(gt.debug, "get_worker_stats", lambda: worker_stats)
+    output = io.StringIO()
+    gt.debug.print_hot_paths(output)
+    assert output.getvalue().splitlines() == [
         "worker 0 (cuda:0, torch): 30 instructions, 27 of them (90.0%) hot; fragments: 1",
         "  fragment  length  runs  level  compiling   saved  what",
         "  7.0            3     9  graph     1.50 s  0.25 s  exp, sum, add",
@@ -254,17 +259,17 @@ def test_no_other_size_is_taken(text):
         batching.parse_batch_size(text)
 
 
-def test_a_bad_size_is_told_at_the_start(stack):
-    told = script("import gt\ngt.ones(2).numpy()", stack=stack, GT_WORKER_BATCH_SIZE="many", GT_BACKEND="numpy")
-    assert told.end() == 1
-    assert "GT_WORKER_BATCH_SIZE=many: a whole number from 1 on" in told.output
+def test_a_bad_size_is_reported_at_the_start(stack):
+    process = script("import gt\ngt.ones(2).numpy()", stack=stack, GT_WORKER_BATCH_SIZE="many", GT_BACKEND="numpy")
+    assert process.end() == 1
+    assert "GT_WORKER_BATCH_SIZE=many: a whole number from 1 on" in process.output
 
 
 def test_the_size_is_read_by_the_server(stack):
-    done = script(
+    process = script(
         "import gt\n" + LOOP.replace("\n    ", "\n"), stack=stack, GT_WORKER_BATCH_SIZE="1", GT_BACKEND="numpy"
     )
-    assert done.end() == 0, done.output
+    assert process.end() == 0, process.output
 
 
 # -- the example ---------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def test_read(session, expression):
     same(expression)
 
 
-def test_numpys_own(session):
+def test_numpy_arrays_and_bools(session):
     """torch takes neither; GT does."""
     x = gt.zeros(2, 3)
     x[0] = np.ones(3)
@@ -266,7 +266,7 @@ def test_refused(session, statement, error, text):
 
 
 def test_an_index_tensor_out_of_range_fails_at_the_read(session):
-    """Its values are on a worker: nobody waits for them here."""
+    """The values are on a worker, and the client does not wait for them."""
     picked = gt.arange(3)[gt.tensor([0, 5])]
     with pytest.raises(gt.RemoteError, match=r"index\(int64\[3\], int64\[2\], dims=\(0,\)\) failed"):
         picked.numpy()
@@ -275,7 +275,7 @@ def test_an_index_tensor_out_of_range_fails_at_the_read(session):
 def test_writing_with_a_mask_does_not_wait(session, monkeypatch):
     reads = []
     x, mask = gt.arange(6.0), gt.arange(6) % 2 == 0
-    monkeypatch.setattr(session, "read", lambda *given: reads.append(given))
+    monkeypatch.setattr(session, "read", lambda *arguments: reads.append(arguments))
     x[mask] = 0
     x[gt.tensor(1)] = 5
     assert reads == []
@@ -285,11 +285,11 @@ def test_rows_of_a_loop_share_a_signature(session):
     x = gt.ones(50, 2)
     _ = x[0]
     x[0] = 1
-    known = len(session.signatures.plain)
+    count = len(session.signatures.plain)
     for n in range(50):
         _ = x[n]
         x[n] = 2
-    assert len(session.signatures.plain) == known
+    assert len(session.signatures.plain) == count
 
 
 # -- at random -----------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_in_place(session, statements):
     same_after(statements)
 
 
-def test_the_same_object_comes_back(session):
+def test_in_place_methods_return_the_same_object(session):
     x = gt.ones(3)
     assert x.add_(1) is x
     y = x
@@ -160,7 +160,7 @@ def test_refused(session, statement, error, text):
         same_after(statement)
 
 
-def test_writing_into_what_is_shown_twice_sends_nothing(session):
+def test_writing_into_an_expanded_tensor_sends_nothing(session):
     z = gt.ones(4).expand(3, 4)
     before = list(session.outbox.words)
     with pytest.raises(gt.ShapeError, match="shows elements more than once; write into a clone"):
@@ -198,8 +198,8 @@ class Program:
 
     def both(self, text: str, k: int, step) -> None:
         self.log.append(text)
-        made = step(self.ours[k]), step(self.theirs[k])
-        for live, new in zip((self.ours, self.theirs), made, strict=True):
+        results = step(self.ours[k]), step(self.theirs[k])
+        for live, new in zip((self.ours, self.theirs), results, strict=True):
             live.extend(new if isinstance(new, list) else [new] if new is not None else [])
 
     def any(self) -> int:
@@ -240,8 +240,8 @@ class Program:
         arguments = {"split": (2, dim), "flatten": (), "transpose": (0, dim)}.get(name, (dim,))
 
         def step(x):
-            made = getattr(x, name)(*arguments)
-            return list(made)[:2] if isinstance(made, tuple) else made
+            result = getattr(x, name)(*arguments)
+            return list(result)[:2] if isinstance(result, tuple) else result
 
         self.both(f"x{k}.{name}{arguments}", k, step)
 

@@ -106,15 +106,15 @@ def test_the_roles_do_not_import_each_other(role: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["ops", "wire"])
-def test_what_all_share_knows_none_of_them(folder: str) -> None:
+def test_ops_and_wire_import_no_role(folder: str) -> None:
     for path in (ROOT / "gt" / folder).rglob("*.py"):
         taken = {name.split(".")[1] for name in imports(path) if name.startswith("gt.")}
         assert not taken & {*ROLES, "launch", "testing", "debug"}, name_of(path)
 
 
 def test_op_names_stand_only_in_the_op_table() -> None:
-    found = [place for path in SOURCES for place in op_names.literals(path, OPS)]
-    assert not found, "facts about an op belong in its entry:\n" + "\n".join(found)
+    literals = [place for path in SOURCES for place in op_names.literals(path, OPS)]
+    assert not literals, "facts about an op belong in its entry:\n" + "\n".join(literals)
 
 
 def test_every_exception_for_op_names_is_still_needed() -> None:
@@ -133,14 +133,14 @@ def test_nothing_on_the_wire_can_run_code() -> None:
 def test_importing_gt_is_light() -> None:
     heavy = "{'torch', 'numpy', 'zmq', 'triton', 'yaml', 'asyncio', 'multiprocessing'}"
     script = f"import gt, sys; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_a_dispatcher_imports_no_tensor_library() -> None:
     script = "import gt.server, gt.dispatcher.server, sys; print(sorted({'torch', 'numpy'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_files_fit_in_a_head_and_functions_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Layouts as users see them; copies that are made once; notices that are given once."""
+"""Layouts as users see them; copies that are created once; notices that are printed once."""
 
 from __future__ import annotations
 

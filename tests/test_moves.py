@@ -87,7 +87,7 @@ def run_local(step: MoveStep, t: TensorType, worker: int, block: Any) -> Any:
 
 @pytest.mark.parametrize("target", MESHES, ids=str)
 @pytest.mark.parametrize("source", MESHES, ids=str)
-def test_what_arrives_is_what_left(source: Mesh, target: Mesh) -> None:
+def test_moves_keep_values(source: Mesh, target: Mesh) -> None:
     rng = np.random.default_rng(0)
     for shape, a, b in itertools.product(SHAPES, placements(source, "sum"), placements(target, "sum")):
         t, start, end = TensorType(shape), Layout(source, a), Layout(target, b)

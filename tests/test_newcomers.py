@@ -56,8 +56,8 @@ def test_the_list_of_torchs_names_is_current():
         pytest.skip("made from another torch")
     # in a process of its own: modules that other tests import appear in torch's namespaces too
     code = "from docs import make_torch_names; print(make_torch_names.text(), end='')"
-    made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert make_torch_names.FILE.read_text() == made.stdout
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert make_torch_names.FILE.read_text() == process.stdout
 
 
 def test_gt_has_no_data_loaders():
@@ -119,9 +119,9 @@ def test_a_torch_tensor_can_be_converted(session, dtype):
     if dtype == "bfloat16" and session.connection.workers[0].backend == "numpy":
         pytest.skip("numpy has none")
     p = torch.tensor([0.0, 1.0, 3.0]).to(getattr(torch, dtype))
-    for made in (gt.tensor(p), gt.as_tensor(p), gt.from_numpy(p)):
-        assert made.dtype.name == dtype
-        assert made.tolist() == p.tolist()
+    for tensor in (gt.tensor(p), gt.as_tensor(p), gt.from_numpy(p)):
+        assert tensor.dtype.name == dtype
+        assert tensor.tolist() == p.tolist()
     assert gt.tensor(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
 
 
@@ -299,12 +299,12 @@ def test_results_equal_torchs(session, expression):
 
 @pytest.mark.parametrize("row", MODULES)
 def test_modules_of_one_function(session, row):
-    made, shape, *more = row.split("|")
+    expression, shape, *more = row.split("|")
     results = []
     for library in (gt, torch):
         sizes = tuple(map(int, shape.split(",")))
         x = library.arange(float(np.prod(sizes))).cos().reshape(sizes)
-        module = eval(made, {"T": library})
+        module = eval(expression, {"T": library})
         results.append((module(x, *(eval(f"({more[0]},)", {"T": library}) if more else ())), repr(module)))
     (ours, shown), (theirs, wanted) = results
     assert np.allclose(ours.numpy(), theirs.numpy(), atol=1e-5)
@@ -361,19 +361,19 @@ def test_data_and_grad_can_be_assigned(session):
 
 def hooked(T):  # noqa: N803
     """The effects of all hooks on gradients and states."""
-    said = []
+    calls = []
     m = T.nn.Sequential(T.nn.Linear(2, 2), T.nn.Linear(2, 1))
     for p in m.parameters():
         T.nn.init.constant_(p, 0.5)
     m[1].register_full_backward_pre_hook(lambda module, g: (g[0] * 2,))
-    m.register_state_dict_pre_hook(lambda module, prefix, keep: said.append(("before", prefix)))
-    handle = m.register_state_dict_post_hook(lambda module, made, prefix, meta: made.update(more=T.ones(1)))
-    m.register_load_state_dict_pre_hook(lambda module, given, *rest: given.pop("more", None))
-    m.register_load_state_dict_post_hook(lambda module, keys: said.append(list(keys.missing_keys)))
+    m.register_state_dict_pre_hook(lambda module, prefix, keep: calls.append(("before", prefix)))
+    handle = m.register_state_dict_post_hook(lambda module, state, prefix, meta: state.update(more=T.ones(1)))
+    m.register_load_state_dict_pre_hook(lambda module, state, *rest: state.pop("more", None))
+    m.register_load_state_dict_post_hook(lambda module, keys: calls.append(list(keys.missing_keys)))
     m(T.ones(1, 2)).sum().backward()
     m.load_state_dict(m.state_dict())
     handle.remove()
-    return [p.grad.tolist() for p in m.parameters()], said, list(m.state_dict())
+    return [p.grad.tolist() for p in m.parameters()], calls, list(m.state_dict())
 
 
 def test_hooks(session):

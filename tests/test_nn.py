@@ -134,15 +134,15 @@ def session():
         yield session
 
 
-def made(text, nn):
+def make_module(text, nn):
     return eval(f"nn.{text}", {"nn": nn})
 
 
 def pair(text, dtype="float64"):
     """The same module in torch and in GT, with torch's weights."""
     torch.manual_seed(0)
-    theirs = made(text, torch.nn).to(getattr(torch, dtype))
-    ours = made(text, gt.nn).to(getattr(gt, dtype))
+    theirs = make_module(text, torch.nn).to(getattr(torch, dtype))
+    ours = make_module(text, gt.nn).to(getattr(gt, dtype))
     assert str(ours.load_state_dict(theirs.state_dict())) == "<All keys matched successfully>"
     return theirs, ours
 
@@ -192,7 +192,7 @@ def test_outputs_and_gradients(text):
 
 @pytest.mark.parametrize("text", LAYERS)
 def test_repr_and_state(text):
-    theirs, ours = made(text, torch.nn), made(text, gt.nn)
+    theirs, ours = make_module(text, torch.nn), make_module(text, gt.nn)
     if torch.__version__ >= "2.13":  # older ones do not tell of a bias
         assert repr(ours) == repr(theirs)
     assert list(ours.state_dict()) == list(theirs.state_dict())
@@ -210,7 +210,7 @@ def test_initial_weights_have_torchs_distribution(text):
     """Bounds and spread of every parameter are torch's."""
     torch.manual_seed(0), gt.manual_seed(0)
     big = text.replace("(4, 5", "(40, 50").replace("(7, 3", "(200, 30").replace("(3, 4", "(30, 40")
-    theirs, ours = made(big, torch.nn), made(big, gt.nn)
+    theirs, ours = make_module(big, torch.nn), make_module(big, gt.nn)
     for (name, a), b in zip(theirs.named_parameters(), ours.parameters(), strict=True):
         if a.numel() < 200:
             continue
@@ -240,10 +240,10 @@ MASKS = [
 ]
 
 
-@pytest.mark.parametrize("given", MASKS, ids=lambda d: ",".join(f"{k}={v}" for k, v in d.items()))
+@pytest.mark.parametrize("masks_used", MASKS, ids=lambda d: ",".join(f"{k}={v}" for k, v in d.items()))
 @pytest.mark.parametrize("extra", ["", ", add_bias_kv=True, add_zero_attn=True"])
-def test_attention_masks(given, extra):
-    if extra and given.get("is_causal"):
+def test_attention_masks(masks_used, extra):
+    if extra and masks_used.get("is_causal"):
         pytest.skip("torch drops the mask here, and lets queries see the extra keys only by position")
     theirs, ours = pair(f"MultiheadAttention(8, 2, batch_first=True{extra})")
     rng = np.random.default_rng(0)
@@ -254,12 +254,12 @@ def test_attention_masks(given, extra):
         "padding": np.array([[False] * 5, [False] * 3 + [True] * 2]),
     }
     x = rng.standard_normal((2, 5, 8))
-    options = lambda lib: {k: lib.tensor(masks[v]) if isinstance(v, str) else v for k, v in given.items()}
+    options = lambda lib: {k: lib.tensor(masks[v]) if isinstance(v, str) else v for k, v in masks_used.items()}
     a, b = torch.tensor(x), gt.tensor(x)
-    outs, made_ = theirs(a, a, a, **options(torch)), ours(b, b, b, **options(gt))
-    for one, other in zip(flat(outs), flat(made_), strict=True):
+    expected, results = theirs(a, a, a, **options(torch)), ours(b, b, b, **options(gt))
+    for one, other in zip(flat(expected), flat(results), strict=True):
         close(one, other)
-    assert (outs[1] is None) == (made_[1] is None)
+    assert (expected[1] is None) == (results[1] is None)
 
 
 # -- modules -----------------------------------------------------------------------
@@ -347,9 +347,9 @@ def test_load_state_dict_reports_problems():
     assert 'Unexpected key(s) in state_dict: "more". ' in text
     assert "size mismatch for scale: copying a param with shape gt.Size([4]) from checkpoint" in text
     del state["scale"]
-    found = net.load_state_dict(state, strict=False)
-    assert found.missing_keys == ["scale", "a.bias"]
-    assert found.unexpected_keys == ["more"]
+    keys = net.load_state_dict(state, strict=False)
+    assert keys.missing_keys == ["scale", "a.bias"]
+    assert keys.unexpected_keys == ["more"]
     weight = net.a.weight
     net.load_state_dict({"a.weight": np.full((3, 2), 5.0)}, strict=False)
     assert net.a.weight is weight

@@ -41,13 +41,13 @@ def _quiet() -> Iterator[None]:
 def chosen(op: Any, family: str) -> list[Case]:
     """The first samples, and some of the others: different ones for each op, the same in each run."""
     more = max(EACH - FIRST, 0)
-    found = list(itertools.islice(cases(op, family), FIRST + 8 * more))
-    rest = found[FIRST:]
-    return found[:FIRST] + random.Random(f"{op.formatted_name} {family}").sample(rest, min(more, len(rest)))
+    first = list(itertools.islice(cases(op, family), FIRST + 8 * more))
+    rest = first[FIRST:]
+    return first[:FIRST] + random.Random(f"{op.formatted_name} {family}").sample(rest, min(more, len(rest)))
 
 
-def calls(op: Any, found: list[Case]) -> Iterator[tuple[Case, Any]]:
-    for case in found:
+def calls(op: Any, cases: list[Case]) -> Iterator[tuple[Case, Any]]:
+    for case in cases:
         for form in forms(op):
             if not form.method or type(case.input).__name__ == "Tensor":
                 yield case, form
@@ -67,8 +67,8 @@ def test_does_what_torch_does(op: Any) -> None:
     wrong = []
     for family in FAMILIES:
         for case, form in calls(op, chosen(op, family)):
-            if not any(gap.covers(case, form) for gap in GAPS) and (found := difference(case, form)):
-                wrong.append(f"{form.name}: {case}: {found}")
+            if not any(gap.covers(case, form) for gap in GAPS) and (problem := difference(case, form)):
+                wrong.append(f"{form.name}: {case}: {problem}")
     assert not wrong, f"{len(wrong)} calls differ, the first: {wrong[0]}"
 
 

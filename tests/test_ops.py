@@ -53,12 +53,12 @@ def run(
     types = tuple(map(type_of, operands))
     signature = sign(OPS[sample.op], tuple(sample.attrs.items()), types, into)
     linked = ENGINES[engine].link(signature)
-    given = [as_array(engine, x) for x in operands]
+    arguments = [as_array(engine, x) for x in operands]
     with warnings.catch_warnings():
         if sample.warns:
             warnings.filterwarnings("ignore", f".*{sample.warns}", UserWarning)
-        made = linked(*given)
-    results = tuple(made) if len(signature.outs) > 1 else (made,)
+        outputs = linked(*arguments)
+    results = tuple(outputs) if len(signature.outs) > 1 else (outputs,)
     return results, signature.outs
 
 
@@ -166,7 +166,7 @@ def _transposed(x: Any) -> Any:
 
 def _in_place() -> list[Sample]:
     """The samples whose result fits into their first operand."""
-    found = []
+    fitting = []
     for sample in SAMPLES:
         types = tuple(map(type_of, sample.make()))
         if not types or isinstance(types[0], Scalar) or (OPS[sample.op].view and not OPS[sample.op].inplace):
@@ -175,8 +175,8 @@ def _in_place() -> list[Sample]:
             sign(OPS[sample.op], tuple(sample.attrs.items()), types, into=True)
         except GtError:
             continue
-        found.append(sample)
-    return found
+        fitting.append(sample)
+    return fitting
 
 
 IN_PLACE = _in_place()
@@ -191,9 +191,9 @@ def test_in_place_is_the_same_written_over(sample: Sample) -> None:
     wanted = [w.to(x.dtype) for w, x in zip(quietly(sample, sample.make()), sample.make(), strict=False)]
     for engine in engines(sample):
         for lay_out in (lambda x: x, _transposed, _spaced):
-            given = [as_array(engine, lay_out(x)) for x in sample.make()]
-            results, _ = run(engine, sample, given, into=True)
-            kept = list(zip(results, given, wanted, strict=False))
+            arguments = [as_array(engine, lay_out(x)) for x in sample.make()]
+            results, _ = run(engine, sample, arguments, into=True)
+            kept = list(zip(results, arguments, wanted, strict=False))
             assert all(got is target for got, target, _ in kept)
             agree(engine, sample, [got for got, _, _ in kept], [want for _, _, want in kept])
 

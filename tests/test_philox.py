@@ -40,20 +40,20 @@ def test_a_range_may_start_far_out() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_uniforms_stay_below_one_and_fill_the_range(dtype: str) -> None:
-    made = philox.uniform(0, 0, 0, 20_000, dtype)
-    assert made.min() >= 0
-    assert made.max() < 1
-    assert abs(made.mean() - 0.5) < 0.01
-    assert abs(made.var() - 1 / 12) < 0.005
+    values = philox.uniform(0, 0, 0, 20_000, dtype)
+    assert values.min() >= 0
+    assert values.max() < 1
+    assert abs(values.mean() - 0.5) < 0.01
+    assert abs(values.var() - 1 / 12) < 0.005
 
 
 def test_normals_are_normal() -> None:
-    made = philox.normal(0, 0, 0, 50_000, "float32")
-    assert abs(made.mean()) < 0.02
-    assert abs(made.std() - 1) < 0.02
-    assert abs(float(np.mean(made**4)) - 3) < 0.15
-    assert abs(float(np.corrcoef(made[::2], made[1::2])[0, 1])) < 0.02
-    assert np.isfinite(made).all()
+    values = philox.normal(0, 0, 0, 50_000, "float32")
+    assert abs(values.mean()) < 0.02
+    assert abs(values.std() - 1) < 0.02
+    assert abs(float(np.mean(values**4)) - 3) < 0.15
+    assert abs(float(np.corrcoef(values[::2], values[1::2])[0, 1])) < 0.02
+    assert np.isfinite(values).all()
 
 
 def test_seeds_and_streams_differ() -> None:

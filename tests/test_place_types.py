@@ -101,7 +101,7 @@ LIES: dict[str, tuple[list[Any], str]] = {
 }
 
 
-def told(scene: Scene) -> str:
+def close_reason(scene: Scene) -> str:
     return str(scene.cluster.closed[scene.evil])
 
 
@@ -116,7 +116,7 @@ def test_operands_of_another_type(what: str, signal: str) -> None:
     definitions = [definition(code, signature, signal) for code, signature in SIGNATURES.items()]
     scene.submit(*BASE, *stream, definitions=definitions)
     scene.check(refused=True)
-    assert reason in told(scene)
+    assert reason in close_reason(scene)
 
 
 def test_honest_streams_make_no_more_plans() -> None:
@@ -137,7 +137,7 @@ def test_a_code_does_not_come_back_after_a_reset() -> None:
     scene.cluster.settle()
     scene.submit(ADD, 0, 9, 3, 3, definitions=[definition(ADD, SIGNATURES[ADD_LONGER])])
     scene.check(refused=True)
-    assert "defined twice" in told(scene)
+    assert "defined twice" in close_reason(scene)
 
 
 def test_types_outlive_a_reset_and_a_configuration() -> None:
@@ -147,7 +147,7 @@ def test_types_outlive_a_reset_and_a_configuration() -> None:
     scene.post(Configure([], False))
     scene.submit(1001, 0, 9, 1, 3, definitions=[definition(1001, SIGNATURES[ADD])])
     scene.check(refused=True)
-    assert "was given a float32[4,3] as operand 1" in told(scene)
+    assert "was given a float32[4,3] as operand 1" in close_reason(scene)
 
 
 def test_types_outlive_a_worker() -> None:
@@ -161,14 +161,14 @@ def test_types_outlive_a_worker() -> None:
     scene.cluster.settle()
     scene.submit(ADD, 0, 10, 1, 2, ADD, 0, 11, 3, 1)
     scene.cluster.settle()
-    assert "was given a float32[4,3] as operand 0" in told(scene)
+    assert "was given a float32[4,3] as operand 0" in close_reason(scene)
 
 
 # -- fragments -------------------------------------------------------------------------------
 
 
-def fragment(number: int, inputs: int, made: int, *words: int) -> Fragment:
-    return Fragment(number, inputs, made, 0, list(words))
+def fragment(number: int, inputs: int, results: int, *words: int) -> Fragment:
+    return Fragment(number, inputs, results, 0, list(words))
 
 
 #: y = a + b; z = relu(y); free y
@@ -226,7 +226,7 @@ def test_fragments_on_other_types(what: str) -> None:
         Submit(1, DEFINITIONS, [*BASE, *stream], len(BASE) + len(stream) + 100, [PAIR, REPLACED, DIVIDED, TIMES])
     )
     scene.check(refused=True)
-    assert reason in told(scene)
+    assert reason in close_reason(scene)
 
 
 def test_a_fragment_s_number_does_not_come_back() -> None:
@@ -236,13 +236,13 @@ def test_a_fragment_s_number_does_not_come_back() -> None:
     scene.cluster.settle()
     scene.post(Submit(2, [], run(1, 300, 3), 1000, [fragment(1, 1, 1, ADD_LONGER, 0, 1, 0, 0)]))
     scene.check(refused=True)
-    assert "announced twice" in told(scene)
+    assert "announced twice" in close_reason(scene)
 
 
 # -- copies ----------------------------------------------------------------------------------
 
 
-def test_copies_of_a_tensor_whose_id_is_given_again() -> None:
+def test_copies_of_a_tensor_whose_id_is_reused() -> None:
     """Without its original tensor a copy is useless, above all for a tensor of another type."""
     scene = Scene(workers=2)
     specs = [SignalSpec(name, [k], [], [], True, None, True, False) for k, name in enumerate(("a", "b"))]
@@ -312,8 +312,8 @@ def test_bools_are_zero_or_one(backend: str) -> None:
     """Kernels use bools as they are: a mask of sevens would select seven times as many."""
     signature = sign(OPS["upload"], (("shape", (3,)), ("dtype", "bool")), (BYTES,))
     engine = make_engine(backend, "cpu")
-    made = engine.link(signature)(memoryview(b"\x07\x00\xff"))
-    assert bytes(engine.to_host(made)) == b"\x01\x00\x01"
+    result = engine.link(signature)(memoryview(b"\x07\x00\xff"))
+    assert bytes(engine.to_host(result)) == b"\x01\x00\x01"
 
 
 # -- with real processes ---------------------------------------------------------------------
@@ -342,14 +342,14 @@ HONEST = """
 """
 
 
-def test_a_liar_loses_its_connection_and_nobody_else_anything(stack: Any) -> None:
+def test_a_client_with_wrong_types_loses_its_connection_only(stack: Any) -> None:
     system = System(stack)
     worker = system.worker("--backend", "torch", "--device", "cpu")
     honest = system.client(HONEST)
     honest.expect("ready")
     liar = system.client(LIAR)
-    told = liar.expect("refused:")
-    assert "was given a float32[4,3] as operand 0" in told
+    refusal = liar.expect("refused:")
+    assert "was given a float32[4,3] as operand 0" in refusal
     honest.tell()
     honest.expect("all right")
     assert worker.popen.poll() is None

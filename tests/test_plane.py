@@ -69,13 +69,13 @@ def test_groups_beside_each_other(members: list[Member]) -> None:
     everyone, pairs = joined(members), [(0, 1), (1, 2), (0, 2)]
     groups = {pair: joined([members[rank] for rank in pair]) for pair in pairs}
     for rank, member in enumerate(members):
-        mine = [groups[pair] for pair in pairs if rank in pair]
-        for group in (*mine, everyone) if rank else (everyone, *reversed(mine)):
+        joined_pairs = [groups[pair] for pair in pairs if rank in pair]
+        for group in (*joined_pairs, everyone) if rank else (everyone, *reversed(joined_pairs)):
             for n in (1, 2):
                 member.ask(at.start_sum, rank, group, group * 10 + n, 100_000)
     for rank, member in enumerate(members):
-        mine = [(groups[pair], 2) for pair in pairs if rank in pair]
-        order = [*mine, (everyone, 3)] if rank else [(everyone, 3), *reversed(mine)]
+        joined_pairs = [(groups[pair], 2) for pair in pairs if rank in pair]
+        order = [*joined_pairs, (everyone, 3)] if rank else [(everyone, 3), *reversed(joined_pairs)]
         assert member.ask(at.finish_sum, rank) == [size * (group * 10 + n) for group, size in order for n in (1, 2)]
     for rank, member in enumerate(members):
         for group in (everyone, *(groups[pair] for pair in pairs if rank in pair)):

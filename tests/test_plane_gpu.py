@@ -17,11 +17,11 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def members() -> Iterator[list[Member]]:
-    found = [Member("torch", "cuda:0") for _ in range(2)]
-    for member in found:
+    members = [Member("torch", "cuda:0") for _ in range(2)]
+    for member in members:
         member.ask(at.share_gpus)
-    yield found
-    for member in found:
+    yield members
+    for member in members:
         member.close()
 
 

@@ -8,7 +8,7 @@ import torch
 
 from gt.worker.collectives.interface import GroupBroken
 from gt.worker.collectives.local import LocalNetwork, LocalPlane
-from tests.support.planes import check, fits, given, rows
+from tests.support.planes import check, copy_of, fits, rows
 
 
 def group_of(size: int, network: LocalNetwork | None = None) -> list[LocalPlane]:
@@ -28,7 +28,7 @@ def test_the_table(size: int, engine: str) -> None:
         if not fits(row, numpy):
             continue
         parts = zip(planes, row.arrays, row.hows, strict=True)
-        handles = [plane.start(1, row.kind, given(x, numpy), how) for plane, x, how in parts]
+        handles = [plane.start(1, row.kind, copy_of(x, numpy), how) for plane, x, how in parts]
         for rank, handle in enumerate(handles):
             assert handle.done()
             check(row, rank, handle.result(), numpy)

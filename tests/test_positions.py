@@ -16,7 +16,8 @@ from gt.types import FLOAT, TensorType, float32, int64
 from gt.worker.engines import make_engine
 from gt.worker.hot.levels import Levels
 from tests.support.samples import Sample, samples, type_of
-from tests.test_hot_levels import folder, section  # noqa: F401, a fixture
+from tests.test_hot_levels import folder  # noqa: F401, a fixture
+from tests.test_hot_levels import section as make_section
 
 ENGINE = make_engine("torch", "cpu")
 INTS = (torch.int32, torch.int64)
@@ -24,9 +25,9 @@ FAR = 10**6
 
 
 def outside(op: str, operands: list[Any], attrs: dict[str, Any]) -> bool:
-    said: Any = OPS[op].positions
-    found: tuple[Positions, ...] = said(*map(type_of, operands), **attrs) if said else ()
-    for at in found:
+    declared: Any = OPS[op].positions
+    positions: tuple[Positions, ...] = declared(*map(type_of, operands), **attrs) if declared else ()
+    for at in positions:
         least = -at.size if at.from_end else 0
         if any(not least <= v < at.size and v != at.ignored for v in operands[at.operand].flatten().tolist()):
             return True
@@ -46,22 +47,22 @@ def refused(sample: Sample, operands: list[Any]) -> bool:
 
 def moved(sample: Sample) -> list[list[Any]]:
     """The operands with one integer far away, for each that is a tensor of integers."""
-    found = []
+    variants = []
     for k, x in enumerate(sample.make()):
         if isinstance(x, torch.Tensor) and x.dtype in INTS and x.numel():
             for value in (FAR, -FAR):
                 operands = [y.clone() if isinstance(y, torch.Tensor) else y for y in sample.make()]
                 operands[k].view(-1)[-1] = value
-                found.append(operands)
-    return found
+                variants.append(operands)
+    return variants
 
 
 def with_integers() -> dict[str, list[Sample]]:
-    found: dict[str, list[Sample]] = {}
+    by_op: dict[str, list[Sample]] = {}
     for sample in samples():
         if not OPS[sample.op].effects and any(getattr(x, "dtype", None) in INTS for x in sample.make()):
-            found.setdefault(sample.op, []).append(sample)
-    return found
+            by_op.setdefault(sample.op, []).append(sample)
+    return by_op
 
 
 SAMPLES = with_integers()
@@ -119,7 +120,7 @@ SHAPES = {"row": (ITEMS,), "rows": (ITEMS, WIDE), "planes": (1, 4, ITEMS)}
 
 
 def all_in_one() -> tuple[Any, list[Any], dict[str, int], list[int]]:
-    """A section of all calls; its inputs; for each call the input with its positions; and what it is run with."""
+    """A section of all calls; its inputs; for each call the input with its positions; and the numbers it runs with."""
     inputs: list[Any] = []
     steps, holders, results, numbers = [], {}, [], []
     listed = calls()
@@ -141,7 +142,7 @@ def all_in_one() -> tuple[Any, list[Any], dict[str, int], list[int]]:
             inputs.append(torch.randint(0, ROWS, shape) if isinstance(x, str) else torch.randn(shape))
         steps.append((name, tuple(types), tuple(slots), (count + at,), False, attrs))
         results.append(count + at)
-    return section(*steps, inputs=count, results=tuple(results), compile=True), inputs, holders, numbers
+    return make_section(*steps, inputs=count, results=tuple(results), compile=True), inputs, holders, numbers
 
 
 @pytest.fixture
@@ -154,24 +155,24 @@ def two_threads() -> Any:
 
 
 def test_compiled_code_fails_and_not_its_process(two_threads: Any) -> None:
-    made, inputs, holders, numbers = all_in_one()
+    section, inputs, holders, numbers = all_in_one()
     assert set(holders) == {name for name, op in OPS.items() if op.positions}
     levels = Levels(ENGINE, "off")
-    assert levels.run(made, inputs, numbers, {}) is not None, levels.stats()
+    assert levels.run(section, inputs, numbers, {}) is not None, levels.stats()
     for name, k in holders.items():
         for value in (FAR, -FAR, ROWS if name != "cummaxmin_backward" else ITEMS):
-            levels = again(levels, made, inputs, numbers)
-            given = [x.clone() for x in inputs]
-            given[k].view(-1)[77] = value
-            assert levels.run(made, given, numbers, {}) is None, (name, value)
+            levels = without_errors(levels, section, inputs, numbers)
+            changed = [x.clone() for x in inputs]
+            changed[k].view(-1)[77] = value
+            assert levels.run(section, changed, numbers, {}) is None, (name, value)
 
 
 def test_an_index_into_a_dim_of_size_0_runs_by_steps() -> None:
     t, at = TensorType((0, 3), float32), TensorType((2,), int64)
     how = {"padding_idx": -1, "by_freq": False}
-    made = section(("embedding", (t, at), (0, 1), (2,), False, how), inputs=2, results=(2,), compile=True)
+    section = make_section(("embedding", (t, at), (0, 1), (2,), False, how), inputs=2, results=(2,), compile=True)
     levels = Levels(ENGINE, "off")
-    assert levels.run(made, [torch.zeros(0, 3), torch.tensor([0, 1])], [], {}) is None
+    assert levels.run(section, [torch.zeros(0, 3), torch.tensor([0, 1])], [], {}) is None
     assert levels.stats()[0]["reasons"] == ["embedding indexes a dim of size 0"]
 
 
@@ -198,9 +199,9 @@ def test_a_fragment_that_writes_its_inputs_fails_as_a_whole(monkeypatch: pytest.
         assert kept.numpy().tolist() == [1, 1]
 
 
-def again(levels: Levels, made: Any, inputs: list[Any], numbers: list[Any]) -> Levels:
-    """Reset the error count: a track gives up compiled code after a few errors."""
-    (track,) = levels._tracks.values()
-    track.errors = 0
-    assert levels.run(made, inputs, numbers, {}) is not None
+def without_errors(levels: Levels, section: Any, inputs: list[Any], numbers: list[Any]) -> Levels:
+    """Reset the error count: compiled code is given up after a few errors."""
+    (switch,) = levels._switches.values()
+    switch.errors = 0
+    assert levels.run(section, inputs, numbers, {}) is not None
     return levels

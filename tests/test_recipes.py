@@ -162,12 +162,12 @@ def test_tensor_parallel_moves_twice_a_half_block_each_way(under: Any) -> None:
     assert in_a_step(TENSOR, 2, GPT, under).collectives == {"all_reduce": 2 * 2 * 2, "exchange": 1}
 
 
-def test_two_axes_move_what_each_alone_would(under: Any) -> None:
+def test_two_axes_have_the_moves_of_each_axis_alone(under: Any) -> None:
     """Along tp the sums of the blocks, along dp those of the gradients."""
     with Cluster().client():
         count = len(list(Gpt().parameters()))
-    found = in_a_step(TWO_D, 4, GPT, under).collectives
-    assert found == {"all_reduce": 2 * 2 * 2 + count + 2, "broadcast": 1}
+    collectives = in_a_step(TWO_D, 4, GPT, under).collectives
+    assert collectives == {"all_reduce": 2 * 2 * 2 + count + 2, "broadcast": 1}
 
 
 def test_auto_shard_reduces_each_gradient_once(under: Any) -> None:
@@ -196,28 +196,28 @@ def moved_by(part: Callable[[Any, gt.Tensor], gt.Tensor], text: str, under: Any)
     cluster = Cluster(2)
     with under(text), cluster.client() as session:
         watched = Watched(cluster, session)
-        made = forward(part, watched)
-        layout = str(made.layout)
-        np.testing.assert_allclose(made.numpy(), alone, atol=2e-6)
+        result = forward(part, watched)
+        layout = str(result.layout)
+        np.testing.assert_allclose(result.numpy(), alone, atol=2e-6)
         watched.end()
     return layout, watched.collectives
 
 
 def test_a_column_then_a_row_is_one_all_reduce(under: Any) -> None:
     """The sum is not needed before the read."""
-    found = moved_by(lambda block, x: block.down(nn.functional.gelu(block.up(x))), TENSOR, under)
-    assert found == ("P(sum) on workers 0, 1", {"all_reduce": 1})
+    result = moved_by(lambda block, x: block.down(nn.functional.gelu(block.up(x))), TENSOR, under)
+    assert result == ("P(sum) on workers 0, 1", {"all_reduce": 1})
 
 
 def test_attention_cut_by_heads_is_one_all_reduce(under: Any) -> None:
-    found = moved_by(lambda block, x: block.attention(x), TENSOR, under)
-    assert found == ("P(sum) on workers 0, 1", {"all_reduce": 1})
+    result = moved_by(lambda block, x: block.attention(x), TENSOR, under)
+    assert result == ("P(sum) on workers 0, 1", {"all_reduce": 1})
 
 
 def test_sequences_are_cut_between_the_tensor_parallel_parts(under: Any) -> None:
     """The sum is computed in blocks; each is normalized where it is, and gathered for the next part."""
-    found = moved_by(lambda block, x: block(x), SEQUENCE, under)
-    assert found == ("S(1) on workers 0, 1", {"all_gather": 2, "reduce_scatter": 2})
+    result = moved_by(lambda block, x: block(x), SEQUENCE, under)
+    assert result == ("S(1) on workers 0, 1", {"all_gather": 2, "reduce_scatter": 2})
 
 
 # -- memory ------------------------------------------------------------------------------------
@@ -240,11 +240,11 @@ def test_fully_sharded_is_held_by_halves(under: Any, monkeypatch: pytest.MonkeyP
     assert two.bytes == pytest.approx([2 * parameters] * 2, rel=0.01)
     layer = 4 * 64 * 64
     assert max(two.peaks) < one.peaks[0] / 2 + layer, (
-        "what is gathered for use is let go, and gradients are cut at once"
+        "gathered parameters are freed after use, and gradients are sharded at once"
     )
 
 
-def test_everything_of_a_parameter_lies_as_it_does(under: Any) -> None:
+def test_gradients_and_states_have_the_layout_of_their_parameter(under: Any) -> None:
     with under(SHARDED), Cluster(2).client():
         model = Mlp()
         optimizer = gt.optim.AdamW(model.parameters())
@@ -376,9 +376,9 @@ def test_with_real_workers(stack: contextlib.ExitStack, tmp_path: Any) -> None:
     for name in REAL:
         client.expect(json.dumps([name])[:-1])
     client.expect("done")
-    told = [json.loads(line) for line in client.lines if line.startswith('["')]
-    assert [name for name, _, _ in told] == list(REAL)
-    for name, losses, parameters in told:
+    trained = [json.loads(line) for line in client.lines if line.startswith('["')]
+    assert [name for name, _, _ in trained] == list(REAL)
+    for name, losses, parameters in trained:
         agree((losses, {n: np.array(p, np.float32) for n, p in parameters.items()}), RECIPES[name][2])
 
 

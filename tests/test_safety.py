@@ -63,9 +63,9 @@ class Runner:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    made = Runner()
-    yield made
-    made.close()
+    runner = Runner()
+    yield runner
+    runner.close()
 
 
 @pytest.mark.parametrize("first", range(0, len(NAMES), GROUP), ids=lambda i: f"from-{NAMES[i]}")
@@ -83,8 +83,8 @@ def _check(runner: Runner, ops: list[str], first: int, last: int) -> None:
     counts: Counter[str] = Counter()
     wrong = []
     for op in ops:
-        found, counted = runner.run(op, first, last)
-        wrong += found
+        reports, counted = runner.run(op, first, last)
+        wrong += reports
         counts.update(counted)
     print(dict(counts))
     assert not wrong, "\n".join(json.dumps(report) for report in wrong)
@@ -99,12 +99,12 @@ def _broken(name: str, **fields: Any) -> Any:
 
 
 def _leaky(torch: Any, x: Any, **_: Any) -> Any:
-    made = torch.empty_like(x)
-    made[:1] = x[:1]
-    return made
+    result = torch.empty_like(x)
+    result[:1] = x[:1]
+    return result
 
 
-#: a kernel that is wrong, and what is said of it
+#: a wrong kernel, and the expected report
 BROKEN = [
     ({"torch": lambda torch, x: _leaky(torch, x)}, "memory that nobody wrote"),
     ({"torch": lambda torch, x: torch.exp(x).double()}, "torch gives"),
@@ -127,9 +127,9 @@ def run_here(call: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_broken_kernel_is_seen() -> None:
     """In a process of its own, which may be forked: this one has threads."""
-    done = run_here("show_broken()")
-    for line, (_, report) in zip(done.stdout.splitlines(), BROKEN, strict=True):
-        assert report in line, done.stderr
+    process = run_here("show_broken()")
+    for line, (_, report) in zip(process.stdout.splitlines(), BROKEN, strict=True):
+        assert report in line, process.stderr
 
 
 def show_broken() -> None:
@@ -148,7 +148,7 @@ def holds(*values: Any, dtype: str = "float32", layout: str = "plain") -> Operan
 
 
 NORM = {"eps": 1e-5, "weight": False, "mask": (True, False, False)}
-#: cases that random calls found, and their outcome
+#: cases in which random calls revealed bugs, and the expected outcome
 FOUND = [
     # torch reads the statistics as if they were contiguous
     (
@@ -168,11 +168,11 @@ FOUND = [
 ]
 
 
-def test_what_random_calls_found() -> None:
+def test_bugs_that_random_calls_revealed() -> None:
     """In one process of its own: a case that ends it leaves a line missing."""
-    done = run_here("show_found()")
-    lines = done.stdout.splitlines()
-    assert lines == [f"{case} {expected}" for case, expected in FOUND], done.stderr
+    process = run_here("show_found()")
+    lines = process.stdout.splitlines()
+    assert lines == [f"{case} {expected}" for case, expected in FOUND], process.stderr
 
 
 def show_found() -> None:

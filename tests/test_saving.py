@@ -58,12 +58,12 @@ def test_every_dtype_and_shape(session, tmp_path, monkeypatch, dtype, streamed):
     if streamed:
         monkeypatch.setattr(saving, "_write_on_workers", lambda *args: False)
         monkeypatch.setattr(saving, "_read_on_workers", lambda *args: None)
-    given = {f"x{k}": gt.ones(shape).to(getattr(gt, dtype)) for k, shape in enumerate([(2, 3), (), (0, 4), (7,)])}
-    given["view"] = gt.arange(6).reshape(2, 3).t()
-    gt.save(given, tmp_path / "x")
+    saved = {f"x{k}": gt.ones(shape).to(getattr(gt, dtype)) for k, shape in enumerate([(2, 3), (), (0, 4), (7,)])}
+    saved["view"] = gt.arange(6).reshape(2, 3).t()
+    gt.save(saved, tmp_path / "x")
     back = gt.load(tmp_path / "x")
-    assert list(back) == list(given)
-    for key, x in given.items():
+    assert list(back) == list(saved)
+    for key, x in saved.items():
         assert back[key].dtype is x.dtype
         assert back[key].shape == x.shape
         assert (back[key] == x).all()
@@ -142,9 +142,9 @@ def test_a_worker_writes_only_where_the_client_could(session, tmp_path):
         target = tmp_path / name
         target.write_bytes(content)
         request = json.dumps({"path": str(target), "secret": secret, "offset": 0}).encode()
-        (done,) = call_with(OPS["save_file"], request, (gt.ones(4),), (), session)
+        (status,) = call_with(OPS["save_file"], request, (gt.ones(4),), (), session)
         with pytest.raises(gt.RemoteError):
-            done.item()
+            status.item()
         assert target.read_bytes() == content
 
 
@@ -152,8 +152,8 @@ def test_a_worker_reads_only_what_the_client_could(session, tmp_path):
     target = tmp_path / "secret"
     target.write_bytes(b"x" * 64)
     request = json.dumps({"path": str(target), "head": 8, "proof": "0" * 64, "offsets": [0]}).encode()
-    value, done = call_with(OPS["load_file"], request, (), (("types", (((4,), "uint8"),)),), session)
-    for x in (value, done):
+    value, status = call_with(OPS["load_file"], request, (), (("types", (((4,), "uint8"),)),), session)
+    for x in (value, status):
         with pytest.raises(gt.RemoteError, match="is not the file that the client sees"):
             x.numpy()
 

@@ -53,10 +53,10 @@ def run(program: str, world: dict[str, Any]) -> Any:
     return eval(last, world)
 
 
-def flat(made: Any) -> list[Any]:
-    if isinstance(made, tuple | list) and not isinstance(made, torch.Size | gt.Size):
-        return [x for part in made for x in flat(part)]
-    return [made]
+def flat(value: Any) -> list[Any]:
+    if isinstance(value, tuple | list) and not isinstance(value, torch.Size | gt.Size):
+        return [x for part in value for x in flat(part)]
+    return [value]
 
 
 def close(ours: Any, theirs: Any) -> None:
@@ -444,8 +444,8 @@ def test_agrees(session, program):
         assert getattr(a, "requires_grad", False) == getattr(b, "requires_grad", False)
     if not any(getattr(b, "requires_grad", False) for b in want):
         return
-    for mine, its in zip(gradients(gt, ours, got), gradients(torch, theirs, want), strict=True):
-        for name, a, b in zip(LEAVES, mine, its, strict=False):
+    for our_gradients, torch_gradients in zip(gradients(gt, ours, got), gradients(torch, theirs, want), strict=True):
+        for name, a, b in zip(LEAVES, our_gradients, torch_gradients, strict=False):
             print("leaf:", name)
             if a is not None and b is not None:
                 close(a, b)
@@ -578,7 +578,7 @@ def test_drawing(session):
     assert gt.rand_like(drawn, dtype=gt.float64).dtype is gt.float64
 
 
-def test_devices_are_heard_and_overlooked(session):
+def test_device_arguments_are_accepted_and_ignored(session):
     x = gt.zeros(2, device="cuda:1")
     assert x.to("cuda") is x
     assert x.cuda().cpu() is x

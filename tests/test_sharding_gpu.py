@@ -17,9 +17,9 @@ pytestmark = [
 
 def losses(workers: int) -> list[float]:
     command = [sys.executable, "-m", "tests.support.gpu_sharding", str(workers)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step ")]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return [float(line.split()[-1]) for line in process.stdout.splitlines() if line.startswith("step ")]
 
 
 @pytest.mark.parametrize("workers", [2, 4])

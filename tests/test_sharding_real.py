@@ -61,24 +61,24 @@ def test_each_worker_holds_its_part_only(system: None) -> None:
     assert all(400_000 <= nbytes <= 410_000 for nbytes in held)
 
 
-def test_a_failure_on_one_worker_is_told_wherever_its_value_went(system: None) -> None:
+def test_a_failure_on_one_worker_is_reported_wherever_its_value_moved(system: None) -> None:
     with gt.signal.context("dp"):
         x = gt.arange(10)
         bad = gt.ones(10, dtype=gt.int64) // x  # division by zero, on worker 0 only
     with gt.signal.context("third"):
         moved = bad + 1
     for y in (bad, moved, moved.sum()):
-        with pytest.raises(gt.RemoteError, match="floor_divide") as told:
+        with pytest.raises(gt.RemoteError, match="floor_divide") as error:
             y.numpy()
-        assert "test_sharding_real.py" in str(told.value)
+        assert "test_sharding_real.py" in str(error.value)
     assert x.sum().item() == 45
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how: signal.Signals) -> None:
+def test_a_lost_worker_is_reported_and_the_others_continue(system: None, how: signal.Signals) -> None:
     with gt.signal.context("dp"):
         x = gt.randn(400, 300)
-    here = gt.ones(3)
+    unsharded = gt.ones(3)
     x.sum().item()  # the group exists now
     os.kill(worker_pid(1), signal.SIGSTOP)  # so that the collective is pending when the worker dies
     with gt.signal.context("dp"):
@@ -88,7 +88,9 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
     os.kill(worker_pid(1), signal.SIGCONT)
     with pytest.raises(WorkerLost, match="worker 1 "):
         y.numpy()
-    assert here.sum().item() == 3 or connect.session().connection.workers  # tensors on other workers are still there
+    assert (
+        unsharded.sum().item() == 3 or connect.session().connection.workers
+    )  # tensors on other workers are still there
     gt.register_config("two", gt.SignalConfig(shard=gt.ShardConfig(0, [0, 2])))
     with gt.signal.context("two"):
         z = gt.ones(100, 10)
@@ -97,7 +99,7 @@ def test_a_death_in_the_middle_is_told_and_the_others_work_on(system: None, how:
 
 
 @pytest.mark.long
-def test_groups_that_are_used_no_more_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_groups_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty meshes of four workers, some of them twice: sockets and threads stay as many as a few groups need."""
     monkeypatch.setenv("GT_BACKEND", "numpy")
     gt.gpu_workers(4)

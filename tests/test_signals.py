@@ -44,8 +44,8 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def session(cluster: Cluster) -> Iterator[Session]:
-    with cluster.client() as made:
-        yield made
+    with cluster.client() as session:
+        yield session
 
 
 class Heard:
@@ -98,23 +98,23 @@ def stages(write: Any, session: Session) -> None:
 def emitted(session: Session) -> list[tuple[str, str]]:
     """(op, signal) of every instruction, in order."""
     session.outbox.flush()
-    made = []
-    for stream, known, _ in session.outbox.recent:
+    instructions = []
+    for stream, by_code, _ in session.outbox.recent:
         i = 0
         while i < len(stream):
             if stream[i] < 16:
                 i += 1 if stream[i] < 0 else 3 if stream[i] == 1 else 2
                 continue
-            signature, under = known[stream[i]]
-            made.append((signature.op.name, under))
+            signature, under = by_code[stream[i]]
+            instructions.append((signature.op.name, under))
             i += signature.width
-    return made
+    return instructions
 
 
 # -- contexts --------------------------------------------------------------------------------
 
 
-def test_a_context_is_a_code_of_its_own(stages: None, heard: Heard) -> None:
+def test_each_context_has_its_own_code(stages: None, heard: Heard) -> None:
     x = gt.ones(4, 4)
     outside = x + x
     with gt.signal.context("stage0"):
@@ -230,14 +230,14 @@ def test_enter_and_exit(stages: None, session: Session) -> None:
     assert [s for o, s in emitted(session) if o == "add"] == ["stage1", "stage0", ""]
 
 
-@pytest.mark.parametrize(("given", "shown"), [((), ""), (("stage0",), "'stage0'")])
-def test_exit_without_enter(given: tuple[str, ...], shown: str) -> None:
+@pytest.mark.parametrize(("names", "shown"), [((), ""), (("stage0",), "'stage0'")])
+def test_exit_without_enter(names: tuple[str, ...], shown: str) -> None:
     with pytest.raises(gt.SignalError) as error:
-        gt.signal.exit(*given)
+        gt.signal.exit(*names)
     assert str(error.value) == f"gt.signal.exit({shown}): no signal was entered in this thread"
 
 
-def test_what_was_entered_inside_a_context_ends_with_it(stages: None, session: Session) -> None:
+def test_a_signal_entered_inside_a_context_ends_with_it(stages: None, session: Session) -> None:
     with gt.signal.context("stage0"):
         gt.signal.enter("stage1")
     assert gt.signal.current() is None
@@ -245,7 +245,7 @@ def test_what_was_entered_inside_a_context_ends_with_it(stages: None, session: S
 
 @pytest.mark.parametrize("call", [gt.signal.context, gt.signal.enter, lambda name: gt.signal.tensor(gt.ones(1), name)])
 @pytest.mark.parametrize("name", [3, "", "@parameter", None])
-def test_what_is_no_name(call: Any, name: Any, session: Session) -> None:
+def test_invalid_names(call: Any, name: Any, session: Session) -> None:
     with pytest.raises(gt.ConfigError, match=r"a signal's name is a string that does not begin with @$"):
         call(name)
 
@@ -323,7 +323,7 @@ def test_without_a_configuration_nothing_is_different(heard: Heard, capsys: Any)
     ]
 
 
-def test_a_signal_that_says_nothing_about_places_leaves_what_is_around_it(stages: None, session: Session) -> None:
+def test_a_signal_without_placement_keeps_the_outer_one(stages: None, session: Session) -> None:
     x = gt.ones(2)
     with gt.signal.context("hot"):
         x + 1
@@ -336,7 +336,7 @@ def test_a_signal_that_says_nothing_about_places_leaves_what_is_around_it(stages
 # -- what the dispatcher receives ------------------------------------------------------------
 
 
-def test_the_configuration_comes_before_what_needs_it(write: Any, heard: Heard, cluster: Cluster) -> None:
+def test_the_configuration_is_sent_before_instructions_that_need_it(write: Any, heard: Heard, cluster: Cluster) -> None:
     before = gt.ones(2) + 1
     gt.load_config(write(STAGES))
     assert heard.of(Configure) == []
@@ -345,16 +345,16 @@ def test_the_configuration_comes_before_what_needs_it(write: Any, heard: Heard, 
     heard.session.outbox.flush()
     kinds = [type(m).__name__ for m in heard.messages]
     assert kinds == ["Submit", "Submit", "Configure", "Submit"]
-    (told,) = heard.of(Configure)
-    assert told.auto is False
-    assert told.signals == [
+    (configuration,) = heard.of(Configure)
+    assert configuration.auto is False
+    assert configuration.signals == [
         SignalSpec("stage0", [0, 1], [], [(0, "")], False, None, True),
         SignalSpec("stage1", [1], [], [(1, "")], False, None, True),
         SignalSpec("stage1_back", [0], [], [(0, "")], False, None, True),
     ]
     assert after.tolist() == [3, 3]
     cluster.settle()
-    assert list(next(iter(cluster.dispatcher.clients.values())).config.specs.values()) == told.signals
+    assert list(next(iter(cluster.dispatcher.clients.values())).config.specs.values()) == configuration.signals
 
 
 def test_a_new_configuration_makes_new_codes(write: Any, heard: Heard) -> None:
@@ -376,7 +376,7 @@ def test_a_new_configuration_makes_new_codes(write: Any, heard: Heard) -> None:
     assert (x + 1).tolist() == [2, 2]
 
 
-def test_a_mesh_of_the_first_workers_is_told_again_when_those_are_others(write: Any, cluster: Cluster) -> None:
+def test_a_mesh_of_the_first_workers_is_sent_again_when_they_change(write: Any, cluster: Cluster) -> None:
     gt.load_config(write("grid: {mesh: {x: 2}, replicate: true}"))
     with cluster.client() as session:
         heard, x = Heard(session), gt.ones(2)
@@ -390,7 +390,7 @@ def test_a_mesh_of_the_first_workers_is_told_again_when_those_are_others(write: 
         assert [m.signals[0].workers for m in heard.of(Configure)] == [[0, 1], [1, 2]]
 
 
-def test_taking_the_configuration_away_is_told(write: Any, heard: Heard) -> None:
+def test_removing_the_configuration_is_announced(write: Any, heard: Heard) -> None:
     gt.load_config(write(STAGES))
     x = gt.ones(2) + 1
     gt.load_config(None)
@@ -452,22 +452,22 @@ def test_gradients_run_under_their_ops_signal(stages: None, session: Session) ->
     with gt.signal.context("stage0", backward="stage1"):
         y = y.tanh()
     loss = y.cos().sum()
-    made = gradients(session, loss.backward)
-    assert {s for o, s in made if o == "tanh_backward"} <= {"stage1"}
-    assert {s for o, s in made if o == "cos"} == {"stage1_back"}
-    assert made[-1] == ("mul", "stage0")
-    assert made[0][1] == ""
-    assert {s for _, s in made} == {"", "stage0", "stage1", "stage1_back"}
+    instructions = gradients(session, loss.backward)
+    assert {s for o, s in instructions if o == "tanh_backward"} <= {"stage1"}
+    assert {s for o, s in instructions if o == "cos"} == {"stage1_back"}
+    assert instructions[-1] == ("mul", "stage0")
+    assert instructions[0][1] == ""
+    assert {s for _, s in instructions} == {"", "stage0", "stage1", "stage1_back"}
 
 
-def test_what_meets_is_added_where_it_was_made(stages: None, session: Session) -> None:
+def test_gradients_are_added_where_their_tensor_was_computed(stages: None, session: Session) -> None:
     x = gt.ones(2, requires_grad=True)
     with gt.signal.context("stage0"):
         y = x * 3
     with gt.signal.context("stage1", backward="stage1"):
         loss = (y * 2 + y.exp()).sum()
-    made = gradients(session, loss.backward)
-    assert [s for o, s in made if o == "add"] == ["stage1"]
+    instructions = gradients(session, loss.backward)
+    assert [s for o, s in instructions if o == "add"] == ["stage1"]
     assert x.grad is not None
     np.testing.assert_allclose(x.grad.numpy(), 3 * (2 + np.exp(3.0)), rtol=1e-6)
 
@@ -477,9 +477,9 @@ def test_gradients_of_gradients_and_an_unknown_backward(stages: None, session: S
     with gt.signal.context("stage1"):
         y = (x**3).sum()
     (g,) = gt.autograd.grad(y, x, create_graph=True)
-    made = gradients(session, lambda: g.sum().backward())
+    instructions = gradients(session, lambda: g.sum().backward())
     # an op of stage1_back, which defines no signal for its own gradients
-    assert {s for o, s in made if o == "mul"} == {"stage1_back"}
+    assert {s for o, s in instructions if o == "mul"} == {"stage1_back"}
     gt.register_config("lonely", gt.SignalConfig(gt.ShardConfig(0, [0]), backward_signal="nobody"))
     with gt.signal.context("lonely"):
         y = x.exp().sum()
@@ -487,15 +487,15 @@ def test_gradients_of_gradients_and_an_unknown_backward(stages: None, session: S
     assert "signal 'nobody' is not configured" in capsys.readouterr().err
 
 
-def test_what_has_no_signal_follows_the_one_around_backward(stages: None, session: Session) -> None:
+def test_ops_without_a_signal_follow_the_one_around_backward(stages: None, session: Session) -> None:
     x = gt.ones(2, requires_grad=True)
     y = x.exp().sum()
     with gt.signal.context("stage0"):
-        made = gradients(session, y.backward)
-    assert {s for o, s in made if o == "mul"} == {"stage0"}
+        instructions = gradients(session, y.backward)
+    assert {s for o, s in instructions if o == "mul"} == {"stage0"}
 
 
-def test_a_function_of_ones_own(stages: None, session: Session) -> None:
+def test_a_custom_function(stages: None, session: Session) -> None:
     class Double(gt.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: gt.Tensor) -> gt.Tensor:
@@ -520,10 +520,10 @@ def test_a_checkpoint_runs_again_under_its_own_signals(stages: None, session: Se
     x = gt.ones(2, requires_grad=True)
     with gt.signal.context("stage0"):
         y = gt.checkpoint(layer, x)
-    made = gradients(session, y.sum().backward)
-    assert ("sin", "stage1") in made
-    assert ("exp", "stage0") in made
-    assert ("cos", "stage1_back") in made
+    instructions = gradients(session, y.sum().backward)
+    assert ("sin", "stage1") in instructions
+    assert ("exp", "stage0") in instructions
+    assert ("cos", "stage1_back") in instructions
 
 
 # -- layouts ---------------------------------------------------------------------------------
@@ -543,7 +543,7 @@ def test_a_tensor_laid_out_is_a_view(stages: None, session: Session) -> None:
     assert gt.signal.tensor(x[2:], "stage0").tolist() == [0, 8]
 
 
-def test_gradients_pass_through_what_is_laid_out(stages: None, session: Session) -> None:
+def test_gradients_pass_through_a_placed_tensor(stages: None, session: Session) -> None:
     x = gt.arange(4.0).requires_grad_()
     y = gt.signal.tensor(x * 2, "stage0")
     (y * y).sum().backward()
@@ -584,11 +584,11 @@ def test_parameters_are_laid_out_by_name_once(write: Any, heard: Heard) -> None:
     model(x)
     laid_out = []
     session.outbox.flush()
-    for stream, known, _ in session.outbox.recent:
+    for stream, by_code, _ in session.outbox.recent:
         for i, word in enumerate(stream):
-            if word in known and known[word][0].op.name == "placed" and stream[i + 2] in ids:
-                assert known[word][0].into
-                laid_out.append((ids[stream[i + 2]], known[word][1]))
+            if word in by_code and by_code[word][0].op.name == "placed" and stream[i + 2] in ids:
+                assert by_code[word][0].into
+                laid_out.append((ids[stream[i + 2]], by_code[word][1]))
     assert laid_out == [
         ("layers.0.weight", "weights"),
         ("layers.0.bias", "head"),
@@ -604,7 +604,7 @@ def test_parameters_are_laid_out_by_name_once(write: Any, heard: Heard) -> None:
     assert [s.keep for s in heard.of(Configure)[-1].signals] == [False, False, False]
 
 
-def test_a_part_that_is_called_by_itself_keeps_its_names(write: Any, session: Session) -> None:
+def test_a_submodule_called_alone_keeps_its_names(write: Any, session: Session) -> None:
     """As in a checkpoint: the catch-all at the end must not take a parameter that another rule matches."""
     gt.load_config(write("weights: {match: 'layers.*', replicate: true}\nrest: {match: 'weight', shard: {axis: 0}}"))
     model = Model()
@@ -618,8 +618,8 @@ def test_place_asks_for_it(write: Any, session: Session) -> None:
     model = Model()
     gt.signal.place(model)
     gt.load_config(write(RULES))
-    made = gradients(session, lambda: gt.signal.place(model))
-    assert [s for o, s in made if o == "placed"].count("weights") == 2
+    instructions = gradients(session, lambda: gt.signal.place(model))
+    assert [s for o, s in instructions if o == "placed"].count("weights") == 2
     assert gradients(session, lambda: gt.signal.place(model)) == []
     gt.load_config(write("all: {match: '*', replicate: true}"))
     assert [s for o, s in gradients(session, lambda: gt.signal.place(model)) if o == "placed"] == ["all"] * 6
@@ -636,7 +636,7 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_optimizer_states_are_made_from_their_parameters(make: Any, session: Session) -> None:
+def test_optimizer_states_are_created_from_their_parameters(make: Any, session: Session) -> None:
     w, b = (gt.ones(*shape, requires_grad=True) for shape in ((3, 2), (2,)))
     session.outbox.flush()
     session.outbox.recent.clear()
@@ -708,12 +708,12 @@ def test_auto_shard_stays_when_a_file_is_loaded(write: Any, session: Session) ->
     assert set(configuration.current.signals) == {"stage0", "stage1", "stage1_back", "hot", "@parameter"}
 
 
-def test_a_pattern_that_matches_nothing_is_told_once(tmp_path: Any, capsys: Any) -> None:
+def test_a_pattern_that_matches_nothing_is_reported_once(tmp_path: Any, capsys: Any) -> None:
     (tmp_path / "c.yaml").write_text("cols: {match: '*.wieght', shard: {axis: 0, workers: [0]}}")
     gt.load_config(tmp_path / "c.yaml")
     with Cluster(workers=1).client():
         model = gt.nn.Linear(2, 2)
         for _ in range(2):
             model(gt.ones(1, 2))
-    said = [line for line in capsys.readouterr().err.splitlines() if "matches" in line]
-    assert said == ["[gt] signal 'cols': *.wieght matches no parameter of Linear (weight, bias, …)"]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "matches" in line]
+    assert lines == ["[gt] signal 'cols': *.wieght matches no parameter of Linear (weight, bias, …)"]

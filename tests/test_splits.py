@@ -1,6 +1,6 @@
 """What the splits claim, tried by brute force: none wrong and none missing.
 
-``GT_SEEDS=5 pytest tests/test_splits.py`` takes that many samples of each kind, and draws their values so many times.
+``GT_SEEDS=5 pytest tests/test_splits.py`` takes 5 samples of each kind instead of one, and tries more rows and values.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ def in_halves(sample: Sample) -> bool:
 
 def by_op() -> dict[str, list[Sample]]:
     """Some samples of each kind, for each op that can be cut."""
-    made: dict[str, dict[Any, list[Sample]]] = {}
+    by_kind: dict[str, dict[Any, list[Sample]]] = {}
     for sample in samples():
         if OPS[sample.op].split is not None and not in_halves(sample):
-            made.setdefault(sample.op, {}).setdefault(kind(sample), []).append(sample)
-    return {op: [s for same in kinds.values() for s in same[:SEEDS]] for op, kinds in made.items()}
+            by_kind.setdefault(sample.op, {}).setdefault(kind(sample), []).append(sample)
+    return {op: [s for same in kinds.values() for s in same[:SEEDS]] for op, kinds in by_kind.items()}
 
 
 SAMPLES = by_op()
@@ -108,7 +108,7 @@ SAMPLES = by_op()
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what torch warns about is looked at elsewhere
+        warnings.simplefilter("ignore")  # torch's warnings are checked elsewhere
         yield
 
 
@@ -142,23 +142,23 @@ def test_no_row_is_missing(op: str) -> None:
             continue
         working = {row for row in working_rows(call, 3, TRIED) - set(call.rows(3)) if not lucky(op, row, call)}
         for sample, draw, workers in itertools.product(alike, range(1, 4 + SEEDS), (2, 3)):
-            if working:  # by luck, most likely: other values tell
+            if working:  # probably by chance: other values decide
                 call = Call(sample, draw)
                 working = {row for row in working if can(call, row, workers) and row not in call.rows(workers)}
         assert not working, f"{alike[0]}: {sorted(map(show, working))}"
 
 
 def alike_in_rank(chosen: list[Sample]) -> list[list[Sample]]:
-    """Samples that are cut alike; with enough in them that little goes well by luck."""
-    made: dict[Any, list[Sample]] = {}
+    """Samples that are cut alike; large enough that few wrong rows pass by chance."""
+    alike: dict[Any, list[Sample]] = {}
     for sample in chosen:
         call = Call(sample)
         large = all(t.numel for t in (*call.ins, *call.outs)) and (call.ins or call.outs)[0].numel > 1
         if large and "special" not in str(sample) and len(call.ins) < 6:
             ranks = tuple(tuple(n == 1 for n in x.shape) if isinstance(x, T) else str(x) for x in sample.operands)
             attrs = str({k: v for k, v in sample.attrs.items() if k != "dtype"})
-            made.setdefault((ranks, attrs, dtypes(sample)), []).append(sample)
-    groups = [same[: SEEDS + 1] for same in made.values()]
+            alike.setdefault((ranks, attrs, dtypes(sample)), []).append(sample)
+    groups = [same[: SEEDS + 1] for same in alike.values()]
     return groups[:: max(1, -(-len(groups) // (10 * SEEDS)))]
 
 
@@ -201,6 +201,6 @@ def test_dims_beyond_the_alphabet_stay_whole() -> None:
     many = TensorType((1,) * 60 + (2, 2))
     for name, attrs in (("add", {}), ("matmul", {}), ("sum", {"dim": (0, 61), "keepdim": False, "dtype": None})):
         operands = (many,) if attrs else (many, many)
-        made = OPS[name].infer(*operands, **attrs)
+        inferred = OPS[name].infer(*operands, **attrs)
         split = OPS[name].split(*operands, **attrs)
-        assert len(rows(split, operands, (made,), 2)) > 1
+        assert len(rows(split, operands, (inferred,), 2)) > 1

@@ -149,8 +149,8 @@ def test_many_signatures_hold_flat_memory(system):
         say("known", len(session().signatures.plain), total)
         """
     )
-    known, total = client.expect("known").split()[1:]
-    assert int(known) <= 501
+    count, total = client.expect("known").split()[1:]
+    assert int(count) <= 501
     assert float(total) == 58.0
 
 
@@ -226,7 +226,7 @@ def test_several_threads_share_a_session(system):
     assert client.expect("wrong") == "wrong []"
 
 
-def test_the_client_does_not_wait_but_to_read(system):
+def test_the_client_waits_only_to_read(system):
     """Every wait of a client goes through one function: submitting slow work does not call it, the read does."""
     client = system.client(
         """
@@ -250,7 +250,7 @@ def test_the_client_does_not_wait_but_to_read(system):
     assert client.expect("waits") == "waits 0 1"
 
 
-def test_instructions_go_out_by_themselves(system):
+def test_instructions_are_sent_without_a_read(system):
     """Without a read and without a full batch, the work still runs a moment later."""
     client = system.client(
         """
@@ -292,7 +292,7 @@ def test_the_instruction_log(stack, tmp_path):
     assert any("ERROR RemoteError: index(" in line for line in lines)
 
 
-def test_silent_by_default_and_talkative_when_asked(stack):
+def test_silent_by_default_and_verbose_on_request(stack):
     program = "import gt; gt.ones(3).sum().item()"
     quiet = script(program, stack=stack, GT_BACKEND="numpy")
     assert quiet.end() == 0

@@ -1,4 +1,4 @@
-"""What comes again is sent, planned and run as one: the same values, bit by bit, as without."""
+"""Repeated stretches of the stream are sent, planned and run as one fragment, with bitwise the same values."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def loop(seed: int, rounds: int = 14) -> Iterator[dict[str, Any]]:
         yield state
 
 
-def told(x: Any) -> bytes:
+def bytes_or_error(x: Any) -> bytes:
     try:
         return bytes(x.numpy().tobytes())
     except GtError as error:
@@ -122,7 +122,10 @@ def told(x: Any) -> bytes:
 
 def outcome(state: dict[str, Any]) -> list[bytes]:
     parameters = list(state["model"].parameters())
-    return [*state["log"], *map(told, (state["x"], state["w"], *state["kept"], *state["failing"], *parameters))]
+    return [
+        *state["log"],
+        *map(bytes_or_error, (state["x"], state["w"], *state["kept"], *state["failing"], *parameters)),
+    ]
 
 
 def played(seed: int, workers: int, clients: int, monkeypatch: pytest.MonkeyPatch, on: bool) -> list[list[bytes]]:
@@ -140,11 +143,11 @@ def played(seed: int, workers: int, clients: int, monkeypatch: pytest.MonkeyPatc
         while running:
             k = rng.choice(running) if clients > 1 else 0
             with use(programs[k][0]):
-                found = next(programs[k][1], None)
-            if found is None:
+                state = next(programs[k][1], None)
+            if state is None:
                 running.remove(k)
             else:
-                states[k] = found
+                states[k] = state
         results = []
         for k, session in enumerate(sessions):
             with use(session):
@@ -176,7 +179,7 @@ def test_the_same_bits_with_several_clients(seed: int, monkeypatch: pytest.Monke
     assert played(seed, workers, clients, monkeypatch, True) == played(seed, workers, clients, monkeypatch, False)
 
 
-# -- long pieces are known in chunks -------------------------------------------------------
+# -- long repeated stretches are recognised in chunks --------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -205,7 +208,7 @@ def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
         x = gt.ones(2, 2)
         for _ in range(4):
             assert _chain(x, 1000) == 4004
-        told = len(session.outbox.templates.announced)
+        announced = len(session.outbox.templates.announced)
         for _ in range(3):
             sent = _messages(session, lambda: _chain(x, 1000))
             assert len(sent) >= 4
@@ -215,8 +218,8 @@ def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
         for adds in (700, 1000):
             sent = _messages(session, lambda adds=adds: _chain(x, adds))
             assert all(next(word for word in stream if word >= 0) == RUN for stream in sent)
-        assert told <= 4
-        assert len(session.outbox.templates.announced) <= told + 1
+        assert announced <= 4
+        assert len(session.outbox.templates.announced) <= announced + 1
 
 
 def test_long_pieces_are_forgotten_as_well() -> None:
@@ -233,8 +236,8 @@ def test_long_pieces_are_forgotten_as_well() -> None:
         assert not session.outbox.templates.forgotten
 
 
-def test_what_is_let_go_between_two_pieces_is_no_part_of_either() -> None:
-    """Whoever keeps his last loss for a while, now and then, runs the same fragment all the same."""
+def test_a_tensor_freed_between_two_fragments_belongs_to_neither() -> None:
+    """A program that sometimes keeps its last result for a while still runs the same fragment."""
     cluster = Cluster(1)
     with cluster.client() as session:
         x, kept = gt.rand(4, 4), []
@@ -289,7 +292,7 @@ THREADS = """
 
 
 def test_two_threads_of_one_session(system: Any) -> None:
-    """What one emits while the other is between two pieces has ids from before: that is no fragment of anybody's."""
+    """Instructions that one thread emits between two fragments of the other use older ids, and belong to neither."""
     client = system.client(THREADS)
     client.expect("fell True wrong []", 60)
     assert client.end() == 0

@@ -678,8 +678,8 @@ def test_public_names():
 def test_import_is_light():
     heavy = "torch", "numpy", "zmq", "asyncio", "yaml", "hashlib"
     code = f"import sys, gt; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_a_caught_error_keeps_no_tensors_alive(session):

@@ -53,11 +53,11 @@ def processes(path: pathlib.Path) -> dict[str, list[Event]]:
     events = json.loads(path.read_text())["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    found: dict[str, list[Event]] = {name: [] for name in names.values()}
+    by_worker: dict[str, list[Event]] = {name: [] for name in names.values()}
     for e in events:
         if e["ph"] == "X":
-            found[names[e["pid"]]].append(e | {"row": rows[e["pid"], e["tid"]]})
-    return found
+            by_worker[names[e["pid"]]].append(e | {"row": rows[e["pid"], e["tid"]]})
+    return by_worker
 
 
 def named(events: list[Event], name: str) -> list[Event]:
@@ -76,13 +76,13 @@ def overlap(events: list[Event]) -> float:
 
 
 def union(events: Any) -> list[tuple[float, float]]:
-    found: list[tuple[float, float]] = []
+    merged: list[tuple[float, float]] = []
     for begin, end in sorted((e["ts"], e["ts"] + e["dur"]) for e in events):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 def test_the_reading() -> None:
@@ -123,8 +123,8 @@ def test_a_trace_shows_exactly_its_block(local: None, path: pathlib.Path) -> Non
 def test_a_large_trace(local: None, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is sent in chunks like any large value; also without shared memory."""
     x, sizes = gt.rand(4), []
-    told = connect.session().trace
-    monkeypatch.setattr(connect.session(), "trace", lambda begin: (t := told(begin), sizes.append(len(t[0])))[0])
+    trace = connect.session().trace
+    monkeypatch.setattr(connect.session(), "trace", lambda begin: (t := trace(begin), sizes.append(len(t[0])))[0])
     with gt.debug.trace(path):
         for _ in range(4000):
             x = x * 0.5 + 1
@@ -156,15 +156,15 @@ def test_collectives_beside_computing(local: None, path: pathlib.Path, tmp_path:
     wanted = step()
     with gt.debug.trace(path):
         assert step() == pytest.approx(wanted)
-    found = processes(path)
-    assert list(found) == ["worker 0 (cpu)", "worker 1 (cpu)"]
-    for events in found.values():
+    by_worker = processes(path)
+    assert list(by_worker) == ["worker 0 (cpu)", "worker 1 (cpu)"]
+    for events in by_worker.values():
         large = [e for e in collectives(events) if e["args"]["bytes"] == 4 << 20]
         assert [e["name"] for e in large] == ["all_reduce among workers 0, 1"]
         assert large[0]["row"].startswith("collectives")
         assert named(events, "aten::mm")
         assert 0 < overlap(events) <= 1
-    first, second = (next(e for e in collectives(events)) for events in found.values())
+    first, second = (next(e for e in collectives(events)) for events in by_worker.values())
     # one clock: neither ends before the other begins
     assert first["ts"] < second["ts"] + second["dur"]
     assert second["ts"] < first["ts"] + first["dur"]
@@ -235,13 +235,13 @@ def fail_inside(path: pathlib.Path, error: BaseException) -> None:
 @started("numpy", 1)
 def test_a_path_that_cannot_be_written(local: None, path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for bad, why in ((tmp_path / "none" / "x.json", "No such file or directory"), (tmp_path, "Is a directory")):
-        told = rf"gt.debug.trace\('{bad}'\): cannot be written: {why}$"
-        with pytest.raises(ConfigError, match=told), gt.debug.trace(bad):
+        message = rf"gt.debug.trace\('{bad}'\): cannot be written: {why}$"
+        with pytest.raises(ConfigError, match=message), gt.debug.trace(bad):
             pytest.fail("it did not begin")
     assert os.listdir(tmp_path) == []
     path.write_text("what was there")
-    told = r"a trace is running already; only one at a time is possible$"
-    with pytest.raises(GtError, match=told), gt.debug.trace(path), gt.debug.trace(path):
+    message = r"a trace is running already; only one at a time is possible$"
+    with pytest.raises(GtError, match=message), gt.debug.trace(path), gt.debug.trace(path):
         pytest.fail("it did not begin")
     with gt.debug.trace(path):  # the outer one has ended
         assert gt.ones(3).sum().item() == 3

@@ -180,7 +180,7 @@ def test_to_device_can_be_gone_through_again():
         assert next(loader).tolist() == [[1, 1]] * 4
 
 
-def test_what_scripts_ask_of_cuda():
+def test_functions_of_gt_cuda():
     assert not gt.cuda.is_available()
     assert gt.cuda.device_count() == 0
     with Cluster().client():

@@ -108,11 +108,11 @@ def test_broadcasting_is_torchs(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 def agree(op: str, operands: tuple[Any, ...], **attrs: Any) -> None:
     call = ORACLES.get(op) or getattr(torch, op)
     try:
-        made = call(*operands, **attrs)
+        result = call(*operands, **attrs)
     except (RuntimeError, IndexError, TypeError):
         want = None
     else:
-        want = tuple(map(type_of, made if isinstance(made, tuple) else (made,)))
+        want = tuple(map(type_of, result if isinstance(result, tuple) else (result,)))
     assert infers_as(OPS[op], tuple(map(type_of, operands)), tuple(attrs.items())) == want
 
 

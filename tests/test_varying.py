@@ -32,22 +32,22 @@ def agree(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and torch.allclose(a, b, tolerance, tolerance, equal_nan=True)
 
 
-def tuples(made):
-    return made if isinstance(made, tuple) else (made,)
+def tuples(results):
+    return results if isinstance(results, tuple) else (results,)
 
 
 def check(sample: Sample, into: bool, compiled: bool) -> bool:
     signature, operands = signed(sample, into)
     numbers = tuple(x for x, t in zip(operands, signature.ins, strict=True) if isinstance(t, Scalar))
     changing = always(signature, compiled) or frozenset(range(len(numbers)))
-    made = vary(signature, numbers, changing, CPU, compiled)
-    if made is None:
+    varied = vary(signature, numbers, changing, CPU, compiled)
+    if varied is None:
         return False
     tensors = [x for x in operands if isinstance(x, torch.Tensor)]
     expected = tuples(ENGINE.link(signature)(*(x.clone() if isinstance(x, torch.Tensor) else x for x in operands)))
-    found = tuples(made.run(*(x.clone() for x in tensors), *in_memory(made.derive(numbers))))
-    assert len(expected) == len(found)
-    for a, b in zip(expected, found, strict=True):
+    results = tuples(varied.run(*(x.clone() for x in tensors), *in_memory(varied.derive(numbers))))
+    assert len(expected) == len(results)
+    for a, b in zip(expected, results, strict=True):
         assert agree(a, b), f"{a} is not {b}"
     return True
 
@@ -86,7 +86,7 @@ def test_a_step_in_place(sample: Sample, compiled: bool) -> None:
     assert check(sample, into=True, compiled=compiled)
 
 
-def test_what_a_graph_must_not_hold() -> None:
+def test_signatures_that_a_graph_must_not_contain() -> None:
     by_name = {s.op: s for s in samples()}
     assert "depends on values" in unfit(signed(by_name["nonzero"])[0], on_gpu=True)
     whole = sign(OPS["floor_divide"], (), (type_of(torch.ones(3, dtype=torch.int64)), type_of(2)))
@@ -101,23 +101,26 @@ STARTING = [s for s in WITH_NUMBERS if s.op in ("slice", "put_view", "view_backw
 
 
 @pytest.mark.parametrize("sample", STARTING, ids=str)
-def test_starts_in_memory_are_looked_at(sample: Sample) -> None:
+def test_starts_in_memory_are_checked(sample: Sample) -> None:
     """As the op's own kernel checks them: the one that reads starts from memory would read past the tensor."""
     signature, operands = signed(sample)
     at = [i for i, t in enumerate(signature.ins) if isinstance(t, Scalar)]
-    made = vary(signature, tuple(operands[i] for i in at), frozenset(range(len(at))), CPU, compiled=True)
-    assert made is not None
+    varied = vary(signature, tuple(operands[i] for i in at), frozenset(range(len(at))), CPU, compiled=True)
+    assert varied is not None
     for i in at:
         for start in range(-2, 9) if signature.ins[i] is INT and i else ():
-            given = [
+            changed = [
                 start if k == i else x.clone() if isinstance(x, torch.Tensor) else x for k, x in enumerate(operands)
             ]
-            assert fails(ENGINE.link(signature), *given) == fails(made.derive, tuple(given[k] for k in at)), (i, start)
+            assert fails(ENGINE.link(signature), *changed) == fails(varied.derive, tuple(changed[k] for k in at)), (
+                i,
+                start,
+            )
 
 
-def fails(run, *given) -> bool:
+def fails(run, *arguments) -> bool:
     try:
-        run(*given)
+        run(*arguments)
     except IndexError:
         return True
     return False

@@ -74,7 +74,7 @@ MESSAGES = {role: typing.get_args(union) for role, union in ROLES.items()}
 any_message = st.one_of([strategy(kind) for kind in {k for kinds in MESSAGES.values() for k in kinds}])
 
 
-def test_every_message_is_somebody_s_to_receive() -> None:
+def test_every_message_has_a_receiving_role() -> None:
     declared = {
         kind
         for kind in vars(messages).values()
@@ -184,8 +184,8 @@ F32 = ("float32", (2, 3))
 
 
 def defined(op: str, *ins: Any, code: int = FIRST_CODE, into: bool = False, **attrs: Any) -> Definition:
-    made = Definition(code, op, list(attrs.items()), list(ins), into)
-    return DECODE["dispatcher"](encode(Submit(1, [made], [], 0))).definitions[0]
+    definition = Definition(code, op, list(attrs.items()), list(ins), into)
+    return DECODE["dispatcher"](encode(Submit(1, [definition], [], 0))).definitions[0]
 
 
 def deep(depth: int) -> list[Any]:
@@ -232,24 +232,24 @@ NONSENSE = {
 
 @pytest.mark.parametrize("what", NONSENSE)
 def test_nonsense_defines_nothing(what: str) -> None:
-    with pytest.raises(BadFrame) as told:
+    with pytest.raises(BadFrame) as error:
         signature_of(NONSENSE[what])
-    assert len(str(told.value)) < 400
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize("sample", samples()[::7], ids=str)
-def test_every_signature_comes_through(sample: Any) -> None:
+def test_every_signature_survives_the_wire(sample: Any) -> None:
     operands = sample.make()
     ins = tuple(BYTES if isinstance(x, bytes) else type_of(x) for x in operands)
-    made = sign(OPS[sample.op], tuple(sample.attrs.items()), ins)
-    sent = definition(FIRST_CODE, made)
+    signature = sign(OPS[sample.op], tuple(sample.attrs.items()), ins)
+    sent = definition(FIRST_CODE, signature)
     back = signature_of(DECODE["dispatcher"](encode(Submit(1, [sent], [], 0))).definitions[0])
     assert (back.op, back.attrs, back.ins, back.outs, back.into) == (
-        made.op,
-        made.attrs,
-        made.ins,
-        made.outs,
-        made.into,
+        signature.op,
+        signature.attrs,
+        signature.ins,
+        signature.outs,
+        signature.into,
     )
 
 
@@ -268,15 +268,15 @@ ATTRIBUTES = sorted({name for s in samples() for name in s.attrs})
     st.booleans(),
 )
 def test_any_definition_is_a_signature_or_bad(op: str, attrs: dict[str, Any], ins: list[Any], into: bool) -> None:
-    made = defined(op, *ins, into=into, **attrs)
+    wire_definition = defined(op, *ins, into=into, **attrs)
     try:
-        found = signature_of(made)
+        signature = signature_of(wire_definition)
     except BadFrame:
         return
-    assert definition(FIRST_CODE, found)
+    assert definition(FIRST_CODE, signature)
 
 
-def test_a_client_is_told_at_its_own_line_what_no_dispatcher_takes() -> None:
+def test_an_instruction_too_wide_for_the_dispatcher_fails_in_the_client() -> None:
     x = TensorType((MAX_INSTRUCTION_WORDS,))
     wide = sign(OPS["split"], (("sizes", (1,) * MAX_INSTRUCTION_WORDS), ("dim", 0)), (x,))
     with pytest.raises(ShapeError, match="do it in several"):
@@ -404,9 +404,9 @@ def test_a_ring_is_opened_by_its_name_only(memory: SharedRange) -> None:
     reader = SharedRings()
     assert bytes(reader.read(memory, 6)) == b"secret"
     other = SharedRing(1 << 12)
-    given = other.put(memoryview(b"mine"))
+    chunk = other.put(memoryview(b"mine"))
     with pytest.raises(ValueError, match="is not the shared memory"):
-        SharedRings().read(replaced(given, fd=memory.fd), 4)
+        SharedRings().read(replaced(chunk, fd=memory.fd), 4)
     read, write = os.pipe()
     os.close(write)  # opening it without O_NONBLOCK would block for ever
     shrinking = os.memfd_create("gt-shrinking")
@@ -414,11 +414,11 @@ def test_a_ring_is_opened_by_its_name_only(memory: SharedRange) -> None:
     with open(__file__) as file:
         for fd in (read, file.fileno(), shrinking):
             with pytest.raises((OSError, ValueError)):
-                SharedRings().read(replaced(given, fd=fd), 4)
+                SharedRings().read(replaced(chunk, fd=fd), 4)
     with pytest.raises(
         ValueError, match="not sealed against shrinking"
     ):  # its owner could remove memory while it is read
-        SharedRings().read(replaced(given, fd=shrinking, name="gt-shrinking"), 4)
+        SharedRings().read(replaced(chunk, fd=shrinking, name="gt-shrinking"), 4)
     os.close(read)
     os.close(shrinking)
     other.close()

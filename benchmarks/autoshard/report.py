@@ -106,7 +106,7 @@ def _gains(speedups_by_case: Sequence[Mapping[int, float]]) -> dict[str, Any]:
     }
 
 
-def told(summed: Mapping[str, Any], counts: Sequence[int], device: str) -> str:
+def summary_text(summed: Mapping[str, Any], counts: Sequence[int], device: str) -> str:
     lines = ["=" * WIDTH, "SUMMARY", "=" * WIDTH]
     if len(counts) < 2:
         return "\n".join(

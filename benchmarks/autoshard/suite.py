@@ -125,7 +125,7 @@ class Run:
         self.record.finish()
         print("\n" + report.comparison(self.rows, self.device))
         print("\n" + report.comparison(self.rows, self.device, "compute"))
-        print("\n" + report.told(summed, counts, self.device) + "\n")
+        print("\n" + report.summary_text(summed, counts, self.device) + "\n")
         tables.show("Median seconds of each part", report.PARTS, report.parts(self.rows))
         print("\n".join(tables.verdict_lines(self.record.data["verdict"])))
         print(f"record: {self.record.path}", flush=True)

@@ -68,8 +68,8 @@ class World:
     control: Any = None
     #: one entry per rank: host, GPU and process
     members: list[dict[str, Any]] = field(default_factory=list)
-    #: the number of ranks this process represents: all of them, if one process leads the others
-    own: int = 1
+    #: the number of ranks this process leads: all of them if one process leads the others
+    ranks_led: int = 1
 
     @property
     def first(self) -> bool:
@@ -78,7 +78,7 @@ class World:
     @property
     def alone(self) -> bool:
         """Is there no other process?"""
-        return self.own == self.size
+        return self.ranks_led == self.size
 
     def say(self, *words: object) -> None:
         """Print on the first rank only."""

@@ -140,8 +140,8 @@ def summarize(uuid: str, rows: Sequence[dict[str, Any]], pids: Sequence[int]) ->
         return [row[key] for row in rows if row.get(key) is not None]
 
     def over(act: Callable[[Sequence[float]], float], key: str) -> float | None:
-        found = values(key)
-        return act(found) if found else None
+        readings = values(key)
+        return act(readings) if readings else None
 
     energy, ours = values("energy_mj"), set(pids)
     processes = values("processes")

@@ -77,11 +77,11 @@ def worker(program: load.Program) -> list[float]:
     core.assign_id(0)
     for frames in [program.opening, *program.rounds]:
         drive.run(frames)
-    seconds = [_taken(core, decode, frame) for frame in drive.frames]
+    seconds = [_seconds(core, decode, frame) for frame in drive.frames]
     return seconds[-(len(program.rounds) - KNOWN) :]
 
 
-def _taken(core: Worker, decode: Decode, frame: bytes) -> float:
+def _seconds(core: Worker, decode: Decode, frame: bytes) -> float:
     started = time.perf_counter()
     for send in core.handle(decode(frame)):
         encode(send.message)

@@ -102,7 +102,7 @@ def measure(work: Work, rows: Sequence[Row], effort: Effort, say: Any) -> tuple[
                 try:
                     act(process, figures[name])
                 except Ended as ended:
-                    _gone(processes, figures[name], str(ended), say)
+                    _drop(processes, figures[name], str(ended), say)
 
         def warm(process: Process, row: Taken) -> None:
             row.warm = process.ask("warm", effort.patience)
@@ -123,7 +123,7 @@ def _ready(process: Process, row: Taken) -> None:
     process.hear()
 
 
-def _gone(processes: dict[str, Process], row: Taken, error: str, say: Any) -> None:
+def _drop(processes: dict[str, Process], row: Taken, error: str, say: Any) -> None:
     row.error = error
     processes.pop(row.row.name).close()
     say(f"notice: {row.row.name} is left out: {error}")
@@ -138,7 +138,7 @@ def _steps(processes: dict[str, Process], work: Work, effort: Effort) -> int:
     return int(min(2000, max(1, round(effort.seconds / quickest))))
 
 
-# -- what may be said of it --------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------
 
 
 def ratio(ours: Taken, theirs: Taken) -> float | None:

@@ -97,11 +97,11 @@ def _work(name: str, rows: list[Row], effort: rounds.Effort, record: results.Rec
     figures, steps = rounds.measure(work, rows, effort, say)
     for row in figures.values():
         record.put(name, row.row.name, value=rounds.record(name, row, figures, steps))
-    held = rounds.goals(DEVICE, name, figures)
-    told: list[dict[str, Any]] = [
+    values = rounds.goals(DEVICE, name, figures)
+    goals: list[dict[str, Any]] = [
         {**asdict(goal), "value": value, "reached": None if value is None else value <= goal.bound}
-        for goal, value in held
+        for goal, value in values
     ]
-    record.put(name, "goals", value=told)
+    record.put(name, "goals", value=goals)
     tables.show(f"{work.about}: {steps} steps a sample", rounds.COLUMNS, rounds.shown(DEVICE, name, figures))
-    return sum(goal["reached"] is False for goal in told)
+    return sum(goal["reached"] is False for goal in goals)

@@ -163,7 +163,7 @@ class Link:
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         while not ready():
             if not self._cluster.step():
-                assert timeout is not None, "the client waits for what nobody will send"
+                assert timeout is not None, "the client waits, and no message will arrive"
                 return False
         return True
 

@@ -162,7 +162,7 @@ class Worker:
         self._awaited: Meeting | None = None
         board.workers[id] = self
 
-    # -- what it is told -------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------
 
     def handle(self, message: Message, at: float) -> None:
         match message:

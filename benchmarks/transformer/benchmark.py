@@ -150,7 +150,7 @@ def _run(config: Config, world: ranks.World, name: str, record: results.Record |
     source = _source(config, world, record, spec)
     engine: Engine = ENGINES[config.engine](config, world)
     samples, batch, tail = config.num_samples, config.batch_size, not config.compile
-    spans = plan(samples, batch, world.rank, world.size, tail, world.own)
+    spans = plan(samples, batch, world.rank, world.size, tail, world.ranks_led)
     run = Run(config, world, name, engine, Loader(source, spans, engine.stage), record)
     flops = model.forward_flops(config.sizes), model.training_flops(config.sizes)
     keys = ("parameters", "forward_flops_per_sample", "training_flops_per_sample")

@@ -57,20 +57,20 @@ class Result:
 
 def gather(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
     """The results of files and folders, and why other files of the folders are left out. A named file must be valid."""
-    found, skipped = [], []
+    results, skipped = [], []
     for path in paths:
         if not path.exists():
             raise BadInput(f"{path}: no such file or folder")
         for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
             try:
-                found.append(read(file))
+                results.append(read(file))
             except ValueError as error:
                 if not path.is_dir():
                     raise BadInput(str(error)) from error
                 skipped.append(f"left out: {error}")
-    if not found:
+    if not results:
         raise BadInput("\n".join([f"no finished result of benchmark.py in {', '.join(map(str, paths))}", *skipped]))
-    return _named(found), skipped
+    return _named(results), skipped
 
 
 def read(path: Path) -> Result:
@@ -93,38 +93,38 @@ def read(path: Path) -> Result:
     return result
 
 
-def _named(found: list[Result]) -> list[Result]:
+def _named(results: list[Result]) -> list[Result]:
     """Refuse duplicates: a file named twice, or two files of one name from two folders, would be the same row twice."""
-    names = [result.name for result in found]
+    names = [result.name for result in results]
     double = next((name for name in names if names.count(name) > 1), None)
     if double:
         raise BadInput(f"{double}.json is given twice: give each result once, under a name of its own")
-    return found
+    return results
 
 
 # -- prices --------------------------------------------------------------------------------
 
 
-def priced(found: list[Result], costs: Sequence[str]) -> list[Result]:
+def priced(results: list[Result], costs: Sequence[str]) -> list[Result]:
     """Prices by position, or as NAME=PRICE with a part of the result's name."""
     named = ["=" in cost for cost in costs]
     if any(named) and not all(named):
         raise BadInput(f"--cost {' '.join(costs)}: prices by position or all as NAME=PRICE, not both")
-    prices = _by_name(found, costs) if any(named) else _by_position(found, costs)
-    return [Result(result.name, result.data, prices[result.name]) for result in found]
+    prices = _by_name(results, costs) if any(named) else _by_position(results, costs)
+    return [Result(result.name, result.data, prices[result.name]) for result in results]
 
 
-def _by_position(found: list[Result], costs: Sequence[str]) -> dict[str, float | None]:
-    if len(costs) != len(found):
-        names = "\n  ".join(result.name for result in found)
+def _by_position(results: list[Result], costs: Sequence[str]) -> dict[str, float | None]:
+    if len(costs) != len(results):
+        names = "\n  ".join(result.name for result in results)
         raise BadInput(
-            f"--cost has {len(costs)} price(s) for {len(found)} result(s), which are in this order:\n  {names}"
+            f"--cost has {len(costs)} price(s) for {len(results)} result(s), which are in this order:\n  {names}"
         )
-    return {result.name: _price(cost) for result, cost in zip(found, costs, strict=True)}
+    return {result.name: _price(cost) for result, cost in zip(results, costs, strict=True)}
 
 
-def _by_name(found: list[Result], costs: Sequence[str]) -> dict[str, float | None]:
-    prices: dict[str, float | None] = dict.fromkeys((result.name for result in found), None)
+def _by_name(results: list[Result], costs: Sequence[str]) -> dict[str, float | None]:
+    prices: dict[str, float | None] = dict.fromkeys((result.name for result in results), None)
     for cost in costs:
         part, _, price = cost.partition("=")
         hits = [name for name in prices if name == part] or [name for name in prices if part and part in name]
@@ -150,12 +150,12 @@ def _price(text: str) -> float:
 # -- differences ---------------------------------------------------------------------------
 
 
-def _differing(found: list[Result], part: str, keys: Sequence[str]) -> list[str]:
+def _differing(results: list[Result], part: str, keys: Sequence[str]) -> list[str]:
     lines = []
     for key in keys:
-        values = [result.data[part].get(key) for result in found]
+        values = [result.data[part].get(key) for result in results]
         if any(value != values[0] for value in values):
-            values_text = "; ".join(f"{_format(v)} ({r.name})" for v, r in zip(values, found, strict=True))
+            values_text = "; ".join(f"{_format(v)} ({r.name})" for v, r in zip(values, results, strict=True))
             lines.append(f"{key} differs: {values_text}")
     return lines
 
@@ -167,14 +167,14 @@ def _format(value: Any) -> str:
     return str(value)
 
 
-def check(found: list[Result], allow: bool) -> list[str]:
+def check(results: list[Result], allow: bool) -> list[str]:
     """Warnings; raises `Unequal` unless differences are allowed."""
-    unequal = _differing(found, "config", EQUAL)
+    unequal = _differing(results, "config", EQUAL)
     if unequal and not allow:
         advice = "run them alike, or give --allow-different to compare all the same"
         raise Unequal("\n".join(["the results are not of the same work:", *(f"  {line}" for line in unequal), advice]))
     warned = [f"NOT THE SAME WORK: {line}" for line in unequal]
-    others = [*_differing(found, "config", CONFIG_WARNS), *_differing(found, "environment", VERSION_WARNS)]
+    others = [*_differing(results, "config", CONFIG_WARNS), *_differing(results, "environment", VERSION_WARNS)]
     return [*warned, *(f"warning: {line}" for line in others)]
 
 
@@ -245,5 +245,5 @@ COLUMNS = [
 ]
 
 
-def table(found: list[Result]) -> list[list[Any]]:
-    return [[column.value(result, found[0]) for column in COLUMNS] for result in found]
+def table(results: list[Result]) -> list[list[Any]]:
+    return [[column.value(result, results[0]) for column in COLUMNS] for result in results]

@@ -56,7 +56,7 @@ def check(config: Config, processes: int) -> None:
 def world() -> World:
     """One client that represents all its workers; there is no process group of torch."""
     cuda, count = torch.cuda.is_available(), workers()
-    world = World(0, count, 0, torch.device("cuda", 0) if cuda else torch.device("cpu"), "gt", own=count)
+    world = World(0, count, 0, torch.device("cuda", 0) if cuda else torch.device("cpu"), "gt", ranks_led=count)
     cards = [uuid(n % torch.cuda.device_count()) if cuda else None for n in range(count)]
     # the workers, once they exist, and the client, which creates the first weights on a GPU: both are part of this run
     world.members = [{"host": socket.gethostname(), "gpu": gpu, "pid": os.getpid()} for gpu in [*cards, None]]

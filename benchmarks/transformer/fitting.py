@@ -121,7 +121,7 @@ def choose_batch(config: Config, world: World, make: Callable[[Config, World], E
         raise NoMemory("--target-vram: this engine does not tell the memory of its device; give --batch-size instead")
 
     def probe(batch: int) -> int | None:
-        staged = engine.stage(tensors(source.read(0, batch * world.own)))
+        staged = engine.stage(tensors(source.read(0, batch * world.ranks_led)))
         peaks = world.gather(_peak(engine, staged, alone=config.engine == "ddp" or world.alone))
         return None if None in peaks else max(peaks)
 

@@ -43,18 +43,18 @@ class Span:
         return self.stop - self.start
 
 
-def plan(samples: int, batch: int, rank: int, ranks: int, tail: bool = True, own: int = 1) -> list[Span]:
+def plan(samples: int, batch: int, rank: int, ranks: int, tail: bool = True, ranks_led: int = 1) -> list[Span]:
     """This rank's batches of an epoch; fewer samples than ranks at the end are left out.
 
-    A process that leads ``own`` ranks, from this one on, reads their batches as one, in their order.
+    A process that leads ``ranks_led`` ranks, from this one on, reads their batches as one, in their order.
     """
     whole, rest = divmod(samples, batch * ranks)
     starts = [(k * ranks + rank) * batch for k in range(whole)]
-    spans = [Span(start, start + own * batch, True) for start in starts]
+    spans = [Span(start, start + ranks_led * batch, True) for start in starts]
     short = rest // ranks
     if tail and short:
         start = whole * batch * ranks + rank * short
-        spans.append(Span(start, start + own * short, False))
+        spans.append(Span(start, start + ranks_led * short, False))
     return spans
 
 

@@ -92,7 +92,7 @@ class Run:
         now = pagecache.storage_bytes()
         own_figures = {
             "wall_s": steps.wall,
-            "ranks": self.world.own,
+            "ranks": self.world.ranks_led,
             "samples": sum(span.samples for span in spans),
             "waited_s": sum(self.loader.waited),
             "storage_bytes": None if read is None or now is None else now - read,
@@ -109,7 +109,7 @@ class Run:
     # -- after the measured epochs -----------------------------------------------------------
 
     def _series(self, samples: int, sync: bool) -> float:
-        batch = self.engine.stage(tensors(self.loader.source.read(0, samples * self.world.own)))
+        batch = self.engine.stage(tensors(self.loader.source.read(0, samples * self.world.ranks_led)))
         self.engine.begin(STEPS)
         for _ in range(STEPS):
             self.engine.step(batch, sync=sync)
@@ -127,7 +127,7 @@ class Run:
         """How much longer a step of twice the batch takes; None if it does not fit or is not known."""
         twice, free = 2 * self.config.batch_size, self.world.alone or self.config.engine == "ddp"
         is_known = self.world.device.type == "cuda" and not self.config.compile
-        if not is_known or not free or twice * self.world.own > self.config.num_samples:
+        if not is_known or not free or twice * self.world.ranks_led > self.config.num_samples:
             return None
         try:
             factor = self._series(twice, False) / self._series(self.config.batch_size, False)

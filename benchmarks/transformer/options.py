@@ -81,7 +81,7 @@ def memory(text: str) -> float | int:
     return share
 
 
-def _told(name: str) -> str:
+def _defaults_text(name: str) -> str:
     gpu, cpu = DEFAULTS[name]
     return f"(default: {gpu}; {cpu} without a GPU)"
 
@@ -112,15 +112,19 @@ def _model(group: Any) -> None:
     for name, default, help in rows:
         group.add_argument(f"--{name}", type=at_least(1), default=default, help=f"{help} (default: {default})")
     group.add_argument("--vocab-size", type=at_least(2), default=8192, help="tokens there are (default: 8192)")
-    group.add_argument("--seq-len", type=at_least(1), help=f"tokens of a source and of a target {_told('seq_len')}")
+    group.add_argument(
+        "--seq-len", type=at_least(1), help=f"tokens of a source and of a target {_defaults_text('seq_len')}"
+    )
 
 
 def _training(group: Any) -> None:
     add = group.add_argument
     add("--epochs", type=at_least(1), default=3, help="measured passes over the data (default: 3)")
     add("--warmup-epochs", type=at_least(0), default=1, help="passes before them that do not count (default: 1)")
-    add("--warmup-steps", type=at_least(0), help=f"steps after those that do not count {_told('warmup_steps')}")
-    add("--batch-size", type=at_least(1), help=f"samples of a step on each GPU {_told('batch_size')}")
+    add(
+        "--warmup-steps", type=at_least(0), help=f"steps after those that do not count {_defaults_text('warmup_steps')}"
+    )
+    add("--batch-size", type=at_least(1), help=f"samples of a step on each GPU {_defaults_text('batch_size')}")
     add(
         "--target-vram", type=memory, metavar="SHARE", help="choose the batch size that fills this much of a GPU's "
         "memory: 0.9, 90%% or 60GiB; fits peak memory over three batch sizes, predicts, and tries",
@@ -129,7 +133,7 @@ def _training(group: Any) -> None:
     add(
         "--amp-dtype",
         choices=["fp16", "bf16"],
-        help=f"mixed precision with this type; fp16 scales the loss {_told('amp_dtype')}",
+        help=f"mixed precision with this type; fp16 scales the loss {_defaults_text('amp_dtype')}",
     )
     add("--compile", action="store_true", help="torch.compile the model; a last short batch is then left out")
     add("--engine", choices=["ddp", "fsdp", "gt"], default="ddp", help="what trains: torch with DDP (one GPU: torch "
@@ -141,7 +145,7 @@ def _training(group: Any) -> None:
 def _data(group: Any) -> None:
     add = group.add_argument
     add("--num-samples", type=samples, metavar="N|full", help="samples of an epoch; 'full' is 30 GB of int64 tokens "
-        f"(a quarter of it on disk, packed as uint16) {_told('num_samples')}")  # fmt: skip
+        f"(a quarter of it on disk, packed as uint16) {_defaults_text('num_samples')}")  # fmt: skip
     add("--data-dir", type=Path, help="read the data from shards in this folder, written at first use; without it "
         "tokens are generated in memory and no disk is involved")  # fmt: skip
     add("--num-shards", type=at_least(1), help="files to split the data into (default: about 128 MB each)")

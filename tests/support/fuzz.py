@@ -109,8 +109,8 @@ def _operand(x: Any) -> Any:
     if isinstance(x, T):
         return Operand(x.shape, x.dtype, x.of)
     if isinstance(x, V):
-        made = torch.tensor(x.values, dtype=getattr(torch, x.dtype))
-        return Operand(tuple(made.shape), x.dtype, values=made)
+        tensor = torch.tensor(x.values, dtype=getattr(torch, x.dtype))
+        return Operand(tuple(tensor.shape), x.dtype, values=tensor)
     return x
 
 
@@ -123,10 +123,10 @@ def _tensors(case: Case) -> list[Operand]:
 
 def resized(case: Case, rng: random.Random) -> None:
     """Change one size, in every operand that has it: operands that fitted together still do."""
-    found = sorted({n for x in _tensors(case) for n in x.shape})
-    if not found:
+    sizes = sorted({n for x in _tensors(case) for n in x.shape})
+    if not sizes:
         return
-    old, new = rng.choice(found), rng.choice(SIZES)
+    old, new = rng.choice(sizes), rng.choice(SIZES)
 
     def swap(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -209,19 +209,19 @@ def number_changed(case: Case, rng: random.Random) -> None:
 
 def _request(data: bytes, rng: random.Random) -> bytes:
     """Another request for a file of the same folder; data is written after its header."""
-    told = json.loads(data)
-    if not told["path"]:  # changed before
+    request = json.loads(data)
+    if not request["path"]:  # changed before
         return data
-    name = rng.choice([*told])
+    name = rng.choice([*request])
     choices = {
-        "path": (told["path"] + "x", os.path.dirname(told["path"]), "", None),
+        "path": (request["path"] + "x", os.path.dirname(request["path"]), "", None),
         "secret": ("cd" * 16, "", None),
         "offset": (-1, 5000, 2**40, 2**63, 5000.5, "4096", None),
         "head": (-1, 0, 63, 65, 2**40, None),
         "proof": ("", None),
         "offsets": ([], [64], [64, 64], [64, 72, 72], [-1, 64], [64, 2**63], None),
     }
-    return json.dumps({**told, name: rng.choice(choices[name])}).encode()
+    return json.dumps({**request, name: rng.choice(choices[name])}).encode()
 
 
 def attribute_changed(case: Case, rng: random.Random) -> None:
@@ -277,27 +277,27 @@ CHANGES: tuple[Callable[[Case, random.Random], None], ...] = (
 
 def make_operands(case: Case) -> list[Any]:
     rng = torch.Generator().manual_seed(case.seed)
-    made = [_made(x, case, rng) if isinstance(x, Operand) else x for x in case.operands]
-    laid = zip(_fitted(case, made), case.operands, strict=True)
+    built = [_make(x, case, rng) if isinstance(x, Operand) else x for x in case.operands]
+    laid = zip(_fitted(case, built), case.operands, strict=True)
     operands = [_laid_out(x, o.layout) if isinstance(o, Operand) else x for x, o in laid]
     if "sorted" in case.changes and operands and isinstance(operands[0], torch.Tensor):
         operands[0] = operands[0].sort(-1).values.nan_to_num(torch.inf, torch.inf, -torch.inf)
     return operands
 
 
-def _fitted(case: Case, made: list[Any]) -> list[Any]:
+def _fitted(case: Case, operands: list[Any]) -> list[Any]:
     """With the results of the forward op for its gradient, if the operands are still those of a sample."""
     if case.fit is None or {"refilled", "recounted"} & set(case.changes):
-        return made
+        return operands
     try:
-        fitted = case.fit(list(made))
+        fitted = case.fit(list(operands))
     except Exception:  # other shapes or dtypes than those of the sample
-        return made
-    pairs = [(m, f) for m, f in zip(made, fitted, strict=True) if isinstance(m, torch.Tensor)]
-    return fitted if all(m.shape == f.shape and m.dtype == f.dtype for m, f in pairs) else made
+        return operands
+    pairs = [(m, f) for m, f in zip(operands, fitted, strict=True) if isinstance(m, torch.Tensor)]
+    return fitted if all(m.shape == f.shape and m.dtype == f.dtype for m, f in pairs) else operands
 
 
-def _made(x: Operand, case: Case, rng: torch.Generator) -> torch.Tensor:
+def _make(x: Operand, case: Case, rng: torch.Generator) -> torch.Tensor:
     if x.values is not None:
         return x.values.clone()
     if math.prod(n or 1 for n in x.shape) * DTYPES[x.dtype].itemsize > MAX_NBYTES:

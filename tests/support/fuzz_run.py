@@ -87,10 +87,10 @@ def outcome(case: Case) -> str:
         return "no memory"
     if isinstance(first, Exception) and isinstance(other, Exception):
         return "failed"
-    for name, made in (("torch", first), ("numpy", other)):
-        if isinstance(made, Exception):
-            raise Wrong(f"only {name} fails: {type(made).__name__}: {str(made).splitlines()[0][:200]}")
-        if (types := tuple(map(type_of, made))) != signature.outs:
+    for name, results in (("torch", first), ("numpy", other)):
+        if isinstance(results, Exception):
+            raise Wrong(f"only {name} fails: {type(results).__name__}: {str(results).splitlines()[0][:200]}")
+        if (types := tuple(map(type_of, results))) != signature.outs:
             raise Wrong(f"{name} gives {types}, inferred were {signature.outs}")
     if _has_numpy(signature):
         _agree(case, operands, first, other)
@@ -112,13 +112,13 @@ def _has_numpy(signature: Signature) -> bool:
 
 def _run(engine: str, signature: Signature, operands: list[Any], fill: str) -> Any:
     fill_allocations(fill)
-    given = [_own(engine, x, signature.into) for x in operands]
+    arguments = [_argument(engine, x, signature.into) for x in operands]
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            made = ENGINES[engine].link(signature)(*given)
-            made = tuple(made) if len(signature.outs) > 1 else (made,)
-            return tuple(m.clone() if isinstance(m, torch.Tensor) else m.copy() for m in made)
+            results = ENGINES[engine].link(signature)(*arguments)
+            results = tuple(results) if len(signature.outs) > 1 else (results,)
+            return tuple(m.clone() if isinstance(m, torch.Tensor) else m.copy() for m in results)
     except Exception as error:
         if ENGINES[engine].is_out_of_memory(error) or isinstance(error, MemoryError) or "allocate" in str(error):
             return MemoryError()
@@ -127,7 +127,7 @@ def _run(engine: str, signature: Signature, operands: list[Any], fill: str) -> A
         fill_allocations("")
 
 
-def _own(engine: str, x: Any, into: bool) -> Any:
+def _argument(engine: str, x: Any, into: bool) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     if into:  # a copy in memory of the same layout
@@ -153,7 +153,7 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 def _agree(case: Case, operands: list[Any], first: Any, other: Any) -> None:
     other = tuple(torch.from_numpy(np.array(x)) for x in other)
     if case.op in AMBIGUOUS:
-        first, other = (AMBIGUOUS[case.op](case, operands, *made) for made in (first, other))
+        first, other = (AMBIGUOUS[case.op](case, operands, *results) for results in (first, other))
     for at, (a, b) in enumerate(zip(first, other, strict=True)):
         rtol, atol = TOLERANCES.get(str(a.dtype).removeprefix("torch."), (0, 0))
         if a.dtype is torch.float32 and a.numel():
@@ -171,15 +171,15 @@ def _picked(case: Case, operands: list[Any], values: torch.Tensor, places: torch
     """Among equal elements any may be picked: the picked elements must exist, and none twice."""
     dim, x = case.attrs["dim"], operands[0].reshape(operands[0].shape or (1,))
     kept = case.attrs.get("keepdim", True) or not operands[0].ndim
-    at, found = (t if kept else t.unsqueeze(dim) for t in (places, values))
-    at, found = at.reshape(at.shape or (1,)), found.reshape(found.shape or (1,))
-    there = x.gather(dim, at)
-    if not torch.equal(there.isnan(), found.isnan()) or not torch.equal(there.nan_to_num(), found.nan_to_num()):
-        raise Wrong(f"at the places {at.flatten()[:6].tolist()} stands {there.flatten()[:6].tolist()}")
-    ordered = at.sort(dim).values
+    positions, picked = (t if kept else t.unsqueeze(dim) for t in (places, values))
+    positions, picked = positions.reshape(positions.shape or (1,)), picked.reshape(picked.shape or (1,))
+    there = x.gather(dim, positions)
+    if not torch.equal(there.isnan(), picked.isnan()) or not torch.equal(there.nan_to_num(), picked.nan_to_num()):
+        raise Wrong(f"at the places {positions.flatten()[:6].tolist()} stands {there.flatten()[:6].tolist()}")
+    ordered = positions.sort(dim).values
     if (ordered.diff(dim=dim) == 0).any():
         raise Wrong(f"a place is picked twice: {ordered.flatten()[:6].tolist()}")
-    return (values if case.attrs.get("sorted", True) else found.sort(dim).values,)
+    return (values if case.attrs.get("sorted", True) else picked.sort(dim).values,)
 
 
 def _ordered(case: Case, operands: list[Any], values: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -207,10 +207,10 @@ def _factors(case: Case, operands: list[Any], q: torch.Tensor, r: torch.Tensor) 
     return q @ _scaled(r, largest), q.mT @ q, r.tril(-1)
 
 
-def _determinant(case: Case, operands: list[Any], *made: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _determinant(case: Case, operands: list[Any], *results: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Relative to the largest possible value: the product of the lengths of the rows."""
     lengths = torch.linalg.vector_norm(operands[0].double(), dim=-1).log().sum(-1)
-    sign, size = made if len(made) > 1 else (made[0].sign(), made[0].double().abs().log())
+    sign, size = results if len(results) > 1 else (results[0].sign(), results[0].double().abs().log())
     return ((sign * (size - lengths).exp()).to(operands[0].dtype),)
 
 
@@ -262,9 +262,9 @@ def _batch(op: str, first: int, last: int, counts: Counter[str]) -> int:
         os.close(reader)
         _child(op, first, last, writer)
     os.close(writer)
-    done, reason = first, "died"
+    seed, reason = first, "died"
     with open(reader) as lines:
-        while done < last:
+        while seed < last:
             if not select.select([lines], [], [], PATIENCE)[0]:
                 os.kill(child, signal.SIGKILL)
                 reason = f"takes longer than {PATIENCE} s"
@@ -273,14 +273,14 @@ def _batch(op: str, first: int, last: int, counts: Counter[str]) -> int:
             if not line:
                 break
             result = json.loads(line)
-            _count(op, done, result, counts)
-            done += 1
+            _count(op, seed, result, counts)
+            seed += 1
     status = os.waitpid(child, 0)[1]
-    if done < last:
+    if seed < last:
         died = f"{reason} ({signal.strsignal(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else status})"
-        _count(op, done, {"wrong": died}, counts)
-        done += 1
-    return done
+        _count(op, seed, {"wrong": died}, counts)
+        seed += 1
+    return seed
 
 
 def _count(op: str, seed: int, result: dict[str, str], counts: Counter[str]) -> None:

@@ -36,7 +36,7 @@ NAME = re.compile(r"\ba\d+\b")
 
 
 @dataclass(frozen=True)
-class Given:
+class Input:
     """A tensor a program starts with."""
 
     name: str
@@ -56,8 +56,8 @@ class Step:
 
     @property
     def makes(self) -> str | None:
-        found = re.match(r"(a\d+) = ", self.line)
-        return found[1] if found else None
+        match = re.match(r"(a\d+) = ", self.line)
+        return match[1] if match else None
 
     @property
     def reads(self) -> set[str]:
@@ -81,7 +81,7 @@ OPTIMIZERS = ("gt.optim.SGD(leaves, lr=0.05, momentum=0.9)", "gt.optim.AdamW(lea
 
 @dataclass(frozen=True)
 class Program:
-    given: tuple[Given, ...]
+    inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
     #: the tensors of the loss
     targets: tuple[str, ...]
@@ -92,9 +92,9 @@ class Program:
     autocast: bool = False
 
     def before(self) -> list[str]:
-        names = ", ".join(g.name for g in self.given if g.requires_grad)
+        names = ", ".join(g.name for g in self.inputs if g.requires_grad)
         return [
-            *(g.line() for g in self.given),
+            *(g.line() for g in self.inputs),
             f"leaves = [{names}]",
             *([f"optimizer = {self.optimizer}"] if self.optimizer else []),
         ]
@@ -110,7 +110,7 @@ class Program:
     def tolerance(self) -> float:
         if self.autocast:
             return 0.1
-        narrow = any(g.dtype == "float32" for g in self.given) or any(".float()" in s.line for s in self.steps)
+        narrow = any(g.dtype == "float32" for g in self.inputs) or any(".float()" in s.line for s in self.steps)
         return 2e-3 if narrow else 1e-7
 
 
@@ -126,7 +126,7 @@ def ramp(t):
 
 def source(program: Program, library: str = "gt") -> str:
     """The program as a script."""
-    body = [*program.body(), *(f"print({g.name}.grad)" for g in program.given if g.requires_grad)]
+    body = [*program.body(), *(f"print({g.name}.grad)" for g in program.inputs if g.requires_grad)]
     if program.autocast:
         body = ["with gt.autocast('cpu', dtype=gt.bfloat16):", *("    " + line for line in body)]
     lines = [
@@ -195,7 +195,7 @@ def run(program: Program, names: dict[str, Any], around: Any = contextlib.nullco
 
     for line in program.before():
         do(line)
-    kept = {g.name for g in program.given}
+    kept = {g.name for g in program.inputs}
     for _ in range(program.rounds):
         for line in program.body():
             do(line)
@@ -207,17 +207,17 @@ def run(program: Program, names: dict[str, Any], around: Any = contextlib.nullco
 
 
 def observed(names: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"reads": [array(x) for x in names["reads"]]}
+    values: dict[str, Any] = {"reads": [array(x) for x in names["reads"]]}
     for name, x in names.items():
         if NAME.fullmatch(name) or name in ("loss", "again"):
-            found[name] = array(x)
+            values[name] = array(x)
             try:
-                found |= {f"{name}.{key}": value for key, value in _gradient(x).items()}
+                values |= {f"{name}.{key}": value for key, value in _gradient(x).items()}
             except RuntimeError as error:
-                found[name + ".grad"] = error
+                values[name + ".grad"] = error
         elif name == "grads":
-            found[name] = [None if g is None else array(g) for g in x]
-    return found
+            values[name] = [None if g is None else array(g) for g in x]
+    return values
 
 
 def array(x: Any) -> Any:
@@ -283,51 +283,51 @@ def generate(seed: int, profile: Profile = ANY) -> Program:
     """The program of a seed."""
     attempt = 0
     while True:
-        program = _drawn(random.Random(f"{seed}.{attempt}"), profile)
+        program = _draw_program(random.Random(f"{seed}.{attempt}"), profile)
         if program is not None and steady(program) and (profile.refused or not any(oracle(program).raised)):
             return program
         attempt += 1
 
 
-def _drawn(rng: random.Random, profile: Profile) -> Program | None:
-    given = _given(rng, profile)
+def _draw_program(rng: random.Random, profile: Profile) -> Program | None:
+    inputs = _draw_inputs(rng, profile)
     names = torch_world()
-    for g in given:
+    for g in inputs:
         exec(g.line(), names)
     steps: list[Step] = []
     for _ in range(rng.randint(SHORTEST, LONGEST)):
-        if (step := _step(rng, names, f"a{len(given) + len(steps)}", profile)) is not None:
+        if (step := _step(rng, names, f"a{len(inputs) + len(steps)}", profile)) is not None:
             steps.append(step)
     floats = [n for n, x in _tensors(names).items() if x.is_floating_point() and x.requires_grad and x.numel()]
-    made = [n for n in floats if n not in {g.name for g in given}]
-    if not made:
+    computed = [n for n in floats if n not in {g.name for g in inputs}]
+    if not computed:
         return None
-    targets = tuple(dict.fromkeys([made[-1], *rng.sample(made, min(len(made), rng.randint(0, 2)))]))
+    targets = tuple(dict.fromkeys([computed[-1], *rng.sample(computed, min(len(computed), rng.randint(0, 2)))]))
     ending = rng.choice((*ENDINGS, "backward"))
     optimizer = rng.choice(OPTIMIZERS) if ending == "optimizer" else ""
     rounds = profile.rounds or (3 if optimizer else rng.choice((1, 1, 1, 4)))
-    return Program(tuple(given), tuple(steps), targets, ending, rounds, optimizer, profile.autocast)
+    return Program(tuple(inputs), tuple(steps), targets, ending, rounds, optimizer, profile.autocast)
 
 
-def _given(rng: random.Random, profile: Profile) -> list[Given]:
+def _draw_inputs(rng: random.Random, profile: Profile) -> list[Input]:
     """A few tensors whose sizes often match."""
     sizes = rng.choices((1, 2, 3, 4, 6), k=3)
     dtype = "float32" if profile.autocast or rng.random() < 0.15 else "float64"
     if rng.random() < 0.06:
         sizes[0] = 0
     square = rng.choice(sizes)
-    given = []
+    inputs = []
     for k in range(rng.randint(2, 4)):
         shape = tuple(rng.choices(sizes, k=rng.choices((0, 1, 2, 3, 4), (1, 3, 6, 5, 2))[0]))
         if k == 1 and rng.random() < 0.6:
             shape = (square, square)
         elif k == 2 and rng.random() < 0.5:
             shape = (*rng.choices(sizes, k=2), square)
-        given.append(Given(f"a{k}", shape, dtype, k == 0 or rng.random() < 0.7))
-    return given
+        inputs.append(Input(f"a{k}", shape, dtype, k == 0 or rng.random() < 0.7))
+    return inputs
 
 
-def _step(rng: random.Random, names: dict[str, Any], made: str, profile: Profile) -> Step | None:
+def _step(rng: random.Random, names: dict[str, Any], target: str, profile: Profile) -> Step | None:
     """One step that torch accepts, or sometimes one that it refuses; its effect is then in ``names``."""
     for _ in range(8):
         table = STATEMENTS if rng.random() < 0.25 else EXPRESSIONS
@@ -337,13 +337,13 @@ def _step(rng: random.Random, names: dict[str, Any], made: str, profile: Profile
             drawn = table[kind](Drawing(rng, _tensors(names)))
         except NoOperand:
             continue
-        step = Step(kind, drawn if table is STATEMENTS else f"{made} = {drawn}")
+        step = Step(kind, drawn if table is STATEMENTS else f"{target} = {drawn}")
         with warnings.catch_warnings(), _autocast(torch, profile.autocast):
             warnings.simplefilter("ignore")
             error = execute(step.line, names)
-        result = names.get(made)
+        result = names.get(target)
         if isinstance(result, torch.Tensor) and result.numel() > LARGEST:
-            del names[made]
+            del names[target]
         elif error is None or rng.random() < profile.refused:
             return step
     return None
@@ -589,9 +589,9 @@ def function(program: Program, names: dict[str, Any]) -> Callable[[], dict[str, 
     """One round of a program as a function that returns all its tensors; the initial tensors are created now."""
     for line in program.before():
         exec(line, names)
-    made = [m for m in (step.makes for step in program.steps) if m is not None] + ["loss"] * bool(program.targets)
-    given = ", ".join(f"'{name}': {name}.detach()" for name in made)
-    exec("\n    ".join(["def step():", *program.body(), f"return {{{given}}}"]), names)
+    results = [m for m in (step.makes for step in program.steps) if m is not None] + ["loss"] * bool(program.targets)
+    entries = ", ".join(f"'{name}': {name}.detach()" for name in results)
+    exec("\n    ".join(["def step():", *program.body(), f"return {{{entries}}}"]), names)
     return names["step"]
 
 
@@ -604,10 +604,10 @@ def compiled_difference(program: Program, setting: Setting, folder: str = "/tmp"
         for k in range(program.rounds):
             a = {name: array(x) for name, x in plain().items()} | observed(theirs)
             try:
-                made = compiled()
+                results = compiled()
             except Exception as error:
                 return "" if allowed("gt", error) else f"only gt refuses: {type(error).__name__}: {error}"
-            b = {name: array(x) for name, x in made.items()} | observed(ours)
+            b = {name: array(x) for name, x in results.items()} | observed(ours)
             for name in a:
                 if problem := _unlike(a[name], b.get(name), program.tolerance):
                     return f"{name} in round {k}: {problem}"
@@ -628,10 +628,10 @@ def shrunk(program: Program, problem: Any) -> Program:
             return False
 
     while True:
-        found = next((smaller for smaller in _smaller(program) if fails(smaller)), None)
-        if found is None:
+        failing = next((smaller for smaller in _smaller(program) if fails(smaller)), None)
+        if failing is None:
             return program
-        program = found
+        program = failing
 
 
 def _kind(problem: str) -> str:
@@ -655,28 +655,28 @@ def _smaller(program: Program) -> Iterator[Program]:
     for k in reversed(range(len(program.steps))):
         yield from _without(program, k)
     used = set(program.targets).union(*(step.reads for step in program.steps))
-    for g in program.given:
+    for g in program.inputs:
         if g.name not in used:
-            yield replace(program, given=tuple(h for h in program.given if h is not g))
+            yield replace(program, inputs=tuple(h for h in program.inputs if h is not g))
         elif g.requires_grad:
             yield replace(
-                program, given=tuple(replace(h, requires_grad=h is not g and h.requires_grad) for h in program.given)
+                program, inputs=tuple(replace(h, requires_grad=h is not g and h.requires_grad) for h in program.inputs)
             )
-    for size in {n for g in program.given for n in g.shape if n > 1}:
+    for size in {n for g in program.inputs for n in g.shape if n > 1}:
         for less in (1, 2):
             if less < size:
                 shape = lambda g, size=size, less=less: tuple(less if n == size else n for n in g.shape)
-                yield replace(program, given=tuple(replace(g, shape=shape(g)) for g in program.given))
+                yield replace(program, inputs=tuple(replace(g, shape=shape(g)) for g in program.inputs))
 
 
 def _without(program: Program, k: int) -> Iterator[Program]:
     """The program without a step: also without the steps that need its result, or with another tensor in its place."""
-    step, made = program.steps[k], program.steps[k].makes
+    step, target = program.steps[k], program.steps[k].makes
     rest = program.steps[:k] + program.steps[k + 1 :]
-    if made is None:
+    if target is None:
         yield replace(program, steps=rest)
         return
-    gone, kept = {made}, []
+    gone, kept = {target}, []
     for other in rest:
         if other.reads & gone:
             gone |= {other.makes} if other.makes else set()
@@ -685,13 +685,13 @@ def _without(program: Program, k: int) -> Iterator[Program]:
     targets = tuple(name for name in program.targets if name not in gone)
     yield replace(program, steps=tuple(kept), targets=targets)
     for name in sorted(step.reads):
-        instead = lambda text, name=name: re.sub(rf"\b{made}\b", name, text)
+        instead = lambda text, name=name: re.sub(rf"\b{target}\b", name, text)
         steps = tuple(replace(s, line=instead(s.line)) for s in rest)
         yield replace(program, steps=steps, targets=tuple(dict.fromkeys(map(instead, program.targets))))
     names = torch_world()
     for line in [*program.before(), *(s.line for s in program.steps[: k + 1])]:
         execute(line, names)
-    value = names.get(made)
+    value = names.get(target)
     if isinstance(value, torch.Tensor) and value.is_floating_point():
-        stand_in = Given(made, tuple(value.shape), str(value.dtype).removeprefix("torch."))
-        yield replace(program, given=(*program.given, stand_in), steps=rest)
+        stand_in = Input(target, tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        yield replace(program, inputs=(*program.inputs, stand_in), steps=rest)

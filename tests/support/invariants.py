@@ -75,27 +75,27 @@ def settled(cluster: Cluster) -> None:
     by_id = {worker.id: worker for worker in cluster.workers.values()}
     assert set(by_id) == set(core.workers)
     assert {s.id for s in cluster.clients.values() if s.connection.ended is None} == set(core.clients)
-    for known in core.workers.values():
-        assert not known.unconfirmed
-        assert not known.parked
-        assert known.ahead == 0
-        assert set(by_id[known.id].spaces) == known.admitted
+    for worker in core.workers.values():
+        assert not worker.unconfirmed
+        assert not worker.parked
+        assert worker.ahead == 0
+        assert set(by_id[worker.id].spaces) == worker.admitted
     for client in core.clients.values():
         _settled_client(client, core.workers)
-    for known in core.workers.values():
-        for owner, space in by_id[known.id].spaces.items():
+    for worker in core.workers.values():
+        for owner, space in by_id[worker.id].spaces.items():
             client = core.clients[owner]
-            assert set(space.store) == held_by(client, known.id)
+            assert set(space.store) == held_by(client, worker.id)
             assert space.placeholders == sum(type(v) in PLACEHOLDERS for v in space.store.values())
             assert space.awaited is None
             assert not space.waiting
             assert space.outgoing is None
-            assert set(space.transfers) <= {t for t, where in client.transfers.items() if where is known.layout}
+            assert set(space.transfers) <= {t for t, where in client.transfers.items() if where is worker.layout}
             codes = {code for code in space.codes if code < FIRST_DISPATCHER_CODE}
-            groups = set(space.groups) - set(by_id[known.id].mover._lost)
-            assert groups == {n for members, n in client.ledger.groups.items() if known.id in members}
+            groups = set(space.groups) - set(by_id[worker.id].mover._lost)
+            assert groups == {n for members, n in client.ledger.groups.items() if worker.id in members}
             assert not space.leave_barriers
-            assert codes == {code for code in client.announced[known.id] if code in client.codes}
+            assert codes == {code for code in client.announced[worker.id] if code in client.codes}
 
 
 def _settled_client(client: Client, workers: dict[int, WorkerState]) -> None:

@@ -1,7 +1,7 @@
 """Finds op names in quotes outside gt/ops: a fact about an op must be in its entry.
 
 Some places in the code hold names of torch's Python API, and torch names functions and arguments as it names ops. These
-places are told by their syntax (`_names_api`), and the argument words by `WORDS`.
+places are recognised by their syntax (`_names_api`), and the argument words by `WORDS`.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class Case:
     settle: Callable[[Any], Any] = lambda y: y
 
     def __str__(self) -> str:
-        given = [*map(shown, (self.input, *self.args)), *(f"{k}={shown(v)}" for k, v in self.kwargs.items())]
-        return f"{self.op.formatted_name}[{self.family} {self.place}]({', '.join(given)})"
+        arguments = [*map(shown, (self.input, *self.args)), *(f"{k}={shown(v)}" for k, v in self.kwargs.items())]
+        return f"{self.op.formatted_name}[{self.family} {self.place}]({', '.join(arguments)})"
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -99,10 +99,10 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def _at(path: str) -> Any:
-    found: Any = gt
+    value: Any = gt
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return found if callable(found) and not isinstance(found, gt.DType | type) else None
+        value = getattr(value, name, None)
+    return value if callable(value) and not isinstance(value, gt.DType | type) else None
 
 
 @dataclass(frozen=True)
@@ -120,16 +120,18 @@ def forms(op: Any) -> list[Form]:
     """As a function, as a method, and in place, under each of its names, if GT has them."""
     if op.formatted_name in CALLS:
         return [Form(f"gt.{op.name}", CALLS[op.formatted_name], op.op)]
-    made: list[Form] = []
+    result: list[Form] = []
     for name in (op.name, *(alias.name for alias in op.aliases)):
         if (function := _at(name)) is not None:
-            made.append(Form(f"gt.{name}", function, op.op))
+            result.append(Form(f"gt.{name}", function, op.op))
         if "." not in name and hasattr(torch.Tensor, name) and hasattr(gt.Tensor, name):
-            made.append(Form(f"Tensor.{name}", _method(gt.Tensor, name), op.op, method=True))
+            result.append(Form(f"Tensor.{name}", _method(gt.Tensor, name), op.op, method=True))
         written = f"{name}_"
         if op.inplace_variant and hasattr(torch.Tensor, written) and hasattr(gt.Tensor, written):
-            made.append(Form(f"Tensor.{written}", _written(gt.Tensor, written), _written(torch.Tensor, written), True))
-    return made
+            result.append(
+                Form(f"Tensor.{written}", _written(gt.Tensor, written), _written(torch.Tensor, written), True)
+            )
+    return result
 
 
 def _method(tensor: type, name: str) -> Callable[..., Any]:
@@ -150,15 +152,15 @@ OPS = [op for op in op_db if forms(op)]
 def cases(op: Any, family: str) -> Iterator[Case]:
     dtype, grad = FAMILIES[family]
     if family == "errors":
-        made = (e.sample_input for e in op.error_inputs_func(op, "cpu")) if op.error_inputs_func else ()
+        samples = (e.sample_input for e in op.error_inputs_func(op, "cpu")) if op.error_inputs_func else ()
     elif dtype not in op.dtypes or (grad and not op.supports_autograd):
         return
     else:
         # op.sample_inputs does the same, and also searches the whole stack for the name of the test
-        made = op.sample_inputs_func(op, "cpu", dtype, grad)
+        samples = op.sample_inputs_func(op, "cpu", dtype, grad)
     torch.manual_seed(zlib.crc32(op.formatted_name.encode()))
     random.seed(0)
-    for place, s in enumerate(made):
+    for place, s in enumerate(samples):
         case = Case(op, family, place, s.input, tuple(s.args), dict(s.kwargs), s.output_process_fn_grad)
         if family == "mixed":
             if not any(x.is_floating_point() for x in case.tensors[1:]):
@@ -177,8 +179,8 @@ def _other(x: Any, seen: Iterator[int]) -> Any:
 
 def _mixed(case: Case) -> Case:
     seen = itertools.count()
-    given = _mapped((case.input, case.args, case.kwargs), lambda x: _other(x, seen))
-    return replace(case, input=given[0], args=given[1], kwargs=given[2])
+    arguments = _mapped((case.input, case.args, case.kwargs), lambda x: _other(x, seen))
+    return replace(case, input=arguments[0], args=arguments[1], kwargs=arguments[2])
 
 
 def _mapped(x: Any, call: Callable[[Any], Any]) -> Any:
@@ -212,12 +214,12 @@ def expressible(case: Case) -> bool:
 
 def to_gt(x: Any) -> Any:
     if isinstance(x, torch.Tensor):
-        made = (
+        tensor = (
             gt.tensor(x.detach().float().numpy()).bfloat16()
             if x.dtype is torch.bfloat16
             else gt.tensor(x.detach().numpy())
         )
-        return made.requires_grad_() if x.requires_grad else made
+        return tensor.requires_grad_() if x.requires_grad else tensor
     if isinstance(x, torch.dtype):
         return gt.types.DTYPES[str(x).removeprefix("torch.")]
     if isinstance(x, torch.device):
@@ -233,16 +235,16 @@ def difference(case: Case, form: Form) -> str:
     """The difference between GT's answer and torch's; empty if there is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given = _mapped((case.input, case.args, case.kwargs), lambda x: to_gt(x))
+        arguments = _mapped((case.input, case.args, case.kwargs), lambda x: to_gt(x))
         first, args, kwargs = _mapped((case.input, case.args, case.kwargs), _fresh)
         leaves = [x for x in _tensors((first, args, kwargs)) if x.requires_grad]
         try:
             want = form.theirs(first, *args, **kwargs)
         except Exception as error:
-            return _refuses(form.ours, given, f"torch: {type(error).__name__}: {str(error)[:150]}")
-        ours = [x for x in _gt_tensors(given) if x.requires_grad]
+            return _refuses(form.ours, arguments, f"torch: {type(error).__name__}: {str(error)[:150]}")
+        ours = [x for x in _gt_tensors(arguments) if x.requires_grad]
         try:
-            got = form.ours(given[0], *given[1], **given[2])
+            got = form.ours(arguments[0], *arguments[1], **arguments[2])
             if case.op.name in SETTLED:
                 got, want = case.settle(got), case.settle(want)
             compare(got, want, case)
@@ -268,9 +270,9 @@ def _gt_tensors(x: Any) -> Iterator[Any]:
         yield from _gt_tensors(inner)
 
 
-def _refuses(call: Callable[..., Any], given: Any, reason: str) -> str:
+def _refuses(call: Callable[..., Any], arguments: Any, reason: str) -> str:
     try:
-        for y in _gt_tensors([call(given[0], *given[1], **given[2])]):
+        for y in _gt_tensors([call(arguments[0], *arguments[1], **arguments[2])]):
             y.detach().numpy()
     except Exception as error:
         return "" if not isinstance(error, AssertionError | AttributeError) else f"raises {error!r}; {reason}"
@@ -295,13 +297,13 @@ def compare(got: Any, want: Any, case: Case) -> None:
 
 
 def close(got: Any, want: torch.Tensor, random: bool = False) -> None:
-    made, want = to_torch(got.detach()), want.detach()
-    ours, theirs = (f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in (made, want))
+    result, want = to_torch(got.detach()), want.detach()
+    ours, theirs = (f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in (result, want))
     assert ours == theirs, f"{ours} for {theirs}"
     if random:
         return
     rtol, atol = TOLERANCES.get(want.dtype, (1e-3, 1e-3) if want.dtype.is_floating_point else (0, 0))
-    torch.testing.assert_close(made, want, rtol=rtol, atol=atol, equal_nan=True)
+    torch.testing.assert_close(result, want, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def compare_gradients(got: Any, want: Any, ours: list[Any], leaves: list[torch.Tensor]) -> None:
@@ -309,13 +311,13 @@ def compare_gradients(got: Any, want: Any, ours: list[Any], leaves: list[torch.T
     if not pairs:
         return
     rng = torch.Generator().manual_seed(7)
-    given = [torch.randn(w.shape, generator=rng, dtype=torch.float64).to(w.dtype) for _, w in pairs]
+    cotangents = [torch.randn(w.shape, generator=rng, dtype=torch.float64).to(w.dtype) for _, w in pairs]
     try:
-        wanted = torch.autograd.grad([w for _, w in pairs], leaves, given, allow_unused=True)
+        wanted = torch.autograd.grad([w for _, w in pairs], leaves, cotangents, allow_unused=True)
     except NotImplementedError:
         return  # torch has none
-    made = gt.autograd.grad([g for g, _ in pairs], ours, [to_gt(c) for c in given], allow_unused=True)
-    for g, w in zip(made, wanted, strict=True):
+    gradients = gt.autograd.grad([g for g, _ in pairs], ours, [to_gt(c) for c in cotangents], allow_unused=True)
+    for g, w in zip(gradients, wanted, strict=True):
         if w is None:
             assert g is None or not to_torch(g).count_nonzero(), "a gradient where torch has none"
         else:

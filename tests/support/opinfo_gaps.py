@@ -24,8 +24,8 @@ class Gap:
         return f"{self.op} {self.family} {self.why}"
 
     def covers(self, case: Any, form: Any) -> bool:
-        here = (self.op, self.family) == (case.op.formatted_name, case.family)
-        return here and self.form in ("", form.name) and self.when(case)
+        matches = (self.op, self.family) == (case.op.formatted_name, case.family)
+        return matches and self.form in ("", form.name) and self.when(case)
 
 
 def _empty(case: Any) -> bool:

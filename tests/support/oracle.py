@@ -32,10 +32,10 @@ def _over_dims(call: Callable[..., Any]) -> Callable[..., Any]:
     """Here torch folds one dim at a time."""
 
     def fold(x: torch.Tensor, *, dim: tuple[int, ...], keepdim: bool, dtype: str | None) -> torch.Tensor:
-        made = x.clone() if dim else call(x, dtype=_dtype(dtype))
+        result = x.clone() if dim else call(x, dtype=_dtype(dtype))
         for d in sorted(dim, reverse=True):
-            made = call(made, dim=d, keepdim=keepdim, dtype=_dtype(dtype))
-        return made
+            result = call(result, dim=d, keepdim=keepdim, dtype=_dtype(dtype))
+        return result
 
     return fold
 
@@ -51,9 +51,9 @@ def _clamp(x: torch.Tensor, *limits: Any, has_min: bool, has_max: bool) -> torch
 
 
 def _copy(target: torch.Tensor, source: Any) -> torch.Tensor:
-    made = target.clone()
-    made[...] = source
-    return made
+    result = target.clone()
+    result[...] = source
+    return result
 
 
 def _upload(data: bytes, *, shape: Any, dtype: str) -> torch.Tensor:
@@ -72,8 +72,8 @@ def _draw(call: Callable[..., Any]) -> Callable[..., Any]:
         n = int(np.prod(shape))
         words = [int(w) for w in np.random.Philox(key=(seed & mask) | (stream & mask) << 64).random_raw(n + 1)]
         halves = [h for w in words for h in (w & 0xFFFFFFFF, w >> 32)]
-        made = torch.tensor([call(words, halves, i, dtype, *limits) for i in range(n)], dtype=torch.float64)
-        return made.to(_dtype(dtype)).reshape(shape)
+        values = torch.tensor([call(words, halves, i, dtype, *limits) for i in range(n)], dtype=torch.float64)
+        return values.to(_dtype(dtype)).reshape(shape)
 
     return drawn
 
@@ -180,8 +180,8 @@ SETTLED: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {"eigh": _eigen, "
 
 def expected(sample: Sample, operands: list[Any]) -> tuple[torch.Tensor, ...]:
     call = ORACLES.get(sample.op) or getattr(torch, sample.op, None) or getattr(torch.special, sample.op, None)
-    made = sample.like(*operands) if sample.like else call(*operands, **sample.attrs)
-    return tuple(made) if isinstance(made, tuple | list) else (made,)
+    results = sample.like(*operands) if sample.like else call(*operands, **sample.attrs)
+    return tuple(results) if isinstance(results, tuple | list) else (results,)
 
 
 def infers_as(op: Any, types: tuple[Any, ...], attrs: Any) -> tuple[TensorType, ...] | None:

@@ -21,7 +21,7 @@ NAME = "example.py"
 
 
 def blocks(text: str, language: str) -> Iterator[str]:
-    return (body for _, found, body in BLOCK.findall(text) if found == language)
+    return (body for _, tag, body in BLOCK.findall(text) if tag == language)
 
 
 def run(text: str) -> None:

@@ -128,19 +128,19 @@ def run_table(state: State, rank: int, group: int, size: int, together: int) -> 
     """All rows, with ``together`` pending collectives at a time. The arguments must not change."""
     import torch
 
-    from tests.support.planes import check, fits, given, rows
+    from tests.support.planes import check, copy_of, fits, rows
 
     pending: list[Any] = []
 
     def finish_oldest() -> None:
-        row, mine, handle = pending.pop(0)
+        row, argument, handle = pending.pop(0)
         got = state.wait(handle)
         if state.device != "cpu" and got is not None:
             assert got.device == torch.device(state.device), f"{row.name}: on {got.device}"
             got = got.cpu()
         check(row, rank, got, state.numpy)
-        if mine is not None and not row.hows[rank].get("overwrite"):
-            same = torch.as_tensor(mine).cpu().nan_to_num(77), row.arrays[rank].nan_to_num(77)
+        if argument is not None and not row.hows[rank].get("overwrite"):
+            same = torch.as_tensor(argument).cpu().nan_to_num(77), row.arrays[rank].nan_to_num(77)
             assert torch.equal(*same), f"{row.name}: its argument was changed"
 
     count = 0
@@ -148,10 +148,10 @@ def run_table(state: State, rank: int, group: int, size: int, together: int) -> 
         if not fits(row, state.numpy):
             continue
         count += 1
-        mine = given(row.arrays[rank], state.numpy)
-        if mine is not None and state.device != "cpu":
-            mine = mine.to(state.device)
-        pending.append((row, mine, state.plane.start(group, row.kind, mine, row.hows[rank])))
+        argument = copy_of(row.arrays[rank], state.numpy)
+        if argument is not None and state.device != "cpu":
+            argument = argument.to(state.device)
+        pending.append((row, argument, state.plane.start(group, row.kind, argument, row.hows[rank])))
         if len(pending) >= together:
             finish_oldest()
     while pending:

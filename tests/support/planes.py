@@ -42,8 +42,8 @@ def combine(terms: list[torch.Tensor], op: str) -> torch.Tensor:
     if dtype is torch.bool:
         return whole.any(0) if op in ("sum", "max") else whole.all(0)
     whole = whole.double() if dtype.is_floating_point else whole.long()
-    made = {"sum": whole.sum, "prod": whole.prod, "max": whole.amax, "min": whole.amin}[op](0)
-    return made.to(dtype)
+    result = {"sum": whole.sum, "prod": whole.prod, "max": whole.amax, "min": whole.amin}[op](0)
+    return result.to(dtype)
 
 
 def layouts(size: int) -> list[tuple[int, ...]]:
@@ -167,12 +167,12 @@ def _reblocked(size: int, dtype: str, old: tuple[int, ...], new: tuple[int, ...]
         for target, (c, d) in enumerate(after):
             low, high = max(a, c), min(b, d)
             for row in (0, 1) if low < high else ():
-                here, there, n = (row, low - a), (row, low - c), (1, high - low)
+                source_start, target_start, n = (row, low - a), (row, low - c), (1, high - low)
                 if source == target:
-                    hows[source]["keeps"].append((here, there, n))
+                    hows[source]["keeps"].append((source_start, target_start, n))
                 else:
-                    hows[source]["sends"].append((target, here, n))
-                    hows[target]["receives"].append((source, there, n))
+                    hows[source]["sends"].append((target, source_start, n))
+                    hows[target]["receives"].append((source, target_start, n))
     arrays = [whole[:, a:b].clone() for a, b in before]
     return Row(f"exchange {dtype}: {old} to {new}", "exchange", arrays, hows, [whole[:, a:b] for a, b in after])
 
@@ -191,7 +191,7 @@ def check(row: Row, rank: int, got: Any, numpy: bool) -> None:
     assert torch.equal(got.nan_to_num(77), want.nan_to_num(77)), f"{row.name}: rank {rank} got {got}, not {want}"
 
 
-def given(array: torch.Tensor | None, numpy: bool) -> Any:
+def copy_of(array: torch.Tensor | None, numpy: bool) -> Any:
     if array is None:
         return None
     return array.numpy().copy(order="K") if numpy else array.clone()

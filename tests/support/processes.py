@@ -89,7 +89,7 @@ class Process:
     def expect(self, text: str, seconds: float = LONG) -> str:
         """Wait for a line that contains the text."""
 
-        def found():
+        def matching_line():
             hit = next((line for line in self.lines if text in line), None)
             if hit is None and self.popen.poll() is not None:
                 self._reader.join(5)
@@ -98,7 +98,7 @@ class Process:
             return hit
 
         try:
-            return wait_until(found, seconds, f"{text!r}")
+            return wait_until(matching_line, seconds, f"{text!r}")
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- output so far:\n{self.output}") from None
 

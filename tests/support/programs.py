@@ -79,9 +79,9 @@ class Program:
         signature = self._legal(op, attrs, operands, into=False)
         if signature is None or op.view or op.name in self.avoid or (self.cuts and _fails_in_part(signature, operands)):
             return
-        made = self._expect(signature, operands)
-        if made is not None:
-            self._keep(self._emit(op, operands, attrs, signature), made, operands, signature.op.name)
+        expected = self._expect(signature, operands)
+        if expected is not None:
+            self._keep(self._emit(op, operands, attrs, signature), expected, operands, signature.op.name)
 
     def look(self) -> None:
         """A view of a tensor, which fails or is lost with it."""
@@ -93,11 +93,11 @@ class Program:
         signature = self._legal(op, attrs, operands, into=False)
         if signature is None:
             return
-        made = self._expect(signature, operands)
-        if not made and not x.memory.failed:  # starts beyond the bounds of this tensor
+        expected = self._expect(signature, operands)
+        if not expected and not x.memory.failed:  # starts beyond the bounds of this tensor
             return
-        made = made or [None] * len(signature.outs)
-        if any(v is not None and v.numel() and v.data_ptr() and not _shares(v, x.value) for v in made):
+        expected = expected or [None] * len(signature.outs)
+        if any(v is not None and v.numel() and v.data_ptr() and not _shares(v, x.value) for v in expected):
             return
         self.ops.add(op.name)
         scalars = tuple(sample.operands[1:])
@@ -105,7 +105,7 @@ class Program:
             tensors = views.split(x.tensor, sample.attrs["sizes"], sample.attrs["dim"])
         else:
             tensors = (view_of(x.tensor, op, attrs, scalars),)
-        self.slots += [Slot(t, v, x.memory, is_view=True) for t, v in zip(tensors, made, strict=True)]
+        self.slots += [Slot(t, v, x.memory, is_view=True) for t, v in zip(tensors, expected, strict=True)]
 
     def write(self) -> None:
         """An op in place, on a tensor or through a view."""
@@ -138,8 +138,8 @@ class Program:
     def send_large(self, nbytes: int) -> None:
         """A value that is too large for a control message."""
         values = np.frombuffer(self.rng.randbytes(nbytes // 4 * 4), np.int32)
-        made = upload(memoryview(values).cast("B"), TensorType(values.shape, DTYPES["int32"]), self.session)
-        self.slots.append(Slot(made, torch.from_numpy(values.copy()) if self.backend == "torch" else values.copy()))
+        tensor = upload(memoryview(values).cast("B"), TensorType(values.shape, DTYPES["int32"]), self.session)
+        self.slots.append(Slot(tensor, torch.from_numpy(values.copy()) if self.backend == "torch" else values.copy()))
 
     def read(self, slot: Slot | None = None) -> bool:
         """Read one of the tensors, and compare. Was there a value?"""
@@ -151,8 +151,8 @@ class Program:
         try:
             current(tensor)
             data = self.session.read(tensor._cell.id, tensor._type)
-        except (WorkerLost, RemoteError) as told:
-            error = told
+        except (WorkerLost, RemoteError) as caught:
+            error = caught
         if isinstance(error, WorkerLost):
             assert memory.maybe_lost, f"{error}, and it was not there"
             assert "worker " in str(error)
@@ -177,10 +177,10 @@ class Program:
     # -- one call ------------------------------------------------------------------------
 
     def _makes(self, sample: Sample) -> list[Any]:
-        made = sample.make()
+        operands = sample.make()
         if self.backend == "numpy":
-            made = [x.numpy() if isinstance(x, torch.Tensor) and x.dtype != torch.bfloat16 else x for x in made]
-        return [((x + 2**63) % 2**64) - 2**63 if type(x) is int else x for x in made]
+            operands = [x.numpy() if isinstance(x, torch.Tensor) and x.dtype != torch.bfloat16 else x for x in operands]
+        return [((x + 2**63) % 2**64) - 2**63 if type(x) is int else x for x in operands]
 
     def _operand(self, x: Any) -> Any:
         """An operand in the place of a tensor: an existing one, or a new one."""
@@ -213,19 +213,19 @@ class Program:
         if any(isinstance(x, Slot) and x.memory.failed for x in operands):
             return []
         try:
-            made = self.engine.link(signature)(*[x.value if isinstance(x, Slot) else x for x in operands])
+            results = self.engine.link(signature)(*[x.value if isinstance(x, Slot) else x for x in operands])
         except Exception:
             return []
-        values = list(made) if len(signature.outs) > 1 else [made]
+        values = list(results) if len(signature.outs) > 1 else [results]
         kept = all(type_of(v) is t for v, t in zip(values, signature.outs, strict=True))
         return values if kept else None
 
-    def _keep(self, tensors: tuple[Tensor, ...], made: list[Any], operands: list[Any], name: str) -> None:
+    def _keep(self, tensors: tuple[Tensor, ...], values: list[Any], operands: list[Any], name: str) -> None:
         self.ops.add(name)
         sources = [x.memory for x in operands if isinstance(x, Slot)]
-        failed = next((m.failed for m in sources if m.failed), ()) or (() if made else (name,))
+        failed = next((m.failed for m in sources if m.failed), ()) or (() if values else (name,))
         lost = any(m.maybe_lost for m in sources)
-        for tensor, value in zip(tensors, made or [None] * len(tensors), strict=True):
+        for tensor, value in zip(tensors, values or [None] * len(tensors), strict=True):
             self.slots.append(Slot(tensor, value, Memory(failed, lost)))
 
     def _expect_in_place(self, signature: Signature, operands: list[Any], target: Slot) -> None:
@@ -236,9 +236,9 @@ class Program:
         if memory.failed:
             return
         try:
-            made = self.engine.link(signature)(*[x.value if isinstance(x, Slot) else x for x in operands])
+            result = self.engine.link(signature)(*[x.value if isinstance(x, Slot) else x for x in operands])
             if not signature.into:  # through a view: torch itself would refuse operands that share its memory
-                target.value.copy_(made)
+                target.value.copy_(result)
         except Exception:
             memory.failed = (signature.op.name,)
 

@@ -36,16 +36,16 @@ def names_in(place: str) -> list[str]:
 
 
 def public_callables() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    callables: dict[str, Any] = {}
     for place in NAMESPACES:
         for name in names_in(place):
             value, path = getattr(namespace(place), name), f"gt.{place}.{name}".replace("..", ".")
             if isinstance(value, type):
-                found[path] = value
-                found.update(_members(path, value))
+                callables[path] = value
+                callables.update(_members(path, value))
             elif callable(value):
-                found[path] = value
-    return found
+                callables[path] = value
+    return callables
 
 
 def _members(path: str, kind: type) -> Iterator[tuple[str, Any]]:

@@ -94,8 +94,8 @@ class Sample:
 
     def make(self) -> list[Any]:
         rng = torch.Generator().manual_seed(zlib.crc32(str(self).encode()))
-        made = [x.make(rng) if isinstance(x, T | V) else x for x in self.operands]
-        return self.fit(made) if self.fit else made
+        operands = [x.make(rng) if isinstance(x, T | V) else x for x in self.operands]
+        return self.fit(operands) if self.fit else operands
 
 
 def type_of(x: Any) -> OperandType:
@@ -119,7 +119,7 @@ def typed(shape: tuple[int, ...], dtypes: tuple[str, ...], of: str = "any") -> l
 
 
 def create() -> list[Sample]:
-    made = {"shape": [(5, 3), (), (0, 2)]}
+    shapes = {"shape": [(5, 3), (), (0, 2)]}
     draws = {"shape": [(5, 3), (), (0,), (7,)], "dtype": list(FLOATS)}
     return [
         *rows("upload", bytes(range(1, 49)), shape=(2, 3), dtype=["float64", "int64"]),
@@ -129,7 +129,7 @@ def create() -> list[Sample]:
         *rows("upload", b"", shape=(0, 3), dtype=["float32", "bool"]),
         *rows("upload", b"\x01\x00\x00\x00", shape=(), dtype=["int32", "float32"]),
         *rows("full", [2, 1.5, True], shape=(5, 3), dtype=list(ALL)),
-        *rows("full", [NAN, -INF], dtype="float32", **made),
+        *rows("full", [NAN, -INF], dtype="float32", **shapes),
         *rows("arange", -2, [1, 3], n=7, dtype=list(NUMBERS)),
         *rows("arange", 5, -2, n=[0, 7], dtype=["int64", "int8", "float32"]),
         *rows("arange", [0.5, 2], [0.25, -1.5], n=6, dtype=list(FLOATS)),

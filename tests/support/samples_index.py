@@ -53,17 +53,17 @@ def _indices() -> list[Sample]:
         ((T((0, 3)), none), (0,), lambda x, i: x[i]),
         *(((T((5, 3), d), i), (0,), lambda x, i: x[i]) for d in ALL),
     ]
-    made = [Sample("index", operands, {"dims": dims}, like) for operands, dims, like in table]
-    return [s for s in made if s.operands[1:] != (i,) or s.attrs["dims"] == (0,)]
+    samples = [Sample("index", operands, {"dims": dims}, like) for operands, dims, like in table]
+    return [s for s in samples if s.operands[1:] != (i,) or s.attrs["dims"] == (0,)]
 
 
 def _written(at: Any) -> Any:
     """The oracle of an assignment: torch's own, on a clone."""
 
     def like(x: torch.Tensor, value: Any, *rest: Any) -> torch.Tensor:
-        made = x.clone()
-        made[at(*rest)] = value
-        return made
+        result = x.clone()
+        result[at(*rest)] = value
+        return result
 
     return like
 
@@ -88,13 +88,13 @@ def _index_puts() -> list[Sample]:
         *(((T((5, 3), d), T((3, 3), d), i), (0,), first) for d in ALL),
         *(((T((5, 3), d), 1, i), (0,), first) for d in ALL),
     ]
-    made = [Sample("index_put", xs, {"dims": dims, "accumulate": False}, like) for xs, dims, like in table]
+    samples = [Sample("index_put", xs, {"dims": dims, "accumulate": False}, like) for xs, dims, like in table]
     adding = [
         ((T((5, 3), d), T((4, 3), d), twice), (0,), lambda x, v, i: x.index_put((i,), v, accumulate=True))
         for d in NUMBERS
     ]
     adding += [((T((4, 5)), 1.5, twice), (1,), lambda x, v, i: x.index_add(1, i, torch.full((4, 4), v, dtype=x.dtype)))]
-    return made + [Sample("index_put", xs, {"dims": dims, "accumulate": True}, like) for xs, dims, like in adding]
+    return samples + [Sample("index_put", xs, {"dims": dims, "accumulate": True}, like) for xs, dims, like in adding]
 
 
 def _masks() -> list[Sample]:
@@ -127,14 +127,14 @@ def _put_views() -> list[Sample]:
     turned, flat = step("permute", dims=(1, 0)), step("view", shape=(20, 3))
 
     def last(x: Any, v: Any, *_: Any) -> Any:
-        made = x.clone()
-        made[1:5:2, :, 2].permute(1, 0).copy_(v if isinstance(v, torch.Tensor) else torch.tensor(v))
-        return made
+        result = x.clone()
+        result[1:5:2, :, 2].permute(1, 0).copy_(v if isinstance(v, torch.Tensor) else torch.tensor(v))
+        return result
 
     def through(x: Any, v: Any, *_: Any) -> Any:
-        made = x.clone()
-        made.view(20, 3)[3:13:2, 1:] = v
-        return made
+        result = x.clone()
+        result.view(20, 3)[3:13:2, 1:] = v
+        return result
 
     at_row = _written(lambda *at: at[0])
     cut = step("slice", items=(S(5, 2), S(2)))

@@ -172,14 +172,14 @@ ACTIVATIONS: dict[str, tuple[list[dict[str, Any]], Any, Any]] = {
 
 def activations() -> list[Sample]:
     xs = [*typed((5, 3), FLOATS), T(()), T((0, 4)), T((9,), of="special")]
-    made = []
+    samples = []
     for op, (settings, call, gradient) in ACTIVATIONS.items():
         for attrs in settings:
-            made += [Sample(op, (x,), attrs, lambda x, call=call, a=attrs: call(x, **a)) for x in xs]
+            samples += [Sample(op, (x,), attrs, lambda x, call=call, a=attrs: call(x, **a)) for x in xs]
         for attrs in settings or [{}]:
             if gradient is not None:
                 like = lambda g, x, call=gradient, a=attrs: call(g, x, **a)
-                made += [Sample(f"{op}_backward", (T(x.shape, x.dtype), x), attrs, like) for x in xs[:-1]]
+                samples += [Sample(f"{op}_backward", (T(x.shape, x.dtype), x), attrs, like) for x in xs[:-1]]
     pairs = [(T(x.shape, x.dtype), x) for x in xs[:-1]]
     weights = [
         (T((2, 5, 3)), T((1, 5, 1))),
@@ -188,7 +188,7 @@ def activations() -> list[Sample]:
         (T((4,), "float16"), T((1,), "float16")),
     ]
     return [
-        *made,
+        *samples,
         *(s for op in ("hardtanh", "threshold") for s in _whole(op)),
         *(Sample("log_sigmoid_backward", p, {}, lambda g, x: g * torch.sigmoid(-x)) for p in pairs),
         *(
@@ -242,11 +242,11 @@ def reductions() -> list[Sample]:
 def _norms(x: T, odd: Any) -> list[tuple[Any, float, tuple[int, ...], bool]]:
     orders = (2.0, 1.0, 0.0, 3.0, 1.5, 0.5, INF, -INF, -1.0)
     flat = V([[0.0, 0.0], [3.0, -4.0], [1.0, 0.0]], "float32")
-    made = [(t, o, d, k) for t in (x, flat) for o in orders for d in ((0,), (0, 1)) for k in (True, False)]
-    made += [(T((5, 3), d), o, (1,), False) for d in FLOATS for o in (2.0, 3.0, INF)]
-    made += [(t, o, d, True) for t, d in odd for o in (2.0, 1.0)]
+    cases = [(t, o, d, k) for t in (x, flat) for o in orders for d in ((0,), (0, 1)) for k in (True, False)]
+    cases += [(T((5, 3), d), o, (1,), False) for d in FLOATS for o in (2.0, 3.0, INF)]
+    cases += [(t, o, d, True) for t, d in odd for o in (2.0, 1.0)]
     # torch divides by zero in the gradient of a negative order
-    return [m for m in made if not (m[0] is flat and m[1] in (-1.0, 0.5))]
+    return [m for m in cases if not (m[0] is flat and m[1] in (-1.0, 0.5))]
 
 
 def _norm(x: Any, ord: float, dim: tuple[int, ...], keepdim: bool) -> Sample:

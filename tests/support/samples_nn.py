@@ -71,16 +71,16 @@ def _linear_weight(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def embedding() -> list[Sample]:
-    made = []
+    samples = []
     for index in (V([[0, 2], [2, 1]]), V(3), V([], "int64"), V([3, 3, 1], "int32")):
         for pad in (-1, 2):
-            made.append(row("embedding", _looked_up(pad), T((4, 3)), index, padding_idx=pad, by_freq=False))
+            samples.append(row("embedding", _looked_up(pad), T((4, 3)), index, padding_idx=pad, by_freq=False))
     for d in FLOATS:
-        made.append(row("embedding", _looked_up(-1), T((4, 3), d), V([0, 3, 3]), padding_idx=-1, by_freq=False))
+        samples.append(row("embedding", _looked_up(-1), T((4, 3), d), V([0, 3, 3]), padding_idx=-1, by_freq=False))
         for pad, freq in ((-1, False), (3, False), (-1, True)):
             attrs = {"rows": 4, "padding_idx": pad, "by_freq": freq}
-            made.append(row("embedding_backward", _spread(**attrs), T((3, 2), d), V([0, 3, 3]), **attrs))
-    return made
+            samples.append(row("embedding_backward", _spread(**attrs), T((3, 2), d), V([0, 3, 3]), **attrs))
+    return samples
 
 
 def _looked_up(pad: int) -> Callable[..., Any]:
@@ -92,13 +92,13 @@ def _spread(rows: int, padding_idx: int, by_freq: bool) -> Callable[..., Any]:
 
 
 def dropout() -> list[Sample]:
-    made = []
+    samples = []
     for p in (0.0, 0.25, 1.0):
         for x in (T((5, 3)), T(()), T((0, 2)), *(T((7,), d) for d in FLOATS)):
-            made.append(row("dropout", _dropped(p), x, 3, -5, p=p))
+            samples.append(row("dropout", _dropped(p), x, 3, -5, p=p))
         for d in FLOATS:
-            made.append(row("dropout_backward", _kept(p), T((7,), d), T((7,), "bool"), p=p))
-    return made
+            samples.append(row("dropout_backward", _kept(p), T((7,), d), T((7,), "bool"), p=p))
+    return samples
 
 
 def _dropped(p: float) -> Callable[..., Any]:
@@ -119,8 +119,8 @@ def _kept(p: float) -> Callable[..., Any]:
 # -- normalisation -------------------------------------------------------------------------
 
 
-def _stats(made: Any) -> Any:
-    y, *stats = made
+def _stats(results: Any) -> Any:
+    y, *stats = results
     return (y, *(still(s.float() if s.itemsize < 4 else s, y) for s in stats))
 
 
@@ -129,33 +129,33 @@ def still(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x.detach() + (y.sum() * 0).to(x.dtype)
 
 
-def _two(given: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
-    return (given[0] if weight else None), (given[-1] if bias else None)
+def _two(tensors: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
+    return (tensors[0] if weight else None), (tensors[-1] if bias else None)
 
 
 AFFINE = ((False, False), (True, True), (True, False))
 
 
 def gates() -> list[Sample]:
-    made = []
+    samples = []
     for x, dim in ((T((4, 6)), 1), (T((2, 4, 3)), 1), (T((0, 4)), 1), *((T((4, 3), d), 0) for d in FLOATS)):
         half = tuple(n // 2 if d == dim else n for d, n in enumerate(x.shape))
-        made.append(row("glu", lambda x, dim=dim: F.glu(x, dim), x, dim=dim))
+        samples.append(row("glu", lambda x, dim=dim: F.glu(x, dim), x, dim=dim))
         back = lambda g, x, dim=dim: aten.glu_backward(g, x, dim)
-        made.append(row("glu_backward", back, T(half, x.dtype), x, dim=dim))
-    return made
+        samples.append(row("glu_backward", back, T(half, x.dtype), x, dim=dim))
+    return samples
 
 
 def layers() -> list[Sample]:
-    made = []
+    samples = []
     for weight, bias in AFFINE:
         for x, shape in ((T((5, 4)), (4,)), (T((2, 5, 4)), (5, 4)), (T((4,)), (4,)), (T((0, 4)), (4,))):
             params = [T(shape)] * (weight + bias)
             attrs = {"normalized_shape": shape, "weight": weight, "bias": bias, "eps": 1e-5}
-            made.append(row("layer_norm", _layer(**attrs), x, *params, **attrs))
+            samples.append(row("layer_norm", _layer(**attrs), x, *params, **attrs))
     for d in ROUNDED:
         attrs = {"normalized_shape": (4,), "weight": True, "bias": True, "eps": 1e-5}
-        made.append(row("layer_norm", _layer(**attrs), T((5, 4), d), T((4,), d), T((4,), d), **attrs))
+        samples.append(row("layer_norm", _layer(**attrs), T((5, 4), d), T((4,), d), T((4,), d), **attrs))
         for weight in (True, False):
             how = {"normalized_shape": (4,), "eps": 1e-5, "weight": weight}
             for mask in (
@@ -164,7 +164,7 @@ def layers() -> list[Sample]:
                 w = [T((4,), d)] * weight
                 wide = "float64" if d == "float64" else "float32"
                 stats = T((5, 1), wide), T((5, 1), wide, "positive")
-                made.append(
+                samples.append(
                     row(
                         "layer_norm_backward",
                         _layer_back(weight, mask),
@@ -184,11 +184,11 @@ def layers() -> list[Sample]:
     ):
         for weight in (True, False):
             how = {"normalized_shape": shape, "eps": 1e-3}
-            made.append(row("rms_norm", _root(**how), x, *[T(shape, x.dtype)] * weight, **how))
+            samples.append(row("rms_norm", _root(**how), x, *[T(shape, x.dtype)] * weight, **how))
             wide = "float64" if x.dtype == "float64" else "float32"
             stats = T((*x.shape[: len(x.shape) - len(shape)], *(1,) * len(shape)), wide, "positive")
             for mask in ((True, True), (False, True)) if weight else ((True, False),):
-                made.append(
+                samples.append(
                     row(
                         "rms_norm_backward",
                         _root_back(shape, mask),
@@ -200,19 +200,19 @@ def layers() -> list[Sample]:
                         mask=mask,
                     )
                 )
-    return made
+    return samples
 
 
 def _layer(normalized_shape: Any, weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
-    def layer(x: torch.Tensor, *given: torch.Tensor) -> Any:
-        w, b = _two(given, weight, bias)
+    def layer(x: torch.Tensor, *affine: torch.Tensor) -> Any:
+        w, b = _two(affine, weight, bias)
         return _stats(torch.native_layer_norm(x, normalized_shape, w, b, eps))
 
     return layer
 
 
-def _chosen(made: Any, mask: Any) -> Any:
-    return tuple(m for m, wanted in zip(made, mask, strict=True) if wanted)
+def _chosen(results: Any, mask: Any) -> Any:
+    return tuple(m for m, wanted in zip(results, mask, strict=True) if wanted)
 
 
 def _layer_back(weight: bool, mask: Any) -> Callable[..., Any]:
@@ -256,7 +256,7 @@ def _root_back(shape: Any, mask: Any) -> Callable[..., Any]:
 
 
 def channels() -> list[Sample]:
-    made = []
+    samples = []
     for weight, bias in AFFINE:
         for x, groups in (
             (T((2, 6, 3)), 2),
@@ -266,24 +266,24 @@ def channels() -> list[Sample]:
             (T((0, 4, 3)), 2),
         ):
             attrs = {"groups": groups, "weight": weight, "bias": bias, "eps": 1e-5}
-            made.append(row("group_norm", _group(**attrs), x, *[T((x.shape[1],))] * (weight + bias), **attrs))
+            samples.append(row("group_norm", _group(**attrs), x, *[T((x.shape[1],))] * (weight + bias), **attrs))
         for x in (T((4, 3)), T((4, 3, 2)), T((2, 3, 2, 2))):
             params = [T((3,))] * (weight + bias)
             attrs = {"weight": weight, "bias": bias, "eps": 1e-5}
             running = T((3,)), T((3,), of="positive")
-            made.append(row("batch_norm", _batch(**attrs), x, *params, **attrs))
-            made.append(row("batch_norm_tracked", _tracked(**attrs), x, 0.3, *running, *params, **attrs))
-            made.append(row("batch_norm_inference", _settled(**attrs), x, *running, *params, **attrs))
+            samples.append(row("batch_norm", _batch(**attrs), x, *params, **attrs))
+            samples.append(row("batch_norm_tracked", _tracked(**attrs), x, 0.3, *running, *params, **attrs))
+            samples.append(row("batch_norm_inference", _settled(**attrs), x, *running, *params, **attrs))
     for d in ROUNDED:
         wide = "float64" if d == "float64" else "float32"
         affine = {"weight": True, "bias": True, "eps": 1e-5}
         params = [T((4,), d)] * 2
-        made.append(row("group_norm", _group(2, **affine), T((2, 4, 3), d), *params, groups=2, **affine))
+        samples.append(row("group_norm", _group(2, **affine), T((2, 4, 3), d), *params, groups=2, **affine))
         running = [T((4,), d), T((4,), d, "positive")]
-        made.append(row("batch_norm", _batch(**affine), T((5, 4, 3), d), *params, **affine))
+        samples.append(row("batch_norm", _batch(**affine), T((5, 4, 3), d), *params, **affine))
         wanted = _tracked(**affine)
-        made.append(row("batch_norm_tracked", wanted, T((5, 4, 3), d), 0.25, *running, *params, **affine))
-        made.append(row("batch_norm_inference", _settled(**affine), T((5, 4, 3), d), *running, *params, **affine))
+        samples.append(row("batch_norm_tracked", wanted, T((5, 4, 3), d), 0.25, *running, *params, **affine))
+        samples.append(row("batch_norm_inference", _settled(**affine), T((5, 4, 3), d), *running, *params, **affine))
         for weight in (True, False):
             masks = (
                 ((True, True, True), (True, False, False), (False, True, True)) if weight else ((True, False, False),)
@@ -294,18 +294,18 @@ def channels() -> list[Sample]:
                 stats = T((2, 2), wide), T((2, 2), wide, "positive")
                 operands = (x, x, *stats, *w)
                 like, fit = _group_back(mask), _fit(lambda x: x.reshape(2, 2, 6), -1)
-                made.append(Sample("group_norm_backward", operands, {"groups": 2, **how}, like, fit=fit))
+                samples.append(Sample("group_norm_backward", operands, {"groups": 2, **how}, like, fit=fit))
                 stats = T((4,), wide), T((4,), wide, "positive")
                 like, fit = _batch_back(mask), _fit(lambda x: x, (0, 2))
-                made.append(Sample("batch_norm_backward", (x, x, *stats, *w), how, like, fit=fit))
-    return made
+                samples.append(Sample("batch_norm_backward", (x, x, *stats, *w), how, like, fit=fit))
+    return samples
 
 
 def _fit(seen: Callable[[Any], Any], over: Any) -> Callable[[list[Any]], list[Any]]:
     """The statistics are those of x: with others the sums cancel, and in bfloat16 nothing remains."""
 
-    def fit(made: list[Any]) -> list[Any]:
-        g, x, mean, _, *w = made
+    def fit(operands: list[Any]) -> list[Any]:
+        g, x, mean, _, *w = operands
         wide = seen(x.to(mean.dtype))
         return [g, x, wide.mean(over), (wide.var(over, correction=0) + 1e-5).rsqrt(), *w]
 
@@ -313,8 +313,8 @@ def _fit(seen: Callable[[Any], Any], over: Any) -> Callable[[list[Any]], list[An
 
 
 def _group(groups: int, weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
-    def group(x: torch.Tensor, *given: torch.Tensor) -> Any:
-        w, b = _two(given, weight, bias)
+    def group(x: torch.Tensor, *affine: torch.Tensor) -> Any:
+        w, b = _two(affine, weight, bias)
         n, c, rest = x.shape[0], x.shape[1], int(np.prod(x.shape[2:]))
         return _stats(torch.native_group_norm(x.contiguous(), w, b, n, c, rest, groups, eps))
 
@@ -322,24 +322,24 @@ def _group(groups: int, weight: bool, bias: bool, eps: float) -> Callable[..., A
 
 
 def _batch(weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
-    def batch(x: torch.Tensor, *given: torch.Tensor) -> Any:
-        return _stats(torch.native_batch_norm(x, *_two(given, weight, bias), None, None, True, 0.0, eps))
+    def batch(x: torch.Tensor, *affine: torch.Tensor) -> Any:
+        return _stats(torch.native_batch_norm(x, *_two(affine, weight, bias), None, None, True, 0.0, eps))
 
     return batch
 
 
 def _tracked(weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
-    def track(x: torch.Tensor, momentum: float, mean: Any, var: Any, *given: torch.Tensor) -> Any:
+    def track(x: torch.Tensor, momentum: float, mean: Any, var: Any, *affine: torch.Tensor) -> Any:
         running = [r.detach().clone() for r in (mean, var)]
-        made = torch.native_batch_norm(x, *_two(given, weight, bias), *running, True, momentum, eps)
-        return *_stats(made), *(still(r, made[0]) for r in running)
+        results = torch.native_batch_norm(x, *_two(affine, weight, bias), *running, True, momentum, eps)
+        return *_stats(results), *(still(r, results[0]) for r in running)
 
     return track
 
 
 def _settled(weight: bool, bias: bool, eps: float) -> Callable[..., Any]:
-    def settle(x: torch.Tensor, mean: Any, var: Any, *given: torch.Tensor) -> Any:
-        w, b = _two(given, weight, bias)
+    def settle(x: torch.Tensor, mean: Any, var: Any, *affine: torch.Tensor) -> Any:
+        w, b = _two(affine, weight, bias)
         return F.batch_norm(x, mean.detach(), var.detach(), w, b, False, 0.0, eps)
 
     return settle
@@ -382,20 +382,20 @@ VISIBLE = [[(i * j + j) % 3 != 1 for j in range(6)] for i in range(5)]
 
 
 def attention() -> list[Sample]:
-    made = []
+    samples = []
     shapes = [
         *[((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 8)), ((2, 5, 4), (2, 6, 4), (2, 6, 4)), ((5, 4), (6, 4), (6, 3))],
         *[((1, 2, 1, 5, 4), (1, 2, 1, 6, 4), (1, 2, 1, 6, 4)), ((0, 2, 5, 4), (0, 2, 6, 4), (0, 2, 6, 4))],
     ]
     for q, k, v in shapes:
         for causal in (False, True):
-            made += _attended([T(q), T(k), T(v)], (), is_causal=causal, scale=0.5)
+            samples += _attended([T(q), T(k), T(v)], (), is_causal=causal, scale=0.5)
         for mask in (T((5, 6)), V(VISIBLE, "bool"), T((*q[:-2], 1, 6))):
-            made += _attended([T(q), T(k), T(v)], (mask,), is_causal=False, scale=0.3)
+            samples += _attended([T(q), T(k), T(v)], (mask,), is_causal=False, scale=0.3)
     for d in ("float64", "float32"):
-        made += _attended([T((2, 3, n, 8), d) for n in (5, 6, 6)], (), is_causal=True, scale=0.25)
-        made += _attended([T((2, 3, n, 8), d) for n in (5, 6, 6)], (T((5, 6), d),), is_causal=False, scale=0.25)
-    return made
+        samples += _attended([T((2, 3, n, 8), d) for n in (5, 6, 6)], (), is_causal=True, scale=0.25)
+        samples += _attended([T((2, 3, n, 8), d) for n in (5, 6, 6)], (T((5, 6), d),), is_causal=False, scale=0.25)
+    return samples
 
 
 def _attended(qkv: list[T], mask: tuple[T, ...], is_causal: bool, scale: float) -> list[Sample]:
@@ -437,10 +437,10 @@ def _attend_back(qkv: list[T], mask: tuple[T, ...], attrs: dict[str, Any]) -> li
         ds = p * (g @ v.mT - (g * out).sum(-1, keepdim=True)) * attrs["scale"]
         return tuple(m.to(dtype) for m in (ds @ k, ds.mT @ q, p.mT @ g))
 
-    def fit(made: list[Any]) -> list[Any]:
-        g, q, k, v, _, _, *masks = made
+    def fit(operands: list[Any]) -> list[Any]:
+        g, q, k, v, _, _, *masks = operands
         if not q.numel():  # torch divides by the number of heads, which may be 0
-            return made
+            return operands
         return [g, q, k, v, *_attend(**attrs)(q, k, v, *masks), *masks]
 
     return [Sample("attention_backward", (out, *qkv, out, lse, *mask), attrs, back, fit=fit)]
@@ -450,7 +450,7 @@ def _attend_back(qkv: list[T], mask: tuple[T, ...], attrs: dict[str, Any]) -> li
 
 
 def classes() -> list[Sample]:
-    made = []
+    samples = []
     cases = [
         *[(T((4, 3)), V([0, 2, 1, 1])), (T((3,)), V(2)), (T((2, 3, 2)), V([[0, 1], [2, 2]]))],
         *[(T((1, 3, 2, 2)), V([[[0, 1], [2, 0]]])), *((T((4, 3), d), V([0, 2, 1, 1])) for d in FLOATS)],
@@ -459,11 +459,11 @@ def classes() -> list[Sample]:
         for reduction in ("none", "sum"):
             for weight in ([], [T((3,), x.dtype, "positive")]):
                 attrs = {"reduction": reduction, "ignore_index": 1}
-                made.append(row("nll_loss", _nll(**attrs), x, target, *weight, **attrs))
+                samples.append(row("nll_loss", _nll(**attrs), x, target, *weight, **attrs))
                 wide = "float64" if x.dtype == "float64" else "float32"
                 g = T((), wide) if reduction == "sum" else T(tuple(np.shape(target.values)), x.dtype)
-                made.append(row("nll_loss_backward", _nll_back(**attrs), g, x, target, *weight, **attrs))
-    return made
+                samples.append(row("nll_loss_backward", _nll_back(**attrs), g, x, target, *weight, **attrs))
+    return samples
 
 
 def _nll(reduction: str, ignore_index: int) -> Callable[..., Any]:
@@ -501,33 +501,35 @@ LOSSES: dict[str, list[dict[str, Any]]] = {
 
 
 def losses() -> list[Sample]:
-    made = []
+    samples = []
     for reduction in REDUCTIONS:
         xs = [T((5, 3)), T(()), *(T((5, 3), d) for d in FLOATS)]
         for name, options in LOSSES.items():
             for option in options:
                 attrs = {"reduction": reduction, **option}
                 if "mean" not in reduction:
-                    made.append(row(name, _loss(name, **attrs), T((0, 3)), T((0, 3), of="positive"), **attrs))
+                    samples.append(row(name, _loss(name, **attrs), T((0, 3)), T((0, 3), of="positive"), **attrs))
                 for x in xs if name != "soft_margin_loss" else xs[:-1]:  # torch overflows in float16
                     t = T(x.shape, x.dtype, "positive")
-                    made.append(row(name, _loss(name, **attrs), x, t, **attrs))
+                    samples.append(row(name, _loss(name, **attrs), x, t, **attrs))
                     g = T(x.shape if reduction == "none" else (), x.dtype)
-                    made.append(row(f"{name}_backward", _loss_back(name, **attrs), g, x, t, **attrs))
+                    samples.append(row(f"{name}_backward", _loss_back(name, **attrs), g, x, t, **attrs))
         probabilities = {d: V([0.2, 0.5, 0.9, 0.75], d) for d in FLOATS}
         for d, p in probabilities.items():
             for weight in ([], [T((4,), d, "positive")]):
                 attrs = {"reduction": reduction}
                 t = V([0.0, 1.0, 0.5, 0.25], d)
-                made.append(row("binary_cross_entropy", _loss("binary_cross_entropy", **attrs), p, t, *weight, **attrs))
+                samples.append(
+                    row("binary_cross_entropy", _loss("binary_cross_entropy", **attrs), p, t, *weight, **attrs)
+                )
                 g = T((4,) if reduction == "none" else (), d)
                 back = _loss_back("binary_cross_entropy", **attrs)
-                made.append(row("binary_cross_entropy_backward", back, g, p, t, *weight, **attrs))
+                samples.append(row("binary_cross_entropy_backward", back, g, p, t, *weight, **attrs))
                 for pos in ([], [T((4,), d, "positive")]):
                     how = {"weight": bool(weight), "pos_weight": bool(pos), **attrs}
                     like = _with_logits(**how)
-                    made.append(row("binary_cross_entropy_with_logits", like, T((4,), d), t, *weight, *pos, **how))
-    return made
+                    samples.append(row("binary_cross_entropy_with_logits", like, T((4,), d), t, *weight, *pos, **how))
+    return samples
 
 
 def _loss(name: str, **attrs: Any) -> Callable[..., Any]:
@@ -540,10 +542,10 @@ def _loss_back(name: str, **attrs: Any) -> Callable[..., Any]:
 
     def back(g: Any, x: Any, t: Any, *w: Any) -> Any:
         with torch.enable_grad():
-            own = x if x.requires_grad else x.detach().requires_grad_()
+            leaf = x if x.requires_grad else x.detach().requires_grad_()
             t = t.detach() if name == "soft_margin_loss" else t
-            y = getattr(F, name)(own, t, *(v.detach() for v in w), **attrs)
-            return torch.autograd.grad(y, own, g, create_graph=torch.is_grad_enabled() and _wanted(g, x, t))[0]
+            y = getattr(F, name)(leaf, t, *(v.detach() for v in w), **attrs)
+            return torch.autograd.grad(y, leaf, g, create_graph=torch.is_grad_enabled() and _wanted(g, x, t))[0]
 
     return back
 
@@ -553,8 +555,8 @@ def _wanted(*xs: Any) -> bool:
 
 
 def _with_logits(weight: bool, pos_weight: bool, reduction: str) -> Callable[..., Any]:
-    def loss(x: Any, t: Any, *given: Any) -> Any:
-        w, pos = _two([v.detach() for v in given], weight, pos_weight)
+    def loss(x: Any, t: Any, *weights: Any) -> Any:
+        w, pos = _two([v.detach() for v in weights], weight, pos_weight)
         return F.binary_cross_entropy_with_logits(x, t, w, pos_weight=pos, reduction=reduction)
 
     return loss
@@ -563,15 +565,15 @@ def _with_logits(weight: bool, pos_weight: bool, reduction: str) -> Callable[...
 # -- convolutions --------------------------------------------------------------------------
 
 
-def _how(rank: int, **given: Any) -> dict[str, Any]:
+def _how(rank: int, **options: Any) -> dict[str, Any]:
     plain = {"stride": 1, "padding": 0, "dilation": 1, "transposed": False, "output_padding": 0, "groups": 1}
-    made = plain | given
+    merged = plain | options
     each = ("stride", "padding", "dilation", "output_padding")
-    return {k: (v,) * rank if k in each and isinstance(v, int) else v for k, v in made.items()}
+    return {k: (v,) * rank if k in each and isinstance(v, int) else v for k, v in merged.items()}
 
 
 def convolutions() -> list[Sample]:
-    made = []
+    samples = []
     cases = [
         *[((2, 4, 7), (6, 4, 3), _how(1)), ((2, 4, 7), (6, 2, 3), _how(1, stride=2, padding=1, groups=2))],
         *[
@@ -587,22 +589,22 @@ def convolutions() -> list[Sample]:
     typed = [(x, w, how, d) for x, w, how in cases for d in (ROUNDED if x == (2, 4, 6, 7) else ("float32",))]
     for x, w, how, d in typed:
         out = w[1] * how["groups"] if how["transposed"] else w[0]
-        made.append(row("convolution", _convolve(how), T(x, d), T(w, d), **how))
-        made.append(row("convolution", _convolve(how), T(x, d), T(w, d), T((out,), d), **how))
+        samples.append(row("convolution", _convolve(how), T(x, d), T(w, d), **how))
+        samples.append(row("convolution", _convolve(how), T(x, d), T(w, d), T((out,), d), **how))
         y = _convolve(how)(torch.zeros(x), torch.zeros(w)).shape
         for mask in ((True, True), (True, False), (False, True)):
             back = _convolve_back(how, mask)
-            made.append(row("convolution_backward", back, T(tuple(y), d), T(x, d), T(w, d), **how, mask=mask))
+            samples.append(row("convolution_backward", back, T(tuple(y), d), T(x, d), T(w, d), **how, mask=mask))
     for x, how in (
         (T((2, 3, 5, 6)), {"kernel": (2, 3), "dilation": (1, 1), "padding": (0, 0), "stride": (1, 1)}),
         (T((1, 2, 6, 6), "float64"), {"kernel": (2, 2), "dilation": (2, 1), "padding": (1, 1), "stride": (2, 1)}),
     ):
         size = x.shape[2:]
         columns = F.unfold(torch.zeros(x.shape), *how.values()).shape
-        made.append(row("im2col", lambda x, how=how: F.unfold(x, *how.values()), x, size=size, **how))
+        samples.append(row("im2col", lambda x, how=how: F.unfold(x, *how.values()), x, size=size, **how))
         fold = lambda x, size=size, how=how: F.fold(x, size, *how.values())
-        made.append(row("col2im", fold, T(tuple(columns), x.dtype), size=size, **how))
-    return made
+        samples.append(row("col2im", fold, T(tuple(columns), x.dtype), size=size, **how))
+    return samples
 
 
 def _convolve(how: dict[str, Any]) -> Callable[..., Any]:
@@ -617,7 +619,7 @@ def _convolve_back(how: dict[str, Any], mask: Any) -> Callable[..., Any]:
 
 
 def pools() -> list[Sample]:
-    made = []
+    samples = []
     windows = [
         *[(T((2, 3, 7)), (3,), (2,), (1,), (1,), False), (T((3, 7)), (2,), (2,), (0,), (2,), True)],
         *[
@@ -635,14 +637,14 @@ def pools() -> list[Sample]:
         rank = len(kernel)
         how = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil}
         distinct = x if x.of == "special" else T(x.shape, x.dtype, "distinct")
-        made.append(row("max_pool", _max(rank, how), distinct, **how))
+        samples.append(row("max_pool", _max(rank, how), distinct, **how))
         if x.of == "any" and 0 not in x.shape:
-            made += _placed(x, rank, how)
+            samples += _placed(x, rank, how)
         if dilation == (1,) * rank and x.of == "any":
             for pad, divisor in ((True, None), (False, None), (True, 3)) if rank > 1 else ((True, None), (False, None)):
                 average = {"kernel": kernel, "stride": stride, "padding": padding, "ceil_mode": ceil}
                 average |= {"count_include_pad": pad, "divisor": divisor}
-                made += _both("avg_pool", _average(rank, average), x, rank, average)
+                samples += _both("avg_pool", _average(rank, average), x, rank, average)
     for x, size in (
         (T((2, 3, 7)), (3,)),
         (T((2, 3, 7, 5)), (2, 3)),
@@ -651,10 +653,10 @@ def pools() -> list[Sample]:
     ):
         rank = len(size)
         average = lambda x, rank=rank, size=size: getattr(F, f"adaptive_avg_pool{rank}d")(x, size)
-        made += _both("adaptive_avg_pool", average, x, rank, {"size": size})
+        samples += _both("adaptive_avg_pool", average, x, rank, {"size": size})
         most = lambda x, rank=rank, size=size: getattr(F, f"adaptive_max_pool{rank}d")(x, size, return_indices=True)
-        made.append(row("adaptive_max_pool", most, T(x.shape, "float32", "distinct"), size=size))
-    return made
+        samples.append(row("adaptive_max_pool", most, T(x.shape, "float32", "distinct"), size=size))
+    return samples
 
 
 def _max(rank: int, how: dict[str, Any]) -> Callable[..., Any]:
@@ -666,9 +668,9 @@ def _placed(x: T, rank: int, how: dict[str, Any]) -> list[Sample]:
     size, shape = x.shape[-rank:], tuple(indices.shape)
 
     def back(g: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        made = torch.zeros((*shape[:-rank], int(np.prod(size))), dtype=g.dtype)
+        zeros = torch.zeros((*shape[:-rank], int(np.prod(size))), dtype=g.dtype)
         flat = (*shape[:-rank], int(np.prod(shape[-rank:])))
-        return made.scatter_add(-1, at.reshape(flat), g.reshape(flat)).reshape(x.shape)
+        return zeros.scatter_add(-1, at.reshape(flat), g.reshape(flat)).reshape(x.shape)
 
     values = V(indices.tolist())
     windows = (tuple(how.values()), ())
@@ -676,8 +678,8 @@ def _placed(x: T, rank: int, how: dict[str, Any]) -> list[Sample]:
 
 
 def _average(rank: int, how: dict[str, Any]) -> Callable[..., Any]:
-    given = list(how.values())
-    return lambda x: getattr(F, f"avg_pool{rank}d")(x, *(given if rank > 1 else given[:-1]))
+    options = list(how.values())
+    return lambda x: getattr(F, f"avg_pool{rank}d")(x, *(options if rank > 1 else options[:-1]))
 
 
 def _both(name: str, forward: Callable[..., Any], x: T, rank: int, how: dict[str, Any]) -> list[Sample]:
@@ -694,7 +696,7 @@ def _both(name: str, forward: Callable[..., Any], x: T, rank: int, how: dict[str
 
 
 def sizes() -> list[Sample]:
-    made = []
+    samples = []
     cases = [
         *[
             ("nearest", (2, 3, 5), (7,), False),
@@ -720,7 +722,7 @@ def sizes() -> list[Sample]:
         smooth = None if mode.startswith("nearest") else corners
         forward = lambda x, size=size, mode=mode, smooth=smooth: F.interpolate(x, size, mode=mode, align_corners=smooth)
         for d in FLOATS if mode == "bilinear" and not corners else ("float32", "float64"):
-            made += _both("interpolate", forward, T(shape, d), rank, how)
+            samples += _both("interpolate", forward, T(shape, d), rank, how)
     # by scales; some keep a size or double it
     for mode, size, scales in (
         ("bilinear", (5, 7), (1.7, 1.9)),
@@ -729,5 +731,5 @@ def sizes() -> list[Sample]:
     ):
         how = {"size": size, "mode": mode, "align_corners": False, "scales": scales}
         scaled = lambda x, mode=mode, scales=scales: F.interpolate(x, scale_factor=scales, mode=mode)
-        made += _both("interpolate", scaled, T((1, 2, 3, 4)), 2, how)
-    return made
+        samples += _both("interpolate", scaled, T((1, 2, 3, 4)), 2, how)
+    return samples

@@ -21,19 +21,19 @@ def _views() -> list[Sample]:
         {"offset": 1, "dim1": 2, "dim2": 0},
         {"offset": -2, "dim1": 1, "dim2": 2},
     ]
-    made = []
+    samples = []
     for how in planes:
-        made += [Sample("diagonal", (x,), how) for x in (T((5, 3, 4)), T((5, 0, 4), "int8"))]
-    made += [Sample("diagonal", (x,), {"offset": 0, "dim1": 0, "dim2": 1}) for x in typed((3, 4), ALL)]
-    made += [Sample("diagonal", (T((3, 4)),), {"offset": 7, "dim1": 1, "dim2": 0})]
+        samples += [Sample("diagonal", (x,), how) for x in (T((5, 3, 4)), T((5, 0, 4), "int8"))]
+    samples += [Sample("diagonal", (x,), {"offset": 0, "dim1": 0, "dim2": 1}) for x in typed((3, 4), ALL)]
+    samples += [Sample("diagonal", (T((3, 4)),), {"offset": 7, "dim1": 1, "dim2": 0})]
     for dim, size, step in ((0, 2, 1), (1, 3, 2), (2, 1, 3), (0, 5, 1), (2, 0, 1)):
         attrs = {"dim": dim, "size": size, "step": step}
-        made.append(Sample("unfold", (T((5, 6, 4)),), attrs, lambda x, a=(dim, size, step): x.unfold(*a)))
-    made += [
+        samples.append(Sample("unfold", (T((5, 6, 4)),), attrs, lambda x, a=(dim, size, step): x.unfold(*a)))
+    samples += [
         Sample("unfold", (T((7,), d),), {"dim": 0, "size": 3, "step": 2}, lambda x: x.unfold(0, 3, 2)) for d in ALL
     ]
-    made += [Sample("unfold", (T(()),), {"dim": 0, "size": 1, "step": 1}, lambda x: x.unfold(0, 1, 1))]
-    return made
+    samples += [Sample("unfold", (T(()),), {"dim": 0, "size": 1, "step": 1}, lambda x: x.unfold(0, 1, 1))]
+    return samples
 
 
 def _placing() -> list[Sample]:
@@ -52,14 +52,14 @@ def _placing() -> list[Sample]:
 
 def _blocks() -> list[Sample]:
     """The ops that workers run alone when a tensor is split."""
-    made = [
+    samples = [
         Sample("block", (x,), {"starts": (1, 0, 2), "sizes": (3, 4, 0)}, lambda x: x[1:4, :4, 2:2])
         for x in typed((5, 4, 2), ALL)
     ]
-    made += [Sample("block", (T(()),), {"starts": (), "sizes": ()}, lambda x: x[...])]
-    for mine in (True, False):
-        made += [Sample("term", (x,), {"mine": mine}, lambda x, m=mine: x * m) for x in typed((5, 3), ALL)]
-    return made
+    samples += [Sample("block", (T(()),), {"starts": (), "sizes": ()}, lambda x: x[...])]
+    for is_mine in (True, False):
+        samples += [Sample("term", (x,), {"mine": is_mine}, lambda x, m=is_mine: x * m) for x in typed((5, 3), ALL)]
+    return samples
 
 
 def _backward(call: Any, shape: tuple[int, ...]) -> Any:
@@ -68,8 +68,8 @@ def _backward(call: Any, shape: tuple[int, ...]) -> Any:
     def like(g: torch.Tensor, *rest: Any) -> torch.Tensor:
         with torch.enable_grad():
             x = torch.zeros(shape, dtype=g.dtype, requires_grad=True)
-            (made,) = torch.autograd.grad(call(x, *rest), x, g)
-        return made
+            (gradient,) = torch.autograd.grad(call(x, *rest), x, g)
+        return gradient
 
     return like
 
@@ -85,9 +85,9 @@ def _backs() -> list[Sample]:
         ((T(()), 2), (_step("slice", items=(("i",),)),), (3,), lambda x, *_: x[2]),
         ((T((0, 3)), 5, 0), (_step("slice", items=(("s", 0, 1), ("s", 3, 1))),), (5, 3), lambda x, *_: x[5:]),
     ]
-    made = [
-        Sample("view_backward", given, {"chain": chain, "shape": shape}, _backward(call, shape))
-        for given, chain, shape, call in table
+    samples = [
+        Sample("view_backward", operands, {"chain": chain, "shape": shape}, _backward(call, shape))
+        for operands, chain, shape, call in table
     ]
     i, twice = V([[4, 0], [0, -1]]), V([1, 1, 0])
     table = [
@@ -96,24 +96,24 @@ def _backs() -> list[Sample]:
         ((T((3, 4)), twice, V([2, 2, 0])), (0, 2), (2, 4, 3), lambda x, i, j: x[i, :, j]),
         ((T((0, 3)), V([], "int64")), (0,), (5, 3), lambda x, i: x[i]),
     ]
-    made += [
-        Sample("index_backward", given, {"dims": dims, "shape": shape}, _backward(call, shape))
-        for given, dims, shape, call in table
+    samples += [
+        Sample("index_backward", operands, {"dims": dims, "shape": shape}, _backward(call, shape))
+        for operands, dims, shape, call in table
     ]
     windows = [((2, 6, 4, 5), (5, 6, 4), 0, 5, 1), ((5, 2, 4, 3), (5, 6, 4), 1, 3, 2), ((3, 3), (7,), 0, 3, 2)]
     for shape, whole, dim, size, step in windows:
         shape = tuple(torch.empty(whole).unfold(dim, size, step).shape)
         call = lambda x, a=(dim, size, step): x.unfold(*a)
         attrs = {"shape": whole, "dim": dim, "size": size, "step": step}
-        made += [
+        samples += [
             Sample("unfold_backward", (T(shape, d),), attrs, _backward(call, whole)) for d in ("float32", "float64")
         ]
     mask = V([[True, False, True], [False, True, True]], "bool")
-    made += [
+    samples += [
         Sample("masked_scatter_backward", (T((2, 3)), mask), {"shape": shape}, _drained(shape))
         for shape in ((4,), (2, 3), (9,))
     ]
-    return made
+    return samples
 
 
 def _drained(shape: tuple[int, ...]) -> Any:
@@ -126,10 +126,10 @@ def _pads() -> list[Sample]:
         return lambda x, value: torch.nn.functional.pad(x, flat, value=value)
 
     several = [((0, 0), (1, 2)), ((2, 0), (0, 0)), ((-1, 1), (1, -2)), ((0, 0), (0, 0)), ((-2, -3), (0, 0))]
-    made = [Sample("pad", (T((5, 3)), 1.5), {"pads": p}, like(p)) for p in several]
-    made += [Sample("pad", (x, 1), {"pads": several[0]}, like(several[0])) for x in typed((5, 3), ALL)]
-    made += [Sample("pad", (T((0, 3)), 0), {"pads": several[1]}, like(several[1]))]
-    return [*made, Sample("pad", (T(()), 0), {"pads": ()}, lambda x, value: x.clone())]
+    samples = [Sample("pad", (T((5, 3)), 1.5), {"pads": p}, like(p)) for p in several]
+    samples += [Sample("pad", (x, 1), {"pads": several[0]}, like(several[0])) for x in typed((5, 3), ALL)]
+    samples += [Sample("pad", (T((0, 3)), 0), {"pads": several[1]}, like(several[1]))]
+    return [*samples, Sample("pad", (T(()), 0), {"pads": ()}, lambda x, value: x.clone())]
 
 
 def _covered(source: Any, index: torch.Tensor) -> Any:
@@ -143,7 +143,7 @@ def _scatters() -> list[Sample]:
     index = V([[0, 3, 1], [2, 2, 0]])
     once = V([[0, 3, 1], [2, 1, 0]])
     put = lambda dim: lambda x, i, v: x.scatter(dim, i, _covered(v, i))
-    made = [
+    samples = [
         *(Sample("scatter", (x, once, T((2, 5), x.dtype)), {"dim": 1}, put(1)) for x in typed((3, 4), ALL)),
         *(Sample("scatter", (x, once, 1), {"dim": 1}, put(1)) for x in typed((3, 4), ALL)),
         Sample("scatter", (T((4, 3)), once, T((2, 3))), {"dim": 0}, put(0)),
@@ -154,16 +154,16 @@ def _scatters() -> list[Sample]:
         Sample("gather", (T((4, 3)), T((0,), "int64")), {"dim": 0}, lambda x, i: torch.gather(x, 0, i)),
     ]
     for reduce in FOLDS:
-        for own in (True, False):
-            attrs = {"dim": 1, "reduce": reduce, "include_self": own}
-            like = lambda x, i, v, r=reduce, o=own: x.scatter_reduce(1, i, _covered(v, i), r, include_self=o)
-            made += [Sample("scatter_reduce", (T((3, 4), d), index, T((2, 5), d)), attrs, like) for d in NUMBERS]
-            made.append(Sample("scatter_reduce", (T((3, 4)), T((0, 2), "int64"), T((2, 5))), attrs, like))
+        for include_self in (True, False):
+            attrs = {"dim": 1, "reduce": reduce, "include_self": include_self}
+            like = lambda x, i, v, r=reduce, o=include_self: x.scatter_reduce(1, i, _covered(v, i), r, include_self=o)
+            samples += [Sample("scatter_reduce", (T((3, 4), d), index, T((2, 5), d)), attrs, like) for d in NUMBERS]
+            samples.append(Sample("scatter_reduce", (T((3, 4)), T((0, 2), "int64"), T((2, 5))), attrs, like))
     mask = V([[True, False, True], [False, True, True]], "bool")
     fill = lambda x, mask, v: x.masked_scatter(mask, v)
-    made += [Sample("masked_scatter", (T((2, 3), d), mask, T((4,), d)), {}, fill) for d in ALL]
-    made += [Sample("masked_scatter", (T((2, 3)), mask, T((2, 5))), {}, fill)]
-    return [*made, Sample("masked_scatter", (T((0,)), T((0,), "bool"), T((2,))), {}, fill)]
+    samples += [Sample("masked_scatter", (T((2, 3), d), mask, T((4,), d)), {}, fill) for d in ALL]
+    samples += [Sample("masked_scatter", (T((2, 3)), mask, T((2, 5))), {}, fill)]
+    return [*samples, Sample("masked_scatter", (T((0,)), T((0,), "bool"), T((2,))), {}, fill)]
 
 
 def _finds() -> list[Sample]:

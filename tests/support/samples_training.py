@@ -31,13 +31,13 @@ def _columns(kinds: int, shapes: Any, dtype: str) -> list[T]:
 
 
 def _step(name: str, kinds: int, numbers: tuple[float, ...], like: Callable[..., Any], **flags: Any) -> list[Sample]:
-    made = []
+    samples = []
     for dtype in FLOATS:
         for shapes in (SHAPES, SHAPES[:1]):
             n = len(shapes)
             operands = (*_columns(kinds, shapes, dtype), *numbers)
-            made.append(Sample(name, operands, {"n": n, **flags}, _torchs(n, kinds, like)))
-    return made
+            samples.append(Sample(name, operands, {"n": n, **flags}, _torchs(n, kinds, like)))
+    return samples
 
 
 def _torchs(n: int, kinds: int, like: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,8 +52,8 @@ def _torchs(n: int, kinds: int, like: Callable[..., Any]) -> Callable[..., Any]:
             p.grad = g
             opt.state[p] = {"step": torch.tensor(2.0)} | {name: states[k][i] for k, name in enumerate(names)}
         opt.step()
-        made = (*params, *(x for column in states for x in column))
-        return made if len(made) > 1 else made[0]
+        results = (*params, *(x for column in states for x in column))
+        return results if len(results) > 1 else results[0]
 
     return expected
 
@@ -173,8 +173,8 @@ def gradients() -> list[Sample]:
 def _powers(ord: float) -> Callable[..., Any]:
     def powers(*xs: Any) -> Any:
         norms = [torch.linalg.vector_norm(x.to(torch.promote_types(x.dtype, torch.float32)), ord) for x in xs]
-        made = tuple(n if ord in (0, INF, -INF) else n**ord for n in norms)
-        return made if len(made) > 1 else made[0]
+        results = tuple(n if ord in (0, INF, -INF) else n**ord for n in norms)
+        return results if len(results) > 1 else results[0]
 
     return powers
 
@@ -184,19 +184,19 @@ def _total(ord: float) -> Callable[..., Any]:
 
 
 def _scaled(*xs: Any) -> Any:
-    made = tuple(x * xs[-1] for x in xs[:-1])
-    return made if len(made) > 1 else made[0]
+    results = tuple(x * xs[-1] for x in xs[:-1])
+    return results if len(results) > 1 else results[0]
 
 
 def _clamped(*xs: Any) -> Any:
-    made = tuple(x.clamp(*xs[-2:]) for x in xs[:-2])
-    return made if len(made) > 1 else made[0]
+    results = tuple(x.clamp(*xs[-2:]) for x in xs[:-2])
+    return results if len(results) > 1 else results[0]
 
 
 def _unscaled(*operands: Any) -> Any:
-    *xs, found, factor = operands
+    *xs, flag, factor = operands
     bad = any(not x.isfinite().all() for x in xs)
-    return (*(x * factor for x in xs), torch.ones_like(found) if bad else found.clone())
+    return (*(x * factor for x in xs), torch.ones_like(flag) if bad else flag.clone())
 
 
 # -- files ---------------------------------------------------------------------------------

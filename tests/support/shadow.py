@@ -69,19 +69,19 @@ class Shadow:
 
     def _plain(self, message: Execute) -> list[Any]:
         """Instructions as (signature, outputs, operands), and the ids of freed tensors."""
-        found, i, codes = [], 0, self.worker.spaces[message.client].codes
+        entries, i, codes = [], 0, self.worker.spaces[message.client].codes
         stream: list[Any] = message.stream
         while i < len(stream):
             if stream[i] < 0:
-                found.append(-stream[i])
+                entries.append(-stream[i])
                 i += 1
             elif stream[i] < FIRST_CODE:
                 i += 2 if stream[i] != 1 else 3  # a read, or a word that does not matter here
             else:
                 s = codes[stream[i]].signature
-                found.append((s, stream[i + 2 : i + s.start], stream[i + s.start : i + s.width]))
+                entries.append((s, stream[i + 2 : i + s.start], stream[i + s.start : i + s.width]))
                 i += s.width
-        return found
+        return entries
 
     def begin(self) -> None:
         """Copy the present tensors into the shadow."""

@@ -18,8 +18,8 @@ BACKENDS = ("torch", "numpy")
 
 @pytest.fixture(params=BACKENDS)
 def session(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with Cluster(workers=1, backend=request.param).client() as made:
-        yield made
+    with Cluster(workers=1, backend=request.param).client() as session:
+        yield session
 
 
 def to_torch(value: Any) -> Any:
