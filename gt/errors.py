@@ -8,7 +8,7 @@ GtError
 ├── CompileError       a function cannot be compiled                   (also RuntimeError)
 ├── RemoteError        an instruction failed on a worker               (also RuntimeError)
 │   └── OutOfMemory    …because there was no memory for its result     (also MemoryError)
-├── ClusterError       the system around the session failed            (also RuntimeError)
+├── ClusterError       the system failed, not the program               (also RuntimeError)
 │   ├── ConnectionLost the server cannot be reached                    (also ConnectionError)
 │   ├── WorkerLost     the worker that held a tensor is lost
 │   ├── NoWorkers      the server has no workers
@@ -42,7 +42,7 @@ class ShapeError(GtError, RuntimeError, ValueError):
 class DimError(GtError, IndexError):
     """A dim or an index is outside the tensor.
 
-    ``sum(float32[8,4], dim=2): dim 2 is out of range [-2, 1]``
+    ``transpose(float32[3,4], dim=5): dim 5 is out of range [-2, 1]``
     """
 
 
@@ -63,7 +63,7 @@ class GradError(GtError, RuntimeError):
 class CompileError(GtError, RuntimeError):
     """A function cannot be compiled.
 
-    ``a value is read inside train_step, which is compiled``
+    ``gt.compile: a value is read inside a compiled function (item, numpy, print, …)…``
     """
 
 
@@ -76,7 +76,7 @@ class OutOfMemory(RemoteError, MemoryError):
 
 
 class ClusterError(GtError, RuntimeError):
-    """The system failed, not the user's program."""
+    """The system (server, workers, connections) failed, not the user's program."""
 
 
 class ConnectionLost(ClusterError, ConnectionError):
@@ -106,7 +106,7 @@ class SignalError(GtError, RuntimeError):
     """
 
 
-#: The name of a failure on the wire -> the class that the client raises.
+#: `FailureReport.kind` or `NoValue.kind` on the wire -> the class that the client raises.
 BY_NAME: dict[str, type[GtError]] = {
     kind.__name__: kind for kind in (RemoteError, OutOfMemory, ConnectionLost, WorkerLost, NoWorkers, Refused)
 }

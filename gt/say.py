@@ -16,7 +16,7 @@ Say = Callable[[str], None]
 
 
 def topic(variable: str) -> Say | None:
-    """The print function of a topic, or None if its environment variable is not set."""
+    """A function that prints a line of this topic; None if the environment variable is unset, empty or 0."""
     if os.environ.get(variable, "0") in ("", "0"):
         return None
     name = variable.removeprefix("GT_DEBUG_").removeprefix("GT_").lower()

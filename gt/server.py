@@ -25,7 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     if options.with_parent:
         from gt.launch.parent import end_with_parent
 
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client, not for its system
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # Ctrl-C reaches the whole process group, but is meant for the client
         end_with_parent()
     try:
         return _serve(options)

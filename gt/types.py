@@ -93,7 +93,7 @@ class TensorType:
             type = super().__new__(cls)
             type.shape, type.dtype, type.ndim, type.numel = shape, dtype, len(shape), prod(shape)
             type.nbytes = type.numel * dtype.itemsize
-            # setdefault: two threads may make the same type at once
+            # setdefault: two threads may create the same type at once
             type = cls._interned.setdefault((shape, dtype), type)
         return type
 
@@ -104,7 +104,7 @@ class TensorType:
 
 
 class Scalar:
-    """The type of an operand that is a Python number or bytes; the value itself is in the instruction."""
+    """The type of an operand that is a Python number or bytes; the instruction contains the value, not a tensor id."""
 
     __slots__ = ("dtype", "name")
 
@@ -120,7 +120,7 @@ class Scalar:
 
 
 INT, FLOAT, BOOL = Scalar("int", int64), Scalar("float", float32), Scalar("bool", bool_)
-#: the bytes of a small tensor in an upload
+#: the data of an upload: the bytes of a small tensor, or the number of the transfer that brings a large one
 BYTES = Scalar("bytes", uint8)
 
 SCALARS: Final = {"int": INT, "float": FLOAT, "bool": BOOL, "bytes": BYTES}
@@ -133,7 +133,7 @@ OperandType = TensorType | Scalar
 
 @cache
 def promote(a: DType, b: DType) -> DType:
-    """The common dtype of two tensors with dimensions."""
+    """The common dtype of two operands of the same rank, such as two tensors with dimensions."""
     if a is b:
         return a
     low, high = sorted((a, b), key=lambda d: ("buif".index(d.kind), d.itemsize, d is bfloat16))
@@ -146,17 +146,19 @@ def promote(a: DType, b: DType) -> DType:
 
 def result_dtype(*operands: OperandType) -> DType:
     """The dtype in which an op computes, from the types of all its operands."""
+    # by rank: tensors with dimensions, 0-d tensors, Python numbers
     ranked: list[DType | None] = [None, None, None]
     for t in operands:
         rank = 2 if isinstance(t, Scalar) else (1 if t.ndim == 0 else 0)
-        now = ranked[rank]
-        ranked[rank] = t.dtype if now is None else promote(now, t.dtype)
+        so_far = ranked[rank]
+        ranked[rank] = t.dtype if so_far is None else promote(so_far, t.dtype)
     result = _outrank(ranked[0], _outrank(ranked[1], ranked[2]))
     assert result is not None, "an op without operands has no common dtype"
     return result
 
 
 def _outrank(high: DType | None, low: DType | None) -> DType | None:
+    """The common dtype of operands of a higher and a lower rank. The lower one counts only if its kind is wider."""
     if high is None or low is None:
         return high or low
     if high.kind == "f":

@@ -255,14 +255,14 @@ def test_a_size_is_a_number(text, size):
 
 @pytest.mark.parametrize("text", ["0", "-3", "1.5", "many", "1e3", "²"])
 def test_no_other_size_is_taken(text):
-    with pytest.raises(ConfigError, match=r"GT_WORKER_BATCH_SIZE=.*a whole number from 1 on"):
+    with pytest.raises(ConfigError, match=r"GT_WORKER_BATCH_SIZE=.*must be a whole number, 1 or more"):
         batching.parse_batch_size(text)
 
 
 def test_a_bad_size_is_reported_at_the_start(stack):
     process = script("import gt\ngt.ones(2).numpy()", stack=stack, GT_WORKER_BATCH_SIZE="many", GT_BACKEND="numpy")
     assert process.end() == 1
-    assert "GT_WORKER_BATCH_SIZE=many: a whole number from 1 on" in process.output
+    assert "GT_WORKER_BATCH_SIZE=many: must be a whole number, 1 or more" in process.output
 
 
 def test_the_size_is_read_by_the_server(stack):

@@ -41,7 +41,7 @@ def test_an_interrupt_does_not_cut_a_message_in_two(tmp_path: Any, stack: contex
     client.send([b"next"])
     client.close()
     reader.join()
-    assert [len(frame) for (frame,) in Inbox().cut(bytes(received))] == [8 << 20, 4]
+    assert [len(frame) for (frame,) in Inbox().split(bytes(received))] == [8 << 20, 4]
 
 
 def test_an_interrupt_while_a_tensor_is_freed_is_not_lost(system: Any) -> None:

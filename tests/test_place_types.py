@@ -97,7 +97,7 @@ LIES: dict[str, tuple[list[Any], str]] = {
     "the same of several": ([SPLIT, 0, 9, FIRST_DISPATCHER_ID + 5, 3], "is not an id that a client may use"),
     "a number of another kind": ([SCALED, 0, 9, 1, 2], "was given '2' where it takes a float"),
     "bytes for a number": ([SCALED, 0, 9, 1, b"12"], "where it takes a float"),
-    "a copy that is none": ([FETCH, 5, FIRST_DISPATCHER_ID + 1], "names something that does not exist"),
+    "a copy that is none": ([FETCH, 5, FIRST_DISPATCHER_ID + 1], "the stream is malformed: KeyError"),
 }
 
 

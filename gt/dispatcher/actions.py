@@ -11,7 +11,7 @@ from gt.wire.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """One message for one peer; ``rest`` are frames that are passed on unread."""
+    """One message for one peer. ``rest`` are frames to send after it; without a message they are all that is sent."""
 
     peer: Peer
     message: Message | None

@@ -1,4 +1,4 @@
-"""Checks of a client's messages before they are queued or passed on, so that only the sender pays for bad ones."""
+"""Checks of a client's messages before they are queued or passed on. A client that sends a bad one is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ SENT_WITHOUT_WORKER = Lost("no worker was connected when the value was sent; sen
 
 
 def admit_submission(client: Client, m: Submit, nbytes: int) -> bool:
-    """Add its definitions and fragments to the client's. False for a repeated one. Raises Violation or BadFrame."""
+    """Add the submission's definitions and fragments to the client's; returns False if it is a retry, to be skipped.
+
+    Raises Violation or BadFrame.
+    """
     if m.serial <= client.serial:
         return False
     if m.serial != client.serial + 1:
@@ -45,7 +48,7 @@ def admit_submission(client: Client, m: Submit, nbytes: int) -> bool:
 
 
 def _add_definitions(client: Client, m: Submit) -> int:
-    """Returns the bytes of all definitions in the message."""
+    """Add the definitions; returns their size on the wire in bytes."""
     nbytes = 0
     for definition in m.definitions:
         if definition.code in client.codes or not client.first_code <= definition.code < FIRST_DISPATCHER_CODE:
@@ -59,7 +62,7 @@ def _add_definitions(client: Client, m: Submit) -> int:
 
 
 def _add_fragments(client: Client, m: Submit) -> int:
-    """Returns the bytes of all fragments in the message."""
+    """Add the fragments; returns their size on the wire in bytes."""
     for fragment in m.fragments:
         if not client.last_fragment < fragment.number < FIRST_DISPATCHER_CODE or fragment.dispatcher_created:
             raise Violation(
@@ -78,7 +81,10 @@ def _add_fragments(client: Client, m: Submit) -> int:
 
 
 def admit_chunk(client: Client, home: Layout | None, m: Chunk, rest: tuple[Any, ...]) -> bool:
-    """May it be passed on to the home? If not, the instruction that uses the transfer fails. Raises Violation."""
+    """Whether the chunk is passed on to the home. If not, the transfer is lost, and so are the results that use it.
+
+    Raises Violation.
+    """
     frame_bytes = 0 if m.memory is not None else m.nbytes
     if m.nbytes < 0 or [len(frame) for frame in rest] != ([] if m.memory is not None else [m.nbytes]):
         raise Violation("the chunk does not have as many bytes as it says")

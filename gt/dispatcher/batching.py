@@ -16,19 +16,20 @@ VARIABLE = "GT_WORKER_BATCH_SIZE"
 
 
 def parse_batch_size(text: str) -> int | None:
-    """The value of the variable; None if it is empty."""
+    """The value of the variable; None if it is empty. Raises ConfigError if it is not a positive number."""
     if not text.strip():
         return None
     if not (text.strip().isascii() and text.strip().isdecimal() and int(text) > 0):
         raise ConfigError(
-            f"{VARIABLE}={text}: a whole number from 1 on, of instructions in one message to a worker; "
-            "unset, messages are as large as they happen to be"
+            f"{VARIABLE}={text}: must be a whole number, 1 or more: the most instructions in one message to a worker; "
+            "unset, messages are not split"
         )
     return int(text)
 
 
 def split(client: Client, words: list[Any], size: int) -> list[list[Any]]:
-    """The words in batches of ``size`` instructions. A fragment counts as one; a free goes with what is before it."""
+    """The words in batches of ``size`` instructions. A run of a fragment counts as one instruction. A free
+    does not count, and stays with the instruction before it."""
     batches, begin, i, count = [], 0, 0, 0
     while i < len(words):
         if words[i] >= 0:

@@ -2,18 +2,22 @@
 
 No socket, clock, thread or tensor library is used here; `server.py` owns those, and a test checks the imports.
 
-    Hello              a peer becomes a client or a worker                    Welcome, or Refusal
-    Configure          gives the signals of later submissions their meaning
-    Submit             is queued for its client, and the scheduler runs       Execute to workers
+    event              what happens                                           messages sent
+    Hello              a peer becomes a client or a worker                    Welcome, Roster; or Refusal
+    Configure          is queued; defines the signals of later submissions
+    Submit             is queued for its client, and the scheduler runs       Define, Execute to workers
     Done               a worker has room again; the client gets credit        Execute, Credit
     Reply              a worker's value is passed on to its client            (the same bytes)
     Chunk, ChunkTaken  chunks of large values are passed on                   (the same bytes)
-    Ask, Locate, Trace are handled after what was submitted before            Query, Answer; Located; Execute
-    gone(peer)         a client's tensors are dropped; a worker's are lost    Drop, NoValue
-    tick(now)          reads of a client without workers are answered         NoValue, Credit
+    Ask, Locate, Trace are handled after what was submitted before            Query, Answer; Located; Blocks, Execute
+    FailureReport      is passed on to its client, like a Notice              (the same message)
+    gone(peer)         a client's tensors are dropped; a worker's are lost    Drop; NoValue, Leave, Roster
+    tick(now)          reads of a client without workers are answered         NoValue, Credit, Execute
+
+A message that breaks the protocol raises `Violation`: its sender gets a `Refusal` and loses its connection.
 
 The parts: `Delivery` addresses the workers, `Requests` keeps the open requests, and `Scheduler` decides whose work is
-forwarded next. They share the tables of clients and workers, which only `Dispatcher` changes.
+forwarded next. They share the tables of clients and workers. Only `Dispatcher` adds and removes entries.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ from gt.wire.messages import (
 
 #: Seconds that a client with work waits for a first worker before its reads are answered with an error.
 WORKER_WAIT_S = 2.0
-#: The most notices of workers that are passed on to a client.
+#: The most notices from workers that are passed on to one client.
 MAX_WORKER_NOTICES = 3
 
 #: handler(sender, message, frames after the message); the sender is a bare peer before its Hello
@@ -79,12 +83,12 @@ class Dispatcher:
         self.infos: dict[int, WorkerInfo] = {}
         self.next_client, self.next_worker = 1, 0
         self.next_group = count(1).__next__
-        #: what a client is told when no worker is connected
+        #: the error text for a client when no worker is connected
         self.no_workers = no_workers or NO_WORKERS.format(host=host, port=port)
         self.delivery = Delivery(self.workers, batch_size)
         self.requests = Requests(self.clients, self.workers, self.delivery, self.no_workers)
         self.scheduler = Scheduler(self.clients, self.workers, self.delivery, self.requests)
-        #: the size of the message that is being handled
+        #: the size in bytes of the message that is being handled
         self._nbytes = 0
         self._handlers = self._make_handlers()
 
@@ -111,7 +115,7 @@ class Dispatcher:
     # -- events --------------------------------------------------------------------------
 
     def handle(self, peer: Peer, message: Message, rest: tuple[Any, ...] = (), nbytes: int = 0) -> list[Action]:
-        """A message of ``nbytes`` bytes; ``rest`` are the frames after it, which the dispatcher does not read."""
+        """Handle a message of ``nbytes`` bytes; ``rest`` are the frames after it, which are not read here."""
         self._nbytes = nbytes
         try:
             sender = self.by_peer.get(peer)
@@ -124,7 +128,7 @@ class Dispatcher:
         return self.delivery.take_actions()
 
     def gone(self, peer: Peer) -> list[Action]:
-        """The peer ended, cleanly or not."""
+        """The peer disconnected, with or without a `Bye`."""
         self._forget(peer)
         return self.delivery.take_actions()
 
@@ -134,7 +138,7 @@ class Dispatcher:
         return self.delivery.take_actions()
 
     def tick(self, now: float) -> list[Action]:
-        """Call this about once a second, with the time of a monotonic clock."""
+        """Call this about once a second, with the time of a monotonic clock in seconds."""
         for client in list(self.clients.values()):
             self.scheduler.send_credit(client, at_least=1)
             if client.unrequested:
@@ -151,6 +155,7 @@ class Dispatcher:
         return self.delivery.take_actions()
 
     def name_of(self, peer: Peer) -> str:
+        """The peer's name in debug output."""
         state = self.by_peer.get(peer)
         if state is None:
             return "a stranger"
@@ -245,7 +250,7 @@ class Dispatcher:
             self._schedule()
 
     def _configure(self, client: Client, m: Configure, rest: object) -> None:
-        """It applies to later submissions, so it goes through the queue."""
+        """The signals apply to later submissions, so the message goes through the queue."""
         client.queue.append([m, 0])
         self._schedule()
 
@@ -262,14 +267,14 @@ class Dispatcher:
 
     def _reply(self, worker: WorkerState, m: Reply, rest: tuple[Any, ...]) -> None:
         client = self.clients.get(m.client)
-        if client is not None:  # otherwise it ended while its value was in transfer
+        if client is not None:  # otherwise the client ended while its value was in transfer
             if m.last:
                 waiting_for = client.reads.get(m.request, set())
                 waiting_for.discard(worker.id)
                 if not waiting_for:
                     client.reads.pop(m.request, None)
                 worker.parked.pop(m.client, None)
-            else:  # the worker runs nothing more of this client until it has taken some of the value
+            else:  # the worker runs nothing more of this client until the client has taken some of the value
                 worker.park(m.client)
             self.delivery.send(client, None, rest)
         if m.done is not None:

@@ -1,4 +1,8 @@
-"""Delivery to workers: first the meaning of new codes, then the segments of words, all in order."""
+"""Delivery to workers: first the definitions of new codes, then the segments of words, all in order.
+
+A worker confirms work with `Done` only where an `Execute` asks for it. Until then the cost and the weight of the work
+are summed in its `WorkerSet`. Confirmed weight becomes the client's credit.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ MAX_MOVES_PER_MESSAGE = 256
 #: A set of n workers is asked to confirm after (n - 1) times this many microseconds of work. So the dispatcher spends
 #: little time on confirmations, however many workers send them.
 CONFIRM_AFTER_US_PER_WORKER = 50.0
-#: A set of any size is asked after this many microseconds of work.
+#: A set of any size is asked to confirm after this many microseconds of work.
 MAX_CONFIRM_AFTER_US = 3000.0
 #: The most worker sets that are remembered for a client.
 MAX_WORKER_SETS = 256
@@ -35,6 +39,7 @@ class Delivery:
         self.actions: list[Action] = []
 
     def take_actions(self) -> list[Action]:
+        """The actions since the last call."""
         actions, self.actions = self.actions, []
         return actions
 
@@ -50,7 +55,8 @@ class Delivery:
     def home(self, client: Client) -> WorkerState | None:
         """The client's home worker; None if there is no worker.
 
-        The worker with the fewest clients becomes the home at the client's first instruction, until one of them ends.
+        The worker with the fewest clients becomes the home when the client first needs one. It changes only
+        if the home is lost.
         """
         if client.home is None and self._workers:
             chosen = min(self._workers.values(), key=lambda w: (len(w.admitted), w.id))
@@ -66,6 +72,7 @@ class Delivery:
             self.send(worker, Admit(client.id, client.host))
 
     def _worker_set(self, client: Client, ids: Workers) -> WorkerSet:
+        """A new set of these workers, which admit the client."""
         if len(client.worker_sets) >= MAX_WORKER_SETS:  # most are not used again; the others are created again
             self.request_confirmations(client)
             client.worker_sets.clear()
@@ -118,19 +125,19 @@ class Delivery:
                 self.actions.append(SendAll(peers, Define(client.id, [], [], [], [fragment])))
 
     def execute(self, client: Client, segment: Segment, weight: int, definitions: list[Definition]) -> None:
-        """Send one segment to its workers."""
+        """Send one segment to its workers. ``weight`` counts as done when the words have run."""
         worker_set = client.worker_sets.get(segment.workers) or self._worker_set(client, segment.workers)
         cost = segment.cost * client.pace
         client.used += cost
         if definitions:
-            *ahead, definitions = batches(definitions)
-            for batch in ahead:
+            *earlier, definitions = batches(definitions)
+            for batch in earlier:
                 self.send(worker_set.workers[0], Execute(client.id, batch, [], worker_set.number, False))
         worker_set.cost += cost
         worker_set.weight += weight
         client.unrequested += weight
-        patience = min(CONFIRM_AFTER_US_PER_WORKER * (len(worker_set.peers) - 1), MAX_CONFIRM_AFTER_US)
-        confirm = worker_set.cost >= patience or client.unrequested >= WINDOW_WORDS // 8
+        confirm_after_us = min(CONFIRM_AFTER_US_PER_WORKER * (len(worker_set.peers) - 1), MAX_CONFIRM_AFTER_US)
+        confirm = worker_set.cost >= confirm_after_us or client.unrequested >= WINDOW_WORDS // 8
         if confirm:
             self._expect_confirmation(client, worker_set)
         words = segment.words
@@ -146,7 +153,7 @@ class Delivery:
         self.actions.append(SendMessage(peers[0], message) if len(peers) == 1 else SendAll(peers, message))
 
     def request_confirmations(self, client: Client) -> None:
-        """Ask all worker sets to confirm the work that they were not asked for yet."""
+        """Ask all worker sets to confirm their work for which no confirmation was requested yet."""
         for worker_set in client.worker_sets.values():
             if worker_set.cost or worker_set.weight:
                 self._expect_confirmation(client, worker_set)

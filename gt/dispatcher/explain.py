@@ -1,4 +1,6 @@
-"""Where a tensor is placed and why, for people: data for `x.layout`, `gt.debug.show_layout`, `gt.debug.explain`."""
+"""The layout of a tensor and the reasons for it, for `x.layout`, `gt.debug.show_layout` and
+`gt.debug.explain`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from gt.wire.messages import Locate, Located
 
 
 def locate(client: Client, m: Locate) -> Located:
+    """The answer. It lists no blocks if the requested shape is not the tensor's."""
     state = client.tensors.get(m.id, Lost("there is no such tensor"))
     if isinstance(state, Lost):
         return Located(m.request, [], [], [], [], [f"lost: {state.text}"])
@@ -29,6 +32,7 @@ def locate(client: Client, m: Locate) -> Located:
 
 
 def _history(client: Client, id: int, home: Layout, state: TensorState) -> Iterator[str]:
+    """How the tensor got its layout, one line a fact."""
     if id in client.origins:
         plan, number = client.origins[id]
         yield from _origin(plan, number)
@@ -60,10 +64,12 @@ def _origin(plan: InstructionPlan, number: int) -> Iterator[str]:
 
 
 def _steps(t: TensorType, source: Layout, target: Layout) -> str:
+    """The kinds of the steps of a move; empty if it has none."""
     return ", ".join(step.kind for step in route(t, source, target))
 
 
 def _size(nbytes: float) -> str:
+    """The bytes in a readable unit: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB"):
         if nbytes < 1024:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"

@@ -1,9 +1,9 @@
 """The dispatcher's hot loop: it takes a client's stream and produces segments of words for the workers.
 
-The loop looks up the states of an instruction's operands. With the code they are the key of a cached plan, which says
+The loop looks up the states of an instruction's operands. Code and states are the key of a cached plan, which says
 where the instruction runs and which states its results get. Only a cache miss plans anything
 (`gt.dispatcher.instruction_plans`). An instruction on one worker that holds its operands is passed on unchanged. So is
-an instruction on several workers that hold its operands, except for its code, which is one of the dispatcher's.
+an instruction on several workers that hold its operands, except that a code of the dispatcher replaces the client's.
 Any other instruction is rewritten, with the moves it needs before it. The loop stops after about ``budget``
 microseconds of estimated work, so that no client occupies a worker for long.
 """
@@ -40,7 +40,7 @@ MAX_SMALL_INT = (1 << 30) - 1
 
 
 def forward(client: Client, view: WorkerView, stream: list[Any], start: int, budget: float) -> ForwardOutput:
-    """Codes in the stream are replaced by the dispatcher's. Raises Violation for what no honest client sends."""
+    """Replaces codes in the stream by the dispatcher's. Raises Violation if the stream is malformed."""
     output = ForwardOutput()
     try:
         _loop(client, view, stream, start, budget, output)
@@ -55,8 +55,8 @@ def _loop(client: Client, view: WorkerView, stream: list[Any], i: int, budget: f
     tensors, codes, plans, origins = client.tensors, client.codes, client.plans, client.origins
     copies, uncached = client.copies, client.uncached
     end = len(stream)
-    # The words from ``begin`` on go to ``where``. They are copied when an instruction goes to other workers.
-    # None: they are copied already.
+    # The words from ``begin`` on, where the budget was ``left``, go to the workers ``where``. They are copied when an
+    # instruction goes to other workers. None: no words wait to be copied.
     where: Workers | None = view.home.workers
     begin, left = i, budget
     while i < end and budget > 0:
@@ -158,7 +158,8 @@ def _set_results(
     plan: PassThrough | Lost,
     output: ForwardOutput,
 ) -> PassThrough | Lost:
-    """The results of an instruction that has several, works in place, takes a transfer, or is lost."""
+    """Set the results of an instruction that has several, works in place, takes a transfer, or is lost. Returns its
+    plan, which is `Lost` if a transfer is lost."""
     tensors, at = client.tensors, i + HEAD
     if coded.into:
         start = i + coded.start
@@ -193,7 +194,7 @@ def _replace(client: Client, id: int, before: AnyState, after: AnyState, output:
 
 
 def _check_distinct(coded: CodedSignature, outs: list[Any]) -> None:
-    """Two results under one id would get the type of the last one, whichever was stored."""
+    """Raises Violation if two results have one id: the state would be of the last one, the value perhaps of another."""
     if not coded.into and len(set(outs)) < len(outs):
         raise Violation(f"{coded.signature.op.name}: two results have the same id")
 
@@ -204,7 +205,8 @@ def _check_distinct(coded: CodedSignature, outs: list[Any]) -> None:
 def _rewrite_calls(
     client: Client, coded: CodedSignature, plan: InstructionPlan, stream: list[Any], i: int, output: ForwardOutput
 ) -> None:
-    """All calls were planned before the first one runs, so none may write a tensor that another one names."""
+    """Emit the calls that an instruction was split into, one for each mesh. All were planned before the first one
+    runs, so none may write a tensor that another one names."""
     words = stream[i : i + coded.width]
     _check_distinct(coded, words[HEAD : coded.start])
     calls = [(call, call_plan, [words[k] for k in taken]) for call, call_plan, taken in plan.calls]
@@ -227,7 +229,7 @@ def _rewrite(
     output: ForwardOutput,
     shared: SharedOperands = frozenset(),
 ) -> None:
-    """An instruction for several workers, or with operands elsewhere: first its moves, then the instruction."""
+    """Emit an instruction for several workers, or with operands that move: first the moves, then the instruction."""
     words = _instruction_words(coded, stream, i)
     outs = words[HEAD : coded.start]
     if plan.otherwise is not None:
@@ -261,6 +263,7 @@ def _rewrite(
 
 
 def _instruction_words(coded: CodedSignature, stream: list[Any], i: int) -> list[Any]:
+    """A copy of the words of the instruction at ``i``. Raises Violation if they are malformed."""
     words = stream[i : i + coded.width]
     if len(words) < coded.width:
         raise Violation("the stream ends inside an instruction")

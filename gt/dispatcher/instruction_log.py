@@ -56,6 +56,7 @@ class InstructionLog:
             self._message("WORKER_RECV", f"worker:{sender.id}", message)
 
     def sent(self, action: SendMessage) -> None:
+        """Log a message to a client or a worker, except heartbeats."""
         receiver = self._core.by_peer.get(action.peer)
         message = action.message
         if receiver is None or isinstance(message, Heartbeat):
@@ -86,7 +87,7 @@ class InstructionLog:
             while i < len(stream):
                 i += self._instruction(event, peer, client, stream, i)
         except MALFORMED_STREAM_ERRORS as error:  # the core refuses the stream when it reads it
-            self._line(self._count, event, peer, "nonsense", 0, f"client:{client.id} ERROR {error}")
+            self._line(self._count, event, peer, "malformed", 0, f"client:{client.id} ERROR {error}")
 
     def _instruction(self, event: str, peer: str, client: Client, stream: list[Any], i: int) -> int:
         """Log the instruction at ``i``; return how many words it has."""
@@ -130,8 +131,8 @@ class InstructionLog:
         if stream[i] == FORGET or parsed is None:
             self._line(self._count, event, peer, "forget a fragment", 0, f"client:{client.id}")
             return 2 if stream[i] == FORGET else len(stream)
-        base, own, inputs, numbers = parsed.read_run(stream, i)
-        self._stream(event, peer, client, parsed.expand(parsed.slot_ids(base, own, inputs), numbers))
+        base, dispatcher_base, inputs, numbers = parsed.read_run(stream, i)
+        self._stream(event, peer, client, parsed.expand(parsed.slot_ids(base, dispatcher_base, inputs), numbers))
         return int(parsed.width)
 
     def _sharded(self, event: str, peer: str, client: Client, info: CodeInfo, stream: list[Any], i: int) -> int:
@@ -151,6 +152,7 @@ def _signal_text(signal: str) -> str:
 
 
 def _details(message: Any) -> str:
+    """The last column of the line for a message that is not a stream."""
     if isinstance(message, FailureReport | NoValue):
         return f"ERROR {message.kind}: {message.text}"
     if isinstance(message, Reply):

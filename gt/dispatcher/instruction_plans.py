@@ -2,11 +2,13 @@
 
 The forwarding loop calls `make_plan` when it finds no cached plan.
 
-    an op under a signal             runs on the signal's workers; a tensor it creates is laid out as the signal says
+    an op on many tensors            without a signal: one call for each mesh (`gt.dispatcher.plan.multi_tensor`)
     an op with side effects          runs once, on the client's home worker
-    an op on many tensors            runs for each tensor where that is placed (`gt.dispatcher.plan.multi_tensor`)
-    any other op                     runs where most bytes of its operands are
+    an op under a signal             runs on the signal's workers; a tensor it creates is laid out as the signal says
     creation without a signal        runs on the home worker, or as auto-sharding says
+    any other op                     runs on the mesh that holds most bytes of its operands
+
+The first line that applies is used.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from gt.dispatcher.ledger import Misfit
 from gt.dispatcher.plan.layouts import Layout, Lost, Mesh, TensorState
 from gt.dispatcher.plan.moves import PlannedMove, cost, route
 from gt.dispatcher.plan.multi_tensor import MeshCall, split_by_mesh
-from gt.dispatcher.plan.planner import Choice, choose, replicated
+from gt.dispatcher.plan.planner import Choice, Held, choose, replicated
 from gt.dispatcher.plan.signals import SignalRule
 from gt.dispatcher.segments import ForwardOutput
 from gt.dispatcher.state import MIN_CALL_US, Client, CodedSignature
@@ -32,9 +34,6 @@ from gt.wire.messages import MAX_INLINE_BYTES, Notice
 
 #: The most notices a client gets from the planner.
 MAX_NOTICES = 100
-
-#: for each operand the layouts it is available in, its home layout first
-Held = list[tuple[Layout, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,8 @@ class InstructionPlan:
 
     workers: tuple[int, ...]
     code: int
-    #: the operands that move; those before word ``targets`` are written in place, and move for good
+    #: the operands that move; those at offsets below ``targets`` are written in place, so they are not copied but
+    #: change their layout
     moves: tuple[PlannedMove, ...]
     targets: int
     outs: tuple[TensorState, ...]
@@ -74,7 +74,7 @@ class InstructionPlan:
     #: copies of its results are freed after use
     uncached: bool
     signature: Signature
-    #: about how many bytes are moved for it
+    #: the estimated cost of moving its operands, in bytes
     moved: float
     #: the calls it is split into, one a mesh, each with the words it takes; then the other fields are not used
     calls: tuple[tuple[CodedSignature, InstructionPlan, tuple[int, ...]], ...] = ()
@@ -89,7 +89,7 @@ class InstructionPlan:
 def make_plan(
     client: Client, view: WorkerView, coded: CodedSignature, states: tuple[Any, ...], output: ForwardOutput
 ) -> TensorState | PassThrough | Lost | InstructionPlan:
-    """The plan for operands with these states; the workers that need definitions get them announced.
+    """The plan for operands with these states. Adds to ``output`` the definitions that the workers need for it.
 
     Raises Violation if the operands' types are not those of the signature. The check is needed only here: plans are
     looked up by the operands' states, and a state has one type.
@@ -118,6 +118,7 @@ def _check_types(signature: Signature, states: tuple[TensorState, ...]) -> None:
 
 
 def _choose_mesh(signature: Signature, rule: SignalRule | None, held: Held, view: WorkerView) -> Mesh:
+    """The workers that run the instruction; see the table at the top."""
     op = signature.op
     if op.effects:
         return view.home.mesh
@@ -151,7 +152,7 @@ def _plan_single_worker(
     where: Layout,
     output: ForwardOutput,
 ) -> TensorState | PassThrough | InstructionPlan:
-    """All on one worker, with the client's own code. If the operands are there, the words are passed on unchanged."""
+    """The plan for one worker, with the client's code. If the operands are there, the words are passed on unchanged."""
     announced = client.announced.setdefault(where.worker, set())
     if coded.definition.code not in announced:
         announced.add(coded.definition.code)

@@ -1,7 +1,7 @@
 """The codes, ids, fragments and groups that the dispatcher numbers itself when it shards a client's program.
 
 An instruction has the same few words for every worker of a mesh. The meaning of its code may differ from worker to
-worker (a longer block, another group). So each worker is told once what the code means for it.
+worker (a longer block, another group). So each worker gets its own definition of the code, once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gt.wire.messages import (
 
 @dataclass(slots=True)
 class Announcements:
-    """What one worker must be told before the instructions that follow."""
+    """The definitions that one worker must get before the instructions that use them."""
 
     definitions: list[Definition] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Announcements:
         self.fragments += more.fragments
 
     def key(self) -> Any:
-        """Equal for the same objects in the same order."""
+        """A key that is equal for the same objects in the same order."""
         return tuple(tuple(map(id, items)) for items in (self.definitions, self.moves, self.groups, self.fragments))
 
     @property
@@ -75,7 +75,7 @@ class Misfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CodeInfo:
-    """What a code of the dispatcher means, for readers of a stream."""
+    """The format and the meaning of an instruction with a code of the dispatcher, for code that reads streams."""
 
     text: str
     width: int
@@ -88,12 +88,12 @@ class CodeInfo:
 
 @dataclass(slots=True)
 class CodedStep:
-    """A step of a move that has a code."""
+    """The code of one step of a move, and when and where it is used."""
 
     code: int
     #: when it was last used, counted in uses of steps
     used: int
-    #: the groups that do it
+    #: the groups of workers that run it
     groups: list[Members] = field(default_factory=list)
 
 
@@ -117,7 +117,7 @@ class Ledger:
         self.groups: dict[Members, int] = {}
         #: worker -> the groups it is in
         self._groups_of: dict[int, set[Members]] = {}
-        #: groups that the workers must leave, and groups that some members may not have left yet
+        #: (number, members) of groups that the workers must leave, and of groups that some may not have left yet
         self._to_leave: list[tuple[int, Members]] = []
         self._leaving: deque[tuple[int, Members]] = deque(maxlen=64)
 
@@ -201,6 +201,7 @@ class Ledger:
     # -- groups ----------------------------------------------------------------------------
 
     def _group(self, members: Members, announce: Announce) -> int:
+        """The number of the group with these members; a new group is announced to them."""
         group = self.groups.get(members)
         if group is None:
             for worker in members:
@@ -233,13 +234,13 @@ class Ledger:
         return self.groups.pop(members)
 
     def take_groups_to_leave(self) -> list[tuple[int, Members]]:
-        """The groups that their members must leave; each is returned once. No code refers to them any more."""
+        """The groups that their members must leave; each is returned once. No code refers to them."""
         groups, self._to_leave = self._to_leave, []
         self._leaving.extend(groups)
         return groups
 
     def lose_worker(self, worker: int) -> list[tuple[int, Members]]:
-        """Forget the groups and codes of a lost worker; returns the groups that can no longer work."""
+        """Forget the groups and codes of a lost worker; returns the groups that it was in."""
         broken = [(self.groups[members], members) for members in self._groups_of.pop(worker, ())]
         for _, members in broken:
             del self.groups[members]
@@ -249,7 +250,7 @@ class Ledger:
         return broken + [(number, members) for number, members in self._leaving if worker in members]
 
     def forget_codes(self) -> int:
-        """Forget all codes; returns the next one."""
+        """Forget all codes of the dispatcher; returns the next one: all forgotten ones are below it."""
         self._steps.clear()
         self.codes.clear()
         self.reductions.clear()
@@ -261,6 +262,7 @@ def _descriptors(groups: set[Members]) -> int:
 
 
 def _wire_block(t: TensorType, layout: Layout, worker: int) -> Any:
+    """The type of the worker's block, as in a message; None if it has no block."""
     return to_wire(layout.local(t, worker)) if worker in layout.mesh.coordinates else None
 
 
@@ -283,7 +285,7 @@ def _shares(signature: Signature, choice: Choice) -> list[tuple[Signature, list[
 
 
 def _local_signature(signature: Signature, cut: Cut, worker: int) -> Signature:
-    """One worker's share of a call."""
+    """One worker's share of a call. Raises Misfit."""
     ins, outs = cut.ins, cut.outs
     attrs: Attrs = signature.attrs
     if signature.op.local is not None:
@@ -293,7 +295,7 @@ def _local_signature(signature: Signature, cut: Cut, worker: int) -> Signature:
     try:
         local = sign(signature.op, attrs, operands, signature.into)
     except (ShapeError, DimError, DTypeError) as problem:
-        raise Misfit(f"worker {worker} cannot do its part: {problem}") from None
+        raise Misfit(f"worker {worker} cannot run its share: {problem}") from None
     if local.outs != outs:
         raise Misfit(f"{signature} on worker {worker}: {local.outs} instead of {outs}")
     return local

@@ -1,4 +1,4 @@
-"""What a client is told when it has lost a worker, or when no worker is connected."""
+"""What happens to a client's tensors and reads when a worker is lost, or when no worker is connected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_WORKERS_LEFT = "the local system has no worker any more; gt.gpu_workers(1) st
 def lose_worker(client: Client, worker: WorkerState) -> tuple[list[Message], dict[int, list[int]]]:
     """Mark everything the client had on this worker, also together with others, as lost.
 
-    Returns the messages for the client, and the tensors that the other workers hold and that are useless now.
+    Returns the messages for the client, and worker -> the ids of lost tensors that it still holds and must free.
     """
     info = worker.info
     reason = f": {worker.exit_reason}" if worker.exit_reason else ""
@@ -39,7 +39,7 @@ def lose_worker(client: Client, worker: WorkerState) -> tuple[list[Message], dic
         client.home = None
     client.announced.pop(worker.id, None)
     for workers in [workers for workers in client.worker_sets if worker.id in workers]:
-        # no worker will confirm this work any more, so it counts as done
+        # no worker will confirm this work, so it counts as done
         weight = client.worker_sets.pop(workers).weight
         client.unrequested -= weight
         client.done += weight
@@ -99,6 +99,7 @@ def queued_reads(client: Client) -> list[tuple[int, Any]]:
 
 
 def _find_reads(client: Client, stream: list[Any], i: int, reads: list[tuple[int, Any]]) -> None:
+    """Append the reads in the stream from word ``i`` on."""
     while i < len(stream):
         code = stream[i]
         if code == FETCH:

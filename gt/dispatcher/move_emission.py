@@ -12,7 +12,7 @@ from gt.wire.messages import LEAVE
 
 
 class MoveEmitter:
-    """Emits the moves of one instruction of a client."""
+    """Emits the moves of one instruction of a client. ``site`` is the client's source line, to which failures refer."""
 
     __slots__ = ("client", "output", "site", "temporary")
 
@@ -55,21 +55,24 @@ class MoveEmitter:
         self.client.tensors[id] = tensor_state(move.type, move.target)
 
     def emit(self, id: int, move: PlannedMove, into: int) -> int:
-        """Emit the steps of a move; the last one creates the tensor ``into``, or a new one if that is 0."""
+        """Emit the steps of a move; the last one creates the tensor ``into``, or a new one if that is 0.
+
+        Returns the id of that tensor.
+        """
         client, output, t = self.client, self.output, move.type
         steps = route(t, move.source, move.target)
-        now, now_on = id, move.source.workers
+        current, current_workers = id, move.source.workers
         for step in steps:
             result = into if into and step is steps[-1] else client.ledger.new_id()
             code = client.ledger.code_of_step(t, step, output.announce)
             for group, members in client.ledger.take_groups_to_leave():
                 output.segment(members).words += (LEAVE, group)
                 client.forget_replay_plans()  # a cached plan may use the group
-            output.segment(step.workers).words += (code, self.site, result, now)
-            if now != id:
-                output.segment(now_on).words.append(-now)
-            now, now_on = result, step.target.workers
-        return now
+            output.segment(step.workers).words += (code, self.site, result, current)
+            if current != id:
+                output.segment(current_workers).words.append(-current)
+            current, current_workers = result, step.target.workers
+        return current
 
 
 def free_replaced(client: Client, id: int, before: Layout | None, after: Layout, output: ForwardOutput) -> None:

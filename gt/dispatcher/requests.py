@@ -1,4 +1,4 @@
-"""Requests of clients about the workers: statistics (Ask), traces (Trace) and the place of a tensor (Locate).
+"""Requests of clients about the workers: statistics (Ask), traces (Trace) and the layout of a tensor (Locate).
 
 A request is handled after everything the client submitted before it. Statistics are requested from all workers; the
 answer is sent when the last worker has reported.
@@ -18,11 +18,13 @@ MAX_OPEN_REQUESTS = 100
 
 
 class Requests:
+    """The open requests of all clients. ``len()`` counts the requests for statistics that wait for workers."""
+
     def __init__(
         self, clients: dict[int, Client], workers: dict[int, WorkerState], delivery: Delivery, no_workers: str
     ) -> None:
         self._clients, self._workers, self._delivery = clients, workers, delivery
-        #: what a client is told when no worker is connected
+        #: the error text for a client when no worker is connected
         self._no_workers = no_workers
         #: (client, request) -> the reports so far, and the workers that have not reported yet
         self._open: dict[tuple[int, int], tuple[list[WorkerStats], set[int]]] = {}
@@ -31,6 +33,7 @@ class Requests:
         return len(self._open)
 
     def add(self, client: Client, m: Ask | Locate | Trace, rest: object) -> None:
+        """Handle the request as soon as the client's queue is empty."""
         if len(client.waiting_requests) >= MAX_OPEN_REQUESTS:
             raise _too_many()
         client.waiting_requests.append(m)

@@ -23,6 +23,8 @@ TURN_US = 2000.0
 
 
 class Scheduler:
+    """Forwards the clients' queues turn by turn, and keeps account of the time and the credit of each client."""
+
     def __init__(
         self, clients: dict[int, Client], workers: dict[int, WorkerState], delivery: Delivery, requests: Requests
     ) -> None:
@@ -30,8 +32,9 @@ class Scheduler:
         self._delivery, self._requests = delivery, requests
 
     def submit(self, client: Client, m: Submit) -> None:
+        """Queue a submission."""
         if not client.queue and client.home is not None:
-            # a client that returns from a pause starts level with those that worked on
+            # a client that returns from a pause gets no advantage over those that kept working
             client.used = max(client.used, self._workers[client.home].clock)
         client.enqueue(m)
 
@@ -87,7 +90,7 @@ class Scheduler:
         """A worker has done work: correct the client's account by the measured time, and give it credit."""
         confirmed = worker.confirm(m.client)
         if confirmed is None:
-            raise Violation("a worker confirmed work that it was not given")
+            raise Violation("a worker confirmed work that it did not get")
         weight, cost, sharing = confirmed
         client = self._clients.get(m.client)
         if client is None:
@@ -103,7 +106,7 @@ class Scheduler:
             self.send_credit(client, at_least=WINDOW_WORDS // 8)
 
     def send_credit(self, client: Client, at_least: int) -> None:
-        """Tell the client how much of its work is done, if that is ``at_least`` this much more than it knows."""
+        """Report to the client how much of its work is done, if that grew by ``at_least`` this much since the last."""
         if client.done - client.credited >= at_least:
             client.credited = client.done
             self._delivery.send(client, Credit(client.done))

@@ -29,15 +29,15 @@ class ForwardOutput:
     """What forwarding a stretch of a stream produces."""
 
     def __init__(self) -> None:
-        #: where in the stream the loop stopped
+        #: the position in the stream where the loop stopped
         self.stop = 0
         self.segments: list[Segment] = []
-        #: worker -> what it must be told before the segments
+        #: worker -> the definitions that it must get before the segments
         self.announcements: dict[int, Announcements] = {}
-        #: requests for values that are lost, with the reason
+        #: (request, reason) of reads of lost values
         self.unreadable: list[tuple[int, str]] = []
         self.messages_to_client: list[Any] = []
-        #: tensors that the client has lost and workers still hold
+        #: (workers, id) of old values that were replaced or lost and that these workers must free; `add` empties it
         self.orphans: list[tuple[Workers, int]] = []
         #: a plan was chosen by the values of numbers
         self.depends_on_numbers = False
@@ -54,6 +54,7 @@ class ForwardOutput:
         return segment
 
     def announce(self, worker: int) -> Announcements:
+        """The worker's announcements, to add to."""
         announcements = self.announcements.get(worker)
         if announcements is None:
             announcements = self.announcements[worker] = Announcements()

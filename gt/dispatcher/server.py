@@ -21,6 +21,7 @@ from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Heartbeat
 from gt.wire.transport import listen
 
+#: The interval of `Dispatcher.tick` and of heartbeats.
 TICK_S = 1.0
 
 
@@ -69,7 +70,7 @@ class Server:
         self._act(actions)
 
     def _tick(self, now: float) -> None:
-        """Tell the core the time, and send every peer a heartbeat: sending to a peer that is gone fails."""
+        """Pass the time to the core, and send every peer a heartbeat, because sending to a lost peer fails."""
         self.next_tick = now + TICK_S
         self._act(self.core.tick(now))
         self._act([SendMessage(peer, Heartbeat()) for peer in self.core.by_peer])
@@ -83,7 +84,7 @@ class Server:
         self._act(self.core.gone(peer))
 
     def _act(self, actions: Iterable[Action]) -> None:
-        """Do all actions in order; only then report to the core the peers that could not be reached."""
+        """Carry out all actions in order; only then report to the core the peers that could not be reached."""
         unreachable: list[Peer] = []
         for action in actions:
             if isinstance(action, Close):
@@ -117,7 +118,7 @@ class Server:
 
 
 def _line_writer(path: str) -> Callable[[str], object]:
-    """Writes lines with the time in front; the file stays open as long as the server runs."""
+    """A function that writes a line with the time in front. The file stays open as long as the server runs."""
     file = open(path, "a", buffering=1)  # noqa: SIM115
 
     def write(line: str) -> None:

@@ -1,4 +1,8 @@
-"""What the dispatcher knows of each client and each worker."""
+"""The dispatcher's state of each client and each worker.
+
+Two quantities measure work. *Cost* is estimated microseconds on a worker: the scheduler limits and shares it. *Weight*
+is the size of a submission in words: it comes back to the client as credit.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +53,9 @@ class CodedSignature:
 
 
 def estimate(signature: Signature) -> float:
-    """Microseconds: the minimum of a call, 10 GB/s for the bytes, 50 GFLOP/s for flops beyond one an element.
+    """Microseconds: the minimum of a call, plus the bytes at 10 GB/s, plus the op's declared flops at 50 GFLOP/s.
 
-    The estimate is at most ten seconds. A call that claims more will fail, and must not overflow the accounts.
+    The estimate is at most ten seconds. A call that needs more will fail, and must not distort the accounts.
     """
     if signature.op.view:
         return MIN_CALL_US
@@ -68,13 +72,15 @@ class WorkerSet:
     number: int
     workers: tuple[WorkerState, ...]
     peers: tuple[Peer, ...]
-    #: what they got and were not yet asked to confirm: estimated microseconds on each worker, and the weight
+    #: the work they got for which no confirmation was requested yet: estimated microseconds on each worker, and weight
     cost: float = 0.0
     weight: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Client:
+    """One client: its program so far (codes, tensors, fragments), its queue, its open requests and its accounts."""
+
     id: int
     peer: Peer
     host: str
@@ -105,19 +111,19 @@ class Client:
     #: workers -> their set; and how many sets there were, including those that were dropped
     worker_sets: dict[tuple[int, ...], WorkerSet] = field(default_factory=dict)
     worker_set_count: int = 0
-    #: the weight of all its worker sets together that no worker was asked to confirm yet
+    #: the sum of the weights in its worker sets, for which no confirmation was requested yet
     unrequested: int = 0
     #: worker -> the client's codes that were announced to it; its keys are the workers that admitted the client
     announced: dict[int, set[int]] = field(default_factory=dict)
     #: request -> the workers that will answer it
     reads: dict[int, set[int]] = field(default_factory=dict)
-    #: requests that the dispatcher answered itself because there was no worker
+    #: reads that the dispatcher answered with an error because no worker was connected
     abandoned_reads: set[int] = field(default_factory=set)
     #: (transfer, bytes, bytes in a frame) of the chunks that its worker has not acknowledged, oldest first
     chunks: deque[tuple[int, int, int]] = field(default_factory=deque)
     #: the sum of their bytes in frames
     chunk_bytes: int = 0
-    #: transfer -> where its chunks went, until an instruction uses it
+    #: transfer -> the layout of its chunks, until an instruction uses it
     transfers: dict[int, Layout | Lost] = field(default_factory=dict)
     #: requests that wait until the queue is empty
     waiting_requests: list[Ask | Locate | Trace] = field(default_factory=list)
@@ -125,7 +131,7 @@ class Client:
     traces: list[int] = field(default_factory=list)
     #: the serial number of the last submission
     serial: int = 0
-    #: weights: received, done, and done as far as the client was told
+    #: weights: received, done, and reported to the client as done
     received: int = 0
     done: int = 0
     credited: int = 0
@@ -133,7 +139,7 @@ class Client:
     used: float = 0.0
     #: measured time divided by estimated time; each client has its own, so an odd program does not affect the others
     pace: float = 1.0
-    #: since when it has had work and no worker, on the shell's clock
+    #: the time in seconds, on the shell's clock, since when it has had work and no worker
     stranded_since: float | None = None
     #: the workers that had no room for more of its work when last checked
     full_workers: list[int] = field(default_factory=list)
@@ -152,12 +158,13 @@ class Client:
         self.uncached.discard(id)
 
     def enqueue(self, submit: Submit) -> None:
+        """Queue the stream of a submission."""
         self.received += submit.weight
         # the stream is copied because forwarding replaces codes in it
         self.queue.append([Submit(submit.serial, [], submit.stream[:], submit.weight), 0])
 
     def has_room(self, workers: Mapping[int, WorkerState], limit: float) -> bool:
-        """May all the workers it has work on get more?
+        """Whether all workers that run its program may get more work.
 
         The workers that were full last time are checked first. With many workers, each of which reports when it is
         done, checking all of them every time would take quadratic time.
@@ -175,6 +182,8 @@ class Client:
 
 @dataclass(slots=True, eq=False)
 class WorkerState:
+    """One worker, and the work that it has not confirmed yet."""
+
     id: int
     peer: Peer
     info: WorkerInfo
@@ -187,12 +196,13 @@ class WorkerState:
     unconfirmed: deque[tuple[int, int, float, int]] = field(default_factory=deque)
     #: client -> the share of ``ahead`` that waits until the client has taken more of a large value
     parked: dict[int, float] = field(default_factory=dict)
-    #: how much time the client served last had used; a client that begins or returns from a pause starts here
+    #: the most that any client at home here had used when it was served; a client that begins or returns from a pause
+    #: starts with this much
     clock: float = 0.0
     admitted: set[int] = field(default_factory=set)
 
     def expect(self, client: int, weight: int, cost: float, sharing: int = 1) -> None:
-        """The worker was asked to confirm this work."""
+        """Add work that the worker was requested to confirm; ``sharing`` is the number of workers that run it."""
         self.unconfirmed.append((client, weight, cost, sharing))
         self.ahead += cost
 
@@ -212,11 +222,12 @@ class WorkerState:
         return weight, cost, sharing
 
     def park(self, client: int) -> None:
+        """The worker runs nothing more of this client for now, so the client's share does not count as work ahead."""
         if client not in self.parked:
             self.parked[client] = sum(cost for owner, _, cost, _ in self.unconfirmed if owner == client)
 
     def has_room_for(self, client: int, limit: float) -> bool:
-        """May it get more of this client's work?"""
+        """Whether it may get more of this client's work; ``limit`` is the most microseconds ahead."""
         if not self.parked:
             return self.ahead < limit
         return client not in self.parked and self.ahead - sum(self.parked.values()) < limit

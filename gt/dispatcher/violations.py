@@ -16,16 +16,18 @@ MALFORMED_STREAM_ERRORS = (KeyError, IndexError, TypeError, AttributeError, Valu
 
 
 def malformed_stream(error: BaseException) -> Violation:
-    return Violation(f"the stream names something that does not exist: {type(error).__name__} {error}")
+    """The violation for one of the errors above."""
+    return Violation(f"the stream is malformed: {type(error).__name__} {error}")
 
 
 def request_number(word: Any) -> int:
-    """The number of a read. A worker sends it back to the dispatcher, so it must be an integer."""
+    """The word as the number of a read. A worker sends it back to the dispatcher, so it must be an integer."""
     if type(word) is not int:
         raise Violation(f"the number of a request must be an integer, not {word!r}")
     return word
 
 
 def check_tensor_id(id: Any) -> None:
+    """Raises Violation if the id is reserved for the dispatcher."""
     if id >= FIRST_DISPATCHER_ID:
         raise Violation(f"{id} is not an id that a client may use")

@@ -1,1 +1,4 @@
-"""Starting processes: the automatic local system, and settings of a process. Imports only `gt.errors` and `gt.say`."""
+"""Starting processes: the automatic local system, and what a server or worker sets up for its process.
+
+The package imports only `gt.errors` and `gt.say`.
+"""

@@ -15,12 +15,12 @@ from gt.say import topic
 
 #: How long a child may take to end after SIGTERM.
 TERMINATE_TIMEOUT_S = 2.0
-#: If one of these is set, the stderr of the children is shown. Otherwise it is kept to explain a failed start.
+#: If one of these variables is set, the children's stderr is shown. Otherwise it is kept to explain a failed start.
 VERBOSE_TOPICS = ("GT_VERBOSE", "GT_DEBUG_DISPATCHER", "GT_DEBUG_WORKER", "GT_DEBUG_COMPILE")
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES would name them; without a CUDA library."""
+    """The GPUs this process may use, as CUDA_VISIBLE_DEVICES would name them. Needs no CUDA library."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is not None:
         return [name for name in names.split(",") if name.strip() not in ("", "-1")]
@@ -30,6 +30,8 @@ def visible_gpus() -> list[str]:
 
 
 class LocalSystem:
+    """A server and its workers as child processes; by default one worker, or with ``every_gpu`` one for each GPU."""
+
     #: Seconds within which the system must start; the first import of torch from a cold disk is slow.
     PATIENCE = 120.0
 
@@ -39,7 +41,7 @@ class LocalSystem:
             workers = max(1, len(gpus)) if every_gpu else 1
         if gpus and workers > len(gpus) and os.environ.get("GT_SHARE_GPUS", "0") in ("", "0"):
             raise ConfigError(
-                f"{workers} workers for {len(gpus)} GPU(s): one a GPU is the rule; GT_SHARE_GPUS=1 lets them share"
+                f"{workers} workers for {len(gpus)} GPU(s): each worker needs its own; GT_SHARE_GPUS=1 lets them share"
             )
         self.workers = workers
         self._folder = tempfile.mkdtemp(prefix="gt-")  # only its owner can enter it
@@ -76,12 +78,10 @@ class LocalSystem:
         self._children.append((name, child))
 
     def check(self) -> bool:
-        """Raises NoWorkers if a child has ended; else False."""
+        """Raises NoWorkers if a child has ended. Otherwise False, so a caller that polls it continues to wait."""
         for name, child in self._children:
             if child.poll() is not None:
-                raise NoWorkers(
-                    f"the local {name} ended at once (exit code {child.returncode}): {self._last_error_line()}"
-                )
+                raise NoWorkers(f"the local {name} ended (exit code {child.returncode}): {self._last_error_line()}")
         return False
 
     def _last_error_line(self) -> str:
@@ -91,6 +91,7 @@ class LocalSystem:
 
     @property
     def pids(self) -> dict[str, int]:
+        """Name of a child ("server", "worker 0", …) -> its process id."""
         return {name: child.pid for name, child in self._children}
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Ends a process when its parent ends, for whatever reason."""
+"""Ends a process when its parent ends, also if the parent was killed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import os
 import threading
 import time
 
+#: The interval of the checks.
+CHECK_S = 0.25
+
 
 def end_with_parent() -> None:
+    """Start a thread that ends this process as soon as its parent has ended."""
     parent = os.getppid()
 
     def watch() -> None:
         # when a parent dies, even by kill -9, the process gets another parent
         while os.getppid() == parent:
-            time.sleep(0.25)
+            time.sleep(CHECK_S)
         os._exit(0)
 
     threading.Thread(target=watch, name="gt-parent", daemon=True).start()

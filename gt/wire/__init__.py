@@ -1,4 +1,4 @@
-"""What the processes of GT say to each other: messages, their encoding, transports, large values, authentication.
+"""The protocol between GT's processes: messages, their encoding, transports, large values, authentication.
 
-The package imports `gt.ops` and `gt.types`. It knows nothing of clients, dispatchers or workers.
+The package imports `gt.ops`, `gt.types` and `gt.errors`. It knows nothing of clients, dispatchers or workers.
 """

@@ -1,9 +1,9 @@
 """Authentication: each user has one secret, and the ZeroMQ CURVE keys of both sides are derived from it.
 
-The secret is GT_TOKEN, or the file ``token`` in the user's configuration folder. The first start of a server creates
-the file; only its owner can read it. A peer without the secret fails the handshake. A peer with it is encrypted and
-authenticated in both directions. The private Unix socket of a local auto-start needs no secret, because only its user
-can enter the folder that contains it.
+The secret, in code the *token*, is GT_TOKEN or the file ``token`` in the user's configuration folder. The first start
+of a server creates the file; only its owner can read it. A peer without the secret fails the handshake. The connection
+of a peer with the secret is encrypted, and both sides are authenticated. The private Unix socket of a local auto-start
+needs no secret, because only its user can enter the folder that contains it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def find_token() -> str | None:
 
 
 def make_token() -> str:
-    """Create a secret in the user's configuration folder, unless another process did so first."""
+    """Create the secret in the user's configuration folder, unless another process did so first; returns it."""
     path = token_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".token-{secrets.token_hex(8)}")
@@ -89,26 +89,28 @@ def _keys(token: str, *, side: str, other: str) -> Keys:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server on this address."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def token_for_server(host: str) -> str:
-    """A server on loopback creates its secret. A server that other machines can reach needs an existing one."""
+    """The user's secret. A server on loopback creates a missing one. A server that others can reach must not."""
     token = find_token()
     if token is None and not is_loopback(host):
         raise ConfigError(
             f"--host {host} can be reached from other machines, and there is no secret to keep them out. "
             f"Set GT_TOKEN here and on every client and worker, or start a server on 127.0.0.1 once, "
-            f"which makes {token_file()}, and copy that file to the other machines."
+            f"which creates {token_file()}, and copy that file to the other machines."
         )
     return token or make_token()
 
 
 def token_for_peer() -> str:
+    """The user's secret, for a client or a worker. Raises ConfigError if there is none."""
     token = find_token()
     if token is None:
         raise ConfigError(
             f"there is no secret to authenticate with: set GT_TOKEN to the server's, or copy its {token_file()} here "
-            f"(a server's first start makes it)"
+            f"(a server's first start creates it)"
         )
     return token

@@ -15,14 +15,13 @@ from gt.wire.messages import (
     MAX_DEFINITION_BYTES,
     MAX_INSTRUCTION_WORDS,
     Definition,
-    Message,
     ToClient,
     ToDispatcher,
     ToWorker,
     WireType,
 )
 
-#: How deep lists in attributes may be nested; the bytes of the largest tensor.
+#: How deep lists in attributes may be nested; the most bytes of a tensor.
 MAX_ATTRIBUTE_DEPTH, MAX_TENSOR_BYTES = 16, 1 << 62
 
 
@@ -39,7 +38,7 @@ _decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
 
 
 class Decode:
-    """``Decode("client")(data)`` decodes the messages that a client may receive."""
+    """``Decode("client")(data)`` decodes a message that a client may receive. Raises BadFrame."""
 
     __slots__ = ("_decode",)
 
@@ -76,7 +75,10 @@ def _too_large(signature: Signature, definition: Definition) -> str:
 
 
 def signature_of(definition: Definition) -> Signature:
-    """The signature that a definition describes. The result types are inferred here; the peer does not send them."""
+    """The signature that a definition describes. Raises BadFrame if it is not valid.
+
+    The result types are inferred here; the peer does not send them.
+    """
     try:
         if definition.code < FIRST_CODE:
             raise ValueError(f"code {definition.code} is a control word")
@@ -106,14 +108,17 @@ def _attribute(value: Any, depth: int) -> Any:
 
 
 def _leaves(value: Any) -> int:
+    """The number of values in nested tuples."""
     return sum(map(_leaves, value)) if isinstance(value, tuple) else 1
 
 
 def to_wire(t: OperandType) -> WireType:
+    """The type as it stands in a message; see `gt.wire.messages.WireType`."""
     return (t.name, None) if isinstance(t, Scalar) else (t.dtype.name, t.shape)
 
 
 def from_wire(wire: WireType) -> OperandType:
+    """The inverse of `to_wire`. Raises KeyError or ValueError if it is not a type."""
     name, shape = wire
     if shape is None:
         return SCALARS[name]
@@ -122,4 +127,4 @@ def from_wire(wire: WireType) -> OperandType:
     return TensorType(shape, DTYPES[name])
 
 
-__all__ = ["BadFrame", "Decode", "Message", "definition", "encode", "from_wire", "signature_of", "to_wire"]
+__all__ = ["BadFrame", "Decode", "definition", "encode", "from_wire", "signature_of", "to_wire"]

@@ -30,11 +30,16 @@ class InstructionFormat(Protocol):
     """How the words of an instruction are arranged. Signatures have this form, and so do moves."""
 
     @property
-    def width(self) -> int: ...
+    def width(self) -> int:
+        """How many words it has."""
+
     @property
-    def start(self) -> int: ...
+    def start(self) -> int:
+        """The offset of its first operand; before it are the code, the site and the results."""
+
     @property
-    def offsets(self) -> tuple[int, ...]: ...
+    def offsets(self) -> tuple[int, ...]:
+        """The offsets of the tensors among its operands; the other operands are numbers."""
 
 
 class NoFragment(Exception):
@@ -43,7 +48,7 @@ class NoFragment(Exception):
 
 @dataclass(slots=True)
 class SortedWords:
-    """The words of a stretch of a stream, sorted by kind. Each word is given by its position."""
+    """The words of a stretch of a stream, sorted by kind. Each word is identified by its position."""
 
     #: (position, index of the input by first mention), where an input is used or written; where it is freed
     input_uses: list[tuple[int, int]] = field(default_factory=list)
@@ -68,8 +73,11 @@ def sort_words(
     dispatcher_base: int = FIRST_DISPATCHER_ID,
     fresh: bool = False,
 ) -> SortedWords:
-    """Raises NoFragment if there are control words. With ``fresh`` also if a result has an id below ``base``, unless it
-    is written in place."""
+    """Sort the words by kind. Ids from ``base`` on are those that the stretch creates.
+
+    Raises NoFragment if there are control words, unknown codes or an incomplete instruction. With ``fresh`` also if a
+    result has an id below ``base``, unless it is written in place.
+    """
     result = SortedWords()
     add_tensor = _tensor_adder(result, base, dispatcher_base)
     uses = result.input_uses, result.created_uses, result.dispatcher_uses
@@ -103,6 +111,7 @@ _Lists = tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int
 
 
 def _tensor_adder(result: SortedWords, base: int, dispatcher_base: int) -> Callable[[int, int, _Lists], None]:
+    """A function that adds (position, tensor id) to the list of its kind."""
     slots: dict[int, int] = {}
 
     def add_tensor(position: int, id: int, lists: _Lists) -> None:
@@ -127,7 +136,10 @@ def _has_old_result(words: list[Any], start: int, base: int) -> bool:
 def make_fragment(
     number: int, words: list[Any], sorted_words: SortedWords, compile: bool = False, constants: list[int] | None = None
 ) -> Fragment:
-    """``constants`` are the indices of the numbers that never change; their values become part of the fragment."""
+    """The fragment for these words.
+
+    ``constants`` are the indices of the numbers that never change; their values become part of the fragment.
+    """
     s = sorted_words
     inputs = len(s.inputs)
     created = 1 + max((k for _, k in s.created_uses + s.created_frees), default=-1)
@@ -206,12 +218,13 @@ class ParsedFragment:
             i += format.width
         counts = min(self.inputs, self.created, self.dispatcher_created)
         if i != end or counts < 0 or seen - varying != len(self.constants):
-            raise ValueError("the fragment ends inside an instruction")
+            raise ValueError("the fragment's words do not match its counts or its constants")
         return varying
 
     def _add(
         self, position: int, code: int, site: int, outs: tuple[int, ...], operands: tuple[int, ...], slots: int
     ) -> None:
+        """Append an instruction of a fragment with this many slots."""
         if any(not 0 <= slot < slots for slot in outs) or any(slot >= slots for slot in operands):
             raise ValueError("the fragment names a slot that it does not have")
         self.instructions.append(Instruction(position, code, site, outs, operands))
@@ -241,4 +254,5 @@ class ParsedFragment:
 
 
 def run_words(number: int, section: int, base: int, dispatcher_base: int, inputs: Any, numbers: Any) -> list[Any]:
+    """The words of a RUN."""
     return [RUN, number, section, base, dispatcher_base, *inputs, *numbers]

@@ -1,16 +1,19 @@
 """Every message that crosses a wire: frozen data without behaviour.
 
-    client ──Hello, Configure, Submit, Chunk, Ask, Locate, Trace, Bye──▶ dispatcher
-    client ◀──Welcome, Refusal, Credit, FailureReport, Notice, Blocks, values, Answer, Located── dispatcher
-                        dispatcher ──Welcome, Admit, Define, Execute, Leave, Chunk, Query, Drop──▶ worker
-                        dispatcher ◀──Hello, Done, FailureReport, Notice, Reply, Report── worker
+    client ──Hello, Configure, Submit, Chunk, ChunkTaken, Ask, Locate, Trace, Bye──▶ dispatcher
+    client ◀──Credit, FailureReport, Notice, Blocks, values, ChunkTaken, Answer, Located, Roster── dispatcher
+                        dispatcher ──Admit, Define, Execute, Leave, Chunk, ChunkTaken, Query, Drop──▶ worker
+                        dispatcher ◀──Hello, Done, FailureReport, Notice, Reply, ChunkTaken, Report, Bye── worker
+
+The dispatcher also sends Welcome, Refusal and Heartbeat to both. *Values* are ValueInline, ValueChunk, Checked and
+NoValue. `ToDispatcher`, `ToClient` and `ToWorker` at the end list everything that each role may receive.
 
 `Submit.stream` is the client's program, a flat list of words:
 
     code, site, outputs…, operands…    run a signature (see `gt.ops.signature`); code >= FIRST_CODE
     FETCH, request, id                 send the value of a tensor
-    RESET, code                        forget the signatures below this code, and all fragments; their numbers are not
-                                       used again
+    RESET, code                        forget the signatures below this code, and the fragments that use them; these
+                                       codes and fragment numbers are not used again
     RUN, fragment, 0, base, 0, inputs…, numbers…
                                        run a fragment (see `gt.wire.fragments`)
     FORGET, fragment                   the fragment will not run again
@@ -46,14 +49,14 @@ FIRST_CODE = 16
 #: From these on, codes and tensor ids belong to the dispatcher, which creates them to run a program on several workers.
 FIRST_DISPATCHER_CODE, FIRST_DISPATCHER_ID = 1 << 31, 1 << 40
 
-#: The words that a client may have submitted without a credit. Eight bytes of a value in the stream count as one word.
+#: The words that a client may submit beyond those credited as done. Eight bytes of a value in the stream count as one.
 WINDOW_WORDS = 1 << 16
 #: A peer that exceeds these limits loses its connection.
 MAX_FRAME_BYTES = 16 << 20
 MAX_SUBMIT_WORDS = 1 << 16
 #: A submission is this much shorter than a frame, because the dispatcher's version of it must fit into one frame too.
 SUBMIT_MARGIN_BYTES = 2 << 20
-#: The words of one instruction, and the number of its attributes; the signatures of a client, and the size of each.
+#: The words of one instruction, which also limits its attributes; the signatures of a client, and the size of each.
 MAX_INSTRUCTION_WORDS = 1 << 14
 MAX_SIGNATURES, MAX_DEFINITION_BYTES = 1 << 16, 256 << 10
 #: The words of a fragment, and the fragments of a client.
@@ -94,7 +97,7 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
-    """What clients are told about a worker."""
+    """The description of a worker, for clients and for other workers."""
 
     id: int
     backend: str
@@ -111,6 +114,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Welcome(Message, frozen=True, array_like=True, tag=True):
+    """Answers `Hello`. A client also gets the connected workers."""
+
     #: the number of the client or the worker
     id: int
     version: str
@@ -128,7 +133,7 @@ class Heartbeat(Message, frozen=True, array_like=True, tag=True):
 
 
 class Definition(msgspec.Struct, frozen=True, array_like=True):
-    """The meaning of a code from here on: a signature."""
+    """Defines a code: from here on it stands for this signature."""
 
     code: int
     op: str
@@ -174,7 +179,7 @@ class SignalSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Configure(Message, frozen=True, array_like=True, tag=True):
-    """The meaning of signals for all later submissions and definitions."""
+    """Defines the signals of all later submissions and definitions."""
 
     signals: list[SignalSpec]
     #: whether a tensor without a signal is sharded along dim 0 over all workers if it is long there
@@ -193,12 +198,14 @@ class Submit(Message, frozen=True, array_like=True, tag=True):
 
 
 class SharedRange(msgspec.Struct, frozen=True, array_like=True):
-    """A range of the sender's shared memory that holds a chunk (see `gt.wire.shared`)."""
+    """Where in the sender's shared memory a chunk begins (see `gt.wire.shared`)."""
 
     pid: int
     fd: int
     name: str
+    #: the bytes of the whole shared memory, not of the chunk
     size: int
+    #: where the chunk begins
     offset: int
 
 
@@ -208,6 +215,7 @@ class Chunk(Message, frozen=True, array_like=True, tag=True):
     transfer: int
     offset: int
     nbytes: int
+    #: the bytes of the whole tensor
     total: int
     memory: SharedRange | None = None
     #: filled in by the dispatcher
@@ -239,6 +247,8 @@ class Locate(Message, frozen=True, array_like=True, tag=True):
 
 
 class Located(Message, frozen=True, array_like=True, tag=True):
+    """Answers `Locate`."""
+
     request: int
     workers: list[int]
     #: the sizes of the mesh axes
@@ -275,8 +285,10 @@ class FailureReport(Message, frozen=True, array_like=True, tag=True):
 
     client: int
     cause: int
+    #: the name of an error class (see `gt.errors.BY_NAME`)
     kind: str
     text: str
+    #: the client's number for the source line
     site: int
 
 
@@ -306,6 +318,8 @@ class Checked(Message, frozen=True, array_like=True, tag=True):
 
 
 class ValueInline(Message, frozen=True, array_like=True, tag=True):
+    """A small value, or a worker's small block of one."""
+
     request: int
     data: bytes
     worker: int = -1
@@ -356,6 +370,8 @@ class WorkerStats(msgspec.Struct, frozen=True):
 
 
 class Answer(Message, frozen=True, array_like=True, tag=True):
+    """Answers `Ask`."""
+
     request: int
     workers: list[WorkerStats]
 
@@ -374,7 +390,7 @@ class Admit(Message, frozen=True, array_like=True, tag=True):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """The meaning of a code from here on: this worker's part in a move, with one operand and one result."""
+    """Defines a code: from here on it stands for this worker's share of a move, with one operand and one result."""
 
     code: int
     kind: str
@@ -396,7 +412,7 @@ class GroupSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Define(Message, frozen=True, array_like=True, tag=True):
-    """The meaning of codes on this worker. The instructions that use them are the same for several workers."""
+    """Defines codes, groups and fragments on this worker. The instructions that use them are the same for several."""
 
     client: int
     definitions: list[Definition]
@@ -419,7 +435,7 @@ class Execute(Message, frozen=True, array_like=True, tag=True):
     client: int
     definitions: list[Definition]
     stream: list[Word]
-    #: the number of the set of workers that run it; each client has numbers of its own
+    #: the number of the set of workers that run it; each client has its own numbering
     worker_set: int
     #: whether to answer with `Done`, which also covers the earlier ones of this worker set that had no answer
     confirm: bool = True
@@ -457,6 +473,8 @@ class Reply(Message, frozen=True, array_like=True, tag=True):
 
 
 class Report(Message, frozen=True, array_like=True, tag=True):
+    """Answers `Query`."""
+
     client: int
     request: int
     stats: WorkerStats

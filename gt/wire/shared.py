@@ -65,19 +65,20 @@ class SharedRing:
         self._used.popleft()
 
     def _free_offset(self, nbytes: int) -> int | None:
+        """An offset with room for this many bytes; None if there is no room."""
         used = list(self._used)  # another thread may release meanwhile; the next call sees it
         if not used:
             return 0 if nbytes <= self.size else None
         tail, (start, length) = used[0][0], used[-1]
         head = start + length
-        if start >= tail:  # the ring is free behind the head, and from its beginning to the tail
+        if start >= tail:  # free: from the head to the end of the memory, and from its beginning to the tail
             if head + nbytes <= self.size:
                 return head
             return 0 if nbytes < tail else None
         return head if head + nbytes < tail else None
 
     def close(self) -> None:
-        """A receiver that has opened the ring can still read it."""
+        """Release the sender's memory. A receiver that has opened the ring can still read it."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._view.release()
@@ -113,6 +114,7 @@ class SharedRings:
 
 
 def _open_ring(memory: SharedRange) -> mmap.mmap:
+    """Raises OSError, ValueError or OverflowError if this is not a ring."""
     # O_NONBLOCK: the file may be a pipe, and opening must not block
     fd = os.open(f"/proc/{memory.pid}/fd/{memory.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

@@ -23,7 +23,10 @@ from gt.wire.messages import MAX_FRAME_BYTES
 MAX_UNSENT_MESSAGES = 4096
 #: The interval of ZeroMQ's heartbeats, and the silence after which a peer counts as lost.
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000
+#: How long a handshake may take, and the interval of attempts to connect.
+HANDSHAKE_MS, RECONNECT_MS = 5000, 50
 
+#: Event of a failed handshake -> the reason that the user sees.
 _FAILED = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the server has another secret (GT_TOKEN, or the token file of its user)",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the server expects a secret, or is not a GT server",
@@ -38,7 +41,7 @@ def _configure(socket: zmq.Socket[bytes], keys: Keys) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     socket.setsockopt(zmq.IPV6, 1)
     socket.curve_secretkey, socket.curve_publickey = keys.secret, keys.public
 
@@ -98,7 +101,7 @@ class ZmqListener:
 
 
 class Gatekeeper:
-    """Tells ZeroMQ which peers to accept: only those with the one key (ZAP, RFC 27)."""
+    """Tells ZeroMQ which peers to accept: only those with the key derived from the secret (ZAP, RFC 27)."""
 
     def __init__(self, context: zmq.Context[Any], keys: Keys) -> None:
         from zmq.utils import z85
@@ -123,14 +126,13 @@ class ZmqConnection:
         self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         _configure(self._socket, keys)
         self._socket.curve_serverkey = keys.peer
-        self._socket.reconnect_ivl = 50
+        self._socket.reconnect_ivl = RECONNECT_MS
         self._events: zmq.Socket[bytes] = self._socket.get_monitor_socket()
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._events, zmq.POLLIN)
-        #: why the connection ended; empty while it exists or may still be made
+        # see `gt.wire.transport.Connection`
         self.ended = ""
-        #: why the server refused the connection
         self.refused = ""
         self._greeted = False
         self._socket.connect(address)
@@ -156,7 +158,7 @@ class ZmqConnection:
         return messages
 
     def _read_events(self) -> None:
-        """Note what happened to the connection."""
+        """Set ``ended`` or ``refused`` from the events of the connection."""
         while self._events.poll(0):
             event = recv_monitor_message(self._events)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

@@ -30,13 +30,15 @@ class NextChunk(NamedTuple):
 
 
 class Channel:
-    """The connection to one receiver, for all values sent to it, one after the other.
+    """The unacknowledged chunks of all values that are sent to one receiver.
+
+    ``value`` is the number of a transfer, or of the request for a value.
 
     One thread may send while another acknowledges. They change no counter that both use.
     """
 
     def __init__(self) -> None:
-        #: (value, bytes, in shared memory or in a frame) of each unacknowledged chunk, oldest first
+        #: (value, bytes, whether it is in shared memory) of each unacknowledged chunk, oldest first
         self._unacknowledged: deque[tuple[int, int, bool]] = deque()
         self._ring: SharedRing | None = None
         #: how many chunks were acknowledged so far
@@ -72,6 +74,7 @@ class Channel:
             self.acknowledged += 1
 
     def acknowledged_more_than(self, count: int) -> bool:
+        """Whether more than ``count`` chunks were acknowledged."""
         return self.acknowledged > count
 
     def close(self) -> None:
@@ -83,7 +86,7 @@ class Outgoing:
     """One value that is being sent."""
 
     def __init__(self, value: int, data: memoryview, channel: Channel, shared: bool) -> None:
-        #: the number of its transfer, or of the request for it
+        #: a number: its transfer, or the request for it
         self.value = value
         self.data, self.channel, self.shared = data, channel, shared
         self.total = data.nbytes
@@ -94,7 +97,7 @@ class Outgoing:
         return self._offset == self.total
 
     def ready(self) -> Iterator[NextChunk]:
-        """The chunks that may be sent now."""
+        """Yield chunks until all are sent, or until the receiver must acknowledge some first."""
         while not self.all_sent:
             chunk = self.channel.put(self.value, self.data, self._offset, self.shared)
             if chunk is None:

@@ -25,7 +25,7 @@ class Listener(Protocol):
         """Peers that are connected but have not answered for too long."""
 
     def drop(self, peer: bytes) -> None:
-        """Ignore this peer from now on."""
+        """Close the connection to this peer, or ignore the peer if the transport cannot close it."""
 
     def close(self) -> None: ...
 
@@ -33,9 +33,9 @@ class Listener(Protocol):
 class Connection(Protocol):
     """A client's or a worker's side. Only one thread at a time may read; the same holds for sending over ZeroMQ."""
 
-    #: why the connection ended; empty while it exists or may still be made
+    #: why the connection ended; empty before and while it exists
     ended: str
-    #: why the server refused the connection
+    #: why the server refused the connection; empty if it did not
     refused: str
 
     def also_wake_on(self, fd: int) -> None:
@@ -53,7 +53,7 @@ class Connection(Protocol):
 
 
 def listen(address: str, keys: Keys | None) -> Listener:
-    """``unix:PATH`` or ``tcp://HOST:PORT``. Raises OSError if the address is in use."""
+    """A listener at ``unix:PATH`` or ``tcp://HOST:PORT``. Raises OSError if the address is in use."""
     if address.startswith("unix:"):
         from gt.wire.unix import UnixListener
 
@@ -65,6 +65,7 @@ def listen(address: str, keys: Keys | None) -> Listener:
 
 
 def connection(address: str, keys: Keys | None) -> Connection:
+    """The connection to a server at ``unix:PATH`` or ``tcp://HOST:PORT``. It is established in the background."""
     if address.startswith("unix:"):
         from gt.wire.unix import UnixConnection
 

@@ -1,9 +1,9 @@
 """The transport within one machine: a Unix socket, used directly.
 
-ZeroMQ passes every message through a thread of its own. With three busy processes on two cores that is a third of a
+ZeroMQ passes every message through its I/O thread. With three busy processes on two cores this takes a third of a
 round trip (``python benchmarks/control_plane.py --only transports``), although a single hop without other work costs
-the same. Processes of one user on one host need nothing that ZeroMQ offers: the permissions of the socket's folder
-control access, and the kernel reports at once when a peer ends.
+the same with both transports. Processes of one user on one host need nothing that ZeroMQ offers: the permissions of
+the socket's folder control access, and the kernel reports at once when a peer ends.
 
 A message is sent as: the number of its frames (one byte), their lengths (four bytes each), the frames.
 """
@@ -22,9 +22,11 @@ from typing import Any
 from gt.wire.codec import BadFrame
 from gt.wire.messages import MAX_FRAME_BYTES
 
+#: number of frames -> the format of the head of a message
 _HEADS = {n: struct.Struct(f"<B{n}I") for n in (1, 2, 3)}
+#: The most bytes that one read takes from a socket.
 _READ_BYTES = 1 << 18
-#: Sending a message takes this long only if the server hangs.
+#: How long sending a message may block before the server counts as lost.
 SEND_TIMEOUT_S = 10.0
 #: Bytes that may wait for a peer before it counts as lost.
 MAX_UNSENT_BYTES = 256 << 20
@@ -32,7 +34,8 @@ MAX_UNSENT_BYTES = 256 << 20
 MAX_STOPPED_S = 10.0
 
 
-def packed(frames: list[Any]) -> list[Any]:
+def _pack(frames: list[Any]) -> list[Any]:
+    """The head of the message, and its frames."""
     return [_HEADS[len(frames)].pack(len(frames), *map(len, frames)), *frames]
 
 
@@ -42,8 +45,11 @@ class Inbox:
     def __init__(self) -> None:
         self._rest = b""
 
-    def cut(self, data: bytes) -> list[list[bytes]]:
-        """The complete messages. Raises BadFrame if the bytes are not a message."""
+    def split(self, data: bytes) -> list[list[bytes]]:
+        """The messages that are complete with these bytes; the rest waits for the next call.
+
+        Raises BadFrame if the bytes are not a message.
+        """
         data = self._rest + data if self._rest else data
         messages, position, end = [], 0, len(data)
         while position < end:
@@ -71,7 +77,7 @@ class Inbox:
 class _Peer:
     def __init__(self, name: bytes, wire: socket.socket) -> None:
         self.name, self.wire, self.inbox = name, wire, Inbox()
-        #: bytes that the peer has not read yet; credits limit them
+        #: bytes that the socket had no room for; credits limit them
         self.unsent = bytearray()
         self.pid = _peer_pid(wire)
         self.stopwatch = Stopwatch(self.pid)
@@ -99,7 +105,7 @@ class UnixListener:
                 self._accept(fd)
                 continue
             if event & select.POLLOUT:
-                self._push(peer)
+                self._send_unsent(peer)
             if event & ~select.POLLOUT:
                 yield from self._read(peer)
 
@@ -128,7 +134,7 @@ class UnixListener:
             yield peer.name, None
             return
         try:
-            messages = peer.inbox.cut(data)
+            messages = peer.inbox.split(data)
         except BadFrame as error:
             yield peer.name, error
             return
@@ -140,26 +146,27 @@ class UnixListener:
         peer = self._by_name.get(name)
         if peer is None:
             return False
-        parts = packed(frames)
+        buffers = _pack(frames)
         if len(peer.unsent) > MAX_UNSENT_BYTES:  # it sends requests but never reads the answers
             self.drop(name)
             return False
         if peer.unsent:
-            peer.unsent += b"".join(parts)
+            peer.unsent += b"".join(buffers)
             return True
         try:
-            sent = peer.wire.sendmsg(parts)
+            sent = peer.wire.sendmsg(buffers)
         except BlockingIOError:
             sent = 0
         except OSError:
             self.drop(name)
             return False
-        if sent < sum(map(len, parts)):
-            peer.unsent += memoryview(b"".join(parts))[sent:]
+        if sent < sum(map(len, buffers)):
+            peer.unsent += memoryview(b"".join(buffers))[sent:]
             self._poll.modify(peer.wire, select.POLLIN | select.POLLOUT)
         return True
 
-    def _push(self, peer: _Peer) -> None:
+    def _send_unsent(self, peer: _Peer) -> None:
+        """The socket has room: send what waits for it."""
         try:
             del peer.unsent[: peer.wire.send(peer.unsent)]
         except OSError:  # the socket is full again, or the peer is lost, which reading will report
@@ -195,9 +202,10 @@ class UnixConnection:
         self._inbox = Inbox()
         self._sending = threading.Lock()
         self._poll = select.poll()
+        #: messages sent before the connection was established
         self._waiting: list[list[Any]] = []
         self._readable = False
-        #: why the connection ended; empty while it exists or may still be made
+        # see `gt.wire.transport.Connection`
         self.ended = ""
         self.refused = ""
 
@@ -224,10 +232,10 @@ class UnixConnection:
             return
         with self._sending:
             try:
-                parts = packed(frames)
-                sent = self._wire.sendmsg(parts)
-                if sent < sum(map(len, parts)):
-                    self._wire.sendall(memoryview(b"".join(parts))[sent:])
+                buffers = _pack(frames)
+                sent = self._wire.sendmsg(buffers)
+                if sent < sum(map(len, buffers)):
+                    self._wire.sendall(memoryview(b"".join(buffers))[sent:])
             except OSError as error:
                 self.ended = self.ended or f"the server does not accept messages ({error.strerror or error})"
 
@@ -255,20 +263,24 @@ class UnixConnection:
         if not data:
             self.ended = self.ended or "the server closed the connection, or died"
             return []
-        return self._inbox.cut(data)
+        return self._inbox.split(data)
 
     def close(self) -> None:
         self._wire.close()
 
 
 class Stopwatch:
-    """Measures how long a process on this host has been stopped. It keeps its connection open, but does not answer."""
+    """Measures how long a process on this host has been stopped.
+
+    A stopped process keeps its connection open but does not answer.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._stopped_since: float | None = None
 
     def stopped_for(self, now: float) -> float:
+        """Seconds since the process was first seen stopped; 0 if it runs or cannot be seen."""
         try:
             with open(f"/proc/{self._pid}/stat") as file:
                 stopped = file.read().rsplit(")", 1)[1].split()[0] in "Tt"
@@ -282,6 +294,7 @@ class Stopwatch:
 
 
 def _peer_pid(wire: socket.socket) -> int:
+    """The process at the other end; without SO_PEERCRED this process, which is never stopped when it checks."""
     if not hasattr(socket, "SO_PEERCRED"):
         return os.getpid()
     return int(struct.unpack("3i", wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])

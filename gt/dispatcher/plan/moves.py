@@ -1,10 +1,12 @@
-"""Moves from one layout to another: the steps, what each costs in bytes, and what each worker does in it.
+"""Moves from one layout to another: the steps, the cost of each in bytes, and what each worker does in it.
 
     R -> S(d)      block            each worker keeps its block; nothing is sent
     R -> P         term             the first worker keeps the value, the others a zero
     S(d) -> R      all_gather       P -> R     all_reduce
     S(d) -> S(e)   all_to_all       P -> S(d)  reduce_scatter
-    other workers  exchange         regions go from the workers that have them to those that need them; or broadcast
+    other workers  exchange         regions go from the workers that have them to those that need them
+                   broadcast        one worker sends the whole value to more than two workers
+                   block            every worker of the target already has its block
 
 On a mesh with several axes a move goes axis by axis. First partial axes are combined. Then sharded axes are gathered,
 the last axis first. Then axes are sharded, the first axis first. So two axes that shard the same dim stay nested.
@@ -93,22 +95,22 @@ def _already_has(t: TensorType, source: Layout, target: Layout, worker: int) -> 
 
 def _steps_on_mesh(source: Layout, target: Layout) -> Iterator[MoveStep]:
     """The steps between two layouts of one mesh."""
-    now = source
+    current = source
     changed = _changed_axes(source.placements, target.placements) if source is not target else []
 
     def to(axis: int, placement: Placement) -> Iterator[MoveStep]:
-        nonlocal now
-        if now.placements[axis] != placement:
-            after = now.with_placement(axis, placement)
-            yield MoveStep(_kind(now.placements[axis], placement), now, after, axis)
-            now = after
+        nonlocal current
+        if current.placements[axis] != placement:
+            after = current.with_placement(axis, placement)
+            yield MoveStep(_kind(current.placements[axis], placement), current, after, axis)
+            current = after
 
     for axis in changed:
         if isinstance(source.placements[axis], Partial):
-            direct = isinstance(target.placements[axis], Shard) and _is_only_shard(axis, now, target)
+            direct = isinstance(target.placements[axis], Shard) and _is_only_shard(axis, current, target)
             yield from to(axis, target.placements[axis] if direct else R)
     for axis in reversed(changed):
-        if isinstance(now.placements[axis], Shard):
+        if isinstance(current.placements[axis], Shard):
             direct = isinstance(target.placements[axis], Shard) and _is_only_shard(axis, source, target)
             yield from to(axis, target.placements[axis] if direct else R)
     for axis in changed:
@@ -116,6 +118,7 @@ def _steps_on_mesh(source: Layout, target: Layout) -> Iterator[MoveStep]:
 
 
 def _kind(a: Placement, b: Placement) -> str:
+    """The kind of the step from one placement to another along an axis."""
     match a, b:
         case Partial(), Shard():
             return "reduce_scatter"
@@ -151,7 +154,7 @@ def _is_only_shard(axis: int, *layouts: Layout) -> bool:
 
 @lru_cache(1 << 16)
 def cost(t: TensorType, source: Layout, target: Layout) -> float:
-    """About how many bytes the busiest worker receives."""
+    """The estimated cost in bytes: about what a worker receives, plus a fixed cost for each collective."""
     return sum(_step_cost(t, step) for step in route(t, source, target))
 
 
@@ -230,6 +233,7 @@ def _block_lengths(length: int, n: int) -> tuple[int, ...]:
 
 
 def _exchange(t: TensorType, step: MoveStep, worker: int) -> dict[str, Any]:
+    """The regions that one worker sends, receives and keeps, with starts counted from its blocks."""
     ranks = {w: i for i, w in enumerate(step.workers)}
     sends, receives, keeps = [], [], []
     for sender, receiver, at, sizes in _regions(t, step.source, step.target):
@@ -257,7 +261,8 @@ def _difference(at: Shape, origin: Shape) -> Shape:
 
 
 def _regions(t: TensorType, source: Layout, target: Layout) -> Iterator[tuple[int, int, Shape, Shape]]:
-    """(sender, receiver, start, sizes) of every region that a worker needs; a worker that has it is its own sender."""
+    """(sender, receiver, start, sizes) of every region that a worker needs; a worker that already has it is also
+    its sender."""
     blocks: dict[tuple[Shape, Shape], list[int]] = {}
     for w in source.workers:
         blocks.setdefault(source.block(t.shape, w), []).append(w)

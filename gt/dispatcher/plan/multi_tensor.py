@@ -7,17 +7,14 @@ that the calls share have to move.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gt.dispatcher.plan.layouts import Layout, Mesh
-from gt.dispatcher.plan.planner import split_of
+from gt.dispatcher.plan.layouts import Mesh
+from gt.dispatcher.plan.planner import Held, split_of
 from gt.ops import Signature, sign
 from gt.ops.signature import HEAD
 from gt.ops.split import Apart
 from gt.types import Scalar, TensorType
-
-Layouts = Sequence[tuple[Layout, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +28,8 @@ class MeshCall:
     words: tuple[int, ...]
 
 
-def split_by_mesh(signature: Signature, held: Layouts) -> list[MeshCall]:
-    """One call for each mesh; none if there is only one mesh, or the op cannot be split into calls."""
+def split_by_mesh(signature: Signature, held: Held) -> list[MeshCall]:
+    """One call for each mesh; empty if there is only one mesh, or the op cannot be split into calls."""
     if len({layouts[0].mesh for layouts in held}) < 2:
         return []
     split = split_of(signature)
@@ -47,7 +44,7 @@ def split_by_mesh(signature: Signature, held: Layouts) -> list[MeshCall]:
     return [_mesh_call(signature, split, mesh, numbers) for mesh, numbers in by_mesh.items()]
 
 
-def _mesh_of(signature: Signature, ins: tuple[int, ...], tensors: list[TensorType], held: Layouts) -> Mesh:
+def _mesh_of(signature: Signature, ins: tuple[int, ...], tensors: list[TensorType], held: Held) -> Mesh:
     """The mesh of the tensor that is written in place; otherwise the mesh that holds most of the bytes."""
     if signature.into:
         return held[ins[0]][0].mesh

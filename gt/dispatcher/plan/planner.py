@@ -1,8 +1,8 @@
 """The choice of how an op is split: for each mesh axis, the row of its split that moves the fewest bytes.
 
-In a tie the first row wins, which replicates everything. An operand that is written in place keeps its layout if a row
-allows it. A row that has to move operands in order to produce partial sums also pays for their reduction. A row whose
-operands are already in place does not pay for it, so sums stay partial until their value is needed.
+In a tie the first row wins, which takes all operands replicated. An operand that is written in place keeps its layout
+if a row allows it. A row that has to move operands in order to produce partial sums also pays for their reduction. A
+row whose operands need no move does not pay for it, so sums stay partial until their value is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Choice:
 
     ins: tuple[Layout, ...]
     outs: tuple[Layout, ...]
-    #: about how many bytes are moved
+    #: the estimated cost of its moves, in bytes
     cost: float
 
 
@@ -61,6 +61,7 @@ class _CallSplit:
         return [(tuple(range(len(self.ins))), tuple(range(len(self.outs))), self.split)]
 
     def split_axis(self, axis: int, wanted: Sequence[Placement | None]) -> None:
+        """Choose the placements on this axis; ``wanted`` are those in which results must end."""
         n = self.mesh.shape[axis]
         ins_placements: dict[int, Placement] = {}
         outs_placements: dict[int, Placement] = {}
@@ -115,19 +116,20 @@ class _CallSplit:
         return moved
 
     def _operand_cost(self, i: int, wanted: Placement, axis: int, n: int) -> float:
+        """The cost of bringing an operand into a placement, from the cheapest of its layouts."""
         nbytes = self.ins[i].nbytes
-        share = n if isinstance(wanted, Shard) and nbytes > COLLECTIVE_START_BYTES else 1
+        receivers = n if isinstance(wanted, Shard) and nbytes > COLLECTIVE_START_BYTES else 1
         return min(
             move_cost(nbytes, layout.placements[axis], wanted, n) + self._nested_cost(layout, wanted, axis, nbytes)
             if layout.mesh is self.mesh
-            else COLLECTIVE_START_BYTES + nbytes / share
+            else COLLECTIVE_START_BYTES + nbytes / receivers
             for layout in self.held[i]
         )
 
     def _nested_cost(self, layout: Layout, wanted: Placement, axis: int, nbytes: int) -> float:
         """The extra cost if a later axis shards inside a changed shard: its blocks are gathered and sharded again."""
-        now = layout.placements[axis]
-        shards = {p for p in (now, wanted) if isinstance(p, Shard)} if now != wanted else set()
+        source = layout.placements[axis]
+        shards = {p for p in (source, wanted) if isinstance(p, Shard)} if source != wanted else set()
         return COLLECTIVE_START_BYTES + nbytes if any(p in shards for p in layout.placements[axis + 1 :]) else 0.0
 
     def choice(self) -> Choice:
@@ -152,6 +154,7 @@ UNSUPPORTED = (ShapeError, DimError, IndexError, ValueError)
 
 
 def split_of(signature: Signature) -> Split | Apart | None:
+    """The split rule of the op for this call; None if it has none."""
     with contextlib.suppress(*UNSUPPORTED):
         if signature.op.split is not None:
             return signature.op.split(*signature.ins, **dict(signature.attrs))
@@ -172,14 +175,14 @@ def replicated(signature: Signature, mesh: Mesh) -> Choice:
     return Choice((layout,) * len(signature.offsets), (layout,) * len(signature.outs), 0.0)
 
 
-def move_cost(nbytes: float, now: Placement, wanted: Placement, n: int) -> float:
-    """The cost along one axis of n workers; ``nbytes`` is the size before this axis splits it."""
-    if now == wanted:
+def move_cost(nbytes: float, source: Placement, wanted: Placement, n: int) -> float:
+    """The cost in bytes along one axis of n workers; ``nbytes`` is the size before this axis splits it."""
+    if source == wanted:
         return 0.0
     if nbytes <= COLLECTIVE_START_BYTES and isinstance(wanted, Shard):
         wanted = R  # gathering it again would cost more than sharding saves
     share = nbytes * (n - 1) / n
-    match now, wanted:
+    match source, wanted:
         case Replicate(), Shard() | Replicate():
             return 0.0
         case Replicate(), _:

@@ -15,9 +15,9 @@ from gt.ops.placement import Placement, R, Shard
 from gt.types import TensorType
 from gt.wire.messages import SignalSpec
 
-#: Auto-sharding replicates tensors of fewer bytes.
+#: Auto-sharding replicates tensors of fewer bytes than this.
 MIN_SHARDED_BYTES = 16 << 10
-#: The name under which the client creates parameters while auto-sharding.
+#: The reserved signal under which the client places parameters while auto-sharding.
 PARAMETER = "@parameter"
 
 
@@ -52,12 +52,16 @@ class SignalRule:
 
 
 class AutoShardRule(SignalRule):
+    """The rule for tensors without a signal: large data is sharded on dim 0, everything else is replicated."""
+
     def layout(self, t: TensorType) -> Layout:
         is_data = t.ndim > 0 and t.shape[0] >= len(self.mesh.workers) and t.nbytes >= MIN_SHARDED_BYTES
         return Layout(self.mesh, (Shard(0),) if is_data and self.mesh.shape else ())
 
 
 class Signals:
+    """One client's configuration, and a cache of the rules made from it for the connected workers."""
+
     def __init__(self, specs: Iterable[SignalSpec] = (), auto: bool = False) -> None:
         self.specs = {spec.name: spec for spec in specs}
         self.auto = auto
@@ -90,9 +94,9 @@ class Signals:
         chosen = tuple(spec.workers or workers)
         missing = [w for w in chosen if w not in workers]
         if missing:
-            there = ", ".join(map(str, workers))
-            return Lost(f"signal {name!r} names worker {missing[0]}, which is not there; there are {there}")
+            connected = ", ".join(map(str, workers))
+            return Lost(f"signal {name!r} names worker {missing[0]}, which is not connected; connected: {connected}")
         needed = prod(n for _, n in spec.mesh) if spec.mesh else len(chosen)
         if needed > len(chosen):
-            return Lost(f"signal {name!r} needs {needed} workers, and there are {len(chosen)}")
+            return Lost(f"signal {name!r} needs {needed} workers, but has {len(chosen)}")
         return kind(spec, chosen)

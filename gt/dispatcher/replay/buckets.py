@@ -16,7 +16,7 @@ from typing import Any
 from gt.wire.fragments import InstructionFormat, NoFragment
 from gt.wire.messages import FIRST_CODE
 
-#: Bytes that are reduced together. The first bucket is smaller, so that the first transfer starts early.
+#: The bytes after which a bucket of reductions starts. The first bucket is smaller, so that its transfer starts early.
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 
 
@@ -26,14 +26,17 @@ class _Reduction:
     nbytes: int
     #: the instruction after which it may run; -1: it may run before all
     ready: int
-    #: its own position among the instructions
+    #: its position among the instructions of the original order
     at: int
 
 
 def bucket_reductions(
     words: list[Any], codes: Mapping[int, InstructionFormat], reductions: Mapping[int, int]
 ) -> list[Any]:
-    """The same words with the reductions in buckets. ``reductions`` are the codes of reductions, with their bytes."""
+    """The same instructions with the reductions in buckets; unchanged if they cannot be reordered.
+
+    ``reductions`` are the codes of reductions, with their bytes.
+    """
     if not any(word in reductions for word in words if type(word) is int):
         return words
     try:
@@ -43,6 +46,8 @@ def bucket_reductions(
 
 
 class _Reordering:
+    """The instructions of a fragment, and the earliest position of each reduction."""
+
     def __init__(self, words: list[Any], codes: Mapping[int, InstructionFormat], reductions: Mapping[int, int]) -> None:
         self.instructions: list[list[Any]] = []
         self.reductions: dict[int, _Reduction] = {}
@@ -58,9 +63,9 @@ class _Reordering:
             elif code < FIRST_CODE:
                 raise NoFragment
             else:
-                shape = codes[code]
-                width = shape.width
-                ids = [*words[i + 2 : i + shape.start], *[words[i + offset] for offset in shape.offsets]]
+                format = codes[code]
+                width = format.width
+                ids = [*words[i + 2 : i + format.start], *[words[i + offset] for offset in format.offsets]]
             self.instructions.append(words[i : i + width])
             if code in reductions:
                 ready, before = max(touched.get(id, -1) for id in ids), reduced.get(ids[-1])
@@ -75,6 +80,7 @@ class _Reordering:
             i += width
 
     def words(self) -> list[Any]:
+        """The reordered words. A bucket starts when it is full, or where its first reduction stood originally."""
         by_ready: dict[int, list[_Reduction]] = {}
         for reduction in self.reductions.values():
             by_ready.setdefault(reduction.ready, []).append(reduction)

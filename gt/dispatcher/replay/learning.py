@@ -25,9 +25,9 @@ from gt.wire.messages import FORGET
 
 #: More microseconds than any fragment takes, and few enough that a float still counts single ones.
 UNLIMITED_BUDGET_US = 1e12
-#: The most replay plans that are cached for a fragment.
+#: The most replay plans that are cached for a fragment; the oldest is evicted.
 MAX_PLANS = 8
-#: The forwarding loop, `gt.dispatcher.forward._loop`.
+#: The forwarding loop, `gt.dispatcher.forward._loop`. It is a parameter because that module imports this one.
 Loop = Callable[[Client, WorkerView, list[Any], int, float, ForwardOutput], None]
 
 
@@ -40,7 +40,7 @@ def learn(
     output: ForwardOutput,
     loop: Loop,
 ) -> float:
-    """Forward the fragment's words and cache a plan for its repetitions; returns the cost."""
+    """Forward the fragment's words and cache a plan for its repetitions; returns the cost in microseconds."""
     parsed = fragment.parsed
     base, _, inputs, numbers = parsed.read_run(stream, i)
     check_distinct(inputs)
@@ -71,7 +71,7 @@ def learn(
 
 
 def _send_words(forwarded: ForwardOutput, output: ForwardOutput) -> None:
-    """There is no plan: the workers get the words written out."""
+    """Without a plan, the workers get the words written out."""
     for segment in forwarded.segments:
         target = output.segment(segment.workers)
         target.words += [word.value if type(word) is NumberSlot else word for word in segment.words]
@@ -79,7 +79,7 @@ def _send_words(forwarded: ForwardOutput, output: ForwardOutput) -> None:
 
 
 def _send_unchanged(fragment: KnownFragment, segment: Segment, words: list[Any], output: ForwardOutput) -> None:
-    """One worker gets the fragment, and the client's own words that run it."""
+    """One worker gets the client's fragment, and the client's words that run it."""
     announced = segment.workers, fragment.parsed.fragment.number
     if announced not in fragment.announced:
         fragment.announced.add(announced)
@@ -92,6 +92,7 @@ def _send_unchanged(fragment: KnownFragment, segment: Segment, words: list[Any],
 def _send_sections(
     fragment: KnownFragment, plan: ReplayPlan, recorder: _Recorder, numbers: list[Any], output: ForwardOutput
 ) -> None:
+    """The workers get each section as a fragment of the dispatcher, and the words that run it."""
     for section in plan.sections:
         number = section.parsed.fragment.number
         fragment.announced.add((section.workers, number))
@@ -107,7 +108,7 @@ def _send_sections(
 def _cache_plan(
     client: Client, fragment: KnownFragment, key: tuple[Any, ...], plan: ReplayPlan, output: ForwardOutput
 ) -> None:
-    """The workers forget the sections of a plan that is replaced or evicted."""
+    """Cache the plan. The workers forget the sections of a plan that it replaces or evicts."""
     old = fragment.plans.pop(key, None)
     fragment.plans[key] = plan
     if old is None and len(fragment.plans) > MAX_PLANS:
@@ -132,7 +133,7 @@ class _Recorder:
         self.copies = [self._copies(id) for id in inputs]
         varying = numbers[len(fragment.parsed.constants) :]
         transfers = [varying[blob] for blob in fragment.blobs if type(varying[blob]) is int]
-        #: where the transfers are; a plan needs them in one place
+        #: the layouts of the transfers; a plan needs all of them in one layout
         self.transfers_at = {client.transfers.get(transfer) for transfer in transfers}
         self.first_new_id = client.ledger.next_id + 1
         self._sources: dict[int, IdSource] = {id: (k, None) for k, id in enumerate(inputs)}
@@ -144,6 +145,7 @@ class _Recorder:
         return dict(self.client.copies[id]) if type(state) is TensorState and state.copies else {}
 
     def id_of(self, source: IdSource) -> int:
+        """The id that a source stands for in this run; the inverse of `_source`."""
         if isinstance(source, int):
             return self.first_new_id + source
         k, layout = source
@@ -153,7 +155,7 @@ class _Recorder:
         return id - self.first_new_id if id >= self.first_new_id else self._sources[id]
 
     def replay_plan(self, forwarded: ForwardOutput, words: list[Any], numbers: list[Any]) -> ReplayPlan | None:
-        """The plan for the next time; None if a repetition may differ."""
+        """The plan for repetitions; None if a repetition may differ."""
         client, tensors = self.client, self.client.tensors
         unusual = forwarded.unreadable or forwarded.messages_to_client or forwarded.orphans
         if unusual or not forwarded.segments or len(self.transfers_at) > 1:
@@ -190,6 +192,7 @@ class _Recorder:
         return homes.pop() if len(homes) == 1 and not changed else None
 
     def _section(self, segment: Segment) -> ReplaySection:
+        """A new fragment of the dispatcher with the words of the segment. Raises NoFragment or KeyError."""
         ledger = self.client.ledger
         codes: ChainMap[int, Any] = ChainMap(ledger.codes, self.client.codes)
         words = sort_words(segment.words, codes, self.base, self.first_new_id)

@@ -5,8 +5,9 @@ What a fragment does depends only on the states of its inputs, so these are the 
 dispatcher records what the workers get and the states of all tensors afterwards. From then on a repetition costs a
 lookup, one short instruction for each set of workers, and an update of the states.
 
-    everything on one worker    the client's own words are passed on unchanged
-    several workers             each section between two moves is a fragment of its own, with the moves in it
+    everything on one worker    the client's words are passed on unchanged
+    several workers             each section (the words for one set of workers, moves included) is a fragment that the
+                                dispatcher defines and runs
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LAST_BASE = FIRST_DISPATCHER_ID - MAX_FRAGMENT_WORDS
 
 
 def find_plan(client: Client, fragment: KnownFragment, stream: list[Any], i: int) -> ReplayPlan | None:
-    """The cached plan for the repetition at ``i``; None if there is none."""
+    """The cached plan for the RUN at word ``i``; None if no cached plan fits. Raises if the RUN is malformed."""
     parsed = fragment.parsed
     at = i + RUN_HEAD
     tensors = client.tensors
@@ -89,7 +90,7 @@ def pass_through(client: Client, fragment: KnownFragment, plan: ReplayPlan, stre
 
 
 def _use_transfers(client: Client, fragment: KnownFragment, numbers: list[Any]) -> None:
-    """An instruction uses a transfer once."""
+    """Forget the transfers among the numbers: an instruction uses a transfer once."""
     for blob in fragment.blobs:
         if type(numbers[blob]) is int:
             del client.transfers[numbers[blob]]

@@ -19,7 +19,10 @@ IdSource = tuple[int, Layout | None] | int
 
 
 class NumberSlot:
-    """Marks the position of a number while a fragment is forwarded for the first time."""
+    """Stands for a number while a fragment is forwarded for the first time, so that its position can be traced.
+
+    It compares and hashes like the number.
+    """
 
     __slots__ = ("index", "value")
 
@@ -38,19 +41,20 @@ class NumberSlot:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySection:
-    """A section of a fragment for one set of workers. The dispatcher defines it as a fragment of its own."""
+    """A section of a fragment for one set of workers. The dispatcher gives it a fragment number."""
 
     workers: Workers
     parsed: ParsedFragment
     #: where its inputs come from, and which of the fragment's numbers it takes
     inputs: tuple[IdSource, ...]
     numbers: tuple[int, ...]
+    #: estimated microseconds on each worker
     cost: float
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
-    """Everything the dispatcher notes of one tensor after a replay."""
+    """Everything the dispatcher stores about one tensor after a replay."""
 
     state: AnyState
     copies: tuple[tuple[Layout, IdSource], ...]
@@ -64,6 +68,7 @@ class ReplayPlan:
 
     #: the worker that gets the client's words unchanged, because it holds everything
     pass_to: Layout | None
+    #: estimated microseconds of all its sections
     cost: float
     #: the inputs that are freed
     freed: tuple[int, ...]
@@ -77,7 +82,7 @@ class ReplayPlan:
     created_records: tuple[tuple[int, TensorRecord], ...] = ()
     #: for each number: it is finite and not zero; None if the plan does not depend on that
     number_classes: tuple[bool, ...] | None = None
-    #: where the transfers among its numbers must be
+    #: the layout in which the transfers among its numbers must be
     transfers_at: Layout | Lost | None = None
 
 
@@ -89,7 +94,7 @@ class KnownFragment:
     def __init__(self, fragment: Fragment, client: Client) -> None:
         """Raises what `ParsedFragment` raises."""
         self.parsed = parsed = ParsedFragment(fragment, client.codes)
-        #: states of the inputs -> plan; the least recently made first
+        #: `plan_key` -> plan, oldest first
         self.plans: OrderedDict[tuple[Any, ...], ReplayPlan] = OrderedDict()
         #: (workers, number) of the fragment itself and its sections, as announced to workers
         self.announced: set[tuple[Workers, int]] = set()
@@ -109,4 +114,5 @@ class KnownFragment:
         self.blobs = tuple(k for k, number_type in enumerate(self.number_types) if number_type is bytes)
 
     def uses_only(self, codes: Container[int]) -> bool:
+        """Whether all its instructions have one of these codes."""
         return all(one.code < 0 or one.code in codes for one in self.parsed.instructions)
