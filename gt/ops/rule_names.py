@@ -88,5 +88,6 @@ def _words(function: FunctionType, codes: list[CodeType]) -> set[str]:
     """The texts that may be names: single words."""
     texts = [cell.cell_contents for cell in function.__closure__ or ()]
     for code in codes:
-        texts += code.co_consts
+        for constant in code.co_consts:
+            texts += constant if isinstance(constant, tuple) else (constant,)  # Python may fold arguments into a tuple
     return {text for text in texts if isinstance(text, str) and " " not in text}
