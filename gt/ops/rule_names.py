@@ -88,6 +88,5 @@ def _words(function: FunctionType, codes: list[CodeType]) -> set[str]:
     """The texts that may be names: single words."""
     texts = [cell.cell_contents for cell in function.__closure__ or ()]
     for code in codes:
-        for constant in code.co_consts:
-            texts += constant if isinstance(constant, tuple) else (constant,)  # Python may fold arguments into a tuple
+        texts += code.co_consts
     return {text for text in texts if isinstance(text, str) and " " not in text}
