@@ -146,7 +146,7 @@ class CompiledFunction:
             outbox.flush()
         finally:
             recorder.active = outbox.recorder = None
-            outbox.begin_fragment()
+            outbox.begin_stretch()
             written = [(x._cell, x._cell.version) != was for x, was in zip(arguments, before, strict=True)]
             for x, view in zip(arguments, views, strict=True):
                 x._view = view
