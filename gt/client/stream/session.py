@@ -177,7 +177,7 @@ class Session:
     # -- the end -------------------------------------------------------------------------
 
     def finish(self, seconds: float) -> None:
-        """Submit everything, and wait until the workers have finished it. Both waits end after ``seconds``."""
+        """Submit everything, and wait until the workers have finished it. Each wait is limited to about ``seconds``."""
         if self.outbox.flush_within(seconds) and self.outbox.sent and self.connection.workers:
             self.outbox.flush()
             self.replies.ask(Ask, timeout=seconds)
