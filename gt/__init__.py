@@ -17,13 +17,13 @@ from gt.client.grad.checkpoint import checkpoint
 from gt.client.signals import config as _config
 from gt.client.signals.config import *
 from gt.client.stream import connect as _connect
-from gt.client.stream import step as _hot
+from gt.client.stream import step as _step
 from gt.client.stream.connect import *
 from gt.client.stream.step import *
 from gt.client.tensor import printing as _printing
 from gt.client.tensor import random_state as _random
 from gt.client.tensor.arguments import Device as _Device
-from gt.client.tensor.foreign import report_non_tensors as _told
+from gt.client.tensor.foreign import report_non_tensors as _report_non_tensors
 from gt.client.tensor.printing import *
 from gt.client.tensor.random_state import *
 from gt.client.tensor.tensor import Tensor
@@ -72,7 +72,7 @@ from gt.types import *
 from gt.types import bool_ as bool
 
 __version__ = _version.VERSION
-#: importing it gives a tensor its methods
+#: imported because this attaches the methods of a tensor
 _attached = _methods
 
 device, dtype = _Device, DType
@@ -101,7 +101,7 @@ __all__ += _compile.__all__
 __all__ += _config.__all__
 __all__ += _connect.__all__
 __all__ += _errors.__all__
-__all__ += _hot.__all__
+__all__ += _step.__all__
 __all__ += _printing.__all__
 __all__ += _random.__all__
 __all__ += _types.__all__
@@ -125,24 +125,26 @@ __all__ += _sort.__all__
 __all__ += _views.__all__
 __all__ += _windows.__all__
 
-# as methods they always have a tensor
+# As methods these functions always get a tensor, so only the public functions check their first argument.
 for _name in [name for module in (_views, _joining, _creation, _sort, _draw) for name in module.__all__]:
-    if type(_function := globals()[_name]) is type(_told):
-        globals()[_name] = _told(_function)
+    if type(_function := globals()[_name]) is type(_report_non_tensors):
+        globals()[_name] = _report_non_tensors(_function)
 
-#: Modules that are imported at their first use, and names from such modules.
+#: Modules that are imported at their first use.
 _LAZY = ("amp", "cuda", "nn", "optim", "special", "utils")
+#: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
     "adaptive_avg_pool1d avg_pool1d bilinear channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
     "conv_transpose3d cosine_similarity group_norm layer_norm max_pool1d max_pool2d max_pool3d pairwise_distance "
     "pixel_shuffle pixel_unshuffle rms_norm"
 )
-#: Functions that torch has at its top level with other arguments.
+#: Functions that torch has at its top level with other arguments than in `torch.nn.functional`.
 _TOP = (
     "alpha_dropout batch_norm binary_cross_entropy_with_logits cdist cosine_embedding_loss dropout embedding "
     "feature_alpha_dropout feature_dropout hinge_embedding_loss instance_norm kl_div margin_ranking_loss "
     "poisson_nll_loss triplet_margin_loss"
 )
+#: name -> the module that has it, imported at the first use of the name
 _LAZY_NAMES = dict.fromkeys(_FUNCTIONAL.split(), "nn.functional") | dict.fromkeys(_TOP.split(), "nn._top")
 _LAZY_NAMES |= {
     "autocast": "amp",

@@ -1,4 +1,4 @@
-"""``gt.debug``: workers, memory, hot paths, the last instructions, and the placement of tensors."""
+"""``gt.debug``: workers, memory, hot paths, traces, the last instructions, and the placement of tensors."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = [
     "explain", "get_worker_stats", "memory", "print_hot_paths", "print_tape", "show_layout", "trace",
 ]  # fmt: skip
 
+#: control word -> its line in `print_tape`
 CONTROL = {FETCH: "read", RESET: "forget signatures", FORGET: "forget a fragment"}
 
 
@@ -72,7 +73,7 @@ def _hot_path(name: str, fragment: dict[str, Any]) -> tuple[str, ...]:
 
 
 def memory() -> dict[str, dict[str, Any]]:
-    """One entry per worker: tensors and bytes of this client, those of all clients, and the device's own figures.
+    """One entry per worker: tensors and bytes of this client, those of all clients, and what the device reports.
 
     Example::
 
@@ -105,8 +106,8 @@ def explain(x: Tensor) -> str:
 
         print(gt.debug.explain(x))
     """
-    where = layout.layout(x)
-    return "\n".join([f"{x._type} lies {where.sentence}" if where.workers else str(x._type), *where.story])
+    placed = layout.layout(x)
+    return "\n".join([f"{x._type} is placed {placed.sentence}" if placed.workers else str(x._type), *placed.story])
 
 
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:
@@ -118,7 +119,7 @@ def print_tape(last: int = 50, file: TextIO | None = None) -> None:
     """
     outbox = session().outbox
     outbox.flush()
-    lines = [line for sent in list(outbox.recent) for line in _lines(*sent)]
+    lines = [line for submission in list(outbox.recent) for line in _lines(*submission)]
     print("\n".join(lines[-last:]), file=file or sys.stdout)
 
 
@@ -134,10 +135,12 @@ def _lines(
             lines.append(f"free %{-code}")
             i += 1
         elif code == RUN:
-            form = ParsedFragment(fragments[stream[i + 1]], {code: found for code, (found, _) in signatures.items()})
-            base, own, inputs, numbers = form.read_run(stream, i)
-            lines += _lines(form.expand(form.slot_ids(base, own, inputs), numbers), signatures, fragments)
-            i += form.width
+            by_code = {code: signature for code, (signature, _) in signatures.items()}
+            fragment = ParsedFragment(fragments[stream[i + 1]], by_code)
+            base, dispatcher_base, inputs, numbers = fragment.read_run(stream, i)
+            ids = fragment.slot_ids(base, dispatcher_base, inputs)
+            lines += _lines(fragment.expand(ids, numbers), signatures, fragments)
+            i += fragment.width
         elif code in CONTROL:
             lines.append(f"read %{stream[i + 2]}" if code == FETCH else CONTROL[code])
             i += 3 if code == FETCH else 2
@@ -148,6 +151,7 @@ def _lines(
 
 
 def _line(stream: list[Any], i: int, signature: Signature, signal: str) -> str:
+    """The instruction at position i: results, call, operands, signal and source line."""
     outs = ", ".join(f"%{id}" for id in stream[i + 2 : i + signature.start])
     ins = []
     for at in range(signature.start, signature.width):

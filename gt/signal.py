@@ -3,7 +3,7 @@
     with gt.signal.context("pp_stage0"):
         x = layer(x)
 
-Without a configuration signals have no effect, and the program runs as if they were not there.
+Without a configuration signals have no effect, and the program runs as if there were none.
 """
 
 from gt.client.signals.signal import context, current, enter, exit

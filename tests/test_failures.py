@@ -412,7 +412,7 @@ def test_a_failure_of_the_last_instruction_is_reported_in_one_line(stack):
         "[gt] 1 instruction(s) failed whose results were never read; the first: embedding(float32[4,2]"
     )
     assert "index out of range" in line
-    assert ", asked for at <string>:1" in line
+    assert ", called at <string>:1" in line
 
 
 def test_ctrl_c_during_a_read_leaves_a_usable_session(system):

@@ -94,7 +94,7 @@ def test_a_layout_is_explained(session: Session) -> None:
     assert "made by matmul(float32[50,40], float32[40,60])" in text
     assert "by all_gather; about " in text
     assert "a copy is kept as R on workers 0,1" in gt.debug.explain(w) + gt.debug.explain(x)
-    assert gt.debug.explain(gt.ones(1)).startswith("float32[1] lies whole on worker 0\nit was made there")
+    assert gt.debug.explain(gt.ones(1)).startswith("float32[1] is placed whole on worker 0\nit was made there")
 
 
 def test_the_layout_of_a_lost_tensor_says_so(cluster: Cluster, session: Session) -> None:

@@ -263,7 +263,9 @@ def test_exit_leaves_no_context(stages: None, session: Session) -> None:
     with gt.signal.context("stage0"):
         with pytest.raises(gt.SignalError) as error:
             gt.signal.exit()
-        assert str(error.value) == "gt.signal.exit(): 'stage0' is a context manager, which ends by itself"
+        assert (
+            str(error.value) == "gt.signal.exit(): 'stage0' was entered by a context manager; leave its block instead"
+        )
         assert gt.signal.current() == "stage0"
 
 

@@ -1,4 +1,4 @@
-"""Activations: the functions of `gt.nn.functional`; torch has a few of them at its top too."""
+"""Activations: functions of `gt.nn.functional`. torch has some of them at its top level too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gt.functions import draw, pointwise, views
 from gt.functions.derive import documented
 from gt.ops import OPS, Op
 
-#: those that torch has at its top too
+#: those that torch has at its top level too
 __all__ = [
     "celu", "celu_", "hardshrink", "prelu", "relu_", "rrelu", "selu", "selu_", "threshold", "threshold_",
 ]  # fmt: skip

@@ -46,21 +46,21 @@ def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor
     """Twice the area between each two neighbouring points."""
     y = require_tensor(name, y)
     dim = normalize_dim(dim, y._type.ndim)
-    both = views.narrow(y, dim, 1, max(y.size(dim) - 1, 0)) if y.size(dim) else y
-    both = both + views.narrow(y, dim, 0, y.size(dim) - 1) if y.size(dim) else both
+    sums = views.narrow(y, dim, 1, max(y.size(dim) - 1, 0)) if y.size(dim) else y
+    sums = sums + views.narrow(y, dim, 0, y.size(dim) - 1) if y.size(dim) else sums
     if x is None:
-        return both * (1 if dx is None else dx)
+        return sums * (1 if dx is None else dx)
     x = require_tensor(name, x)
     if x._type.ndim == 1:
         if x.size(0) != y.size(dim):
-            raise refuse(ShapeError, "as many places as values are needed", name, y, x, dim=dim)
+            raise refuse(ShapeError, "needs as many positions as values", name, y, x, dim=dim)
         x = views.reshape(x, (x.size(0), *(1,) * (y._type.ndim - dim - 1)))
-        return both * scan.diff(x, dim=0)
+        return sums * scan.diff(x, dim=0)
     at = dim - y._type.ndim
-    return both * scan.diff(x, dim=at)
+    return sums * scan.diff(x, dim=at)
 
 
-# -- of numbers that are real ----------------------------------------------------------------
+# -- for real numbers -------------------------------------------------------------------------
 
 
 def real(input: Tensor) -> Tensor:
@@ -114,22 +114,22 @@ def detach(input: Tensor) -> Tensor:
 
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     """The sum over the dims that broadcasting from this size would repeat."""
-    arguments = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
-    shape, lead = input._type.shape, input._type.ndim - len(arguments)
-    fits = lead >= 0 and all(n in (1, have) for n, have in zip(arguments, shape[lead:], strict=True))
+    target = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+    shape, lead = input._type.shape, input._type.ndim - len(target)
+    fits = lead >= 0 and all(n in (1, have) for n, have in zip(target, shape[lead:], strict=True))
     if not fits:
-        raise refuse(ShapeError, f"does not come from {Size(arguments)} by broadcasting", "sum_to_size", input)
+        raise refuse(ShapeError, f"does not come from {Size(target)} by broadcasting", "sum_to_size", input)
     if not shape:
         return reduce.sum(input)
-    dims = [*range(lead), *(lead + i for i, n in enumerate(arguments) if n == 1 and shape[lead + i] != 1)]
-    return views.reshape(reduce.sum(input, dims, keepdim=True), arguments) if dims else input
+    dims = [*range(lead), *(lead + i for i, n in enumerate(target) if n == 1 and shape[lead + i] != 1)]
+    return views.reshape(reduce.sum(input, dims, keepdim=True), target) if dims else input
 
 
 def unravel_index(indices: Tensor, shape: int | Shape) -> tuple[Tensor, ...]:
     """The position in each dim of positions in the flattened tensor."""
     x = require_tensor("unravel_index", indices)
     if x._type.dtype.kind not in "iu":
-        raise refuse(DTypeError, "places are integers", "unravel_index", x)
+        raise refuse(DTypeError, "positions are integers", "unravel_index", x)
     x, result, step = cast(x, int64), [], 1
     for size in reversed((shape,) if isinstance(shape, int) else tuple(shape)):
         result.append(x // step % size)
@@ -231,7 +231,7 @@ e, inf, nan, pi = math.e, math.inf, math.nan, math.pi
 _BITS = {"float64": (52, 11), "float32": (23, 8), "float16": (10, 5), "bfloat16": (7, 8)}
 
 
-class _Named:
+class _MemoryFormat:
     """A memory format or layout. It is accepted and ignored."""
 
     def __init__(self, name: str) -> None:
@@ -241,20 +241,20 @@ class _Named:
         return f"gt.{self._name}"
 
 
-strided, contiguous_format, preserve_format = map(_Named, ("strided", "contiguous_format", "preserve_format"))
-channels_last, channels_last_3d = map(_Named, ("channels_last", "channels_last_3d"))
+strided, contiguous_format, preserve_format = map(_MemoryFormat, ("strided", "contiguous_format", "preserve_format"))
+channels_last, channels_last_3d = map(_MemoryFormat, ("channels_last", "channels_last_3d"))
 
 
 class finfo:  # noqa: N801, torch's name
     """The limits of a floating dtype."""
 
     def __init__(self, type: Any = float32) -> None:
-        found = dtype_of(type)
-        if found.kind != "f":
-            raise DTypeError(f"finfo({found}): for floating dtypes; gt.iinfo is for integers")
-        fraction, exponent = _BITS[found.name]
+        dtype = dtype_of(type)
+        if dtype.kind != "f":
+            raise DTypeError(f"finfo({dtype}): for floating dtypes; gt.iinfo is for integers")
+        fraction, exponent = _BITS[dtype.name]
         top = 2 ** (exponent - 1) - 1
-        self.dtype, self.bits = found.name, 8 * found.itemsize
+        self.dtype, self.bits = dtype.name, 8 * dtype.itemsize
         self.eps = 2.0**-fraction
         self.max = (2.0 - self.eps) * 2.0**top
         self.min = -self.max
@@ -270,11 +270,11 @@ class iinfo:  # noqa: N801, torch's name
     """The limits of an integer dtype."""
 
     def __init__(self, type: Any) -> None:
-        found = dtype_of(type)
-        if found.kind not in "iu":
-            raise DTypeError(f"iinfo({found}): for integers; gt.finfo is for floating dtypes")
-        self.dtype, self.bits = found.name, 8 * found.itemsize
-        self.min = -(2 ** (self.bits - 1)) if found.kind == "i" else 0
+        dtype = dtype_of(type)
+        if dtype.kind not in "iu":
+            raise DTypeError(f"iinfo({dtype}): for integers; gt.finfo is for floating dtypes")
+        self.dtype, self.bits = dtype.name, 8 * dtype.itemsize
+        self.min = -(2 ** (self.bits - 1)) if dtype.kind == "i" else 0
         self.max = self.min + 2**self.bits - 1
 
     def __repr__(self) -> str:
@@ -295,7 +295,9 @@ def get_default_dtype() -> DType:
 def set_default_dtype(d: Any) -> None:
     """Accept float32, the only default dtype, and refuse others."""
     if dtype_of(d) is not float32:
-        raise DTypeError(f"set_default_dtype({dtype_of(d)}): the default is float32; say dtype= where tensors are made")
+        raise DTypeError(
+            f"set_default_dtype({dtype_of(d)}): the default is float32; pass dtype= where tensors are created"
+        )
 
 
 def is_complex(input: Tensor) -> bool:
@@ -310,7 +312,7 @@ def is_nonzero(input: Tensor) -> bool:
     return bool(input)
 
 
-# -- the oldest way to make tensors ----------------------------------------------------------
+# -- torch's oldest constructors --------------------------------------------------------------
 
 
 def _legacy(name: str, dtype: str) -> Any:
@@ -320,7 +322,9 @@ def _legacy(name: str, dtype: str) -> Any:
         return cast(result, wanted)
 
     wanted = DTYPES[dtype]
-    return documented(make, name, f"A tensor of {dtype} from data, or of these sizes; torch's oldest way to make one.")
+    return documented(
+        make, name, f"A tensor of {dtype} from data, or of these sizes; one of torch's oldest constructors."
+    )
 
 
 FloatTensor, DoubleTensor = _legacy("FloatTensor", "float32"), _legacy("DoubleTensor", "float64")

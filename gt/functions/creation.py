@@ -1,4 +1,4 @@
-"""torch's functions that create tensors: from Python values and arrays, filled with a number, or counted."""
+"""torch's functions that create tensors: from Python values and arrays, filled with a number, or sequences."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SHARED = [
 
 
 def with_options(make: Maker) -> Maker:
-    """Adds the keywords that torch's functions for new tensors share. A device is accepted and ignored."""
+    """Add the keywords that torch's functions for new tensors share. A device is accepted and ignored."""
 
     @wraps(make)
     def maker(
@@ -97,18 +97,18 @@ def _from_lists(data: Any, wanted: DType | None) -> Tensor:
     import numpy as np
 
     if not isinstance(data, list | tuple | range):
-        raise DTypeError(f"tensor({data!r}): makes no tensor of a {type(data).__name__}")
+        raise DTypeError(f"tensor({data!r}): cannot make a tensor of a {type(data).__name__}")
     first = _first_leaf(data)
     if isinstance(first, Tensor):
         result = _joined([tensor(x) for x in data])
         return result if wanted is None else cast(result, wanted)
     array = _array(np, data)
-    # numpy's own values keep their dtype, as in torch; Python's numbers take the default one
+    # numpy's values keep their dtype, as in torch; Python's numbers take the default one
     keep = isinstance(first, np.generic | np.ndarray)
-    found = _DEFAULTS.get(array.dtype.kind, float32)
+    default = _DEFAULTS.get(array.dtype.kind, float32)
     if wanted is not None and wanted.kind in "iu" and array.dtype.kind == "i":
         _check_range(array, wanted)
-    return upload_array(array, wanted if wanted is not None or keep else found)
+    return upload_array(array, wanted if wanted is not None or keep else default)
 
 
 def _first_leaf(data: Any) -> Any:
@@ -177,7 +177,7 @@ def scalar_tensor(s: Any, *, dtype: Any = None) -> Tensor:
     return _filled("scalar_tensor", (), s, default_dtype(dtype))
 
 
-# -- all the same --------------------------------------------------------------------------
+# -- filled with one value -----------------------------------------------------------------
 
 
 def default_dtype(dtype: Any) -> DType:
@@ -225,8 +225,8 @@ def empty(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
     return _filled("empty", size_from(size, shape, "empty"), 0, default_dtype(dtype))
 
 
-def _alike(name: str, input: Tensor, value: Any, dtype: Any) -> Tensor:
-    """The new tensor is placed as the input is; a tensor from `full` would not be."""
+def _filled_like(name: str, input: Tensor, value: Any, dtype: Any) -> Tensor:
+    """A filled tensor that is placed like the input; one from `full` would not be."""
     wanted = dtype_like(input, dtype)
     if type(value) not in NUMBER_OF or not isinstance(input, Tensor):
         return _filled(name, input._type.shape, value, wanted)
@@ -236,39 +236,39 @@ def _alike(name: str, input: Tensor, value: Any, dtype: Any) -> Tensor:
 @with_options
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None) -> Tensor:
     """A tensor of the same shape, filled with one value."""
-    return _alike("full_like", input, fill_value, dtype)
+    return _filled_like("full_like", input, fill_value, dtype)
 
 
 @with_options
 def zeros_like(input: Tensor, *, dtype: Any = None) -> Tensor:
     """A tensor of zeros of the same shape."""
-    return _alike("zeros_like", input, 0, dtype)
+    return _filled_like("zeros_like", input, 0, dtype)
 
 
 @with_options
 def ones_like(input: Tensor, *, dtype: Any = None) -> Tensor:
     """A tensor of ones of the same shape."""
-    return _alike("ones_like", input, 1, dtype)
+    return _filled_like("ones_like", input, 1, dtype)
 
 
 @with_options
 def empty_like(input: Tensor, *, dtype: Any = None) -> Tensor:
     """A tensor of the same shape; its values are zeros."""
-    return _alike("empty_like", input, 0, dtype)
+    return _filled_like("empty_like", input, 0, dtype)
 
 
 def dtype_like(input: Tensor, dtype: Any) -> DType:
     return input._type.dtype if dtype is None else dtype_of(dtype)
 
 
-# -- in a row ------------------------------------------------------------------------------
+# -- sequences -----------------------------------------------------------------------------
 
 
 @with_options
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Tensor:
     """Numbers from start to end (excluded) at a distance of step."""
     start, end = (0, start) if end is None else (start, end)
-    start, end, step = (a_number("arange", x) for x in (start, end, step))
+    start, end, step = (to_number("arange", x) for x in (start, end, step))
     if dtype is None:
         dtype = float32 if any(isinstance(x, float) for x in (start, end, step)) else int64
     elif dtype_of(dtype).kind != "f":
@@ -294,7 +294,8 @@ def _arange(start: Any, step: Any, n: int, dtype: Any) -> Tensor:
     return create(ARANGE, (start, step), (("n", n), ("dtype", dtype_of(dtype).name)), connect.session())
 
 
-def a_number(name: str, x: Any) -> Any:
+def to_number(name: str, x: Any) -> Any:
+    """An int or a float for a number, or for a tensor of one element, which is read."""
     value = operand(x)
     if isinstance(value, Tensor):
         value = value.item()
@@ -306,7 +307,7 @@ def a_number(name: str, x: Any) -> Any:
 @with_options
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None) -> Tensor:
     """Numbers at equal distances from start to end, both exact."""
-    start, end = float(a_number("linspace", start)), float(a_number("linspace", end))
+    start, end = float(to_number("linspace", start)), float(to_number("linspace", end))
     if to_int(steps, "linspace(): steps are an int") < 0:
         raise refuse(ShapeError, "steps must not be negative", "linspace", start, end, steps)
     if default_dtype(dtype).kind != "f":

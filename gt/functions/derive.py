@@ -1,4 +1,4 @@
-"""Makes the Python functions and methods that are just an op, from the op's entry.
+"""Generates the Python functions and methods that are just an op, from the op's entry.
 
 An entry with a `function` gives ``gt.exp2``, ``x.exp2()``, ``x.exp2_()`` and ``gt.special.exp2``: each where torch has
 that name, and the same for its aliases. An op whose Python function does more is written out in the file of its family.
@@ -19,7 +19,7 @@ from gt.ops import OPS, Attrs, Op
 from gt.types import NUMBER_OF
 
 Function = Callable[..., Any]
-Made = TypeVar("Made", bound=Callable[..., Any])
+Generated = TypeVar("Generated", bound=Callable[..., Any])
 
 #: place -> the names that torch has there: "" is its top, "Tensor" its methods
 TORCH_NAMES = {place: frozenset(torch_names(place)) for place in ("", "Tensor", "special", "linalg")}
@@ -30,12 +30,12 @@ def pair(op: Op, a: Any, b: Any, attrs: Attrs = ()) -> Tensor:
     if isinstance(a, Tensor):
         try:
             return binary(op, a, b, attrs)
-        except KeyError:  # b is neither a tensor nor one of Python's own numbers
+        except KeyError:  # b is neither a tensor nor a Python number
             pass
     return call(op, operands(op.name, a, b), attrs)
 
 
-def second(op: Op, x: Tensor, other: Any) -> Any:
+def second_operand(op: Op, x: Tensor, other: Any) -> Any:
     """The second operand of an op in place: a tensor or a number."""
     if isinstance(other, Tensor) or type(other) in NUMBER_OF:
         return other
@@ -106,7 +106,7 @@ def either_(op: Op) -> Function:
     """In place, with a tensor or a number as the second operand."""
 
     def method(input: Tensor, other: Any) -> Tensor:
-        return call_into(op, input, (second(op, input, other),))
+        return call_into(op, input, (second_operand(op, input, other),))
 
     return method
 
@@ -145,12 +145,12 @@ def methods_in_place() -> dict[str, Function]:
 
 
 def published(functions: dict[str, Function], place: str) -> dict[str, Function]:
-    """Those of the functions that torch has in this place, a key of `TORCH_NAMES`."""
+    """Those of the functions whose names torch has in this place, a key of `TORCH_NAMES`."""
     return {name: function for name, function in functions.items() if name in TORCH_NAMES[place]}
 
 
-def documented(function: Made, name: str, doc: str, like: Function | None = None) -> Made:
-    """Give a made function its name and docstring, and the parameters of another function if it only passes them on."""
+def documented(function: Generated, name: str, doc: str, like: Function | None = None) -> Generated:
+    """Give a generated function its name and docstring, and the parameters of ``like`` if it only passes them on."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     if like is not None:

@@ -1,4 +1,4 @@
-"""The functions that are just an op, made from the op's entry. `derived.pyi`, written from it too, declares them."""
+"""The functions that are just an op, generated from the op's entry. docs/make_declarations.py writes `derived.pyi`."""
 
 from gt.functions import derive
 

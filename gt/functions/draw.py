@@ -11,7 +11,7 @@ from gt.client.tensor.emit import call, coded_call, create
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, scan, views
-from gt.functions.creation import a_number, default_dtype, dtype_like, size_from, with_options
+from gt.functions.creation import default_dtype, dtype_like, size_from, to_number, with_options
 from gt.functions.sort import argsort, searchsorted, topk
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
@@ -56,7 +56,7 @@ def randint(
         size = arguments.pop() if arguments else ()
     if high is None:
         high = arguments.pop() if arguments else 0
-    low, high = a_number("randint", arguments.pop() if arguments else low), a_number("randint", high)
+    low, high = to_number("randint", arguments.pop() if arguments else low), to_number("randint", high)
     if high <= low:
         raise refuse(ShapeError, f"there is no integer from {low} to below {high}", "randint", low, high, size)
     return _drawn(RANDINT, sizes((size,), "randint"), int64 if dtype is None else dtype, low, high)
@@ -123,6 +123,6 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         total = views.narrow(ends, x._type.ndim - 1, n - 1, 1)
         drawn = rand((*x._type.shape[:-1], num_samples), dtype=float64) * total
         return pointwise.clamp(searchsorted(ends, drawn, right=True), max=n - 1)
-    # the first to arrive, if each waits a random time with its weight as the rate
+    # an exponential race: each position waits a random time with its weight as the rate, and the first ones win
     waits = pointwise.neg(pointwise.log1p(pointwise.neg(rand_like(weights))))
     return topk(weights / pointwise.clamp(waits, min=1e-300), num_samples, -1).indices

@@ -14,7 +14,7 @@ from gt.types import Shape
 
 __all__ = ["einsum"]
 
-#: The dims an ellipsis stands for are named from here on, the last first.
+#: A name is the code of its letter. The dims of an ellipsis have names from here on; the last dim has the first name.
 _HIDDEN = 1000
 
 
@@ -44,7 +44,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     sizes = _sizes(equation, named)
     result = _result(equation, right, sizes) if arrow else _implied(named, left)
     if missing := [n for n in result if n not in sizes]:
-        raise refuse(ShapeError, f"{_shown(missing[0])!r} stands on the right alone", "einsum", equation, *xs)
+        raise refuse(ShapeError, f"{_shown(missing[0])!r} is on the right but not on the left", "einsum", equation, *xs)
     named = [_without_repeats(n) for n in named]
     return _contracted(named, result, sizes)
 
@@ -73,10 +73,11 @@ def _shown(name: int) -> str:
 
 
 def _names(equation: str, term: str, x: Tensor) -> tuple[int, ...]:
+    """The name of each dim of x."""
     before, dots, after = term.partition("...")
     for letter in before + after:
         if not (letter.isascii() and letter.isalpha()):
-            raise refuse(ShapeError, f"{letter!r} is no name of a dim", "einsum", equation, x)
+            raise refuse(ShapeError, f"{letter!r} is not the name of a dim", "einsum", equation, x)
     hidden = x._type.ndim - len(before) - len(after)
     if hidden < 0 or (hidden and not dots):
         text = f"{term!r} names {len(before) + len(after)} dims of {x._type.ndim}"
@@ -89,11 +90,11 @@ def _sizes(equation: str, named: list[Named]) -> dict[int, int]:
     sizes: dict[int, int] = {}
     for operand in named:
         for name, n in zip(operand.names, operand.x._type.shape, strict=True):
-            known = sizes.setdefault(name, n)
-            if n != known and 1 not in (n, known):
-                text = f"dim {_shown(name)!r} has sizes {known} and {n}"
+            size = sizes.setdefault(name, n)
+            if n != size and 1 not in (n, size):
+                text = f"dim {_shown(name)!r} has sizes {size} and {n}"
                 raise refuse(ShapeError, text, "einsum", equation, *(o.x for o in named))
-            if known == 1:
+            if size == 1:
                 sizes[name] = n
     return sizes
 
@@ -106,7 +107,7 @@ def _result(equation: str, right: str, sizes: dict[int, int]) -> tuple[int, ...]
     before, dots, after = right.partition("...")
     result = (*map(ord, before), *(_hidden(sizes) if dots else ()), *map(ord, after))
     if len(set(result)) < len(result):
-        raise refuse(ShapeError, "a name stands on the right twice", "einsum", equation)
+        raise refuse(ShapeError, "a name is on the right twice", "einsum", equation)
     return result
 
 
@@ -117,56 +118,58 @@ def _implied(named: list[Named], left: str) -> tuple[int, ...]:
 
 
 def _without_repeats(operand: Named) -> Named:
+    """The operand with a diagonal in place of each name that it has twice."""
     x, names = operand.x, list(operand.names)
     for name in dict.fromkeys(names):
         while names.count(name) > 1:
             a = names.index(name)
             b = names.index(name, a + 1)
             if x._type.shape[a] != x._type.shape[b]:
-                raise refuse(ShapeError, f"dim {_shown(name)!r} is no diagonal", "einsum", x)
+                raise refuse(ShapeError, f"dim {_shown(name)!r} has no diagonal: its two sizes differ", "einsum", x)
             x = views.diagonal(x, 0, a, b)
             names = [n for d, n in enumerate(names) if d not in (a, b)] + [name]
     return Named(x, tuple(names))
 
 
 def _contracted(named: list[Named], result: tuple[int, ...], sizes: dict[int, int]) -> Tensor:
-    # a single operand is summed, with the dtype of a sum
-    made = _summed(named[0], {*result, *(n for o in named[1:] for n in o.names)}, as_it_is=len(named) > 1)
+    # a single operand is only summed, and gets the dtype of a sum
+    product = _summed(named[0], {*result, *(n for o in named[1:] for n in o.names)}, keep_dtype=len(named) > 1)
     for k, operand in enumerate(named[1:], 2):
         later = {*result, *(n for o in named[k:] for n in o.names)}
-        made = _multiplied(_summed(made, later | {*operand.names}), _summed(operand, later | {*made.names}), later)
-    made = _summed(made, set(result))
-    return views.permute(made.x, [made.names.index(n) for n in result])
+        left, right = _summed(product, later | {*operand.names}), _summed(operand, later | {*product.names})
+        product = _multiplied(left, right, later)
+    product = _summed(product, set(result))
+    return views.permute(product.x, [product.names.index(n) for n in result])
 
 
-def _summed(operand: Named, needed: set[int], as_it_is: bool = True) -> Named:
+def _summed(operand: Named, needed: set[int], keep_dtype: bool = True) -> Named:
     """The operand summed over the names that are not needed later."""
     gone = [d for d, n in enumerate(operand.names) if n not in needed]
     if not gone:
         return operand
-    dtype = operand.x._type.dtype if as_it_is else None
+    dtype = operand.x._type.dtype if keep_dtype else None
     return Named(reduce.sum(operand.x, gone, dtype=dtype), tuple(n for n in operand.names if n in needed))
 
 
 def _multiplied(a: Named, b: Named, later: set[int]) -> Named:
     """One batched matrix product. The batch is the names that both have and that are needed later."""
-    ours, theirs = a.sizes, b.sizes
-    shared = [n for n in a.names if n in theirs]
+    sizes_a, sizes_b = a.sizes, b.sizes
+    shared = [n for n in a.names if n in sizes_b]
     inner = [n for n in shared if n not in later]
     # a size of 1 next to a larger one: the sum over the larger one is the whole product
-    a = _summed_where(a, [n for n in inner if theirs[n] == 1 != ours[n]])
-    b = _summed_where(b, [n for n in inner if ours[n] == 1 != theirs[n]])
-    ours, theirs = a.sizes, b.sizes
+    a = _summed_where(a, [n for n in inner if sizes_b[n] == 1 != sizes_a[n]])
+    b = _summed_where(b, [n for n in inner if sizes_a[n] == 1 != sizes_b[n]])
+    sizes_a, sizes_b = a.sizes, b.sizes
     batch = [n for n in shared if n in later]
     if not inner:
         return _outer(a, b)
     rows, columns = ([n for n in o.names if n not in shared] for o in (a, b))
-    depth = prod(ours[n] for n in inner)
-    batch_a, batch_b = tuple(ours[n] for n in batch), tuple(theirs[n] for n in batch)
-    left = _grouped(a, [*batch, *rows, *inner], (*batch_a, prod(ours[n] for n in rows), depth))
-    right = _grouped(b, [*batch, *inner, *columns], (*batch_b, depth, prod(theirs[n] for n in columns)))
+    depth = prod(sizes_a[n] for n in inner)
+    batch_a, batch_b = tuple(sizes_a[n] for n in batch), tuple(sizes_b[n] for n in batch)
+    left = _grouped(a, [*batch, *rows, *inner], (*batch_a, prod(sizes_a[n] for n in rows), depth))
+    right = _grouped(b, [*batch, *inner, *columns], (*batch_b, depth, prod(sizes_b[n] for n in columns)))
     product = matmul(left, right)
-    shape = (*product._type.shape[: len(batch)], *(ours[n] for n in rows), *(theirs[n] for n in columns))
+    shape = (*product._type.shape[: len(batch)], *(sizes_a[n] for n in rows), *(sizes_b[n] for n in columns))
     return Named(views.reshape(product, shape), (*batch, *rows, *columns))
 
 

@@ -30,7 +30,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa
 
 
 class _FromFactor(Function):
-    """Has torch's gradient: that of a full matrix, though only a triangle is read."""
+    """`cholesky_solve` with torch's gradient: that of a full matrix, although only a triangle is read."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, B: Tensor, L: Tensor, upper: bool) -> Tensor:  # noqa: N803
@@ -126,7 +126,7 @@ def _weights(x: Tensor, fweights: Tensor | None, aweights: Tensor | None) -> Ten
         if w._type.dtype.kind not in kinds:
             raise refuse(DTypeError, f"{name} are {'floating' if kinds == 'f' else 'integers'}", "cov", x, w)
         if w._type.ndim > 1 or w._type.numel != x._type.shape[1]:
-            raise refuse(ShapeError, f"{name} are one number an observation", "cov", x, w)
+            raise refuse(ShapeError, f"{name} are one number for each observation", "cov", x, w)
     if fweights is None or aweights is None:
         return aweights if fweights is None else fweights
     return fweights * aweights

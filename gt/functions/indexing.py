@@ -37,9 +37,11 @@ Item = tuple[Any, ...]
 
 
 class Plan(NamedTuple):
-    """An index expression in two steps."""
+    """An index expression in two steps: a `slice`, and tensors that select from it."""
 
+    #: for each dim: ("i",) an int, ("s", length, step) a slice, ("n",) a new dim; the attribute of the op `slice`
     items: tuple[Item, ...]
+    #: where each int or slice starts
     starts: tuple[int, ...]
     #: the slice leaves the tensor as it is
     whole: bool
@@ -105,10 +107,10 @@ def _positions(picks: tuple[tuple[int, Tensor], ...]) -> tuple[tuple[int, ...], 
             dims.append(dim)
             indices.append(picked)
             continue
-        found = call(NONZERO, (picked,), (("n", count(picked)),))
+        rows = call(NONZERO, (picked,), (("n", count(picked)),))
         for d in range(picked._type.ndim):
             dims.append(dim + d)
-            indices.append(select(found, 1, d))
+            indices.append(select(rows, 1, d))
     return tuple(dims), tuple(indices)
 
 
@@ -159,9 +161,9 @@ def positions(indices: Any) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
     """The dims and tensors of the tuple for ``index_put``, which has None for a whole dim."""
     picks: list[tuple[int, Tensor]] = []
     dim = 0
-    for arguments in indices:
-        if arguments is not None:
-            picked = _picking(arguments)
+    for index in indices:
+        if index is not None:
+            picked = _selector(index)
             picks.append((dim, picked))
             dim += picked._type.ndim if picked._type.dtype is bool_ else 1
         else:
@@ -183,7 +185,7 @@ def parse(x: Tensor, index: Any) -> Plan:
     starts: list[int] = []
     picks: list[tuple[int, Any]] = []
     dim = result = 0
-    for part in _spelled_out(parts, len(shape) - taken):
+    for part in _without_ellipsis(parts, len(shape) - taken):
         if type(part) is slice:
             start, length, step = _extent(x, index, part, shape[dim])
             items.append(("s", length, step))
@@ -201,7 +203,7 @@ def parse(x: Tensor, index: Any) -> Plan:
             result += kind[0] != "i"
     whole = len(items) == len(shape) and all(item == ("s", n, 1) for item, n in zip(items, shape, strict=True))
     # nothing is sent before the whole expression is parsed
-    return Plan(tuple(items), tuple(starts), whole, tuple((d, _picking(pick)) for d, pick in picks))
+    return Plan(tuple(items), tuple(starts), whole, tuple((d, _selector(pick)) for d, pick in picks))
 
 
 def _part(x: Tensor, index: Any, part: Any) -> Any:
@@ -212,7 +214,7 @@ def _part(x: Tensor, index: Any, part: Any) -> Any:
         return part
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(part, numpy.ndarray | numpy.bool_):
-        return bool(part) if isinstance(part, numpy.bool_) else _known(x, index, part)
+        return bool(part) if isinstance(part, numpy.bool_) else _check_kind(x, index, part)
     if isinstance(part, list | tuple | range):
         return _listed(x, index, part)
     if foreign.is_torch_tensor(part):
@@ -224,18 +226,19 @@ def _part(x: Tensor, index: Any, part: Any) -> Any:
         raise DimError(f"{_shown(x, index)}: {text}") from None
 
 
-class _Known(NamedTuple):
-    """Positions whose values are in this process, so that they can be checked here."""
+class _HostPositions(NamedTuple):
+    """A list or array of positions, or a mask. Its values are in this process, so they can be checked here."""
 
     array: Any
 
 
-def _known(x: Tensor, index: Any, array: Any) -> Any:
+def _check_kind(x: Tensor, index: Any, array: Any) -> Any:
+    """An array as a part: an int or a bool if it has no dims."""
     if array.dtype.kind not in "biu":
         raise DTypeError(f"{_shown(x, index)}: an index holds integers or bools, not {array.dtype.name}")
     if not array.ndim:
         return bool(array) if array.dtype.kind == "b" else int(array)
-    return _Known(array)
+    return _HostPositions(array)
 
 
 def _listed(x: Tensor, index: Any, part: Any) -> Any:
@@ -252,24 +255,24 @@ def _listed(x: Tensor, index: Any, part: Any) -> Any:
         array = np.array(part)
     except ValueError:
         raise DimError(f"{_shown(x, index)}: lists at the same depth must be equally long") from None
-    return _known(x, index, array.astype(np.int64) if not array.size else array)
+    return _check_kind(x, index, array.astype(np.int64) if not array.size else array)
 
 
-def _mask_shape(part: Tensor | _Known) -> Shape | None:
-    """The mask, or None for positions. A uint8 tensor is a mask, as in old versions of torch."""
-    if isinstance(part, _Known):
+def _mask_shape(part: Tensor | _HostPositions) -> Shape | None:
+    """The shape of a mask; None for positions. A uint8 tensor is a mask, as in old versions of torch."""
+    if isinstance(part, _HostPositions):
         return tuple(part.array.shape) if part.array.dtype.kind == "b" else None
     return part._type.shape if part._type.dtype in (bool_, uint8) else None
 
 
 def _dims_taken(part: Any) -> int:
-    if isinstance(part, _Known | Tensor):
+    if isinstance(part, _HostPositions | Tensor):
         mask = _mask_shape(part)
         return 1 if mask is None else len(mask)
     return int(isinstance(part, int | slice) and not isinstance(part, bool))
 
 
-def _spelled_out(parts: list[Any], missing: int) -> list[Any]:
+def _without_ellipsis(parts: list[Any], missing: int) -> list[Any]:
     """The parts with full slices for ``...``, or at the end if there is none; a second ``...`` is ignored."""
     at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
     rest = [part for part in parts[at:] if part is not Ellipsis]
@@ -307,22 +310,22 @@ def _extent(x: Tensor, index: Any, part: slice, size: int) -> tuple[int, int, in
     return start, len(range(start, stop, step)), step
 
 
-def _check(x: Tensor, index: Any, part: Tensor | _Known, dim: int) -> None:
-    """Refuses what can be checked without values."""
+def _check(x: Tensor, index: Any, part: Tensor | _HostPositions, dim: int) -> None:
+    """Refuse what can be checked without a read from the workers."""
     mask, shape = _mask_shape(part), x._type.shape
     if mask is not None and mask != shape[dim : dim + len(mask)]:
         text = f"a mask of shape {list(mask)} does not cover {list(shape)} from dim {dim} on"
         raise DimError(f"{_shown(x, index)}: {text}")
-    if mask is None and isinstance(part, _Known) and part.array.size:
+    if mask is None and isinstance(part, _HostPositions) and part.array.size:
         _bounded(x, index, dim, int(part.array.min()))
         _bounded(x, index, dim, int(part.array.max()))
 
 
-def _picking(part: Any) -> Tensor:
+def _selector(part: Any) -> Tensor:
     """The tensor that selects: positions, or a mask."""
     if isinstance(part, bool):
         return zeros(int(part), dtype=int64)
-    if isinstance(part, _Known):
+    if isinstance(part, _HostPositions):
         return upload_array(part.array, bool_ if part.array.dtype.kind == "b" else int64)
     if _mask_shape(part) == ():
         return zeros(count(part), dtype=int64)
@@ -330,7 +333,7 @@ def _picking(part: Any) -> Tensor:
 
 
 def _shown(x: Tensor, index: Any) -> str:
-    """``float32[3,4][5, :]``"""
+    """The index expression as text for an error: ``float32[3,4][5, :]``."""
     parts = index if isinstance(index, tuple) else (index,)
     return f"{x._type}[{', '.join(map(_spelling, parts))}]"
 
@@ -388,6 +391,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """In place: write the elements of source where the mask is true."""
     return call_into(MASKED_SCATTER, input, _masked_scatter(input, mask, source))
 
 

@@ -11,7 +11,7 @@ from gt.client.tensor.emit import call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, derive, draw, indexing, matmul, pointwise, scatter, views
-from gt.functions.derive import Function, documented, either_, second, tensors_
+from gt.functions.derive import Function, documented, either_, second_operand, tensors_
 from gt.functions.pointwise import ADD, CLAMP, DIV, SUB
 from gt.ops import OPS, Attrs, Op
 from gt.types import float64
@@ -23,13 +23,13 @@ def _scaled_(op: Op) -> Function:
     def method(x: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
         if alpha != 1:
             other = pointwise.scaled(op.name + "_", x, other, alpha)
-        return call_into(op, x, (second(op, x, other),))
+        return call_into(op, x, (second_operand(op, x, other),))
 
     return method
 
 
 def _div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
-    return call_into(DIV, x, (second(DIV, x, other),), (("rounding_mode", rounding_mode),))
+    return call_into(DIV, x, (second_operand(DIV, x, other),), (("rounding_mode", rounding_mode),))
 
 
 def _clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -56,6 +56,7 @@ def _zero_(x: Tensor) -> Tensor:
 
 
 def _masked_fill_(x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """In place: write a value where the mask is true; the value is cast to the tensor's dtype."""
     return call_into(OPS["masked_fill"], x, (mask, pointwise.fitting("masked_fill_", x, value)))
 
 
@@ -97,6 +98,7 @@ def _round_(x: Tensor, *, decimals: int = 0) -> Tensor:
 
 
 def _scatter_add_(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """In place: add the elements of src at the positions in index."""
     dim = views.dim_of("scatter_add_", x, dim)
     return call_into(OPS["scatter_add"], x, operands("scatter_add_", x, index, src)[1:], (("dim", dim),))
 
@@ -175,6 +177,7 @@ def _copied_(function: Function) -> Function:
     def method(x: Tensor, *args: Any, **options: Any) -> Tensor:
         return call_into(COPY, x, (function(x, *args, **options),))
 
+    method.__doc__ = f"In place: {function.__doc__}"
     return method
 
 

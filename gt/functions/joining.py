@@ -1,4 +1,4 @@
-"""torch's functions that join, repeat, cut and turn tensors."""
+"""torch's functions that join, repeat, split and rotate tensors."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ cat, concat, concatenate, stack = map(accept_numpy_names, (cat, concat, concaten
 # -- more dims -----------------------------------------------------------------------------
 
 
-def _given(name: str, tensors: Any, make: Any) -> Any:
+def _map_tensors(name: str, tensors: Any, make: Any) -> Any:
     """One tensor gives one result; several, or a list, give a tuple."""
     if len(tensors) == 1 and isinstance(tensors[0], Tensor):
         return make(tensors[0])
@@ -114,17 +114,17 @@ def _three(x: Tensor) -> Tensor:
 
 def atleast_1d(*tensors: Any) -> Any:
     """The tensors with at least one dim."""
-    return _given("atleast_1d", tensors, _one)
+    return _map_tensors("atleast_1d", tensors, _one)
 
 
 def atleast_2d(*tensors: Any) -> Any:
     """The tensors with at least two dims."""
-    return _given("atleast_2d", tensors, _two)
+    return _map_tensors("atleast_2d", tensors, _two)
 
 
 def atleast_3d(*tensors: Any) -> Any:
     """The tensors with at least three dims."""
-    return _given("atleast_3d", tensors, _three)
+    return _map_tensors("atleast_3d", tensors, _three)
 
 
 def broadcast_shapes(*shapes: Any) -> Size:
@@ -180,12 +180,12 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
         raise refuse(ShapeError, "needs a tensor of one dim, and r of 0 or more", "combinations", input, r=r)
     if r == 0:
         return creation.zeros(0, dtype=input._type.dtype)
-    ways = list((chosen_again if with_replacement else chosen)(range(input._type.shape[0]), r))
-    at = creation.tensor(ways, dtype=int64) if ways else creation.zeros((0, r), dtype=int64)
+    choices = list((chosen_again if with_replacement else chosen)(range(input._type.shape[0]), r))
+    at = creation.tensor(choices, dtype=int64) if choices else creation.zeros((0, r), dtype=int64)
     return call(INDEX, (input, at), (("dims", (0,)),))
 
 
-# -- side by side --------------------------------------------------------------------------
+# -- joining along a certain dim -----------------------------------------------------------
 
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
@@ -221,7 +221,7 @@ def block_diag(*tensors: Tensor) -> Tensor:
     return cat(rows)
 
 
-# -- cutting -------------------------------------------------------------------------------
+# -- splitting -----------------------------------------------------------------------------
 
 
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
@@ -266,7 +266,7 @@ hsplit, vsplit, dsplit, tensor_split = (
     for split in (_splitter("hsplit", 1, 1), _splitter("vsplit", 2, 0), _splitter("dsplit", 3, 2), tensor_split)
 )
 
-# -- turning -------------------------------------------------------------------------------
+# -- reversing and rotating ----------------------------------------------------------------
 
 
 def fliplr(input: Tensor) -> Tensor:
@@ -302,8 +302,9 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 def repeat_interleave(
     input: Any, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Repeat each element, or each slice of a dim, one after the other. A tensor of counts is read unless the size is
-    given.
+    """Repeat each element, or each slice of a dim, one after the other.
+
+    If ``repeats`` is a tensor, waits for the workers, unless ``output_size`` is passed.
     """
     if repeats is None:
         counts = require_tensor("repeat_interleave", input)

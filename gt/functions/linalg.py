@@ -177,7 +177,10 @@ def _empty_like(A: Tensor) -> Tensor:
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LstsqResult:
-    """The least-squares solution of a linear system, by the pseudo-inverse. Residuals are always computed."""
+    """The least-squares solution of a linear system, by the pseudo-inverse.
+
+    Residuals are computed for tall matrices with the drivers gels, gelsd and gelss; else they are empty, as in torch.
+    """
     vector = B._type.ndim == A._type.ndim - 1
     right = views.unsqueeze(B, -1) if vector else B
     solution = matmul(pinv(A, rcond), right)
@@ -235,7 +238,7 @@ def pinv(
 
 
 class _PseudoInverse(Function):
-    """Has its own gradient: that of the factors does not exist where singular values are equal."""
+    """A gradient rule for `pinv`: the gradient of the factors does not exist where singular values are equal."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, A: Tensor, hermitian: bool, atol: Any, rtol: Any) -> Tensor:
@@ -311,7 +314,7 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product of vectors of three elements."""
     if input._type.ndim != other._type.ndim:
-        raise refuse(ShapeError, "both need as many dims", "cross", input, other, dim=dim)
+        raise refuse(ShapeError, "both need equally many dims", "cross", input, other, dim=dim)
     for x in (input, other):
         if x._type.ndim and -x._type.ndim <= dim < x._type.ndim and x._type.shape[dim] != 3:
             raise refuse(ShapeError, f"dim {dim} must have size 3", "cross", input, other, dim=dim)

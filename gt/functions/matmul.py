@@ -106,15 +106,15 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
     """beta * input + alpha * the sum of the matrix products of a batch."""
     products = bmm(batch1, batch2)
     product = reduce.sum(products, 0, dtype=products._type.dtype)
-    _alike("addbmm", input, product)
-    return _with(input, product, beta, alpha)
+    _check_same_dtype("addbmm", input, product)
+    return _add_scaled(input, product, beta, alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * mat @ vec."""
     product = mv(mat, vec)
-    _alike("addmv", input, product)
-    return _with(input, product, beta, alpha)
+    _check_same_dtype("addmv", input, product)
+    return _add_scaled(input, product, beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -123,10 +123,10 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
     if promote(input._type.dtype, product._type.dtype) is bool_:
         both = [x if factor else pointwise.ne(x, x) for x, factor in ((input, beta), (product, alpha))]
         return pointwise.logical_or(*both)
-    return _with(input, product, beta, alpha)
+    return _add_scaled(input, product, beta, alpha)
 
 
-def _alike(name: str, a: Tensor, b: Tensor) -> None:
+def _check_same_dtype(name: str, a: Tensor, b: Tensor) -> None:
     if a._type.dtype is not b._type.dtype:
         raise refuse(DTypeError, f"dtypes differ: {a._type.dtype.name} and {b._type.dtype.name}", name, a, b)
 
@@ -136,9 +136,10 @@ def _factors(dtype: DType, *factors: float) -> tuple[float, ...]:
     return factors if dtype.kind == "f" else tuple(map(int, factors))
 
 
-def _with(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+def _add_scaled(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    """beta * x + alpha * product."""
     beta, alpha = _factors(promote(x._type.dtype, product._type.dtype), beta, alpha)
-    views.expand(x, product._type.shape)
+    views.expand(x, product._type.shape)  # raises if x does not broadcast to the product
     result = product if alpha == 1 else pointwise.mul(product, alpha)
     # a tensor multiplied by zero is not read, so its NaN has no effect
     if beta == 0:
@@ -180,7 +181,7 @@ def _paired(a: Tensor, b: Tensor, dims: Any) -> tuple[list[int], list[int]]:
         return list(range(a._type.ndim - dims, a._type.ndim)), list(range(dims))
     left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
     if len(left) != len(right):
-        raise refuse(ShapeError, "both tensors need as many dims", "tensordot", a, b, dims=dims)
+        raise refuse(ShapeError, "both tensors need equally many dims", "tensordot", a, b, dims=dims)
     return [*views.dims_of("tensordot", a, left)], [*views.dims_of("tensordot", b, right)]
 
 
@@ -188,16 +189,16 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product."""
     a, b = require_tensor("kron", input), require_tensor("kron", other)
     ndim = max(a._type.ndim, b._type.ndim)
-    ours, theirs = ((1,) * (ndim - x._type.ndim) + x._type.shape for x in (a, b))
-    wide = views.reshape(a, [n for size in ours for n in (size, 1)])
-    tall = views.reshape(b, [n for size in theirs for n in (1, size)])
-    return views.reshape(pointwise.mul(wide, tall), [n * m for n, m in zip(ours, theirs, strict=True)])
+    sizes_a, sizes_b = ((1,) * (ndim - x._type.ndim) + x._type.shape for x in (a, b))
+    wide = views.reshape(a, [n for size in sizes_a for n in (size, 1)])
+    tall = views.reshape(b, [n for size in sizes_b for n in (1, size)])
+    return views.reshape(pointwise.mul(wide, tall), [n * m for n, m in zip(sizes_a, sizes_b, strict=True)])
 
 
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product of vectors of three elements."""
     a, b = require_tensor("cross", input), require_tensor("cross", other)
-    _alike("cross", a, b)
+    _check_same_dtype("cross", a, b)
     shape = broadcast_shapes(a._type.shape, b._type.shape)
     a, b = views.expand(a, shape), views.expand(b, shape)
     if dim is None:  # torch's old default: the first dim of size 3
@@ -235,14 +236,15 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _best_cuts(sizes: list[int]) -> dict[tuple[int, int], int]:
+    """(first, last) -> after which matrix to split that product. ``sizes``: the rows of each, and the last columns."""
     n, cuts = len(sizes) - 1, {}
     cost = {(i, i): 0 for i in range(n)}
     for length in range(1, n):
         for i in range(n - length):
             j = i + length
-            ways = {k: cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j)}
-            cuts[i, j] = best = min(ways, key=ways.__getitem__)
-            cost[i, j] = ways[best]
+            costs = {k: cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j)}
+            cuts[i, j] = best = min(costs, key=costs.__getitem__)
+            cost[i, j] = costs[best]
     return cuts
 
 
@@ -261,8 +263,8 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     if n == 0:
         ones = creation.eye(x._type.shape[-1], dtype=x._type.dtype)
         # the result keeps the tensor's gradient history, with a gradient of 0
-        none: Tensor = pointwise.where(creation.zeros((), dtype=bool_), x, ones)
-        return none
+        identity: Tensor = pointwise.where(creation.zeros((), dtype=bool_), x, ones)
+        return identity
     if n < 0:
         x, n = call(INV, (x,)), -n
     result, square = None, x

@@ -1,4 +1,4 @@
-"""Attaches the methods and operators of a tensor. Most are public functions; the tables here are the others."""
+"""Attaches the methods and operators of a tensor on import. Most are public functions; the others are here."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _operator(op: Op, attrs: Attrs) -> Function:
     def apply(a: Tensor, b: Any) -> Any:
         try:
             return binary(op, a, b, attrs)
-        except KeyError:  # b is neither a tensor nor one of Python's own numbers
+        except KeyError:  # b is neither a tensor nor a Python number
             pass
         b = operand(b)
         return b if b is NotImplemented else binary(op, a, b, attrs)
@@ -156,7 +156,7 @@ def _set_data(x: Tensor, value: Tensor) -> None:
     if not isinstance(value, Tensor):
         raise DTypeError(f"x.data is a tensor, not a {type(value).__name__}")
     if x._view is not None:
-        raise GradError("a view has no data of its own; x.data.copy_(value) writes into it")
+        raise GradError("a view shares the data of its base; x.data.copy_(value) writes into it")
     current(value)
     value = pointwise.clone(detached(value)) if value._view is not None else value
     x._cell, x._type = value._cell, value._type
@@ -177,7 +177,7 @@ def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_for
 
 
 def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor with a copy of the data, of this tensor's dtype unless another is given."""
+    """A tensor with a copy of the data, of this tensor's dtype unless ``dtype`` says otherwise."""
     dtype = x._type.dtype if dtype is None else dtype
     return creation.tensor(data, dtype, device=device, requires_grad=requires_grad)
 
@@ -185,7 +185,7 @@ def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, 
 def _new_full(
     x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor filled with one value, of this tensor's dtype unless another is given."""
+    """A tensor filled with one value, of this tensor's dtype unless ``dtype`` says otherwise."""
     dtype = x._type.dtype if dtype is None else dtype
     return creation.full(size, fill_value, dtype=dtype, device=device, requires_grad=requires_grad)
 

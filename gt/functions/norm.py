@@ -1,4 +1,4 @@
-"""torch's norms of vectors and matrices, and what follows from them."""
+"""torch's norms of vectors and matrices, and functions that use them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _vector_norm(x: Tensor, ord: float, dim: Dims, keepdim: bool, dtype: Any) ->
 
 
 def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The norm over dims as one vector; over all dims if none is given."""
+    """The norm over dims as one vector; over all dims if ``dim`` is None."""
     return _vector_norm(_floating("vector_norm", x, dtype), ord, dim, keepdim, dtype)
 
 

@@ -1,4 +1,4 @@
-"""torch's functions that give a value by its rank: medians, modes and quantiles."""
+"""torch's functions that select a value by its rank: medians, modes and quantiles."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ nanmedian = accept_numpy_names(
 mode = accept_numpy_names(mode)
 
 
-def _between(low: Tensor, high: Tensor, place: Tensor, interpolation: str) -> Tensor:
-    share = place - pointwise.floor(place)
-    return INTERPOLATIONS[interpolation](low, high, place, share)
+def _interpolate(low: Tensor, high: Tensor, at: Tensor, interpolation: str) -> Tensor:
+    share = at - pointwise.floor(at)
+    return INTERPOLATIONS[interpolation](low, high, at, share)
 
 
 #: (the value before, the value after, the position, its distance from the value before)
 INTERPOLATIONS: dict[str, Callable[..., Tensor]] = {
-    "linear": lambda low, high, place, share: pointwise.lerp(low, high, share),
-    "lower": lambda low, high, place, share: low,
-    "higher": lambda low, high, place, share: high,
-    "midpoint": lambda low, high, place, share: pointwise.lerp(low, high, 0.5),
-    "nearest": lambda low, high, place, share: pointwise.where(pointwise.round(place) > place - share, high, low),
+    "linear": lambda low, high, at, share: pointwise.lerp(low, high, share),
+    "lower": lambda low, high, at, share: low,
+    "higher": lambda low, high, at, share: high,
+    "midpoint": lambda low, high, at, share: pointwise.lerp(low, high, 0.5),
+    "nearest": lambda low, high, at, share: pointwise.where(pointwise.round(at) > at - share, high, low),
 }
 
 
@@ -93,10 +93,10 @@ def _quantile(name: str, x: Any, q: Any, dim: int | None, keepdim: bool, interpo
     n = rows._type.shape[-1]
     count = sum(pointwise.logical_not(bad), -1, True) if name == "nanquantile" else n
     # the quantiles are the last dim; a row with a NaN gives NaN for all, and NaN is sorted last
-    place = (q.reshape(-1) * (count - 1)).expand((*rows._type.shape[:-1], q._type.numel))
-    place = pointwise.masked_fill(place, any(bad, -1, True), n - 1) if name == "quantile" else pointwise.clamp(place, 0)
-    low, high = (gather(rows, -1, cast(edge(place), int64)) for edge in (pointwise.floor, pointwise.ceil))
-    result = _between(low, high, place, interpolation).movedim(-1, 0)
+    at = (q.reshape(-1) * (count - 1)).expand((*rows._type.shape[:-1], q._type.numel))
+    at = pointwise.masked_fill(at, any(bad, -1, True), n - 1) if name == "quantile" else pointwise.clamp(at, 0)
+    low, high = (gather(rows, -1, cast(edge(at), int64)) for edge in (pointwise.floor, pointwise.ceil))
+    result = _interpolate(low, high, at, interpolation).movedim(-1, 0)
     return views.reshape(result, (*q._type.shape, *(kept if keepdim else result._type.shape[1:])))
 
 

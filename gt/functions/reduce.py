@@ -47,7 +47,7 @@ class MinAndMax(NamedTuple):
 # -- sums ----------------------------------------------------------------------------------
 
 
-def _fold(op: Op, x: Tensor, dim: Dims, keepdim: bool, dtype: Any) -> Tensor:
+def _reduce(op: Op, x: Tensor, dim: Dims, keepdim: bool, dtype: Any) -> Tensor:
     if not isinstance(x, Tensor):
         x = require_tensor(op.name, x)
     attrs = (("dim", normalize_dims(dim, x._type.ndim)), ("keepdim", keepdim), ("dtype", dtype_name(dtype)))
@@ -56,23 +56,23 @@ def _fold(op: Op, x: Tensor, dim: Dims, keepdim: bool, dtype: Any) -> Tensor:
 
 def sum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over all dims or some."""
-    return _fold(SUM, input, dim, keepdim, dtype)
+    return _reduce(SUM, input, dim, keepdim, dtype)
 
 
 def mean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean over all dims or some."""
-    return _fold(MEAN, input, dim, keepdim, dtype)
+    return _reduce(MEAN, input, dim, keepdim, dtype)
 
 
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The product over all dims or one."""
-    return _fold(PROD, input, dim, keepdim, dtype)
+    return _reduce(PROD, input, dim, keepdim, dtype)
 
 
-def _spread(
+def _variance(
     op: Op, input: Tensor, dim: Dims | bool, unbiased: bool | None, keepdim: bool, correction: float | None
 ) -> Tensor:
-    """``var(x, False)`` is an old form of ``var(x, correction=0)``."""
+    """`var` or `std`. ``var(x, False)`` is an old form of ``var(x, correction=0)``."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if correction is None:
@@ -92,7 +92,7 @@ def var(
     correction: float | None = None,
 ) -> Tensor:
     """The variance over all dims or some."""
-    return _spread(VAR, input, dim, unbiased, keepdim, correction)
+    return _variance(VAR, input, dim, unbiased, keepdim, correction)
 
 
 def std(
@@ -104,7 +104,7 @@ def std(
     correction: float | None = None,
 ) -> Tensor:
     """The standard deviation over all dims or some."""
-    return _spread(STD, input, dim, unbiased, keepdim, correction)
+    return _variance(STD, input, dim, unbiased, keepdim, correction)
 
 
 def _and_mean(name: str, spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -143,10 +143,10 @@ def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     return sum(call(NE, (input, 0)), dim)
 
 
-# -- truths --------------------------------------------------------------------------------
+# -- tests ---------------------------------------------------------------------------------
 
 
-def _judge(op: Op, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+def _test(op: Op, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     if not isinstance(x, Tensor):
         x = require_tensor(op.name, x)
     if isinstance(dim, list | tuple) and not dim:  # for any and all, an empty list of dims means no dim, not all
@@ -156,12 +156,12 @@ def _judge(op: Op, x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
 
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether any element is true, over all dims or some."""
-    return _judge(ANY, input, dim, keepdim)
+    return _test(ANY, input, dim, keepdim)
 
 
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether all elements are true, over all dims or some."""
-    return _judge(ALL, input, dim, keepdim)
+    return _test(ALL, input, dim, keepdim)
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
@@ -218,7 +218,7 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
     return MinAndMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
-def _place(op: Op, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+def _arg_extreme(op: Op, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     x = require_tensor(op.name, x)
     dim = None if dim is None else normalize_dim(dim, x._type.ndim)
     return call(op, (x,), (("dim", dim), ("keepdim", keepdim)))
@@ -226,12 +226,12 @@ def _place(op: Op, x: Tensor, dim: int | None, keepdim: bool) -> Tensor:
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the greatest element."""
-    return _place(ARGMAX, input, dim, keepdim)
+    return _arg_extreme(ARGMAX, input, dim, keepdim)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the least element."""
-    return _place(ARGMIN, input, dim, keepdim)
+    return _arg_extreme(ARGMIN, input, dim, keepdim)
 
 
 for _name in set(__all__) - {"allclose", "equal"}:

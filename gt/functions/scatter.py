@@ -29,7 +29,7 @@ INDEX, INDEX_PUT, COPY = OPS["index"], OPS["index_put"], OPS["copy"]
 Call = tuple[Op, tuple[Any, ...], Attrs]
 
 
-#: torch's words for what `scatter` does with the value that is there, and those of the op
+#: torch's words for what `scatter` does with the value that is there -> the op's words
 SCATTER_REDUCTIONS = {"add": "sum", "multiply": "prod"}
 
 
@@ -85,21 +85,21 @@ def _scatter(
     x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Call:
     """Write the elements of src, or a value, at the positions in index."""
-    arguments = value if src is None else src
-    if arguments is None:
+    source = value if src is None else src
+    if source is None:
         raise refuse(DTypeError, "needs src or value", "scatter", x, index, dim=dim)
-    _, index, arguments = operands("scatter", x, index, arguments)
+    _, index, source = operands("scatter", x, index, source)
     dim = normalize_dim(dim, x._type.ndim)
-    if not isinstance(arguments, Tensor):
-        arguments = pointwise.fitting("scatter", x, arguments)
+    if not isinstance(source, Tensor):
+        source = pointwise.fitting("scatter", x, source)
     if reduce is None:
-        return SCATTER, (index, arguments), (("dim", dim),)
+        return SCATTER, (index, source), (("dim", dim),)
     how = SCATTER_REDUCTIONS.get(reduce)
     if how is None:
         raise refuse(ShapeError, "reduce is 'add' or 'multiply'", "scatter", x, index, reduce=reduce)
-    if not isinstance(arguments, Tensor):
-        arguments = creation.full(index._type.shape, arguments, dtype=x._type.dtype)
-    return SCATTER_REDUCE, (index, arguments), (("dim", dim), ("reduce", how), ("include_self", True))
+    if not isinstance(source, Tensor):
+        source = creation.full(index._type.shape, source, dtype=x._type.dtype)
+    return SCATTER_REDUCE, (index, source), (("dim", dim), ("reduce", how), ("include_self", True))
 
 
 def _scatter_reduce(x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Call:
@@ -177,9 +177,9 @@ def _index_reduce(
 
 def _index_put(x: Tensor, indices: Any, values: Any, accumulate: bool = False) -> Call:
     """Replace the elements at the positions in indices, or add to them."""
-    arguments = operands("index_put", x, values)[1]
-    dims, found = positions(indices)
-    return INDEX_PUT, (arguments, *found), (("dims", dims), ("accumulate", accumulate))
+    values = operands("index_put", x, values)[1]
+    dims, index_tensors = positions(indices)
+    return INDEX_PUT, (values, *index_tensors), (("dims", dims), ("accumulate", accumulate))
 
 
 def _along_rows(
@@ -219,7 +219,7 @@ index_put, index_put_ = _both(_index_put)
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """In a copy: fill the slices with these numbers with a value."""
     if isinstance(value, Tensor) and value._node is not None and input._type.ndim:
-        return _chosen(input, dim, index, pointwise.fitting("index_fill", input, value))
+        return _fill_by_mask(input, dim, index, pointwise.fitting("index_fill", input, value))
     if not input._type.ndim:
         return views.reshape(_fill(views.reshape(input, 1), dim, index, value), ())
     return _fill(input, dim, index, value)
@@ -233,8 +233,8 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return input
 
 
-def _chosen(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
-    """By a mask: an index that appears twice must not count twice in the value's gradient."""
+def _fill_by_mask(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    """`index_fill` by a mask: an index that appears twice must not count twice in the value's gradient."""
     dim, index = _index_of("index_fill", x, dim, index)
     mask = creation.zeros(x._type.shape[dim], dtype=bool_)
     call_into(INDEX_PUT, mask, (True, index), (("dims", (0,)), ("accumulate", False)))
@@ -242,7 +242,7 @@ def _chosen(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
     return result
 
 
-# -- as if flat ----------------------------------------------------------------------------
+# -- flattened -----------------------------------------------------------------------------
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
@@ -282,21 +282,21 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     if dim is None:
         return gather(_flattened(x), 0, _flattened(indices))
     if x._type.ndim != indices._type.ndim:
-        raise refuse(ShapeError, "both need as many dims", "take_along_dim", x, indices, dim=dim)
+        raise refuse(ShapeError, "both need equally many dims", "take_along_dim", x, indices, dim=dim)
     dim = views.dim_of("take_along_dim", x, dim)
-    ours, theirs = ([n for d, n in enumerate(t._type.shape) if d != dim] for t in (x, indices))
+    rest_x, rest_indices = ([n for d, n in enumerate(t._type.shape) if d != dim] for t in (x, indices))
     try:
-        met = list(broadcast_shapes(tuple(ours), tuple(theirs)))
+        rest = list(broadcast_shapes(tuple(rest_x), tuple(rest_indices)))
     except ShapeError as problem:
         raise refuse(ShapeError, str(problem), "take_along_dim", x, indices, dim=dim) from None
     if not x._type.ndim:
         return gather(x, 0, indices)
     indices = pointwise.where(indices < 0, indices + x._type.shape[dim], indices)
-    wide = [views.expand(t, (*met[:dim], t._type.shape[dim], *met[dim:])) for t in (x, indices)]
+    wide = [views.expand(t, (*rest[:dim], t._type.shape[dim], *rest[dim:])) for t in (x, indices)]
     return gather(wide[0], dim, wide[1])
 
 
-# -- everywhere ----------------------------------------------------------------------------
+# -- fill ----------------------------------------------------------------------------------
 
 
 def fill(input: Tensor, value: Any) -> Tensor:

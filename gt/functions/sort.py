@@ -120,7 +120,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     values, row = (cast(x, dtype) if isinstance(x, Tensor) else creation.tensor(x, dtype) for x in (values, row))
     row = views.reshape(row, (row._type.numel,))
     if not row._type.numel:
-        found = creation.full(values._type.shape, False)
+        is_member = creation.full(values._type.shape, False)
     else:
         some = None
         if row._type.dtype.kind == "f":
@@ -130,9 +130,9 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
             row = pointwise.where(real, row, reduce.amin(pointwise.where(real, row, inf)))
         ordered = sort(row).values
         at = pointwise.clamp(searchsorted(ordered, values), max=row._type.numel - 1)
-        found = pointwise.eq(call(OPS["index"], (ordered, at), (("dims", (0,)),)), values)
-        found = found if some is None else pointwise.logical_and(found, some)
-    return pointwise.logical_not(found) if invert else found
+        is_member = pointwise.eq(call(OPS["index"], (ordered, at), (("dims", (0,)),)), values)
+        is_member = is_member if some is None else pointwise.logical_and(is_member, some)
+    return pointwise.logical_not(is_member) if invert else is_member
 
 
 # -- counting ------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """The number of times each non-negative integer occurs. Waits for the greatest one."""
+    """The number of times each non-negative integer occurs. Waits for the least and the greatest one."""
     x = require_tensor("bincount", input)
     if x._type.ndim != 1 or x._type.dtype.kind not in "iu":
         raise refuse(ShapeError, "needs a tensor of one dim, of integers of 0 or more", "bincount", x)
@@ -165,7 +165,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return call(SCATTER_ADD, (zeros, cast(x, int64), added), (("dim", 0),))
 
 
-# -- telling apart -------------------------------------------------------------------------
+# -- distinct values -----------------------------------------------------------------------
 
 
 def unique(
@@ -182,9 +182,9 @@ def unique(
     ranks = call(UNIQUE_RANKS, (flat,)) if flat._type.shape[0] else creation.zeros(0, dtype=int64)
     n = int(reduce.amax(ranks).item()) + 1 if ranks._type.numel else 0
     empty = rows.detach().new_zeros((n, *rows._type.shape[1:]))
-    found = call(INDEX_PUT, (empty, rows.detach(), ranks), (("dims", (0,)), ("accumulate", False)))
-    counts = _tally(ranks, n) if return_counts else None
-    return _answer(found, ranks, counts, x, along, return_inverse)
+    distinct = call(INDEX_PUT, (empty, rows.detach(), ranks), (("dims", (0,)), ("accumulate", False)))
+    counts = _counts(ranks, n) if return_counts else None
+    return _results(distinct, ranks, counts, x, along, return_inverse)
 
 
 def unique_consecutive(
@@ -196,16 +196,16 @@ def unique_consecutive(
     flat = _flat(rows)
     if not flat._type.shape[0]:
         ranks, n = creation.zeros(0, dtype=int64), 0
-        found = rows
+        distinct = rows
     else:
         new = pointwise.ne(flat[1:], flat[:-1])
         new = reduce.any(new, 1) if new._type.ndim > 1 else new
         first = cat([creation.ones(1, dtype=bool_), new])
         ranks = scan.cumsum(first, 0) - 1
         n = count(first)
-        found = call(MASKED_SELECT, (rows.detach(), first), (("n", n),))
-    counts = _tally(ranks, n) if return_counts else None
-    return _answer(found, ranks, counts, x, along, return_inverse)
+        distinct = call(MASKED_SELECT, (rows.detach(), first), (("n", n),))
+    counts = _counts(ranks, n) if return_counts else None
+    return _results(distinct, ranks, counts, x, along, return_inverse)
 
 
 def _rows(name: str, x: Tensor, dim: int | None) -> tuple[Tensor, int | None]:
@@ -221,17 +221,17 @@ def _flat(rows: Tensor) -> Tensor:
     return rows if rows._type.ndim == 1 else views.reshape(rows, (n, rows._type.numel // n if n else 0))
 
 
-def _tally(ranks: Tensor, n: int) -> Tensor:
+def _counts(ranks: Tensor, n: int) -> Tensor:
     ones = creation.ones(ranks._type.shape, dtype=int64)
     return call(SCATTER_ADD, (creation.zeros(n, dtype=int64), ranks, ones), (("dim", 0),))
 
 
-def _answer(
-    found: Tensor, ranks: Tensor, counts: Tensor | None, x: Tensor, along: int | None, return_inverse: bool
+def _results(
+    distinct: Tensor, ranks: Tensor, counts: Tensor | None, x: Tensor, along: int | None, return_inverse: bool
 ) -> Any:
     if along is not None and x._type.ndim:
-        found = views.movedim(found, 0, along)
+        distinct = views.movedim(distinct, 0, along)
     elif along is None:
         ranks = views.reshape(ranks, x._type.shape)
-    result = (found, *((ranks,) if return_inverse else ()), *(() if counts is None else (counts,)))
-    return result if len(result) > 1 else found
+    result = (distinct, *((ranks,) if return_inverse else ()), *(() if counts is None else (counts,)))
+    return result if len(result) > 1 else distinct

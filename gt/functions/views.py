@@ -1,4 +1,4 @@
-"""torch's functions that give views, and turned copies. `gt.client.tensor.strides` says which views are possible."""
+"""torch's functions that return views (see `gt.client.tensor.strides`), and those that flip, roll or cut a copy."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ def dim_of(name: str, x: Tensor, dim: int, extra: int = 0) -> int:
 
 
 def dims_of(name: str, x: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
+    """`dim_of` for several dims, which must be different."""
     dims = [to_int(d, f"{name}(): dims are ints") for d in dims]
     try:
         return wrap_dims(dims, x._type.ndim)
@@ -89,49 +90,50 @@ def dims_of(name: str, x: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
         raise refuse(type(problem), str(problem), name, x, dims=tuple(dims)) from None
 
 
-def complete(name: str, x: Tensor, arguments: tuple[Any, ...], numel: int | None = None) -> Shape:
+def complete_shape(name: str, x: Tensor, arguments: tuple[Any, ...], numel: int | None = None) -> Shape:
     """The shape with its -1 replaced by a size."""
     shape = sizes(arguments, name)
     if -1 not in shape:
         return shape
-    known = prod(n for n in shape if n != -1)
+    others = prod(n for n in shape if n != -1)
     total = x._type.numel if numel is None else numel
     if shape.count(-1) > 1:
         raise refuse(ShapeError, "only one size can be -1", name, x, shape=shape)
-    if not known or total % known:
-        raise refuse(ShapeError, f"{total} elements do not divide into {known}", name, x, shape=shape)
-    return tuple(total // known if n == -1 else n for n in shape)
+    if not others or total % others:
+        raise refuse(ShapeError, f"{total} elements do not divide into {others}", name, x, shape=shape)
+    return tuple(total // others if n == -1 else n for n in shape)
 
 
 # -- other shapes --------------------------------------------------------------------------
 
 
 def view(input: Tensor, *shape: Any) -> Tensor:
-    """The same elements in another shape, or read as another dtype."""
-    new = complete("view", input, shape)
-    if new != input._type.shape and prod(new) == input._type.numel and _way(input, new) is None:
+    """The same elements in another shape, as a view; refused if that would need a copy."""
+    new = complete_shape("view", input, shape)
+    if new != input._type.shape and prod(new) == input._type.numel and not _can_view(input, new):
         text = "its memory has no view of that shape; use reshape"
         raise refuse(ShapeError, text, "view", input, shape=new)
     return view_of(input, VIEW, (("shape", new),))
 
 
-def _way(x: Tensor, shape: Shape) -> Shape | None:
-    return shape if x._view is None else view_strides(x._type.shape, strides_of(x), shape)
+def _can_view(x: Tensor, shape: Shape) -> bool:
+    """Do the strides of x permit a view of this shape? A tensor that is not a view is contiguous."""
+    return x._view is None or view_strides(x._type.shape, strides_of(x), shape) is not None
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The same elements in another shape: a view where possible, else a copy."""
-    new = complete("reshape", input, sizes if shape is None else (shape,))
+    new = complete_shape("reshape", input, sizes if shape is None else (shape,))
     if new == input._type.shape:
-        return _seen_as(input, new)
+        return _view_in_shape(input, new)
     attrs = (("shape", new),)
-    if prod(new) != input._type.numel or _way(input, new) is None:
+    if prod(new) != input._type.numel or not _can_view(input, new):
         return call(RESHAPE, (input,), attrs)
     return view_of(input, VIEW, attrs)
 
 
-def _seen_as(input: Tensor, shape: Shape) -> Tensor:
-    """A view that adds or removes sizes of 1, which is always possible."""
+def _view_in_shape(input: Tensor, shape: Shape) -> Tensor:
+    """A view in the same shape, or with dims of size 1 added or removed. This is always possible."""
     return view_of(input, VIEW, (("shape", shape),))
 
 
@@ -157,7 +159,7 @@ def ravel(input: Tensor) -> Tensor:
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """Split one dim into several."""
     dim, shape = dim_of("unflatten", input, dim), input._type.shape
-    parts = complete("unflatten", input, (tuple(sizes),), shape[dim])
+    parts = complete_shape("unflatten", input, (tuple(sizes),), shape[dim])
     if prod(parts) != shape[dim]:
         raise refuse(ShapeError, f"the sizes do not make up {shape[dim]}", "unflatten", input, dim=dim, sizes=parts)
     return reshape(input, (*shape[:dim], *parts, *shape[dim + 1 :]))
@@ -168,13 +170,13 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     shape = input._type.shape
     arguments = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
     gone = {d for d in dims_of("squeeze", input, tuple(arguments)) if shape and shape[d] == 1}
-    return _seen_as(input, tuple(n for d, n in enumerate(shape) if d not in gone))
+    return _view_in_shape(input, tuple(n for d, n in enumerate(shape) if d not in gone))
 
 
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """Insert a dim of size 1."""
     dim, shape = dim_of("unsqueeze", input, dim, extra=1), input._type.shape
-    return _seen_as(input, (*shape[:dim], 1, *shape[dim:]))
+    return _view_in_shape(input, (*shape[:dim], 1, *shape[dim:]))
 
 
 def expand(input: Tensor, *shape: Any, size: Any = None, implicit: bool = False) -> Tensor:
@@ -186,7 +188,7 @@ def expand(input: Tensor, *shape: Any, size: Any = None, implicit: bool = False)
     if new >= 0 and -1 in shape:
         shape = (*shape[:new], *(n if m == -1 else m for n, m in zip(old, shape[new:], strict=True)))
     if shape == (1,) * new + old:  # nothing is stretched, so the view can be written
-        return _seen_as(input, shape)
+        return _view_in_shape(input, shape)
     return view_of(input, EXPAND, (("shape", shape),))
 
 
@@ -265,7 +267,7 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     sources = dims_of("movedim", input, (source,) if isinstance(source, int) else source)
     targets = dims_of("movedim", input, (destination,) if isinstance(destination, int) else destination)
     if len(sources) != len(targets):
-        text = "source and destination must have as many dims"
+        text = "source and destination must name equally many dims"
         raise refuse(ShapeError, text, "movedim", input, source=source, destination=destination)
     fixed = dict(zip(targets, sources, strict=True))
     rest = iter(d for d in range(input._type.ndim) if d not in sources)
@@ -279,6 +281,7 @@ moveaxis = movedim
 
 
 def _items(shape: Shape, dim: int, item: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+    """The attribute ``items`` of a `slice` that applies ``item`` to one dim: ("i",), or ("s", length, step)."""
     return tuple(item if d == dim else ("s", n, 1) for d, n in enumerate(shape))
 
 
@@ -288,7 +291,7 @@ def _starts(ndim: int, dim: int, start: int) -> tuple[int, ...]:
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """One slice of a dim."""
-    dim, shape = _real_dim("select", input, dim), input._type.shape
+    dim, shape = _existing_dim("select", input, dim), input._type.shape
     index = to_int(index, "select(): the index is an int")
     if not -shape[dim] <= index < shape[dim]:
         text = f"index {index} is out of bounds for dim {dim} of size {shape[dim]}"
@@ -299,7 +302,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """A range of slices of a dim."""
-    dim, shape = _real_dim("narrow", input, dim), input._type.shape
+    dim, shape = _existing_dim("narrow", input, dim), input._type.shape
     if isinstance(start, Tensor) and start._type.dtype.kind == "b":
         raise refuse(DTypeError, "start must be an integer", "narrow", input, dim=dim, start=start._type)
     start, length = (to_int(n, "narrow(): start and length are ints") for n in (start, length))
@@ -311,7 +314,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     return view_of(input, SLICE, attrs, _starts(len(shape), dim, first))
 
 
-def _real_dim(name: str, x: Tensor, dim: int) -> int:
+def _existing_dim(name: str, x: Tensor, dim: int) -> int:
     if not x._type.ndim:
         raise refuse(DimError, "needs a tensor of at least one dim", name, x, dim=dim)
     return dim_of(name, x, dim)
@@ -333,19 +336,19 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Split a tensor along a dim into views: parts of one size, or parts of the given sizes."""
-    dim = _real_dim("split", input, dim)
-    arguments, size = split_size_or_sections, input._type.shape[dim]
-    if not isinstance(arguments, int):
-        return _parts(input, sizes((arguments,), "split"), dim)
-    if arguments < 0 or (arguments == 0 and size):
-        raise refuse(ShapeError, "parts must have a size of at least 1", "split", input, arguments, dim=dim)
-    to_int, rest = divmod(size, arguments or 1)
-    return _parts(input, (arguments,) * to_int + ((rest,) if rest else ()) or (0,), dim)
+    dim = _existing_dim("split", input, dim)
+    part_size, size = split_size_or_sections, input._type.shape[dim]
+    if not isinstance(part_size, int):
+        return _parts(input, sizes((part_size,), "split"), dim)
+    if part_size < 0 or (part_size == 0 and size):
+        raise refuse(ShapeError, "parts must have a size of at least 1", "split", input, part_size, dim=dim)
+    full, rest = divmod(size, part_size or 1)
+    return _parts(input, (part_size,) * full + ((rest,) if rest else ()) or (0,), dim)
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Split a tensor along a dim into this many parts."""
-    dim = _real_dim("chunk", input, dim)
+    dim = _existing_dim("chunk", input, dim)
     if chunks < 1:
         raise refuse(ShapeError, "needs at least one chunk", "chunk", input, chunks=chunks, dim=dim)
     size = input._type.shape[dim]
@@ -354,7 +357,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The slices of a dim, as a tuple."""
-    dim = _real_dim("unbind", input, dim)
+    dim = _existing_dim("unbind", input, dim)
     return tuple(select(input, dim, i) for i in range(input._type.shape[dim]))
 
 
@@ -367,7 +370,7 @@ def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
     return result
 
 
-# -- turned and cut to a triangle ----------------------------------------------------------
+# -- copies: flipped, rolled, triangles ----------------------------------------------------
 
 
 def flip(input: Tensor, *arguments: Any, dims: Any = None) -> Tensor:

@@ -27,24 +27,24 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 
     See `torch.nn.functional.pad`.
     """
-    x, arguments = require_tensor("pad", input), sizes((pad,), "pad")
-    if len(arguments) % 2 or len(arguments) > 2 * x._type.ndim:
+    x, amounts = require_tensor("pad", input), sizes((pad,), "pad")
+    if len(amounts) % 2 or len(amounts) > 2 * x._type.ndim:
         text = f"needs pairs of sizes, for at most {x._type.ndim} dims"
-        raise refuse(ShapeError, text, "pad", x, arguments, mode=mode)
-    missing = x._type.ndim - len(arguments) // 2
-    pads = ((0, 0),) * missing + tuple(zip(arguments[::2], arguments[1::2], strict=True))[::-1]
+        raise refuse(ShapeError, text, "pad", x, amounts, mode=mode)
+    missing = x._type.ndim - len(amounts) // 2
+    pads = ((0, 0),) * missing + tuple(zip(amounts[::2], amounts[1::2], strict=True))[::-1]
     if mode == "constant":
         fill = 0 if value is None else value
         return call(PAD, (x, pointwise.fitting("pad", x, fill)), (("pads", pads),))
     if mode not in _BORDERS:
-        raise refuse(ShapeError, "mode is constant, reflect, replicate or circular", "pad", x, arguments, mode=mode)
+        raise refuse(ShapeError, "mode is constant, reflect, replicate or circular", "pad", x, amounts, mode=mode)
     if value:
-        raise refuse(ShapeError, f"mode {mode} takes no value", "pad", x, arguments, value=value)
+        raise refuse(ShapeError, f"mode {mode} takes no value", "pad", x, amounts, value=value)
     if missing not in (1, 2) or x._type.ndim - missing not in (1, 2, 3):
         text = "pads the last 1 to 3 dims of a tensor with one or two more"
-        raise refuse(ShapeError, text, "pad", x, arguments, mode=mode)
+        raise refuse(ShapeError, text, "pad", x, amounts, mode=mode)
     for dim, (before, after) in enumerate(pads):
-        if mode == "circular" and min(before, after) < 0:  # it repeats what is left
+        if mode == "circular" and min(before, after) < 0:  # cut first: the elements that remain are repeated
             kept = x._type.shape[dim] + min(before, 0) + min(after, 0)
             x = views.narrow(x, dim, max(-before, 0), kept)
             before, after = max(before, 0), max(after, 0)

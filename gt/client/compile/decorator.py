@@ -1,9 +1,9 @@
-"""``@gt.compile``: a function that is repeated without running its Python.
+"""``@gt.compile``: a function whose repeated calls do not run its Python.
 
 The first calls with arguments of certain types run as usual and are recorded. When two in a row did the same, the next
 call sends "run fragment 17 with these inputs" and nothing else. Before that, everything that may change from call to
-call is checked: the arguments' types, which tensors have gradients, whether modules are in training mode, and the other
-tensors it uses. The numbers of optimizer steps and the seeds of random numbers are new for each call.
+call is checked: the arguments' types, which tensors have gradients, the state of the modules it calls, and the other
+tensors it uses. The numbers of optimizer steps and the keys of random numbers are new for each call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_SESSION: Any = SimpleNamespace(outbox=SimpleNamespace(words=(), templates=Si
 
 
 class Variant:
-    """A function for arguments of certain types."""
+    """A function for arguments of certain types: its last recording, and once two agreed, the template to replay."""
 
     def __init__(self) -> None:
         self.last: Recording | None = None
@@ -70,6 +70,8 @@ def compile(function: Callable[..., Any] | None = None) -> Any:
 
 
 class CompiledFunction:
+    """What `compile` returns: records the function, and replays it."""
+
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._variants: OrderedDict[Any, Variant] = OrderedDict()
@@ -91,8 +93,10 @@ class CompiledFunction:
         arguments: list[Tensor] = []
         try:
             key = self._key(args, kwargs, arguments)
-        except Incomparable as kind:
-            self._warn_once(f"an argument is a {kind}, whose changes cannot be seen: pass a tensor, or a tuple")
+        except Incomparable as argument_type:
+            self._warn_once(
+                f"an argument is a {argument_type}, whose changes cannot be seen: pass a tensor, or a tuple"
+            )
             return self._function(*args, **kwargs)
         variant = self._variants.get(key)
         if variant is None:
@@ -102,6 +106,7 @@ class CompiledFunction:
             if variant.last.holds() and variant.template.number in templates.announced:
                 return _replay(session, variant.template, variant.last, arguments)
             variant.last = variant.template = None
+            # Its state has changed. Allow at least two attempts: two recordings must agree.
             variant.attempts = min(variant.attempts, MAX_ATTEMPTS - 2)
         if variant.attempts >= MAX_ATTEMPTS:
             return self._function(*args, **kwargs)
@@ -127,7 +132,7 @@ class CompiledFunction:
         comparable = _comparable((args, tuple(sorted(kwargs.items()))), tensors)
         same = tuple(next(i for i, y in enumerate(tensors) if y._cell is x._cell) for x in tensors)
         signals = scope.thread.signal, scope.thread.backward, id(configuration.current)
-        return comparable, same, tape.mode.enabled, _precision(), signals
+        return comparable, same, tape.mode.enabled, _autocast_dtype(), signals
 
     # -- recording -------------------------------------------------------------------------
 
@@ -146,7 +151,7 @@ class CompiledFunction:
             outbox.flush()
         finally:
             recorder.active = outbox.recorder = None
-            outbox.begin_fragment()
+            outbox.begin_stretch()
             written = [(x._cell, x._cell.version) != was for x, was in zip(arguments, before, strict=True)]
             for x, view in zip(arguments, views, strict=True):
                 x._view = view
@@ -211,7 +216,8 @@ def _comparable(x: Any, tensors: list[Tensor]) -> Any:
     return type(x), x, tuple([(name, value) for name, value in attributes.items() if type(value) in PLAIN])
 
 
-def _precision() -> Any:
+def _autocast_dtype() -> Any:
+    """The dtype of `gt.autocast`; None outside of it."""
     if emit.casting is None:
         return None
     from gt.amp import current_dtype
@@ -223,6 +229,7 @@ def _precision() -> Any:
 
 
 def _replay(session: Session, template: Template, last: Recording, arguments: list[Tensor]) -> Any:
+    """Run the recorded fragment with these arguments, and return what the function would return."""
     for x in arguments:
         if x._view is not None:
             current(x)
@@ -253,6 +260,7 @@ def _replay(session: Session, template: Template, last: Recording, arguments: li
 
 
 def _cell(source: Source, arguments: list[Tensor]) -> Cell:
+    """The cell that an input has in this call."""
     kind, what = source
     if kind == "cell":
         return what()  # type: ignore[no-any-return]

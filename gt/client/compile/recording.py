@@ -43,15 +43,16 @@ class Recording:
     optimizers: list[Any]
     #: the state of the modules it called
     modules: list[ModuleState]
-    #: (tensor, had it a gradient before?, which result is its gradient now, or None if the gradient is the same tensor)
+    #: (tensor, had it a gradient before?, which result is its gradient after; None if that is the same tensor)
     grads: list[tuple[Any, bool, int | None]]
-    #: result -> its type, for the results that live on
+    #: result -> its type, for the results that the caller keeps: returned ones and gradients
     types: dict[int, TensorType]
     #: (input, how often it is written in place)
     written: list[tuple[Source, int]]
     #: inputs that are freed in it
     freed: list[Source]
-    #: builds what the function returns from a function that makes the tensor for a result, or for an argument
+    #: builds what the function returns. Its argument is a function that gives the tensor for a number: k is result k,
+    #: and ~k is argument k
     rebuild: Callable[[Callable[[int], Any]], Any]
     #: what the function returned, in a form that can be compared
     returned: Any
@@ -64,7 +65,7 @@ class Recording:
     varying: list[tuple[int, Source]] = field(init=False)
     #: the tensors whose gradients it sets without using the gradients before
     replaced: list[Any] = field(init=False)
-    #: for each tensor with a gradient: does one flow to it, and how many hooks see it
+    #: for each tensor in ``grads``: `_hooks_on` of it
     hooked: list[int] = field(init=False)
     #: how many tensors each group of each optimizer has
     groups: list[list[int]] = field(init=False)
@@ -122,6 +123,7 @@ class ModuleState:
         self._buffers = list(attributes["_buffers"].values())
 
     def holds(self) -> bool:
+        """Is the module as it was?"""
         attributes = self._attributes
         parameters, buffers = attributes["_parameters"], attributes["_buffers"]
         counts = len(attributes), len(parameters), len(buffers)
@@ -142,16 +144,17 @@ class ModuleState:
 
 
 def _hooks_on(p: Any) -> int:
-    """0 if no gradient flows to it; else 1 and the number of hooks that see the gradient."""
+    """0 if no gradient flows to it; else 1 plus the number of hooks that see the gradient."""
     return 0 if p is None or p._node is None else 1 + sum(map(len, p._node.hooks.values()))
 
 
 def group_sizes(optimizer: Any) -> list[int]:
+    """The number of tensors in each group of an optimizer."""
     return [len(group["params"]) for group in optimizer.param_groups]
 
 
 def finish(recorder: Recorder, session: Session, arguments: list[Any], returned: Any) -> Recording:
-    """The recording of a function that was run once. Raises Irregular."""
+    """The recording of a function that was run once. Raises Irregular if it cannot be replayed."""
     if recorder.problem:
         raise Irregular(recorder.problem)
     words = [word for submission in recorder.submissions for word in submission]
@@ -161,14 +164,17 @@ def finish(recorder: Recorder, session: Session, arguments: list[Any], returned:
         kinds = sort_words(words, session.signatures.by_code, recorder.base, fresh=True)
     except (NoFragment, IndexError, TypeError):
         raise Irregular("it does more than compute") from None
-    return _Finishing(recorder, session, arguments, words, kinds).recording(returned)
+    return _RecordingBuilder(recorder, session, arguments, words, kinds).recording(returned)
 
 
 def _call(position: int, make: Callable[[int], Any]) -> Any:
+    """For `partial`: a lambda in a loop would see the loop's last value."""
     return make(position)
 
 
-class _Finishing:
+class _RecordingBuilder:
+    """Turns the notes of a recorder into a `Recording`. Each method finds one part of it, or raises Irregular."""
+
     def __init__(
         self, recorder: Recorder, session: Session, arguments: list[Any], words: list[Any], kinds: SortedWords
     ) -> None:
@@ -201,11 +207,11 @@ class _Finishing:
             if now is not before and any(tensor is x for x in self.arguments):
                 raise Irregular("it sets an argument's gradient: compute that by gt.autograd.grad, and return it")
             if now is None and before is not None:
-                raise Irregular("it takes gradients away")
+                raise Irregular("it removes gradients")
             if now is not before and now is not None:
                 result = now._cell.id - self.recorder.base
                 if not 0 <= result < MAX_FRAGMENT_WORDS or now._view is not None:
-                    raise Irregular("it sets gradients that come from elsewhere")
+                    raise Irregular("it sets gradients that it did not compute")
                 types[result] = now._type
             grads.append((tensor, before is not None, result))
         return grads, types
@@ -219,7 +225,7 @@ class _Finishing:
                 return "grad", tensor
         cell = self.recorder.cells.get(id)
         if cell is None:
-            raise Irregular("a tensor that it uses is gone after it: make it an argument")
+            raise Irregular("a tensor that it uses is freed by the end of the call: make it an argument")
         return "cell", weakref.ref(cell)
 
     def _writes(self, id: int) -> int:
@@ -254,7 +260,7 @@ class _Finishing:
         for k, argument in enumerate(self.arguments):
             if argument is returned or argument._cell is returned._cell:
                 return ("argument", k), partial(_call, ~k)
-        raise Irregular("it returns a tensor it did not make")
+        raise Irregular("it returns a tensor that it did not compute and that is not an argument")
 
     def _numbers(self) -> tuple[list[int], list[int]]:
         """Which numbers are drawn, and which an optimizer provides."""
@@ -274,9 +280,9 @@ class _Finishing:
                 stepped += numbers
             i += signature.width
         if len(drawn) != 2 * self.recorder.draws:
-            raise Irregular("it draws random numbers in an unknown way")
+            raise Irregular("it draws random numbers that its words do not show")
         if len(stepped) != self.recorder.step_numbers:
-            raise Irregular("it steps an optimizer in an unknown way")
+            raise Irregular("it steps an optimizer whose numbers its words do not show")
         return drawn, stepped
 
     def _check_leaks(self, expected: set[int]) -> None:

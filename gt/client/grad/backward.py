@@ -124,7 +124,7 @@ def _propagate(roots: list[Root], retain: bool, targets: set[Edge] | None, recei
                 heapq.heappush(queue, (-node.number, node))
             before = node_sums[index]
             if configuration.current.rules and isinstance(node, LeafNode):
-                placing.follow(node.tensor(), g)
+                placing.place_grad(node.tensor(), g)
             node_sums[index] = g if before is None else before + g
 
     for edge, g in roots:
@@ -178,7 +178,7 @@ def _run_hooks(node: Any, index: int, g: Tensor | None) -> Tensor | None:
 
 
 def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
-    """Add to the ``grad`` of a leaf. Without ``create_graph`` this is done in place."""
+    """Add to the ``grad`` of a tensor. Without ``create_graph`` this is done in place."""
     if leaf._grad is None:
         # Another tensor may share this value, and a later addition in place must not change that tensor.
         leaf.grad = g if create_graph else detached(g).clone() if _shared(g) else detached(g)
@@ -191,7 +191,7 @@ def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
 
 
 def _shared(g: Tensor) -> bool:
-    # Two references to the cell are those of the tensor and of this call's argument.
+    # Two references are the tensor's, and the argument of `getrefcount`.
     return g._view is not None or g._node is not None or sys.getrefcount(g._cell) > 2
 
 
@@ -258,6 +258,8 @@ Hook = Callable[[Tensor], Any]
 
 
 class RemovableHandle:
+    """What registering a hook returns: `remove` removes the hook."""
+
     def __init__(self, hooks: list[Hook], hook: Hook) -> None:
         self._remove = functools.partial(_discard, hooks, hook)
 

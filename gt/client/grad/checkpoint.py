@@ -23,6 +23,8 @@ __all__ = ["checkpoint"]
 
 
 class CheckpointedCall:
+    """One call of a checkpointed function: what is needed to run it again."""
+
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rng: bool) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
         self.random_state = random_state.state() if rng else None
@@ -66,6 +68,8 @@ def _as_new_leaf(x: Any) -> Any:
 
 
 class _Collector:
+    """Saves the values of the second run."""
+
     def __init__(self, values: dict[int, SavedTensor]) -> None:
         self.values, self.count = values, 0
 

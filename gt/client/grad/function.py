@@ -103,7 +103,7 @@ def _zeros(type: Any) -> Tensor:
 
 
 class Function:
-    """An op of one's own: define ``forward(ctx, …)`` and ``backward(ctx, *grads)``, and call it by ``apply``.
+    """An op that a program defines: write ``forward(ctx, …)`` and ``backward(ctx, *grads)``, and call it by ``apply``.
 
     See `torch.autograd.Function`.
     """

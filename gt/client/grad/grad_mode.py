@@ -51,7 +51,7 @@ class enable_grad(_Fixed):  # noqa: N801, torch's name
 
 
 class inference_mode(Switch):  # noqa: N801, torch's name
-    """The same as `no_grad`: tensors made inside may be used outside, which torch forbids."""
+    """The same as `no_grad`: tensors computed inside may be used outside with gradients, which torch forbids."""
 
     def __new__(cls, mode: Any = True) -> Any:
         return super().__new__(cls) if isinstance(mode, bool) else Switch(False)(mode)

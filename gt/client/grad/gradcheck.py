@@ -1,4 +1,4 @@
-"""Checks gradients against finite differences, for programs that define their own."""
+"""Checks gradients against finite differences, for programs that define `Function`s."""
 
 from __future__ import annotations
 

@@ -159,8 +159,6 @@ def auto_shard(enabled: bool = True, workers: int | Sequence[int] | None = None)
 
     Example::
 
-    Example::
-
         gt.gpu_workers(4)
         gt.auto_shard()
     """

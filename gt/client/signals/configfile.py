@@ -24,6 +24,7 @@ Mesh = tuple[tuple[str, int], ...]
 MAX_NAME_LENGTH = 200
 #: Keys at the top of a file that are not signals. They apply to all signals.
 DEFAULTS = ("mesh", "workers")
+# What a key may have as its value, for error texts.
 DIM = f"a dim, an integer from {-MAX_DIMS} to {MAX_DIMS - 1} (negative ones count from the end)"
 WORKERS = "a list of different workers, such as [0, 1]"
 MESH = "axes and their sizes, such as {dp: 2, tp: 4}"
@@ -41,9 +42,11 @@ class At(msgspec.Struct, frozen=True):
         return At(self.source, f"{self.path}.{key}" if self.path else str(key))
 
     def refuse(self, value: Any, allowed: str) -> NoReturn:
+        """Raise ConfigError: the value here is not one of those allowed."""
         raise ConfigError(f"{self.source}: {self.path or 'the file'} is {_short(value)}; allowed: {allowed}")
 
     def fail(self, problem: str) -> NoReturn:
+        """Raise ConfigError with this problem."""
         raise ConfigError(f"{self.source}: {self.path or 'the file'}: {problem}")
 
     def check_keys(self, value: dict[Any, Any], allowed: tuple[str, ...]) -> None:
@@ -76,6 +79,7 @@ class WorkerMesh(msgspec.Struct, frozen=True):
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Signal]:
+    """The signals of a file, by name."""
     source = os.fspath(path)
     try:
         with open(source, encoding="utf-8") as file:
@@ -89,6 +93,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Signal]:
 
 
 def signals_from(tree: Any, at: At) -> dict[str, Signal]:
+    """The signals of a parsed file, by name."""
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -140,7 +145,7 @@ def _signal(name: str, entries: Any, at: At, default: WorkerMesh) -> Signal:
 
 
 def _read_worker_mesh(entries: dict[Any, Any], at: At, default: WorkerMesh) -> WorkerMesh:
-    """The signal's own mesh; else its own workers, in one row; else the default of the file."""
+    """The mesh of the signal; else its workers, without a mesh; else the default of the file."""
     workers_at = at / "workers"
     workers = _workers(entries["workers"], workers_at) if "workers" in entries else ()
     shard = entries.get("shard") if at.path else None  # at the top of the file `shard` is the name of a signal
@@ -254,7 +259,7 @@ def _backward(value: Any, at: At, worker_mesh: WorkerMesh) -> str:
 
 
 def _read_with_mesh(value: Any, at: At, worker_mesh: WorkerMesh) -> None:
-    """`_read_worker_mesh` reads these keys, before the others."""
+    """A mark in `KEYS`, never called: `_read_worker_mesh` reads these keys, before the others."""
 
 
 KEYS: dict[str, Callable[[Any, At, WorkerMesh], Any]] = {

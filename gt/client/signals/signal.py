@@ -80,7 +80,7 @@ def _enter(name: str, backward: str | None, manager: context | None) -> None:
 
 
 def _leave(outer: tuple[Entered, ...]) -> None:
-    """Code that is to be compiled is a fragment of its own, so the stream is cut where it ends."""
+    """Go back to the stack ``outer``. Code to be compiled is a separate fragment, so cut the stream at its end."""
     if scope.innermost().compile and not (outer and outer[-1].compile):
         cut()
     scope.replace(outer)
@@ -99,7 +99,9 @@ def exit(name: str | None = None) -> None:
     if name is not None and stack[-1].name != name:
         raise SignalError(f"gt.signal.exit({name!r}): the innermost signal is {stack[-1].name!r}; leave that first")
     if stack[-1].context is not None:
-        raise SignalError(f"gt.signal.exit({shown}): {stack[-1].name!r} is a context manager, which ends by itself")
+        raise SignalError(
+            f"gt.signal.exit({shown}): {stack[-1].name!r} was entered by a context manager; leave its block instead"
+        )
     _leave(stack[:-1])
 
 
@@ -114,7 +116,7 @@ def current() -> str | None:
 
 
 def backward_scope(signal: str) -> contextlib.AbstractContextManager[None]:
-    """Emit gradients under a signal, and their own gradients under the signal that it names for that."""
+    """Emit gradients under a signal, and second-order gradients under the ``backward`` of that signal."""
     configured = configuration.current.signals.get(signal)
     second = placing_signal(configured.backward) if configured is not None and configured.backward else ""
     return scope.under(signal, second)

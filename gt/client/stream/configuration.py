@@ -1,8 +1,8 @@
 """What signals mean: the configuration that sessions announce to the dispatcher.
 
 There is one configuration at a time, for all threads and sessions. It is immutable and only ever replaced as a whole.
-A session notices a new one when it next defines a signature, and sends it to the dispatcher first. Reading files, the
-environment and the program's own calls is the business of `gt.client.signals.config`.
+A session notices a new one when it next defines a signature, and sends it to the dispatcher first.
+`gt.client.signals.config` reads the configuration: from files, the environment and calls of the program.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted(connected)[:count]) if len(connected) >= count else tuple(range(count))
 
     def missing_worker(self, connected: Sequence[int]) -> int | None:
-        """A worker that it needs and that is not connected."""
+        """The first worker that it needs and that is not connected; None if all are."""
         return next((id for id in self.workers_of(connected) if id not in connected), None)
 
     def check_workers(self, connected: Sequence[int]) -> None:
@@ -61,6 +61,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def spec(self, connected: Sequence[int]) -> SignalSpec:
+        """The signal as the dispatcher gets it."""
         output = None if self.output is None else list(self.output)
         return SignalSpec(
             self.name,
@@ -75,7 +76,9 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Configuration(msgspec.Struct, frozen=True, eq=False):
+    #: name -> signal; with auto-sharding also `PARAMETER`
     signals: dict[str, Signal] = {}
+    #: is auto-sharding on?
     auto: bool = False
     #: the signals that place parameters by name
     rules: tuple[Signal, ...] = ()

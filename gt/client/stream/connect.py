@@ -20,7 +20,7 @@ from gt.wire.shared import host_identity
 
 __all__ = ["connect", "disconnect", "gpu_workers", "workers"]
 
-#: Seconds until a server that does not answer is given up.
+#: Seconds to wait for a server to answer.
 CONNECT_TIMEOUT_S = 3.0
 #: Seconds that `disconnect` waits for the last instructions, so that their failures are reported.
 FINISH_TIMEOUT_S = 2.0
@@ -66,7 +66,7 @@ def use(other: Session) -> Iterator[None]:
 
 
 def connect(address: str) -> None:
-    """Use the server at ``"host:port"`` from here on. A session that was open ends, and its tensors with it.
+    """Use the server at ``"host:port"`` for all later ops. A session that was open ends, and its tensors are freed.
 
     ``python -m gt.server -p 9000`` starts a server, ``python -m gt.worker --host localhost -p 9000`` a worker for it.
 
@@ -127,7 +127,7 @@ def workers() -> list[WorkerInfo]:
 def open_session(
     address: str, keys: Any, name: str, timeout: float = CONNECT_TIMEOUT_S, check_server: Callable[[], object] = bool
 ) -> Session:
-    """Connect, say hello, and wait for the welcome. ``check_server`` raises if the server will never answer."""
+    """Connect, send `Hello`, and wait for `Welcome`. ``check_server`` raises if the server will never answer."""
     from gt.client.stream.link import ThreadedLink
     from gt.wire.transport import connection as connect_to
 
@@ -185,7 +185,7 @@ def _after_fork() -> None:
     """A forked child has no session: sockets and threads stayed with its parent."""
     if _process.session is not None:
         _process.session.connection.ended = ConnectionLost(
-            "a forked process cannot use its parent's tensors; it gets a session of its own"
+            "a forked process cannot use its parent's tensors; its first op starts a new session"
         )
     _process.session = _process.local = None
     _process.lock = threading.RLock()

@@ -20,6 +20,7 @@ class Failures:
         self._waiting: dict[int, list[PendingValue]] = {}
 
     def report(self, m: FailureReport) -> None:
+        """Keep a failure, and raise it in the reads that wait for it."""
         text = with_site(m.text, m.site)
         if len(self.unread) < MAX_UNREAD:
             self.unread[m.cause] = text
@@ -31,7 +32,7 @@ class Failures:
             pending.fail(kind(text))
 
     def no_value(self, m: NoValue, pending: PendingValue | None) -> None:
-        """A read gets no value. If the failure was on another worker, wait for the report from there."""
+        """A read gets no value. If the failure was on another worker, the read waits for that worker's report."""
         self.unread.pop(m.cause, None)
         if pending is None:
             return
@@ -56,4 +57,4 @@ class Failures:
 def with_site(text: str, site: int) -> str:
     """The text, and the user's line that emitted the instruction."""
     place = sites.describe(site)
-    return f"{text}\n  asked for at {place}" if place else text
+    return f"{text}\n  called at {place}" if place else text

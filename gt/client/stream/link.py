@@ -1,4 +1,4 @@
-"""One connection, many threads: a thread that waits receives for all.
+"""One connection, many threads: a thread that waits receives for all threads.
 
 Only one thread at a time may use the connection: the one that holds the *turn*. To send, a thread appends its frames to
 a queue and takes the turn if it is free; if not, it wakes the holder, who sends them. To wait for a reply, a thread
@@ -24,9 +24,10 @@ from typing import Any, Protocol
 from gt.errors import ConnectionLost
 from gt.wire.transport import Connection
 
-#: Seconds between two checks of a waiting thread that does not hold the turn.
+#: Seconds that a waiting thread tries to take the turn before it checks again whether its reply is there.
 TURN_CHECK_S = 0.002
-#: Seconds the background thread leaves words unsubmitted, and seconds it sleeps when there are none.
+#: Seconds between two rounds of the background thread: while there are words to submit, and the most while there are
+#: none.
 FLUSH_PAUSE_S, IDLE_PAUSE_S = 0.002, 0.02
 _SIGINT = int(signal.SIGINT)
 
@@ -80,7 +81,7 @@ class ThreadedLink:
                 self._holder = threading.get_ident()
                 self._drain()
             finally:
-                self._holder = 0  # no call comes before it, so no interrupt does
+                self._holder = 0  # the first step: Ctrl-C is handled only at calls, so none comes before it
                 self._turn.release()
 
     def _take(self, seconds: float = 0) -> bool:
@@ -122,7 +123,7 @@ class ThreadedLink:
                     if not ready():
                         self._once(100)
                 finally:
-                    self._holder = 0  # no call comes before it, so no interrupt does
+                    self._holder = 0  # the first step: Ctrl-C is handled only at calls, so none comes before it
                     self._turn.release()
                 self._push()
         return True
@@ -145,6 +146,7 @@ class ThreadedLink:
     # -- the background ------------------------------------------------------------------
 
     def _background(self, flush: Callable[[], bool]) -> None:
+        """Submit words that wait, send what is queued and receive, until the link is closed."""
         pause = FLUSH_PAUSE_S
         while not self._closed.wait(pause):
             try:
@@ -155,7 +157,7 @@ class ThreadedLink:
                         if not self._closed.is_set():
                             self._once(0)
                     finally:
-                        self._holder = 0  # no call comes before it, so no interrupt does
+                        self._holder = 0  # the first step: Ctrl-C is handled only at calls, so none comes before it
                         self._turn.release()
             except ConnectionLost:
                 pause = IDLE_PAUSE_S
@@ -177,7 +179,7 @@ class ThreadedLink:
 def _uninterrupted(act: Callable[[], None]) -> None:
     """Run ``act``; Ctrl-C is handled after it."""
     before = _signal.getsignal(_SIGINT) if threading.current_thread() is threading.main_thread() else None
-    if not callable(before):  # another thread, or a program with a signal handler of its own
+    if not callable(before):  # not the main thread, or Ctrl-C has no Python handler
         act()
         return
     interrupts: list[tuple[int, FrameType | None]] = []

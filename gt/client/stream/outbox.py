@@ -1,14 +1,14 @@
 """How instructions are sent.
 
 Emitting appends words to a list and returns. The list is submitted when it is long enough, when a value is read, or a
-moment later by the background thread. No step of emitting takes a lock: ``extend`` of a list is atomic for all threads.
+moment later by the background thread. Emitting takes no lock: ``extend`` of a list is atomic for all threads.
 
 Where a program repeats itself, the list is cut: a stretch of words that was seen before is replaced by one short
-instruction (`gt.client.stream.templates`). So words that begin like a known stretch wait until it is clear whether they
-are one.
+instruction (`gt.client.stream.templates`). So words that begin like a known stretch wait until it is complete, or until
+they differ from it.
 
-Every submission uses up credit, which comes back as the workers finish. A client that is far ahead waits in `flush`, so
-no queue grows without bound.
+Every submission uses up credit, and the workers return credit as they finish. A client that is far ahead waits in
+`flush`, so no queue grows without bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gt.wire.messages import MAX_FRAGMENT_WORDS, MAX_SUBMIT_WORDS, RESET, WINDOW
 
 #: The most words that are sent as they are in one submission with a fragment.
 MAX_TAIL_WORDS = 64
-#: The first id of tensors made by compiled functions. Ids of other tensors stay below it.
+#: The first id of tensors that compiled functions create. Ids of other tensors stay below it.
 FIRST_COMPILED_ID = 1 << 36
 #: The most tensors freed in one submission: what is emitted between two submissions fits into one (`MAX_SUBMIT_WORDS`).
 MAX_FREED = 4096
@@ -45,7 +45,7 @@ class Outbox:
         self._connection, self.templates = connection, templates
         self.words: list[Any] = []
         self.extend, self.append = self.words.extend, self.words.append
-        #: `full` is called at this many words
+        #: `full` is called at this many words: ``batch``, or more while a known stretch may be complete soon
         self.limit = self.batch = BATCH_WORDS
         #: ids of tensors that Python freed between two fragments. They are sent before the next fragment and belong to
         #: neither: when Python frees them may differ from one repetition to the next
@@ -72,7 +72,7 @@ class Outbox:
         #: notes what a function does while `gt.compile` records it
         self.recorder: Recorder | None = None
         self._next_compiled_id = FIRST_COMPILED_ID
-        #: the last submissions, for `gt.debug.print_tape`
+        #: the last submissions, for `gt.debug.print_tape`: words, announced codes, announced fragments
         self.recent: deque[tuple[list[Any], Any, Any]] = deque(maxlen=16)
 
     # -- what is emitted -----------------------------------------------------------------
@@ -94,7 +94,7 @@ class Outbox:
         self._inline += nbytes >> 3
 
     def define(self, code: int, signature: Signature, signal: str) -> None:
-        """Announce with the next submission what a code stands for."""
+        """Announce, with the next submission, what a code stands for."""
         self._definitions.append(definition(code, signature, signal))
         self.announced_codes[code] = signature, signal
 
@@ -116,10 +116,10 @@ class Outbox:
             self._extra += max(0, weight - len(emitted))
             self.extend(emitted)
         self.flush()
-        self.begin_fragment()
+        self.begin_stretch()
         return first
 
-    def begin_fragment(self) -> None:
+    def begin_stretch(self) -> None:
         """The next word begins a new stretch that may repeat."""
         with self.lock:
             self.templates.begin(self.next_id() + 1)
@@ -127,7 +127,7 @@ class Outbox:
     # -- when it is submitted ------------------------------------------------------------
 
     def full(self) -> None:
-        """There are ``limit`` words. Submit them, unless they may be the beginning of a known stretch."""
+        """There are ``limit`` words. Submit them, unless they begin like a known stretch: then raise the limit."""
         templates, count = self.templates, len(self.words)
         if self.recorder is not None:
             self.flush()
@@ -170,6 +170,7 @@ class Outbox:
             self.cut()
 
     def after_step(self) -> None:
+        """Cut after an optimizer step, and remember how many calls of `backward` came before it."""
         self._backwards_per_step, self._backwards = self._backwards, 0
         self.cut()
 
@@ -206,7 +207,7 @@ class Outbox:
         self._submit()
 
     def flush_in_background(self) -> bool:
-        """For the background thread, which must neither wait nor raise. True if there was something to watch."""
+        """For the background thread, which must neither wait nor raise. True if it should come back soon."""
         waiting = self.words or self.freed_between or self.freed_late
         if not waiting or self._connection.ended is not None or self.sent - self.finished > WINDOW_WORDS:
             return False
@@ -242,7 +243,7 @@ class Outbox:
             self._connection.send(frames)
 
     def acknowledge(self, finished: int) -> None:
-        """The workers have finished this much, in all."""
+        """The workers have finished this weight in all, in words."""
         self.finished = max(self.finished, finished)
 
     # -- one submission ------------------------------------------------------------------

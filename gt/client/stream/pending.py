@@ -26,7 +26,7 @@ class PendingValue:
         self._missing: set[int] = set()
 
     def expect(self, m: Blocks) -> None:
-        """The value will come from these workers."""
+        """The dispatcher announces which workers send the value, and which block each of them sends."""
         self._missing = set(m.workers)
         if len(m.blocks) > 1:
             import numpy as np
@@ -86,7 +86,7 @@ class PendingFromEach(PendingValue):
 
 
 def _allocate(nbytes: int) -> Any:
-    """Memory to assemble a value in. numpy's uses large pages."""
+    """Memory to assemble a value in. numpy allocates it with large pages."""
     import numpy as np
 
     return np.empty(nbytes, dtype=np.uint8)

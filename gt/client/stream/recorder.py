@@ -2,7 +2,7 @@
 
 The words of the function go out as usual, and the recorder keeps a copy. Everything else that the function changes in
 the client is noted where it happens: gradients it sets, modules it calls, random numbers it draws, optimizers it steps.
-What words alone cannot repeat is a reason not to compile the function.
+If the words alone cannot repeat something, the recorder keeps that as the reason not to compile the function.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Recorder:
     versions: dict[int, int] = field(default_factory=dict)
     #: tensors whose ``grad`` was set -> the gradient before
     grads: dict[Any, Any] = field(default_factory=dict)
+    #: the modules that were called, in order
     modules: dict[Any, None] = field(default_factory=dict)
     #: how many (seed, stream) pairs were drawn
     draws: int = 0

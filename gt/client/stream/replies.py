@@ -24,7 +24,7 @@ from gt.wire.messages import (
 )
 from gt.wire.shared import SharedRings
 
-#: Seconds to wait for the worker where an instruction failed to report why, once another worker said that it failed.
+#: Seconds that a read waits for the reason of a failure, once another worker has reported that there was a failure.
 FAILURE_DETAIL_TIMEOUT_S = 3.0
 
 
@@ -39,7 +39,7 @@ class Replies:
     # -- asking --------------------------------------------------------------------------
 
     def expect(self, pending: PendingValue) -> int:
-        """The number for a request of which this is the reply."""
+        """Register a reply that is expected, and return the number of its request."""
         request = self._next_request()
         self.pending[request] = pending
         return request
@@ -50,12 +50,13 @@ class Replies:
         try:
             self._connection.wait(lambda: pending.done or pending.likely_error is not None)
             if not pending.done and not self._connection.wait(lambda: pending.done, FAILURE_DETAIL_TIMEOUT_S):
-                pending.fail(pending.likely_error or RemoteError("no worker says why"))
+                pending.fail(pending.likely_error or RemoteError("an instruction failed, and no worker reported why"))
         finally:
             del self.pending[request]
         return pending
 
     def abandon(self, request: int) -> None:
+        """Ignore the reply when it arrives."""
         self.pending.pop(request, None)
 
     def ask(self, kind: Any, *fields: Any, timeout: float | None = None) -> Any:
@@ -67,7 +68,7 @@ class Replies:
         return answers[0] if self._connection.wait(lambda: bool(answers), timeout) else None
 
     def trace(self, begin: bool) -> dict[int, bytes]:
-        """Begin or end a trace: what each worker that takes part sends back."""
+        """Begin or end a trace. Returns what each worker that takes part sends back: worker -> bytes."""
         pending = PendingFromEach()
         request = self.expect(pending)
         try:

@@ -25,7 +25,7 @@ from gt.client.stream.server_connection import ServerConnection
 from gt.client.stream.signatures import Signatures
 from gt.client.stream.templates import Templates
 from gt.client.stream.uploads import Uploads
-from gt.errors import BY_NAME, ClusterError, CompileError, ConnectionLost
+from gt.errors import ClusterError, CompileError, ConnectionLost, Refused
 from gt.ops import Signature
 from gt.say import warn
 from gt.types import TensorType
@@ -88,7 +88,7 @@ class Session:
     # -- values --------------------------------------------------------------------------
 
     def read(self, id: int, type: TensorType) -> Any:
-        """The bytes of a tensor's value, in new memory. Raises the error of the instruction that failed to make it."""
+        """The bytes of a tensor's value, in new memory. Raises the error of the instruction that failed."""
         outbox = self.outbox
         if outbox.recorder is not None:
             self._read_while_recording()
@@ -142,7 +142,7 @@ class Session:
         return located
 
     def trace(self, begin: bool) -> dict[int, bytes]:
-        """Begin to trace, or end it: what each worker that takes part recorded."""
+        """Begin a trace, or end it. At the end, returns what each worker that takes part has recorded."""
         self.outbox.cut()
         self.outbox.flush()
         return self.replies.trace(begin)
@@ -150,6 +150,7 @@ class Session:
     # -- messages ------------------------------------------------------------------------
 
     def handle(self, frames: list[bytes]) -> None:
+        """Pass one message to its handler. An invalid message ends the connection."""
         try:
             message = self._decode(frames[0])
         except BadFrame as error:
@@ -165,7 +166,7 @@ class Session:
         self.id, self.connection.workers = m.id, m.workers
 
     def _refused(self, m: Refusal, frames: object) -> None:
-        self.connection.end(BY_NAME["Refused"](f"the server refused this connection: {m.reason}"))
+        self.connection.end(Refused(f"the server refused this connection: {m.reason}"))
 
     def _roster(self, m: Roster, frames: object) -> None:
         if lost := [worker for worker in self.connection.workers if worker not in m.workers]:
@@ -176,7 +177,7 @@ class Session:
     # -- the end -------------------------------------------------------------------------
 
     def finish(self, seconds: float) -> None:
-        """Submit everything, and wait until the workers have finished it, but not longer than this."""
+        """Submit everything, and wait until the workers have finished it. Each wait is limited to about ``seconds``."""
         if self.outbox.flush_within(seconds) and self.outbox.sent and self.connection.workers:
             self.outbox.flush()
             self.replies.ask(Ask, timeout=seconds)
@@ -187,5 +188,5 @@ class Session:
             return
         self.uploads.close()
         if unread := self.failures.unread:
-            first = next(iter(unread.values())).replace("\n  asked", ", asked")
+            first = next(iter(unread.values())).replace("\n  called at", ", called at")
             warn(f"{len(unread)} instruction(s) failed whose results were never read; the first: {first}")

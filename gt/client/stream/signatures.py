@@ -1,4 +1,4 @@
-"""Signatures: every way of calling an op has a number, its code. A call that was made before is one code in the stream.
+"""Signatures: an op, its attributes and the types of its operands have a number, the code. The stream holds codes.
 
 There is a table for each signal, so a code also says which signal its instruction is emitted under.
 """
@@ -41,7 +41,7 @@ class Signatures:
         self.plain: Table = {}
         #: signal -> its table; a signal that is not configured has the plain one
         self.tables: dict[str, Table] = {"": self.plain}
-        #: the configuration that the tables were made under; None before the first call
+        #: the configuration that the codes in the tables belong to; None before the first call
         self._configured: configuration.Configuration | None = None
         #: the last configuration that was sent
         self._announced: Configure | None = None
@@ -117,7 +117,9 @@ class Signatures:
             connection.wait(lambda: signal.missing_worker(connection.worker_ids()) is None, SIGNAL_WORKERS_TIMEOUT_S)
             signal.check_workers(connection.worker_ids())
         if now.message(connection.worker_ids()) != self._announced:
-            self._configured = None  # other workers are the first ones now than when it was sent
+            self._configured = (
+                None  # "the first n workers" are others than when it was sent, so `define` sends it again
+            )
 
 
 _all: WeakSet[Signatures] = WeakSet()
@@ -127,8 +129,8 @@ _all_lock = threading.Lock()
 def _reconfigured() -> None:
     """The configuration changed, and with it the meaning of all calls under a signal."""
     with _all_lock:
-        sessions = list(_all)
-    for signatures in sessions:
+        tables = list(_all)
+    for signatures in tables:
         signatures.forget_tables()
 
 

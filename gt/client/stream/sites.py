@@ -1,4 +1,4 @@
-"""Sites: the user's source line of every instruction, found in a fraction of a microsecond.
+"""Sites: the user's source line of every instruction. Looking one up takes a fraction of a microsecond.
 
 A site is a code object and an offset in it. Each gets a number when it is first seen. The number travels with the
 instruction, and comes back with its error.
@@ -56,6 +56,7 @@ def here() -> int:
     if _held_count and _held.number:
         return _held.number
     try:
+        # The first three frames are inside GT: this one, the one that emits, and the one that calls that.
         frame: FrameType | None = _frame(3)
     except ValueError:  # there are fewer than three Python frames
         return 0
@@ -70,6 +71,7 @@ def here() -> int:
 
 
 def _number(frame: FrameType) -> int:
+    """The number of a frame's line, which may be new; 0 if the frame is inside GT."""
     code = frame.f_code
     if code.co_filename.startswith(_PACKAGE) or code.co_filename == contextlib.__file__:
         _inside[id(code)] = code
@@ -84,7 +86,7 @@ def _number(frame: FrameType) -> int:
 
 
 def describe(number: int) -> str:
-    """``train.py:17: y = x @ w``"""
+    """A site as text, ``train.py:17: y = x @ w``; "" for an unknown one."""
     if not 0 < number < len(_sites):
         return ""
     import linecache  # imports the tokenizer, which only errors need

@@ -10,7 +10,7 @@ __all__ = ["step"]
 class step:  # noqa: N801, called like a function, or used as a context
     """Mark where a loop repeats, so that GT recognises the work in between as one repeated fragment.
 
-    Reads, `backward` and optimizer steps do this by themselves. As a context, both its ends are marked.
+    Reads, `backward` and optimizer steps mark this automatically. As a context, it marks both ends of its block.
 
     Example::
 

@@ -2,9 +2,9 @@
 
 The stream is cut where a program repeats itself: at reads, after `backward` and optimizer steps, around code that is to
 be compiled, and at `gt.step()`. The stretch between two cuts is compared with earlier ones: everything must be equal
-except the ids of tensors and the numbers. Words are emitted in any case, so a stretch that differs is sent as it is; a
-repetition is never assumed. A loop without cuts is found by its period. A long stretch is recognised section by
-section, and each section is sent as soon as it is complete.
+except the ids of tensors and the numbers. A stretch seen for the second time gets a `Template`. Words are emitted in
+any case, so a stretch that differs is sent as it is; a repetition is never assumed. A loop without cuts is recognised
+by its period. A long stretch is recognised section by section, and each section is sent as soon as it is complete.
 
 The comparison takes a fraction of a microsecond for each instruction: a `Template` holds the positions of each kind of
 word, and takes all words of a kind in one step.
@@ -53,6 +53,7 @@ def _getter(positions: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
 
 
 def _getters(pairs: list[tuple[int, int]]) -> tuple[Callable[[list[Any]], tuple[Any, ...]], ...]:
+    """For (position, index) pairs: takes the words at the positions, and the ids they must equal."""
     return _getter([position for position, _ in pairs]), _getter([index for _, index in pairs])
 
 
@@ -68,12 +69,12 @@ class Template:
         self.continues = continues
         self._fixed_at = _getter(kinds.fixed)
         self._fixed = self._fixed_at(words)
-        self._made_at, self._made = _getters(kinds.created_uses)
-        self._made_freed_at, self._made_freed = _getters(kinds.created_frees)
+        self._created_uses_at, self._created_uses = _getters(kinds.created_uses)
+        self._created_frees_at, self._created_frees = _getters(kinds.created_frees)
         first = {k: p for p, k in reversed(kinds.input_uses + kinds.input_frees)}
         self._inputs_at = _getter([first[k] for k in range(len(kinds.inputs))])
-        self._given_at, self._given = _getters(kinds.input_uses)
-        self._given_freed_at, self._given_freed = _getters(kinds.input_frees)
+        self._input_uses_at, self._input_uses = _getters(kinds.input_uses)
+        self._input_frees_at, self._input_frees = _getters(kinds.input_frees)
         self._numbers_at = _getter(kinds.numbers)
 
     def match(self, words: list[Any], base: int) -> list[Any] | None:
@@ -81,16 +82,16 @@ class Template:
         if self._fixed_at(words) != self._fixed:
             return None
         results = list(range(base, base + self.fragment.created))
-        if self._made_at(words) != self._made(results):
+        if self._created_uses_at(words) != self._created_uses(results):
             return None
-        if tuple(map(neg, self._made_freed_at(words))) != self._made_freed(results):
+        if tuple(map(neg, self._created_frees_at(words))) != self._created_frees(results):
             return None
         inputs = list(map(abs, self._inputs_at(words)))
-        if self._given(inputs) != self._given_at(words):
+        if self._input_uses(inputs) != self._input_uses_at(words):
             return None
-        if self._given_freed(inputs) != tuple(map(neg, self._given_freed_at(words))):
+        if self._input_frees(inputs) != tuple(map(neg, self._input_frees_at(words))):
             return None
-        for id in inputs:
+        for id in inputs:  # such an id would name a tensor that the fragment creates
             if base <= id < base + MAX_FRAGMENT_WORDS:
                 return None
         return run_words(self.number, 0, base, 0, inputs, self._numbers_at(words))
@@ -102,7 +103,7 @@ class Template:
 
 
 class Templates:
-    """The templates of one session. Used under the lock of its outbox."""
+    """The templates of one session. `cut`, `sent`, `begin` and `clear` run under the lock of its outbox."""
 
     def __init__(self, by_code: dict[int, Signature]) -> None:
         self.enabled = os.environ.get("GT_TEMPLATES", "1") not in ("", "0")
@@ -130,22 +131,22 @@ class Templates:
         self.unannounced: list[Fragment] = []
         #: words that tell the workers which fragments are forgotten
         self.forgotten: list[int] = []
-        #: number -> fragment, for all announced ones
+        #: number -> fragment, for those announced and for those in ``unannounced``
         self.announced: dict[int, Fragment] = {}
         #: words after which a loop without cuts repeats; 0 if no period is known
         self.period = 0
-        #: words before a period is looked for. A program with cuts needs it only for very long stretches
+        #: words of a stretch to submit before a period is searched for; many for a program with cuts
         self._first_search = self._next_search = 2 * BATCH_WORDS
 
     # -- while a stretch is emitted --------------------------------------------------------
 
     def expected_length(self, words: list[Any], more: int = 0) -> int:
-        """The length of a known stretch that begins like these words and is longer by ``more``; 0 if there is none."""
+        """The length of a known stretch that begins like these words, and has at least ``more`` words more; else 0."""
         if self._sent or not self.enabled or not self._lengths:
             return 0
         codes = self._first_codes(words)
-        beginning_so = self._lengths.get(codes if len(codes) == KEY_CODES else codes[:1], ())
-        lengths = [row for row in beginning_so if row[0] >= len(words) + more]
+        same_beginning = self._lengths.get(codes if len(codes) == KEY_CODES else codes[:1], ())
+        lengths = [row for row in same_beginning if row[0] >= len(words) + more]
         sections = [length for length, continues in lengths if continues]
         return min(sections) if sections else max(lengths)[0] if lengths else 0
 
@@ -176,7 +177,7 @@ class Templates:
     # -- at its end ------------------------------------------------------------------------
 
     def cut(self, words: list[Any], compile: bool) -> tuple[list[Any], int] | None:
-        """The words to send instead of these, and the weight of these; None if they are no known stretch."""
+        """End the stretch: the words to send instead of these, and the weight of these. None: send these words."""
         length = len(words)
         if self._sent or length < MIN_WORDS or length > MAX_FRAGMENT_WORDS:
             self._learn(words, compile)
@@ -195,7 +196,7 @@ class Templates:
         return run, length
 
     def program_cuts(self) -> None:
-        """The program itself says where it repeats, so a period is looked for only in very long stretches."""
+        """The program cuts the stream where it repeats, so a period is searched for only in very long stretches."""
         self.period = 0
         self._first_search = MAX_FRAGMENT_WORDS // 2
 
@@ -252,10 +253,10 @@ class Templates:
         return any(template.match(words[: template.length], self.base) is not None for template in templates)
 
     def _add_sections(self, words: list[Any], whole: SortedWords, compile: bool) -> None:
-        """A section ends with the first instruction that makes it long enough, so all sections of a loop are equal."""
+        """Each section ends with the first instruction that makes it long enough, so those of a loop are equal."""
         starts = self._instruction_starts(words) or []
         ends = [after for at, after in pairwise(starts) if words[at] >= 0]
-        begin, base, made = 0, self.base, deque(whole.created_uses)
+        begin, base, created = 0, self.base, deque(whole.created_uses)
         for end in (*ends, len(words)):
             if end - begin < SECTION_WORDS and end < len(words):
                 continue
@@ -265,8 +266,8 @@ class Templates:
                 key = len(section), self._first_codes(section)
                 kinds = sort_words(section, self._by_code, base, fresh=True)
                 self._add(key, section, kinds, base, compile, continues=end < len(words))
-            while made and made[0][0] < end:
-                base = max(base, self.base + made.popleft()[1] + 1)
+            while created and created[0][0] < end:
+                base = max(base, self.base + created.popleft()[1] + 1)
             begin = end
 
     def _add(
@@ -376,7 +377,7 @@ class Templates:
 
 
 def _leading_frees(words: list[Any]) -> int:
-    """How many words before the first instruction free tensors. They belong to no fragment."""
+    """The number of words before the first instruction. They free tensors and belong to no fragment."""
     return next((k for k, word in enumerate(words) if word >= 0), len(words))
 
 
@@ -386,7 +387,7 @@ def _joined(submissions: list[list[Any]]) -> list[Any]:
 
 def _period(codes: list[int]) -> int:
     """After how many codes the end of the sequence repeats, if it does so `MIN_REPEATS` times; else 0."""
-    codes = codes[::-1]
+    codes = codes[::-1]  # ``border`` is the failure table of Knuth, Morris and Pratt for these
     border, k, best = [0] * len(codes), 0, 0
     for i in range(1, len(codes)):
         while k and codes[i] != codes[k]:

@@ -1,6 +1,6 @@
 """``with gt.debug.trace("step.json"):`` writes what the workers do in the block as one file for ui.perfetto.dev.
 
-Each worker sends the events it recorded, with times since its own start. Here they are put on one clock, with one
+Each worker sends the events it recorded, with times since it began to trace. Here they are put on one clock, with one
 process in the file for each worker.
 """
 
@@ -119,6 +119,6 @@ def _events(id: int, trace: dict[str, Any], began: int) -> Iterator[dict[str, An
         event["pid"] = process
         if "ts" in event:
             event["ts"] = round(event["ts"] + shift, 3)
-        if "id" in event:  # arrows: each worker numbers its own
+        if "id" in event:  # arrows: two workers may use the same number
             event["id"] = f"{id}.{event['id']}"
         yield event

@@ -55,5 +55,5 @@ class Uploads:
         self._channel.acknowledge(m.transfer)
 
     def close(self) -> None:
-        """Drop the channel. An upload that is under way keeps its memory until it ends."""
+        """Drop the channel. An upload in progress keeps its memory until it ends."""
         self._channel = Channel()

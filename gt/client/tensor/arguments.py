@@ -34,7 +34,7 @@ def call_text(name: str, *operands: Any, **attrs: Any) -> str:
 
 
 def refuse(kind: type[GtError], text: str, name: str, *operands: Any, **attrs: Any) -> GtError:
-    """The error for a refused call: its text begins with the call."""
+    """The error for a refused call, to be raised by the caller. Its text begins with the call."""
     return kind(f"{call_text(name, *operands, **attrs)}: {text}")
 
 
@@ -177,6 +177,7 @@ def check_device(device: Any) -> None:
 
 
 def dtype_name(dtype: Any) -> str | None:
+    """The name that ops take as an attribute; None stays None."""
     return None if dtype is None else dtype_of(dtype).name
 
 

@@ -28,7 +28,7 @@ casting: Callable[[Op, tuple[Any, ...], Attrs], tuple[tuple[Any, ...], Attrs]] |
 
 
 class ViewRecipe:
-    """How a view is made from its base."""
+    """How the value of a view is computed from its base."""
 
     __slots__ = ("base", "chain", "version")
 
@@ -261,6 +261,7 @@ def call_with(op: Op, data: bytes, operands: tuple[Tensor, ...], attrs: Attrs, s
 
 
 def _created(coded: Coded, operands: tuple[Any, ...], session: Session) -> Tensor:
+    """Emit a coded call whose operands are words already."""
     outbox = session.outbox
     outbox.free()
     id = outbox.next_id()
@@ -301,7 +302,7 @@ def current(x: Tensor) -> None:
 
 def _placed(x: Tensor, attrs: Attrs) -> Tensor:
     """Place the value by the signal of the view, whatever signal is in force now."""
-    with scope.under(attrs[0][1]):
+    with scope.under(attrs[0][1]):  # the only attribute of the op is ``signal``
         return call(PLACED, (x,), attrs)
 
 
@@ -336,7 +337,7 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
     types, _ = words_of(op, session, (target, *rest))
     # Check both signatures before anything is emitted, so that a refused call changes nothing.
     coded_call(session, op, attrs, types, True)
-    _check_writable(view.base, view.chain, target._type)
+    _check_put(view.base, view.chain, target._type)
     if tape.tracked((view.base, target, *rest)):
         tape.check_writable(view.base)
     operands = (target, *rest)
@@ -345,7 +346,7 @@ def _write_through(view: View, op: Op, target: Tensor, rest: tuple[Any, ...], at
     value = call(op, operands, attrs)
     put(view.base, view.chain, value)
     if view.base._node is not None:
-        current(target)  # its gradient comes through the write from now on
+        current(target)  # from here on its history goes through the write into the base
 
 
 def put(x: Tensor, steps: tuple[ViewStep, ...], value: Any) -> None:
@@ -356,10 +357,12 @@ def put(x: Tensor, steps: tuple[ViewStep, ...], value: Any) -> None:
 
 
 def _as_attribute(steps: tuple[ViewStep, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The steps as the attribute ``chain`` of an op, and the scalar operands of all steps in a row."""
     return tuple((op.name, attrs) for op, attrs, _ in steps), tuple(s for _, _, scalars in steps for s in scalars)
 
 
-def _check_writable(base: Tensor, steps: tuple[ViewStep, ...], value: TensorType) -> None:
+def _check_put(base: Tensor, steps: tuple[ViewStep, ...], value: TensorType) -> None:
+    """Raise if a value of this type cannot be written into the view of the base that the steps make."""
     chain, starts = _as_attribute(steps)
     types: tuple[OperandType, ...] = (base._type, value, *(INT,) * len(starts))
     coded_call(base._cell.session, OPS["put_view"], (("chain", chain),), types, True)

@@ -16,7 +16,7 @@ class TensorLayout:
         self.workers, self.mesh, self.placements = tuple(m.workers), tuple(m.shape), tuple(m.placements)
         #: worker -> (starts, sizes) of its block
         self.blocks = {worker: (tuple(starts), tuple(sizes)) for worker, starts, sizes in m.blocks}
-        #: sentences that say why the tensor is placed so
+        #: sentences that say why it has this layout
         self.story = tuple(m.history)
 
     def __repr__(self) -> str:

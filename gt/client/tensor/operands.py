@@ -38,6 +38,7 @@ def words_of(op: Op, session: Session, operands: tuple[Any, ...]) -> tuple[tuple
 
 
 def number_type(op: Op, x: Any) -> Scalar:
+    """The type of an operand that must be a number. Raises DTypeError for anything else."""
     scalar = NUMBER_OF.get(type(x))
     if scalar is None or (scalar is INT and not MIN_INT <= x <= MAX_INT):
         raise operand_error(op, x)
@@ -45,6 +46,7 @@ def number_type(op: Op, x: Any) -> Scalar:
 
 
 def session_of(op: Op, operands: tuple[Any, ...]) -> Session:
+    """The session of the first tensor among the operands."""
     for x in operands:
         if isinstance(x, Tensor):
             return x._cell.session

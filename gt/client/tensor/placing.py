@@ -20,7 +20,7 @@ from gt.say import warn
 
 #: module -> the configuration that its parameters were placed by
 _placed: WeakKeyDictionary[Any, Configuration] = WeakKeyDictionary()
-#: the patterns of rules there was a warning for: they match no parameter
+#: the patterns of rules that match no parameter, and for which a warning was printed
 _unmatched: set[tuple[str, ...]] = set()
 
 
@@ -47,7 +47,7 @@ def tensor(x: Tensor, name: str) -> Tensor:
 
 
 def place(module: Any) -> None:
-    """Place a module's parameters by the rules that match their names. The first call of a model does this by itself.
+    """Place a module's parameters by the rules that match their names. The first call of a model does the same.
 
     Example::
 
@@ -68,12 +68,13 @@ def call(module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def place_parameters(module: Any) -> None:
+    """Place the parameters by the current rules, unless this was done already."""
     now = configuration.current
     if not now.rules or _placed.get(module) is now:
         return
     _warn_of_unmatched_rules(module, now.rules)
     for name, parameter in module.named_parameters():
-        # Only once: in a part of a model that is called by itself, as for a checkpoint, parameters have other names.
+        # Only once: if a part of the model is called directly, as for a checkpoint, its parameters have other names.
         if parameter.__dict__.get("_placed_under") is now:
             continue
         rule = _matching(name, now.rules)
@@ -86,7 +87,7 @@ def place_parameters(module: Any) -> None:
 
 
 def _warn_of_unmatched_rules(module: Any, rules: tuple[Signal, ...]) -> None:
-    """A typing mistake in a pattern would go unnoticed."""
+    """Without the warning, a typing mistake in a pattern would go unnoticed."""
     names = [name for name, _ in module.named_parameters()]
     for rule in rules:
         if rule.match in _unmatched or any(_matches(name, p) for name in names for p in rule.match):
@@ -118,8 +119,8 @@ def workers_of(parameter: Any) -> Any:
     return getattr(parameter, "_workers", None)
 
 
-def follow(leaf: Any, grad: Any) -> None:
-    """Place a new gradient as its parameter, if that is sharded: then no worker holds a whole gradient."""
+def place_grad(leaf: Any, grad: Any) -> None:
+    """Place a new gradient like its parameter, if that is sharded. Then no worker holds a whole gradient."""
     signal = getattr(leaf, "_sharded_by", None)
     if signal is not None and leaf._placed_under is configuration.current:
         place_by(grad, signal)

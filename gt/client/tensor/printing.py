@@ -20,11 +20,13 @@ __all__ = ["set_printoptions"]
 
 
 class Options(NamedTuple):
+    #: digits after the decimal point
     precision: int = 4
     #: a tensor with more elements is shown by its corners
     threshold: float = 1000
     #: how many elements of a dim are shown at either end
     edgeitems: int = 3
+    #: characters in a line
     linewidth: int = 80
     #: None: depends on the values
     sci_mode: bool | None = None
@@ -57,6 +59,7 @@ def set_printoptions(
 
 
 def format_tensor(x: Tensor) -> str:
+    """The text of ``repr(x)``. Waits for the workers."""
     prefix, shape, dtype = "tensor(", x._type.shape, x._type.dtype
     if not x._type.numel:
         notes = [f"size={tuple(shape)}"] if len(shape) != 1 else []

@@ -20,7 +20,7 @@ from gt.errors import DTypeError, ShapeError
 
 __all__ = ["get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]
 
-#: the size of what `get_rng_state` returns
+#: the length of the tensor that `get_rng_state` returns
 STATE_BYTES = 16
 
 
@@ -62,13 +62,13 @@ def seed() -> int:
 
 
 def initial_seed() -> int:
-    """The seed that was set last, or the one chosen at the start."""
+    """The seed that was set last, or the random one of this process."""
     return _seed % 2**64
 
 
 def state() -> tuple[int, int]:
     """The seed and the next stream; see `restored`."""
-    return _seed, int(repr(_streams)[len("count(") : -1])  # `count` has no other way to read it without advancing it
+    return _seed, int(repr(_streams)[len("count(") : -1])  # its text is the only access that does not advance it
 
 
 def get_rng_state() -> Any:

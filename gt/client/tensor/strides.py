@@ -1,7 +1,7 @@
 """Strides: the distances in memory between neighbouring elements of a view, as torch has them.
 
 They decide whether a tensor can be viewed in another shape, or must be copied. GT's blocks need no strides, so they are
-computed only when `view`, `reshape` or the program asks for them. A new result is contiguous. The strides of a view
+computed only where `view`, `reshape` or `stride` need them. A new result is contiguous. The strides of a view
 follow from the steps that lead from its base to it.
 """
 
@@ -26,6 +26,7 @@ Strided = tuple[Shape, Shape]
 
 
 def strides_of(x: Tensor) -> Shape:
+    """The strides of x in elements, as torch would have them."""
     view = x._view
     if view is None:
         return contiguous_strides(x._type.shape)

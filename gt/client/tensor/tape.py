@@ -1,8 +1,9 @@
 """The tape: the autograd graph, which says what was computed from what.
 
 A tensor that requires a gradient has a *node*: a `LeafNode`, or the `Node` of the op that computed it. A node has an
-edge to the node of each operand. Of the values it saves only those that its gradient needs, and the op's ``vjp`` says
-which: a parameter whose name starts with an underscore gives only its type, and the value is not saved.
+edge to the node of each operand. An op's ``vjp`` (vector-Jacobian product) computes the gradients of its operands from
+the gradient ``g`` of its result. A node saves only the values that the ``vjp`` uses, and the names of the rule's
+parameters say which: if a name starts with an underscore, the rule gets only the type, and the value is not saved.
 
     vjp=(lambda g, _y, _a, b: g * b, lambda g, _y, a, _b: g * a)      mul: for each operand, the other one
     vjp=(lambda g, y, _x: g * y,)                                     exp: the result, not the operand
@@ -169,7 +170,7 @@ class Node:
 
 
 def reduce_to_type(g: Tensor, type: TensorType) -> Tensor:
-    """A gradient in the shape and dtype of its operand: sums over the dims that were broadcast. No rule does this."""
+    """A gradient in the shape and dtype of its operand: sums over the dims that were broadcast. So no rule has to."""
     if g._type is type:
         return g
     shape = type.shape
@@ -195,6 +196,7 @@ class RetainGradHook:
 
 
 def retain_grad_hooks(x: Tensor) -> list[RetainGradHook]:
+    """The hooks of `Tensor.retain_grad` that belong to x."""
     if x._node is None or not x._node.hooks:
         return []
     return [h for h in x._node.hooks.get(x._index, ()) if isinstance(h, RetainGradHook) and h.tensor() is x]
@@ -253,6 +255,7 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
 
 
 def edge_of(x: Any) -> Edge | None:
+    """The edge to x; None if x is not a tensor, or requires no gradient."""
     node = getattr(x, "_node", None)
     return None if node is None else (node, x._index)
 
@@ -287,6 +290,7 @@ def _parameters(rule: Any) -> list[inspect.Parameter]:
 
 
 def check_writable(target: Tensor) -> None:
+    """Raise GradError for a leaf that requires a gradient: after the write it would be the result of an op."""
     if isinstance(target._node, LeafNode):
         raise GradError("a leaf Variable that requires grad is being used in an in-place operation")
 

@@ -93,7 +93,7 @@ class Tensor(Declared):
     def __init__(self, cell: Cell, type: TensorType) -> None:
         self._cell, self._type = cell, type
         self._view: View | None = None
-        #: the op that made it, if gradients flow through it
+        #: its node on the tape, if it requires a gradient
         self._node: Node | None = None
 
     # -- what it is ----------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Tensor(Declared):
         return np.frombuffer(data, dtype=self._type.dtype.name).reshape(self._type.shape)
 
     def _readable(self) -> np.ndarray[Any, Any]:
-        """The same with a bfloat16 as float32."""
+        """`_read`, with bfloat16 converted to float32, which numpy has."""
         return self.detach().float()._read() if self._type.dtype.name == "bfloat16" else self._read()
 
     def item(self) -> Any:
@@ -237,7 +237,7 @@ class Tensor(Declared):
         missing = {name for kind in type(self).__mro__ for name, x in vars(kind).items() if isinstance(x, Missing)}
         return [name for name in super().__dir__() if name not in missing]
 
-    # ``==`` compares elements, so two tensors are the same thing only if they are one object
+    # ``==`` compares elements, so a tensor is hashed by its identity
     __hash__ = object.__hash__
 
     def __reduce__(self) -> NoReturn:
