@@ -102,7 +102,7 @@ def bar(name: str, value: float, full: float) -> None:
 
 
 def mistakes() -> None:
-    title("A mistake is told at your own line, and the session goes on")
+    title("An error names your own line, and the session goes on")
     x = gt.arange(5)
     # the client knows the shapes: it refuses a wrong call at once, and sends nothing
     try:

@@ -7,7 +7,7 @@ import signal
 import sys
 
 from gt.errors import GtError
-from gt.launch.quiet import calm_collector
+from gt.launch.collector import tune_collector
 from gt.say import topic
 from gt.wire.auth import Keys, server_keys, token_for_server
 
@@ -51,7 +51,7 @@ def _serve(options: argparse.Namespace) -> int:
     if say := topic("GT_VERBOSE"):
         say(f"listening on {address}")
     try:
-        calm_collector()
+        tune_collector()
         server.run()
     finally:
         server.close()

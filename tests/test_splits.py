@@ -19,8 +19,8 @@ from gt.ops import OPS
 from gt.ops.placement import Partial
 from gt.ops.split import Apart, Row, Split, rows
 from gt.types import TensorType, float32
-from tests.support.cutting import Call, can, paths, show, working_rows, works
 from tests.support.samples import Sample, T, V, samples
+from tests.support.splitting import Call, can, paths, show, working_rows, works
 
 SEEDS = int(os.environ.get("GT_SEEDS", "1"))
 #: rows a sample tries in the search for missing ones

@@ -16,7 +16,7 @@ from benchmarks.core.ranks import BadInput
 from gt.launch.local import visible_gpus
 
 #: Seconds for all workers to start: the first import of torch from a cold disk is slow.
-PATIENCE = 180.0
+START_TIMEOUT_S = 180.0
 
 
 class System:
@@ -63,7 +63,7 @@ class System:
         self._children.append(child)
 
     def _connect(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             self._check()
             try:
@@ -75,7 +75,9 @@ class System:
         while len(gt.workers()) < self.workers:
             self._check()
             if time.monotonic() > deadline:
-                raise gt.NoWorkers(f"{len(gt.workers())} of {self.workers} workers were ready after {PATIENCE:g} s")
+                raise gt.NoWorkers(
+                    f"{len(gt.workers())} of {self.workers} workers were ready after {START_TIMEOUT_S:g} s"
+                )
             time.sleep(0.05)
 
     def _check(self) -> None:

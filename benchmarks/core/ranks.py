@@ -29,7 +29,7 @@ from benchmarks.core import environment
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 #: how long a rank may be late at a collective: longer than the first step of the largest model
-PATIENCE = timedelta(minutes=10)
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 #: how long a rank may be idle
 IDLE = timedelta(hours=2)
 #: how often the guard checks for failures of other ranks
@@ -137,7 +137,7 @@ def start(backend: str = "auto") -> World:
     alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "RANK": "0", "WORLD_SIZE": "1"}
     os.environ.update({name: value for name, value in alone.items() if name not in os.environ})
     bound = world.device if world.device.type == "cuda" else None
-    dist.init_process_group(chosen, timeout=PATIENCE, device_id=bound)
+    dist.init_process_group(chosen, timeout=COLLECTIVE_TIMEOUT, device_id=bound)
     if size > 1:
         world.store = _store()
         world.control = dist.new_group(backend="gloo", timeout=IDLE)

@@ -19,13 +19,13 @@ import numpy as np
 from benchmarks.core.environment import ROOT
 from gt.client.stream.connect import open_session, use
 from gt.client.stream.session import Session
+from gt.launch.collector import tune_collector
 from gt.launch.parent import end_with_parent
-from gt.launch.quiet import calm_collector
 from gt.ops import Signature
 from gt.worker.engines.numpy import NumpyEngine
 from gt.worker.shell import Shell
 
-PATIENCE = 60.0
+START_TIMEOUT_S = 60.0
 
 
 class Null(NumpyEngine):
@@ -58,16 +58,16 @@ def system() -> Iterator[Session]:
 
 
 def _session(address: str) -> Session:
-    session = open_session(f"unix:{address}", None, "a system that computes nothing", PATIENCE)
-    session.connection.wait(lambda: bool(session.connection.workers), PATIENCE)
+    session = open_session(f"unix:{address}", None, "a system that computes nothing", START_TIMEOUT_S)
+    session.connection.wait(lambda: bool(session.connection.workers), START_TIMEOUT_S)
     return session
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     end_with_parent()
-    shell = Shell(f"unix:{sys.argv[1]}", None, Null(), PATIENCE)
-    calm_collector()
+    shell = Shell(f"unix:{sys.argv[1]}", None, Null(), START_TIMEOUT_S)
+    tune_collector()
     shell.run()
     return 0
 

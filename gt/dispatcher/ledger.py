@@ -16,7 +16,7 @@ from gt.dispatcher.plan.moves import LOCAL_OPS, REDUCTIONS, MoveStep, worker_sha
 from gt.dispatcher.plan.planner import Choice
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops import OPS, Attrs, Signature, sign
-from gt.ops.split import Cut
+from gt.ops.split import Share
 from gt.types import Scalar, Shape, TensorType
 from gt.wire.codec import definition, to_wire
 from gt.wire.fragments import ParsedFragment
@@ -272,24 +272,24 @@ def _shares(signature: Signature, choice: Choice) -> list[tuple[Signature, list[
     if all(layout.replicated for layout in (*choice.ins, *choice.outs)):
         return [(signature, list(workers))]
     tensors = [t for t in signature.ins if isinstance(t, TensorType)]
-    cuts: dict[Any, tuple[Cut, list[int]]] = {}
+    shares: dict[Any, tuple[Share, list[int]]] = {}
     for worker in workers:
         ins_at, ins = _blocks(choice.ins, tensors, worker)
         outs_at, outs = _blocks(choice.outs, signature.outs, worker)
         # only ops with a `local` rule depend on where a block begins
         key = (ins, outs) if signature.op.local is None else (ins, outs, ins_at, outs_at)
-        if key not in cuts:
-            cuts[key] = Cut(ins, outs, ins_at, outs_at, tuple(tensors), signature.outs), []
-        cuts[key][1].append(worker)
-    return [(_local_signature(signature, cut, workers[0]), workers) for cut, workers in cuts.values()]
+        if key not in shares:
+            shares[key] = Share(ins, outs, ins_at, outs_at, tuple(tensors), signature.outs), []
+        shares[key][1].append(worker)
+    return [(_local_signature(signature, share, workers[0]), workers) for share, workers in shares.values()]
 
 
-def _local_signature(signature: Signature, cut: Cut, worker: int) -> Signature:
+def _local_signature(signature: Signature, share: Share, worker: int) -> Signature:
     """One worker's share of a call. Raises Misfit."""
-    ins, outs = cut.ins, cut.outs
+    ins, outs = share.ins, share.outs
     attrs: Attrs = signature.attrs
     if signature.op.local is not None:
-        attrs = tuple(signature.op.local(dict(attrs), cut).items())
+        attrs = tuple(signature.op.local(dict(attrs), share).items())
     blocks = iter(ins)
     operands = tuple(t if isinstance(t, Scalar) else next(blocks) for t in signature.ins)
     try:

@@ -33,7 +33,7 @@ class LocalSystem:
     """A server and its workers as child processes; by default one worker, or with ``every_gpu`` one for each GPU."""
 
     #: Seconds within which the system must start; the first import of torch from a cold disk is slow.
-    PATIENCE = 120.0
+    START_TIMEOUT_S = 120.0
 
     def __init__(self, workers: int | None = None, every_gpu: bool = False) -> None:
         gpus = visible_gpus()

@@ -18,7 +18,7 @@ import msgspec
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.positions import Positions
-from gt.ops.split import Apart, Cut, Split
+from gt.ops.split import Apart, Share, Split
 from gt.types import DTYPES, DType, OperandType, Scalar, TensorType
 
 #: ``(("dim", 1), ("keepdim", False))``: in the order of the op's signature
@@ -107,8 +107,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     split: Callable[..., Split | Apart | None] | None = None
     #: Why it has no ``split``: it cannot be split, so its operands are gathered first. A test requires one of the two.
     whole: str = ""
-    #: (attrs, cut) -> the attributes for one worker's share, where they depend on it: a shape, a position.
-    local: Callable[[dict[str, Any], Cut], dict[str, Any]] | None = None
+    #: (attrs, share) -> the attributes for one worker's share, where they depend on it: a shape, a position.
+    local: Callable[[dict[str, Any], Share], dict[str, Any]] | None = None
     #: It changes nothing but the placement of its operand, which its signal gives, as for tensors that are created.
     places: bool = False
 

@@ -31,10 +31,11 @@ def check_rules(ops: Mapping[str, Op], tensor: type) -> None:
     words = _attribute_names(ops.values()).union(ops)
     methods = {*dir(tensor), *OTHER_ATTRIBUTES, *vars(builtins)}
     for op, rule, function, codes in _functions(ops.values()):
-        names = {name for code in codes for name in code.co_names}
-        for name in sorted(names - methods):
-            if name not in function.__globals__:
-                raise RuleError(f"{_place(op, rule, function)} uses {name!r}, which a tensor does not have")
+        names = set().union(*[code.co_names for code in codes])
+        if not names <= methods:
+            for name in sorted(names - methods):
+                if name not in function.__globals__:
+                    raise RuleError(f"{_place(op, rule, function)} uses {name!r}, which a tensor does not have")
         if not EMITTERS.isdisjoint(names):
             for word in sorted(_words(function, codes) - words):
                 raise RuleError(f"{_place(op, rule, function)} emits the op {word!r}, which does not exist")

@@ -69,7 +69,7 @@ class Row(msgspec.Struct, frozen=True):
     outs: tuple[Placement, ...]
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Share(msgspec.Struct, frozen=True):
     """One worker's share of a call, for ops whose attributes depend on it (see `Op.local`)."""
 
     #: the blocks' types, of tensor operands and results
@@ -236,15 +236,15 @@ def leading(
 # -- attributes of a share -----------------------------------------------------------------
 
 
-def shaped(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+def shaped(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
     """The shape is that of the block."""
-    return {**attrs, "shape": cut.outs[0].shape}
+    return {**attrs, "shape": share.outs[0].shape}
 
 
-def placed(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+def placed(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
     """Random numbers depend on their position in the whole tensor."""
-    return {**attrs, "block": (cut.outs_at[0], cut.whole_outs[0].shape)}
+    return {**attrs, "block": (share.outs_at[0], share.whole_outs[0].shape)}
 
 
-def shaped_and_placed(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    return placed(shaped(attrs, cut), cut)
+def shaped_and_placed(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
+    return placed(shaped(attrs, share), share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.ops.infer import broadcast_shapes
-from gt.ops.split import Cut, Groups, Split, counted, letters, stretched, summable, tensors, without
+from gt.ops.split import Groups, Share, Split, counted, letters, stretched, summable, tensors, without
 from gt.types import OperandType, Scalar, Shape, TensorType
 
 FIRST: Groups = ((0,),)
@@ -47,8 +47,8 @@ def _sliced(items: Items, whole: Shape, block: Shape) -> Items:
     return tuple(result)
 
 
-def sliced(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    return {**attrs, "items": _sliced(attrs["items"], cut.whole_ins[0].shape, cut.ins[0].shape)}
+def sliced(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
+    return {**attrs, "items": _sliced(attrs["items"], share.whole_ins[0].shape, share.ins[0].shape)}
 
 
 def _only_slice(chain: Chain, shape: Shape) -> Items | None:
@@ -79,13 +79,13 @@ def _view_shape(shape: Shape, items: Items) -> Shape:
     return tuple(1 if item[0] == "n" else item[1] for item in items if item[0] != "i")
 
 
-def put(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    whole = cut.whole_outs[0].shape
+def put(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
+    whole = share.whole_outs[0].shape
     items = _only_slice(attrs["chain"], whole)
     if items is None or not attrs["chain"]:
         return attrs
     ((name, _),) = attrs["chain"]
-    return {**attrs, "chain": ((name, (("items", _sliced(items, whole, cut.outs[0].shape)),)),)}
+    return {**attrs, "chain": ((name, (("items", _sliced(items, whole, share.outs[0].shape)),)),)}
 
 
 def putting_back(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape) -> Split:
@@ -94,8 +94,8 @@ def putting_back(g: TensorType, *starts: OperandType, chain: Chain, shape: Shape
     return Split(f"{view}->{names}", linear=FIRST)
 
 
-def put_back(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    return {**put(attrs, cut), "shape": cut.outs[0].shape}
+def put_back(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
+    return {**put(attrs, share), "shape": share.outs[0].shape}
 
 
 # -- by tensors of positions ---------------------------------------------------------------

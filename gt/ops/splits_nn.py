@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.ops.infer import broadcast_shapes
-from gt.ops.split import Cut, Groups, Split, letters, stretched, without
+from gt.ops.split import Groups, Share, Split, letters, stretched, without
 from gt.types import OperandType, Scalar, Shape, TensorType
 
 FIRST: Groups = ((0,),)
@@ -96,9 +96,9 @@ def over_groups_back(
     )
 
 
-def grouped(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+def grouped(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
     """As many groups as the block of the statistics has."""
-    stats = cut.ins[2] if "mask" in attrs else cut.outs[1]
+    stats = share.ins[2] if "mask" in attrs else share.outs[1]
     return {**attrs, "groups": stats.shape[1]}
 
 
@@ -215,11 +215,11 @@ def comparing_back(g: TensorType, x: TensorType, *rest: TensorType, reduction: s
     return Split(f"{_joined(grad_dims, *[names] * (1 + len(rest)))}->{names}", linear=FIRST)
 
 
-def averaged(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+def averaged(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
     """A mean is over the elements of all blocks."""
     if attrs["reduction"] != "mean":
         return attrs
-    return {**attrs, "whole": max(t.numel for t in cut.whole_ins)}
+    return {**attrs, "whole": max(t.numel for t in share.whole_ins)}
 
 
 def _classes(x: TensorType) -> tuple[str, str]:

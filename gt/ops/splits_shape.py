@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from gt.ops.split import Cut, Groups, Split, letters, stretched, summable, without
+from gt.ops.split import Groups, Share, Split, letters, stretched, summable, without
 from gt.types import Shape, TensorType, result_dtype
 
 FIRST: Groups = ((0,),)
@@ -79,9 +79,9 @@ def triangular(x: TensorType, *, diagonal: int) -> Split:
     return Split(f"{names}->{names}", linear=FIRST)
 
 
-def shifted(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
+def shifted(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
     """The diagonal, counted from the start of the block."""
-    *_, row, column = cut.ins_at[0]
+    *_, row, column = share.ins_at[0]
     return {**attrs, "diagonal": attrs["diagonal"] + row - column}
 
 

@@ -16,8 +16,9 @@ completely. The words of a fragment are those of a stream without control words:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from gt.ops.signature import HEAD
 from gt.wire.messages import FIRST_CODE, FIRST_DISPATCHER_ID, MAX_FRAGMENT_WORDS, RUN, Fragment
@@ -46,8 +47,7 @@ class NoFragment(Exception):
     """These words cannot become a fragment."""
 
 
-@dataclass(slots=True)
-class SortedWords:
+class SortedWords(Struct):
     """The words of a stretch of a stream, sorted by kind. Each word is identified by its position."""
 
     #: (position, index of the input by first mention), where an input is used or written; where it is freed
@@ -160,8 +160,7 @@ def make_fragment(
     return Fragment(number, inputs, created, dispatcher_created, fragment_words, compile, values)
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One instruction of a fragment. With a negative code it frees a tensor."""
 
     #: the position of its first word

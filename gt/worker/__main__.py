@@ -8,7 +8,7 @@ import signal
 import sys
 
 from gt.errors import ConnectionLost, GtError
-from gt.launch.quiet import calm_collector
+from gt.launch.collector import tune_collector
 from gt.say import topic
 from gt.wire.auth import peer_keys, token_for_peer
 from gt.worker.engines import make_engine
@@ -61,7 +61,7 @@ def _work(options: argparse.Namespace) -> int:
     if say := topic("GT_VERBOSE"):
         say(f"worker {shell.worker.id} on {engine.device} ({engine.name}), server {address}")
     try:
-        calm_collector()
+        tune_collector()
         shell.run()
     finally:
         shell.close()

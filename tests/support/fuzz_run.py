@@ -45,7 +45,7 @@ MEMORY = 1 << 29
 #: arithmetic operations of a case, at most: numpy's kernels are slow
 MAX_FLOPS = 10**9
 #: seconds a case may take
-PATIENCE = 30
+ATTEMPT_TIMEOUT_S = 30
 M_PERTURB = -6
 #: torch's own switches: new tensors are filled with zeros, or with junk
 ZERO_FILL, JUNK_FILL = (
@@ -265,9 +265,9 @@ def _batch(op: str, first: int, last: int, counts: Counter[str]) -> int:
     seed, reason = first, "died"
     with open(reader) as lines:
         while seed < last:
-            if not select.select([lines], [], [], PATIENCE)[0]:
+            if not select.select([lines], [], [], ATTEMPT_TIMEOUT_S)[0]:
                 os.kill(child, signal.SIGKILL)
-                reason = f"takes longer than {PATIENCE} s"
+                reason = f"takes longer than {ATTEMPT_TIMEOUT_S} s"
                 break
             line = lines.readline()
             if not line:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from gt.client.stream.recorder import Recorder
 from gt.client.stream.session import Session
@@ -28,8 +29,7 @@ class Irregular(Exception):
     """Why a function cannot be replayed."""
 
 
-@dataclass(slots=True, eq=False)
-class Recording:
+class Recording(Struct, eq=False):
     """A function's words, and where the inputs and numbers of a replay come from."""
 
     words: list[Any]
@@ -61,14 +61,14 @@ class Recording:
     #: the tensors it uses that are neither arguments nor gradients
     cells: list[Any]
     #: the ids of its inputs; 0 for those that differ from call to call, and the positions and sources of those
-    ids: list[int] = field(init=False)
-    varying: list[tuple[int, Source]] = field(init=False)
+    ids: list[int] = field(default_factory=list)
+    varying: list[tuple[int, Source]] = field(default_factory=list)
     #: the tensors whose gradients it sets without using the gradients before
-    replaced: list[Any] = field(init=False)
+    replaced: list[Any] = field(default_factory=list)
     #: for each tensor in ``grads``: `_hooks_on` of it
-    hooked: list[int] = field(init=False)
+    hooked: list[int] = field(default_factory=list)
     #: how many tensors each group of each optimizer has
-    groups: list[list[int]] = field(init=False)
+    groups: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ids = [what().id if kind == "cell" else 0 for kind, what in self.sources]

@@ -168,7 +168,7 @@ def _start() -> Session:
 
     configuration.prepare()  # so that a mistake in the file is reported before anything is started
     local = LocalSystem(_process.worker_count, every_gpu=configuration.current.auto)
-    timeout = LocalSystem.PATIENCE
+    timeout = LocalSystem.START_TIMEOUT_S
     try:
         opened = open_session(local.address, None, "the local system", timeout, local.check)
         opened.connection.on_end.append(local.stop)

@@ -163,19 +163,19 @@ class Outbox:
             self.flush()
 
     def after_backward(self) -> None:
-        """Cut, unless an optimizer step is expected next. Both are one fragment then, in which gradients move between
+        """Share, unless an optimizer step is expected next. Both are one fragment then, in which gradients move between
         workers while the rest is computed."""
         self._backwards += 1
         if self._backwards != self._backwards_per_step:
             self.cut()
 
     def after_step(self) -> None:
-        """Cut after an optimizer step, and remember how many calls of `backward` came before it."""
+        """Share after an optimizer step, and remember how many calls of `backward` came before it."""
         self._backwards_per_step, self._backwards = self._backwards, 0
         self.cut()
 
     def cut_if_long(self) -> None:
-        """Cut if there are enough words that workers should begin with them now."""
+        """Share if there are enough words that workers should begin with them now."""
         if len(self.words) >= MIN_FORWARD_WORDS:
             self.cut()
 

@@ -8,16 +8,16 @@ If the words alone cannot repeat something, the recorder keeps that as the reaso
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
+
+from msgspec import Struct, field
 
 #: the recorder at work, if any
 active: Recorder | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Recorder:
+class Recorder(Struct, eq=False):
     """Notes what happens while a function runs."""
 
     #: the first id that the function's results may have

@@ -30,7 +30,7 @@ class step:  # noqa: N801, called like a function, or used as a context
 
 
 def cut() -> None:
-    """Cut the stream of the current session, if there is one."""
+    """Share the stream of the current session, if there is one."""
     session = connected()
     if session is not None and session.connection.ended is None:
         session.outbox.cut()

@@ -13,7 +13,7 @@ from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.infer import check_dim, check_dims, require_bools, require_ints, shown, without
 from gt.ops.op import Types, dtype_named, op
 from gt.ops.positions import Positions
-from gt.ops.split import Cut, Split, folding, summable
+from gt.ops.split import Share, Split, folding, summable
 from gt.types import DType, Shape, TensorType, bool_, int64, uint8
 
 Dims = tuple[int, ...]
@@ -122,8 +122,8 @@ def _mean_torch(torch: Any, x: Any, *, dim: Dims, keepdim: bool, dtype: str | No
     return (torch.sum(x, dim, keepdim, dtype=precise) / whole).to(result)
 
 
-def _share(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    return {**attrs, "whole": count(cut.whole_ins[0], attrs["dim"])}
+def _share(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
+    return {**attrs, "whole": count(share.whole_ins[0], attrs["dim"])}
 
 
 op(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import erf, erfc, inf, lgamma, pi, sqrt
-from statistics import NormalDist
 from typing import Any
 
 from gt.errors import ShapeError
@@ -59,6 +58,8 @@ op(
 
 
 def _erfinv(x: float) -> float:
+    from statistics import NormalDist  # here: a twentieth of the time of `import gt`
+
     if abs(x) < 1:
         return NormalDist().inv_cdf((x + 1) / 2) / sqrt(2)
     return inf * x if abs(x) == 1 else float("nan")

@@ -43,7 +43,7 @@ def on_torch(draw: Any, *key: Any, shape: Shape, dtype: str, device: Any, block:
 def _range(shape: Shape, block: Block) -> tuple[int, Shape, tuple[slice, ...]]:
     """Where to start, the shape to draw, and which part of it is the block.
 
-    If a tensor is cut along its first dim, only the block is drawn; if along another, the rows that contain it.
+    If a tensor is split along its first dim, only the block is drawn; if along another, the rows that contain it.
     """
     if block is None or not shape:
         return 0, shape, ()

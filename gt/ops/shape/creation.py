@@ -9,7 +9,7 @@ from gt.ops.elements import element
 from gt.ops.infer import require_ints, sizes
 from gt.ops.op import NUMBER, NumberRule, dtype_named, op
 from gt.ops.signature import Signature
-from gt.ops.split import Cut, Split, letters, shaped
+from gt.ops.split import Share, Split, letters, shaped
 from gt.ops.varying import torch_dtype
 from gt.types import OperandType, Shape, TensorType
 
@@ -72,8 +72,8 @@ def _arange(xp: Any, start: Any, step: Any, *, n: int, dtype: str, device: Any, 
     return xp.astype(positions * step + start, getattr(xp, dtype))
 
 
-def _counted_from(attrs: dict[str, Any], cut: Cut) -> dict[str, Any]:
-    return {**attrs, "n": cut.outs[0].shape[0], "first": cut.outs_at[0][0]}
+def _counted_from(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
+    return {**attrs, "n": share.outs[0].shape[0], "first": share.outs_at[0][0]}
 
 
 def _arange_in_memory(signature: Signature, device: Any) -> Any:

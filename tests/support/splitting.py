@@ -15,7 +15,7 @@ import torch
 
 from gt.ops import OPS, sign
 from gt.ops.placement import P, Partial, Placement, R, Replicate, Shard, bounds
-from gt.ops.split import Apart, Cut, Row, Split, rows
+from gt.ops.split import Apart, Row, Share, Split, rows
 from gt.types import Scalar, TensorType
 from gt.worker.engines import make_engine
 from tests.support.samples import Sample, T, V, type_of
@@ -159,10 +159,10 @@ def shares(types: Sequence[TensorType], placed: Sequence[Sequence[Placement]], m
     return blocks
 
 
-def share(call: Call, path: Sequence[Row], mesh: Mesh, at: Ranks) -> Cut:
+def share(call: Call, path: Sequence[Row], mesh: Mesh, at: Ranks) -> Share:
     ins = shares(call.ins, [row.ins for row in path], mesh, at)
     outs = shares(call.outs, [row.outs for row in path], mesh, at)
-    return Cut(
+    return Share(
         ins=tuple(t for t, _ in ins),
         outs=tuple(t for t, _ in outs),
         ins_at=tuple(start for _, start in ins),
