@@ -129,7 +129,8 @@ class InstructionLog:
         fragment = client.fragments.get(stream[i + 1])
         parsed = client.ledger.fragments.get(stream[i + 1]) if fragment is None else fragment.parsed
         if stream[i] == FORGET or parsed is None:
-            self._line(self._count, event, peer, "forget a fragment", 0, f"client:{client.id}")
+            what = "forget a fragment" if stream[i] == FORGET else "run an unknown fragment"
+            self._line(self._count, event, peer, what, 0, f"client:{client.id}")
             return 2 if stream[i] == FORGET else len(stream)
         base, dispatcher_base, inputs, numbers = parsed.read_run(stream, i)
         self._stream(event, peer, client, parsed.expand(parsed.slot_ids(base, dispatcher_base, inputs), numbers))

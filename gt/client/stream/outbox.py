@@ -99,7 +99,8 @@ class Outbox:
         self.announced_codes[code] = signature, signal
 
     def forget_codes(self, oldest: int) -> None:
-        """Every call needs a new code from here on. The workers drop the codes below ``oldest``, and all fragments."""
+        """Every call needs a new code from here on. The workers drop the codes below ``oldest``, and the fragments
+        that use them."""
         self.announced_codes = {}
         with self.lock:
             self.templates.clear()
