@@ -104,7 +104,7 @@ def _small_mlp() -> Any:
 def plan(sizes: Sizes) -> Iterator[Row]:
     """Elementwise ops on sharded tensors, and training steps with their moves."""
     for name, setup, step in (
-        ("adds of cut tensors", _adds, _chain),
+        ("adds of sharded tensors", _adds, _chain),
         ("training steps of an MLP", _small_mlp, lambda state: [mlp_step(state) for _ in range(20)]),
     ):
         loads = load.measured(load.record(setup, step, sizes.rounds + 1), 2)

@@ -112,7 +112,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def test_every_op_is_cut_or_says_why_not() -> None:
+def test_every_op_is_split_or_says_why_not() -> None:
     assert {name for name, op in OPS.items() if op.split is None} == {name for name, op in OPS.items() if op.whole}
     assert set(SAMPLES) == {name for name, op in OPS.items() if not op.whole}
 
