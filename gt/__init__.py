@@ -129,9 +129,10 @@ __all__ += _views.__all__
 __all__ += _windows.__all__
 
 # As methods these functions always get a tensor, so only the public functions check their first argument.
+_checked: dict[Any, Any] = {}
 for _name in [name for module in (_views, _joining, _creation, _sort, _draw) for name in module.__all__]:
     if type(_function := globals()[_name]) is type(_report_non_tensors):
-        globals()[_name] = _report_non_tensors(_function)
+        _checked[_function] = globals()[_name] = _checked.get(_function) or _report_non_tensors(_function, __name__)
 
 #: Modules that are imported at their first use.
 _LAZY = ("amp", "cuda", "debug", "nn", "optim", "special", "utils")

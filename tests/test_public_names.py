@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import tomllib
+from types import FunctionType
 
 import pytest
 
@@ -188,3 +190,26 @@ def test_type_information_and_torchs_names_are_shipped() -> None:
     assert {"py.typed", "torch_names.txt", "**/*.pyi"} <= set(data)
     assert (ROOT / "gt" / "py.typed").exists()
     assert (ROOT / "gt" / "torch_names.txt").exists()
+
+
+@pytest.mark.parametrize("place", ["gt", "gt.nn.functional", "gt.linalg", "gt.special", "gt.Tensor"])
+def test_public_functions_can_be_pickled(place: str) -> None:
+    """As arguments to another process, for example in a ``functools.partial``."""
+    namespace = eval(place, {"gt": gt})
+    names = [name for name in dir(namespace) if not name.startswith("_")]
+    functions = {name: f for name in names if isinstance(f := getattr(namespace, name, None), FunctionType)}
+    assert functions
+    wrong = []
+    for name, function in functions.items():
+        try:
+            if pickle.loads(pickle.dumps(function)) is not function:
+                wrong.append(name)
+        except (pickle.PicklingError, AttributeError):
+            wrong.append(name)
+    assert not wrong
+
+
+def test_gt_works_without_docstrings() -> None:
+    program = "import gt, gt.nn, gt.optim, gt.debug, gt.special, gt.amp, gt.cuda, gt.utils.data; print(gt.add.__doc__)"
+    command = [sys.executable, "-OO", "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout

@@ -139,9 +139,10 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Each element, or alpha (exp(x / alpha) - 1) where it is negative."""
+    alpha = float(alpha)
     if alpha == 0:
         raise refuse(ShapeError, "alpha must not be 0", "celu", input, alpha)
-    return _apply(ELU, input, inplace, alpha=float(alpha), scale=1.0, input_scale=1 / alpha)
+    return _apply(ELU, input, inplace, alpha=alpha, scale=1.0, input_scale=1 / alpha)
 
 
 # -- with weights, or of two halves --------------------------------------------------------

@@ -130,6 +130,7 @@ def function_of(op: Op) -> Function:
     function = (_unary_results if op.results else _FUNCTIONS[op.function])(op)
     place = next((f"{place}." for place in ("special", "linalg") if op.name in TORCH_NAMES[place]), "")
     place = "" if op.name in TORCH_NAMES[""] else place
+    function.__module__ = "gt.functions.derived"  # where pickle finds it
     return documented(function, op.name, f"{op.doc}\n\nSee `torch.{place}{op.name}`.")
 
 
@@ -139,7 +140,7 @@ def methods_in_place() -> dict[str, Function]:
     for op in OPS.values():
         names = [f"{name}_" for name in (op.name, *op.aliases) if op.function and f"{name}_" in TORCH_NAMES["Tensor"]]
         if names:
-            method = documented(_IN_PLACE[op.function](op), names[0], f"In place: {op.doc[0].lower()}{op.doc[1:]}")
+            method = documented(_IN_PLACE[op.function](op), names[0], with_prefix("In place: ", op.doc))
             methods.update(dict.fromkeys(names, method))
     return methods
 
@@ -147,6 +148,11 @@ def methods_in_place() -> dict[str, Function]:
 def published(functions: dict[str, Function], place: str) -> dict[str, Function]:
     """Those of the functions whose names torch has in this place, a key of `TORCH_NAMES`."""
     return {name: function for name, function in functions.items() if name in TORCH_NAMES[place]}
+
+
+def with_prefix(prefix: str, doc: str | None) -> str:
+    """A docstring after a few words, such as "In place: ". Under ``python -OO`` there are no docstrings."""
+    return f"{prefix}{doc[0].lower()}{doc[1:]}" if doc else ""
 
 
 def documented(function: Generated, name: str, doc: str, like: Function | None = None) -> Generated:

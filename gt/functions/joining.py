@@ -51,9 +51,6 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return call(CAT, xs, (("dim", normalize_dim(dim, max(x._type.ndim for x in xs))),))
 
 
-concat = concatenate = cat
-
-
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Stack tensors of one shape along a new dim."""
     xs = tensor_list("stack", tensors)
@@ -87,7 +84,8 @@ def tile(input: Tensor, *arguments: Any, dims: Any = None) -> Tensor:
     return repeat(input, (1,) * (input._type.ndim - len(arguments)) + arguments)
 
 
-cat, concat, concatenate, stack = map(accept_numpy_names, (cat, concat, concatenate, stack))
+cat, stack = map(accept_numpy_names, (cat, stack))
+concat = concatenate = cat
 
 # -- more dims -----------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import modules
+from types import FunctionType
 from typing import Any
 
 from gt.client.grad import backward
@@ -34,7 +36,7 @@ from gt.functions import (
     views,
     windows,
 )
-from gt.functions.derive import TORCH_NAMES, Function, documented
+from gt.functions.derive import TORCH_NAMES, Function, documented, with_prefix
 from gt.functions.matmul import MATMUL
 from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION
 from gt.missing import Missing
@@ -311,14 +313,18 @@ def _document(rows: dict[str, Any]) -> None:
         if name in DOCS:
             documented(method, name, DOCS[name])
         elif name.endswith("_") and not name.startswith("_") and not method.__doc__ and name[:-1] in rows:
-            doc = rows[name[:-1]].__doc__
-            documented(method, name, f"In place: {doc[0].lower()}{doc[1:]}")
+            documented(method, name, with_prefix("In place: ", rows[name[:-1]].__doc__))
 
 
 _methods = _rows()
 _document(_methods)
 for _name, _method in _methods.items():
     setattr(Tensor, _name, _method)
+    if (
+        type(_method) is FunctionType
+        and getattr(modules[_method.__module__], _method.__qualname__, None) is not _method
+    ):
+        _method.__module__, _method.__qualname__ = Tensor.__module__, f"Tensor.{_name}"  # where pickle finds it
 for _name in TORCH_NAMES["Tensor"]:
     if not hasattr(Tensor, _name):
         setattr(Tensor, _name, Missing("Tensor", _name))

@@ -39,6 +39,8 @@ def _floating(name: str, x: Any, dtype: Any) -> Tensor:
 
 
 def _vector_norm(x: Tensor, ord: float, dim: Dims, keepdim: bool, dtype: Any) -> Tensor:
+    if not isinstance(ord, int | float | Tensor):
+        raise refuse(DTypeError, "ord is a number", "vector_norm", x, ord=ord)
     dims = normalize_dims(dim, x._type.ndim)
     attrs = (("ord", float(ord)), ("dim", dims), ("keepdim", keepdim), ("dtype", dtype_name(dtype)))
     return call(VECTOR_NORM, (x,), attrs)

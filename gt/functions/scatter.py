@@ -10,7 +10,7 @@ from gt.client.tensor.emit import call, call_into
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, pointwise, views
-from gt.functions.derive import documented
+from gt.functions.derive import documented, with_prefix
 from gt.functions.indexing import positions
 from gt.ops import OPS, Attrs, Op
 from gt.ops.infer import broadcast_shapes
@@ -46,9 +46,8 @@ def _both(plan: Callable[..., Call]) -> tuple[Callable[..., Tensor], Callable[..
         op, rest, attrs = plan(input, *args, **options)
         return call_into(op, input, rest, attrs)
 
-    doc = plan.__doc__ or ""
-    documented(function, name, f"In a copy: {doc[0].lower()}{doc[1:]}", plan)
-    documented(in_place, name + "_", f"In place: {doc[0].lower()}{doc[1:]}", plan)
+    documented(function, name, with_prefix("In a copy: ", plan.__doc__), plan)
+    documented(in_place, name + "_", with_prefix("In place: ", plan.__doc__), plan)
     return function, in_place
 
 

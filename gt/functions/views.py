@@ -233,6 +233,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 swapdims = transpose
 swapaxes = with_aliases(transpose, axis0="dim0", axis1="dim1")
+swapaxes.__name__ = swapaxes.__qualname__ = "swapaxes"
 
 
 def t(input: Tensor) -> Tensor:

@@ -111,4 +111,5 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
     """A matrix with the elements along its diagonal."""
-    return diag_embed(views.reshape(input, -1 if input._type.numel else 0), offset)
+    x = require_tensor("diagflat", input)
+    return diag_embed(views.reshape(x, -1 if x._type.numel else 0), offset)

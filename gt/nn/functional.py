@@ -381,4 +381,4 @@ def _plain_attention(
 
 _checked = (dropout.__name__, softmax.__name__, log_softmax.__name__)
 for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, *_checked):
-    globals()[_name] = report_non_tensors(globals()[_name])
+    globals()[_name] = report_non_tensors(globals()[_name], __name__)

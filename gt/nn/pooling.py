@@ -195,6 +195,10 @@ class _Pad(Module):
         return f"{self.padding}"
 
 
+class _ZeroPad(_Pad):
+    value = 0.0
+
+
 class _ConstantPad(_Pad):
     def __init__(self, padding: Any, value: float = 0.0) -> None:
         super().__init__(padding)
@@ -225,7 +229,7 @@ def _pads(name: str, base: type[_Pad], mode: str, what: str) -> list[type[_Pad]]
 
 
 ConstantPad1d, ConstantPad2d, ConstantPad3d = _pads("ConstantPad", _ConstantPad, "constant", "one value")
-ZeroPad1d, ZeroPad2d, ZeroPad3d = _pads("ZeroPad", _Pad, "constant", "zeros")
+ZeroPad1d, ZeroPad2d, ZeroPad3d = _pads("ZeroPad", _ZeroPad, "constant", "zeros")
 ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = _pads(
     "ReflectionPad", _Pad, "reflect", "the elements next to the edge, mirrored"
 )

@@ -22,8 +22,11 @@ def non_tensor_text(x: Any, otherwise: str) -> str:
     return f"{x.dtype}[{','.join(map(str, x.shape))}] is a tensor of torch; gt.tensor(x) makes a tensor of GT from it"
 
 
-def report_non_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with a DTypeError in place of an AttributeError if an argument is not a tensor."""
+def report_non_tensors(function: Callable[..., Any], module: str) -> Callable[..., Any]:
+    """The function, with a DTypeError in place of an AttributeError if an argument is not a tensor.
+
+    The result is public in ``module`` under the function's own name: this is where pickle looks for it.
+    """
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -35,6 +38,7 @@ def report_non_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
             text = non_tensor_text(error.obj, f"a tensor is needed here, not {type(error.obj).__name__}")
         raise DTypeError(f"{function.__name__}: {text}")
 
+    call.__module__ = module
     return call
 
 

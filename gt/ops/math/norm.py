@@ -20,6 +20,8 @@ def _normed(x: TensorType, *, ord: float, dim: Dims, keepdim: bool, dtype: str |
     if (ord < 0 or ord == inf) and 0 in (x.shape[d] for d in dim if x.ndim):
         raise DimError(f"there is no norm of order {ord} of nothing")
     result = averaging(x.dtype, dtype)
+    if x.dtype.kind != "f":
+        raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
     if promote(x.dtype, result) is not result:
         raise DTypeError(f"a norm of {x.dtype.name} in {result.name} would lose precision")
     return TensorType(shape, result)
