@@ -55,7 +55,8 @@ def _attached() -> Iterator[tuple[str, Any]]:
         function = value.fget if isinstance(value, property) else value
         if isinstance(value, Missing | staticmethod | classmethod) or not callable(function) or name == "__hash__":
             continue
-        in_class = function.__qualname__.startswith("Tensor.") and function.__module__ == HOME
+        defined_in = getattr(function, "__globals__", {}).get("__name__")  # pickle needs another `__module__`
+        in_class = function.__qualname__.startswith("Tensor.") and defined_in == HOME
         if not (in_class and function.__name__ == name):
             yield name, value
 
