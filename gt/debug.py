@@ -12,7 +12,8 @@ from gt.client.tensor import layout
 from gt.client.tensor.tensor import Tensor
 from gt.ops import Signature
 from gt.wire.fragments import ParsedFragment
-from gt.wire.messages import FETCH, FORGET, RESET, RUN, Fragment
+from gt.wire.structures import Fragment
+from gt.wire.words import FETCH, FORGET, RESET, RUN
 
 __all__ = [
     "explain", "get_worker_stats", "memory", "print_hot_paths", "print_tape", "show_layout", "trace",

@@ -23,25 +23,10 @@ from gt.types import BYTES, FLOAT, INT, TensorType
 from gt.version import PROTOCOL, VERSION
 from gt.wire import transfers
 from gt.wire.codec import definition, encode
-from gt.wire.messages import (
-    FETCH,
-    FIRST_CODE,
-    RESET,
-    TRACE,
-    Ask,
-    Bye,
-    Chunk,
-    ChunkTaken,
-    Definition,
-    Done,
-    FailureReport,
-    Hello,
-    Reply,
-    SharedRange,
-    Submit,
-    Trace,
-)
+from gt.wire.messages import Ask, Bye, Chunk, ChunkTaken, Done, FailureReport, Hello, Reply, Submit, Trace
 from gt.wire.shared import SharedRing, host_identity
+from gt.wire.structures import Definition, SharedRange
+from gt.wire.words import FETCH, FIRST_CODE, RESET, TRACE
 from gt.worker.engines.numpy import NumpyEngine
 from tests.support.invariants import always
 from tests.support.programs import Program

@@ -26,7 +26,8 @@ from gt.ops import OPS
 from gt.testing import Cluster
 from gt.types import DTYPES, TensorType
 from gt.wire import transfers
-from gt.wire.messages import FETCH, ChunkTaken, Define, Done, Execute, Leave
+from gt.wire.messages import ChunkTaken, Define, Done, Execute, Leave
+from gt.wire.words import FETCH
 from gt.worker.core import Worker
 from gt.worker.engines import make_engine
 from tests.support.invariants import always, settled

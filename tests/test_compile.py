@@ -12,7 +12,7 @@ import pytest
 import gt
 from gt.client.stream.session import Session
 from gt.testing import Cluster
-from gt.wire.messages import RUN
+from gt.wire.words import RUN
 
 
 @pytest.fixture

@@ -21,16 +21,6 @@ from gt.types import BYTES, DTYPES, FLOAT, TensorType
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import definition, encode
 from gt.wire.messages import (
-    CHUNK_BYTES,
-    FETCH,
-    FIRST_CODE,
-    MAX_DEFINITION_BYTES,
-    MAX_FRAME_BYTES,
-    MAX_SUBMIT_WORDS,
-    MAX_UNACKNOWLEDGED_BYTES,
-    RESET,
-    TRACE,
-    WINDOW_WORDS,
     Admit,
     Answer,
     Ask,
@@ -51,12 +41,22 @@ from gt.wire.messages import (
     Reply,
     Report,
     Roster,
-    SharedRange,
     Submit,
     Trace,
     Welcome,
-    WorkerInfo,
-    WorkerStats,
+)
+from gt.wire.structures import SharedRange, WorkerInfo, WorkerStats
+from gt.wire.words import (
+    CHUNK_BYTES,
+    FETCH,
+    FIRST_CODE,
+    MAX_DEFINITION_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_SUBMIT_WORDS,
+    MAX_UNACKNOWLEDGED_BYTES,
+    RESET,
+    TRACE,
+    WINDOW_WORDS,
 )
 from tests.support.invariants import always
 

@@ -592,8 +592,9 @@ def test_bad_frames_from_a_client_with_the_secret(system):
     from gt.version import PROTOCOL, VERSION
     from gt.wire.auth import peer_keys
     from gt.wire.codec import encode
-    from gt.wire.messages import MAX_FRAME_BYTES, Hello, Submit
+    from gt.wire.messages import Hello, Submit
     from gt.wire.sockets import ZmqConnection
+    from gt.wire.words import MAX_FRAME_BYTES
     from tests.support.processes import TOKEN
 
     client = system.client(

@@ -15,7 +15,8 @@ from gt.dispatcher import batching
 from gt.dispatcher.actions import SendAll, SendMessage
 from gt.errors import ConfigError
 from gt.testing import Cluster
-from gt.wire.messages import FETCH, Execute
+from gt.wire.messages import Execute
+from gt.wire.words import FETCH
 from gt.worker.hot.levels import Levels
 from gt.worker.replay import MAX_ANNOUNCED_REASONS
 from tests.support.processes import LONG, ROOT, Process, environment, script

@@ -12,18 +12,9 @@ import pytest
 from gt.ops import OPS, sign
 from gt.types import BYTES, FLOAT, TensorType, bool_, float64
 from gt.wire.codec import definition
-from gt.wire.messages import (
-    FETCH,
-    FIRST_CODE,
-    FIRST_DISPATCHER_ID,
-    FORGET,
-    RESET,
-    RUN,
-    Configure,
-    Fragment,
-    SignalSpec,
-    Submit,
-)
+from gt.wire.messages import Configure, Submit
+from gt.wire.structures import Fragment, SignalSpec
+from gt.wire.words import FETCH, FIRST_CODE, FIRST_DISPATCHER_ID, FORGET, RESET, RUN
 from gt.worker.engines import make_engine
 from tests.support.processes import System
 from tests.test_abuse import Scene

@@ -16,7 +16,8 @@ from gt.client.stream import configuration, scope, signatures
 from gt.client.stream.session import Session
 from gt.testing import Cluster
 from gt.wire.codec import BadFrame, Decode, encode
-from gt.wire.messages import Configure, Definition, SignalSpec, Submit
+from gt.wire.messages import Configure, Submit
+from gt.wire.structures import Definition, SignalSpec
 
 STAGES = """
 stage0: {shard: {axis: 0, workers: [0, 1]}}
@@ -48,7 +49,7 @@ def session(cluster: Cluster) -> Iterator[Session]:
         yield session
 
 
-class Heard:
+class SentMessages:
     """Everything a session sent, in order."""
 
     def __init__(self, session: Session) -> None:
@@ -76,8 +77,8 @@ class Heard:
 
 
 @pytest.fixture
-def heard(session: Session) -> Heard:
-    return Heard(session)
+def sent(session: Session) -> SentMessages:
+    return SentMessages(session)
 
 
 @pytest.fixture
@@ -114,15 +115,15 @@ def emitted(session: Session) -> list[tuple[str, str]]:
 # -- contexts --------------------------------------------------------------------------------
 
 
-def test_each_context_has_its_own_code(stages: None, heard: Heard) -> None:
+def test_each_context_has_its_own_code(stages: None, sent: SentMessages) -> None:
     x = gt.ones(4, 4)
     outside = x + x
     with gt.signal.context("stage0"):
         inside = x + x
         again = x + x
     after = x + x
-    assert heard.signals("add") == ["", "stage0"]
-    assert emitted(heard.session) == [("full", ""), ("add", ""), ("add", "stage0"), ("add", "stage0"), ("add", "")]
+    assert sent.signals("add") == ["", "stage0"]
+    assert emitted(sent.session) == [("full", ""), ("add", ""), ("add", "stage0"), ("add", "stage0"), ("add", "")]
     for y in (outside, inside, again, after):
         assert y.sum().item() == 32
 
@@ -140,14 +141,14 @@ def test_each_context_has_its_own_code(stages: None, heard: Heard) -> None:
         (lambda x: x.clone()[0].fill_(2.0), "put_view"),
     ],
 )
-def test_every_way_to_emit_knows_its_signal(make: Any, op: str, stages: None, heard: Heard) -> None:
+def test_every_way_to_emit_knows_its_signal(make: Any, op: str, stages: None, sent: SentMessages) -> None:
     x = gt.ones(4, 4)
     for _ in range(2):
         make(x)
         with gt.signal.context("stage0"):
             make(x)
-    assert sorted(set(heard.signals(op))) == ["", "stage0"]
-    assert [s for o, s in emitted(heard.session) if o == op].count("stage0") == 2
+    assert sorted(set(sent.signals(op))) == ["", "stage0"]
+    assert [s for o, s in emitted(sent.session) if o == op].count("stage0") == 2
 
 
 def test_the_innermost_wins_and_an_error_leaves_all(stages: None, session: Session) -> None:
@@ -311,15 +312,15 @@ def test_an_unknown_signal_is_ignored_with_one_warning(stages: None, session: Se
     ]
 
 
-def test_without_a_configuration_nothing_is_different(heard: Heard, capsys: Any) -> None:
+def test_without_a_configuration_nothing_is_different(sent: SentMessages, capsys: Any) -> None:
     x = gt.ones(4, requires_grad=True)
     for name in ("stage0", "stage1", "stage0"):
         with gt.signal.context(name, backward="other"):
             y = gt.signal.tensor(x * 2, name)
         y.sum().backward()
-    assert {d.signal for d in heard.definitions} == {""}
-    assert "placed" not in {d.op for d in heard.definitions}
-    assert heard.of(Configure) == []
+    assert {d.signal for d in sent.definitions} == {""}
+    assert "placed" not in {d.op for d in sent.definitions}
+    assert sent.of(Configure) == []
     assert capsys.readouterr().err.splitlines() == [
         "[gt] signal 'stage0' and all others are ignored: there is no configuration; GT_CONFIG=file.yaml names one"
     ]
@@ -338,16 +339,18 @@ def test_a_signal_without_placement_keeps_the_outer_one(stages: None, session: S
 # -- what the dispatcher receives ------------------------------------------------------------
 
 
-def test_the_configuration_is_sent_before_instructions_that_need_it(write: Any, heard: Heard, cluster: Cluster) -> None:
+def test_the_configuration_is_sent_before_instructions_that_need_it(
+    write: Any, sent: SentMessages, cluster: Cluster
+) -> None:
     before = gt.ones(2) + 1
     gt.load_config(write(STAGES))
-    assert heard.of(Configure) == []
+    assert sent.of(Configure) == []
     with gt.signal.context("stage0"):
         after = before + 1
-    heard.session.outbox.flush()
-    kinds = [type(m).__name__ for m in heard.messages]
+    sent.session.outbox.flush()
+    kinds = [type(m).__name__ for m in sent.messages]
     assert kinds == ["Submit", "Submit", "Configure", "Submit"]
-    (configuration,) = heard.of(Configure)
+    (configuration,) = sent.of(Configure)
     assert configuration.auto is False
     assert configuration.signals == [
         SignalSpec("stage0", [0, 1], [], [(0, "")], False, None, True),
@@ -359,7 +362,7 @@ def test_the_configuration_is_sent_before_instructions_that_need_it(write: Any, 
     assert list(next(iter(cluster.dispatcher.clients.values())).config.specs.values()) == configuration.signals
 
 
-def test_a_new_configuration_makes_new_codes(write: Any, heard: Heard) -> None:
+def test_a_new_configuration_makes_new_codes(write: Any, sent: SentMessages) -> None:
     gt.load_config(write(STAGES))
     x = gt.ones(2)
     with gt.signal.context("stage0"):
@@ -369,10 +372,10 @@ def test_a_new_configuration_makes_new_codes(write: Any, heard: Heard) -> None:
         gt.load_config(write("other: {replicate: true}"))
         x + 1
     x + 1
-    codes = {d.code: d.signal for d in heard.definitions if d.op == "add"}
+    codes = {d.code: d.signal for d in sent.definitions if d.op == "add"}
     assert list(codes.values()) == ["stage0", "stage0", ""]
-    assert len(heard.of(Configure)) == 3
-    order = [m if isinstance(m, Configure) else m.definitions for m in heard.messages]
+    assert len(sent.of(Configure)) == 3
+    order = [m if isinstance(m, Configure) else m.definitions for m in sent.messages]
     at = [i for i, m in enumerate(order) if isinstance(m, Configure)]
     assert [d.op for part in order[at[1] : at[2]] if not isinstance(part, Configure) for d in part] == ["add"]
     assert (x + 1).tolist() == [2, 2]
@@ -381,7 +384,7 @@ def test_a_new_configuration_makes_new_codes(write: Any, heard: Heard) -> None:
 def test_a_mesh_of_the_first_workers_is_sent_again_when_they_change(write: Any, cluster: Cluster) -> None:
     gt.load_config(write("grid: {mesh: {x: 2}, replicate: true}"))
     with cluster.client() as session:
-        heard, x = Heard(session), gt.ones(2)
+        sent, x = SentMessages(session), gt.ones(2)
         cluster.kill_worker(next(iter(cluster.workers)))
         for _ in range(2):
             cluster.add_worker()
@@ -389,15 +392,15 @@ def test_a_mesh_of_the_first_workers_is_sent_again_when_they_change(write: Any, 
         x = gt.ones(2)
         with gt.signal.context("grid"):
             assert (x + 1).tolist() == [2, 2]
-        assert [m.signals[0].workers for m in heard.of(Configure)] == [[0, 1], [1, 2]]
+        assert [m.signals[0].workers for m in sent.of(Configure)] == [[0, 1], [1, 2]]
 
 
-def test_removing_the_configuration_is_announced(write: Any, heard: Heard) -> None:
+def test_removing_the_configuration_is_announced(write: Any, sent: SentMessages) -> None:
     gt.load_config(write(STAGES))
     x = gt.ones(2) + 1
     gt.load_config(None)
     (x + 1).tolist()
-    assert [(len(m.signals), m.auto) for m in heard.of(Configure)] == [(3, False), (0, False)]
+    assert [(len(m.signals), m.auto) for m in sent.of(Configure)] == [(3, False), (0, False)]
 
 
 def test_no_signal_has_a_longer_name_on_the_wire() -> None:
@@ -572,14 +575,14 @@ late: {match: "*", shard: {axis: 0}}
 """
 
 
-def test_parameters_are_laid_out_by_name_once(write: Any, heard: Heard) -> None:
+def test_parameters_are_laid_out_by_name_once(write: Any, sent: SentMessages) -> None:
     model = Model()
     x = gt.ones(2, 3)
     plain = model(x)
     gt.load_config(write(RULES))
     ids = {p._cell.id: name for name, p in model.named_parameters()}
     versions = [p._cell.version for p in model.parameters()]
-    session = heard.session
+    session = sent.session
     session.outbox.flush()
     session.outbox.recent.clear()
     again = model(x)
@@ -603,7 +606,7 @@ def test_parameters_are_laid_out_by_name_once(write: Any, heard: Heard) -> None:
     again.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
     assert gt.allclose(plain, again)  # sharded sums round differently
-    assert [s.keep for s in heard.of(Configure)[-1].signals] == [False, False, False]
+    assert [s.keep for s in sent.of(Configure)[-1].signals] == [False, False, False]
 
 
 def test_a_submodule_called_alone_keeps_its_names(write: Any, session: Session) -> None:
@@ -658,7 +661,7 @@ def test_optimizer_states_are_created_from_their_parameters(make: Any, session: 
 # -- auto-shard ------------------------------------------------------------------------------
 
 
-def test_auto_shard_marks_parameters(heard: Heard) -> None:
+def test_auto_shard_marks_parameters(sent: SentMessages) -> None:
     x = gt.ones(2)
     gt.auto_shard()
     w = gt.ones(3, requires_grad=True)
@@ -666,26 +669,26 @@ def test_auto_shard_marks_parameters(heard: Heard) -> None:
     u = gt.ones(4).requires_grad_()
     y = gt.checkpoint(lambda w: (w * 2).exp(), w)
     (y.sum() + v.sum() + u.sum()).backward()
-    session = heard.session
+    session = sent.session
     assert [s for o, s in emitted(session) if o == "placed"] == ["@parameter"] * 3
     gt.auto_shard()
     gt.auto_shard(False)
     gt.ones(3).requires_grad_()
     assert [s for o, s in emitted(session) if o == "placed"] == ["@parameter"] * 3
-    on, off = heard.of(Configure)
+    on, off = sent.of(Configure)
     assert on == Configure([SignalSpec("@parameter", [], [], [], True, None, True, True)], True)
     assert off == Configure([], False)
     assert w.grad is not None
 
 
-def test_auto_shard_on_some_workers(heard: Heard) -> None:
+def test_auto_shard_on_some_workers(sent: SentMessages) -> None:
     gt.auto_shard(workers=1)
     gt.ones(3).requires_grad_()
     gt.auto_shard(workers=[0])
     gt.ones(3).requires_grad_()
     gt.auto_shard(False)
     gt.ones(3).sum().item()
-    specs = [m.signals for m in heard.of(Configure)]
+    specs = [m.signals for m in sent.of(Configure)]
     first = SignalSpec("@parameter", [0], [("", 1)], [], True, None, True, True)
     assert specs == [[first], [SignalSpec("@parameter", [0], [], [], True, None, True, True)], []]
 

@@ -15,7 +15,7 @@ from gt.client.stream.connect import use
 from gt.client.stream.session import Session
 from gt.errors import GtError
 from gt.testing import Cluster
-from gt.wire.messages import RUN
+from gt.wire.words import RUN
 
 # -- random programs with loops ------------------------------------------------------------
 

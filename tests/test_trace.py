@@ -17,7 +17,7 @@ import gt
 from gt.client.stream import connect
 from gt.errors import CompileError, ConfigError, ConnectionLost, GtError, NoWorkers, WorkerLost
 from gt.testing import Cluster
-from gt.wire.messages import MAX_INLINE_BYTES
+from gt.wire.words import MAX_INLINE_BYTES
 from tests.support.processes import System, wait_until
 
 Event = dict[str, Any]

@@ -18,18 +18,11 @@ from gt.ops import OPS, sign
 from gt.types import BYTES, DTYPES, TensorType
 from gt.wire import messages, transfers
 from gt.wire.codec import MAX_ATTRIBUTE_DEPTH, BadFrame, Decode, definition, encode, signature_of
-from gt.wire.messages import (
-    FIRST_CODE,
-    MAX_INSTRUCTION_WORDS,
-    Definition,
-    SharedRange,
-    Submit,
-    ToClient,
-    ToDispatcher,
-    ToWorker,
-)
+from gt.wire.messages import Submit, ToClient, ToDispatcher, ToWorker
 from gt.wire.shared import SharedRing, SharedRings
+from gt.wire.structures import Definition, SharedRange
 from gt.wire.transfers import Channel, Incoming, Outgoing
+from gt.wire.words import FIRST_CODE, MAX_INSTRUCTION_WORDS
 from tests.support.samples import samples, type_of
 
 ROLES = {"dispatcher": ToDispatcher, "client": ToClient, "worker": ToWorker}

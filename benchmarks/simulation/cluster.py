@@ -24,7 +24,8 @@ from gt.dispatcher.actions import SendAll, SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import Decode, encode, signature_of
-from gt.wire.messages import FETCH, FIRST_CODE, Hello, Message, Submit
+from gt.wire.messages import Hello, Message, Submit
+from gt.wire.words import FETCH, FIRST_CODE
 
 CLIENT, DISPATCHER = b"client", b""
 

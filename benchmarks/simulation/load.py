@@ -20,7 +20,8 @@ from gt.dispatcher.actions import SendAll, SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import Decode, encode
-from gt.wire.messages import RUN, Done, Execute, Hello, Submit
+from gt.wire.messages import Done, Execute, Hello, Submit
+from gt.wire.words import RUN
 
 
 class _Recorder:

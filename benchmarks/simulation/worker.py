@@ -16,25 +16,9 @@ from typing import Any
 from benchmarks.simulation.machine import Machine
 from gt.types import DTYPES, TensorType
 from gt.wire.codec import encode, from_wire, signature_of
-from gt.wire.messages import (
-    FETCH,
-    FIRST_CODE,
-    FIRST_DISPATCHER_CODE,
-    LEAVE,
-    READ,
-    RESET,
-    Checked,
-    Chunk,
-    ChunkTaken,
-    Define,
-    Definition,
-    Done,
-    Execute,
-    Message,
-    Move,
-    Reply,
-    ValueInline,
-)
+from gt.wire.messages import Checked, Chunk, ChunkTaken, Define, Done, Execute, Message, Reply, ValueInline
+from gt.wire.structures import Definition, Move
+from gt.wire.words import FETCH, FIRST_CODE, FIRST_DISPATCHER_CODE, LEAVE, READ, RESET
 
 #: (time, message, its data)
 Post = Callable[[float, Message, tuple[bytes, ...]], None]

@@ -9,7 +9,8 @@ from gt.dispatcher.replay.replay_plans import KnownFragment
 from gt.dispatcher.state import Client, CodedSignature
 from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS, Violation
 from gt.wire.codec import encode, signature_of
-from gt.wire.messages import (
+from gt.wire.messages import Chunk, Submit
+from gt.wire.words import (
     FIRST_DISPATCHER_CODE,
     MAX_FRAGMENT_WORDS,
     MAX_FRAGMENTS,
@@ -19,8 +20,6 @@ from gt.wire.messages import (
     MAX_UNACKNOWLEDGED_BYTES,
     SUBMIT_MARGIN_BYTES,
     WINDOW_WORDS,
-    Chunk,
-    Submit,
 )
 
 SENT_WITHOUT_WORKER = Lost("no worker was connected when the value was sent; send it again")

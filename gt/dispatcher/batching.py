@@ -10,7 +10,7 @@ from typing import Any
 
 from gt.dispatcher.state import Client
 from gt.errors import ConfigError
-from gt.wire.messages import FETCH, FIRST_CODE, READ, RUN, TRACE
+from gt.wire.words import FETCH, FIRST_CODE, READ, RUN, TRACE
 
 VARIABLE = "GT_WORKER_BATCH_SIZE"
 

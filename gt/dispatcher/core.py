@@ -60,8 +60,8 @@ from gt.wire.messages import (
     Submit,
     Trace,
     Welcome,
-    WorkerInfo,
 )
+from gt.wire.structures import WorkerInfo
 
 #: Seconds that a client with work waits for a first worker before its reads are answered with an error.
 WORKER_WAIT_S = 2.0

@@ -15,7 +15,9 @@ from gt.dispatcher.ledger import Announcements
 from gt.dispatcher.lost_workers import lose_worker
 from gt.dispatcher.segments import ForwardOutput, Segment, Workers, batches
 from gt.dispatcher.state import Client, WorkerSet, WorkerState
-from gt.wire.messages import WINDOW_WORDS, Admit, Define, Definition, Execute, Leave, Message
+from gt.wire.messages import Admit, Define, Execute, Leave, Message
+from gt.wire.structures import Definition
+from gt.wire.words import WINDOW_WORDS
 
 #: The most moves that are defined in one message.
 MAX_MOVES_PER_MESSAGE = 256

@@ -31,7 +31,8 @@ from gt.dispatcher.violations import (
     request_number,
 )
 from gt.ops.signature import HEAD
-from gt.wire.messages import DISCARD, FETCH, FIRST_CODE, FORGET, READ, RESET, RUN, Blocks
+from gt.wire.messages import Blocks
+from gt.wire.words import DISCARD, FETCH, FIRST_CODE, FORGET, READ, RESET, RUN
 
 #: operands that several calls of one instruction name
 SharedOperands = set[int] | frozenset[int]

@@ -18,23 +18,8 @@ from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.ledger import CodeInfo
 from gt.dispatcher.state import Client, Peer
 from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS
-from gt.wire.messages import (
-    DISCARD,
-    FETCH,
-    FORGET,
-    LEAVE,
-    READ,
-    RESET,
-    RUN,
-    TRACE,
-    Done,
-    Execute,
-    FailureReport,
-    Heartbeat,
-    NoValue,
-    Reply,
-    Submit,
-)
+from gt.wire.messages import Done, Execute, FailureReport, Heartbeat, NoValue, Reply, Submit
+from gt.wire.words import DISCARD, FETCH, FORGET, LEAVE, READ, RESET, RUN, TRACE
 
 #: Control words that are followed by one word.
 ONE_ARGUMENT = {DISCARD: "discard", RESET: "reset", LEAVE: "leave"}

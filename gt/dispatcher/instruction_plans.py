@@ -30,7 +30,8 @@ from gt.dispatcher.violations import Violation
 from gt.ops import Signature
 from gt.types import Scalar, TensorType
 from gt.wire.codec import definition
-from gt.wire.messages import MAX_INLINE_BYTES, Notice
+from gt.wire.messages import Notice
+from gt.wire.words import MAX_INLINE_BYTES
 
 #: The most notices a client gets from the planner.
 MAX_NOTICES = 100

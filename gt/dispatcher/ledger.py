@@ -20,15 +20,8 @@ from gt.ops.split import Share
 from gt.types import Scalar, Shape, TensorType
 from gt.wire.codec import definition, to_wire
 from gt.wire.fragments import ParsedFragment
-from gt.wire.messages import (
-    FIRST_DISPATCHER_CODE,
-    FIRST_DISPATCHER_ID,
-    Definition,
-    Fragment,
-    GroupSpec,
-    Move,
-    WorkerInfo,
-)
+from gt.wire.structures import Definition, Fragment, GroupSpec, Move, WorkerInfo
+from gt.wire.words import FIRST_DISPATCHER_CODE, FIRST_DISPATCHER_ID
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from typing import Any
 from gt.dispatcher.plan.layouts import Layout, Lost, TensorState
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS, malformed_stream, request_number
-from gt.wire.messages import FETCH, FORGET, RESET, RUN, ChunkTaken, Configure, Message, NoValue
+from gt.wire.messages import ChunkTaken, Configure, Message, NoValue
+from gt.wire.words import FETCH, FORGET, RESET, RUN
 
 NO_WORKERS = "no worker is connected; start one with: python -m gt.worker --host {host} -p {port}"
 #: The text for a system that a client started for itself.

@@ -8,7 +8,7 @@ from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, tensor_state
 from gt.dispatcher.plan.moves import PlannedMove, route
 from gt.dispatcher.segments import ForwardOutput
 from gt.dispatcher.state import Client
-from gt.wire.messages import LEAVE
+from gt.wire.words import LEAVE
 
 
 class MoveEmitter:

@@ -11,7 +11,9 @@ from gt.dispatcher.explain import locate
 from gt.dispatcher.segments import Segment
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import Violation
-from gt.wire.messages import TRACE, Answer, Ask, Blocks, Locate, NoValue, Query, Report, Trace, WorkerStats
+from gt.wire.messages import Answer, Ask, Blocks, Locate, NoValue, Query, Report, Trace
+from gt.wire.structures import WorkerStats
+from gt.wire.words import TRACE
 
 #: The most requests of each kind that a client may have open.
 MAX_OPEN_REQUESTS = 100

@@ -14,7 +14,8 @@ from gt.dispatcher.plan.signals import Signals
 from gt.dispatcher.requests import Requests
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import Violation
-from gt.wire.messages import WINDOW_WORDS, Configure, Credit, Done, NoValue, Submit
+from gt.wire.messages import Configure, Credit, Done, NoValue, Submit
+from gt.wire.words import WINDOW_WORDS
 
 #: Estimated microseconds of work that a worker gets ahead.
 MAX_AHEAD_US = 6000.0

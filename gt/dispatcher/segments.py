@@ -12,7 +12,8 @@ from typing import Any
 
 from gt.dispatcher.ledger import Announcements
 from gt.wire.codec import encode
-from gt.wire.messages import SUBMIT_MARGIN_BYTES, Definition
+from gt.wire.structures import Definition
+from gt.wire.words import SUBMIT_MARGIN_BYTES
 
 Workers = tuple[int, ...]
 

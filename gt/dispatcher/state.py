@@ -17,7 +17,8 @@ from gt.dispatcher.plan.signals import Signals
 from gt.ops import Signature
 from gt.types import BOOL, BYTES, FLOAT, INT, TensorType
 from gt.wire.codec import encode
-from gt.wire.messages import Ask, Definition, Locate, Submit, Trace, WorkerInfo
+from gt.wire.messages import Ask, Locate, Submit, Trace
+from gt.wire.structures import Definition, WorkerInfo
 
 Peer = bytes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.wire.messages import FIRST_DISPATCHER_ID
+from gt.wire.words import FIRST_DISPATCHER_ID
 
 
 class Violation(Exception):

@@ -37,7 +37,7 @@ def check_rules(ops: Mapping[str, Op], tensor: type) -> None:
                 if name not in function.__globals__:
                     raise RuleError(f"{_place(op, rule, function)} uses {name!r}, which a tensor does not have")
         if not EMITTERS.isdisjoint(names):
-            for word in sorted(_words(function, codes) - words):
+            for word in sorted(_words(function, codes, words) - words):
                 raise RuleError(f"{_place(op, rule, function)} emits the op {word!r}, which does not exist")
 
 
@@ -85,9 +85,28 @@ def _attribute_names(ops: Iterable[Op]) -> set[str]:
     return names
 
 
-def _words(function: FunctionType, codes: list[CodeType]) -> set[str]:
+def _words(function: FunctionType, codes: list[CodeType], known: set[str]) -> set[str]:
     """The texts that may be names: single words."""
     texts = [cell.cell_contents for cell in function.__closure__ or ()]
     for code in codes:
         texts += code.co_consts
+        in_tuples = [text for constant in code.co_consts if type(constant) is tuple for text in constant]
+        if any(type(text) is str and text not in known for text in in_tuples):
+            texts += _folded_arguments(code)
     return {text for text in texts if isinstance(text, str) and " " not in text}
+
+
+def _folded_arguments(code: CodeType) -> list[Any]:
+    """The arguments that Python 3.12 and later keep as one tuple: ``("name",)`` in ``g._op("name", **attrs, dim=1)``.
+
+    The code pushes that tuple and then begins the map of the keywords. Other tuples are names of keywords, or data.
+    """
+    from dis import get_instructions  # slow, and for few functions
+
+    arguments: list[Any] = []
+    before = None
+    for instruction in get_instructions(code):
+        if instruction.opname == "BUILD_MAP" and isinstance(before, tuple):
+            arguments += before
+        before = instruction.argval if instruction.opname == "LOAD_CONST" else None
+    return arguments

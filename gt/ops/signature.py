@@ -7,7 +7,7 @@ After that, an instruction is a few numbers in a flat stream:
 
 ``code`` is the signature's number; ``site`` the client's number for the source line; an output or a tensor operand
 is a tensor id; a scalar operand is the number itself. The signature determines how many words follow. Below
-``FIRST_CODE`` a code is a control word, and a negative word ``-id`` frees a tensor (see `gt.wire.messages`).
+``FIRST_CODE`` a code is a control word, and a negative word ``-id`` frees a tensor (see `gt.wire.words`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from gt.ops import Attrs, Op
 
 Group = dict[str, Any]
 
-#: The most words in one instruction: half of `gt.wire.messages.MAX_INSTRUCTION_WORDS`, because the first instruction of
+#: The most words in one instruction: half of `gt.wire.words.MAX_INSTRUCTION_WORDS`, because the first instruction of
 #: a kind is sent with the types of its operands.
 MAX_WORDS = 1 << 13
 

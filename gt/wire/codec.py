@@ -10,16 +10,9 @@ from gt.errors import ShapeError
 from gt.ops import Attrs, Signature
 from gt.ops.signature import signature_from
 from gt.types import DTYPES, MAX_DIMS, SCALARS, OperandType, Scalar, TensorType
-from gt.wire.messages import (
-    FIRST_CODE,
-    MAX_DEFINITION_BYTES,
-    MAX_INSTRUCTION_WORDS,
-    Definition,
-    ToClient,
-    ToDispatcher,
-    ToWorker,
-    WireType,
-)
+from gt.wire.messages import ToClient, ToDispatcher, ToWorker
+from gt.wire.structures import Definition, WireType
+from gt.wire.words import FIRST_CODE, MAX_DEFINITION_BYTES, MAX_INSTRUCTION_WORDS
 
 #: How deep lists in attributes may be nested; the most bytes of a tensor.
 MAX_ATTRIBUTE_DEPTH, MAX_TENSOR_BYTES = 16, 1 << 62
@@ -113,7 +106,7 @@ def _leaves(value: Any) -> int:
 
 
 def to_wire(t: OperandType) -> WireType:
-    """The type as it stands in a message; see `gt.wire.messages.WireType`."""
+    """The type as it stands in a message; see `gt.wire.structures.WireType`."""
     return (t.name, None) if isinstance(t, Scalar) else (t.dtype.name, t.shape)
 
 

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from gt.ops.signature import HEAD
-from gt.wire.messages import FIRST_CODE, FIRST_DISPATCHER_ID, MAX_FRAGMENT_WORDS, RUN, Fragment
+from gt.wire.structures import Fragment
+from gt.wire.words import FIRST_CODE, FIRST_DISPATCHER_ID, MAX_FRAGMENT_WORDS, RUN
 
 #: The number of words in a RUN before its inputs.
 RUN_HEAD = 5

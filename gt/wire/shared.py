@@ -18,7 +18,7 @@ import os
 from collections import deque
 from functools import cache
 
-from gt.wire.messages import SharedRange
+from gt.wire.structures import SharedRange
 
 
 @cache

@@ -17,7 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from gt.wire.auth import Keys
 from gt.wire.codec import BadFrame
-from gt.wire.messages import MAX_FRAME_BYTES
+from gt.wire.words import MAX_FRAME_BYTES
 
 #: Messages that may wait for a peer before it counts as lost.
 MAX_UNSENT_MESSAGES = 4096

@@ -10,14 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gt.wire.messages import (
-    CHUNK_BYTES,
-    MAX_UNACKNOWLEDGED_BYTES,
-    SHARED_CHUNK_BYTES,
-    SHARED_RING_BYTES,
-    SharedRange,
-)
 from gt.wire.shared import SharedRing
+from gt.wire.structures import SharedRange
+from gt.wire.words import CHUNK_BYTES, MAX_UNACKNOWLEDGED_BYTES, SHARED_CHUNK_BYTES, SHARED_RING_BYTES
 
 
 class NextChunk(NamedTuple):

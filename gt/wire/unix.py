@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gt.wire.codec import BadFrame
-from gt.wire.messages import MAX_FRAME_BYTES
+from gt.wire.words import MAX_FRAME_BYTES
 
 #: number of frames -> the format of the head of a message
 _HEADS = {n: struct.Struct(f"<B{n}I") for n in (1, 2, 3)}

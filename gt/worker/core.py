@@ -19,16 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.wire.messages import (
-    DISCARD,
-    FETCH,
-    FIRST_CODE,
-    FIRST_DISPATCHER_CODE,
-    FORGET,
-    LEAVE,
-    READ,
-    RESET,
-    RUN,
-    TRACE,
     Admit,
     Checked,
     Chunk,
@@ -43,6 +33,7 @@ from gt.wire.messages import (
     Query,
     Report,
 )
+from gt.wire.words import DISCARD, FETCH, FIRST_CODE, FIRST_DISPATCHER_CODE, FORGET, LEAVE, READ, RESET, RUN, TRACE
 from gt.worker.collectives.interface import DataPlane
 from gt.worker.engines import Engine
 from gt.worker.failures import FailureRecorder

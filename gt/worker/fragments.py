@@ -17,7 +17,7 @@ from typing import Any
 
 from gt.types import BYTES
 from gt.wire.fragments import Instruction, ParsedFragment
-from gt.wire.messages import Fragment
+from gt.wire.structures import Fragment
 from gt.worker.hot.section import KernelCall, Section
 from gt.worker.linked import LinkedMove, LinkedSignature
 
@@ -91,7 +91,7 @@ class LinkedSection:
                     if kind == ANY:
                         for register, value in zip(out, results if b else (results,), strict=True):
                             registers[register] = value
-        except Exception as error:
+        except Exception as error:  # whatever a kernel raises is the failure of its instruction
             failed = len(self.calls) - length_hint(calls) - 1
             raise InstructionFailed(self.indices[failed], error) from None
 

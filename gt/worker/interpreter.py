@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gt.types import BYTES
-from gt.wire.messages import FIRST_CODE
+from gt.wire.words import FIRST_CODE
 from gt.worker.failures import FailureRecorder, propagate
 from gt.worker.linked import LinkedMove, LinkedSignature
 from gt.worker.mover import Mover
@@ -53,7 +53,7 @@ class Interpreter:
                     store[stream[i + 2]] = linked.run(store[stream[i + 3]])
                 else:
                     self._run_general(space, linked, stream, i)
-            except Exception as error:
+            except Exception as error:  # whatever a kernel raises is the failure of its instruction
                 self._failures.record(space, client, linked.signature, stream, i, error)
             i += linked.width
         self.instructions += count

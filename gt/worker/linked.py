@@ -7,7 +7,7 @@ from typing import Any
 from gt.ops import Signature
 from gt.types import TensorType
 from gt.wire.codec import from_wire, signature_of
-from gt.wire.messages import Definition, Move
+from gt.wire.structures import Definition, Move
 from gt.worker.engines import Engine, Kernel
 
 
@@ -51,7 +51,7 @@ def link_definition(engine: Engine, definition: Definition) -> LinkedSignature:
     signature = signature_of(definition)
     try:
         return LinkedSignature(signature, engine.link(signature))
-    except Exception as error:
+    except Exception as error:  # see above
         return LinkedSignature(signature, _raising_kernel(error))
 
 

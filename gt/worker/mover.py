@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from gt.wire.messages import GroupSpec
+from gt.wire.structures import GroupSpec
 from gt.worker.collectives.interface import DataPlane, GroupBroken
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken, first_line
@@ -134,7 +134,7 @@ class Mover:
             return False
         try:
             value = self._result(move)
-        except Exception as error:
+        except Exception as error:  # whatever a collective raises is the failure of what reads its result
             if self._engine.is_broken(error):
                 raise DeviceBroken(first_line(error)) from error
             lost = isinstance(error, GroupBroken)  # the dispatcher knows which worker it was

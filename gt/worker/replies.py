@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.wire.messages import MAX_INLINE_BYTES, NoValue, Reply, ValueChunk, ValueInline
+from gt.wire.messages import NoValue, Reply, ValueChunk, ValueInline
 from gt.wire.transfers import Outgoing
+from gt.wire.words import MAX_INLINE_BYTES
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken, first_line
 from gt.worker.outbox import WorkerOutbox
@@ -29,7 +30,7 @@ class ValueReplies:
             return
         try:
             data = self._engine.to_host(value)
-        except Exception as error:
+        except Exception as error:  # no memory on the host, or a broken device: the client must not wait
             if self._engine.is_broken(error):
                 raise DeviceBroken(first_line(error)) from error
             text = f"reading a value failed on worker {self._outbox.worker} ({self._engine.device}): {error}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gt.wire.messages import WorkerStats
+from gt.wire.structures import WorkerStats
 from gt.worker.engines import Engine
 from gt.worker.fragments import LinkedFragment
 from gt.worker.hot.levels import Levels

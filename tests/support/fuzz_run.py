@@ -32,7 +32,7 @@ import torch
 
 from gt.ops import OPS, Signature
 from gt.wire.codec import BadFrame, signature_of, to_wire
-from gt.wire.messages import Definition
+from gt.wire.structures import Definition
 from gt.worker.engines import make_engine
 from tests.support.fuzz import Case, by_op, make_case, make_operands
 from tests.support.fuzz_known import CANCELLING, known

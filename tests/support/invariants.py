@@ -7,7 +7,8 @@ from collections import Counter
 from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, TensorState
 from gt.dispatcher.state import Client, WorkerState
 from gt.testing import Cluster
-from gt.wire.messages import FIRST_DISPATCHER_CODE, WINDOW_WORDS, Submit
+from gt.wire.messages import Submit
+from gt.wire.words import FIRST_DISPATCHER_CODE, WINDOW_WORDS
 from gt.worker.space import PLACEHOLDERS
 
 

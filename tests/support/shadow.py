@@ -22,7 +22,8 @@ from typing import Any
 from gt.client.stream.session import Session
 from gt.testing import Cluster
 from gt.types import BYTES, Scalar
-from gt.wire.messages import FIRST_CODE, Execute
+from gt.wire.messages import Execute
+from gt.wire.words import FIRST_CODE
 from gt.worker.engines import Engine, make_engine
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.program import interpret

@@ -11,7 +11,6 @@ FILE_LINES, FUNCTION_LINES = 400, 40
 #: What may be longer, and why.
 EXCEPTIONS: dict[str, str] = {
     "gt/dispatcher/forward.py:_loop": "a call would cost more than the step it named",
-    "gt/wire/messages.py": "every message that crosses a wire, and nothing else",
 }
 
 

@@ -19,7 +19,7 @@ from gt.client.stream.session import Session
 from gt.client.tensor.tensor import Tensor
 from gt.types import TensorType
 from gt.wire.fragments import NoFragment, SortedWords, make_fragment, sort_words
-from gt.wire.messages import FIRST_CODE, MAX_FRAGMENT_WORDS
+from gt.wire.words import FIRST_CODE, MAX_FRAGMENT_WORDS
 
 #: where an input comes from: ("argument", position), ("cell", weak reference) or ("grad", the tensor it belongs to)
 Source = tuple[str, Any]

@@ -20,7 +20,7 @@ from gt.types import MAX_DIMS
 
 Mesh = tuple[tuple[str, int], ...]
 
-#: The most characters of a signal's name (see `gt.wire.messages.SignalName`).
+#: The most characters of a signal's name (see `gt.wire.structures.SignalName`).
 MAX_NAME_LENGTH = 200
 #: Keys at the top of a file that are not signals. They apply to all signals.
 DEFAULTS = ("mesh", "workers")

@@ -13,7 +13,8 @@ from math import prod
 import msgspec
 
 from gt.errors import ConfigError
-from gt.wire.messages import Configure, SignalSpec
+from gt.wire.messages import Configure
+from gt.wire.structures import SignalSpec
 
 #: The signal that `gt.auto_shard` places parameters by.
 PARAMETER = "@parameter"
@@ -23,7 +24,7 @@ DimAxes = tuple[tuple[int, str], ...]
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
-    """One validated signal; see `gt.wire.messages.SignalSpec` for what the fields mean."""
+    """One validated signal; see `gt.wire.structures.SignalSpec` for what the fields mean."""
 
     name: str
     workers: tuple[int, ...] = ()

@@ -15,8 +15,9 @@ from gt.client.stream.session import Session
 from gt.errors import ConfigError, ConnectionLost, GtError, NoWorkers, Refused
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import encode
-from gt.wire.messages import Hello, WorkerInfo
+from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
+from gt.wire.structures import WorkerInfo
 
 __all__ = ["connect", "disconnect", "gpu_workers", "workers"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gt.client.stream import sites
 from gt.client.stream.pending import PendingValue
 from gt.errors import BY_NAME, GtError, RemoteError, WorkerLost
-from gt.wire.messages import FailureReport, NoValue, WorkerInfo
+from gt.wire.messages import FailureReport, NoValue
+from gt.wire.structures import WorkerInfo
 
 #: The most failures kept for later reads, and the most kept for the summary at the end of a session.
 MAX_FAILURES, MAX_UNREAD = 1000, 100

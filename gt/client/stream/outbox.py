@@ -26,7 +26,9 @@ from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MIN_FORWARD_WORDS
 from gt.errors import GtError
 from gt.ops import Signature
 from gt.wire.codec import definition, encode
-from gt.wire.messages import MAX_FRAGMENT_WORDS, MAX_SUBMIT_WORDS, RESET, WINDOW_WORDS, Definition, Submit
+from gt.wire.messages import Submit
+from gt.wire.structures import Definition
+from gt.wire.words import MAX_FRAGMENT_WORDS, MAX_SUBMIT_WORDS, RESET, WINDOW_WORDS
 
 #: The most words that are sent as they are in one submission with a fragment.
 MAX_TAIL_WORDS = 64

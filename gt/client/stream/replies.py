@@ -10,19 +10,9 @@ from gt.client.stream.pending import PendingFromEach, PendingValue
 from gt.client.stream.server_connection import ServerConnection
 from gt.errors import RemoteError, WorkerLost
 from gt.wire.codec import encode
-from gt.wire.messages import (
-    Answer,
-    Blocks,
-    Checked,
-    ChunkTaken,
-    Located,
-    NoValue,
-    SharedRange,
-    Trace,
-    ValueChunk,
-    ValueInline,
-)
+from gt.wire.messages import Answer, Blocks, Checked, ChunkTaken, Located, NoValue, Trace, ValueChunk, ValueInline
 from gt.wire.shared import SharedRings
+from gt.wire.structures import SharedRange
 
 #: Seconds that a read waits for the reason of a failure, once another worker has reported that there was a failure.
 FAILURE_DETAIL_TIMEOUT_S = 3.0

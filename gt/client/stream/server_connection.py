@@ -12,7 +12,8 @@ from typing import Any
 from gt.client.stream.link import Link
 from gt.errors import ClusterError, ConnectionLost, GtError, NoWorkers
 from gt.wire.codec import encode
-from gt.wire.messages import Bye, WorkerInfo
+from gt.wire.messages import Bye
+from gt.wire.structures import WorkerInfo
 
 #: Seconds to wait for a first worker before an instruction is refused.
 FIRST_WORKER_TIMEOUT_S = 3.0

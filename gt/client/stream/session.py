@@ -31,8 +31,6 @@ from gt.say import warn
 from gt.types import TensorType
 from gt.wire.codec import BadFrame, Decode
 from gt.wire.messages import (
-    FETCH,
-    MAX_INLINE_BYTES,
     Answer,
     Ask,
     Blocks,
@@ -50,8 +48,9 @@ from gt.wire.messages import (
     ValueChunk,
     ValueInline,
     Welcome,
-    WorkerStats,
 )
+from gt.wire.structures import WorkerStats
+from gt.wire.words import FETCH, MAX_INLINE_BYTES
 
 
 class Session:

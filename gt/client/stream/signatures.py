@@ -17,7 +17,8 @@ from gt.ops import Op, Signature, sign
 from gt.say import topic
 from gt.types import TensorType
 from gt.wire.codec import encode
-from gt.wire.messages import FIRST_CODE, Configure
+from gt.wire.messages import Configure
+from gt.wire.words import FIRST_CODE
 
 #: At this many signatures all are forgotten, so that a program with ever new shapes does not fill the memory.
 MAX_SIGNATURES = 20_000

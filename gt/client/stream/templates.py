@@ -21,7 +21,8 @@ from typing import Any
 
 from gt.ops import Signature
 from gt.wire.fragments import NoFragment, SortedWords, make_fragment, run_words, sort_words
-from gt.wire.messages import FORGET, MAX_FRAGMENT_WORDS, Fragment
+from gt.wire.structures import Fragment
+from gt.wire.words import FORGET, MAX_FRAGMENT_WORDS
 
 #: Words in one submission, if they match no template.
 BATCH_WORDS = 640
@@ -31,8 +32,7 @@ MIN_WORDS = 12
 MIN_FORWARD_WORDS = 1024
 #: The most templates, the most stretches seen once that are kept, and the most words of all the latter.
 MAX_TEMPLATES, MAX_CANDIDATES, MAX_CANDIDATE_WORDS = 128, 64, 1 << 17
-#: A longer stretch is split into sections of about SECTION_WORDS, so that one section runs while the next is emitted.
-#: A stretch that is to be compiled is never split.
+#: A longer stretch is split into sections, unless it is to be compiled: one section runs while the next is emitted.
 MAX_WHOLE_WORDS, SECTION_WORDS = 4096, 1280
 #: A template is looked up by this many codes at its beginning.
 KEY_CODES = 4

@@ -17,7 +17,7 @@ from gt.errors import DimError, DTypeError, ShapeError
 from gt.missing import Missing
 from gt.ops import Attrs, Op
 from gt.types import DType, Size, TensorType
-from gt.wire.messages import MAX_SUBMIT_WORDS
+from gt.wire.words import MAX_SUBMIT_WORDS
 
 #: With fewer words in the outbox, a freed tensor becomes one of them at once.
 INLINE_FREE_LIMIT = MAX_SUBMIT_WORDS // 2

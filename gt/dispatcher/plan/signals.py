@@ -13,7 +13,7 @@ from math import prod
 from gt.dispatcher.plan.layouts import Layout, Lost, Mesh
 from gt.ops.placement import Placement, R, Shard
 from gt.types import TensorType
-from gt.wire.messages import SignalSpec
+from gt.wire.structures import SignalSpec
 
 #: Auto-sharding replicates tensors of fewer bytes than this.
 MIN_SHARDED_BYTES = 16 << 10

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gt.wire.fragments import InstructionFormat, NoFragment
-from gt.wire.messages import FIRST_CODE
+from gt.wire.words import FIRST_CODE
 
 #: The bytes after which a bucket of reductions starts. The first bucket is smaller, so that its transfer starts early.
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20

@@ -21,7 +21,7 @@ from gt.dispatcher.replay.replay_plans import (
 from gt.dispatcher.segments import ForwardOutput, Segment
 from gt.dispatcher.state import Client
 from gt.wire.fragments import NoFragment, ParsedFragment, make_fragment, run_words, sort_words
-from gt.wire.messages import FORGET
+from gt.wire.words import FORGET
 
 #: More microseconds than any fragment takes, and few enough that a float still counts single ones.
 UNLIMITED_BUDGET_US = 1e12

@@ -21,7 +21,7 @@ from gt.dispatcher.segments import ForwardOutput
 from gt.dispatcher.state import Client
 from gt.dispatcher.violations import Violation
 from gt.wire.fragments import RUN_HEAD, run_words
-from gt.wire.messages import FIRST_DISPATCHER_ID, FORGET, MAX_FRAGMENT_WORDS
+from gt.wire.words import FIRST_DISPATCHER_ID, FORGET, MAX_FRAGMENT_WORDS
 
 #: The last id from which a fragment may number the tensors it creates.
 LAST_BASE = FIRST_DISPATCHER_ID - MAX_FRAGMENT_WORDS

@@ -11,7 +11,7 @@ from gt.dispatcher.plan.layouts import AnyState, Layout, Lost
 from gt.dispatcher.segments import Workers
 from gt.dispatcher.state import NUMBER_TYPES, Client
 from gt.wire.fragments import ParsedFragment
-from gt.wire.messages import Fragment
+from gt.wire.structures import Fragment
 
 #: where an id comes from: (k, None) is the k-th input, (k, layout) its copy in that layout, and k alone is the k-th id
 #: that the dispatcher creates

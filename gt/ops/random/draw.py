@@ -45,45 +45,39 @@ def key_words(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
 
 #: the rule of ops that draw: the whole key is in memory
 DRAWN = NumberRule(run=_draw_in_memory, derive=key_words)
+#: what the ops that fill a new tensor share
+NEW: dict[str, Any] = {
+    "no_gradient": "it reads no tensor",
+    "draws": True,
+    "varying": DRAWN,
+    "split": creating,
+    "local": shaped_and_placed,
+    "creates": True,
+}
 
 op(
     "rand",
-    no_gradient="it reads no tensor",
-    draws=True,
-    varying=DRAWN,
     operands="ii",
     infer=_drawn_floating,
-    split=creating,
-    local=shaped_and_placed,
-    creates=True,
+    **NEW,
     torch=lambda torch, *key, **how: tensors.on_torch(philox.uniform, *key, **how),
     kernel=lambda np, *key, device, **how: tensors.on_numpy(philox.uniform, *key, **how),
 )
 
 op(
     "randn",
-    no_gradient="it reads no tensor",
-    draws=True,
-    varying=DRAWN,
     operands="ii",
     infer=_drawn_floating,
-    split=creating,
-    local=shaped_and_placed,
-    creates=True,
+    **NEW,
     torch=lambda torch, *key, **how: tensors.on_torch(philox.normal, *key, **how),
     kernel=lambda np, *key, device, **how: tensors.on_numpy(philox.normal, *key, **how),
 )
 
 op(
     "randint",
-    no_gradient="it reads no tensor",
-    draws=True,
-    varying=DRAWN,
     operands="iiii",
     infer=_drawn,
-    split=creating,
-    local=shaped_and_placed,
-    creates=True,
+    **NEW,
     torch=lambda torch, *key, **how: tensors.on_torch(philox.integers, *key, **how),
     kernel=lambda np, *key, device, **how: tensors.on_numpy(philox.integers, *key, **how),
 )

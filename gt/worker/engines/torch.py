@@ -14,7 +14,7 @@ import torch
 from gt.errors import ConfigError
 from gt.ops import Signature
 from gt.types import TensorType
-from gt.wire.messages import MAX_INLINE_BYTES
+from gt.wire.words import MAX_INLINE_BYTES
 
 #: How many `Execute` messages the GPU may be behind.
 MAX_EXECUTES_AHEAD = 3

@@ -143,7 +143,7 @@ class LevelSwitch:
             self._check_device(partial.error)
             self._count_error(partial.error)
             raise
-        except Exception as error:
+        except Exception as error:  # nothing was written: the section is interpreted, which reports the instruction
             self._check_device(error)
             self._count_error(error)
             return None
@@ -236,7 +236,7 @@ class LevelSwitch:
             copied = self._copied_inputs(program)
             self.active = CapturedGraph(program, program, "graph", inputs, copied, self.compiler.capture)
             self._log("a graph of")
-        except Exception as error:
+        except Exception as error:  # a faster level is optional; the reason is reported
             self._check_device(error)
             self.reasons.append(f"no graph: {error_summary(error)}")
             self.compiler.log_error(self.section, error)
@@ -263,7 +263,7 @@ class LevelSwitch:
         try:
             program = self._program(inputs, numbers, compiled=True)
             copies = snapshot(inputs)
-        except Exception as error:
+        except Exception as error:  # a faster level is optional; the reason is reported
             self.compiler.log_error(self.section, error)
             self.stay(error_summary(error))
             return
@@ -315,7 +315,7 @@ class LevelSwitch:
             try:
                 capture = self.compiler.capture
                 self._activate(CapturedGraph(compiled.program, compiled, "compiled", inputs, copied, capture))
-            except Exception as error:
+            except Exception as error:  # the compiled code runs without a graph; the reason is reported
                 self._check_device(error)
                 self.compiler.log_error(self.section, error)
                 self.reasons.append(f"no graph of the compiled code: {error_summary(error)}")

@@ -1,0 +1,132 @@
+"""What messages consist of: the description of a worker, a signature, a fragment, a signal, a move."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from gt.wire.words import Word
+
+#: the name of a signal; "" means no signal; names that begin with @ are reserved for GT
+SignalName = Annotated[str, msgspec.Meta(max_length=200)]
+#: ("float32", (2, 3)) for a tensor, ("int", None) for a scalar
+WireType = tuple[str, tuple[int, ...] | None]
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, array_like=True):
+    """The description of a worker, for clients and for other workers."""
+
+    id: int
+    backend: str
+    device: str
+    host: str
+    pid: int
+    gpu: str = ""
+    store: str = ""
+
+    def __repr__(self) -> str:
+        """Without the fields that workers use to find each other."""
+        gpu = f", gpu={self.gpu!r}" if self.gpu else ""
+        return f"Worker(id={self.id}, device={self.device!r}{gpu}, backend={self.backend!r}, pid={self.pid})"
+
+
+class Definition(msgspec.Struct, frozen=True, array_like=True):
+    """Defines a code: from here on it stands for this signature."""
+
+    code: int
+    op: str
+    attrs: list[tuple[str, Any]]
+    ins: list[WireType]
+    into: bool = False
+    #: the signal it was emitted under; the last `Configure` before it describes the signal
+    signal: SignalName = ""
+
+
+class Fragment(msgspec.Struct, frozen=True, array_like=True):
+    """A repeated stretch of a program, with slots in place of tensor ids (see `gt.wire.fragments`)."""
+
+    number: int
+    #: how many tensors are its inputs, how many it creates, and how many the dispatcher creates for it
+    inputs: int
+    created: int
+    dispatcher_created: int
+    words: list[int]
+    #: whether its instructions must be compiled
+    compile: bool = False
+    #: the numbers that never change: (index among its numbers, value)
+    constants: list[tuple[int, Word]] = []
+
+
+class SignalSpec(msgspec.Struct, frozen=True, array_like=True):
+    """Where one signal places tensors."""
+
+    name: SignalName
+    #: in mesh order, the last axis varies fastest; empty: all workers
+    workers: list[int]
+    #: (axis, size) in order; empty: one axis over all its workers
+    mesh: list[tuple[str, int]]
+    #: placement of tensors created under it: (dim, axis); "" is the only axis; a negative dim counts from the end
+    shard: list[tuple[int, str]]
+    replicate: bool
+    #: placement of results under it; None: the planner chooses; empty: replicated
+    output: list[tuple[int, str]] | None
+    #: False: a gathered copy is freed after its use
+    keep: bool
+    #: whether it comes from `Configure.auto` and not from the user's configuration
+    auto: bool = False
+
+
+class SharedRange(msgspec.Struct, frozen=True, array_like=True):
+    """Where in the sender's shared memory a chunk begins (see `gt.wire.shared`)."""
+
+    pid: int
+    fd: int
+    name: str
+    #: the bytes of the whole shared memory, not of the chunk
+    size: int
+    #: where the chunk begins
+    offset: int
+
+
+class WorkerStats(msgspec.Struct, frozen=True):
+    """The statistics of one worker."""
+
+    worker: int
+    device: str
+    backend: str
+    total_instructions: int
+    hot_instructions: int
+    unique_sequences: int
+    #: description of a section -> length, runs, level, compile_seconds, saved_seconds, reasons
+    compilation_stats: dict[str, dict[str, Any]]
+    #: as the device reports it (GPU: used, total, allocated)
+    memory: dict[str, int]
+    #: of the client that requests the statistics
+    client_tensors: int
+    client_bytes: int
+    #: of all clients together
+    tensors: int
+    bytes: int
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """Defines a code: from here on it stands for this worker's share of a move, with one operand and one result."""
+
+    code: int
+    kind: str
+    group: int
+    #: see `gt.worker.collectives`
+    options: list[tuple[str, Any]]
+    #: the type of this worker's block before and after the move; None if it has none
+    before: WireType | None
+    after: WireType | None
+
+
+class GroupSpec(msgspec.Struct, frozen=True, array_like=True):
+    """The workers that take part in a collective, by rank, and the address of their store."""
+
+    id: int
+    members: list[int]
+    store: str
+    backend: str
