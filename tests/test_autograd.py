@@ -586,3 +586,11 @@ def test_threads_each_have_a_tape(cluster: Cluster) -> None:
     for t in threads:
         t.join()
     assert gradients == {n: [2.0 * n] for n in range(3)}
+
+
+def test_a_complete_qr_of_a_tall_matrix_has_no_gradient() -> None:
+    for library, error in ((torch, RuntimeError), (gt, gt.GradError)):
+        x = library.ones(3, 2).requires_grad_()
+        q, _ = library.linalg.qr(x, mode="complete")
+        with pytest.raises(error, match="mode='complete'"):
+            q.sum().backward()

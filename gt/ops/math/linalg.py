@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gt.errors import DTypeError, ShapeError
+from gt.errors import DTypeError, GradError, ShapeError
 from gt.ops.infer import broadcast_shapes, require_bools
 from gt.ops.op import Types, op
 from gt.ops.split import Split, leading
@@ -207,7 +207,7 @@ def _factored(x: TensorType, *, mode: str) -> Types:
 
 def _check_differentiable(mode: str, m: int, n: int) -> None:
     if mode == "complete" and m > n:
-        raise NotImplementedError("qr: mode='complete' has no gradient for more rows than columns; use 'reduced'")
+        raise GradError("qr: mode='complete' has no gradient for more rows than columns; use 'reduced'")
 
 
 def _qr_back(g: Any, y: Any, x: Any, *, mode: str) -> Any:
