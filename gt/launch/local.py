@@ -11,6 +11,7 @@ import tempfile
 import threading
 
 from gt.errors import ConfigError, NoWorkers
+from gt.launch.backend import default_backend
 from gt.say import topic
 
 #: How long a child may take to end after SIGTERM.
@@ -44,6 +45,7 @@ class LocalSystem:
                 f"{workers} workers for {len(gpus)} GPU(s): each worker needs its own; GT_SHARE_GPUS=1 lets them share"
             )
         self.workers = workers
+        self._backend = default_backend()
         self._folder = tempfile.mkdtemp(prefix="gt-")  # only its owner can enter it
         self._socket = os.path.join(self._folder, "server")
         self.address = f"unix:{self._socket}"
@@ -59,10 +61,9 @@ class LocalSystem:
             raise
 
     def _start_worker(self, i: int, gpus: list[str]) -> None:
-        backend = os.environ.get("GT_BACKEND", "torch")
         environment = {"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} if gpus else {}
         threads = [] if self.workers == 1 else ["--threads", str(max(1, (os.cpu_count() or 1) // self.workers))]
-        self._start(f"worker {i}", "gt.worker", environment, "--backend", backend, *threads)
+        self._start(f"worker {i}", "gt.worker", environment, "--backend", self._backend, *threads)
 
     def _start(self, name: str, module: str, environment: dict[str, str], *options: str) -> None:
         command = [sys.executable, "-m", module, "--unix", self._socket, "--with-parent", *options]

@@ -8,6 +8,7 @@ import signal
 import sys
 
 from gt.errors import ConnectionLost, GtError
+from gt.launch.backend import default_backend
 from gt.launch.collector import tune_collector
 from gt.say import topic
 from gt.wire.auth import peer_keys, token_for_peer
@@ -21,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gt.worker", description=__doc__)
     parser.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
     parser.add_argument("-p", "--port", type=int, default=9000, help="the server's port (default 9000)")
-    parser.add_argument("--backend", default=os.environ.get("GT_BACKEND", "torch"), choices=["torch", "numpy"])
+    parser.add_argument("--backend", choices=["torch", "numpy"], help="default: torch if it is installed, else numpy")
     parser.add_argument("--device", help="cuda:0 or cpu (default: the first visible GPU, else the CPU)")
     parser.add_argument("--threads", type=int, help="CPU threads of one op (default: the array library decides)")
     parser.add_argument("--unix", metavar="PATH", help="the server's private Unix socket, instead of host and port")
@@ -53,7 +54,7 @@ def _work(options: argparse.Namespace) -> int:
     if options.threads is not None:
         # set before the libraries are loaded: some of their kernels respect nothing else
         os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)))
-    engine = make_engine(options.backend, options.device, options.threads)
+    engine = make_engine(options.backend or default_backend(), options.device, options.threads)
 
     from gt.worker.shell import Shell
 

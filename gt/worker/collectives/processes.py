@@ -7,6 +7,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
+from gt.launch.backend import INSTALL_TORCH
 from gt.worker.collectives.descriptors import WakeEvent
 from gt.worker.collectives.groups import WorkerGroup
 from gt.worker.collectives.interface import CollectiveHandle, OnDone
@@ -70,8 +71,10 @@ class ProcessPlane:
     def _adapter(self, group: int) -> ArrayAdapter:
         adapter = self._adapters.get(group)
         if adapter is None:
-            from gt.worker.collectives.adapter import ArrayAdapter
-
+            try:
+                from gt.worker.collectives.adapter import ArrayAdapter
+            except ModuleNotFoundError as error:
+                raise RuntimeError(f"workers move tensors with torch ({error}): {INSTALL_TORCH}") from None
             adapter = self._adapters[group] = ArrayAdapter(self._groups[group].membership, self._engine)
         return adapter
 

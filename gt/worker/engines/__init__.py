@@ -1,14 +1,17 @@
 """The engines that compute: torch, and numpy without torch. An engine links each signature to a kernel once.
 
-An engine imports its array library, `gt.ops`, `gt.types` and `gt.wire`, but no other part of the worker.
+An engine imports its array library, `gt.launch.backend`, `gt.ops`, `gt.types` and `gt.wire`, but no other part of the
+worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from gt.errors import ConfigError
+from gt.launch.backend import INSTALL_TORCH
 from gt.ops import Signature
 from gt.types import TensorType
 
@@ -75,6 +78,8 @@ def make_engine(name: str, device: str | None = None, threads: int | None = None
             raise ConfigError(f"--device {device}: the numpy backend computes on the cpu only")
         return NumpyEngine()
     if name == "torch":
+        if find_spec("torch") is None:
+            raise ConfigError(f"--backend torch: torch is not installed; {INSTALL_TORCH}, or use --backend numpy")
         from gt.worker.engines.torch import TorchEngine
 
         return TorchEngine(device, threads)
