@@ -41,6 +41,7 @@ from gt.functions import einsum as _einsum
 from gt.functions import factorizations as _factorizations
 from gt.functions import indexing as _indexing
 from gt.functions import joining as _joining
+from gt.functions import legacy as _legacy
 from gt.functions import matmul as _matmul
 from gt.functions import norm as _norm
 from gt.functions import order as _order
@@ -60,6 +61,7 @@ from gt.functions.einsum import *
 from gt.functions.factorizations import *
 from gt.functions.indexing import *
 from gt.functions.joining import *
+from gt.functions.legacy import *
 from gt.functions.matmul import *
 from gt.functions.norm import *
 from gt.functions.order import *
@@ -116,6 +118,7 @@ __all__ += _draw.__all__
 __all__ += _einsum.__all__
 __all__ += _factorizations.__all__
 __all__ += _joining.__all__
+__all__ += _legacy.__all__
 __all__ += _indexing.__all__
 __all__ += _matmul.__all__
 __all__ += _norm.__all__

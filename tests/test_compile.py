@@ -125,7 +125,7 @@ def test_a_value_read_inside(session: Session, capfd: pytest.CaptureFixture[str]
     def read(x: Any) -> float:
         return float(x.sum().item())
 
-    with pytest.raises(gt.CompileError, match="gt.compile: a value is read inside"):
+    with pytest.raises(gt.CompileError, match=r"gt.compile: a value is read inside"):
         gt.compile(read, fullgraph=True)(gt.ones(3))
     assert gt.ones(3).sum().item() == 3  # and the session continues
     compiled = gt.compile(read)

@@ -48,7 +48,7 @@ def test_it_is_the_module(session: Session, options: dict[str, Any]) -> None:
     assert list(compiled.state_dict()) == list(net.state_dict()) == [name for name, _ in STATE]
     assert [x is y for x, y in zip(compiled.parameters(), net.parameters(), strict=True)] == [True] * 4
     assert compiled.eval() is compiled
-    assert not (net.training or net.up.training or compiled.training)
+    assert [net.training, net.up.training, compiled.training] == [False] * 3
     assert compiled.train() is compiled
     assert net.up.training
     compiled.calls = 3

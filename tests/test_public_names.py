@@ -68,7 +68,8 @@ VARIADIC = {
         gt.autograd.function.FunctionCtx.mark_dirty gt.autograd.function.FunctionCtx.mark_non_differentiable
     """,
     "data or sizes": """
-        gt.BFloat16Tensor gt.BoolTensor gt.ByteTensor gt.CharTensor gt.DoubleTensor gt.FloatTensor gt.HalfTensor
+        gt.Tensor gt.BFloat16Tensor gt.BoolTensor gt.ByteTensor gt.CharTensor gt.DoubleTensor gt.FloatTensor
+        gt.HalfTensor
         gt.IntTensor gt.LongTensor gt.ShortTensor
     """,
     "sizes or dims, one after the other": """
