@@ -127,8 +127,8 @@ class BoolTensor(Tensor, metaclass=TensorClass):
 
 
 #: dtype -> the class that torch names it by
-BY_DTYPE = {
-    kind.dtype: kind
+BY_DTYPE: dict[DType, TensorClass] = {
+    kind._dtype: kind
     for kind in (
         FloatTensor, DoubleTensor, HalfTensor, BFloat16Tensor, LongTensor, IntTensor, ShortTensor, CharTensor,
         ByteTensor, BoolTensor,

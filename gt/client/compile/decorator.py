@@ -24,9 +24,8 @@ def compile(
 ) -> Any:
     """Compile a function, a step of training, or a module: repeated calls run as one fragment, without its Python.
 
-    A function that cannot be compiled runs as usual, and a warning says why. See docs/hot_paths.md. A compiled module
-    has everything that the module has: parameters, state, hooks, attributes, methods. A call whose result needs
-    gradients runs as usual.
+    A function that cannot be compiled runs as usual, and a warning says why. A call whose result needs gradients runs
+    as usual. A compiled module has everything that the module has. See docs/hot_paths.md.
 
     The options of torch are accepted. Two have an effect: with ``fullgraph``, a value that is read inside is an error,
     and ``disable`` returns the function unchanged.

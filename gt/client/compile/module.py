@@ -51,7 +51,7 @@ class CompiledCall:
 
 
 @cache
-def _compiled_class(kind: type[Module]) -> type[Module]:
+def _compiled_class(kind: Any) -> Any:
     """A class derived from a module's class. It has two attributes of its own, outside of the shared ``__dict__``."""
     names = {"__slots__": ("_compiled_call", "_orig_mod"), "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind)(f"Compiled{kind.__name__}", (CompiledCall, kind), names)
