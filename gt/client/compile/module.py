@@ -23,7 +23,8 @@ def compile_module(module: Module, fullgraph: bool = False) -> Module:
     """A module that shares everything with this one, and whose calls are compiled."""
     if isinstance(module, CompiledCall):
         return module
-    compiled: Any = object.__new__(_compiled_class(type(module)))
+    kind: Any = type(module)
+    compiled: Any = object.__new__(_compiled_class(kind))
     compiled.__dict__ = module.__dict__
     object.__setattr__(compiled, "_orig_mod", module)
     object.__setattr__(compiled, "_compiled_call", CompiledFunction(module, fullgraph))
