@@ -3,6 +3,7 @@
 Each module lists its public names in ``__all__``; this file only collects them.
 """
 
+import sys as _sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from gt import types as _types
 from gt import version as _version
 from gt.client.compile import decorator as _compile
 from gt.client.compile.decorator import *
+from gt.client.grad.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from gt.client.grad.backward import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.client.grad.checkpoint import checkpoint
 from gt.client.signals import config as _config
@@ -41,6 +43,7 @@ from gt.functions import einsum as _einsum
 from gt.functions import factorizations as _factorizations
 from gt.functions import indexing as _indexing
 from gt.functions import joining as _joining
+from gt.functions import legacy as _legacy
 from gt.functions import matmul as _matmul
 from gt.functions import norm as _norm
 from gt.functions import order as _order
@@ -60,6 +63,7 @@ from gt.functions.einsum import *
 from gt.functions.factorizations import *
 from gt.functions.indexing import *
 from gt.functions.joining import *
+from gt.functions.legacy import *
 from gt.functions.matmul import *
 from gt.functions.norm import *
 from gt.functions.order import *
@@ -70,7 +74,8 @@ from gt.functions.scatter import *
 from gt.functions.sort import *
 from gt.functions.views import *
 from gt.functions.windows import *
-from gt.missing import missing as _missing
+from gt.missing import MissingModules as _MissingModules
+from gt.missing import refuse as _refuse
 from gt.types import *
 from gt.types import bool_ as bool
 
@@ -100,6 +105,7 @@ __all__ = [
     "signal",
 ]
 __all__ += ["autograd", "checkpoint", "enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+__all__ += ["is_anomaly_check_nan_enabled", "is_anomaly_enabled"]
 __all__ += _compile.__all__
 __all__ += _config.__all__
 __all__ += _connect.__all__
@@ -116,6 +122,7 @@ __all__ += _draw.__all__
 __all__ += _einsum.__all__
 __all__ += _factorizations.__all__
 __all__ += _joining.__all__
+__all__ += _legacy.__all__
 __all__ += _indexing.__all__
 __all__ += _matmul.__all__
 __all__ += _norm.__all__
@@ -134,8 +141,14 @@ for _name in [name for module in (_views, _joining, _creation, _sort, _draw) for
     if type(_function := globals()[_name]) is type(_report_non_tensors):
         _checked[_function] = globals()[_name] = _checked.get(_function) or _report_non_tensors(_function, __name__)
 
+if _MissingModules not in _sys.meta_path:
+    _sys.meta_path.append(_MissingModules)
+
 #: Modules that are imported at their first use.
-_LAZY = ("amp", "cuda", "debug", "nn", "optim", "special", "utils")
+_LAZY = (
+    "accelerator", "amp", "backends", "cuda", "debug", "distributed", "fx", "hub", "jit", "nn", "optim",
+    "serialization", "special", "utils",
+)  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
     "adaptive_avg_pool1d avg_pool1d bilinear channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
@@ -148,8 +161,17 @@ _TOP = (
     "feature_alpha_dropout feature_dropout hinge_embedding_loss instance_norm kl_div margin_ranking_loss "
     "poisson_nll_loss triplet_margin_loss"
 )
+#: Torch's global switches.
+_SETTINGS = (
+    "_assert are_deterministic_algorithms_enabled get_default_device get_deterministic_debug_mode "
+    "get_float32_matmul_precision get_num_interop_threads get_num_threads "
+    "is_deterministic_algorithms_warn_only_enabled is_warn_always_enabled set_default_device set_default_tensor_type "
+    "set_deterministic_debug_mode set_float32_matmul_precision set_flush_denormal set_num_interop_threads "
+    "set_num_threads set_warn_always use_deterministic_algorithms"
+)
 #: name -> the module that has it, imported at the first use of the name
 _LAZY_NAMES = dict.fromkeys(_FUNCTIONAL.split(), "nn.functional") | dict.fromkeys(_TOP.split(), "nn._top")
+_LAZY_NAMES |= dict.fromkeys(_SETTINGS.split(), "backends.settings")
 _LAZY_NAMES |= {
     "autocast": "amp",
     "is_autocast_enabled": "amp",
@@ -159,16 +181,78 @@ _LAZY_NAMES |= {
 }
 
 if TYPE_CHECKING:
+    from gt import accelerator as accelerator
     from gt import amp as amp
+    from gt import backends as backends
     from gt import cuda as cuda
     from gt import debug as debug
+    from gt import distributed as distributed
+    from gt import fx as fx
+    from gt import hub as hub
+    from gt import jit as jit
     from gt import nn as nn
     from gt import optim as optim
+    from gt import serialization as serialization
     from gt import special as special
     from gt import utils as utils
     from gt.amp import autocast as autocast
     from gt.amp import is_autocast_enabled as is_autocast_enabled
+    from gt.backends.settings import _assert as _assert
+    from gt.backends.settings import are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled
+    from gt.backends.settings import get_default_device as get_default_device
+    from gt.backends.settings import get_deterministic_debug_mode as get_deterministic_debug_mode
+    from gt.backends.settings import get_float32_matmul_precision as get_float32_matmul_precision
+    from gt.backends.settings import get_num_interop_threads as get_num_interop_threads
+    from gt.backends.settings import get_num_threads as get_num_threads
+    from gt.backends.settings import (
+        is_deterministic_algorithms_warn_only_enabled as is_deterministic_algorithms_warn_only_enabled,
+    )
+    from gt.backends.settings import is_warn_always_enabled as is_warn_always_enabled
+    from gt.backends.settings import set_default_device as set_default_device
+    from gt.backends.settings import set_default_tensor_type as set_default_tensor_type
+    from gt.backends.settings import set_deterministic_debug_mode as set_deterministic_debug_mode
+    from gt.backends.settings import set_float32_matmul_precision as set_float32_matmul_precision
+    from gt.backends.settings import set_flush_denormal as set_flush_denormal
+    from gt.backends.settings import set_num_interop_threads as set_num_interop_threads
+    from gt.backends.settings import set_num_threads as set_num_threads
+    from gt.backends.settings import set_warn_always as set_warn_always
+    from gt.backends.settings import use_deterministic_algorithms as use_deterministic_algorithms
     from gt.data import to_device as to_device
+    from gt.nn._top import alpha_dropout as alpha_dropout
+    from gt.nn._top import batch_norm as batch_norm
+    from gt.nn._top import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
+    from gt.nn._top import cdist as cdist
+    from gt.nn._top import cosine_embedding_loss as cosine_embedding_loss
+    from gt.nn._top import dropout as dropout
+    from gt.nn._top import embedding as embedding
+    from gt.nn._top import feature_alpha_dropout as feature_alpha_dropout
+    from gt.nn._top import feature_dropout as feature_dropout
+    from gt.nn._top import hinge_embedding_loss as hinge_embedding_loss
+    from gt.nn._top import instance_norm as instance_norm
+    from gt.nn._top import kl_div as kl_div
+    from gt.nn._top import margin_ranking_loss as margin_ranking_loss
+    from gt.nn._top import poisson_nll_loss as poisson_nll_loss
+    from gt.nn._top import triplet_margin_loss as triplet_margin_loss
+    from gt.nn.functional import adaptive_avg_pool1d as adaptive_avg_pool1d
+    from gt.nn.functional import avg_pool1d as avg_pool1d
+    from gt.nn.functional import bilinear as bilinear
+    from gt.nn.functional import channel_shuffle as channel_shuffle
+    from gt.nn.functional import conv1d as conv1d
+    from gt.nn.functional import conv2d as conv2d
+    from gt.nn.functional import conv3d as conv3d
+    from gt.nn.functional import conv_transpose1d as conv_transpose1d
+    from gt.nn.functional import conv_transpose2d as conv_transpose2d
+    from gt.nn.functional import conv_transpose3d as conv_transpose3d
+    from gt.nn.functional import cosine_similarity as cosine_similarity
+    from gt.nn.functional import group_norm as group_norm
+    from gt.nn.functional import layer_norm as layer_norm
+    from gt.nn.functional import max_pool1d as max_pool1d
+    from gt.nn.functional import max_pool2d as max_pool2d
+    from gt.nn.functional import max_pool3d as max_pool3d
+    from gt.nn.functional import pairwise_distance as pairwise_distance
+    from gt.nn.functional import pixel_shuffle as pixel_shuffle
+    from gt.nn.functional import pixel_unshuffle as pixel_unshuffle
+    from gt.nn.functional import rms_norm as rms_norm
     from gt.saving import load as load
     from gt.saving import save as save
 
@@ -177,9 +261,11 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY, *_LAZY_NAMES})
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return import_module(f"gt.{name}")
-    if name in _LAZY_NAMES:
-        return getattr(import_module(f"gt.{_LAZY_NAMES[name]}"), name)
-    raise _missing("", name)
+if not TYPE_CHECKING:  # or every name would exist for a type checker
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            return import_module(f"gt.{name}")
+        if name in _LAZY_NAMES:
+            return getattr(import_module(f"gt.{_LAZY_NAMES[name]}"), name)
+        return _refuse("", name)

@@ -1,23 +1,48 @@
-"""The error for a name that GT does not have: it says whether torch has the name, or which name is similar."""
+"""The error for a name that GT does not have: it says whether torch has the name, or which name is similar.
+
+Attribute access, ``from gt.optim import X`` and ``import gt.nn.X`` all give the same text. docs/torch_names.md lists
+torch's names; its reasons for missing ones are those of this file.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
-#: What to use instead of a name of torch's that GT will not have.
-HINTS = {
-    "Generator": "seeds are set by gt.manual_seed",
-    "distributed": "one program has all workers: gt.gpu_workers(n), docs/sharding.md",
-    "nn.DataParallel": "one program has all workers: gt.auto_shard(), docs/sharding.md",
-    "nn.parallel": "one program has all workers: gt.auto_shard(), docs/sharding.md",
-    "Tensor.as_strided": "there are no strides to set; see docs/differences.md",
-    "Tensor.data_ptr": "a tensor's memory belongs to a worker; see docs/differences.md",
-    "Tensor.share_memory_": "a tensor's memory belongs to a worker; see docs/differences.md",
+PAGE = "docs/torch_names.md lists torch's names"
+ONE_PROGRAM = "one program has all workers: gt.gpu_workers(n), gt.auto_shard(), docs/sharding.md"
+NO_GRAPH = "GT runs a program's Python as it is: gt.compile makes repeated calls fast, docs/hot_paths.md"
+NO_DEVICE = "the client has no device; the workers have, docs/differences.md"
+NO_MEMORY = "a tensor's memory belongs to a worker, docs/differences.md"
+NO_QUANTIZED = "GT has no quantized tensors, docs/differences.md"
+#: a pattern for the full names of torch that GT does not have -> the reason, or what to use instead
+REASONS = {
+    r"(distributed|multiprocessing|nn\.parallel)\b.*": ONE_PROGRAM,
+    r"(jit|fx|onnx|export|compiler|package|library|overrides)\b.*": NO_GRAPH,
+    r"(cuda|accelerator|backends|xpu|mtia|mps|cpu)\b.*": NO_DEVICE,
+    r"(utils\.data)\b.*": (
+        "use torch's (from torch.utils.data import …), or any iterable of arrays, and gt.to_device(loader)"
+    ),
+    r"(profiler|monitor|autograd\.profiler.*)\b.*": "gt.debug.trace records what the workers do, docs/hot_paths.md",
+    r"(ao|quantization|nn\.(qat|quantized|quantizable|intrinsic))\b.*": NO_QUANTIZED,
+    r".*(quantize|fake_quant|fbgemm|q_scale|q_zero|q_per_channel|qint|quint|int_repr|qscheme).*": NO_QUANTIZED,
+    r".*(cudnn|miopen|mkldnn|mkl_|_cuda|cufft|cublas).*": "the workers choose the kernels, docs/differences.md",
+    r".*[a-z](Storage|storage|storage_type)\b.*": NO_MEMORY,
+    r"Tensor\.(as_strided.*|data_ptr|share_memory_|set_|resize.*|.*storage.*|const_data_ptr)": NO_MEMORY,
+    r"(func|vmap|autograd\.(forward_ad|functional))\b.*": "transforms of functions are not built, docs/differences.md",
+    r".*(named|names|refine_names|align_).*|Tensor\.(rename.*|has_names)": "GT has no named dims",
+    r"(nested|masked)\b.*": "GT has no nested or masked tensors",
+    r"(nn\.)?(functional\.)?[a-z][a-z0-9_]*_": "use the tensor's method, such as x.relu_()",
+    r"float[48]_.*|u?int[1-7]|uint(16|32|64)|bits.*|complex32|chalf": "GT has no such dtype, docs/differences.md",
+    r".*autocast_.*|.*_autocast.*": "gt.autocast has the same lists for all devices, docs/differences.md",
+    r"nn\.(Lazy|Uninitialized).*": "layers need their sizes",
+    r"(Sym|sym_|parse_|import_ir|native_|batch_norm_|merge_type|unify_type|USE_|has_).*": "internal to torch",
 }
 
 #: The namespaces in which a missing name is searched, in this order; "" is `gt` itself.
@@ -29,15 +54,23 @@ def missing(place: str, name: str) -> AttributeError:
 
     The error has no ``obj`` attribute: with one, Python would append another suggestion.
     """
+    return AttributeError(_text(place, name), name=name)
+
+
+def _text(place: str, name: str) -> str:
     path = f"{place}.{name}" if place else name
-    if name.startswith("_"):
-        return AttributeError(f"gt.{path} does not exist", name=name)
+    if name.startswith("_") or place not in _sections():
+        return f"gt.{path} does not exist"
     if name in torch_names(place):
-        hint = HINTS.get(path, "see the op page, docs/ops.md")
-        return AttributeError(f"gt.{path} is not there yet (torch.{path}); {hint}", name=name)
+        return f"gt.{path} is not there yet (torch.{path}); {reason(path)}"
     similar = _in_other_namespace(name) or _closest(place, name)
     suggestion = f"; did you mean gt.{similar}?" if similar else ""
-    return AttributeError(f"gt.{path} does not exist, nor does torch.{path}{suggestion}", name=name)
+    return f"gt.{path} does not exist, and {_torch()} has no public name torch.{path}{suggestion}"
+
+
+def reason(path: str) -> str:
+    """Why GT does not have this name of torch, or what to use instead."""
+    return next((text for pattern, text in REASONS.items() if re.fullmatch(pattern, path)), PAGE)
 
 
 def torch_names(place: str) -> frozenset[str]:
@@ -46,10 +79,20 @@ def torch_names(place: str) -> frozenset[str]:
 
 
 @cache
+def _file() -> str:
+    # pkgutil, because importing importlib.resources would add 6 ms to `import gt`
+    return (pkgutil.get_data("gt", "torch_names.txt") or b"").decode()
+
+
+def _torch() -> str:
+    """Which torch the names are from: ``torch 2.13.0``."""
+    return _file().partition(",")[0]
+
+
+@cache
 def _sections() -> dict[str, str]:
     """Namespace -> torch's names in it, separated by white space."""
-    # pkgutil, because importing importlib.resources would add 6 ms to `import gt`
-    sections = (pkgutil.get_data("gt", "torch_names.txt") or b"").decode().split("\n[")
+    sections = _file().split("\n[")
     return {title: body for title, _, body in (section.partition("]\n") for section in sections[1:])}
 
 
@@ -92,6 +135,31 @@ def absent(place: str) -> Callable[[str], Any]:
     """A module's ``__getattr__`` that raises the error for a missing name."""
 
     def getattr_(name: str) -> Any:
-        raise missing(place, name)
+        refuse(place, name)
 
     return getattr_
+
+
+def refuse(place: str, name: str) -> NoReturn:
+    """Raise the error for a missing name from a module's ``__getattr__``.
+
+    Python replaces the text of an AttributeError by its own if the module's user writes ``from gt.optim import X``. So
+    this raises an ImportError if that is the instruction at which the user's code is.
+    """
+    from opcode import opmap
+
+    frame = sys._getframe(2)
+    if frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]:
+        raise ImportError(_text(place, name), name=f"gt.{place}".rstrip("."))
+    raise missing(place, name)
+
+
+class MissingModules:
+    """The last finder of modules: ``import gt.nn.X`` raises the same error as ``gt.nn.X`` if there is no module."""
+
+    @staticmethod
+    def find_spec(fullname: str, path: Any = None, target: Any = None) -> None:
+        """Raise for a missing module of GT that is being imported. `importlib.util.find_spec` gets None."""
+        if fullname.startswith("gt.") and sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":
+            place, _, name = fullname.removeprefix("gt.").rpartition(".")
+            raise ModuleNotFoundError(_text(place, name), name=fullname)

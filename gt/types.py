@@ -36,7 +36,7 @@ class Size(tuple[int, ...]):
 
 
 class DType:
-    """One of GT's ten element types; compared by identity, printed as ``gt.float32``."""
+    """One of GT's ten element types; printed as ``gt.float32``."""
 
     __slots__ = ("itemsize", "kind", "name")
 
@@ -53,6 +53,12 @@ class DType:
 
     def __repr__(self) -> str:
         return f"gt.{self.name}"
+
+    def __eq__(self, other: object) -> bool:
+        """True for itself, and for torch's dtype of the same name."""
+        return self is other or (type(other).__module__ == "torch" and repr(other) == f"torch.{self.name}")
+
+    __hash__ = object.__hash__
 
     def __reduce__(self) -> str:
         return self.name

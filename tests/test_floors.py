@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.functions", "gt.linalg", "gt.special", "gt.signal", "gt.autograd"),
     ("gt.nn", "gt.optim"),
     ("gt.client.compile", "gt.amp", "gt.saving", "gt.data", "gt.debug", "gt.cuda", "gt.utils"),
+    ("gt.accelerator", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit", "gt.serialization"),
 )
 #: roles of their own, which see only the ground floors
 SIDES = ("gt.dispatcher", "gt.worker", "gt.server", "gt.testing")

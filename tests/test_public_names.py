@@ -57,6 +57,9 @@ def test_docstrings_of_gts_own_functions_have_an_example(name: str) -> None:
 #: Names with variable arguments, and why: torch's own signature has them too, or a user's function takes them.
 VARIADIC = {
     "*args of torch's": """
+        gt.cuda.amp.GradScaler.step gt.jit.Final gt.jit.ignore gt.nn.DataParallel.forward
+        gt.nn.parallel.DataParallel.forward
+        gt.nn.parallel.DistributedDataParallel gt.nn.parallel.DistributedDataParallel.forward
         gt.nn.Identity gt.nn.Module.forward gt.nn.Module.to gt.nn.Sequential gt.Tensor.to gt.amp.GradScaler.step
         gt.autograd.Function.apply gt.autograd.Function.forward gt.autograd.Function.backward
         gt.autograd.function.Function.apply gt.autograd.function.Function.forward gt.autograd.function.Function.backward
@@ -68,8 +71,10 @@ VARIADIC = {
         gt.autograd.function.FunctionCtx.mark_dirty gt.autograd.function.FunctionCtx.mark_non_differentiable
     """,
     "data or sizes": """
-        gt.BFloat16Tensor gt.BoolTensor gt.ByteTensor gt.CharTensor gt.DoubleTensor gt.FloatTensor gt.HalfTensor
-        gt.IntTensor gt.LongTensor gt.ShortTensor
+        gt.Tensor gt.BFloat16Tensor gt.BoolTensor gt.ByteTensor gt.CharTensor gt.DoubleTensor gt.FloatTensor
+        gt.HalfTensor gt.IntTensor gt.LongTensor gt.ShortTensor
+        gt.cuda.BFloat16Tensor gt.cuda.BoolTensor gt.cuda.ByteTensor gt.cuda.CharTensor gt.cuda.DoubleTensor
+        gt.cuda.FloatTensor gt.cuda.HalfTensor gt.cuda.IntTensor gt.cuda.LongTensor gt.cuda.ShortTensor
     """,
     "sizes or dims, one after the other": """
         gt.expand_copy gt.permute_copy gt.view_copy

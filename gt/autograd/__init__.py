@@ -1,6 +1,9 @@
-"""``gt.autograd``: gradients, user-defined functions, and numerical checks, as in torch. It only re-exports."""
+"""``gt.autograd``: gradients, user-defined functions, and numerical checks, as in torch. Most is re-exported."""
+
+from typing import Any as _Any
 
 from gt.autograd import function
+from gt.client.grad.anomaly import detect_anomaly, set_detect_anomaly
 from gt.client.grad.backward import (
     backward,
     enable_grad,
@@ -12,10 +15,18 @@ from gt.client.grad.backward import (
 )
 from gt.client.grad.function import Function
 from gt.client.grad.gradcheck import gradcheck, gradgradcheck
+from gt.client.tensor.tensor import Tensor as _Tensor
+from gt.functions.creation import as_tensor as _as_tensor
 from gt.missing import absent as _absent
 
 __all__ = [
-    "Function", "backward", "enable_grad", "function", "grad", "gradcheck", "gradgradcheck", "inference_mode",
-    "is_grad_enabled", "no_grad", "set_grad_enabled",
+    "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "function", "grad", "gradcheck",
+    "gradgradcheck", "inference_mode", "is_grad_enabled", "no_grad", "set_detect_anomaly", "set_grad_enabled",
 ]  # fmt: skip
 __getattr__ = _absent("autograd")
+
+
+def Variable(data: _Any, requires_grad: bool = False) -> _Tensor:
+    """The tensor itself, or a tensor with this data: torch's name from before tensors had gradients."""
+    tensor = _as_tensor(data)
+    return tensor.requires_grad_() if requires_grad else tensor

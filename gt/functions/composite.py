@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.client.tensor.arguments import cast, dtype_of, normalize_dim, refuse, require_tensor, sizes
+from gt.client.tensor.arguments import cast, dtype_of, normalize_dim, refuse, require_tensor
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, linalg, norm, pointwise, reduce, scan, scatter, views
-from gt.functions.derive import documented
-from gt.types import DTYPES, DType, Shape, Size, bool_, float32, int64
+from gt.types import DType, Shape, Size, bool_, float32, int64
 
 __all__ = [
-    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor",
-    "IntTensor", "LongTensor", "ShortTensor", "angle", "bartlett_window", "blackman_window", "can_cast",
+    "angle", "bartlett_window", "blackman_window", "can_cast",
     "channels_last", "channels_last_3d", "conj", "conj_physical", "contiguous_format", "cumulative_trapezoid",
     "detach", "e", "finfo", "from_dlpack", "frombuffer", "get_default_dtype", "hamming_window", "hann_window",
     "iinfo", "inf", "is_complex", "is_nonzero", "is_same_size", "is_signed", "isreal", "mvlgamma", "nan", "pdist",
@@ -310,25 +308,3 @@ def is_nonzero(input: Tensor) -> bool:
     if require_tensor("is_nonzero", input)._type.numel != 1:
         raise ShapeError(f"is_nonzero({input._type}): takes a tensor of one element")
     return bool(input)
-
-
-# -- torch's oldest constructors --------------------------------------------------------------
-
-
-def _legacy(name: str, dtype: str) -> Any:
-    def make(*arguments: Any) -> Tensor:
-        plain = len(arguments) == 1 and not isinstance(arguments[0], int)
-        result = creation.tensor(arguments[0]) if plain else creation.empty(sizes(arguments, name) if arguments else 0)
-        return cast(result, wanted)
-
-    wanted = DTYPES[dtype]
-    return documented(
-        make, name, f"A tensor of {dtype} from data, or of these sizes; one of torch's oldest constructors."
-    )
-
-
-FloatTensor, DoubleTensor = _legacy("FloatTensor", "float32"), _legacy("DoubleTensor", "float64")
-HalfTensor, BFloat16Tensor = _legacy("HalfTensor", "float16"), _legacy("BFloat16Tensor", "bfloat16")
-LongTensor, IntTensor = _legacy("LongTensor", "int64"), _legacy("IntTensor", "int32")
-ShortTensor, CharTensor = _legacy("ShortTensor", "int16"), _legacy("CharTensor", "int8")
-ByteTensor, BoolTensor = _legacy("ByteTensor", "uint8"), _legacy("BoolTensor", "bool")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from math import ceil
@@ -96,7 +96,7 @@ def tensor(data: Any, dtype: Any = None) -> Tensor:
 def _from_lists(data: Any, wanted: DType | None) -> Tensor:
     import numpy as np
 
-    if not isinstance(data, list | tuple | range):
+    if not _is_sequence(data):
         raise DTypeError(f"tensor({data!r}): cannot make a tensor of a {type(data).__name__}")
     first = _first_leaf(data)
     if isinstance(first, Tensor):
@@ -112,9 +112,13 @@ def _from_lists(data: Any, wanted: DType | None) -> Tensor:
 
 
 def _first_leaf(data: Any) -> Any:
-    while isinstance(data, list | tuple | range) and len(data):
+    while _is_sequence(data) and len(data):
         data = data[0]
     return data
+
+
+def _is_sequence(data: Any) -> bool:
+    return isinstance(data, list | tuple | range) or (isinstance(data, Sequence) and not isinstance(data, str | bytes))
 
 
 def _joined(rows: list[Tensor]) -> Tensor:
@@ -150,6 +154,7 @@ def _short(data: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+@with_options
 def from_numpy(array: Any) -> Tensor:
     """A tensor with a copy of a numpy array."""
     if not hasattr(array, "__array__") or isinstance(array, Tensor):

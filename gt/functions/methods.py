@@ -11,7 +11,7 @@ from gt.client.grad import backward
 from gt.client.tensor import layout, printing
 from gt.client.tensor.arguments import Device, cast, check_device, dtype_of, operand, require_tensor, sizes
 from gt.client.tensor.emit import binary, call, call_into, call_many, current, detached, view_of
-from gt.client.tensor.foreign import is_torch_tensor
+from gt.client.tensor.foreign import find_dtype, is_torch_tensor
 from gt.client.tensor.strides import VIEW
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GradError
@@ -25,6 +25,7 @@ from gt.functions import (
     indexing,
     inplace,
     joining,
+    legacy,
     matmul,
     norm,
     order,
@@ -143,7 +144,7 @@ def _to(
     for what in arguments:
         if isinstance(what, Tensor):
             wanted = what._type.dtype
-        elif isinstance(what, str | int) and not isinstance(what, bool):
+        elif isinstance(what, str | int) and not isinstance(what, bool) and find_dtype(what) is None:
             check_device(what)
         elif isinstance(what, bool):  # non_blocking and copy may be positional
             copy = copy or (what is arguments[-1] and len([b for b in arguments if isinstance(b, bool)]) == 2)
@@ -165,11 +166,17 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 
 
 def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """Cast to a dtype; without one, torch's name of the tensor's type."""
-    if dtype is not None:
-        return cast(x, dtype_of(dtype))
-    by_dtype = {wanted: name for name, wanted in CASTS.items()}
-    return f"gt.{by_dtype[x._type.dtype].title().replace('Bfl', 'BFl')}Tensor"
+    """Cast to a dtype, also by ``gt.LongTensor`` or "torch.LongTensor"; without one, the name of the tensor's type."""
+    if dtype is None:
+        return f"gt.{legacy.BY_DTYPE[x._type.dtype].__name__}"
+    if isinstance(dtype, str):
+        dtype = legacy.BY_NAME.get(dtype.rpartition(".")[2], dtype)
+    return cast(x, dtype_of(dtype.dtype if isinstance(dtype, legacy.TensorClass) else dtype))
+
+
+def _split(x: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Split the tensor along a dim into views: parts of one size, or parts of the given sizes."""
+    return views.split(x, split_size, dim)
 
 
 def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
@@ -232,7 +239,22 @@ def _op_(x: Tensor, name: str, *rest: Any, **attrs: Any) -> Tensor:
     return call_into(OPS[name], x, rest, tuple(attrs.items()))
 
 
+#: whether a tensor is on a kind of device; none is, because the tensor is on a worker
+DEVICE_KINDS = [
+    "is_cpu",
+    "is_cuda",
+    "is_ipu",
+    "is_maia",
+    "is_mkldnn",
+    "is_mps",
+    "is_mtia",
+    "is_vulkan",
+    "is_xla",
+    "is_xpu",
+]
+
 OTHERS: dict[str, Any] = {
+    **{name: property(lambda x: False, doc="Always False: the tensor is on a worker.") for name in DEVICE_KINDS},
     "__repr__": printing.format_tensor,
     "_op": _op,
     "_ops": _ops,
@@ -246,6 +268,7 @@ OTHERS: dict[str, Any] = {
     "__invert__": _invert,
     "to": _to,
     "type": _typed,
+    "split": _split,
     "data": property(detached, _set_data),
     "is_complex": lambda x: False,
     "is_nonzero": bool,
@@ -255,16 +278,16 @@ OTHERS: dict[str, Any] = {
     "get_device": lambda x: -1,
     "pin_memory": _moved,
     "is_pinned": lambda x: False,
-    "is_cpu": property(lambda x: False, doc="Always False: the tensor is on a worker."),
+    "is_shared": lambda x: False,
     "is_inference": lambda x: False,
     "is_sparse": property(lambda x: False, doc="Always False: GT has no sparse tensors."),
     "is_quantized": property(lambda x: False, doc="Always False: GT has no quantized tensors."),
     "is_meta": property(lambda x: False, doc="Always False: every tensor has values."),
+    "is_nested": property(lambda x: False, doc="Always False: GT has no nested tensors."),
     "type_as": lambda x, other: cast(x, require_tensor("type_as", other)._type.dtype),
     "cpu": _moved,
     "cuda": _moved,
     "device": property(lambda x: Device("gt"), doc="Always ``gt``: the dispatcher decides the placement."),
-    "is_cuda": property(lambda x: False, doc="Always False: the tensor is on a worker."),
     "layout": property(layout.layout),
     "__copy__": pointwise.clone,
     "__deepcopy__": _deep_copy,
@@ -301,6 +324,7 @@ DOCS = {
     "is_complex": "Always False: GT has no complex numbers.",
     "is_inference": "Always False: GT has no inference tensors.",
     "is_pinned": "Always False: the tensor is on a worker.",
+    "is_shared": "Always False: the tensor is on a worker.",
     "polygamma": "The n-th derivative of the digamma function.",
     "type_as": "The tensor in the dtype of another one.",
     "where": "The tensor where the condition is true, and other elsewhere.",
@@ -328,4 +352,5 @@ for _name, _method in _methods.items():
 for _name in TORCH_NAMES["Tensor"]:
     if not hasattr(Tensor, _name):
         setattr(Tensor, _name, Missing("Tensor", _name))
+Tensor.__new__ = staticmethod(legacy.new)  # type: ignore[method-assign]
 check_rules(OPS, Tensor)

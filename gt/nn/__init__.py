@@ -10,7 +10,7 @@ from gt.nn import containers as _containers
 from gt.nn import conv as _conv
 from gt.nn import dropout as _dropout
 from gt.nn import embedding as _embedding
-from gt.nn import functional, init, utils
+from gt.nn import functional, init, modules, parallel, utils
 from gt.nn import linear as _linear
 from gt.nn import losses as _losses
 from gt.nn import module as _module
@@ -29,12 +29,13 @@ from gt.nn.linear import *
 from gt.nn.losses import *
 from gt.nn.module import *
 from gt.nn.norm import *
+from gt.nn.parallel import DataParallel
 from gt.nn.parameter import *
 from gt.nn.pooling import *
 from gt.nn.recurrent import *
 from gt.nn.transformer import *
 
-__all__ = ["functional", "init", "utils"]
+__all__ = ["DataParallel", "functional", "init", "modules", "parallel", "utils"]
 __all__ += _activation.__all__
 __all__ += _attention.__all__
 __all__ += _containers.__all__

@@ -195,6 +195,7 @@ def triplet_margin_with_distance_loss(
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    """The distance of each row of x1 to each row of x2; ``compute_mode`` is ignored. See `torch.cdist`."""
     a, b = require_tensor("cdist", x1), require_tensor("cdist", x2)
     if a._type.ndim < 2 or b._type.ndim < 2:
         raise refuse(ShapeError, "needs tensors of at least two dims", "cdist", a, b)

@@ -24,7 +24,7 @@ class Parameter(Tensor):
         current(value)
         # an optimizer writes many parameters with one instruction, which cannot write through views
         value = clone(detached(value)) if value._view is not None else value
-        super().__init__(value._cell, value._type)
+        self._cell, self._type, self._view, self._node = value._cell, value._type, None, None
         if requires_grad:
             requires_grad_(self)
 

@@ -11,8 +11,8 @@ import pathlib
 from collections.abc import Collection, Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-#: variables that list names of torch's API: public names, methods in `gt.functions.methods`, functions in `gt.nn._top`
-LISTS = {"__all__", "__slots__", "DOCS", "METHODS", "OTHERS", "TOP_LEVEL"}
+#: variables that list names of torch's API: public names, methods in `gt.functions.methods`
+LISTS = {"__all__", "__slots__", "DOCS", "METHODS", "OTHERS"}
 #: folder or file -> words for arguments and options in it that are names of ops too
 WORDS = {
     "gt": {"gt"},  # this package's own name

@@ -12,9 +12,11 @@ import gt
 
 #: The public namespaces; the empty one is gt itself.
 NAMESPACES = (
-    "", "amp", "autograd", "autograd.function", "cuda", "data", "debug", "linalg", "nn", "nn.functional", "nn.init",
-    "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "saving", "signal", "special", "testing",
-    "utils.checkpoint",
+    "", "accelerator", "amp", "autograd", "autograd.function", "backends.cuda", "backends.cudnn", "backends.mkl",
+    "backends.mkldnn", "backends.mps", "backends.openmp", "backends.opt_einsum", "backends.settings", "cuda",
+    "cuda.amp", "data", "debug", "distributed", "fx", "hub", "jit", "linalg", "nn", "nn.functional", "nn.init",
+    "nn.parallel", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "saving", "serialization", "signal",
+    "special", "testing", "utils.checkpoint",
 )  # fmt: skip
 
 

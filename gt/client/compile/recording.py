@@ -29,6 +29,10 @@ class Irregular(Exception):
     """Why a function cannot be replayed."""
 
 
+class NeedsGradients(Irregular):
+    """A result needs gradients, so the tape has to be built in every call."""
+
+
 class Recording(Struct, eq=False):
     """A function's words, and where the inputs and numbers of a replay come from."""
 
@@ -252,7 +256,7 @@ class _RecordingBuilder:
 
     def _tensor_result(self, returned: Tensor, types: dict[int, TensorType]) -> tuple[Any, Any]:
         if returned._node is not None and not getattr(returned._node, "freed", False):
-            raise Irregular("its result needs gradients: call backward inside, or use no_grad")
+            raise NeedsGradients
         result = returned._cell.id - self.recorder.base
         if 0 <= result < MAX_FRAGMENT_WORDS:
             types[result] = returned._type

@@ -22,6 +22,8 @@ class Recorder(Struct, eq=False):
 
     #: the first id that the function's results may have
     base: int
+    #: a value that is read inside is an error
+    fullgraph: bool = False
     thread: int = field(default_factory=threading.get_ident)
     #: the words that were submitted, one list for each submission
     submissions: list[list[Any]] = field(default_factory=list)

@@ -111,12 +111,13 @@ class Session:
     def _read_while_recording(self) -> None:
         recorder = self.outbox.recorder
         assert recorder is not None
-        if recorder.thread == threading.get_ident():
-            raise CompileError(
-                "gt.compile: a value is read inside a compiled function (item, numpy, print, a condition on a tensor);"
-                " return the tensor and read it outside"
-            )
-        recorder.refuse("another thread reads a value meanwhile")
+        if recorder.thread != threading.get_ident():
+            recorder.refuse("another thread reads a value meanwhile")
+            return
+        reason = "a value is read inside (item, numpy, print, a condition on a tensor): return it and read it outside"
+        recorder.refuse(reason)
+        if recorder.fullgraph:
+            raise CompileError(f"gt.compile: {reason}")
 
     def upload(self, data: memoryview) -> bytes | int:
         """The word for these bytes in an instruction: the bytes themselves, or the number of a transfer."""

@@ -17,7 +17,7 @@ from gt.client.stream.session import Session
 from gt.client.stream.signatures import Coded
 from gt.client.tensor import tape
 from gt.client.tensor.operands import MAX_INT, MIN_INT, number_type, operand_error, session_error, session_of, words_of
-from gt.client.tensor.tensor import Tensor, View, ViewStep, fresh
+from gt.client.tensor.tensor import Tensor, View, ViewStep, fresh, on_cell
 from gt.ops import OPS, Attrs, Op
 from gt.types import BYTES, INT, NUMBER_OF, OperandType, TensorType
 
@@ -325,7 +325,7 @@ def place_by(x: Tensor, signal: str) -> None:
 def detached(x: Tensor) -> Tensor:
     """The same value without gradients; writes to one are seen in the other."""
     current(x)
-    result = Tensor(x._cell, x._type)
+    result = on_cell(x._cell, x._type)
     if x._view is not None:
         result._view = ViewRecipe(detached(x._view.base), x._view.chain)
     return result

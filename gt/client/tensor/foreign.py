@@ -43,10 +43,10 @@ def report_non_tensors(function: Callable[..., Any], module: str) -> Callable[..
 
 
 def find_dtype(dtype: Any) -> DType | None:
-    """The dtype of the same name as ``torch.float32``, ``np.float32`` or ``np.dtype("float32")``; None without one."""
-    name = (
-        str(dtype).removeprefix("torch.") if isinstance(dtype, getattr(sys.modules.get("torch"), "dtype", ())) else ""
-    )
+    """The dtype of the same name as ``torch.float32``, ``np.float32`` or "float32"; None without one."""
+    name = ""
+    if isinstance(dtype, (str, getattr(sys.modules.get("torch"), "dtype", str))):
+        name = str(dtype).removeprefix("torch.").removeprefix("gt.")
     numpy = sys.modules.get("numpy")
     if numpy is not None and (
         isinstance(dtype, numpy.dtype) or (isinstance(dtype, type) and issubclass(dtype, numpy.generic))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from gt.client.stream import scope
-from gt.client.tensor.tensor import Tensor
+from gt.client.tensor.tensor import Tensor, on_cell
 from gt.errors import GradError
 from gt.ops import Attrs, Op
 from gt.types import TensorType
@@ -84,7 +84,7 @@ class SavedTensor:
                 f"{self.type}, needed by {node.name}, is at version {self.versioned.version}; "
                 f"expected version {self.version} instead"
             )
-        tensor = Tensor(self.cell, self.type)
+        tensor = on_cell(self.cell, self.type)
         if self.edge is not None:
             source, index = self.edge
             tensor._node = node if source is None else source  # type: ignore[assignment]
@@ -306,7 +306,7 @@ def needs_old_target(op: Op, operands: tuple[Any, ...]) -> bool:
 
 def record_into(op: Op, attrs: Attrs, operands: tuple[Any, ...], target: Tensor) -> None:
     """Make an in-place op the history of its target. The first operand is the target, or a copy."""
-    result = Tensor(target._cell, target._type)
+    result = on_cell(target._cell, target._type)
     record(op, attrs, operands, (result,))
     if result._node is not None and result._node.saved is not None:
         for saved in result._node.saved[0]:

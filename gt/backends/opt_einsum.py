@@ -1,0 +1,11 @@
+"""``gt.backends.opt_einsum``: accepted and ignored, because the workers compute."""
+
+from gt.missing import absent as _absent
+
+__all__ = ["is_available"]
+__getattr__ = _absent("backends.opt_einsum")
+
+
+def is_available() -> bool:
+    """Always False: the client computes nothing."""
+    return False

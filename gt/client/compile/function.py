@@ -1,0 +1,254 @@
+"""A compiled function: a function whose repeated calls do not run its Python.
+
+The first calls with arguments of certain types run as usual and are recorded. When two in a row did the same, the next
+call sends "run fragment 17 with these inputs" and nothing else. Before that, everything that may change from call to
+call is checked: the arguments' types, which tensors have gradients, the state of the modules it calls, and the other
+tensors it uses. The numbers of optimizer steps and the keys of random numbers are new for each call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from gt.client.compile.recording import PLAIN, Irregular, NeedsGradients, Recording, Source, finish
+from gt.client.stream import configuration, recorder, scope
+from gt.client.stream.connect import session as current_session
+from gt.client.stream.recorder import Recorder
+from gt.client.stream.session import Session
+from gt.client.stream.templates import Template
+from gt.client.tensor import emit, random_state, tape
+from gt.client.tensor.emit import current
+from gt.client.tensor.tensor import Cell, Tensor, fresh
+from gt.say import warn
+from gt.wire.fragments import run_words
+
+#: The most variants of a function that are kept, and the most attempts at recording one.
+MAX_VARIANTS, MAX_ATTEMPTS = 32, 6
+
+
+class Incomparable(Exception):
+    """An argument that cannot be compared with the one of the last call."""
+
+
+#: a session in which freeing a tensor has no effect: a fragment has freed it already
+_NO_SESSION: Any = SimpleNamespace(outbox=SimpleNamespace(words=(), templates=SimpleNamespace(empty=False)))
+
+
+class Variant:
+    """A function for arguments of certain types: its last recording, and once two agreed, the template to replay."""
+
+    def __init__(self) -> None:
+        self.last: Recording | None = None
+        self.template: Template | None = None
+        self.attempts = 0
+
+
+class CompiledFunction:
+    """What `compile` returns: records the function, and replays it."""
+
+    def __init__(self, function: Callable[..., Any], fullgraph: bool = False) -> None:
+        self._function, self.fullgraph = function, fullgraph
+        self._variants: OrderedDict[Any, Variant] = OrderedDict()
+        self._session: Session | None = None
+        self._warned = False
+        self._variant_count = 0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        session = current_session()
+        templates = session.outbox.templates
+        if recorder.active is not None or not templates.enabled:
+            return self._function(*args, **kwargs)
+        if session is not self._session:
+            self._variants.clear()
+            self._session = session
+        arguments: list[Tensor] = []
+        try:
+            key = self._key(args, kwargs, arguments)
+        except Incomparable as argument_type:
+            self._warn_once(
+                f"an argument is a {argument_type}, whose changes cannot be seen: pass a tensor, or a tuple"
+            )
+            return self._function(*args, **kwargs)
+        variant = self._variants.get(key)
+        if variant is None:
+            variant = self._new_variant(key)
+        self._variants.move_to_end(key)
+        if variant.template is not None and variant.last is not None:
+            if variant.last.holds() and variant.template.number in templates.announced:
+                return _replay(session, variant.template, variant.last, arguments)
+            variant.last = variant.template = None
+            # Its state has changed. Allow at least two attempts: two recordings must agree.
+            variant.attempts = min(variant.attempts, MAX_ATTEMPTS - 2)
+        if variant.attempts >= MAX_ATTEMPTS:
+            return self._function(*args, **kwargs)
+        return self._record(session, variant, arguments, args, kwargs)
+
+    def _new_variant(self, key: Any) -> Variant:
+        variant = self._variants[key] = Variant()
+        self._variant_count += 1
+        if len(self._variants) > MAX_VARIANTS:
+            self._variants.popitem(last=False)
+        if self._variant_count == 4 * MAX_VARIANTS:
+            warn(
+                f"gt.compile: {self._name()} was called in {self._variant_count} variants; "
+                "pass numbers that change as tensors"
+            )
+        return variant
+
+    def _name(self) -> str:
+        return getattr(self._function, "__name__", None) or f"a {type(self._function).__name__}"
+
+    def _key(self, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+        """What the recording of a call depends on. The tensors among the arguments are appended to ``tensors``."""
+        comparable = _comparable((args, tuple(sorted(kwargs.items()))), tensors)
+        same = tuple(next(i for i, y in enumerate(tensors) if y._cell is x._cell) for x in tensors)
+        signals = scope.thread.signal, scope.thread.backward, id(configuration.current)
+        return comparable, same, tape.mode.enabled, _autocast_dtype(), signals
+
+    # -- recording -------------------------------------------------------------------------
+
+    def _record(self, session: Session, variant: Variant, arguments: list[Tensor], args: Any, kwargs: Any) -> Any:
+        variant.attempts += 1
+        outbox = session.outbox
+        views = [x._view for x in arguments]
+        for x in arguments:
+            current(x)
+            x._view = None
+        before = [(x._cell, x._cell.version) for x in arguments]
+        outbox.cut()
+        notes = recorder.active = outbox.recorder = Recorder(outbox.next_id(), self.fullgraph)
+        try:
+            returned = _without_views(self._function(*args, **kwargs), arguments)
+            outbox.flush()
+        finally:
+            recorder.active = outbox.recorder = None
+            outbox.begin_stretch()
+            written = [(x._cell, x._cell.version) != was for x, was in zip(arguments, before, strict=True)]
+            for x, view in zip(arguments, views, strict=True):
+                x._view = view
+        if any(w and v is not None for w, v in zip(written, views, strict=True)):
+            notes.refuse("it writes into a view that is an argument")
+        self._learn(session, variant, notes, arguments, returned)
+        return returned
+
+    def _learn(
+        self, session: Session, variant: Variant, notes: Recorder, arguments: list[Tensor], returned: Any
+    ) -> None:
+        before, variant.last = variant.last, None
+        try:
+            last = variant.last = finish(notes, session, arguments, returned)
+            if before is not None and (difference := before.difference(last)):
+                raise Irregular(difference)
+            if before is not None:
+                live = {*last.drawn, *last.stepped}
+                constant = [k for k in range(len(last.numbers)) if k not in live]
+                variant.template = session.outbox.templates.add_recorded(last.words, last.kinds, constant)
+        except NeedsGradients:
+            variant.attempts = MAX_ATTEMPTS  # its Python builds the tape, so it runs as usual from now on
+        except Irregular as problem:
+            if variant.attempts >= MAX_ATTEMPTS:
+                self._warn_once(str(problem))
+
+    def _warn_once(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warn(f"gt.compile: {self._name()} runs without being compiled: {reason}")
+
+
+def _without_views(returned: Any, arguments: list[Tensor]) -> Any:
+    """What the function returned, with copies in place of views."""
+    if isinstance(returned, Tensor):
+        if returned._view is None or any(returned is x for x in arguments):
+            return returned
+        return returned.clone()
+    if type(returned) in (tuple, list):
+        return type(returned)(_without_views(x, arguments) for x in returned)
+    if type(returned) is dict:
+        return {key: _without_views(x, arguments) for key, x in returned.items()}
+    return returned
+
+
+def _comparable(x: Any, tensors: list[Tensor]) -> Any:
+    """An argument as part of a key: the type of a tensor, anything else itself."""
+    if isinstance(x, Tensor):
+        tensors.append(x)
+        return Tensor, x._type, x._node is not None, isinstance(x._node, tape.LeafNode)
+    if isinstance(x, tuple | list):
+        return type(x), *[_comparable(y, tensors) for y in x]
+    if isinstance(x, dict):
+        return dict, *[(key, _comparable(y, tensors)) for key, y in x.items()]
+    if type(x) is float:
+        return float, x.hex()  # 0.0 equals -0.0, and NaN does not equal itself
+    try:
+        hash(x)
+    except TypeError:
+        raise Incomparable(type(x).__name__) from None
+    attributes = getattr(x, "__dict__", None)
+    if not attributes or isinstance(x, type):
+        return type(x), x
+    return type(x), x, tuple([(name, value) for name, value in attributes.items() if type(value) in PLAIN])
+
+
+def _autocast_dtype() -> Any:
+    """The dtype of `gt.autocast`; None outside of it."""
+    if emit.casting is None:
+        return None
+    from gt.amp import current_dtype
+
+    return current_dtype()
+
+
+# -- replaying -----------------------------------------------------------------------------
+
+
+def _replay(session: Session, template: Template, last: Recording, arguments: list[Tensor]) -> Any:
+    """Run the recorded fragment with these arguments, and return what the function would return."""
+    for x in arguments:
+        if x._view is not None:
+            current(x)
+    live: dict[int, Any] = {}
+    if last.drawn or last.stepped:
+        live = dict(zip(last.stepped, _step_numbers(last.optimizers), strict=True))
+        for k in range(0, len(last.drawn), 2):
+            live[last.drawn[k]], live[last.drawn[k + 1]] = random_state.key()
+    numbers = [live[k] for k in sorted(live)]
+    inputs = last.ids.copy()
+    for k, source in last.varying:
+        inputs[k] = _cell(source, arguments).id
+    freed = [_cell(source, arguments) for source in last.freed]
+    for source, count in last.written:
+        _cell(source, arguments).version += count
+    for tensor in last.replaced:
+        tensor._grad = None  # so that a graph may write the new gradient where the old one was
+    base = session.outbox.run_fragment(
+        lambda first: run_words(template.number, 0, first, 0, inputs, numbers), last.results, template.length
+    )
+    for cell in freed:
+        cell.session = _NO_SESSION
+    results = {k: fresh(base + k, session, t) for k, t in last.types.items()}
+    for tensor, _, result in last.grads:
+        if result is not None:
+            tensor._grad = results[result]
+    return last.rebuild(lambda k: results[k] if k >= 0 else arguments[~k])
+
+
+def _cell(source: Source, arguments: list[Tensor]) -> Cell:
+    """The cell that an input has in this call."""
+    kind, what = source
+    if kind == "cell":
+        return what()  # type: ignore[no-any-return]
+    return arguments[what]._cell if kind == "argument" else what._grad._cell
+
+
+def _step_numbers(optimizers: list[Any]) -> list[float]:
+    numbers: list[float] = []
+    for optimizer in optimizers:
+        numbers += optimizer.numbers_of_step()
+    return numbers

@@ -1,0 +1,47 @@
+"""``gt.distributed``: as ``torch.distributed`` in a program of one process. One program has all workers here.
+
+`gt.gpu_workers` and `gt.connect` give a program several workers; see docs/sharding.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.missing import absent as _absent
+
+__all__ = [
+    "barrier", "destroy_process_group", "get_rank", "get_world_size", "is_available", "is_gloo_available",
+    "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched",
+]  # fmt: skip
+__getattr__ = _absent("distributed")
+
+
+def is_available() -> bool:
+    """Always False: a program is one process, which has all workers."""
+    return False
+
+
+def is_initialized() -> bool:
+    """Always False: there are no process groups."""
+    return False
+
+
+is_nccl_available = is_gloo_available = is_mpi_available = is_torchelastic_launched = is_available
+
+
+def get_rank(group: Any = None) -> int:
+    """Always 0: there is one process."""
+    return 0
+
+
+def get_world_size(group: Any = None) -> int:
+    """Always 1: there is one process."""
+    return 1
+
+
+def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> None:
+    """Do nothing: there is one process."""
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """Do nothing: there are no process groups."""
