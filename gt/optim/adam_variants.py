@@ -94,7 +94,7 @@ class NAdam(Optimizer):
 
     def update(self, group: Group, params: list[Tensor]) -> None:
         lr, (beta1, beta2), flags = self.rate(group), group["betas"], (("maximize", group["maximize"]),)
-        for (step, _), alike in self.count_step(params, MOMENTS, mu_product=1.0).items():
+        for (step, _), alike in self.count_step(params, MOMENTS, (("mu_product", 1.0),)).items():
             now, after = (_momentum(beta1, k * group["momentum_decay"]) for k in (step, step + 1))
             batches: dict[float, list[Tensor]] = {}
             for p in alike:

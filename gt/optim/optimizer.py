@@ -175,7 +175,9 @@ class Optimizer:
             known = self._rates[id(lr)] = (lr, cell, cell.version, float(lr))
         return known[3]
 
-    def count_step(self, params: list[Tensor], names: tuple[str, ...], **numbers: float) -> dict[Any, list[Tensor]]:
+    def count_step(
+        self, params: list[Tensor], names: tuple[str, ...], numbers: tuple[tuple[str, float], ...] = ()
+    ) -> dict[Any, list[Tensor]]:
         """Count the step of each parameter, and group those that one instruction can update, by (step, dtype).
 
         The first time, the named states are created as zeros, and states that are numbers get these values.
@@ -184,7 +186,8 @@ class Optimizer:
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0.0, **numbers)
+                state["step"] = 0.0
+                state.update(numbers)
                 state.update((name, zeros_like(p)) for name in names)
             step = state["step"] = state["step"] + 1.0
             groups.setdefault((step, p._type.dtype), []).append(p)
