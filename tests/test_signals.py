@@ -637,6 +637,12 @@ OPTIMIZERS = [
     lambda p: gt.optim.RMSprop(p, momentum=0.9, centered=True),
     lambda p: gt.optim.Lion(p),
     lambda p: gt.optim.Adafactor(p),
+    lambda p: gt.optim.Adadelta(p),
+    lambda p: gt.optim.Adamax(p),
+    lambda p: gt.optim.NAdam(p),
+    lambda p: gt.optim.ASGD(p),
+    lambda p: gt.optim.Rprop(p),
+    lambda p: gt.optim.SparseAdam(p),
 ]
 
 

@@ -44,6 +44,16 @@ from gt.ops.op import OPS, Attrs, Op
 from gt.ops.random import draw  # noqa: F401
 from gt.ops.shape import creation, indexing, indexing_masks, joining, scatter, slicing, views, windows  # noqa: F401
 from gt.ops.signature import Signature, sign
-from gt.ops.system import adam_step, blocks, files, gradient_norms, optimizer_steps, placed, upload  # noqa: F401
+from gt.ops.system import (  # noqa: F401
+    adadelta_asgd_rprop,
+    adam_step,
+    adam_variants,
+    blocks,
+    files,
+    gradient_norms,
+    optimizer_steps,
+    placed,
+    upload,
+)
 
 __all__ = ["OPS", "Attrs", "Op", "Signature", "sign"]

@@ -7,9 +7,14 @@ from gt.missing import absent as _absent
 from gt.optim import lr_scheduler
 from gt.optim.adafactor import Adafactor
 from gt.optim.adam import Adam, AdamW
+from gt.optim.adam_variants import Adamax, NAdam, RAdam, SparseAdam
+from gt.optim.lbfgs import LBFGS
 from gt.optim.optimizer import Optimizer
-from gt.optim.others import Adagrad, Lion, RMSprop
-from gt.optim.sgd import SGD
+from gt.optim.others import Adadelta, Adagrad, Lion, RMSprop, Rprop
+from gt.optim.sgd import ASGD, SGD
 
-__all__ = ["SGD", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Optimizer", "RMSprop", "lr_scheduler"]
+__all__ = [
+    "ASGD", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "Optimizer",
+    "RAdam", "RMSprop", "Rprop", "SparseAdam", "lr_scheduler",
+]  # fmt: skip
 __getattr__ = _absent("optim")

@@ -22,7 +22,7 @@ class Adafactor(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-2,
+        lr: float | Tensor = 1e-2,
         beta2_decay: float = -0.8,
         eps: tuple[float | None, float] = (None, 1e-3),
         d: float = 1.0,
@@ -55,7 +55,7 @@ class Adafactor(Optimizer):
             groups.setdefault((state["step"], p._type.dtype, p._type.ndim > 1), []).append(p)
         for (step, dtype, factored), batch in groups.items():
             eps1 = EPSILON[dtype.name] if group["eps"][0] is None else group["eps"][0]
-            numbers = (group["lr"], group["beta2_decay"], eps1, group["eps"][1], group["d"], group["weight_decay"])
+            numbers = (self.rate(group), group["beta2_decay"], eps1, group["eps"][1], group["d"], group["weight_decay"])
             names = ("row_var", "col_var") if factored else ("variance",)
             flags = (("factored", factored), ("maximize", group["maximize"]))
             self.apply(ADAFACTOR_STEP, batch, names, (*numbers, step), flags)

@@ -6,7 +6,7 @@ from typing import Any
 
 from gt.client.tensor.tensor import Tensor
 from gt.ops import OPS
-from gt.optim.optimizer import Group, Optimizer, check
+from gt.optim.optimizer import Group, Optimizer, check, check_betas, check_rate
 
 ADAM_STEP = OPS["adam_step"]
 
@@ -17,7 +17,7 @@ class Adam(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
@@ -30,10 +30,9 @@ class Adam(Optimizer):
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        check(lr >= 0, "learning rate", lr)
+        check_rate(lr)
         check(eps >= 0, "epsilon value", eps)
-        for i, beta in enumerate(betas):
-            check(0 <= beta < 1, f"beta parameter at index {i}", beta)
+        check_betas(betas)
         check(weight_decay >= 0, "weight_decay value", weight_decay)
         defaults = {
             "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
@@ -51,7 +50,7 @@ class Adam(Optimizer):
             ("maximize", group["maximize"]),
             ("decoupled", group["decoupled_weight_decay"]),
         )
-        numbers = (group["lr"], *group["betas"], group["eps"], group["weight_decay"])
+        numbers = (self.rate(group), *group["betas"], group["eps"], group["weight_decay"])
         for (step, _), batch in self.count_step(params, names).items():
             self.apply(ADAM_STEP, batch, names, (*numbers, step), flags)
 
@@ -62,7 +61,7 @@ class AdamW(Adam):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,

@@ -17,7 +17,7 @@ from gt.missing import absent
 from gt.optim.one_cycle import OneCycleLR
 from gt.optim.optimizer import Group, Optimizer
 from gt.optim.plateau import ReduceLROnPlateau
-from gt.optim.schedule import LRScheduler, refuse_in_compiled
+from gt.optim.schedule import LRScheduler, refuse_in_compiled, set_rate
 
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR",
@@ -240,9 +240,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             self.T_i *= self.T_mult
         self.last_epoch = floor(position)
         for group, lr in zip(self.groups, self.get_lr(), strict=True):
-            group["lr"] = lr
+            set_rate(group, lr)
         refuse_in_compiled()
-        self._last_lr = [group["lr"] for group in self.groups]
+        self._last_lr = [self.optimizer.rate(group) for group in self.groups]
 
 
 # -- several schedulers in sequence or together ----------------------------------------------
@@ -295,7 +295,7 @@ class SequentialLR(_SchedulerGroup):
             )
         self.last_epoch = last_epoch + 1
         for group in self.groups:
-            group["lr"] = group["initial_lr"]
+            set_rate(group, group["initial_lr"])
         _undo_initial_step(self)  # each scheduler made an initial step when it was created; only the first one should
         first = schedulers[bisect_right(milestones, 0)]
         first._initial_step()
@@ -329,9 +329,9 @@ class ChainedScheduler(_SchedulerGroup):
             raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got no scheduler.")
         self._schedulers, self.optimizer = schedulers, optimizer or schedulers[0].optimizer
         self._check(self.optimizer)
-        self._last_lr = [group["lr"] for group in self.groups]
+        self._last_lr = [self.optimizer.rate(group) for group in self.groups]
 
     def step(self, epoch: int | None = None) -> None:
         for scheduler in self._schedulers:
             scheduler.step()
-        self._last_lr = [group["lr"] for group in self.groups]
+        self._last_lr = [self.optimizer.rate(group) for group in self.groups]

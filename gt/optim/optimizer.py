@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from copy import deepcopy
 from itertools import chain
+from struct import pack, unpack
 from typing import Any
 
 from gt.client.grad.backward import enable_grad, is_leaf
 from gt.client.stream import recorder
 from gt.client.tensor.emit import call_into_many
 from gt.client.tensor.tape import mode
-from gt.client.tensor.tensor import Tensor
+from gt.client.tensor.tensor import Cell, Tensor
 from gt.functions.creation import as_tensor, zeros_like
 from gt.ops import Attrs, Op
 
@@ -40,6 +41,9 @@ class Optimizer:
     here, where torch keeps a tensor: the client writes it into the instruction, so it never has to be read.
     """
 
+    #: the states of a parameter that are numbers here and 0-d tensors in torch
+    number_states: tuple[str, ...] = ("step",)
+
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
@@ -48,6 +52,8 @@ class Optimizer:
         self._step_hooks: tuple[list[Any], list[Any]] = ([], [])
         #: If set, a step's numbers are appended here and no instructions are emitted.
         self._numbers: list[float] | None = None
+        #: id of a learning rate in a tensor -> (the tensor, its value's cell, the version that was read, the value)
+        self._rates: dict[int, tuple[Tensor, Cell, int, float]] = {}
         if isinstance(params, Tensor):
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
@@ -110,6 +116,15 @@ class Optimizer:
                 )
         for hook in self._step_hooks[0]:
             hook(self, (closure,), {})
+        loss = self.run_step(closure)
+        for hook in self._step_hooks[1]:
+            hook(self, (closure,), {})
+        for p in self.param_groups[0]["params"][:1] if self.param_groups else ():
+            p._cell.session.outbox.after_step()
+        return loss
+
+    def run_step(self, closure: Callable[[], Any] | None) -> Any:
+        """One step without its hooks; returns the result of the closure."""
         loss = None
         if closure is not None:
             with enable_grad():
@@ -123,10 +138,6 @@ class Optimizer:
                     self.update(group, params)
         finally:
             mode.enabled = before
-        for hook in self._step_hooks[1]:
-            hook(self, (closure,), {})
-        for p in self.param_groups[0]["params"][:1] if self.param_groups else ():
-            p._cell.session.outbox.after_step()
         return loss
 
     def update(self, group: Group, params: list[Tensor]) -> None:
@@ -153,16 +164,30 @@ class Optimizer:
         """Call ``hook(optimizer, args, kwargs)`` after every step."""
         self._step_hooks[1].append(hook)
 
-    def count_step(self, params: list[Tensor], names: tuple[str, ...]) -> dict[Any, list[Tensor]]:
+    def rate(self, group: Group) -> float:
+        """The learning rate of a group as a number. One in a tensor is read only after it was written."""
+        lr = group["lr"]
+        if not isinstance(lr, Tensor):
+            return float(lr)
+        cell = lr._cell if lr._view is None else lr._view.base._cell
+        known = self._rates.get(id(lr))
+        if known is None or known[0] is not lr or known[1] is not cell or known[2] != cell.version:
+            known = self._rates[id(lr)] = (lr, cell, cell.version, float(lr))
+        return known[3]
+
+    def count_step(
+        self, params: list[Tensor], names: tuple[str, ...], numbers: tuple[tuple[str, float], ...] = ()
+    ) -> dict[Any, list[Tensor]]:
         """Count the step of each parameter, and group those that one instruction can update, by (step, dtype).
 
-        The first time, the named states are created as zeros.
+        The first time, the named states are created as zeros, and states that are numbers get these values.
         """
         groups: dict[Any, list[Tensor]] = {}
         for p in params:
             state = self.state[p]
             if not state:
                 state["step"] = 0.0
+                state.update(numbers)
                 state.update((name, zeros_like(p)) for name in names)
             step = state["step"] = state["step"] + 1.0
             groups.setdefault((step, p._type.dtype), []).append(p)
@@ -212,9 +237,12 @@ class Optimizer:
         params = dict(zip(ids, chain.from_iterable(g["params"] for g in self.param_groups), strict=True))
         self.state = defaultdict(dict)
         for number, state in state_dict["state"].items():
-            self.state[params[number]] = {k: _load_state(k, v, params[number]) for k, v in state.items()}
+            self.state[params[number]] = {k: self._load(k, v, params[number]) for k, v in state.items()}
         for group, new in zip(self.param_groups, saved, strict=True):
             group.update((k, v) for k, v in new.items() if k != "params")
+
+    def _load(self, name: str, value: Any, p: Tensor) -> Any:
+        return float(value) if name in self.number_states else _load_state(value, p)
 
     def __repr__(self) -> str:
         text = type(self).__name__ + " ("
@@ -224,9 +252,9 @@ class Optimizer:
         return text + ")"
 
 
-def _load_state(name: str, value: Any, p: Tensor) -> Any:
-    if name == "step":
-        return float(value)
+def _load_state(value: Any, p: Tensor) -> Any:
+    if isinstance(value, list):
+        return [_load_state(x, p) for x in value]
     if not hasattr(value, "shape"):
         return value
     state = as_tensor(value).to(p._type.dtype)
@@ -239,3 +267,21 @@ def check(valid: bool, what: str, value: Any) -> None:
     """Raise torch's error for an option out of range."""
     if not valid:
         raise ValueError(f"Invalid {what}: {value}")
+
+
+def check_rate(lr: Any) -> None:
+    """Raise torch's error for a learning rate that is negative, or a tensor of several elements."""
+    if isinstance(lr, Tensor) and lr._type.numel != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    check(lr >= 0, "learning rate", lr)
+
+
+def check_betas(betas: tuple[float, float]) -> None:
+    """Raise torch's error for a beta out of range."""
+    for i, beta in enumerate(betas):
+        check(0 <= beta < 1, f"beta parameter at index {i}", beta)
+
+
+def in_float32(number: float) -> float:
+    """The number as torch keeps it in a state: in the default dtype."""
+    return float(unpack("f", pack("f", number))[0])

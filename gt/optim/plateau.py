@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from gt.optim.optimizer import Optimizer
+from gt.optim.schedule import set_rate
 
 #: (mode, threshold_mode) -> function of (value, best, threshold): whether the value is better
 BETTER: dict[tuple[str, str], Any] = {
@@ -47,7 +48,7 @@ class ReduceLROnPlateau:
         self.threshold, self.threshold_mode, self.cooldown, self.eps = threshold, threshold_mode, cooldown, eps
         self.min_lrs = list(min_lr) if isinstance(min_lr, list | tuple) else [min_lr] * len(groups)
         self.last_epoch = 0
-        self._last_lr = [group["lr"] for group in groups]
+        self._last_lr = [optimizer.rate(group) for group in groups]
         self._reset()
 
     def _reset(self) -> None:
@@ -70,13 +71,14 @@ class ReduceLROnPlateau:
             self._reduce()
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
-        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+        self._last_lr = [self.optimizer.rate(group) for group in self.optimizer.param_groups]
 
     def _reduce(self) -> None:
         for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-            new = max(group["lr"] * self.factor, least)
-            if group["lr"] - new > self.eps:
-                group["lr"] = new
+            lr = self.optimizer.rate(group)
+            new = max(lr * self.factor, least)
+            if lr - new > self.eps:
+                set_rate(group, new)
 
     @property
     def in_cooldown(self) -> bool:

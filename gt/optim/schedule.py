@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.client.stream import recorder
+from gt.client.tensor.tensor import Tensor
 from gt.optim.optimizer import Group, Optimizer
 
 
@@ -13,6 +14,14 @@ def refuse_in_compiled() -> None:
     """Refuse a scheduler's step inside a compiled function: its Python would run only once."""
     if recorder.active is not None:
         recorder.active.refuse("a scheduler steps inside, and its Python would run only once: step it outside")
+
+
+def set_rate(group: Group, lr: float) -> None:
+    """Set the learning rate of a group; one in a tensor is written in place, as in torch."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(float(lr))
+    else:
+        group["lr"] = lr
 
 
 class LRScheduler:
@@ -30,7 +39,7 @@ class LRScheduler:
         self.optimizer = optimizer
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
-                group.setdefault("initial_lr", group["lr"])
+                group.setdefault("initial_lr", optimizer.rate(group))
             elif "initial_lr" not in group:
                 raise KeyError(
                     f"param 'initial_lr' is not specified in param_groups[{i}] when resuming scheduler with "
@@ -75,9 +84,9 @@ class LRScheduler:
         formula = [self.at(base) for base in self.base_lrs] if epoch is not None else [None]
         rates: Sequence[Any] = self.get_lr() if None in formula else formula
         for group, lr in zip(self.groups, rates, strict=True):
-            group["lr"] = lr
+            set_rate(group, lr)
         refuse_in_compiled()
-        self._last_lr = [group["lr"] for group in self.groups]
+        self._last_lr = [self.optimizer.rate(group) for group in self.groups]
 
     def get_last_lr(self) -> list[float]:
         """The current learning rate of each group."""

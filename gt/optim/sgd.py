@@ -1,4 +1,4 @@
-"""Stochastic gradient descent."""
+"""Stochastic gradient descent, plain and averaged."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import zeros_like
 from gt.ops import OPS
-from gt.optim.optimizer import Group, Optimizer, check
+from gt.optim.optimizer import Group, Optimizer, check, check_rate, in_float32
 
-SGD_STEP = OPS["sgd_step"]
+ASGD_STEP, SGD_STEP = OPS["asgd_step"], OPS["sgd_step"]
 
 
 class SGD(Optimizer):
@@ -18,7 +18,7 @@ class SGD(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         momentum: float = 0,
         dampening: float = 0,
         weight_decay: float = 0,
@@ -29,7 +29,7 @@ class SGD(Optimizer):
         differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        check(lr >= 0, "learning rate", lr)
+        check_rate(lr)
         check(momentum >= 0, "momentum value", momentum)
         check(weight_decay >= 0, "weight_decay value", weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
@@ -53,5 +53,47 @@ class SGD(Optimizer):
         for (first, _), batch in groups.items():
             # in the first step the buffer becomes the gradient: it starts as zeros, without dampening
             dampening = 0.0 if first else group["dampening"]
-            numbers = (group["lr"], group["weight_decay"], group["momentum"], dampening)
+            numbers = (self.rate(group), group["weight_decay"], group["momentum"], dampening)
             self.apply(SGD_STEP, batch, ("momentum_buffer",) if momentum else (), numbers, flags)
+
+
+class ASGD(Optimizer):
+    """Stochastic gradient descent that averages parameters: state ``ax``. See `torch.optim.ASGD`."""
+
+    number_states = ("step", "eta", "mu")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        check_rate(lr)
+        check(weight_decay >= 0, "weight_decay value", weight_decay)
+        defaults = {
+            "lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay, "foreach": foreach,
+            "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def update(self, group: Group, params: list[Tensor]) -> None:
+        lr, lambd = self.rate(group), group["lambd"]
+        batches: dict[Any, list[Tensor]] = {}
+        for p in params:
+            state = self.state[p]
+            if not state:
+                state.update(step=0.0, eta=in_float32(lr), mu=1.0, ax=zeros_like(p))
+            batches.setdefault((state["eta"], state["mu"], p._type.dtype), []).append(p)
+            step = state["step"] = state["step"] + 1.0
+            state["eta"] = in_float32(lr / (1 + lambd * lr * step) ** group["alpha"])
+            state["mu"] = in_float32(1 / max(1.0, step - group["t0"]))
+        for (eta, mu, _), batch in batches.items():
+            flags = (("maximize", group["maximize"]),)
+            self.apply(ASGD_STEP, batch, ("ax",), (eta, mu, lambd, group["weight_decay"]), flags)

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from gt.ops.system.files import MARK
-from tests.support.samples import Sample, T
+from tests.support.samples import Sample, T, V
 
 SHAPES = ((3, 4), (5,), ())
 FLOATS = ("float64", "float32")
 HALVES = (*FLOATS, "bfloat16", "float16")
 INF = float("inf")
+FEW_ROWS = [[0, 0, 0], [1, -2, 3], [0, 1, 0], [0, 0, 0]]
 ORDERS = (0.0, 1.0, 2.0, 3.0, INF, -INF)
 
 
@@ -50,7 +51,8 @@ def _torchs(n: int, kinds: int, like: Callable[..., Any]) -> Callable[..., Any]:
         states = [[x.clone() for x in column] for column in columns[1:-1]]
         for i, (p, g) in enumerate(zip(params, columns[-1], strict=True)):
             p.grad = g
-            opt.state[p] = {"step": torch.tensor(2.0)} | {name: states[k][i] for k, name in enumerate(names)}
+            numbers = {"mu_product": torch.tensor(0.25), "eta": torch.tensor(0.125), "mu": torch.tensor(0.5)}
+            opt.state[p] = {"step": torch.tensor(2.0)} | numbers | {name: states[k][i] for k, name in enumerate(names)}
         opt.step()
         results = (*params, *(x for column in states for x in column))
         return results if len(results) > 1 else results[0]
@@ -78,6 +80,7 @@ def steps() -> list[Sample]:
     numbers = (0.1, 0.9, 0.99, 1e-8, 0.1, 3.0)
     kinds = {True: optim.AdamW, False: optim.Adam}
     return [
+        *_more_steps(),
         *_step("sgd_step", 1, (0.1, 0.0, 0.0, 0.0), _of(optim.SGD, (), sgd), **plain),
         *_step("sgd_step", 2, (0.1, 0.1, 0.9, 0.2), _of(optim.SGD, buffer, sgd), **with_momentum),
         *_step(
@@ -135,6 +138,47 @@ def steps() -> list[Sample]:
                                     0.1, -0.8, 1e-7, 1e-3, 1.0, 0.1, 3.0),
                  {"n": 1, "factored": False, "maximize": False}, _adafactor(("variance",))) for d in FLOATS),
     ]  # fmt: skip
+
+
+def _more_steps() -> list[Sample]:
+    """Adadelta, Adamax, NAdam, RAdam, ASGD, Rprop, SparseAdam; the numbers of NAdam and RAdam are those of step 3."""
+    optim, plain = torch.optim, {"maximize": False}
+    adadelta = lambda lr, rho, eps, decay: {"lr": lr, "rho": rho, "eps": eps, "weight_decay": decay}
+    adamax = lambda size, b1, b2, eps, decay: {
+        "lr": size * (1 - b1**3), "betas": (b1, b2), "eps": eps, "weight_decay": decay
+    }  # fmt: skip
+    rprop = lambda low, high, least, most: {"etas": (low, high), "step_sizes": (least, most)}
+    moments = ("exp_avg", "exp_avg_sq")
+    nadam = lambda *_: {"lr": 0.1, "betas": (0.9, 0.99), "weight_decay": 0.1, "decoupled_weight_decay": True}
+    radam = lambda *_: {"lr": 0.1, "betas": (0.9, 0.99), "weight_decay": 0.1}
+    mu, after = (0.9 * (1 - 0.5 * 0.96 ** (step * 4e-3)) for step in (3, 4))
+    product = (torch.tensor(0.25) * mu).item()
+    rates = (0.1 * (1 - mu) / (1 - product), 0.1 * after / (1 - product * after), 1 - 0.99**3)
+    return [
+        *_step("adadelta_step", 3, (0.5, 0.9, 1e-6, 0.1), _of(optim.Adadelta, ("square_avg", "acc_delta"), adadelta),
+               **plain),
+        *_step("adamax_step", 3, (0.1, 0.9, 0.99, 1e-8, 0.1), _of(optim.Adamax, ("exp_avg", "exp_inf"), adamax),
+               **plain),
+        *_step("nadam_step", 3, (*rates, 0.9, 0.99, 1e-8, 0.0, 0.99), _of(optim.NAdam, moments, nadam), **plain),
+        *_step("radam_step", 3, (0.0, 0.1 / (1 - 0.9**3), 0.9, 0.99, 1e-8, 0.1, 1.0), _of(optim.RAdam, moments, radam),
+               **plain),
+        *_step("rprop_step", 3, (0.5, 1.2, 1e-6, 0.9), _of(optim.Rprop, ("prev", "step_size"), rprop), **plain),
+        *_step("asgd_step", 2, (0.125, 0.5, 0.01, 0.1),
+               _of(optim.ASGD, ("ax",), lambda _eta, _mu, lambd, decay: {"lambd": lambd, "weight_decay": decay}),
+               **plain),
+        *(Sample("sparse_adam_step", (T((4, 3), d), T((4, 3), d), T((4, 3), d, "positive"), V(FEW_ROWS, d),
+                                      0.1, 0.9, 0.99, 1e-8),
+                 {"n": 1, **plain}, _sparse_adam) for d in FLOATS),
+    ]  # fmt: skip
+
+
+def _sparse_adam(p: Any, m: Any, v: Any, g: Any, size: float, b1: float, b2: float, eps: float, **_: Any) -> Any:
+    m, v, p = m.clone(), v.clone(), p.clone()
+    for i in (g != 0).any(1).nonzero().flatten():
+        m[i] = m[i] + (g[i] - m[i]) * (1 - b1)
+        v[i] = v[i] * b2 + g[i] ** 2 * (1 - b2)
+        p[i] -= size * m[i] / (v[i].sqrt() + eps)
+    return p, m, v
 
 
 def _lion(p: Any, m: Any, g: Any, lr: float, b1: float, b2: float, decay: float) -> Any:

@@ -27,12 +27,17 @@ OFF_TAPE = "it is used by optimizers, off the tape"
 
 
 def declare_step(
-    name: str, count_results: Rule, numbers: int, rule: Rule, many: Rule, states: Rule | None = None, **fields: Any
-) -> None:
+    name: str, count_results: Rule, numbers: int, rule: Rule, many: Rule | None = None, states: Rule | None = None,
+    by_rows: bool = False, **fields: Any,
+) -> None:  # fmt: skip
     """Declare a step on ``count_results(**flags)`` columns of parameters and states, one of gradients, and numbers.
 
+    ``many``: writes the results of all columns in place; without it, torch runs ``rule`` for one parameter at a time.
     ``states``: (a parameter's shape, **flags) -> the shapes of its states, where they differ from the parameter's.
+    ``by_rows``: the step of an element depends on the gradients of its whole row, the elements with its index in dim 0.
     """
+
+    write = many or _one_by_one(rule, numbers)
 
     def in_columns(operands: tuple[Any, ...], n: int, flags: dict[str, Any]) -> tuple[Columns, tuple[Any, ...]]:
         return _columns(operands, n, count_results(**flags) + 1, numbers)
@@ -52,15 +57,25 @@ def declare_step(
 
     def inplace(torch: Any, *operands: Any, n: int, **flags: Any) -> Any:
         columns, rest = in_columns(operands, n, flags)
-        many(torch, *columns, *rest, **flags)
+        write(torch, *columns, *rest, **flags)
         return alone(operands[: n * (len(columns) - 1)])
 
     def split(*operands: OperandType, n: int, **flags: Any) -> Apart:
-        return _parameters(in_columns(operands, n, flags)[0], n)
+        return _parameters(in_columns(operands, n, flags)[0], n, by_rows)
 
     fields |= {"split": split} if states is None else {}
     fields |= {"operands": f"t+{NUMBER}{{{numbers}}}", "steps": True, "no_gradient": OFF_TAPE}
     op(name, infer=infer, kernel=kernel, inplace=inplace, **fields)
+
+
+def _one_by_one(rule: Rule, numbers: int) -> Rule:
+    def write(torch: Any, *operands: Any, **flags: Any) -> None:
+        columns, rest = operands[: len(operands) - numbers], operands[len(operands) - numbers :]
+        for row in zip(*columns, strict=True):
+            for target, new in zip(row[:-1], rule(torch, *row, *rest, **flags), strict=True):
+                target.copy_(new)
+
+    return write
 
 
 def _columns(operands: tuple[Any, ...], n: int, count: int, numbers: int) -> tuple[Columns, tuple[Any, ...]]:
@@ -111,12 +126,13 @@ def over(a: Any, b: Any) -> Any:
     return a / b
 
 
-def _parameters(columns: Columns, n: int) -> Apart:
-    """Each parameter is split independently, element by element, with its states and its gradient."""
+def _parameters(columns: Columns, n: int, by_rows: bool) -> Apart:
+    """Each parameter is split independently, by elements or by rows, with its states and its gradient."""
     parts = []
     for i, row in enumerate(zip(*columns, strict=True)):
         alike = all(t.shape == row[0].shape for t in row)
-        names = [letters(t.ndim) if alike else "." * t.ndim for t in row]
+        dims = [letters(t.ndim) if alike else "." * t.ndim for t in row]
+        names = [name[:1] + "." * len(name[1:]) for name in dims] if by_rows else dims
         at = tuple(k * n + i for k in range(len(row)))
         parts.append((at, at[:-1], Split(f"{','.join(names)}->{','.join(names[:-1])}")))
     return Apart(tuple(parts), calls="n")
@@ -135,7 +151,9 @@ def same_strides(torch: Any, params: list[Any], *others: list[Any]) -> tuple[lis
     )
 
 
-def _decayed(torch: Any, params: list[Any], grads: list[Any], weight_decay: float, maximize: bool) -> list[Any]:
+def decayed_gradients(
+    torch: Any, params: list[Any], grads: list[Any], weight_decay: float, maximize: bool
+) -> list[Any]:
     """The gradients with weight decay and sign; fresh memory if they differ from the originals."""
     if maximize:
         grads = torch._foreach_neg(grads)
@@ -145,7 +163,7 @@ def _decayed(torch: Any, params: list[Any], grads: list[Any], weight_decay: floa
     return torch._foreach_add(grads, params, alpha=weight_decay) if weight_decay else grads
 
 
-def _add_scaled_(torch: Any, xs: list[Any], ys: list[Any], factor: Any) -> None:
+def add_scaled_(torch: Any, xs: list[Any], ys: list[Any], factor: Any) -> None:
     """xs += ys * factor; in compiled code a factor that changes from run to run is a 0-d tensor."""
     if isinstance(factor, torch.Tensor):
         torch._foreach_add_(xs, torch._foreach_mul(ys, factor))
@@ -172,12 +190,12 @@ def _sgd(xp: Any, p: Any, *rest: Any, momentum: bool, nesterov: bool, maximize: 
 
 def _sgd_many(torch: Any, params: list[Any], *rest: Any, momentum: bool, nesterov: bool, maximize: bool) -> None:
     *states, grads, lr, decay, factor, dampening = rest
-    grads = _decayed(torch, params, grads, decay, maximize)
+    grads = decayed_gradients(torch, params, grads, decay, maximize)
     if momentum:
         torch._foreach_mul_(states[0], factor)
-        _add_scaled_(torch, states[0], grads, 1 - dampening)
-        grads = _decayed(torch, states[0], grads, factor, False) if nesterov else states[0]
-    _add_scaled_(torch, params, grads, -lr)
+        add_scaled_(torch, states[0], grads, 1 - dampening)
+        grads = decayed_gradients(torch, states[0], grads, factor, False) if nesterov else states[0]
+    add_scaled_(torch, params, grads, -lr)
 
 
 declare_step("sgd_step", lambda momentum, **_: 1 + momentum, 4, _sgd, _sgd_many, varying=by_kernel(always=(0,)))
@@ -195,7 +213,7 @@ def _adagrad(xp: Any, p: Any, total: Any, g: Any, lr: float, decay: float, eps: 
 def _adagrad_many(
     torch: Any, params: Any, totals: Any, grads: Any, lr: float, decay: float, eps: float, *, maximize: bool
 ) -> None:
-    grads = _decayed(torch, params, grads, decay, maximize)
+    grads = decayed_gradients(torch, params, grads, decay, maximize)
     torch._foreach_addcmul_(totals, grads, grads, value=1)
     deviations = torch._foreach_sqrt(totals)
     torch._foreach_add_(deviations, eps)
@@ -228,7 +246,7 @@ def _rmsprop_many(
     torch: Any, params: Any, squares: Any, *rest: Any, momentum: bool, centered: bool, maximize: bool
 ) -> None:
     *states, grads, lr, alpha, eps, decay, factor = rest
-    grads = _decayed(torch, params, grads, decay, maximize)
+    grads = decayed_gradients(torch, params, grads, decay, maximize)
     torch._foreach_mul_(squares, alpha)
     torch._foreach_addcmul_(squares, grads, grads, value=1 - alpha)
     if centered:
@@ -241,9 +259,9 @@ def _rmsprop_many(
     if momentum:
         torch._foreach_mul_(states[-1], factor)
         torch._foreach_addcdiv_(states[-1], grads, deviations)
-        _add_scaled_(torch, params, states[-1], -lr)
+        add_scaled_(torch, params, states[-1], -lr)
     elif isinstance(lr, torch.Tensor):
-        _add_scaled_(torch, params, torch._foreach_div(grads, deviations), -lr)
+        add_scaled_(torch, params, torch._foreach_div(grads, deviations), -lr)
     else:
         torch._foreach_addcdiv_(params, grads, deviations, value=-lr)
 
@@ -278,7 +296,7 @@ def _lion_many(
     directions = torch._foreach_mul(means, beta1)
     torch._foreach_add_(directions, grads, alpha=1 - beta1)
     torch._foreach_sign_(directions)
-    _add_scaled_(torch, params, directions, -lr)
+    add_scaled_(torch, params, directions, -lr)
     torch._foreach_mul_(means, beta2)
     torch._foreach_add_(means, grads, alpha=1 - beta2)
 
@@ -317,14 +335,6 @@ def _root_mean(xp: Any, x: Any) -> Any:
     return xp.sqrt(xp.mean(x * x))
 
 
-def _adafactor_many(torch: Any, params: list[Any], *rest: Any, factored: bool, maximize: bool) -> None:
-    columns, numbers = rest[: 3 if factored else 2], rest[3 if factored else 2 :]
-    for p, *row in zip(params, *columns, strict=True):
-        result = _adafactor(torch, p, *row, *numbers, factored=factored, maximize=maximize)
-        for target, new in zip((p, *row[:-1]), result, strict=True):
-            target.copy_(new)
-
-
 def _adafactor_states(shape: Shape, factored: bool, maximize: bool) -> list[Shape]:
     if not factored:
         return [shape]
@@ -338,7 +348,6 @@ declare_step(
     lambda factored, **_: 2 + factored,
     7,
     _adafactor,
-    _adafactor_many,
     states=_adafactor_states,
     whole="a step depends on the mean of a whole parameter's squares",
 )
