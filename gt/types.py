@@ -55,7 +55,8 @@ class DType:
         return f"gt.{self.name}"
 
     def __reduce__(self) -> str:
-        return self.name
+        """The name of this object in `gt.types`, by which pickle finds it."""
+        return "bool_" if self is bool_ else self.name
 
     def __deepcopy__(self, memo: object) -> DType:
         return self
