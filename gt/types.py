@@ -61,7 +61,8 @@ class DType:
     __hash__ = object.__hash__
 
     def __reduce__(self) -> str:
-        return self.name
+        """The name of this object in `gt.types`, by which pickle finds it."""
+        return "bool_" if self is bool_ else self.name
 
     def __deepcopy__(self, memo: object) -> DType:
         return self

@@ -463,6 +463,73 @@ def test_checkpoint_of_gradients_of_gradients() -> None:
     assert x.grad.tolist() == [3.0, 6.0]
 
 
+def test_checkpoint_of_a_value_that_is_written_in_place() -> None:
+    """What follows the last saved value does not run again, as in torch."""
+
+    def square(x: Any) -> Any:
+        h = x * 2
+        y = h * h
+        h.add_(1)
+        return y, h
+
+    x, t = gt.ones(3).requires_grad_(), torch.ones(3).requires_grad_()
+    for value, checkpoint in ((x, gt.checkpoint), (t, torch.utils.checkpoint.checkpoint)):
+        y, h = checkpoint(square, value, use_reentrant=False)
+        (y.sum() + h.sum()).backward()
+    same(x.grad, t.grad)
+    assert x.grad.tolist() == [10.0] * 3
+
+
+def test_checkpoint_of_a_result_that_is_written_in_place() -> None:
+    def functions(x: Any) -> Any:
+        return (x * 2).exp_().sigmoid_()
+
+    x, t = gt.ones(3).requires_grad_(), torch.ones(3).requires_grad_()
+    for value, checkpoint in ((x, gt.checkpoint), (t, torch.utils.checkpoint.checkpoint)):
+        checkpoint(functions, value, use_reentrant=False).sum().backward()
+    same(x.grad, t.grad)
+
+
+def test_checkpoint_reports_a_lost_value() -> None:
+    """The write comes before the last saved value, so the second run writes too. torch's number is wrong here."""
+
+    def square(x: gt.Tensor) -> Any:
+        h = x * 2
+        y = h * h
+        h.add_(1)
+        return y, h.exp()
+
+    y, z = gt.checkpoint(square, gt.ones(3).requires_grad_())
+    with pytest.raises(gt.GradError, match="modified by an inplace operation"):
+        (y.sum() + z.sum()).backward()
+
+
+def test_checkpoint_of_a_function_that_changes() -> None:
+    calls: list[int] = []
+
+    def unsteady(x: gt.Tensor) -> gt.Tensor:
+        calls.append(1)
+        return x.exp().sin() if len(calls) == 1 else x.exp()
+
+    y = gt.checkpoint(unsteady, gt.ones(3).requires_grad_())
+    with pytest.raises(gt.GradError, match="saved 2 values the first time and 1 when it was run again"):
+        y.sum().backward()
+
+
+def test_prelu_masks_gradients_of_gradients() -> None:
+    """The second gradient of std at a zeroed row is NaN; prelu takes 0 there, and not 0 times NaN."""
+    grads = []
+    for lib in (gt, torch):
+        x = lib.tensor([[0.0, 0.0, 0.0], [1.0, -2.0, 4.0]]).requires_grad_()
+        w = lib.tensor([0.25]).requires_grad_()
+        y = lib.nn.functional.prelu(x.std(1) - lib.tensor([0.0, 9.0]), w)
+        (gx,) = lib.autograd.grad(y.sum(), x, create_graph=True)
+        seconds = lib.autograd.grad((gx * gx).sum(), (x, w), allow_unused=True)
+        grads.append([gx, *seconds])
+    for ours, theirs in zip(*grads, strict=True):
+        same(ours, theirs)
+
+
 # -- views and in-place writes, against torch ----------------------------------------------
 
 #: each takes a tensor of shape (4, 3) and returns a view of it

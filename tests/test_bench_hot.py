@@ -66,6 +66,14 @@ def test_bad_input_is_refused(tmp_path):
     assert "--rounds 0: more than 0" in errors
 
 
+def test_nothing_to_measure_is_refused(tmp_path):
+    code, output, errors = run("compilation_benchmark.py", "--only", "mini-gpt", "--output-dir", tmp_path)
+    assert code == 2
+    assert "--only mini-gpt: nothing to measure, since this needs a GPU" in errors
+    assert "VALID" not in output.upper()
+    assert not list(tmp_path.iterdir())
+
+
 def taken(**samples):
     return {name: rounds.Taken(ROWS[name.replace("_", "-")], samples=values) for name, values in samples.items()}
 

@@ -58,3 +58,14 @@ def test_gradients_are_torchs(name: str) -> None:
     ours = [gt.tensor(x.numpy()).requires_grad_() for x in values]
     for got, want in zip(_gradients(gt, call, ours), _gradients(torch, call, theirs), strict=True):
         torch.testing.assert_close(to_torch(got.detach()), want.detach(), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("call", ["linalg.matrix_norm", "linalg.vector_norm", "linalg.norm", "norm"])
+def test_norms_take_floating_tensors_only(call: str) -> None:
+    """A dtype does not make a norm of integers legal, as in torch."""
+    for lib, error in ((torch, RuntimeError), (gt, gt.DTypeError)):
+        function: Any = lib
+        for name in call.split("."):
+            function = getattr(function, name)
+        with pytest.raises(error):
+            function(lib.ones(2, 2, dtype=lib.int64), dtype=lib.float32)

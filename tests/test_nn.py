@@ -243,8 +243,6 @@ MASKS = [
 @pytest.mark.parametrize("masks_used", MASKS, ids=lambda d: ",".join(f"{k}={v}" for k, v in d.items()))
 @pytest.mark.parametrize("extra", ["", ", add_bias_kv=True, add_zero_attn=True"])
 def test_attention_masks(masks_used, extra):
-    if extra and masks_used.get("is_causal"):
-        pytest.skip("torch drops the mask here, and lets queries see the extra keys only by position")
     theirs, ours = pair(f"MultiheadAttention(8, 2, batch_first=True{extra})")
     rng = np.random.default_rng(0)
     masks = {
@@ -371,6 +369,67 @@ def test_hooks():
         handle.remove()
     plain = net(x * 2)
     assert gt.allclose(hooked, plain + 1)
+
+
+def _hooked(lib, seen):
+    """A module with three inputs and two outputs: its hooks note and change all gradients."""
+
+    class Pair(lib.nn.Module):
+        def forward(self, a, b, c):
+            return a * b, (b * c).exp()
+
+    def before(module, outs):
+        seen.append([None if g is None else g.tolist() for g in outs])
+        return tuple(g if g is None else g * 2 for g in outs)
+
+    def after(module, ins, outs):
+        seen.append([None if g is None else g.tolist() for g in (*ins, *outs)])
+        return tuple(g if g is None else g + 1 for g in ins)
+
+    net = Pair()
+    net.register_full_backward_pre_hook(before)
+    net.register_full_backward_hook(after)
+    return net
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_backward_hooks_get_all_gradients(used):
+    results = []
+    for lib in (torch, gt):
+        seen = []
+        a, b = (lib.tensor([v, 3.0]).requires_grad_() for v in (1.0, 2.0))
+        outs = _hooked(lib, seen)(a * 1, b * 1, lib.tensor([0.5, 0.25]))
+        sum(outs[i].sum() for i in used).backward()
+        results.append([seen, None if a.grad is None else a.grad.tolist(), b.grad.tolist()])
+    assert repr(results[0]) == repr(results[1])
+
+
+def test_backward_hooks_return_a_gradient_for_each_input():
+    net = gt.nn.Linear(2, 2)
+    net.register_full_backward_hook(lambda m, ins, outs: (ins[0], ins[0]))
+    with pytest.raises(gt.GradError, match="invalid number of grad_input, got 2, but expected 1"):
+        net(gt.ones(1, 2).requires_grad_()).sum().backward()
+
+
+def test_backward_hooks_without_gradients_of_inputs():
+    net, seen = gt.nn.Linear(2, 2), []
+    net.register_full_backward_hook(lambda m, ins, outs: seen.append((ins, outs[0].tolist())))
+    net(gt.ones(1, 2)).sum().backward()
+    assert seen == [((None,), [[1.0, 1.0]])]
+    with gt.no_grad():
+        net(gt.ones(1, 2))
+
+
+def test_attributes_of_torchs_modules():
+    nn = gt.nn
+    assert nn.Upsample(2).name == "Upsample"
+    assert nn.UpsamplingNearest2d(2).name == "UpsamplingNearest2d"
+    assert nn.PairwiseDistance(3.0).norm == 3.0
+    codes = [
+        nn.TransformerEncoderLayer(4, 2, 8, activation=a).activation_relu_or_gelu
+        for a in ("relu", nn.ReLU(), nn.functional.gelu, nn.GELU(), gt.tanh)
+    ]
+    assert codes == [1, 1, 2, 2, 0]
 
 
 def test_containers():

@@ -50,6 +50,17 @@ def _chosen(options: argparse.Namespace) -> list[Row]:
     return [row for row in rows if row.name in {BASE, *options.rows}]
 
 
+def _runnable(names: Sequence[str]) -> list[str]:
+    """The programs that this machine can run."""
+    runnable = [name for name in names if DEVICE == "cuda" or not WORKS[name].gpu_only]
+    if not runnable:
+        raise BadInput(f"--only {' '.join(names)}: nothing to measure, since this needs a GPU")
+    for name in names:
+        if name not in runnable:
+            say(f"notice: {name} is left out: it needs a GPU")
+    return runnable
+
+
 def _effort(options: argparse.Namespace) -> rounds.Effort:
     chosen = asdict(rounds.QUICK if options.quick else rounds.FULL)
     for flag, key in (("rounds", "rounds"), ("patience", "patience")):
@@ -61,7 +72,7 @@ def _effort(options: argparse.Namespace) -> rounds.Effort:
 
 
 def _run(name: str, options: argparse.Namespace) -> int:
-    rows, effort = _chosen(options), _effort(options)
+    rows, effort, works = _chosen(options), _effort(options), _runnable(options.only)
     device = environment.device_name(torch.device(DEVICE))
     record = results.Record(
         options.output_dir,
@@ -73,7 +84,7 @@ def _run(name: str, options: argparse.Namespace) -> int:
     )
     missed = 0
     try:
-        for work in options.only:
+        for work in works:
             missed += _work(work, rows, effort, record)
     except KeyboardInterrupt:
         record.finish("interrupted")
@@ -91,9 +102,6 @@ def _run(name: str, options: argparse.Namespace) -> int:
 def _work(name: str, rows: list[Row], effort: rounds.Effort, record: results.Record) -> int:
     """The number of missed goals."""
     work = WORKS[name]
-    if work.gpu_only and DEVICE != "cuda":
-        say(f"notice: {name} is left out: it needs a GPU")
-        return 0
     figures, steps = rounds.measure(work, rows, effort, say)
     for row in figures.values():
         record.put(name, row.row.name, value=rounds.record(name, row, figures, steps))

@@ -101,12 +101,10 @@ class MultiheadAttention(Module):
         q, k, v = (self._batch_first(x) for x in self._project(query, key, value))
         if unbatched and key_padding_mask is not None:
             key_padding_mask = key_padding_mask.unsqueeze(0)
-        # is_causal allows a fused kernel without a mask, if the mask serves no other purpose
+        # is_causal allows a fused kernel without a mask, if the mask serves no other purpose. As in torch, added keys
+        # come after all others then, so queries do not attend to them.
         causal = is_causal and key_padding_mask is None and not need_weights
         q, k, v, mask = self._with_extras(q, k, v, None if causal else attn_mask, key_padding_mask, query)
-        causal = causal and k.shape[1] == key.shape[0 if unbatched else 1 if self.batch_first else 0]
-        if causal or (mask is None and attn_mask is not None):
-            mask = None
         q, k, v = (self._heads(x) for x in (q, k, v))
         out, weights = self._attend(q, k, v, mask, causal, need_weights)
         out = self.out_proj(out.transpose(1, 2).flatten(2))

@@ -9,8 +9,12 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from gt.client.grad.backward import register_hook
+from gt.client.grad.function import Function
+from gt.client.grad.grad_mode import is_grad_enabled
 from gt.client.tensor.tensor import Tensor
+from gt.errors import GradError
+from gt.functions.creation import zeros
+from gt.types import TensorType
 
 #: number -> (hook, whether it takes keyword arguments)
 Hooks = dict[int, tuple[Callable[..., Any], bool]]
@@ -56,39 +60,14 @@ def call(module: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The output of a module's forward, with its hooks called before, after, and in the backward pass."""
     for hook, with_kwargs in list(module._forward_pre_hooks.values()):
         inputs, kwargs = _call_pre_hook(hook, with_kwargs, module, inputs, kwargs)
+    gradients = GradientHooks(module) if module._backward_hooks or module._backward_pre_hooks else None
+    if gradients is not None:
+        inputs = gradients.watch_inputs(inputs)
     result = module.forward(*inputs, **kwargs)
     for hook, with_kwargs in list(module._forward_hooks.values()):
         changed = hook(module, inputs, kwargs, result) if with_kwargs else hook(module, inputs, result)
         result = result if changed is None else changed
-    if module._backward_hooks:
-        _hook_gradients(module, inputs, result)
-    if module._backward_pre_hooks:
-        _hook_outputs(module, result)
-    return result
-
-
-def _hook_outputs(module: Any, result: Any) -> None:
-    """Call the backward pre-hooks with the gradients of the outputs, which they may change.
-
-    With several outputs they are called for each gradient; those that have not arrived are None.
-    """
-    outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
-    grads: list[Any] = [None] * len(outputs)
-
-    def on_gradient(i: int) -> Callable[[Tensor], Any]:
-        def replaced(g: Tensor) -> Any:
-            grads[i] = g
-            for hook, _ in list(module._backward_pre_hooks.values()):
-                new = hook(module, tuple(grads))
-                if new is not None:
-                    grads[:] = new if isinstance(new, tuple) else (new,)
-            return grads[i]
-
-        return replaced
-
-    for i, y in enumerate(outputs):
-        if y._node is not None:
-            register_hook(y, on_gradient(i))
+    return result if gradients is None else gradients.watch_outputs(result)
 
 
 def _call_pre_hook(hook: Any, with_kwargs: bool, module: Any, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -101,33 +80,90 @@ def _call_pre_hook(hook: Any, with_kwargs: bool, module: Any, inputs: Any, kwarg
     return (changed if isinstance(changed, tuple) else (changed,)), kwargs
 
 
-def _hook_gradients(module: Any, inputs: tuple[Any, ...], result: Any) -> None:
-    """Call the backward hooks when the gradient of the last input arrives; those that have not arrived are None.
+class _Watched(Function):
+    """The same tensors as results of one node of the tape, which passes all of their gradients to a function."""
 
-    A hook can replace only this gradient. If no input needs a gradient, the hooks are called with the gradients of the
-    outputs alone.
+    @staticmethod
+    def forward(ctx: Any, receive: Callable[..., Any], *tensors: Tensor) -> Any:
+        ctx.receive = receive
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None, *ctx.receive(grads))
+
+
+def _watch(values: tuple[Any, ...], receive: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> tuple[Any, ...] | None:
+    """The values with new tensors in place of those that need gradients; None if none does.
+
+    ``receive`` gets a gradient for each value, None where it has none, and returns those to use instead.
     """
-    outputs = [y for y in (result if isinstance(result, tuple) else (result,)) if isinstance(y, Tensor)]
-    tracked = [x for x in inputs if isinstance(x, Tensor) and x._node is not None]
-    from_outputs: list[Any] = [None] * len(outputs)
-    to_inputs: list[Any] = [None] * len(tracked)
+    tracked = [i for i, x in enumerate(values) if isinstance(x, Tensor) and x.requires_grad]
+    if not tracked or not is_grad_enabled():
+        return None
 
-    def store(grads: list[Any], i: int, is_last: bool) -> Callable[[Tensor], Any]:
-        def on_gradient(g: Tensor) -> Any:
-            grads[i] = g
-            return call_hooks() if is_last else None
+    def receive_all(grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        by_position = dict(zip(tracked, grads, strict=True))
+        changed = receive(tuple(by_position.get(i) for i in range(len(values))))
+        return tuple(changed[i] for i in tracked)
 
-        return on_gradient
+    watched = dict(zip(tracked, _Watched.apply(receive_all, *(values[i] for i in tracked)), strict=True))
+    return tuple(watched.get(i, x) for i, x in enumerate(values))
 
-    def call_hooks() -> Any:
-        changed = None
-        for hook, _ in list(module._backward_hooks.values()):
-            new = hook(module, tuple(to_inputs) or (None,), tuple(from_outputs))
-            changed = changed if new is None else new
-        return changed[-1] if changed is not None and tracked else None
 
-    for i, y in enumerate(outputs):
-        if y._node is not None:
-            register_hook(y, store(from_outputs, i, not tracked))
-    for i, x in enumerate(tracked):
-        register_hook(x, store(to_inputs, i, i == len(tracked) - 1))
+class GradientHooks:
+    """The backward hooks of one call of a module. They get the gradients of all inputs and all outputs at once."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        #: of each input, None if it is not a tensor
+        self.input_types: list[TensorType | None] = []
+        self.inputs_watched = False
+        #: None before the gradients of the outputs have arrived
+        self.from_outputs: tuple[Any, ...] | None = None
+
+    def watch_inputs(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        watched = _watch(inputs, self._receive_inputs) if self.module._backward_hooks else None
+        self.input_types = [x._type if isinstance(x, Tensor) else None for x in inputs]
+        self.inputs_watched = watched is not None
+        return inputs if watched is None else watched
+
+    def watch_outputs(self, result: Any) -> Any:
+        outputs = result if isinstance(result, tuple) else (result,)
+        watched = _watch(outputs, self._receive_outputs)
+        if watched is None:
+            return result
+        return watched if isinstance(result, tuple) else watched[0]
+
+    def _receive_outputs(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        for hook, _ in list(self.module._backward_pre_hooks.values()):
+            grads = _changed(grads, hook(self.module, grads), "Backward pre hook", "grad_output")
+        self.from_outputs = grads
+        if not self.inputs_watched:  # the hooks are called now, without gradients of inputs
+            self._call_hooks((None,) * len(self.input_types))
+        return grads
+
+    def _receive_inputs(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self.from_outputs is None:  # the gradient did not come through the outputs
+            return grads
+        types = zip(grads, self.input_types, strict=True)
+        return self._call_hooks(tuple(zeros(t.shape, dtype=t.dtype) if g is None and t else g for g, t in types))
+
+    def _call_hooks(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        assert self.from_outputs is not None
+        result = grads
+        for hook, _ in list(self.module._backward_hooks.values()):
+            result = _changed(result, hook(self.module, grads, self.from_outputs), "Backward hook", "grad_input")
+        self.from_outputs = None
+        return result
+
+
+def _changed(grads: tuple[Any, ...], returned: Any, hook: str, name: str) -> tuple[Any, ...]:
+    """The gradients that a hook returned; those before if it returned None."""
+    if returned is None:
+        return grads
+    changed = returned if isinstance(returned, tuple) else (returned,)
+    if len(changed) != len(grads):
+        raise GradError(f"{hook} returned an invalid number of {name}, got {len(changed)}, but expected {len(grads)}")
+    return changed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gt.client.tensor.tensor import Tensor
 from gt.nn import functional as F
 from gt.nn.module import Module
 from gt.nn.simple import REQUIRED, FunctionModule, Options, layer, showing
@@ -132,6 +133,7 @@ Upsample = layer(
     _show_upsample,
     prepare=_float_factor,
 )
+Upsample.name = property(lambda self: type(self).__name__)  # type: ignore[attr-defined]
 
 
 class UpsamplingNearest2d(Upsample):  # type: ignore[valid-type, misc]
@@ -169,13 +171,17 @@ CosineSimilarity = layer(
     {"dim": 1, "eps": 1e-8},
     inputs="x1 x2",
 )
-PairwiseDistance = layer(
-    "PairwiseDistance",
-    "The p-norm of the difference of vectors.",
-    F.pairwise_distance,
-    {"p": 2.0, "eps": 1e-6, "keepdim": False},
-    inputs="x1 x2",
-)
+
+
+class PairwiseDistance(Module):
+    """The p-norm of the difference of vectors. See `torch.nn.PairwiseDistance`."""
+
+    def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
+        super().__init__()
+        self.norm, self.eps, self.keepdim = p, eps, keepdim
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)
 
 
 class _Pad(Module):

@@ -11,6 +11,7 @@ from gt.functions.creation import full
 from gt.functions.views import triu
 from gt.nn import functional as F
 from gt.nn import init
+from gt.nn.activation import GELU, ReLU
 from gt.nn.attention import MultiheadAttention
 from gt.nn.containers import ModuleList
 from gt.nn.dropout import Dropout
@@ -25,6 +26,13 @@ __all__ = [
 
 
 Activation = str | Callable[[Tensor], Tensor]
+
+
+def _activation_code(activation: Any) -> int:
+    """1 for relu, 2 for gelu and 0 for others, as torch numbers them."""
+    if activation is F.relu or isinstance(activation, ReLU):
+        return 1
+    return 2 if activation is F.gelu or isinstance(activation, GELU) else 0
 
 
 def _activation_function(activation: Activation) -> Any:
@@ -76,6 +84,7 @@ class TransformerEncoderLayer(_Layer):
         self.norm2 = LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype)
         self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
         self.activation = _activation_function(activation)
+        self.activation_relu_or_gelu = _activation_code(self.activation)
 
     def forward(
         self,

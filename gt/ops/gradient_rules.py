@@ -1,19 +1,9 @@
-"""Functions for gradient rules: they emit ops by name, through methods of a tensor.
-
-`op` here declares an op that has separate kernels for numpy and for torch, as those of `gt.ops.nn` do.
-"""
+"""Functions for gradient rules: they emit ops by name, through methods of a tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-from gt.ops.op import op as declare
-
-
-def op(name: str, *, kernel: Callable[..., Any], **fields: Any) -> None:
-    """Declare an op with two kernels: ``kernel`` is for numpy itself, ``torch`` (among the fields) for torch."""
-    declare(name, kernel=kernel, numpy=kernel, **fields)
 
 
 def one(name: str, first: Any, *rest: Any, **attrs: Any) -> Any:

@@ -74,7 +74,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     operands: str = "t+"
 
     # -- computing --
-    #: (xp, *arrays and numbers, **attrs) -> array(s); ``xp`` is torch or numpy with array-API names.
+    #: (xp, *arrays and numbers, **attrs) -> array(s); ``xp`` is torch or numpy with array-API names. In an entry that
+    #: has ``torch`` too, this is the kernel for numpy alone, and ``xp`` is numpy itself.
     kernel: Callable[..., Any]
     #: Used instead of ``kernel`` on one engine; called with that library itself as ``xp``.
     torch: Callable[..., Any] | None = None

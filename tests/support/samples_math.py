@@ -200,7 +200,8 @@ def activations() -> list[Sample]:
             for p in pairs
             for a in ("none", "tanh")
         ),
-        *(Sample("prelu", p, {}, lambda x, w: torch.where(x > 0, x, x * w)) for p in weights),
+        *(Sample("prelu", p, {}, torch._prelu_kernel) for p in weights),
+        *(Sample("prelu_backward", (p[0], *p), {}, lambda g, x, w: torch.where(x > 0, g, g * w)) for p in weights),
     ]
 
 

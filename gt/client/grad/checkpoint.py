@@ -8,6 +8,7 @@ without taking them as arguments all work, as with torch's ``use_reentrant=False
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -45,15 +46,16 @@ class CheckpointedCall:
         return self.values.pop(number)
 
     def _run_again(self) -> None:
-        collector = _Collector(self.values)
+        collector = _Collector(self.values, self.count)
         with (
+            contextlib.suppress(_AllCollected),
             random_state.restored(self.random_state),
             enable_grad(),
             tape.saving_by(collector.save),
             scope.restored(self.signals),
         ):
             self.function(*map(_as_new_leaf, self.args), **{k: _as_new_leaf(v) for k, v in self.kwargs.items()})
-        if collector.count != self.count:
+        if collector.count < self.count:
             raise GradError(
                 f"checkpoint: the function saved {self.count} values the first time and {collector.count} when it was "
                 "run again; it must do the same each time"
@@ -67,15 +69,24 @@ def _as_new_leaf(x: Any) -> Any:
     return as_leaf(detached(x))
 
 
-class _Collector:
-    """Saves the values of the second run."""
+class _AllCollected(BaseException):
+    """Ends the second run: the rest of the function is not needed. No ``except Exception`` of the user catches it."""
 
-    def __init__(self, values: dict[int, SavedTensor]) -> None:
-        self.values, self.count = values, 0
+
+class _Collector:
+    """Saves the values of the second run, and ends it after the last one.
+
+    What follows may write the collected values in place, as the first run did after it had used them.
+    """
+
+    def __init__(self, values: dict[int, SavedTensor], expected: int) -> None:
+        self.values, self.count, self.expected = values, 0, expected
 
     def save(self, x: Tensor, edge: Edge | None) -> SavedTensor:
         self.values[self.count] = saved = SavedTensor(x, edge)
         self.count += 1
+        if self.count == self.expected:
+            raise _AllCollected
         return saved
 
 
@@ -90,8 +101,7 @@ class RecomputedTensor(SavedTensor):
 
     def unpack(self, node: Any) -> Tensor:
         saved = self.call.take_value(self.number)
-        # The history is that of the first run. The version is not checked.
-        saved.edge, saved.version = self.edge, saved.versioned.version
+        saved.edge = self.edge  # the history is that of the first run
         return saved.unpack(node)
 
 

@@ -10,6 +10,7 @@ from gt.ops.attributes import LARGEST, check_numbers, check_values
 from gt.ops.math.activations import Rule, activation, aten, back, backward
 from gt.ops.math.pointwise import NUMERIC, ONLY_FLOATING
 from gt.ops.op import op
+from gt.ops.split import linear
 from gt.types import DType
 
 
@@ -179,9 +180,24 @@ op(
     **ONLY_FLOATING,  # the caller reshapes the weight to the operand's dims
     operands="tt",
     vjp=(
-        lambda g, _y, x, weight: g.where(x > 0, g * weight),
-        lambda g, _y, x, _weight: (g * x).masked_fill(x > 0, 0),
+        lambda g, _y, x, weight: g._op("prelu_backward", x, weight),
+        # both factors are masked, so that no NaN passes in gradients of gradients
+        lambda g, _y, x, _weight: g.masked_fill(x >= 0, 0) * x.masked_fill(x >= 0, 0),
     ),
     torch=lambda torch, x, weight: torch.where(x > 0, x, x * weight),
     kernel=lambda np, x, weight: np.where(x > 0, x, x * weight),
+)
+
+op(
+    "prelu_backward",
+    **{**ONLY_FLOATING, **linear((0,))},
+    operands="ttt",
+    # at 0 the slope is the weight, but gradients of gradients take it as 1, as in torch
+    vjp=(
+        lambda d, _y, _g, x, weight: d.where(x >= 0, d * weight),
+        None,
+        lambda d, _y, g, x, _weight: (d * g).masked_fill(x >= 0, 0),
+    ),
+    torch=lambda torch, g, x, weight: torch.where(x > 0, g, g * weight),
+    kernel=lambda np, g, x, weight: np.where(x > 0, g, g * weight),
 )

@@ -12,10 +12,10 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_flags, check_numbers
-from gt.ops.gradient_rules import differentiated, many, op
+from gt.ops.gradient_rules import differentiated, many
 from gt.ops.infer import broadcast_shapes, shown
 from gt.ops.nn.layer_norm import floating_input, statistic
-from gt.ops.op import Types
+from gt.ops.op import Types, op
 from gt.ops.splits_nn import attending, attending_back
 from gt.types import TensorType, bool_
 

@@ -8,7 +8,7 @@ from typing import Any
 from gt.errors import ShapeError
 from gt.ops.attributes import MAX_INT64, check_int
 from gt.ops.elements import wide
-from gt.ops.gradient_rules import differentiated, op
+from gt.ops.gradient_rules import differentiated
 from gt.ops.nn.layer_norm import (
     Mask,
     _affine,
@@ -27,7 +27,7 @@ from gt.ops.nn.layer_norm import (
     normal_gradient,
     statistic,
 )
-from gt.ops.op import NUMBER, Types
+from gt.ops.op import NUMBER, Types, op
 from gt.ops.splits_nn import by_channel, grouped, over_batch, over_batch_back, over_groups, over_groups_back
 from gt.types import OperandType, TensorType
 

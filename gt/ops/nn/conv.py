@@ -14,9 +14,9 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT32, MAX_INT64, check_flags, check_int, check_mask
 from gt.ops.elements import wide
-from gt.ops.gradient_rules import chosen, one, op
+from gt.ops.gradient_rules import chosen, one
 from gt.ops.infer import shown
-from gt.ops.op import Types
+from gt.ops.op import Types, op
 from gt.ops.splits_nn import columns, convolving, convolving_back
 from gt.types import Shape, TensorType, int64
 

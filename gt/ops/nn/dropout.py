@@ -6,8 +6,8 @@ from typing import Any
 
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_numbers
-from gt.ops.gradient_rules import one, op
-from gt.ops.op import Types
+from gt.ops.gradient_rules import one
+from gt.ops.op import Types, op
 from gt.ops.random import philox, tensors
 from gt.ops.random.draw import DRAWN
 from gt.ops.split import Split, letters, linear, placed

@@ -7,9 +7,10 @@ from typing import Any
 
 from gt.errors import ShapeError
 from gt.ops.elements import wide
-from gt.ops.gradient_rules import differentiated, one, op
+from gt.ops.gradient_rules import differentiated, one
 from gt.ops.infer import wrap_dim
 from gt.ops.nn.layer_norm import floating_input
+from gt.ops.op import op
 from gt.ops.split import along
 from gt.types import TensorType
 

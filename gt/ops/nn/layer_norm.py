@@ -12,9 +12,9 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_flags, check_mask, check_numbers
 from gt.ops.elements import wide
-from gt.ops.gradient_rules import chosen, differentiated, op
+from gt.ops.gradient_rules import chosen, differentiated
 from gt.ops.infer import shown, sizes
-from gt.ops.op import Types
+from gt.ops.op import Types, op
 from gt.ops.splits_nn import over_last, over_last_back
 from gt.types import DType, Shape, TensorType, float32, float64
 

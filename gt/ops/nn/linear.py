@@ -8,7 +8,8 @@ from typing import Any
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_flags, check_int
 from gt.ops.elements import wide
-from gt.ops.gradient_rules import one, op
+from gt.ops.gradient_rules import one
+from gt.ops.op import op
 from gt.ops.positions import Positions
 from gt.ops.splits_nn import looking_up, mapping, spreading, weighing
 from gt.types import OperandType, TensorType, int32, int64

@@ -12,8 +12,9 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_flags, check_int, check_numbers
 from gt.ops.elements import wide
-from gt.ops.gradient_rules import differentiated, one, op
+from gt.ops.gradient_rules import differentiated, one
 from gt.ops.nn.layer_norm import floating_input
+from gt.ops.op import op
 from gt.ops.splits_nn import averaged, comparing, comparing_back
 from gt.types import TensorType
 

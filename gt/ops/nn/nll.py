@@ -8,10 +8,10 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import MAX_INT64, check_int
 from gt.ops.elements import wide
-from gt.ops.gradient_rules import many, one, op
+from gt.ops.gradient_rules import many, one
 from gt.ops.nn.layer_norm import floating_input, statistic
 from gt.ops.nn.loss import REDUCTIONS
-from gt.ops.op import Types
+from gt.ops.op import Types, op
 from gt.ops.positions import Positions
 from gt.ops.splits_nn import picking, picking_back
 from gt.types import OperandType, TensorType, int64

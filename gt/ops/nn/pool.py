@@ -8,11 +8,11 @@ from typing import Any
 
 from gt.errors import ShapeError
 from gt.ops.attributes import check_flags
-from gt.ops.gradient_rules import one, op
+from gt.ops.gradient_rules import one
 from gt.ops.infer import shown
 from gt.ops.nn.conv import Ints, _spatial, check_span, padded, seen
 from gt.ops.nn.layer_norm import floating_input
-from gt.ops.op import Types
+from gt.ops.op import Types, op
 from gt.ops.positions import Positions
 from gt.ops.splits_nn import images
 from gt.types import TensorType, int64

@@ -13,11 +13,12 @@ from typing import Any
 from gt.errors import ShapeError
 from gt.ops.attributes import MAX_INT32, check_flags, check_int, check_numbers
 from gt.ops.elements import wide
-from gt.ops.gradient_rules import one, op
+from gt.ops.gradient_rules import one
 from gt.ops.infer import shown
 from gt.ops.nn.conv import Ints, _spatial
 from gt.ops.nn.layer_norm import floating_input
 from gt.ops.nn.pool import adapted, planar, pooled, pooled_size, shares, two, unless_empty
+from gt.ops.op import op
 from gt.ops.split import Split
 from gt.ops.splits_nn import images
 from gt.types import Shape, TensorType, float64

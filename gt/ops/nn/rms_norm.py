@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from gt.ops.elements import wide
-from gt.ops.gradient_rules import chosen, differentiated, op
+from gt.ops.gradient_rules import chosen, differentiated
 from gt.ops.nn.layer_norm import (
     Mask,
     _affine,
@@ -23,7 +23,7 @@ from gt.ops.nn.layer_norm import (
     _wanted,
     statistic,
 )
-from gt.ops.op import Types
+from gt.ops.op import Types, op
 from gt.ops.splits_nn import over_last, over_last_back
 from gt.types import Shape, TensorType
 

@@ -39,7 +39,7 @@ class NumpyEngine:
             arguments["device"] = "cpu"
         if op.wants_out:
             arguments["out"] = signature.outs
-        kernel = partial(op.numpy, np) if op.numpy is not None else partial(op.kernel, xp)
+        kernel = partial(op.numpy or op.kernel, np if op.numpy or op.torch else xp)
         return _NumpyKernel(signature, partial(kernel, **arguments))
 
     def allocate(self, nbytes: int) -> memoryview:
