@@ -11,7 +11,6 @@ from typing import Any
 
 #: What to use instead of a name of torch's that GT will not have.
 HINTS = {
-    "Generator": "seeds are set by gt.manual_seed",
     "distributed": "one program has all workers: gt.gpu_workers(n), docs/sharding.md",
     "nn.DataParallel": "one program has all workers: gt.auto_shard(), docs/sharding.md",
     "nn.parallel": "one program has all workers: gt.auto_shard(), docs/sharding.md",
