@@ -21,8 +21,8 @@ from gt.types import NUMBER_OF, Shape, float32, float64, int64
 RAND, RANDN, RANDINT, LT = OPS["rand"], OPS["randn"], OPS["randint"], OPS["lt"]
 
 __all__ = [
-    "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
-    "randperm",
+    "bernoulli", "binomial", "multinomial", "normal", "poisson", "rand", "rand_like", "randint", "randint_like",
+    "randn", "randn_like", "randperm",
 ]  # fmt: skip
 
 
@@ -122,6 +122,29 @@ def normal(
         dtype = floating[0] if dtype is None and floating else dtype
     drawn: Tensor = randn(size, dtype=dtype, generator=generator) * std + mean
     return drawn
+
+
+def _sampled(op: Any, generator: Generator | None, *parameters: Tensor) -> Tensor:
+    """A value for each element of the parameters."""
+    types: tuple[Any, ...] = (*(x._type for x in parameters), *(NUMBER_OF[int],) * 2)
+    coded_call(connect.session(), op, (), types, False)  # as in `_drawn`
+    return call(op, (*parameters, *random_state.key(generator)))
+
+
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Random numbers from Poisson distributions with these rates; NaN where a rate is negative."""
+    return _sampled(OPS["poisson"], generator, require_tensor("poisson", input))
+
+
+def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
+    """How many of ``count`` trials succeed, at random, each with probability ``prob``; NaN for other numbers."""
+    parameters = require_tensor("binomial", count), require_tensor("binomial", prob)
+    return _sampled(OPS["binomial"], generator, *parameters)
+
+
+def standard_gamma(concentration: Tensor, generator: Generator | None = None) -> Tensor:
+    """Random numbers from gamma distributions of rate 1, with gradients of the concentration."""
+    return _sampled(OPS["standard_gamma"], generator, concentration)
 
 
 def multinomial(
