@@ -43,7 +43,7 @@ Maker = Callable[..., Tensor]
 #: The keywords that `with_options` adds, for `inspect.signature`.
 SHARED = [
     Parameter(name, Parameter.KEYWORD_ONLY, default=False if name in ("requires_grad", "pin_memory") else None)
-    for name in ("requires_grad", "device", "layout", "pin_memory", "memory_format", "generator")
+    for name in ("requires_grad", "device", "layout", "pin_memory", "memory_format")
 ]
 
 
@@ -58,11 +58,8 @@ def with_options(make: Maker) -> Maker:
         layout: Any = None,
         pin_memory: bool = False,
         memory_format: Any = None,
-        generator: None = None,
         **options: Any,
     ) -> Tensor:
-        if generator is not None:
-            raise DTypeError(f"{make.__name__}(): there are no generators here; use gt.manual_seed")
         check_device(device)
         tensor = make(*args, **options)
         return backward.requires_grad_(tensor) if requires_grad else tensor

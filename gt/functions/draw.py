@@ -8,6 +8,7 @@ from gt.client.stream import connect
 from gt.client.tensor import random_state
 from gt.client.tensor.arguments import cast, dtype_of, operand, refuse, require_tensor, sizes
 from gt.client.tensor.emit import call, coded_call, create
+from gt.client.tensor.random_state import Generator
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, scan, views
@@ -20,35 +21,40 @@ from gt.types import NUMBER_OF, Shape, float32, float64, int64
 RAND, RANDN, RANDINT, LT = OPS["rand"], OPS["randn"], OPS["randint"], OPS["lt"]
 
 __all__ = [
-    "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
-    "randperm",
+    "bernoulli", "binomial", "multinomial", "normal", "poisson", "rand", "rand_like", "randint", "randint_like",
+    "randn", "randn_like", "randperm",
 ]  # fmt: skip
 
 
-def _drawn(op: Any, shape: Shape, dtype: Any, *limits: int) -> Tensor:
+def _drawn(op: Any, shape: Shape, dtype: Any, generator: Generator | None, *limits: int) -> Tensor:
     attrs = (("shape", shape), ("dtype", dtype_of(dtype).name))
     session = connect.session()
     # the signature first: a call that is refused must not use up a stream of random numbers
     types = (NUMBER_OF[int],) * (2 + len(limits))
     coded_call(session, op, attrs, types, False)
-    return create(op, (*random_state.key(), *limits), attrs, session)
+    return create(op, (*random_state.key(generator), *limits), attrs, session)
 
 
 @with_options
-def rand(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+def rand(*shape: Any, size: Any = None, dtype: Any = None, generator: Generator | None = None) -> Tensor:
     """Random numbers, uniform in [0, 1)."""
-    return _drawn(RAND, size_from(size, shape, "rand"), default_dtype(dtype))
+    return _drawn(RAND, size_from(size, shape, "rand"), default_dtype(dtype), generator)
 
 
 @with_options
-def randn(*shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+def randn(*shape: Any, size: Any = None, dtype: Any = None, generator: Generator | None = None) -> Tensor:
     """Random numbers from the normal distribution of mean 0 and variance 1."""
-    return _drawn(RANDN, size_from(size, shape, "randn"), default_dtype(dtype))
+    return _drawn(RANDN, size_from(size, shape, "randn"), default_dtype(dtype), generator)
 
 
 @with_options
 def randint(
-    *limits_and_size: Any, low: int = 0, high: int | None = None, size: Any = None, dtype: Any = int64
+    *limits_and_size: Any,
+    low: int = 0,
+    high: int | None = None,
+    size: Any = None,
+    dtype: Any = int64,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Random integers: ``randint(high, size)`` or ``randint(low, high, size)``; high is excluded."""
     arguments = list(limits_and_size)
@@ -59,43 +65,53 @@ def randint(
     low, high = to_number("randint", arguments.pop() if arguments else low), to_number("randint", high)
     if high <= low:
         raise refuse(ShapeError, f"there is no integer from {low} to below {high}", "randint", low, high, size)
-    return _drawn(RANDINT, sizes((size,), "randint"), int64 if dtype is None else dtype, low, high)
+    return _drawn(RANDINT, sizes((size,), "randint"), int64 if dtype is None else dtype, generator, low, high)
 
 
 @with_options
-def rand_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+def rand_like(input: Tensor, *, dtype: Any = None, generator: Generator | None = None) -> Tensor:
     """Random numbers, uniform in [0, 1), in the shape of a tensor."""
-    return _drawn(RAND, input._type.shape, dtype_like(input, dtype))
+    return _drawn(RAND, input._type.shape, dtype_like(input, dtype), generator)
 
 
 @with_options
-def randn_like(input: Tensor, *, dtype: Any = None) -> Tensor:
+def randn_like(input: Tensor, *, dtype: Any = None, generator: Generator | None = None) -> Tensor:
     """Random numbers from the normal distribution, in the shape of a tensor."""
-    return _drawn(RANDN, input._type.shape, dtype_like(input, dtype))
+    return _drawn(RANDN, input._type.shape, dtype_like(input, dtype), generator)
 
 
 @with_options
-def randint_like(input: Tensor, *limits: int, low: int = 0, high: int | None = None, dtype: Any = None) -> Tensor:
+def randint_like(
+    input: Tensor,
+    *limits: int,
+    low: int = 0,
+    high: int | None = None,
+    dtype: Any = None,
+    generator: Generator | None = None,
+) -> Tensor:
     """Random integers in [low, high), in the shape of a tensor."""
     arguments = limits if high is None else (*(limits or (low,)), high)
-    return randint(*arguments, input._type.shape, dtype=dtype_like(input, dtype))
+    return randint(*arguments, input._type.shape, dtype=dtype_like(input, dtype), generator=generator)
 
 
 @with_options
-def randperm(n: int, *, dtype: Any = int64) -> Tensor:
+def randperm(n: int, *, dtype: Any = int64, generator: Generator | None = None) -> Tensor:
     """The integers below n in random order."""
-    return cast(argsort(rand(n, dtype=float64)), dtype_of(dtype))
+    return cast(argsort(rand(n, dtype=float64, generator=generator)), dtype_of(dtype))
 
 
-def bernoulli(input: Tensor, p: float | None = None, *, generator: None = None) -> Tensor:
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
     """Random zeros and ones; each is 1 with the probability in the tensor, or with probability p."""
     input = require_tensor("bernoulli", input)
-    drawn = rand(input._type.shape, dtype=input._type.dtype if input._type.dtype.kind == "f" else float32)
+    dtype = input._type.dtype if input._type.dtype.kind == "f" else float32
+    drawn = rand(input._type.shape, dtype=dtype, generator=generator)
     return cast(call(LT, (drawn, input if p is None else p)), input._type.dtype)
 
 
 @with_options
-def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None) -> Tensor:
+def normal(
+    mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None, generator: Generator | None = None
+) -> Tensor:
     """Random numbers from normal distributions: ``normal(mean, std)`` with tensors, or ``normal(0.0, 1.0, (2, 3))``."""
     mean, std = operand(mean), operand(std)
     if size is None:
@@ -104,11 +120,36 @@ def normal(mean: Any, std: Any = 1.0, size: Any = None, *, dtype: Any = None) ->
         size = broadcast_shapes(*(x._type.shape if isinstance(x, Tensor) else () for x in (mean, std)))
         floating = [x._type.dtype for x in (mean, std) if isinstance(x, Tensor) and x._type.dtype.kind == "f"]
         dtype = floating[0] if dtype is None and floating else dtype
-    drawn: Tensor = randn(size, dtype=dtype) * std + mean
+    drawn: Tensor = randn(size, dtype=dtype, generator=generator) * std + mean
     return drawn
 
 
-def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: None = None) -> Tensor:
+def _sampled(op: Any, generator: Generator | None, *parameters: Tensor) -> Tensor:
+    """A value for each element of the parameters."""
+    types: tuple[Any, ...] = (*(x._type for x in parameters), *(NUMBER_OF[int],) * 2)
+    coded_call(connect.session(), op, (), types, False)  # as in `_drawn`
+    return call(op, (*parameters, *random_state.key(generator)))
+
+
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Random numbers from Poisson distributions with these rates; NaN where a rate is negative."""
+    return _sampled(OPS["poisson"], generator, require_tensor("poisson", input))
+
+
+def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
+    """How many of ``count`` trials succeed, at random, each with probability ``prob``; NaN for other numbers."""
+    parameters = require_tensor("binomial", count), require_tensor("binomial", prob)
+    return _sampled(OPS["binomial"], generator, *parameters)
+
+
+def standard_gamma(concentration: Tensor, generator: Generator | None = None) -> Tensor:
+    """Random numbers from gamma distributions of rate 1, with gradients of the concentration."""
+    return _sampled(OPS["standard_gamma"], generator, concentration)
+
+
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:
     """Random positions, drawn in proportion to weights; the weights are not checked to be 0 or more."""
     x = require_tensor("multinomial", input)
     if x._type.ndim not in (1, 2) or x._type.dtype.kind != "f":
@@ -121,8 +162,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     if replacement:
         ends = scan.cumsum(weights, -1)
         total = views.narrow(ends, x._type.ndim - 1, n - 1, 1)
-        drawn = rand((*x._type.shape[:-1], num_samples), dtype=float64) * total
+        drawn = rand((*x._type.shape[:-1], num_samples), dtype=float64, generator=generator) * total
         return pointwise.clamp(searchsorted(ends, drawn, right=True), max=n - 1)
     # an exponential race: each position waits a random time with its weight as the rate, and the first ones win
-    waits = pointwise.neg(pointwise.log1p(pointwise.neg(rand_like(weights))))
+    waits = pointwise.neg(pointwise.log1p(pointwise.neg(rand_like(weights, generator=generator))))
     return topk(weights / pointwise.clamp(waits, min=1e-300), num_samples, -1).indices

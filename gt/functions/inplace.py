@@ -8,6 +8,7 @@ from typing import Any
 
 from gt.client.tensor.arguments import dtype_of, operands, refuse
 from gt.client.tensor.emit import call_into
+from gt.client.tensor.random_state import Generator
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, derive, draw, indexing, matmul, pointwise, scatter, views
@@ -107,67 +108,67 @@ def _triangle_(op: Op) -> Function:
     return lambda x, diagonal=0: call_into(op, x, (), (("diagonal", diagonal),))
 
 
-def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+def _uniform_(x: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers, uniform between two limits."""
     if a > b:
         raise refuse(ShapeError, "the range ends before it starts", "uniform_", x, a, b)
-    drawn = draw.rand_like(x)
+    drawn = draw.rand_like(x, generator=generator)
     return call_into(COPY, x, (drawn if (a, b) == (0, 1) else drawn * (b - a) + a,))
 
 
-def _normal_(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+def _normal_(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers from a normal distribution."""
     if std < 0:
         raise refuse(ShapeError, "std is not negative", "normal_", x, mean, std)
-    drawn = draw.randn_like(x)
+    drawn = draw.randn_like(x, generator=generator)
     return call_into(COPY, x, (drawn if (mean, std) == (0, 1) else drawn * std + mean,))
 
 
-def _uniform_above_zero(x: Tensor) -> Tensor:
+def _uniform_above_zero(x: Tensor, generator: Generator | None) -> Tensor:
     """Uniform in (0, 1], in float64: the logarithm of 0 would be infinite."""
-    return 1 - draw.rand(x._type.shape, dtype=float64)
+    return 1 - draw.rand(x._type.shape, dtype=float64, generator=generator)
 
 
-def _exponential_(x: Tensor, lambd: float = 1.0) -> Tensor:
+def _exponential_(x: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers from an exponential distribution."""
     if lambd <= 0:
         raise refuse(ShapeError, "lambd is greater than 0", "exponential_", x, lambd)
-    return call_into(COPY, x, (pointwise.log(_uniform_above_zero(x)) / -lambd,))
+    return call_into(COPY, x, (pointwise.log(_uniform_above_zero(x, generator)) / -lambd,))
 
 
-def _geometric_(x: Tensor, p: float) -> Tensor:
+def _geometric_(x: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers from a geometric distribution."""
     if not 0 < p < 1:
         raise refuse(ShapeError, "p is between 0 and 1", "geometric_", x, p)
-    return call_into(COPY, x, (pointwise.ceil(pointwise.log(_uniform_above_zero(x)) / log1p(-p)),))
+    return call_into(COPY, x, (pointwise.ceil(pointwise.log(_uniform_above_zero(x, generator)) / log1p(-p)),))
 
 
-def _log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+def _log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers whose logarithms are normal."""
     if std <= 0:
         raise refuse(ShapeError, "std is greater than 0", "log_normal_", x, mean, std)
-    return call_into(COPY, x, (pointwise.exp(draw.randn_like(x) * std + mean),))
+    return call_into(COPY, x, (pointwise.exp(draw.randn_like(x, generator=generator) * std + mean),))
 
 
-def _cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+def _cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers from a Cauchy distribution."""
     if sigma <= 0:
         raise refuse(ShapeError, "sigma is greater than 0", "cauchy_", x, median, sigma)
-    return call_into(COPY, x, (pointwise.tan(draw.rand_like(x) * pi - pi / 2) * sigma + median,))
+    return call_into(COPY, x, (pointwise.tan(draw.rand_like(x, generator=generator) * pi - pi / 2) * sigma + median,))
 
 
-def _random_(x: Tensor, *limits: int) -> Tensor:
+def _random_(x: Tensor, *limits: int, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
     bits = {"float64": 53, "float32": 24, "bfloat16": 8, "float16": 11, "bool": 1}
     dtype = x._type.dtype
     most = 2 ** min(62, bits.get(dtype.name, 8 * dtype.itemsize - (dtype.kind == "i")))
     low, high = limits if len(limits) == 2 else (0, *(limits or (most,)))
-    return call_into(COPY, x, (draw.randint(low, high, x._type.shape),))
+    return call_into(COPY, x, (draw.randint(low, high, x._type.shape, generator=generator),))
 
 
-def _bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
+def _bernoulli_(x: Tensor, p: float = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with ones, each with probability p, and zeros."""
-    return call_into(COPY, x, (draw.rand(x._type.shape) < p,))
+    return call_into(COPY, x, (draw.rand(x._type.shape, generator=generator) < p,))
 
 
 def _copied_(function: Function) -> Function:

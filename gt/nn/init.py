@@ -6,6 +6,7 @@ from math import erf, prod, sqrt
 from typing import Any
 
 from gt.client.grad.backward import no_grad
+from gt.client.tensor.random_state import Generator
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import eye, from_numpy, zeros
 from gt.functions.draw import rand, randn
@@ -60,15 +61,15 @@ def _fan(tensor: Tensor, mode: str) -> int:
 
 
 @no_grad()
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill a tensor with numbers drawn uniformly between a and b."""
-    return tensor.uniform_(a, b)
+    return tensor.uniform_(a, b, generator=generator)
 
 
 @no_grad()
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill a tensor with numbers drawn from a normal distribution."""
-    return tensor.normal_(mean, std)
+    return tensor.normal_(mean, std, generator=generator)
 
 
 @no_grad()
@@ -88,14 +89,21 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 @no_grad()
-def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
+def trunc_normal_(
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    generator: Generator | None = None,
+) -> Tensor:
     """Fill a tensor with numbers drawn from a normal distribution, limited to [a, b]."""
     if mean < a - 2 * std or mean > b + 2 * std:
         warn(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect."
         )
     low, high = (erf((limit - mean) / std / sqrt(2.0)) for limit in (a, b))
-    drawn = _erfinv(rand(tensor.shape) * (high - low) + low)
+    drawn = _erfinv(rand(tensor.shape, generator=generator) * (high - low) + low)
     return tensor.copy_((drawn * (std * sqrt(2.0)) + mean).clamp(a, b))
 
 
@@ -111,30 +119,42 @@ def _polynomial(factors: tuple[float, ...], x: Tensor) -> Tensor:
     return value  # type: ignore[no-any-return]
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Draw uniform weights whose variance suits the number of inputs and outputs (Glorot)."""
     bound = sqrt(3.0) * gain * sqrt(2.0 / sum(_fans(tensor)))
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Draw normal weights whose variance suits the number of inputs and outputs (Glorot)."""
-    return normal_(tensor, 0.0, gain * sqrt(2.0 / sum(_fans(tensor))))
+    return normal_(tensor, 0.0, gain * sqrt(2.0 / sum(_fans(tensor))), generator)
 
 
-def kaiming_uniform_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+def kaiming_uniform_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
     """Draw uniform weights whose variance suits a rectifier after them (He)."""
     if 0 in tensor.shape:
         return tensor
     bound = sqrt(3.0) * calculate_gain(nonlinearity, a) / sqrt(_fan(tensor, mode))
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+def kaiming_normal_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
     """Draw normal weights whose variance suits a rectifier after them (He)."""
     if 0 in tensor.shape:
         return tensor
-    return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / sqrt(_fan(tensor, mode)))
+    return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / sqrt(_fan(tensor, mode)), generator)
 
 
 @no_grad()
@@ -164,7 +184,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 @no_grad()
-def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
     """Set a matrix to one with orthogonal rows or columns. Waits for a read: the client computes it."""
     import numpy as np
 
@@ -173,7 +193,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
     if not tensor.numel():
         return tensor
     rows, columns = tensor.shape[0], tensor.numel() // tensor.shape[0]
-    drawn = randn(rows, columns).numpy()
+    drawn = randn(rows, columns, generator=generator).numpy()
     q, r = np.linalg.qr(drawn.T if rows < columns else drawn)
     q = q * np.sign(np.diag(r))
     q = q.T if rows < columns else q
@@ -182,14 +202,14 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
 
 
 @no_grad()
-def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
     """Fill a matrix with normal numbers, and set this fraction of each column to zero."""
     if tensor.ndim != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     rows, columns = tensor.shape
-    order = argsort(argsort(rand(rows, columns), 0), 0)
+    order = argsort(argsort(rand(rows, columns, generator=generator), 0), 0)
     count = -int(-sparsity * rows // 1)
-    return tensor.copy_(where(order < count, zeros(()), randn(rows, columns) * std))
+    return tensor.copy_(where(order < count, zeros(()), randn(rows, columns, generator=generator) * std))
 
 
 def _bias_bound(weight: Tensor) -> float:

@@ -14,6 +14,7 @@ from gt.ops.math import (  # noqa: F401
     arithmetic,
     compare,
     division,
+    incomplete_gamma,
     linalg,
     matmul,
     norm,
@@ -41,7 +42,7 @@ from gt.ops.nn import (  # noqa: F401
     rms_norm,
 )
 from gt.ops.op import OPS, Attrs, Op
-from gt.ops.random import draw  # noqa: F401
+from gt.ops.random import draw, sample  # noqa: F401
 from gt.ops.shape import creation, indexing, indexing_masks, joining, scatter, slicing, views, windows  # noqa: F401
 from gt.ops.signature import Signature, sign
 from gt.ops.system import (  # noqa: F401

@@ -34,6 +34,10 @@ KNOWN: list[Known] = [
         "0 times infinity, or a product at the end of the range, in torch's vector loop on x86-64",
         case=":(special|extreme)",
     ),
+    Known("standard_gamma_grad", "^result 0", "torch approximates it to three digits, and to 0 or NaN far out"),
+    Known(
+        "standard_gamma", "^result 0", "a candidate is accepted or refused by a rounding", case=":(special|extreme|far)"
+    ),
     Known("logit", "^result 0: torch", "clamped to [1, 0]: which end wins is the machine's", case="eps=(1|True)"),
     Known(
         "cholesky",

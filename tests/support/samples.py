@@ -10,12 +10,14 @@ import itertools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from gt.errors import DTypeError
+from gt.ops.random import sample
 from gt.types import BYTES, DTYPES, SCALAR_OF, OperandType, TensorType
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
@@ -135,11 +137,54 @@ def create() -> list[Sample]:
         *rows("arange", [0.5, 2], [0.25, -1.5], n=6, dtype=list(FLOATS)),
         *rows("rand", [0, -7, 2**64 + 5], 3, **draws),
         *rows("randn", [0, -7], 2**63, **draws),
+        *_sampled(),
         *rows("randint", 1, 2, [0, -3], [1, 5], shape=[(5, 3), (), (0,)], dtype=["int64", "int8"]),
         *rows("randint", 1, 0, 0, 2, shape=(9,), dtype=["bool", "uint8", "float32", "bfloat16"]),
         *rows("randint", 1, 0, -(2**63), 2**63 - 1, shape=(9,), dtype="int64"),
     ]
 
+
+def _sampled() -> list[Sample]:
+    """Draws with parameters. Torch's own draws are others: `tests/test_distributions.py` has tests of what is drawn."""
+    shapes = [*(T((5, 3), d, "positive") for d in FLOATS), T((), of="positive"), T((0, 2)), V([0.5, 0.0], "float32")]
+    near = V([[0.0625, 0.03125, 0.015625], [0.001, 0.0078125, 0.0625]], "float64")  # here torch's kernel is precise
+    return [
+        *rows("standard_gamma", shapes, 3, -5, like=_gamma_draw),
+        *rows("standard_gamma_grad", V([0.5, 0.25, 0.75], "float64"), near, like=torch._standard_gamma_grad),
+        *rows("standard_gamma_grad", T((0, 2)), T((2,)), like=torch._standard_gamma_grad),
+        *rows("poisson", [*shapes, V([30.0, 1000.0], "float64")], 3, -5, like=partial(_draw, sample.poisson)),
+        *rows("binomial", T((5, 3), of="positive"), V([0.25, 0.5, 1.0], "float32"), 3, -5, like=_binomial_draw),
+        *rows("binomial", V([[100.0], [400.0]], "float64"), V([0.25, 0.5], "float64"), 3, -5, like=_binomial_draw),
+    ]
+
+
+def _draw(method: Any, *operands: Any) -> torch.Tensor:
+    """The method of both engines, with numbers drawn by numpy, one element after the other."""
+    *parameters, seed, stream = operands
+    wide = [
+        x.detach().double().broadcast_to(torch.broadcast_shapes(*(p.shape for p in parameters))) for x in parameters
+    ]
+    mask = 2**64 - 1
+    values = []
+    for i, element in enumerate(zip(*(x.reshape(-1) for x in wide), strict=True)):
+        key = seed & mask, stream & mask
+
+        def one(draw: Any, section: int, i: int = i, key: Any = key) -> torch.Tensor:
+            return torch.from_numpy(draw(*key, (section << 48) + i, 1, "float64"))[0]
+
+        values.append(method(sample.Source(torch, torch.lgamma, one), *element))
+    drawn = torch.stack(values) if values else torch.empty(0)
+    return drawn.reshape(wide[0].shape).to(parameters[0].dtype)
+
+
+def _gamma_draw(x: torch.Tensor, *key: int) -> torch.Tensor:
+    y = _draw(sample.gamma, x, *key)
+    kind = torch.float64 if x.dtype is torch.float64 else torch.float32
+    slope = torch._standard_gamma_grad(x.detach().to(kind), y.to(kind)).to(x.dtype)
+    return y + (x - x.detach()) * slope if x.requires_grad else y
+
+
+_binomial_draw = partial(_draw, sample.binomial)
 
 FLOATING = [
     "exp",

@@ -29,6 +29,9 @@ def math() -> list[Sample]:
         *(s for op in NARROW for s in rows(op, [*near, *edges])),
         *rows("acosh", above),
         *(s for op in ("lgamma", "digamma") for s in rows(op, above)),
+        *rows("igamma", [*typed((5, 3), FLOATS[:2], "positive"), T((), of="positive")], T((3,), of="positive")),
+        *rows("igamma", [T((2, 1), "float64", "positive"), T((0, 4))], T((4,), "float64", "positive")),
+        *rows("igamma", V([0.0, 2.0, INF, -1.0, NAN], "float32"), V([1.0, 0.0, 3.0, 2.0, 2.0], "float32")),
         *(
             Sample("polygamma", (x,), {"n": n}, lambda x, n=n: torch.polygamma(n, x))
             for x in [

@@ -216,8 +216,10 @@ def _replay(session: Session, template: Template, last: Recording, arguments: li
     live: dict[int, Any] = {}
     if last.drawn or last.stepped:
         live = dict(zip(last.stepped, _step_numbers(last.optimizers), strict=True))
-        for k in range(0, len(last.drawn), 2):
-            live[last.drawn[k]], live[last.drawn[k + 1]] = random_state.key()
+        keys: list[tuple[int, int]] = []
+        for k, (generator, first) in enumerate(last.draws):
+            keys.append(random_state.key(generator) if first == k else keys[first])
+            live[last.drawn[2 * k]], live[last.drawn[2 * k + 1]] = keys[-1]
     numbers = [live[k] for k in sorted(live)]
     inputs = last.ids.copy()
     for k, source in last.varying:

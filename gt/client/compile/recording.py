@@ -43,6 +43,8 @@ class Recording(Struct, eq=False):
     numbers: list[Any]
     #: positions among the numbers: of random keys, which are drawn for each call, and of what optimizers provide
     drawn: list[int]
+    #: for each random key: its generator, and the first key that was equal to it, as in a checkpoint's second run
+    draws: list[tuple[Any, int]]
     stepped: list[int]
     optimizers: list[Any]
     #: the state of the modules it called
@@ -97,6 +99,8 @@ class Recording(Struct, eq=False):
         """How another recording of the same call differs; "" if it does not."""
         if make_fragment(0, self.words, self.kinds) != make_fragment(0, other.words, other.kinds):
             return "it does not do the same every time"
+        if self.draws != other.draws:
+            return "it draws from another generator than the last time: make it an argument"
         live = {*self.drawn, *self.stepped}
         for k, (a, b) in enumerate(zip(self.numbers, other.numbers, strict=True)):
             if k not in live and a != b:
@@ -196,7 +200,7 @@ class _RecordingBuilder:
             (source, count) for id, source in zip(kinds.inputs, sources, strict=True) if (count := self._writes(id))
         ]
         return Recording(
-            self.words, kinds, sources, [self.words[p] for p in kinds.numbers], drawn, stepped,
+            self.words, kinds, sources, [self.words[p] for p in kinds.numbers], drawn, self._draws(), stepped,
             recorder.optimizers, [ModuleState(module) for module in recorder.modules], grads, types, written,
             [sources[k] for k in sorted(freed)], rebuild, comparable,
             1 + max((k for _, k in kinds.created_uses + kinds.created_frees), default=-1),
@@ -283,11 +287,15 @@ class _RecordingBuilder:
             elif signature.op.steps:
                 stepped += numbers
             i += signature.width
-        if len(drawn) != 2 * self.recorder.draws:
+        if len(drawn) != 2 * len(self.recorder.draws):
             raise Irregular("it draws random numbers that its words do not show")
         if len(stepped) != self.recorder.step_numbers:
             raise Irregular("it steps an optimizer whose numbers its words do not show")
         return drawn, stepped
+
+    def _draws(self) -> list[tuple[Any, int]]:
+        draws = self.recorder.draws
+        return [(generator, draws.index((generator, key))) for generator, key in draws]
 
     def _check_leaks(self, expected: set[int]) -> None:
         """Refuse a function whose results live on elsewhere: a replay would not update them there."""

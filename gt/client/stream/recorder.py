@@ -35,8 +35,8 @@ class Recorder(Struct, eq=False):
     grads: dict[Any, Any] = field(default_factory=dict)
     #: the modules that were called, in order
     modules: dict[Any, None] = field(default_factory=dict)
-    #: how many (seed, stream) pairs were drawn
-    draws: int = 0
+    #: the generators that were drawn from, each with the (seed, stream) pair it gave
+    draws: list[tuple[Any, tuple[int, int]]] = field(default_factory=list)
     #: the optimizers that were stepped, and how many numbers they put into the stream
     optimizers: list[Any] = field(default_factory=list)
     step_numbers: int = 0

@@ -77,7 +77,7 @@ op(
 )
 
 
-def _lgamma(x: float) -> float:
+def log_gamma(x: float) -> float:
     if x in (inf, -inf) or (x <= 0 and x == int(x)):
         return inf
     return lgamma(x)
@@ -91,14 +91,14 @@ op(
     **FLOATING,
     vjp=(lambda g, _y, x: g * x._op("digamma"),),
     torch=lambda torch, x: torch.lgamma(x),
-    kernel=each(_lgamma),
+    kernel=each(log_gamma),
 )
 
 #: Bernoulli's numbers B2, B4, …
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
-def _digamma(np: Any, x: Any) -> Any:
+def digamma_numpy(np: Any, x: Any) -> Any:
     """By reflection to the right half, by recurrence to where the series is exact."""
     x = x.astype(np.float64)
     result = np.where(x <= 0, -np.pi / np.tan(np.pi * np.where(x == np.floor(x), np.nan, x)), 0.0)
@@ -118,7 +118,7 @@ op(
     **FLOATING,
     vjp=(lambda g, _y, x: g * x._op("polygamma", n=1),),
     torch=lambda torch, x: torch.digamma(x),
-    kernel=_digamma,
+    kernel=digamma_numpy,
 )
 
 
@@ -166,7 +166,7 @@ def _brought_near(xp: Any, x: Any) -> Any:
 
 def _polygamma_numpy(np: Any, x: Any, *, n: int) -> Any:
     if n == 0:
-        return _digamma(np, x)
+        return digamma_numpy(np, x)
     if n == 1:
         return _trigamma(np, x)
     wide = x.astype(np.float64)

@@ -17,18 +17,20 @@ from gt.types import Shape
 
 #: one worker's block of a draw: where it starts, and the shape of the whole
 Block = tuple[Shape, Shape] | None
+#: the positions of one section: an op that needs several numbers for an element takes each from another section
+SECTION = 1 << 48
 
 
-def on_numpy(draw: Any, *key: int, shape: Shape, dtype: str, block: Block = None) -> Any:
-    start, rows, part = _range(shape, block)
+def on_numpy(draw: Any, *key: int, shape: Shape, dtype: str, block: Block = None, section: int = 0) -> Any:
+    start, rows, part = _range(shape, block, section)
     result = draw(*key, start, prod(rows), *_precision(draw, dtype))
     return result.reshape(rows)[part].astype(dtype, copy=False)
 
 
-def on_torch(draw: Any, *key: Any, shape: Shape, dtype: str, device: Any, block: Block = None) -> Any:
+def on_torch(draw: Any, *key: Any, shape: Shape, dtype: str, device: Any, block: Block = None, section: int = 0) -> Any:
     import torch
 
-    start, rows, part = _range(shape, block)
+    start, rows, part = _range(shape, block, section)
     if device.type == "cuda" and (gpu := _gpu()) is not None:
         result = getattr(gpu, draw.__name__)(*key, start, prod(rows), *_precision(draw, dtype), device)
     elif isinstance(key[0], torch.Tensor):
@@ -40,16 +42,16 @@ def on_torch(draw: Any, *key: Any, shape: Shape, dtype: str, device: Any, block:
     return result.view(rows)[part].contiguous().to(device=device, dtype=getattr(torch, dtype))
 
 
-def _range(shape: Shape, block: Block) -> tuple[int, Shape, tuple[slice, ...]]:
+def _range(shape: Shape, block: Block, section: int) -> tuple[int, Shape, tuple[slice, ...]]:
     """Where to start, the shape to draw, and which part of it is the block.
 
     If a tensor is split along its first dim, only the block is drawn; if along another, the rows that contain it.
     """
     if block is None or not shape:
-        return 0, shape, ()
+        return section * SECTION, shape, ()
     at, whole = block
     part = (slice(None), *(slice(i, i + n) for i, n in zip(at[1:], shape[1:], strict=True)))
-    return at[0] * prod(whole[1:]), (shape[0], *whole[1:]), part
+    return section * SECTION + at[0] * prod(whole[1:]), (shape[0], *whole[1:]), part
 
 
 def within(block: Block, shape: Shape) -> None:
