@@ -33,6 +33,7 @@ from gt.client.tensor.random_state import *
 from gt.client.tensor.tensor import Tensor
 from gt.errors import *
 from gt.functions import activations as _activations
+from gt.functions import complex as _complex
 from gt.functions import composite as _composite
 from gt.functions import creation as _creation
 from gt.functions import derived as _derived
@@ -52,6 +53,7 @@ from gt.functions import sort as _sort
 from gt.functions import views as _views
 from gt.functions import windows as _windows
 from gt.functions.activations import *
+from gt.functions.complex import *
 from gt.functions.composite import *
 from gt.functions.creation import *
 from gt.functions.derived import *
@@ -80,6 +82,7 @@ _attached = _methods
 
 device, dtype = _Device, DType
 double, float, half = float64, float32, float16
+cdouble, cfloat = complex128, complex64
 long, int, short = int64, int32, int16
 newaxis = None
 
@@ -87,6 +90,8 @@ __all__ = [
     "Tensor",
     "__version__",
     "bool",
+    "cdouble",
+    "cfloat",
     "debug",
     "device",
     "double",
@@ -109,6 +114,7 @@ __all__ += _printing.__all__
 __all__ += _random.__all__
 __all__ += _types.__all__
 __all__ += _activations.__all__
+__all__ += _complex.__all__
 __all__ += _composite.__all__
 __all__ += _creation.__all__
 __all__ += _derived.__all__

@@ -15,11 +15,10 @@ from gt.types import DTYPES, DType, Shape, Size, bool_, float32, int64
 
 __all__ = [
     "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor",
-    "IntTensor", "LongTensor", "ShortTensor", "angle", "bartlett_window", "blackman_window", "can_cast",
-    "channels_last", "channels_last_3d", "conj", "conj_physical", "contiguous_format", "cumulative_trapezoid",
-    "detach", "e", "finfo", "from_dlpack", "frombuffer", "get_default_dtype", "hamming_window", "hann_window",
-    "iinfo", "inf", "is_complex", "is_nonzero", "is_same_size", "is_signed", "isreal", "mvlgamma", "nan", "pdist",
-    "pi", "preserve_format", "real", "resolve_conj", "resolve_neg", "set_default_dtype", "strided", "trapezoid",
+    "IntTensor", "LongTensor", "ShortTensor", "bartlett_window", "blackman_window", "can_cast", "channels_last",
+    "channels_last_3d", "contiguous_format", "cumulative_trapezoid", "detach", "e", "finfo", "from_dlpack",
+    "frombuffer", "get_default_dtype", "hamming_window", "hann_window", "iinfo", "inf", "is_nonzero", "is_same_size",
+    "is_signed", "mvlgamma", "nan", "pdist", "pi", "preserve_format", "set_default_dtype", "strided", "trapezoid",
     "trapz", "unravel_index", "vander",
 ]  # fmt: skip
 #: functions that torch has as methods only
@@ -60,29 +59,7 @@ def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor
     return sums * scan.diff(x, dim=at)
 
 
-# -- for real numbers -------------------------------------------------------------------------
-
-
-def real(input: Tensor) -> Tensor:
-    """The tensor itself: GT has no complex numbers."""
-    return require_tensor("real", input)
-
-
-conj = conj_physical = resolve_conj = resolve_neg = real
-
-
-def isreal(input: Tensor) -> Tensor:
-    """True for every element: GT has no complex numbers."""
-    return creation.ones_like(require_tensor("isreal", input), dtype=bool_)
-
-
-def angle(input: Tensor) -> Tensor:
-    """The angle of each number: 0, or π where it is negative."""
-    x = require_tensor("angle", input)
-    x = x if x._type.dtype.kind == "f" else cast(x, float32)
-    turned = pointwise.where(x < 0, math.pi, 0.0 * pointwise.nan_to_num(x, 0.0, 0.0, 0.0))
-    result: Tensor = pointwise.where(pointwise.isnan(x), x, cast(turned, x._type.dtype))
-    return result
+# -- special functions ---------------------------------------------------------------------
 
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
@@ -104,7 +81,7 @@ def is_same_size(input: Tensor, other: Tensor) -> bool:
 
 def is_signed(input: Tensor) -> bool:
     """Whether the dtype has negative numbers."""
-    return require_tensor("is_signed", input)._type.dtype.kind in "if"
+    return require_tensor("is_signed", input)._type.dtype.kind in "ifc"
 
 
 def detach(input: Tensor) -> Tensor:
@@ -283,7 +260,7 @@ class iinfo:  # noqa: N801, torch's name
 
 def can_cast(from_: Any, to: Any) -> bool:
     """Whether a dtype can be cast to another one without a loss of kind."""
-    order = {"b": 0, "u": 1, "i": 1, "f": 2}
+    order = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
     return order[dtype_of(from_).kind] <= order[dtype_of(to).kind]
 
 
@@ -298,11 +275,6 @@ def set_default_dtype(d: Any) -> None:
         raise DTypeError(
             f"set_default_dtype({dtype_of(d)}): the default is float32; pass dtype= where tensors are created"
         )
-
-
-def is_complex(input: Tensor) -> bool:
-    """Always False: GT has no complex numbers."""
-    return not isinstance(require_tensor("is_complex", input), Tensor)
 
 
 def is_nonzero(input: Tensor) -> bool:

@@ -133,7 +133,7 @@ def _check_same_dtype(name: str, a: Tensor, b: Tensor) -> None:
 
 def _factors(dtype: DType, *factors: float) -> tuple[float, ...]:
     """For an integer result, torch truncates the factors."""
-    return factors if dtype.kind == "f" else tuple(map(int, factors))
+    return factors if dtype.kind in "fc" else tuple(map(int, factors))
 
 
 def _add_scaled(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:

@@ -17,6 +17,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GradError
 from gt.functions import (
     activations,
+    complex,
     composite,
     creation,
     derived,
@@ -42,12 +43,27 @@ from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION
 from gt.missing import Missing
 from gt.ops import OPS, Attrs, Op
 from gt.ops.rule_names import check_rules
-from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
+from gt.types import (
+    NUMBER_OF,
+    DType,
+    bfloat16,
+    bool_,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 
 #: The public functions of these modules are methods where torch's tensor has a method of that name.
 MODULES = (
     derived, pointwise, activations, reduce, scan, order, norm, views, joining, windows, matmul, scatter, indexing,
-    sort, draw, composite, factorizations,
+    sort, draw, composite, complex, factorizations,
 )  # fmt: skip
 
 #: operator -> op and attributes; each has a reflected form (``2 - x``)
@@ -80,6 +96,8 @@ CASTS: dict[str, DType] = {
     "char": int8,
     "byte": uint8,
     "bool": bool_,
+    "cfloat": complex64,
+    "cdouble": complex128,
 }
 
 
@@ -92,7 +110,7 @@ def _operator(op: Op, attrs: Attrs) -> Function:
             return binary(op, a, b, attrs)
         except KeyError:  # b is neither a tensor nor a Python number
             pass
-        b = operand(b)
+        b = operand(b, a)
         return b if b is NotImplemented else binary(op, a, b, attrs)
 
     return apply
@@ -100,7 +118,7 @@ def _operator(op: Op, attrs: Attrs) -> Function:
 
 def _reflected(op: Op, attrs: Attrs) -> Function:
     def apply(a: Tensor, b: Any) -> Any:
-        b = operand(b)
+        b = operand(b, a)
         return b if b is NotImplemented else call(op, (b, a), attrs)
 
     return apply
@@ -108,7 +126,7 @@ def _reflected(op: Op, attrs: Attrs) -> Function:
 
 def _in_place(op: Op, attrs: Attrs) -> Function:
     def apply(a: Tensor, b: Any) -> Any:
-        b = b if type(b) in NUMBER_OF else operand(b)
+        b = b if type(b) in NUMBER_OF else operand(b, a)
         return b if b is NotImplemented else call_into(op, a, (b,), attrs)
 
     return apply
@@ -247,9 +265,9 @@ OTHERS: dict[str, Any] = {
     "to": _to,
     "type": _typed,
     "data": property(detached, _set_data),
-    "is_complex": lambda x: False,
     "is_nonzero": bool,
-    "real": property(composite.real),
+    "real": property(complex.real),
+    "imag": property(complex.imag),
     "ndimension": Tensor.dim,
     "nelement": pointwise.numel,
     "get_device": lambda x: -1,
@@ -276,8 +294,8 @@ OTHERS: dict[str, Any] = {
     "new_empty": _new(creation.empty, creation.empty_like),
     "T": property(views.reversed_dims),
     "mT": property(views.matrix_transpose),
-    "H": property(views.t),
-    "mH": property(views.matrix_transpose),
+    "H": property(lambda x: complex.conj(views.t(x)), doc="The conjugate transpose of a matrix."),
+    "mH": property(lambda x: complex.conj(views.matrix_transpose(x)), doc="The last two dims swapped, and conjugated."),
 }
 
 
@@ -298,7 +316,6 @@ def _rows() -> dict[str, Any]:
 #: The docstrings of methods that are lambdas.
 DOCS = {
     "get_device": "Always -1: the tensor is on a worker.",
-    "is_complex": "Always False: GT has no complex numbers.",
     "is_inference": "Always False: GT has no inference tensors.",
     "is_pinned": "Always False: the tensor is on a worker.",
     "polygamma": "The n-th derivative of the digamma function.",

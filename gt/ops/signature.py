@@ -20,7 +20,7 @@ from gt.types import OperandType, Scalar, TensorType
 HEAD = 2
 
 #: in place, a result may lose precision but not kind
-KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}
+KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
 class Signature:

@@ -28,6 +28,7 @@ def _summing(x: TensorType, *, dim: int) -> Split:
 
 op(
     "cumsum",
+    complex="rule",
     autocast="float32",
     operands="t",
     infer=scanned,
@@ -40,7 +41,7 @@ op(
 
 def accumulated(np: Any, scan: Any, x: Any, dim: int) -> Any:
     """A running sum or product, computed in a wider dtype, as in torch."""
-    wider = {"float16": np.float32, "float32": np.float64}.get(x.dtype.name)
+    wider = {"float16": np.float32, "float32": np.float64, "complex64": np.complex128}.get(x.dtype.name)
     result = scan(x, axis=dim, dtype=wider)
     return result if wider is None else result.astype(x.dtype)
 
@@ -51,6 +52,7 @@ def _reversed(np: Any, scan: Any, x: Any, dim: int) -> Any:
 
 op(
     "cumsum_reversed",
+    complex="rule",
     operands="t",
     infer=scanned,
     split=_summing,
