@@ -18,7 +18,7 @@ FILE = pathlib.Path(__file__).parent.parent / "gt" / "torch_names.txt"
 #: The namespaces of torch that GT has too. The empty one is torch itself.
 PLACES = (
     "", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "linalg", "autograd",
-    "cuda", "amp", "utils", "special", "nn.utils.rnn",
+    "cuda", "amp", "utils", "special", "nn.utils.rnn", "fft",
 )  # fmt: skip
 VERSION = torch.__version__.split("+")[0]
 

@@ -33,7 +33,6 @@ from gt.client.tensor.random_state import *
 from gt.client.tensor.tensor import Tensor
 from gt.errors import *
 from gt.functions import activations as _activations
-from gt.functions import complex as _complex
 from gt.functions import composite as _composite
 from gt.functions import creation as _creation
 from gt.functions import derived as _derived
@@ -53,7 +52,6 @@ from gt.functions import sort as _sort
 from gt.functions import views as _views
 from gt.functions import windows as _windows
 from gt.functions.activations import *
-from gt.functions.complex import *
 from gt.functions.composite import *
 from gt.functions.creation import *
 from gt.functions.derived import *
@@ -70,6 +68,12 @@ from gt.functions.reduce import *
 from gt.functions.scan import *
 from gt.functions.scatter import *
 from gt.functions.sort import *
+from gt.functions.spectral import complex as _complex
+from gt.functions.spectral import stft as _stft
+from gt.functions.spectral import windows as _spectral_windows
+from gt.functions.spectral.complex import *
+from gt.functions.spectral.stft import *
+from gt.functions.spectral.windows import *
 from gt.functions.views import *
 from gt.functions.windows import *
 from gt.missing import missing as _missing
@@ -115,6 +119,8 @@ __all__ += _random.__all__
 __all__ += _types.__all__
 __all__ += _activations.__all__
 __all__ += _complex.__all__
+__all__ += _spectral_windows.__all__
+__all__ += _stft.__all__
 __all__ += _composite.__all__
 __all__ += _creation.__all__
 __all__ += _derived.__all__
@@ -141,7 +147,7 @@ for _name in [name for module in (_views, _joining, _creation, _sort, _draw) for
         _checked[_function] = globals()[_name] = _checked.get(_function) or _report_non_tensors(_function, __name__)
 
 #: Modules that are imported at their first use.
-_LAZY = ("amp", "cuda", "debug", "nn", "optim", "special", "utils")
+_LAZY = ("amp", "cuda", "debug", "fft", "nn", "optim", "special", "utils")
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
     "adaptive_avg_pool1d avg_pool1d bilinear channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
@@ -168,6 +174,7 @@ if TYPE_CHECKING:
     from gt import amp as amp
     from gt import cuda as cuda
     from gt import debug as debug
+    from gt import fft as fft
     from gt import nn as nn
     from gt import optim as optim
     from gt import special as special

@@ -15,11 +15,10 @@ from gt.types import DTYPES, DType, Shape, Size, bool_, float32, int64
 
 __all__ = [
     "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor",
-    "IntTensor", "LongTensor", "ShortTensor", "bartlett_window", "blackman_window", "can_cast", "channels_last",
-    "channels_last_3d", "contiguous_format", "cumulative_trapezoid", "detach", "e", "finfo", "from_dlpack",
-    "frombuffer", "get_default_dtype", "hamming_window", "hann_window", "iinfo", "inf", "is_nonzero", "is_same_size",
-    "is_signed", "mvlgamma", "nan", "pdist", "pi", "preserve_format", "set_default_dtype", "strided", "trapezoid",
-    "trapz", "unravel_index", "vander",
+    "IntTensor", "LongTensor", "ShortTensor", "can_cast", "channels_last", "channels_last_3d", "contiguous_format",
+    "cumulative_trapezoid", "detach", "e", "finfo", "from_dlpack", "frombuffer", "get_default_dtype", "iinfo", "inf",
+    "is_nonzero", "is_same_size", "is_signed", "mvlgamma", "nan", "pdist", "pi", "preserve_format", "set_default_dtype",
+    "strided", "trapezoid", "trapz", "unravel_index", "vander",
 ]  # fmt: skip
 #: functions that torch has as methods only
 METHODS = ("sum_to_size",)
@@ -150,54 +149,6 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
 
     array = np.frombuffer(buffer, np.dtype(dtype_of(dtype).name), count, offset)
     return creation.tensor(array, requires_grad=requires_grad)
-
-
-# -- windows -----------------------------------------------------------------------------------
-
-
-def _cosines(window_length: int, periodic: bool, dtype: Any, *weights: float) -> Tensor:
-    """A window that is a sum of cosines."""
-    turns = creation.arange(window_length, dtype=float32) * (2 * math.pi / _length(window_length, periodic))
-    window = creation.full_like(turns, weights[0])
-    for k, weight in enumerate(weights[1:], 1):
-        window = window + pointwise.cos(turns * k) * ((-1) ** k * weight)
-    return _window(window, window_length, dtype)
-
-
-def _window(window: Tensor, window_length: int, dtype: Any) -> Tensor:
-    window = window if window_length > 1 else creation.ones(window_length)
-    return window if dtype is None else creation.tensor(window, dtype)
-
-
-def _length(window_length: int, periodic: bool) -> int:
-    return max(window_length if periodic else window_length - 1, 1)
-
-
-@creation.with_options
-def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
-    """A Hann window: (1 - cos) / 2."""
-    return _cosines(window_length, periodic, dtype, 0.5, 0.5)
-
-
-@creation.with_options
-def hamming_window(
-    window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *, dtype: Any = None
-) -> Tensor:
-    """A Hamming window: alpha - beta * cos."""
-    return _cosines(window_length, periodic, dtype, alpha, beta)
-
-
-@creation.with_options
-def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
-    """A Blackman window: a sum of two cosines."""
-    return _cosines(window_length, periodic, dtype, 0.42, 0.5, 0.08)
-
-
-@creation.with_options
-def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
-    """A triangular window."""
-    at = creation.arange(window_length, dtype=float32) * (2 / _length(window_length, periodic))
-    return _window(1 - pointwise.abs(at - 1), window_length, dtype)
 
 
 # -- dtypes, constants and defaults --------------------------------------------------------

@@ -17,7 +17,6 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GradError
 from gt.functions import (
     activations,
-    complex,
     composite,
     creation,
     derived,
@@ -40,6 +39,7 @@ from gt.functions import (
 from gt.functions.derive import TORCH_NAMES, Function, documented, with_prefix
 from gt.functions.matmul import MATMUL
 from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION
+from gt.functions.spectral import complex, stft
 from gt.missing import Missing
 from gt.ops import OPS, Attrs, Op
 from gt.ops.rule_names import check_rules
@@ -63,7 +63,7 @@ from gt.types import (
 #: The public functions of these modules are methods where torch's tensor has a method of that name.
 MODULES = (
     derived, pointwise, activations, reduce, scan, order, norm, views, joining, windows, matmul, scatter, indexing,
-    sort, draw, composite, complex, factorizations,
+    sort, draw, composite, complex, stft, factorizations,
 )  # fmt: skip
 
 #: operator -> op and attributes; each has a reflected form (``2 - x``)
