@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.client.tensor.arguments import cast, dtype_of, normalize_dim, refuse, require_tensor, sizes
+from gt.client.tensor.arguments import cast, dtype_of, normalize_dim, refuse, require_real, require_tensor, sizes
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -131,6 +131,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     if x._type.ndim != 2:
         raise refuse(ShapeError, "a matrix is needed", "pdist", x)
     i, j = creation.triu_indices(x.size(0), x.size(0), 1)
+    require_real("pdist", x)
     return norm.norm(scatter.index_select(x, 0, i) - scatter.index_select(x, 0, j), p, 1)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from gt.client.grad import backward
 from gt.client.stream import connect
 from gt.client.tensor import foreign
-from gt.client.tensor.arguments import cast, check_device, dtype_of, operand, refuse, sizes, to_int, upload_array
+from gt.client.tensor.arguments import cast, check_device, convert, dtype_of, operand, refuse, sizes, to_int, upload_array
 from gt.client.tensor.emit import call, create, detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -79,7 +79,7 @@ def tensor(data: Any, dtype: Any = None) -> Tensor:
     """A tensor with a copy of the data: a number, nested lists, an array, or a tensor."""
     wanted = None if dtype is None else dtype_of(dtype)
     if isinstance(data, Tensor):
-        return cast(call(CLONE, (detached(data),)), wanted or data._type.dtype)
+        return convert(call(CLONE, (detached(data),)), wanted or data._type.dtype)
     if type(data) in NUMBER_OF or type(data) is complex:
         return _filled("tensor", (), data, wanted)
     if foreign.is_torch_tensor(data):
@@ -162,7 +162,7 @@ def from_numpy(array: Any) -> Tensor:
 def as_tensor(data: Any, dtype: Any = None) -> Tensor:
     """A tensor from data; a tensor of the right dtype is returned as it is."""
     if isinstance(data, Tensor):
-        return data if dtype is None else cast(data, dtype_of(dtype))
+        return data if dtype is None else convert(data, dtype_of(dtype))
     return tensor(data, dtype)
 
 

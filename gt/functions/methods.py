@@ -9,7 +9,7 @@ from typing import Any
 
 from gt.client.grad import backward
 from gt.client.tensor import layout, printing
-from gt.client.tensor.arguments import Device, cast, check_device, dtype_of, operand, require_tensor, sizes
+from gt.client.tensor.arguments import Device, check_device, convert, dtype_of, operand, require_tensor, sizes
 from gt.client.tensor.emit import binary, call, call_into, call_many, current, detached, view_of
 from gt.client.tensor.foreign import is_torch_tensor
 from gt.client.tensor.strides import VIEW
@@ -141,7 +141,7 @@ def _invert(x: Tensor) -> Tensor:
 
 def _caster(name: str, dtype: DType) -> Function:
     def method(x: Tensor) -> Tensor:
-        return cast(x, dtype)
+        return convert(x, dtype)
 
     return documented(method, name, f"The tensor in {dtype.name}; the tensor itself if that is its dtype.")
 
@@ -168,7 +168,7 @@ def _to(
         elif what is not None:
             wanted = dtype_of(what.dtype if is_torch_tensor(what) else what)
     wanted = wanted or x._type.dtype
-    return pointwise.clone(x) if copy and wanted is x._type.dtype else cast(x, wanted)
+    return pointwise.clone(x) if copy and wanted is x._type.dtype else convert(x, wanted)
 
 
 def _set_data(x: Tensor, value: Tensor) -> None:
@@ -185,7 +185,7 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """Cast to a dtype; without one, torch's name of the tensor's type."""
     if dtype is not None:
-        return cast(x, dtype_of(dtype))
+        return convert(x, dtype_of(dtype))
     by_dtype = {wanted: name for name, wanted in CASTS.items()}
     return f"gt.{by_dtype[x._type.dtype].title().replace('Bfl', 'BFl')}Tensor"
 
@@ -278,7 +278,7 @@ OTHERS: dict[str, Any] = {
     "is_sparse": property(lambda x: False, doc="Always False: GT has no sparse tensors."),
     "is_quantized": property(lambda x: False, doc="Always False: GT has no quantized tensors."),
     "is_meta": property(lambda x: False, doc="Always False: every tensor has values."),
-    "type_as": lambda x, other: cast(x, require_tensor("type_as", other)._type.dtype),
+    "type_as": lambda x, other: convert(x, require_tensor("type_as", other)._type.dtype),
     "cpu": _moved,
     "cuda": _moved,
     "device": property(lambda x: Device("gt"), doc="Always ``gt``: the dispatcher decides the placement."),
@@ -295,7 +295,7 @@ OTHERS: dict[str, Any] = {
     "T": property(views.reversed_dims),
     "mT": property(views.matrix_transpose),
     "H": property(lambda x: complex.conj(views.t(x)), doc="The conjugate transpose of a matrix."),
-    "mH": property(lambda x: complex.conj(views.matrix_transpose(x)), doc="The last two dims swapped, and conjugated."),
+    "mH": property(views.adjoint),
 }
 
 

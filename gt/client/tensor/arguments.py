@@ -91,6 +91,13 @@ def require_tensor(name: str, x: Any) -> Tensor:
     return converted
 
 
+def require_real(name: str, x: Tensor) -> Tensor:
+    """A tensor that must not be complex, for functions that torch refuses for complex numbers."""
+    if x._type.dtype.kind == "c":
+        raise refuse(DTypeError, f"not defined for {x._type.dtype.name}; use x.real, x.imag or abs(x)", name, x)
+    return x
+
+
 def tensor_list(name: str, xs: Any) -> tuple[Tensor, ...]:
     """The sequence of tensors that `cat`, `stack` and similar take."""
     if isinstance(xs, Tensor):
@@ -119,12 +126,15 @@ def upload_array(array: Any, dtype: DType | None = None) -> Tensor:
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
     """x in this dtype; x itself if it has this dtype already."""
-    if x._type.dtype is dtype:
-        return x
+    return x if x._type.dtype is dtype else call(OPS["to"], (x,), (("dtype", dtype.name),))
+
+
+def convert(x: Tensor, dtype: DType) -> Tensor:
+    """`cast` where a user asks for it: complex numbers lose their imaginary parts, with a warning, as in torch."""
     if x._type.dtype.kind == "c" and dtype.kind not in "cb":
         warn("Casting complex values to real discards the imaginary part", stacklevel=3)
         x = view_of(x, OPS["real"], ())
-    return call(OPS["to"], (x,), (("dtype", dtype.name),))
+    return cast(x, dtype)
 
 
 def with_aliases(function: F, **names: str) -> F:

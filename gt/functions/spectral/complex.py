@@ -15,7 +15,7 @@ from gt.ops import OPS
 from gt.types import bool_, float32
 
 __all__ = [
-    "adjoint", "angle", "complex", "conj", "conj_physical", "imag", "is_complex", "is_conj", "is_neg", "isreal", "polar",
+    "angle", "complex", "conj", "conj_physical", "imag", "is_complex", "is_conj", "is_neg", "isreal", "polar",
     "real", "resolve_conj", "resolve_neg", "view_as_complex", "view_as_real",
 ]  # fmt: skip
 
@@ -96,14 +96,6 @@ def is_conj(input: Tensor) -> bool:
 
 
 is_neg = is_conj
-
-
-def adjoint(input: Tensor) -> Tensor:
-    """The last two dims swapped, and each element conjugated."""
-    x = require_tensor("adjoint", input)
-    if x._type.ndim < 2:
-        raise refuse(ShapeError, "needs at least two dims", "adjoint", x)
-    return conj(x.transpose(-2, -1))
 
 
 # -- tests and angles ------------------------------------------------------------------------

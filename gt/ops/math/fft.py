@@ -131,5 +131,7 @@ op(
     split=_splitting,
     vjp=(_c2r_back,),
     torch=lambda torch, x, *, dim, size, norm: torch.fft.irfftn(x, _sizes(x, dim, size), dim, norm),
-    kernel=lambda np, x, *, dim, size, norm: np.fft.irfftn(x, _sizes(x, dim, size), dim, norm),
+    kernel=lambda np, x, *, dim, size, norm: np.fft.irfftn(
+        x, s=_sizes(x, dim, size), axes=dim, norm=norm
+    ),
 )

@@ -104,6 +104,8 @@ op(
 
 
 def _cumprod_back_torch(torch: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
+    if x.is_complex():  # torch conjugates them; here the tape does
+        x, y = x.conj(), y.conj()
     return torch.ops.aten.cumprod_backward.default(g, x, dim, y)
 
 

@@ -291,7 +291,7 @@ op(
 
 def _logsumexp_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     along = axes(x, dim)
-    most = np.max(x, axis=along, keepdims=True, initial=-np.inf)
+    most = np.max(x.real, axis=along, keepdims=True, initial=-np.inf)
     most = np.where(np.isinf(most), 0, most).astype(x.dtype)  # inf - inf would be NaN
     result = np.log(np.sum(np.exp(x - most), axis=along, keepdims=True)) + most
     return result if keepdim else result.reshape(without(x.shape, along, False))
@@ -303,6 +303,7 @@ def _logsumexp_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 
 op(
     "logsumexp",
+    complex="holomorphic",
     autocast="float32",
     operands="t",
     infer=lambda x, *, dim, keepdim: TensorType(folded(x, dim, keepdim), floating(x.dtype)),

@@ -297,7 +297,8 @@ op(
     aliases=("arccosh",),
     doc="The inverse hyperbolic cosine of each element.",
     **FLOATING,
-    vjp=(lambda g, _y, x: g * (x * x - 1).rsqrt(),),
+    # of complex numbers, the square root of the product is not always the product of the square roots
+    vjp=(lambda g, _y, x: g * ((x + 1).rsqrt() * (x - 1).rsqrt() if x.is_complex() else (x * x - 1).rsqrt()),),
     kernel=lambda xp, x: xp.acosh(x),
 )
 
