@@ -72,6 +72,12 @@ from gt.functions.reduce import *
 from gt.functions.scan import *
 from gt.functions.scatter import *
 from gt.functions.sort import *
+from gt.functions.spectral import complex as _complex
+from gt.functions.spectral import stft as _stft
+from gt.functions.spectral import windows as _spectral_windows
+from gt.functions.spectral.complex import *
+from gt.functions.spectral.stft import *
+from gt.functions.spectral.windows import *
 from gt.functions.views import *
 from gt.functions.windows import *
 from gt.missing import MissingModules as _MissingModules
@@ -85,6 +91,7 @@ _attached = _methods
 
 device, dtype = _Device, DType
 double, float, half = float64, float32, float16
+cdouble, cfloat = complex128, complex64
 long, int, short = int64, int32, int16
 newaxis = None
 
@@ -92,6 +99,8 @@ __all__ = [
     "Tensor",
     "__version__",
     "bool",
+    "cdouble",
+    "cfloat",
     "debug",
     "device",
     "double",
@@ -115,6 +124,9 @@ __all__ += _printing.__all__
 __all__ += _random.__all__
 __all__ += _types.__all__
 __all__ += _activations.__all__
+__all__ += _complex.__all__
+__all__ += _spectral_windows.__all__
+__all__ += _stft.__all__
 __all__ += _composite.__all__
 __all__ += _creation.__all__
 __all__ += _derived.__all__
@@ -146,8 +158,8 @@ if _MissingModules not in _sys.meta_path:
 
 #: Modules that are imported at their first use.
 _LAZY = (
-    "accelerator", "amp", "backends", "cuda", "debug", "distributed", "fx", "hub", "jit", "nn", "optim", "random",
-    "serialization", "special", "utils",
+    "accelerator", "amp", "backends", "cuda", "debug", "distributed", "fft", "fx", "hub", "jit", "nn", "optim",
+    "random", "serialization", "special", "utils",
 )  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
@@ -187,6 +199,7 @@ if TYPE_CHECKING:
     from gt import cuda as cuda
     from gt import debug as debug
     from gt import distributed as distributed
+    from gt import fft as fft
     from gt import fx as fx
     from gt import hub as hub
     from gt import jit as jit

@@ -1,6 +1,6 @@
 """Dtypes and tensor types, and how they combine.
 
-The rules of promotion are torch's: bool < integer < floating; within a kind the wider dtype wins; a tensor with
+The rules of promotion are torch's: bool < integer < floating < complex; within a kind the wider dtype wins; a tensor with
 dimensions outranks a 0-d tensor, and that outranks a Python number.
 """
 
@@ -11,7 +11,10 @@ from math import prod
 from typing import ClassVar, Final
 from weakref import WeakValueDictionary
 
-__all__ = ["DType", "Size", "bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"]
+__all__ = [
+    "DType", "Size", "bfloat16", "complex64", "complex128", "float16", "float32", "float64", "int8", "int16", "int32",
+    "int64", "uint8",
+]  # fmt: skip
 
 Shape = tuple[int, ...]
 
@@ -36,13 +39,13 @@ class Size(tuple[int, ...]):
 
 
 class DType:
-    """One of GT's ten element types; printed as ``gt.float32``."""
+    """One of GT's twelve element types; printed as ``gt.float32``."""
 
     __slots__ = ("itemsize", "kind", "name")
 
     def __init__(self, name: str, kind: str, itemsize: int) -> None:
         self.name: Final = name
-        #: 'b' bool, 'u' unsigned, 'i' signed, 'f' floating
+        #: 'b' bool, 'u' unsigned, 'i' signed, 'f' floating, 'c' complex
         self.kind: Final = kind
         self.itemsize: Final = itemsize
 
@@ -50,6 +53,11 @@ class DType:
     def is_floating_point(self) -> bool:
         """Whether the elements are floating-point numbers."""
         return self.kind == "f"
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the elements are complex numbers."""
+        return self.kind == "c"
 
     def __repr__(self) -> str:
         return f"gt.{self.name}"
@@ -68,6 +76,8 @@ class DType:
         return self
 
 
+complex128 = DType("complex128", "c", 16)
+complex64 = DType("complex64", "c", 8)
 float64 = DType("float64", "f", 8)
 float32 = DType("float32", "f", 4)
 bfloat16 = DType("bfloat16", "f", 2)
@@ -79,7 +89,13 @@ int8 = DType("int8", "i", 1)
 uint8 = DType("uint8", "u", 1)
 bool_ = DType("bool", "b", 1)
 
-DTYPES: Final = {d.name: d for d in (float64, float32, bfloat16, float16, int64, int32, int16, int8, uint8, bool_)}
+DTYPES: Final = {
+    d.name: d
+    for d in (
+        *(float64, float32, bfloat16, float16, int64, int32, int16, int8, uint8, bool_),
+        *(complex128, complex64),
+    )
+}
 
 
 class TensorType:
@@ -138,14 +154,26 @@ NUMBER_OF: Final[dict[type, Scalar]] = {int: INT, float: FLOAT, bool: BOOL}
 OperandType = TensorType | Scalar
 
 
+def complex_of(dtype: DType) -> DType:
+    """The complex dtype whose parts have this dtype; complex64 for dtypes without one. A complex dtype is its own."""
+    return complex128 if dtype in (float64, complex128) else complex64
+
+
+def real_of(dtype: DType) -> DType:
+    """The dtype of the parts of a complex dtype; any other dtype itself."""
+    return {complex64: float32, complex128: float64}.get(dtype, dtype)
+
+
 @cache
 def promote(a: DType, b: DType) -> DType:
     """The common dtype of two operands of the same rank, such as two tensors with dimensions."""
     if a is b:
         return a
-    low, high = sorted((a, b), key=lambda d: ("buif".index(d.kind), d.itemsize, d is bfloat16))
+    low, high = sorted((a, b), key=lambda d: ("buifc".index(d.kind), d.itemsize, d is bfloat16))
     if low.kind == "b" or (high.kind == low.kind and high.itemsize > low.itemsize):
         return high
+    if high.kind == "c":
+        return complex128 if low is float64 else high
     if high.kind == "f":
         return float32 if low.kind == "f" else high  # float16 and bfloat16 give float32
     return high if high.itemsize > low.itemsize else int16  # uint8 and int8 give int16
@@ -168,8 +196,10 @@ def _outrank(high: DType | None, low: DType | None) -> DType | None:
     """The common dtype of operands of a higher and a lower rank. The lower one counts only if its kind is wider."""
     if high is None or low is None:
         return high or low
-    if high.kind == "f":
+    if high.kind == "f" and low.kind == "c":
+        return complex_of(high)
+    if high.kind in "fc":
         return high
-    if high.kind == "b" or low.kind == "f":
+    if high.kind == "b" or low.kind in "fc":
         return promote(high, low)
     return high

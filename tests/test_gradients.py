@@ -42,6 +42,7 @@ NOT_IN_TORCH = {
     "output_padding is not supported for non-transposed convolutions": {"second convolution_backward"},
     "cannot reshape tensor of 0 elements into shape": {"second embedding"},
     '"i1_backward" not implemented for': {"i1"},  # in half precision
+    r"Expected isFloatingType\(grad": {"where", "masked_fill"},  # of real and complex operands
 }
 
 
@@ -58,17 +59,25 @@ def _differentiable() -> list[Sample]:
             widened = replace(sample, operands=tuple(map(_wide, sample.operands)))
             if sample.op.endswith("_backward") and "float16" in str(sample):
                 continue  # in halves the ops they belong to are enough
-            if any(isinstance(x, T | V) and "float" in x.dtype for x in widened.operands):
+            if any(
+                isinstance(x, T | V) and x.dtype.startswith(("float", "bfloat", "complex")) for x in widened.operands
+            ):
                 chosen[str(widened)] = widened
     return list(chosen.values())
 
 
 def _wide(x: Any) -> Any:
-    return replace(x, dtype="float64") if isinstance(x, T | V) and x.dtype == "float32" else x
+    wider = {"float32": "float64", "complex64": "complex128"}
+    return replace(x, dtype=wider.get(x.dtype, x.dtype)) if isinstance(x, T | V) else x
 
 
 SAMPLES = _differentiable()
-TOLERANCE = {torch.float64: (1e-9, 1e-10), torch.float16: (2e-2, 2e-2), torch.bfloat16: (1e-1, 1e-1)}
+TOLERANCE = {
+    torch.complex128: (1e-9, 1e-9),
+    torch.float64: (1e-9, 1e-10),
+    torch.float16: (2e-2, 2e-2),
+    torch.bfloat16: (1e-1, 1e-1),
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,7 +94,11 @@ def to_gt(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     x = x.detach()
-    return gt.tensor(x.float().numpy()).bfloat16() if x.dtype is torch.bfloat16 else gt.tensor(x.numpy())
+    return (
+        gt.tensor(x.float().numpy()).bfloat16()
+        if x.dtype is torch.bfloat16
+        else gt.tensor(x.resolve_conj().resolve_neg().numpy())
+    )
 
 
 def to_torch(x: Any) -> torch.Tensor:
@@ -110,7 +123,7 @@ def close(got: Any, want: torch.Tensor | None) -> None:
 
 
 def floats(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.dtype.is_floating_point
+    return isinstance(x, torch.Tensor) and (x.dtype.is_floating_point or x.dtype.is_complex)
 
 
 def forward(sample: Sample, operands: list[Any]) -> tuple[Any, ...]:
@@ -134,15 +147,20 @@ def test_gradients_are_torchs(sample: Sample) -> None:
             compare(sample, ours, theirs, chosen, rng)
 
 
+def drawn(like: torch.Tensor, rng: Any) -> torch.Tensor:
+    dtype = torch.complex128 if like.is_complex() else torch.float64
+    return torch.randn(like.shape, generator=rng, dtype=dtype).to(like.dtype)
+
+
 def compare(sample: Sample, ours: list[Any], theirs: list[Any], chosen: list[int], rng: Any) -> None:
     types = [x._type if isinstance(x, gt.Tensor) else SCALAR_OF[type(x)] for x in ours]
-    if not any(t.dtype.kind == "f" for t in OPS[sample.op].result_types(tuple(types), tuple(sample.attrs.items()))):
+    if not any(t.dtype.kind in "fc" for t in OPS[sample.op].result_types(tuple(types), tuple(sample.attrs.items()))):
         return
     with torch.enable_grad():
         try:
             outputs = expected(sample, theirs)
             wanted = [y for y in outputs if floats(y) and y.requires_grad]
-            cotangent_values = [torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y.dtype) for y in wanted]
+            cotangent_values = [drawn(y, rng) for y in wanted]
             cotangents = [c.clone().requires_grad_() for c in cotangent_values]
             leaves = [theirs[i] for i in chosen]
             want = torch.autograd.grad(wanted, leaves, cotangents, create_graph=True, allow_unused=True)
@@ -164,9 +182,9 @@ def compare(sample: Sample, ours: list[Any], theirs: list[Any], chosen: list[int
 def second(op: str, got: Any, want: Any, ours: list[Any], theirs: list[Any], rng: Any) -> None:
     """The gradients of the gradients, where torch has them."""
     pairs = [(g, w) for g, w in zip(got, want, strict=True) if w is not None and w.requires_grad and g is not None]
-    if not pairs or pairs[0][1].dtype is not torch.float64:
+    if not pairs or pairs[0][1].dtype not in (torch.float64, torch.complex128):
         return
-    cotangents = [torch.randn(w.shape, generator=rng, dtype=torch.float64).to(w.dtype) for _, w in pairs]
+    cotangents = [drawn(w, rng) for _, w in pairs]
     try:
         wanted = torch.autograd.grad([w for _, w in pairs], theirs, cotangents, allow_unused=True)
     except RuntimeError as error:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.client.tensor.arguments import cast, dtype_of, normalize_dim, refuse, require_tensor
+from gt.client.tensor.arguments import cast, dtype_of, normalize_dim, refuse, require_real, require_tensor
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, linalg, norm, pointwise, reduce, scan, scatter, views
-from gt.types import DType, Shape, Size, bool_, float32, int64
+from gt.types import DType, Shape, Size, float32, int64
 
 __all__ = [
-    "angle", "bartlett_window", "blackman_window", "can_cast",
-    "channels_last", "channels_last_3d", "conj", "conj_physical", "contiguous_format", "cumulative_trapezoid",
-    "detach", "e", "finfo", "from_dlpack", "frombuffer", "get_default_dtype", "hamming_window", "hann_window",
-    "iinfo", "inf", "is_complex", "is_nonzero", "is_same_size", "is_signed", "isreal", "mvlgamma", "nan", "pdist",
-    "pi", "preserve_format", "real", "resolve_conj", "resolve_neg", "set_default_dtype", "strided", "trapezoid",
-    "trapz", "unravel_index", "vander",
+    "can_cast", "channels_last", "channels_last_3d", "contiguous_format",
+    "cumulative_trapezoid", "detach", "e", "finfo", "from_dlpack", "frombuffer", "get_default_dtype", "iinfo", "inf",
+    "is_nonzero", "is_same_size", "is_signed", "mvlgamma", "nan", "pdist", "pi", "preserve_format", "set_default_dtype",
+    "strided", "trapezoid", "trapz", "unravel_index", "vander",
 ]  # fmt: skip
 #: functions that torch has as methods only
 METHODS = ("sum_to_size",)
@@ -58,29 +56,7 @@ def _strips(name: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor
     return sums * scan.diff(x, dim=at)
 
 
-# -- for real numbers -------------------------------------------------------------------------
-
-
-def real(input: Tensor) -> Tensor:
-    """The tensor itself: GT has no complex numbers."""
-    return require_tensor("real", input)
-
-
-conj = conj_physical = resolve_conj = resolve_neg = real
-
-
-def isreal(input: Tensor) -> Tensor:
-    """True for every element: GT has no complex numbers."""
-    return creation.ones_like(require_tensor("isreal", input), dtype=bool_)
-
-
-def angle(input: Tensor) -> Tensor:
-    """The angle of each number: 0, or π where it is negative."""
-    x = require_tensor("angle", input)
-    x = x if x._type.dtype.kind == "f" else cast(x, float32)
-    turned = pointwise.where(x < 0, math.pi, 0.0 * pointwise.nan_to_num(x, 0.0, 0.0, 0.0))
-    result: Tensor = pointwise.where(pointwise.isnan(x), x, cast(turned, x._type.dtype))
-    return result
+# -- special functions ---------------------------------------------------------------------
 
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
@@ -102,7 +78,7 @@ def is_same_size(input: Tensor, other: Tensor) -> bool:
 
 def is_signed(input: Tensor) -> bool:
     """Whether the dtype has negative numbers."""
-    return require_tensor("is_signed", input)._type.dtype.kind in "if"
+    return require_tensor("is_signed", input)._type.dtype.kind in "ifc"
 
 
 def detach(input: Tensor) -> Tensor:
@@ -153,6 +129,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     if x._type.ndim != 2:
         raise refuse(ShapeError, "a matrix is needed", "pdist", x)
     i, j = creation.triu_indices(x.size(0), x.size(0), 1)
+    require_real("pdist", x)
     return norm.norm(scatter.index_select(x, 0, i) - scatter.index_select(x, 0, j), p, 1)
 
 
@@ -171,54 +148,6 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
 
     array = np.frombuffer(buffer, np.dtype(dtype_of(dtype).name), count, offset)
     return creation.tensor(array, requires_grad=requires_grad)
-
-
-# -- windows -----------------------------------------------------------------------------------
-
-
-def _cosines(window_length: int, periodic: bool, dtype: Any, *weights: float) -> Tensor:
-    """A window that is a sum of cosines."""
-    turns = creation.arange(window_length, dtype=float32) * (2 * math.pi / _length(window_length, periodic))
-    window = creation.full_like(turns, weights[0])
-    for k, weight in enumerate(weights[1:], 1):
-        window = window + pointwise.cos(turns * k) * ((-1) ** k * weight)
-    return _window(window, window_length, dtype)
-
-
-def _window(window: Tensor, window_length: int, dtype: Any) -> Tensor:
-    window = window if window_length > 1 else creation.ones(window_length)
-    return window if dtype is None else creation.tensor(window, dtype)
-
-
-def _length(window_length: int, periodic: bool) -> int:
-    return max(window_length if periodic else window_length - 1, 1)
-
-
-@creation.with_options
-def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
-    """A Hann window: (1 - cos) / 2."""
-    return _cosines(window_length, periodic, dtype, 0.5, 0.5)
-
-
-@creation.with_options
-def hamming_window(
-    window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *, dtype: Any = None
-) -> Tensor:
-    """A Hamming window: alpha - beta * cos."""
-    return _cosines(window_length, periodic, dtype, alpha, beta)
-
-
-@creation.with_options
-def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
-    """A Blackman window: a sum of two cosines."""
-    return _cosines(window_length, periodic, dtype, 0.42, 0.5, 0.08)
-
-
-@creation.with_options
-def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
-    """A triangular window."""
-    at = creation.arange(window_length, dtype=float32) * (2 / _length(window_length, periodic))
-    return _window(1 - pointwise.abs(at - 1), window_length, dtype)
 
 
 # -- dtypes, constants and defaults --------------------------------------------------------
@@ -281,7 +210,7 @@ class iinfo:  # noqa: N801, torch's name
 
 def can_cast(from_: Any, to: Any) -> bool:
     """Whether a dtype can be cast to another one without a loss of kind."""
-    order = {"b": 0, "u": 1, "i": 1, "f": 2}
+    order = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
     return order[dtype_of(from_).kind] <= order[dtype_of(to).kind]
 
 
@@ -296,11 +225,6 @@ def set_default_dtype(d: Any) -> None:
         raise DTypeError(
             f"set_default_dtype({dtype_of(d)}): the default is float32; pass dtype= where tensors are created"
         )
-
-
-def is_complex(input: Tensor) -> bool:
-    """Always False: GT has no complex numbers."""
-    return not isinstance(require_tensor("is_complex", input), Tensor)
 
 
 def is_nonzero(input: Tensor) -> bool:

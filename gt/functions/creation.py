@@ -11,12 +11,22 @@ from typing import Any
 from gt.client.grad import backward
 from gt.client.stream import connect
 from gt.client.tensor import foreign
-from gt.client.tensor.arguments import cast, check_device, dtype_of, operand, refuse, sizes, to_int, upload_array
+from gt.client.tensor.arguments import (
+    cast,
+    check_device,
+    convert,
+    dtype_of,
+    operand,
+    refuse,
+    sizes,
+    to_int,
+    upload_array,
+)
 from gt.client.tensor.emit import call, create, detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
-from gt.types import NUMBER_OF, DType, Shape, bool_, float32, float64, int64
+from gt.types import NUMBER_OF, DType, Shape, bool_, complex64, float32, float64, int64
 
 __all__ = [
     "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like", "linspace",
@@ -27,9 +37,8 @@ FULL, FULL_LIKE, ARANGE, CLONE = OPS["full"], OPS["full_like"], OPS["arange"], O
 EQ, FLIP, CAT, POW = OPS["eq"], OPS["flip"], OPS["cat"], OPS["pow"]
 
 #: the dtype of a list of Python numbers, by the kind of the numpy array
-_DEFAULTS = {"f": float32, "i": int64, "b": bool_}
+_DEFAULTS = {"f": float32, "i": int64, "b": bool_, "c": complex64}
 _REFUSED = {
-    "c": "GT has no complex numbers",
     "u": "an int has more than 64 bits",
     "O": "elements must be numbers of at most 64 bits",
     "U": "elements must be numbers, not text",
@@ -77,8 +86,8 @@ def tensor(data: Any, dtype: Any = None) -> Tensor:
     """A tensor with a copy of the data: a number, nested lists, an array, or a tensor."""
     wanted = None if dtype is None else dtype_of(dtype)
     if isinstance(data, Tensor):
-        return cast(call(CLONE, (detached(data),)), wanted or data._type.dtype)
-    if type(data) in NUMBER_OF:
+        return convert(call(CLONE, (detached(data),)), wanted or data._type.dtype)
+    if type(data) in NUMBER_OF or type(data) is complex:
         return _filled("tensor", (), data, wanted)
     if foreign.is_torch_tensor(data):
         array, odd = foreign.array_from_torch(data)
@@ -103,6 +112,8 @@ def _from_lists(data: Any, wanted: DType | None) -> Tensor:
     # numpy's values keep their dtype, as in torch; Python's numbers take the default one
     keep = isinstance(first, np.generic | np.ndarray)
     default = _DEFAULTS.get(array.dtype.kind, float32)
+    if array.dtype.kind == "c" and wanted is not None and wanted.kind != "c":
+        raise DTypeError(f"tensor({_short(data)}): complex numbers do not fit into {wanted.name}")
     if wanted is not None and wanted.kind in "iu" and array.dtype.kind == "i":
         _check_range(array, wanted)
     return upload_array(array, wanted if wanted is not None or keep else default)
@@ -163,7 +174,7 @@ def from_numpy(array: Any) -> Tensor:
 def as_tensor(data: Any, dtype: Any = None) -> Tensor:
     """A tensor from data; a tensor of the right dtype is returned as it is."""
     if isinstance(data, Tensor):
-        return data if dtype is None else cast(data, dtype_of(dtype))
+        return data if dtype is None else convert(data, dtype_of(dtype))
     return tensor(data, dtype)
 
 
@@ -192,6 +203,11 @@ def size_from(size: Any, shape: tuple[Any, ...], name: str) -> Shape:
 
 
 def _filled(name: str, shape: Shape, value: Any, dtype: DType | None) -> Tensor:
+    if isinstance(value, complex):
+        if dtype is not None and dtype.kind != "c":
+            raise DTypeError(f"{name}({value}): a complex number does not fit into {dtype.name}")
+        attrs = (("shape", shape), ("dtype", (dtype or complex64).name))
+        return create(FULL, (float(value.real), float(value.imag)), attrs, connect.session())
     value = operand(value)
     if isinstance(value, Tensor):
         return call(CLONE, (cast(value, dtype or value._type.dtype).expand(shape),))

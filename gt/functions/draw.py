@@ -6,7 +6,7 @@ from typing import Any
 
 from gt.client.stream import connect
 from gt.client.tensor import random_state
-from gt.client.tensor.arguments import cast, dtype_of, operand, refuse, require_tensor, sizes
+from gt.client.tensor.arguments import cast, dtype_of, operand, refuse, require_real, require_tensor, sizes
 from gt.client.tensor.emit import call, coded_call, create
 from gt.client.tensor.random_state import Generator
 from gt.client.tensor.tensor import Tensor
@@ -14,9 +14,10 @@ from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, scan, views
 from gt.functions.creation import default_dtype, dtype_like, size_from, to_number, with_options
 from gt.functions.sort import argsort, searchsorted, topk
+from gt.functions.spectral.complex import view_as_complex
 from gt.ops import OPS
 from gt.ops.infer import broadcast_shapes
-from gt.types import NUMBER_OF, Shape, float32, float64, int64
+from gt.types import NUMBER_OF, DType, Shape, float32, float64, int64, real_of
 
 RAND, RANDN, RANDINT, LT = OPS["rand"], OPS["randn"], OPS["randint"], OPS["lt"]
 
@@ -27,12 +28,20 @@ __all__ = [
 
 
 def _drawn(op: Any, shape: Shape, dtype: Any, generator: Generator | None, *limits: int) -> Tensor:
+    if dtype_of(dtype).kind == "c" and op is not RANDINT:
+        return _complex_drawn(op, shape, dtype_of(dtype), generator)
     attrs = (("shape", shape), ("dtype", dtype_of(dtype).name))
     session = connect.session()
     # the signature first: a call that is refused must not use up a stream of random numbers
     types = (NUMBER_OF[int],) * (2 + len(limits))
     coded_call(session, op, attrs, types, False)
     return create(op, (*random_state.key(generator), *limits), attrs, session)
+
+
+def _complex_drawn(op: Any, shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
+    """Both parts are drawn. Those of a normal number have a variance of 1/2 each, as in torch."""
+    parts = _drawn(op, (*shape, 2), real_of(dtype), generator)
+    return view_as_complex(parts * 0.5**0.5 if op is RANDN else parts)
 
 
 @with_options
@@ -114,6 +123,8 @@ def normal(
 ) -> Tensor:
     """Random numbers from normal distributions: ``normal(mean, std)`` with tensors, or ``normal(0.0, 1.0, (2, 3))``."""
     mean, std = operand(mean), operand(std)
+    if isinstance(std, Tensor):
+        require_real("normal", std)
     if size is None:
         if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
             raise DTypeError("normal(): needs a tensor or a size")

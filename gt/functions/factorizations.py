@@ -11,6 +11,7 @@ from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, linalg, pointwise, reduce, views
 from gt.functions.linalg import det, slogdet
 from gt.functions.matmul import matmul
+from gt.functions.spectral.complex import complex, imag, real
 
 __all__ = [
     "cholesky", "cholesky_inverse", "cholesky_solve", "corrcoef", "cov", "det", "inverse", "logdet", "pinverse",
@@ -104,18 +105,18 @@ def cov(
     if x._type.ndim > 2:
         raise refuse(ShapeError, "needs a tensor of at most two dims", "cov", x)
     x = views.reshape(x, (1, x._type.numel)) if x._type.ndim < 2 else x
-    x = x if x._type.dtype.kind == "f" else x.float()
+    x = x if x._type.dtype.kind in "fc" else x.float()
     weights = _weights(x, fweights, aweights)
     if weights is None:
         centred = x - reduce.mean(x, 1, keepdim=True)
-        return views.squeeze(matmul(centred, centred.mT) / max(x._type.shape[1] - correction, 0))
+        return views.squeeze(matmul(centred, centred.mH) / max(x._type.shape[1] - correction, 0))
     total = reduce.sum(weights)
     centred = x - views.unsqueeze(reduce.sum(x * weights, 1), 1) / total
     if aweights is None or not correction:
         divisor = total - correction
     else:
         divisor = total - correction * reduce.sum(weights * aweights) / total
-    result = matmul(centred * weights, centred.mT) / pointwise.clamp(divisor, min=0)
+    result = matmul(centred * weights, centred.mH) / pointwise.clamp(divisor, min=0)
     return views.squeeze(result)
 
 
@@ -137,5 +138,8 @@ def corrcoef(input: Tensor) -> Tensor:
     result = cov(input)
     if not result._type.ndim:
         return result / result
-    scale = pointwise.sqrt(views.diagonal(result))
-    return pointwise.clamp(result / views.unsqueeze(scale, 1) / scale, -1, 1)
+    scale = pointwise.sqrt(real(views.diagonal(result)))
+    result = result / views.unsqueeze(scale, 1) / scale
+    if result._type.dtype.kind == "c":
+        return complex(*(pointwise.clamp(part, -1, 1) for part in (real(result), imag(result))))
+    return pointwise.clamp(result, -1, 1)

@@ -151,7 +151,7 @@ def _selected(x: Tensor, picks: tuple[tuple[int, Tensor], ...]) -> tuple[Tensor,
 
 
 def _value(x: Tensor, value: Any) -> Any:
-    result = operand(value)
+    result = operand(value, x)
     if result is NotImplemented:
         raise DTypeError(f"{x._type}[…] = …: cannot assign a {type(value).__name__}; make a tensor of it")
     return result

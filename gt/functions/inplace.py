@@ -6,7 +6,7 @@ from functools import wraps
 from math import log1p, pi
 from typing import Any
 
-from gt.client.tensor.arguments import dtype_of, operands, refuse
+from gt.client.tensor.arguments import dtype_of, operands, refuse, require_real
 from gt.client.tensor.emit import call_into
 from gt.client.tensor.random_state import Generator
 from gt.client.tensor.tensor import Tensor
@@ -131,6 +131,7 @@ def _uniform_above_zero(x: Tensor, generator: Generator | None) -> Tensor:
 
 def _exponential_(x: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers from an exponential distribution."""
+    require_real("exponential_", x)
     if lambd <= 0:
         raise refuse(ShapeError, "lambd is greater than 0", "exponential_", x, lambd)
     return call_into(COPY, x, (pointwise.log(_uniform_above_zero(x, generator)) / -lambd,))
@@ -138,6 +139,7 @@ def _exponential_(x: Tensor, lambd: float = 1.0, *, generator: Generator | None 
 
 def _geometric_(x: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers from a geometric distribution."""
+    require_real("geometric_", x)
     if not 0 < p < 1:
         raise refuse(ShapeError, "p is between 0 and 1", "geometric_", x, p)
     return call_into(COPY, x, (pointwise.ceil(pointwise.log(_uniform_above_zero(x, generator)) / log1p(-p)),))
@@ -145,6 +147,7 @@ def _geometric_(x: Tensor, p: float, *, generator: Generator | None = None) -> T
 
 def _log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers whose logarithms are normal."""
+    require_real("log_normal_", x)
     if std <= 0:
         raise refuse(ShapeError, "std is greater than 0", "log_normal_", x, mean, std)
     return call_into(COPY, x, (pointwise.exp(draw.randn_like(x, generator=generator) * std + mean),))
@@ -152,6 +155,7 @@ def _log_normal_(x: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: G
 
 def _cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random numbers from a Cauchy distribution."""
+    require_real("cauchy_", x)
     if sigma <= 0:
         raise refuse(ShapeError, "sigma is greater than 0", "cauchy_", x, median, sigma)
     return call_into(COPY, x, (pointwise.tan(draw.rand_like(x, generator=generator) * pi - pi / 2) * sigma + median,))
@@ -160,6 +164,7 @@ def _cauchy_(x: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: G
 def _random_(x: Tensor, *limits: int, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with random integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
     bits = {"float64": 53, "float32": 24, "bfloat16": 8, "float16": 11, "bool": 1}
+    require_real("random_", x)
     dtype = x._type.dtype
     most = 2 ** min(62, bits.get(dtype.name, 8 * dtype.itemsize - (dtype.kind == "i")))
     low, high = limits if len(limits) == 2 else (0, *(limits or (most,)))
@@ -168,6 +173,7 @@ def _random_(x: Tensor, *limits: int, generator: Generator | None = None) -> Ten
 
 def _bernoulli_(x: Tensor, p: float = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill the tensor with ones, each with probability p, and zeros."""
+    require_real("bernoulli_", x)
     return call_into(COPY, x, (draw.rand(x._type.shape, generator=generator) < p,))
 
 

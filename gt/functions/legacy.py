@@ -13,6 +13,8 @@ from gt.types import (
     Size,
     bfloat16,
     bool_,
+    complex64,
+    complex128,
     float16,
     float32,
     float64,
@@ -126,12 +128,24 @@ class BoolTensor(Tensor, metaclass=TensorClass):
     _dtype = bool_
 
 
+class ComplexFloatTensor(Tensor, metaclass=TensorClass):
+    """A tensor of complex64."""
+
+    _dtype = complex64
+
+
+class ComplexDoubleTensor(Tensor, metaclass=TensorClass):
+    """A tensor of complex128."""
+
+    _dtype = complex128
+
+
 #: dtype -> the class that torch names it by
 BY_DTYPE: dict[DType, TensorClass] = {
     kind._dtype: kind
     for kind in (
         FloatTensor, DoubleTensor, HalfTensor, BFloat16Tensor, LongTensor, IntTensor, ShortTensor, CharTensor,
-        ByteTensor, BoolTensor,
+        ByteTensor, BoolTensor, ComplexFloatTensor, ComplexDoubleTensor,
     )
 }  # fmt: skip
 BY_NAME = {kind.__name__: kind for kind in BY_DTYPE.values()}

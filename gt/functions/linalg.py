@@ -325,7 +325,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The dot products of vectors along a dim."""
     if x._type.dtype is not y._type.dtype:
         raise refuse(DTypeError, f"dtypes differ: {x._type.dtype.name} and {y._type.dtype.name}", "vecdot", x, y)
-    return reduce.sum(pointwise.mul(x, y), dim)
+    return reduce.sum(pointwise.mul(x.conj(), y), dim)
 
 
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:

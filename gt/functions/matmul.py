@@ -59,7 +59,9 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     return _product("bmm", a, b, (3, 3))
 
 
-vdot = with_aliases(dot, other="tensor")
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """The dot product of two vectors, of which the first is conjugated."""
+    return dot(require_tensor("vdot", input).conj(), other)
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
@@ -93,11 +95,15 @@ def trace(input: Tensor) -> Tensor:
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * mat1 @ mat2."""
+    if isinstance(beta, complex) or isinstance(alpha, complex):
+        return _add_scaled(input, mm(mat1, mat2), beta, alpha)
     return call(ADDMM, operands("addmm", input, mat1, mat2, beta, alpha))
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * batch1 @ batch2, matrix by matrix."""
+    if isinstance(beta, complex) or isinstance(alpha, complex):
+        return _add_scaled(input, bmm(batch1, batch2), beta, alpha)
     beta, alpha = _factors(input._type.dtype, beta, alpha)
     return call(BADDBMM, operands("baddbmm", input, batch1, batch2, beta, alpha))
 
@@ -133,7 +139,7 @@ def _check_same_dtype(name: str, a: Tensor, b: Tensor) -> None:
 
 def _factors(dtype: DType, *factors: float) -> tuple[float, ...]:
     """For an integer result, torch truncates the factors."""
-    return factors if dtype.kind == "f" else tuple(map(int, factors))
+    return factors if dtype.kind in "fc" else tuple(map(int, factors))
 
 
 def _add_scaled(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gt.client.grad import backward
 from gt.client.tensor import layout, printing
-from gt.client.tensor.arguments import Device, cast, check_device, dtype_of, operand, require_tensor, sizes
+from gt.client.tensor.arguments import Device, check_device, convert, dtype_of, operand, require_tensor, sizes
 from gt.client.tensor.emit import binary, call, call_into, call_many, current, detached, view_of
 from gt.client.tensor.foreign import find_dtype, is_torch_tensor
 from gt.client.tensor.strides import VIEW
@@ -40,15 +40,31 @@ from gt.functions import (
 from gt.functions.derive import TORCH_NAMES, Function, documented, with_prefix
 from gt.functions.matmul import MATMUL
 from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION
+from gt.functions.spectral import complex, stft
 from gt.missing import Missing
 from gt.ops import OPS, Attrs, Op
 from gt.ops.rule_names import check_rules
-from gt.types import NUMBER_OF, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
+from gt.types import (
+    NUMBER_OF,
+    DType,
+    bfloat16,
+    bool_,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 
 #: The public functions of these modules are methods where torch's tensor has a method of that name.
 MODULES = (
     derived, pointwise, activations, reduce, scan, order, norm, views, joining, windows, matmul, scatter, indexing,
-    sort, draw, composite, factorizations,
+    sort, draw, composite, complex, stft, factorizations,
 )  # fmt: skip
 
 #: operator -> op and attributes; each has a reflected form (``2 - x``)
@@ -81,6 +97,8 @@ CASTS: dict[str, DType] = {
     "char": int8,
     "byte": uint8,
     "bool": bool_,
+    "cfloat": complex64,
+    "cdouble": complex128,
 }
 
 
@@ -93,7 +111,7 @@ def _operator(op: Op, attrs: Attrs) -> Function:
             return binary(op, a, b, attrs)
         except KeyError:  # b is neither a tensor nor a Python number
             pass
-        b = operand(b)
+        b = operand(b, a)
         return b if b is NotImplemented else binary(op, a, b, attrs)
 
     return apply
@@ -101,7 +119,7 @@ def _operator(op: Op, attrs: Attrs) -> Function:
 
 def _reflected(op: Op, attrs: Attrs) -> Function:
     def apply(a: Tensor, b: Any) -> Any:
-        b = operand(b)
+        b = operand(b, a)
         return b if b is NotImplemented else call(op, (b, a), attrs)
 
     return apply
@@ -109,7 +127,7 @@ def _reflected(op: Op, attrs: Attrs) -> Function:
 
 def _in_place(op: Op, attrs: Attrs) -> Function:
     def apply(a: Tensor, b: Any) -> Any:
-        b = b if type(b) in NUMBER_OF else operand(b)
+        b = b if type(b) in NUMBER_OF else operand(b, a)
         return b if b is NotImplemented else call_into(op, a, (b,), attrs)
 
     return apply
@@ -124,7 +142,7 @@ def _invert(x: Tensor) -> Tensor:
 
 def _caster(name: str, dtype: DType) -> Function:
     def method(x: Tensor) -> Tensor:
-        return cast(x, dtype)
+        return convert(x, dtype)
 
     return documented(method, name, f"The tensor in {dtype.name}; the tensor itself if that is its dtype.")
 
@@ -151,7 +169,7 @@ def _to(
         elif what is not None:
             wanted = dtype_of(what.dtype if is_torch_tensor(what) else what)
     wanted = wanted or x._type.dtype
-    return pointwise.clone(x) if copy and wanted is x._type.dtype else cast(x, wanted)
+    return pointwise.clone(x) if copy and wanted is x._type.dtype else convert(x, wanted)
 
 
 def _set_data(x: Tensor, value: Tensor) -> None:
@@ -171,7 +189,7 @@ def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
         return f"gt.{legacy.BY_DTYPE[x._type.dtype].__name__}"
     if isinstance(dtype, str):
         dtype = legacy.BY_NAME.get(dtype.rpartition(".")[2], dtype)
-    return cast(x, dtype_of(dtype.dtype if isinstance(dtype, legacy.TensorClass) else dtype))
+    return convert(x, dtype_of(dtype.dtype if isinstance(dtype, legacy.TensorClass) else dtype))
 
 
 def _split(x: Tensor, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
@@ -270,9 +288,9 @@ OTHERS: dict[str, Any] = {
     "type": _typed,
     "split": _split,
     "data": property(detached, _set_data),
-    "is_complex": lambda x: False,
     "is_nonzero": bool,
-    "real": property(composite.real),
+    "real": property(complex.real),
+    "imag": property(complex.imag),
     "ndimension": Tensor.dim,
     "nelement": pointwise.numel,
     "get_device": lambda x: -1,
@@ -284,7 +302,7 @@ OTHERS: dict[str, Any] = {
     "is_quantized": property(lambda x: False, doc="Always False: GT has no quantized tensors."),
     "is_meta": property(lambda x: False, doc="Always False: every tensor has values."),
     "is_nested": property(lambda x: False, doc="Always False: GT has no nested tensors."),
-    "type_as": lambda x, other: cast(x, require_tensor("type_as", other)._type.dtype),
+    "type_as": lambda x, other: convert(x, require_tensor("type_as", other)._type.dtype),
     "cpu": _moved,
     "cuda": _moved,
     "device": property(lambda x: Device("gt"), doc="Always ``gt``: the dispatcher decides the placement."),
@@ -299,8 +317,8 @@ OTHERS: dict[str, Any] = {
     "new_empty": _new(creation.empty, creation.empty_like),
     "T": property(views.reversed_dims),
     "mT": property(views.matrix_transpose),
-    "H": property(views.t),
-    "mH": property(views.matrix_transpose),
+    "H": property(lambda x: complex.conj(views.t(x)), doc="The conjugate transpose of a matrix."),
+    "mH": property(views.adjoint),
 }
 
 
@@ -321,7 +339,6 @@ def _rows() -> dict[str, Any]:
 #: The docstrings of methods that are lambdas.
 DOCS = {
     "get_device": "Always -1: the tensor is on a worker.",
-    "is_complex": "Always False: GT has no complex numbers.",
     "is_inference": "Always False: GT has no inference tensors.",
     "is_pinned": "Always False: the tensor is on a worker.",
     "is_shared": "Always False: the tensor is on a worker.",

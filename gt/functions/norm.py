@@ -33,7 +33,7 @@ VECTOR_NORM, SVD = OPS["vector_norm"], OPS["svd"]
 
 def _floating(name: str, x: Any, dtype: Any) -> Tensor:
     tensor = require_tensor(name, x)
-    if tensor._type.dtype.kind != "f" or (dtype is not None and dtype_of(dtype).kind != "f"):
+    if tensor._type.dtype.kind not in "fc" or (dtype is not None and dtype_of(dtype).kind not in "fc"):
         raise refuse(DTypeError, "needs a floating tensor; use x.float()", name, tensor)
     return tensor
 

@@ -16,7 +16,7 @@ from gt.functions.derive import pair
 from gt.functions.derived import *  # noqa: F403
 from gt.functions.derived import abs, eq, isfinite, isnan, le, logical_and, logical_or, maximum, minimum, mul
 from gt.ops import OPS, Attrs
-from gt.types import NUMBER_OF, DType, bool_, float64, promote, result_dtype
+from gt.types import NUMBER_OF, DType, bool_, complex128, float64, promote, result_dtype
 
 __all__ = [
     "add", "addcdiv", "addcmul", "clamp", "clamp_max", "clamp_min", "clip", "clone", "div", "divide", "float_power",
@@ -41,6 +41,8 @@ def scaled(name: str, input: Any, other: Any, alpha: float) -> Any:
     whole = all_kinds(input, other) <= _WHOLE
     if isinstance(alpha, float) and whole:
         raise refuse(DTypeError, "alpha is a float, but the result is of integers", name, input, other, alpha=alpha)
+    if isinstance(alpha, complex) and "c" not in all_kinds(input, other):
+        raise refuse(DTypeError, "alpha is complex, but the operands are not", name, input, other, alpha=alpha)
     return alpha * other if not isinstance(other, Tensor) else pair(MUL, other, alpha)
 
 
@@ -150,9 +152,10 @@ def positive(input: Tensor) -> Tensor:
 
 
 def float_power(input: Any, exponent: Any) -> Tensor:
-    """input to the power of exponent, computed in float64."""
+    """input to the power of exponent, computed in float64, or in complex128 if one of them is complex."""
     arguments = operands("float_power", input, exponent)
-    a, b = (cast(x, float64) if isinstance(x, Tensor) else float(x) for x in arguments)
+    wide = complex128 if "c" in all_kinds(*arguments) else float64
+    a, b = (cast(x, wide) if isinstance(x, Tensor) else float(x) for x in arguments)
     return pair(POW, a, b)
 
 
@@ -186,7 +189,13 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     return call(WHERE, operands("where", condition, input, other))
 
 
-_NUMBER: dict[str, Callable[[Any], Any]] = {"b": bool, "i": int, "u": int, "f": lambda value: value}
+_NUMBER: dict[str, Callable[[Any], Any]] = {
+    "b": bool,
+    "i": int,
+    "u": int,
+    "f": lambda value: value,
+    "c": lambda value: value,
+}
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
@@ -202,6 +211,8 @@ def fitting(name: str, x: Tensor, value: Any) -> Any:
         return _NUMBER[x._type.dtype.kind](value)
     if value._type.ndim:
         raise refuse(DTypeError, "the value is a number or a tensor without dims", name, x, value)
+    if value._type.dtype.kind == "c" != x._type.dtype.kind:
+        raise refuse(DTypeError, f"a complex value does not fit into {x._type.dtype.name}", name, x, value)
     return cast(value, x._type.dtype)
 
 
@@ -222,7 +233,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     if rtol < 0 or atol < 0:
         raise refuse(ShapeError, "rtol and atol are not negative", "isclose", a, b, rtol=rtol, atol=atol)
     close = eq(a, b)
-    if equal_nan and a._type.dtype.kind == "f":
+    if equal_nan and a._type.dtype.kind in "fc":
         close = logical_or(close, logical_and(isnan(a), isnan(b)))
     if (rtol == 0 and atol == 0) or a._type.dtype is bool_:
         return close
@@ -237,7 +248,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
 
 def result_type(tensor1: Any, tensor2: Any) -> DType:
     """The dtype of an operation on two tensors or numbers."""
-    pair = (operand(tensor1), operand(tensor2))
+    pair = (operand(tensor1, tensor2), operand(tensor2, tensor1))
     return result_dtype(*(x._type if isinstance(x, Tensor) else NUMBER_OF[type(x)] for x in pair))
 
 

@@ -11,6 +11,7 @@ from gt.client.tensor.arguments import (
     dtype_name,
     normalize_dim,
     normalize_dims,
+    require_real,
     require_tensor,
 )
 from gt.client.tensor.emit import call, call_many
@@ -127,7 +128,7 @@ var_mean, std_mean = _and_mean("var_mean", var), _and_mean("std_mean", std)
 
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum without NaNs, over all dims or some."""
-    x = require_tensor("nansum", input)
+    x = require_real("nansum", require_tensor("nansum", input))
     x = x if x._type.dtype.kind != "f" else pointwise.masked_fill(x, pointwise.isnan(x), 0)
     return sum(x, dim, keepdim, dtype=dtype)
 

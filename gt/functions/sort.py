@@ -8,7 +8,16 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from gt.client.tensor.arguments import accept_numpy_names, cast, normalize_dim, operands, refuse, require_tensor, to_int
+from gt.client.tensor.arguments import (
+    accept_numpy_names,
+    cast,
+    normalize_dim,
+    operands,
+    refuse,
+    require_real,
+    require_tensor,
+    to_int,
+)
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -191,7 +200,7 @@ def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
     """The elements without repetitions next to each other. Waits for their number."""
-    x = require_tensor("unique_consecutive", input)
+    x = require_real("unique_consecutive", require_tensor("unique_consecutive", input))
     rows, along = _rows("unique_consecutive", x, dim)
     flat = _flat(rows)
     if not flat._type.shape[0]:

@@ -259,8 +259,8 @@ def matrix_transpose(input: Tensor) -> Tensor:
 
 
 def adjoint(input: Tensor) -> Tensor:
-    """The matrices with rows and columns exchanged."""
-    return matrix_transpose(input)
+    """The matrices with rows and columns exchanged, and each element conjugated."""
+    return matrix_transpose(input).conj()
 
 
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:

@@ -11,7 +11,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
 from gt.functions import creation, pointwise, views
 from gt.ops import OPS
-from gt.types import int64
+from gt.types import bool_, int64
 
 __all__ = [
     "constant_pad_nd", "diag", "diag_embed", "diagflat",
@@ -33,6 +33,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise refuse(ShapeError, text, "pad", x, amounts, mode=mode)
     missing = x._type.ndim - len(amounts) // 2
     pads = ((0, 0),) * missing + tuple(zip(amounts[::2], amounts[1::2], strict=True))[::-1]
+    if isinstance(value, complex):
+        return _padded_with(x, pads, value)
     if mode == "constant":
         fill = 0 if value is None else value
         return call(PAD, (x, pointwise.fitting("pad", x, fill)), (("pads", pads),))
@@ -51,6 +53,13 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         if before or after:
             x = _bordered(x, dim, before, after, mode)
     return x
+
+
+def _padded_with(x: Tensor, pads: tuple[tuple[int, int], ...], value: complex) -> Tensor:
+    """Padding with a complex number."""
+    attrs = (("pads", pads),)
+    border = call(PAD, (creation.zeros_like(x, dtype=bool_), True), attrs)
+    return pointwise.masked_fill(call(PAD, (x, 0), attrs), border, value)
 
 
 #: (position in the padded dim, size) -> the position in the dim whose element goes there

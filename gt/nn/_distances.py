@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.client.tensor.arguments import cast, refuse, require_tensor
+from gt.client.tensor.arguments import cast, refuse, require_real, require_tensor
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import pointwise, scan, views
@@ -28,6 +28,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along a dim. See `torch.nn.functional.cosine_similarity`."""
     a, b = unify("cosine_similarity", [require_tensor("cosine_similarity", x) for x in (x1, x2)])
+    require_real("cosine_similarity", a)
     if a._type.dtype.kind != "f":
         a, b = cast(a, float32), cast(b, float32)
     lengths = [norm(x, 2, dim, True).clamp(min=eps) for x in (a, b)]

@@ -11,6 +11,8 @@ def element(np: Any, value: Any, dtype: Any) -> Any:
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
         return np.asarray(value != 0)
+    if dtype.kind == "c":
+        return np.asarray(complex(value)).astype(dtype)
     if dtype.kind == "f":
         limit = float(np.finfo(dtype).max)
         fits = not abs(value) > limit or (isinstance(value, float) and isinf(value))  # NaN fits too

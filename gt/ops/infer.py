@@ -28,8 +28,8 @@ def shapes_of(types: Iterable[OperandType]) -> list[Shape]:
 
 
 def floating(dtype: DType) -> DType:
-    """The dtype itself if it is floating, else float32: for ops whose result is always floating."""
-    return dtype if dtype.kind == "f" else float32
+    """The dtype itself if it is floating or complex, else float32: for ops whose result is never an integer."""
+    return dtype if dtype.kind in "fc" else float32
 
 
 def common_floating(*types: OperandType, **attrs: Any) -> DType:
@@ -105,6 +105,12 @@ def expandable(shape: Shape, target: Shape) -> None:
     aligned = zip(reversed(shape), reversed(target), strict=False)
     if len(shape) > len(target) or any(n not in (1, m) for n, m in aligned):
         raise ShapeError(f"{shown(shape)} does not broadcast to {shown(target)}")
+
+
+def check_imaginary(value: OperandType, target: TensorType) -> None:
+    """Refuses to write complex values into a tensor that cannot hold their imaginary parts."""
+    if value.dtype.kind == "c" != target.dtype.kind:
+        raise DTypeError(f"{target.dtype.name} has no imaginary part; use x.real")
 
 
 def assignable(value: OperandType, target: Shape) -> None:

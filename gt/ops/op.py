@@ -34,6 +34,8 @@ MAX_NBYTES = 1 << 62
 
 #: The values of `Op.autocast`.
 AUTOCAST = ("", "lower", "float32", "float32_result", "widest")
+#: The values of `Op.complex`.
+COMPLEX = ("", "rule", "holomorphic")
 #: The values of `Op.function`: what the Python function takes, a letter for each argument. t: a tensor; e: a tensor or
 #: a number, but not numbers alone.
 FUNCTIONS = ("", "t", "tt", "te", "ee")
@@ -72,6 +74,11 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: Which operands it takes, a regular expression with a letter for each: t a tensor, i an int, f a float, b a bool,
     #: B bytes.
     operands: str = "t+"
+
+    #: Whether it computes with complex numbers. "": it refuses them. "holomorphic": its ``vjp`` is written for real
+    #: numbers, and the tape conjugates what goes in and what comes out. "rule": its ``vjp``, if any, is right as it is:
+    #: it only moves, adds and subtracts values, or is written for complex numbers.
+    complex: str = ""
 
     # -- computing --
     #: (xp, *arrays and numbers, **attrs) -> array(s); ``xp`` is torch or numpy with array-API names. In an entry that
@@ -150,6 +157,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             results = inferred if isinstance(inferred, tuple) else (inferred,)
             for t in results:
                 _check_sizes(t)
+            if not self.complex:
+                _refuse_complex(*types, *results)
         except (ShapeError, DimError, DTypeError) as problem:
             raise type(problem)(f"{self.call(types, attrs)}: {problem}") from None
         return results
@@ -192,6 +201,12 @@ def _check_sizes(result: TensorType) -> None:
         raise ShapeError("the result is larger than any memory")
 
 
+def _refuse_complex(*types: OperandType) -> None:
+    for t in types:
+        if t.dtype.kind == "c":
+            raise DTypeError(f"not defined for {t.dtype.name}; use x.real, x.imag or abs(x)")
+
+
 OPS: dict[str, Op] = {}
 
 
@@ -214,6 +229,8 @@ def _check_entry(entry: Op) -> None:
         problem = "has a split, so whole is wrong"
     if entry.autocast not in AUTOCAST:
         problem = f"autocast is one of {AUTOCAST}"
+    if entry.complex not in COMPLEX:
+        problem = f"complex is one of {COMPLEX}"
     if entry.function not in FUNCTIONS:
         problem = f"function is one of {FUNCTIONS}"
     if entry.function and not entry.doc.endswith("."):

@@ -20,7 +20,7 @@ from gt.types import OperandType, Scalar, TensorType
 HEAD = 2
 
 #: in place, a result may lose precision but not kind
-KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}
+KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
 class Signature:
@@ -58,6 +58,8 @@ def _target(op: Op, attrs: Attrs, ins: tuple[OperandType, ...], i: int, result: 
     target = ins[min(i, len(ins) - 1)]
     if i >= len(ins) or isinstance(target, Scalar) or result.shape != target.shape:
         raise ShapeError(f"{op.call(ins, attrs)}: in place, the result {result} does not fit into {target}")
+    if result.dtype.kind == "f" and target.dtype.kind == "c":
+        raise DTypeError(f"{op.call(ins, attrs)}: in place, not defined for {target.dtype.name}: its result is real")
     if KINDS[result.dtype.kind] > KINDS[target.dtype.kind]:
         raise DTypeError(f"{op.call(ins, attrs)}: in place, {result.dtype.name} does not fit into {target.dtype.name}")
     return target

@@ -154,8 +154,8 @@ def summable(x: OperandType, result: Any) -> bool:
     Bools may not, dtypes that wrap around may not, and in a narrower dtype terms overflow or round where their sum
     would not.
     """
-    wider = x.dtype.kind == "f" == result.kind and result.itemsize > x.dtype.itemsize
-    return wider or (x.dtype is result and result.kind in "iuf")
+    wider = x.dtype.kind in "fc" and x.dtype.kind == result.kind and result.itemsize > x.dtype.itemsize
+    return wider or (x.dtype is result and result.kind in "iufc")
 
 
 # -- families of ops -----------------------------------------------------------------------
@@ -168,7 +168,7 @@ def elementwise(*types: OperandType, linear: Groups = (), floating: bool = False
     names = letters(len(shape))
     dtype = result_dtype(*types)
     passing = tuple(
-        g for g in linear if all(types[i].dtype.kind == "f" or (not floating and summable(types[i], dtype)) for i in g)
+        g for g in linear if all(types[i].dtype.kind in "fc" or (not floating and summable(types[i], dtype)) for i in g)
     )
     left = ",".join(stretched(names, shape, x.shape) for x in xs)
     return Split(f"{left}->{names}", linear=counted(passing, types))

@@ -71,6 +71,8 @@ def always(signature: Signature, compiled: bool) -> frozenset[int]:
 def unfit(signature: Signature, on_gpu: bool) -> str:
     """Why a call must not be part of a graph or of compiled code; empty if it may be."""
     op = signature.op
+    if any(t.dtype.kind == "c" for t in (*signature.ins, *signature.outs)):
+        return f"{op.name} computes with complex numbers, for which there is no compiled code"
     if op.effects or BYTES in signature.ins:
         return f"{op.name} uses more than the device's memory"
     if op.reads_values == "always" or (op.reads_values == "cpu" and not on_gpu):

@@ -46,10 +46,39 @@ _VALUES = "a wrong value is seen by a worker alone, and nothing is read to look 
 _WIDER = "torch takes a tensor that is too small here, and gives back a larger one that is no longer the same tensor"
 _DROPPED = "what is dropped is drawn, and torch's draws are not ours"
 
+#: the families of complex numbers
+COMPLEX = ("complex64", "complex_gradients")
+_REAL_ONLY = "GT refuses complex numbers here"
+#: What GT does not compute with complex numbers, and torch does.
+NOT_COMPLEX = (
+    "cholesky linalg_cholesky linalg_cholesky_ex qr linalg_qr svd linalg_svd linalg_svdvals linalg_eigh "
+    "linalg_eigvalsh linalg_slogdet logdet pinverse linalg_pinv linalg_pinv_singular linalg_pinv_hermitian linalg_lstsq "
+    "linalg_lstsq_grad_oriented norm_nuc nn_functional_conv1d nn_functional_conv2d nn_functional_conv3d "
+    "nn_functional_conv_transpose1d nn_functional_conv_transpose2d nn_functional_conv_transpose3d "
+    "nn_functional_rms_norm nn_functional_unfold sinc logaddexp logcumsumexp"
+).split()
+
+
+def _singular(case: Any) -> bool:
+    """Is it a norm that needs singular values?"""
+    orders = (*case.args[:1], case.kwargs.get("p"))
+    return not case.args or any(order in (2, -2, "nuc") for order in orders)
+
+
 GAPS = [
+    *(Gap(op, family, _REAL_ONLY) for op in NOT_COMPLEX for family in COMPLEX),
+    *(Gap(op, family, _REAL_ONLY, _singular) for op in ("linalg_cond", "linalg_matrix_norm") for family in COMPLEX),
+    *(Gap(op, "complex64", _REAL_ONLY) for op in ("linalg_matrix_rank", "linalg_matrix_rank_hermitian")),
+    Gap("nn_functional_silu_complex", "complex64", _REAL_ONLY),
+    Gap("scatter", "complex64", _REAL_ONLY, lambda case: "reduce" in case.kwargs),
+    *(
+        Gap(op, family, "torch drops the imaginary part there, with a warning")
+        for op in ("softmax_with_dtype", "nn_functional_softmin_with_dtype", "log_softmax_with_dtype")
+        for family in COMPLEX
+    ),
     *(
         Gap("addbmm", family, _WIDER, lambda case: case.input.ndim < 2, "Tensor.addbmm_")
-        for family in ("float32", "int64", "uint8", "gradients")
+        for family in ("float32", "int64", "uint8", "gradients", *COMPLEX)
     ),
     *(
         Gap(f"nn_functional_interpolate_{mode}", "uint8", "rounded on a CPU alone; a GPU's torch refuses it too")

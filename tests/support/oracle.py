@@ -144,7 +144,14 @@ ORACLES: dict[str, Callable[..., Any]] = {
 
 
 #: (relative, absolute): how far results may differ by rounding
-TOLERANCES = {"float64": (1e-11, 1e-12), "float32": (2e-5, 1e-5), "float16": (4e-3, 4e-3), "bfloat16": (2e-2, 2e-2)}
+TOLERANCES = {
+    "float64": (1e-11, 1e-12),
+    "float32": (2e-5, 1e-5),
+    "float16": (4e-3, 4e-3),
+    "bfloat16": (2e-2, 2e-2),
+    "complex128": (1e-11, 1e-11),
+    "complex64": (2e-5, 2e-5),
+}
 _STATISTICS = (2e-2, 2e-2)  # in float32 on a GPU; on a CPU they are rounded to bfloat16 in between
 _PRODUCTS = (2e-2, 1e-1)  # rounded to bfloat16 before the sum
 _SIXTH = (1e-7, 2e-7)  # torch's kernels have 1/6 in float32

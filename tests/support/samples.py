@@ -56,11 +56,15 @@ class V:
 
 
 def _any(shape: Any, kind: str, rng: Any) -> torch.Tensor:
+    if kind == "c":
+        return torch.complex(_any(shape, "f", rng), _any(shape, "f", rng))
     low, high = {"b": (0, 2), "u": (0, 6), "i": (-5, 6), "f": (-30, 31)}[kind]
     return torch.randint(low, high, shape, generator=rng) / (8 if kind == "f" else 1)
 
 
 def _positive(shape: Any, kind: str, rng: Any) -> torch.Tensor:
+    if kind == "c":  # both parts are: most functions have no pole or cut there
+        return torch.complex(*(_any(shape, "f", rng).abs() / 8 + 0.5 for _ in range(2)))
     return torch.ones(shape) if kind == "b" else _any(shape, kind, rng).abs() + 1
 
 
@@ -415,6 +419,7 @@ def _joins() -> list[tuple[tuple[T, ...], int]]:
 
 
 def samples() -> list[Sample]:
+    from tests.support.samples_complex import complex_numbers
     from tests.support.samples_index import index, select
     from tests.support.samples_math import activations, math, reductions
     from tests.support.samples_nn import nn
@@ -423,7 +428,7 @@ def samples() -> list[Sample]:
 
     families = (
         create, unary, binary, ternary, reduce, linalg, shape, index, select, shapes, math, activations, reductions, nn,
-        training,
+        training, complex_numbers,
     )  # fmt: skip
     unique = {str(s): s for family in families for s in family()}
     if torch.__version__ < "2.12":

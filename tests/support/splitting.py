@@ -22,7 +22,12 @@ from tests.support.samples import Sample, T, V, type_of
 
 ENGINE = make_engine("torch", "cpu")
 #: (relative, absolute)
-TOLERANCES = {torch.float64: (1e-9, 1e-9), torch.float32: (2e-4, 1e-4)}
+TOLERANCES = {
+    torch.float64: (1e-9, 1e-9),
+    torch.float32: (2e-4, 1e-4),
+    torch.complex128: (1e-9, 1e-9),
+    torch.complex64: (2e-4, 1e-4),
+}
 HALVES = {torch.float16: (3e-2, 1e-1), torch.bfloat16: (1e-1, 2e-1)}
 
 Tensors = tuple[torch.Tensor, ...]
@@ -110,10 +115,15 @@ def cut(x: torch.Tensor, placement: Placement, workers: int, rng: torch.Generato
         case Shard(dim):
             return [x.narrow(dim, *bounds(x.shape[dim], workers, r)) for r in range(workers)]
         case Partial():  # random terms, never multiples of x: relu and max would pass by luck
-            noise = [(torch.randint(-30, 31, x.shape, generator=rng) / 8).to(x.dtype) for _ in range(workers - 1)]
+            noise = [_noise(x, rng) for _ in range(workers - 1)]
             return [*noise, x - sum(noise)]
         case _:
             return [x] * workers
+
+
+def _noise(x: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+    parts = [torch.randint(-30, 31, x.shape, generator=rng) / 8 for _ in range(1 + x.is_complex())]
+    return (torch.complex(*parts) if x.is_complex() else parts[0]).to(x.dtype)
 
 
 COMBINE: dict[str, Callable[..., torch.Tensor]] = {
@@ -129,6 +139,8 @@ def join(parts: Sequence[torch.Tensor], placement: Placement) -> torch.Tensor | 
         case Shard(dim):
             return torch.cat(list(parts), dim)
         case Partial(how):
+            if parts[0].is_complex() and how in ("max", "min"):  # complex numbers have no order
+                return None
             return reduce(COMBINE[how], parts)
         case _:
             return parts[0] if all(close(parts[0], p) for p in parts) else None
@@ -138,8 +150,9 @@ def close(got: torch.Tensor | None, want: torch.Tensor) -> bool:
     if got is None or got.shape != want.shape or got.dtype != want.dtype:
         return False
     rtol, atol = (TOLERANCES | HALVES).get(want.dtype, (0, 0))
-    if want.is_floating_point() and want.numel():  # partial terms may be as large as the largest result
-        atol *= max(1.0, float(want.nan_to_num(0, 0, 0).abs().max()))
+    if (want.is_floating_point() or want.is_complex()) and want.numel():
+        # partial terms may be as large as the largest result
+        atol *= max(1.0, float(want.abs().nan_to_num(0, 0, 0).max()))
     return bool(torch.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True))
 
 

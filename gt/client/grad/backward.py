@@ -223,6 +223,8 @@ def _root(y: Tensor, g: Any) -> Root:
     if g is None:
         if y._type.numel != 1:
             raise GradError("grad can be implicitly created only for scalar outputs")
+        if y._type.dtype.kind == "c":
+            raise GradError(f"grad can be implicitly created only for real scalar outputs but got {y._type.dtype}")
         g = binary(FULL_LIKE, detached(y), 1, (("dtype", y._type.dtype.name),))
     if g._type.shape != y._type.shape:
         raise GradError(f"Mismatch in shape: grad_output has {g._type}, and the output is {y._type}")
@@ -294,8 +296,8 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
     elif not requires_grad:
         x._node = None
     elif x._node is None:
-        if x._type.dtype.kind != "f":
-            raise GradError("only Tensors of floating point dtype can require gradients")
+        if x._type.dtype.kind not in "fc":
+            raise GradError("only Tensors of floating point and complex dtype can require gradients")
         if configuration.current.auto:
             place_by(x, configuration.PARAMETER)
         as_leaf(x)

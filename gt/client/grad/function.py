@@ -154,7 +154,7 @@ def _record(
     node = FunctionNode(function, ctx, args, results)
     non_differentiable = {id(y) for y in ctx._non_differentiable}
     for i, y in enumerate(results):
-        if y._type.dtype.kind == "f" and id(y) not in non_differentiable:
+        if y._type.dtype.kind in "fc" and id(y) not in non_differentiable:
             y._node, y._index = node, i
     ctx._node = node
     replaced = {id(old): new for old, new in zip(outputs, recorded, strict=True)}

@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from operator import index
 from typing import Any, TypeVar
+from warnings import warn
 
 from gt.client.stream import connect
 from gt.client.tensor import foreign
-from gt.client.tensor.emit import call, upload
+from gt.client.tensor.emit import call, create, upload, view_of
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GtError, ShapeError
 from gt.ops import OPS
-from gt.types import DTYPES, DType, Shape, TensorType, bool_, float64, int64
+from gt.types import DTYPES, DType, Shape, TensorType, bool_, complex64, complex128, float64, int64
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: the types of operands that need no conversion
 _PLAIN = frozenset((int, float, bool, Tensor))
-_PYTHON_DTYPES: dict[Any, DType] = {float: float64, int: int64, bool: bool_}
+_PYTHON_DTYPES: dict[Any, DType] = {float: float64, int: int64, bool: bool_, complex: complex128}
 
 
 def call_text(name: str, *operands: Any, **attrs: Any) -> str:
@@ -41,17 +42,20 @@ def refuse(kind: type[GtError], text: str, name: str, *operands: Any, **attrs: A
 # -- operands ------------------------------------------------------------------------------
 
 
-def operand(x: Any) -> Any:
-    """The argument as a tensor or a Python number; NotImplemented if it cannot become one."""
+def operand(x: Any, *beside: Any) -> Any:
+    """The argument as a tensor or a Python number; NotImplemented if it cannot become one.
+
+    ``beside``: the other arguments. A complex number becomes a tensor without dims, and they decide its precision.
+    """
     if type(x) in _PLAIN or isinstance(x, Tensor):
         return x
     if isinstance(x, bool | int | float):  # a subclass, such as an IntEnum or numpy's float64
         return float(x) if isinstance(x, float) else int(x)
     if isinstance(x, complex):
-        raise DTypeError(f"GT has no complex numbers: {x!r}")
+        return _complex_number(x, beside)
     numpy = sys.modules.get("numpy")  # if numpy is not imported, x is not from numpy
     if numpy is not None and isinstance(x, numpy.generic):
-        return operand(x.item())
+        return operand(x.item(), *beside)
     if numpy is not None and isinstance(x, numpy.ndarray):
         return upload_array(x)
     if foreign.is_torch_tensor(x):
@@ -59,9 +63,17 @@ def operand(x: Any) -> Any:
     return NotImplemented
 
 
+def _complex_number(x: complex, beside: tuple[Any, ...]) -> Tensor:
+    """A tensor without dims. Beside a tensor it changes the result's dtype exactly as torch's complex number does."""
+    tensors = [t for t in beside if isinstance(t, Tensor)]
+    dtype = complex128 if any(t._type.dtype in (float64, complex128) for t in tensors) else complex64
+    session = tensors[0]._cell.session if tensors else connect.session()
+    return create(OPS["full"], (x.real, x.imag), (("shape", ()), ("dtype", dtype.name)), session)
+
+
 def operands(name: str, *args: Any) -> tuple[Any, ...]:
     """All arguments of a call as operands. One of them must be a tensor."""
-    converted = tuple(map(operand, args))
+    converted = tuple([x if type(x) in _PLAIN else operand(x, *args) for x in args])
     for x, arg in zip(converted, args, strict=True):
         if x is NotImplemented:
             raise DTypeError(f"{call_text(name, *args)}: neither a tensor nor a number: {type(arg).__name__}")
@@ -77,6 +89,13 @@ def require_tensor(name: str, x: Any) -> Tensor:
         otherwise = f"a tensor is needed here, not {type(x).__name__}"
         raise DTypeError(f"{name}: {foreign.non_tensor_text(x, otherwise)}")
     return converted
+
+
+def require_real(name: str, x: Tensor) -> Tensor:
+    """A tensor that must not be complex, for functions that torch refuses for complex numbers."""
+    if x._type.dtype.kind == "c":
+        raise refuse(DTypeError, f"not defined for {x._type.dtype.name}; use x.real, x.imag or abs(x)", name, x)
+    return x
 
 
 def tensor_list(name: str, xs: Any) -> tuple[Tensor, ...]:
@@ -96,7 +115,7 @@ def upload_array(array: Any, dtype: DType | None = None) -> Tensor:
     name = array.dtype.name
     if name not in DTYPES:
         raise DTypeError(f"GT has no dtype for a numpy array of {name}; cast it first")
-    if dtype is not None and dtype.name != "bfloat16":
+    if dtype is not None and dtype.name != "bfloat16" and (array.dtype.kind != "c" or dtype.kind == "c"):
         name = dtype.name
     with np.errstate(all="ignore"):  # as in torch, a value too large for the dtype becomes inf without a warning
         plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
@@ -108,6 +127,14 @@ def upload_array(array: Any, dtype: DType | None = None) -> Tensor:
 def cast(x: Tensor, dtype: DType) -> Tensor:
     """x in this dtype; x itself if it has this dtype already."""
     return x if x._type.dtype is dtype else call(OPS["to"], (x,), (("dtype", dtype.name),))
+
+
+def convert(x: Tensor, dtype: DType) -> Tensor:
+    """`cast` where a user asks for it: complex numbers lose their imaginary parts, with a warning, as in torch."""
+    if x._type.dtype.kind == "c" and dtype.kind not in "cb":
+        warn("Casting complex values to real discards the imaginary part", stacklevel=3)
+        x = view_of(x, OPS["real"], ())
+    return cast(x, dtype)
 
 
 def with_aliases(function: F, **names: str) -> F:

@@ -57,7 +57,7 @@ def find_dtype(dtype: Any) -> DType | None:
 
 def array_from_torch(x: Any) -> tuple[Any, DType | None]:
     """A tensor of torch as a numpy array, and its dtype if numpy does not have that dtype."""
-    x = x.detach().cpu()
+    x = x.detach().cpu().resolve_conj().resolve_neg()
     if str(x.dtype) == "torch.bfloat16":  # float32 holds all its values
         return x.float().numpy(), DTYPES["bfloat16"]
     return x.numpy(), None

@@ -14,7 +14,7 @@ from gt.client.tensor.tape import Node
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ConfigError
 from gt.ops import OPS
-from gt.types import Shape, bool_, float32, int64
+from gt.types import Shape, bool_, complex64, float32, int64
 
 __all__ = ["set_printoptions"]
 
@@ -68,7 +68,7 @@ def format_tensor(x: Tensor) -> str:
     large = x._type.numel > _options.threshold
     values = (_corners(x) if large else x)._readable()
     text = prefix + _nested(values.tolist(), shape, len(prefix), large, _formatter(values))
-    notes = [] if dtype in (float32, int64, bool_) else [f"dtype={dtype}"]
+    notes = [] if dtype in (float32, complex64, int64, bool_) else [f"dtype={dtype}"]
     return _with_notes(text, [*notes, *_grad_note(x)], len(prefix))
 
 
@@ -114,11 +114,26 @@ def _corners(x: Tensor) -> Tensor:
 
 # -- numbers -------------------------------------------------------------------------------
 
-#: one element as text, and how wide the widest is
+#: a function that returns one element as text, padded, and how wide the widest is
 Formatter = tuple[Callable[[Any], str], int]
 
 
 def _formatter(values: Any) -> Formatter:
+    if values.dtype.kind == "c":
+        return _complex_formatter(_formatter(values.real), _formatter(values.imag))
+    write, width = _writer_and_width(values)
+    return lambda value: write(value).rjust(width), width
+
+
+def _complex_formatter(real: Formatter, imag: Formatter) -> Formatter:
+    def write(value: complex) -> str:
+        text = imag[0](value.imag).lstrip()
+        return f"{real[0](value.real)}{'' if text[0] in '+-' else '+'}{text}j"
+
+    return write, real[1] + imag[1] + 1
+
+
+def _writer_and_width(values: Any) -> Formatter:
     flat = values.reshape(-1).tolist()
     if values.dtype.kind != "f":
         return str, max(map(len, map(str, flat)))
@@ -149,19 +164,14 @@ def _writer(integral: bool, scientific: bool) -> Callable[[float], str]:
 def _nested(values: Any, shape: Shape, indent: int, large: bool, formatter: Formatter) -> str:
     """``values`` has the two ends of each shortened dim; ``shape`` has the full sizes."""
     if not shape:
-        return _padded(values, formatter)
+        return formatter[0](values)
     shortened = large and _is_shortened(shape[0])
     if len(shape) == 1:
-        return _row([_padded(v, formatter) for v in values], shortened, indent, formatter[1])
+        return _row([formatter[0](v) for v in values], shortened, indent, formatter[1])
     rows = [_nested(v, shape[1:], indent + 1, large, formatter) for v in values]
     if shortened:
         rows.insert(_options.edgeitems, "...")
     return "[" + ("," + "\n" * (len(shape) - 1) + " " * (indent + 1)).join(rows) + "]"
-
-
-def _padded(value: Any, formatter: Formatter) -> str:
-    write, width = formatter
-    return write(value).rjust(width)
 
 
 def _row(texts: list[str], shortened: bool, indent: int, width: int) -> str:

@@ -18,6 +18,7 @@ from gt.types import Shape
 
 VIEW, PERMUTE, EXPAND, SLICE = OPS["view"], OPS["permute"], OPS["expand"], OPS["slice"]
 DIAGONAL, UNFOLD, PLACED = OPS["diagonal"], OPS["unfold"], OPS["placed"]
+REAL, IMAG, AS_REAL, AS_COMPLEX = OPS["real"], OPS["imag"], OPS["view_as_real"], OPS["view_as_complex"]
 
 #: shape and strides
 Strided = tuple[Shape, Shape]
@@ -92,6 +93,11 @@ def _unfolded(shape: Shape, strides: Shape, *, dim: int, size: int, step: int) -
     )
 
 
+def _part(shape: Shape, strides: Shape) -> Strided:
+    """A complex number is two real ones."""
+    return shape, tuple(2 * n for n in strides)
+
+
 _STRIDE_RULES: dict[Op, Callable[..., Strided]] = {
     SLICE: _sliced,
     PERMUTE: _permuted,
@@ -100,6 +106,10 @@ _STRIDE_RULES: dict[Op, Callable[..., Strided]] = {
     DIAGONAL: _on_diagonal,
     UNFOLD: _unfolded,
     PLACED: lambda shape, strides, *, signal: (shape, strides),
+    REAL: _part,
+    IMAG: _part,
+    AS_REAL: lambda shape, strides: ((*shape, 2), (*(2 * n for n in strides), 1)),
+    AS_COMPLEX: lambda shape, strides: (shape[:-1], tuple(n // 2 for n in strides[:-1])),
 }
 
 

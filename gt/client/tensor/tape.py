@@ -10,6 +10,9 @@ parameters say which: if a name starts with an underscore, the rule gets only th
     vjp=(lambda g, y1, _x, *, dim: …y1[1]…,)                          sort: of the results, only number 1
 
 If the last operands are optional, there is a rule for each of them, and a call uses as many rules as it has operands.
+A gradient of a complex tensor is the conjugate of the derivative, as in torch. So where an op is holomorphic, the rule
+for real numbers gets the conjugate of ``g``, and its result is conjugated.
+
 If a saved value was changed in place, the backward pass that needs it raises an error, as in torch.
 """
 
@@ -147,6 +150,9 @@ class Node:
         single = len(self.out_types) == 1
         g, y = (grads[0], results[0]) if single else (tuple(grads), tuple(results))
         vjp, attrs = self.op.vjp, dict(self.attrs)
+        conjugates = self.op.complex == "holomorphic" and self.out_types[0].dtype.kind == "c"
+        if conjugates:
+            g = g.conj()  # type: ignore[union-attr]
         if isinstance(vjp, tuple):
             rules_or_grads: Any = vjp[: len(operands)]
         else:
@@ -158,6 +164,7 @@ class Node:
                 if isinstance(vjp, tuple):  # an operand with an edge has a rule: see `record`
                     d = d(g, y, *operands, **attrs)
                 if d is not None:
+                    d = d.conj() if conjugates else d
                     d = reduce_to_type(d, x._type if isinstance(x, Tensor) else x)
             operand_grads.append(None if edge is None else d)
         return operand_grads
@@ -179,7 +186,10 @@ def reduce_to_type(g: Tensor, type: TensorType) -> Tensor:
         expanded = [d + extra for d, n in enumerate(shape) if n == 1 and g._type.shape[d + extra] != 1]
         dims = [*range(extra), *expanded]
         g = g.sum(dims, keepdim=True).reshape(shape) if expanded else g.sum(dims)
-    return g if g._type.dtype is type.dtype else g.to(type.dtype)
+    if g._type.dtype is type.dtype:
+        return g
+    # the imaginary part of the gradient of a real number has no effect
+    return (g.real if g._type.dtype.kind == "c" != type.dtype.kind else g).to(type.dtype)
 
 
 class RetainGradHook:
@@ -240,7 +250,7 @@ def record(op: Op, attrs: Attrs, operands: tuple[Any, ...], results: tuple[Tenso
         out_types.append(y._type)
         # None stands for this node: a node that refers to itself is freed only when Python looks for cycles
         saved_results.append(save(y, (None, i)) if i in needed_results else y._type)
-        if y._type.dtype.kind == "f":
+        if y._type.dtype.kind in "fc":
             y._node = node
             if i:
                 y._index = i

@@ -212,11 +212,14 @@ class Tensor(Declared):
     def __int__(self) -> int:
         return int(self.item())
 
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
     def __float__(self) -> float:
         return float(self.item())
 
     def __index__(self) -> int:
-        if self._type.dtype.kind == "f":
+        if self._type.dtype.kind in "fc":
             raise TypeError("only an integer tensor of one element can be an index")
         return int(self.item())
 

@@ -108,8 +108,9 @@ activation(
     "tanh",
     function="t",
     doc="The hyperbolic tangent of each element.",
+    complex="holomorphic",
     fields=FLOATING,
-    vjp=(lambda g, y, _x: g._op("tanh_backward", y),),
+    vjp=(lambda g, y, _x: g * (1 - y * y) if y.is_complex() else g._op("tanh_backward", y),),
     torch=lambda torch, x: torch.tanh(x),
     kernel=lambda np, x: np.tanh(x),
 )
@@ -131,8 +132,9 @@ activation(
     function="t",
     aliases=("expit",),
     doc="1 / (1 + exp(-x)) of each element x.",
+    complex="holomorphic",
     fields=FLOATING,
-    vjp=(lambda g, y, _x: g._op("sigmoid_backward", y),),
+    vjp=(lambda g, y, _x: g * (1 - y) * y if y.is_complex() else g._op("sigmoid_backward", y),),
     torch=lambda torch, x: torch.sigmoid(x),
     kernel=_sigmoid,
 )

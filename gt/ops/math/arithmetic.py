@@ -18,6 +18,7 @@ from gt.types import OperandType, Scalar, TensorType, bool_, result_dtype
 
 op(
     "add",
+    complex="rule",
     operands=EITHER * 2,
     **PROMOTING | linear((0, 1)),
     vjp=(lambda g, _y, _a, _b: g, lambda g, _y, _a, _b: g),
@@ -27,6 +28,7 @@ op(
 
 op(
     "sub",
+    complex="rule",
     operands=EITHER * 2,
     infer=refusing_bool(pointwise, "logical_xor, or logical_not to invert a mask"),
     common=common,
@@ -38,6 +40,7 @@ op(
 
 op(
     "mul",
+    complex="holomorphic",
     function="ee",
     aliases=("multiply",),
     doc="The product of the operands, element by element.",
@@ -59,10 +62,12 @@ def _pow_base(g: Any, _y: Any, a: Any, b: Any) -> Any:
 
 def _pow_exponent(g: Any, y: Any, a: Any, b: Any) -> Any:
     """0 where a is 0 and b is not negative: there, 0 ** b does not depend on b."""
+    if y.dtype.kind == "c" and isinstance(a, int | float):
+        a = y.new_full((), a)  # the logarithm of a negative number is complex
     if not isinstance(a, int | float):
-        return (g * (y * a.to(y.dtype).log())).masked_fill((a == 0) & (b >= 0), 0)
+        return (g * (y * a.to(y.dtype).log())).masked_fill((a == 0) & (b.real >= 0), 0)
     result = g * (y * (log(a) if a > 0 else nan if a else -inf))
-    return result if a else result.masked_fill(b >= 0, 0)
+    return result if a else result.masked_fill(b.real >= 0, 0)
 
 
 def _pow_numpy(np: Any, a: Any, b: Any) -> Any:
@@ -75,6 +80,7 @@ def _pow_numpy(np: Any, a: Any, b: Any) -> Any:
 
 op(
     "pow",
+    complex="holomorphic",
     autocast="float32",
     operands=EITHER * 2,
     **NUMERIC,
@@ -260,7 +266,7 @@ op(
 
 def _added(x: TensorType, a: TensorType, b: TensorType, value: Scalar) -> TensorType:
     result = pointwise(x, a, b)
-    if result.dtype is bool_ or (result.dtype.kind != "f" and value.dtype.kind == "f"):
+    if result.dtype is bool_ or (result.dtype.kind not in "fc" and value.dtype.kind == "f"):
         raise DTypeError(f"not defined for {result.dtype.name} and the value {value}; use x.to(gt.float32)")
     return result
 
@@ -284,6 +290,7 @@ def _scaled(x: Any, value: Any) -> Any:
 
 op(
     "addcmul",
+    complex="holomorphic",
     varying=FORMULA_IN_COMMON_DTYPE,
     autocast="widest",
     operands=f"ttt{NUMBER}",
@@ -309,6 +316,7 @@ def _divided_and_added(x: TensorType, a: TensorType, b: TensorType, value: Opera
 
 op(
     "addcdiv",
+    complex="holomorphic",
     varying=FORMULA_IN_COMMON_DTYPE,
     autocast="widest",
     operands=f"ttt{NUMBER}",
@@ -330,7 +338,7 @@ op(
 
 def _between(start: TensorType, end: TensorType, weight: OperandType) -> TensorType:
     tensors = [t for t in (start, end, weight) if isinstance(t, TensorType)]
-    if start.dtype.kind != "f":
+    if start.dtype.kind not in "fc":
         raise DTypeError(f"not defined for {start.dtype.name}; use x.to(gt.float32)")
     return _alike(*tensors)
 
@@ -342,6 +350,7 @@ def _lerp_numpy(np: Any, start: Any, end: Any, weight: Any) -> Any:
 
 op(
     "lerp",
+    complex="holomorphic",
     autocast="widest",
     operands=f"tt{EITHER}",
     infer=_between,

@@ -12,6 +12,7 @@ from gt.ops.split import elementwise
 
 op(
     "eq",
+    complex="rule",
     function="te",
     doc="True where the operands are equal.",
     no_gradient="its result is bool",
@@ -22,6 +23,7 @@ op(
 
 op(
     "ne",
+    complex="rule",
     function="te",
     aliases=("not_equal",),
     doc="True where the operands differ.",
@@ -77,6 +79,7 @@ op(
 
 op(
     "isnan",
+    complex="rule",
     function="t",
     doc="True for each element that is NaN.",
     no_gradient="its result is bool",
@@ -86,6 +89,7 @@ op(
 
 op(
     "isinf",
+    complex="rule",
     function="t",
     doc="True for each element that is infinite.",
     no_gradient="its result is bool",
@@ -125,6 +129,7 @@ op(
 
 op(
     "isfinite",
+    complex="rule",
     function="t",
     doc="True for each element that is neither infinite nor NaN.",
     no_gradient="its result is bool",
@@ -154,6 +159,7 @@ def _logical_numpy(name: str) -> Callable[..., Any]:
 
 op(
     "logical_and",
+    complex="rule",
     function="tt",
     doc="True where both operands are not zero.",
     no_gradient="its result is bool",
@@ -165,6 +171,7 @@ op(
 
 op(
     "logical_or",
+    complex="rule",
     function="tt",
     doc="True where one of the operands is not zero.",
     no_gradient="its result is bool",
@@ -176,6 +183,7 @@ op(
 
 op(
     "logical_xor",
+    complex="rule",
     function="tt",
     doc="True where exactly one of the operands is not zero.",
     no_gradient="its result is bool",
@@ -187,6 +195,7 @@ op(
 
 op(
     "logical_not",
+    complex="rule",
     function="t",
     doc="True for each element that is zero.",
     no_gradient="its result is bool",

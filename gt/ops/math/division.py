@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.errors import ShapeError
+from gt.errors import DTypeError, ShapeError
 from gt.ops.infer import common_floating, pointwise_floating
 from gt.ops.math.pointwise import NUMERIC, as_tensors, on_tensors, zero
 from gt.ops.op import EITHER, Types, op
@@ -16,7 +16,10 @@ from gt.types import OperandType, TensorType, result_dtype
 def _divided(*types: OperandType, rounding_mode: str | None) -> TensorType:
     if rounding_mode not in _ROUNDED:
         raise ShapeError(f"rounding_mode is None, 'floor' or 'trunc', not {rounding_mode!r}")
-    return _ROUNDED[rounding_mode](*types)
+    result = _ROUNDED[rounding_mode](*types)
+    if rounding_mode is not None and result.dtype.kind == "c":
+        raise DTypeError(f"complex numbers cannot be rounded: rounding_mode={rounding_mode!r}")
+    return result
 
 
 _ROUNDED: dict[str | None, Callable[..., TensorType]] = {
@@ -72,6 +75,7 @@ def _div_into(torch: Any, a: Any, b: Any, *, rounding_mode: str | None) -> Any:
 
 op(
     "div",
+    complex="holomorphic",
     operands=EITHER * 2,
     infer=_divided,
     common=lambda *types, rounding_mode: result_dtype(*types) if rounding_mode else common_floating(*types),

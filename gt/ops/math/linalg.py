@@ -10,13 +10,13 @@ from gt.errors import DTypeError, GradError, ShapeError
 from gt.ops.infer import broadcast_shapes, require_bools
 from gt.ops.op import Types, op
 from gt.ops.split import Split, leading
-from gt.types import TensorType, float32, float64
+from gt.types import TensorType, complex64, complex128, float32, float64
 
 
 def _matrix(x: TensorType) -> TensorType:
     if x.ndim < 2:
         raise ShapeError(f"needs matrices, a tensor of at least two dims, not {x.ndim}")
-    if x.dtype not in (float32, float64):
+    if x.dtype not in (float32, float64, complex64, complex128):
         raise DTypeError(f"not defined for {x.dtype.name}; use float32 or float64")
     return x
 
@@ -52,6 +52,7 @@ def _unless_empty(run: Callable[..., Any]) -> Callable[..., Any]:
 
 op(
     "inv",
+    complex="holomorphic",
     operands="t",
     infer=_square,
     wants_out=True,
@@ -63,6 +64,7 @@ op(
 
 op(
     "det",
+    complex="holomorphic",
     operands="t",
     infer=_numbers,
     split=partial(leading, inner=(2,), outer=(0,)),
@@ -112,6 +114,7 @@ def _solving(a: TensorType, b: TensorType, **how: bool) -> Split:
 
 op(
     "solve",
+    complex="holomorphic",
     operands="tt",
     infer=_solved,
     wants_out=True,
@@ -157,6 +160,7 @@ def _solved_triangle(a: TensorType, b: TensorType, *, upper: bool, unitriangular
 
 op(
     "solve_triangular",
+    complex="holomorphic",
     operands="tt",
     infer=_solved_triangle,
     wants_out=True,

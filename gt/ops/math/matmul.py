@@ -54,6 +54,7 @@ def _right(g: Any, a: Any, b: Any) -> Any:
 
 op(
     "matmul",
+    complex="holomorphic",
     autocast="lower",
     operands="tt",
     infer=_product,
@@ -78,7 +79,7 @@ def _summed(ndim: int) -> Any:
         if x.dtype is not result.dtype:
             raise DTypeError(f"dtypes differ: {x.dtype.name} and {result.dtype.name}")
         for factor in (beta, alpha):
-            if factor.dtype.kind == "f" and result.dtype.kind != "f":
+            if factor.dtype.kind == "f" and result.dtype.kind not in "fc":
                 raise DTypeError(f"beta and alpha are numbers that {result.dtype.name} can hold, not {factor}")
         expandable(x.shape, result.shape)
         return result
@@ -109,6 +110,7 @@ _SUM_BACK = (
 
 op(
     "addmm",
+    complex="holomorphic",
     autocast="lower",
     operands=f"ttt{NUMBER}{{2}}",
     infer=_summed(2),
@@ -121,6 +123,7 @@ op(
 
 op(
     "baddbmm",
+    complex="holomorphic",
     autocast="lower",
     operands=f"ttt{NUMBER}{{2}}",
     infer=_summed(3),

@@ -9,7 +9,7 @@ from gt.errors import DimError, DTypeError
 from gt.ops.math.reduce import Dims, averaging, axes, cast, count, folded, in_, restored
 from gt.ops.op import op
 from gt.ops.split import Split, folding
-from gt.types import TensorType, promote
+from gt.types import TensorType, promote, real_of
 
 
 def _normed(x: TensorType, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> TensorType:
@@ -20,11 +20,11 @@ def _normed(x: TensorType, *, ord: float, dim: Dims, keepdim: bool, dtype: str |
     if (ord < 0 or ord == inf) and 0 in (x.shape[d] for d in dim if x.ndim):
         raise DimError(f"there is no norm of order {ord} of nothing")
     result = averaging(x.dtype, dtype)
-    if x.dtype.kind != "f":
+    if x.dtype.kind not in "fc":
         raise DTypeError(f"not defined for {x.dtype.name}; use x.float()")
     if promote(x.dtype, result) is not result:
         raise DTypeError(f"a norm of {x.dtype.name} in {result.name} would lose precision")
-    return TensorType(shape, result)
+    return TensorType(shape, real_of(result))
 
 
 def _norm_numpy(np: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
@@ -43,16 +43,16 @@ def _norm_back(g: Any, y: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, 
     if ord == 0:
         return (g * 0).expand(x.shape)
     if ord == 1:
-        return x.sign() * g
+        return x.sgn() * g
     if ord == 2:
         return g * (x / y).masked_fill(y == 0, 0)
     if ord in (inf, -inf):
         those = x.abs() == y
-        return x.sign() * (those / those.sum(dim, keepdim=True)) * g
+        return x.sgn() * (those / those.sum(dim, keepdim=True)) * g
     if ord < 1:
-        return (x.sign() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * g * y ** (1 - ord)
+        return (x.sgn() * x.abs() ** (ord - 1)).masked_fill(x == 0, 0) * g * y ** (1 - ord)
     scale = (g / y ** (ord - 1)).masked_fill(y == 0, 0)
-    return (x.sign() * x.abs() ** (ord - 1) if ord < 2 else x * x.abs() ** (ord - 2)) * scale
+    return (x.sgn() * x.abs() ** (ord - 1) if ord < 2 else x * x.abs() ** (ord - 2)) * scale
 
 
 def _norm_torch(torch: Any, x: Any, *, ord: float, dim: Dims, keepdim: bool, dtype: str | None) -> Any:
@@ -69,6 +69,7 @@ def _norms(x: TensorType, *, ord: float, **how: Any) -> Split:
 
 op(
     "vector_norm",
+    complex="rule",
     autocast="float32",
     infer=_normed,
     split=_norms,

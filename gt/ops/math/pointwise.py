@@ -13,6 +13,7 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.infer import (
     broadcast_shapes,
+    check_imaginary,
     common,
     common_floating,
     expandable,
@@ -90,6 +91,7 @@ def _where_numpy(np: Any, condition: Any, a: Any, b: Any, *, out: Types) -> Any:
 
 op(
     "where",
+    complex="rule",
     varying=CAST_TO_RESULT,
     operands=f"t{EITHER}{{2}}",
     infer=_chosen,
@@ -110,7 +112,7 @@ def _filled(x: TensorType, mask: OperandType, value: OperandType) -> TensorType:
         raise DTypeError(f"the mask is a bool tensor, not {mask}")
     if not isinstance(value, Scalar) and value.ndim:
         raise ShapeError(f"the value is a number or a tensor without dims, not {value}")
-    if value.dtype.kind == "f" != x.dtype.kind:
+    if (value.dtype.kind == "f" and x.dtype.kind not in "fc") or (value.dtype.kind == "c" != x.dtype.kind):
         raise DTypeError(f"the value {value} does not fit into {x.dtype.name}")
     return TensorType(broadcast_shapes(x.shape, mask.shape), x.dtype)
 
@@ -121,6 +123,7 @@ def _fill_numpy(np: Any, x: Any, mask: Any, value: Any) -> Any:
 
 op(
     "masked_fill",
+    complex="rule",
     varying=CAST_TO_RESULT,
     operands=f"tt{EITHER}",
     infer=_filled,
@@ -186,6 +189,13 @@ op(
 # -- the same values, elsewhere or otherwise -----------------------------------------------
 
 
+def _casted(x: TensorType, *, dtype: str) -> TensorType:
+    result = dtype_named(dtype)
+    if x.dtype.kind == "c" and result.kind not in "cb":
+        raise DTypeError(f"{result.name} has no imaginary part; use x.real first")
+    return TensorType(x.shape, result)
+
+
 def _cast(x: TensorType, *, dtype: str) -> Split:
     """Between floating dtypes a sum passes, except for rounding."""
     return elementwise(x, linear=((0,),) if summable(x, dtype_named(dtype)) else ())
@@ -193,7 +203,8 @@ def _cast(x: TensorType, *, dtype: str) -> Split:
 
 op(
     "to",
-    infer=lambda x, *, dtype: TensorType(x.shape, dtype_named(dtype)),
+    complex="rule",
+    infer=_casted,
     split=_cast,
     vjp=(lambda g, _y, _x, *, dtype: g,),
     torch=lambda torch, x, *, dtype: x.to(getattr(torch, dtype), copy=True),
@@ -202,6 +213,7 @@ op(
 
 op(
     "clone",
+    complex="rule",
     infer=same,
     **linear((0,)),
     vjp=(lambda g, _y, _x: g,),
@@ -212,6 +224,7 @@ op(
 
 def _overwritten(target: TensorType, source: OperandType) -> TensorType:
     expandable(*shapes_of((source, target)))
+    check_imaginary(source, target)
     return target
 
 
@@ -229,6 +242,7 @@ def _copied(target: TensorType, source: OperandType) -> Split:
 
 op(
     "copy",
+    complex="rule",
     operands=f"t{EITHER}",
     infer=_overwritten,
     split=_copied,

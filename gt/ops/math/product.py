@@ -27,10 +27,12 @@ def _prod_back(g: Any, x: Any, dim: Dims, keepdim: bool, dtype: str | None) -> A
 
 op(
     "prod",
+    complex="holomorphic",
     autocast="float32_result",
     operands="t",
     infer=summed,
-    split=partial(folding, how="prod"),
+    # backends cannot multiply complex numbers
+    split=lambda x, **how: folding(x, **how, how="" if x.dtype.kind == "c" else "prod"),
     vjp=(lambda g, _y, x, *, dim, keepdim, dtype: _prod_back(g, x, dim, keepdim, dtype),),
     torch=_prod_torch,
     kernel=lambda np, x, *, dim, keepdim, dtype: np.prod(
@@ -81,13 +83,14 @@ def _others_back(c: Any, _y: Any, x: Any, *, dim: Dims) -> Any:
 
 def _others_type(x: TensorType, *, dim: Dims) -> TensorType:
     check_dims(dim, x.ndim)
-    if x.dtype.kind != "f":
+    if x.dtype.kind not in "fc":
         raise DTypeError(f"not defined for {x.dtype.name}; a gradient is floating")
     return x
 
 
 op(
     "prod_others",
+    complex="holomorphic",
     operands="t",
     infer=_others_type,
     split=along,
@@ -101,6 +104,8 @@ op(
 
 
 def _cumprod_back_torch(torch: Any, g: Any, y: Any, x: Any, *, dim: int) -> Any:
+    if x.is_complex():  # torch conjugates them; here the tape does
+        x, y = x.conj(), y.conj()
     return torch.ops.aten.cumprod_backward.default(g, x, dim, y)
 
 
@@ -154,6 +159,7 @@ def _cumprod_second(c: Any, _z: Any, g: Any, _y: Any, x: Any, *, dim: int) -> An
 
 op(
     "cumprod",
+    complex="holomorphic",
     autocast="float32",
     operands="t",
     infer=scanned,
@@ -166,7 +172,7 @@ op(
 
 def _cumprod_back_type(g: TensorType, y: TensorType, x: TensorType, *, dim: int) -> TensorType:
     check_dim(dim, x.ndim)
-    if x.dtype.kind != "f" or not g is y is x:
+    if x.dtype.kind not in "fc" or not g is y is x:
         raise ShapeError(f"three floating tensors of one type, not {g}, {y} and {x}")
     return x
 
@@ -174,6 +180,7 @@ def _cumprod_back_type(g: TensorType, y: TensorType, x: TensorType, *, dim: int)
 #: (g, the product, x); its gradients are written in terms of x alone
 op(
     "cumprod_backward",
+    complex="holomorphic",
     operands="ttt",
     infer=_cumprod_back_type,
     split=partial(along, linear=((0,),)),

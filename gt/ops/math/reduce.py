@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
-from gt.ops.infer import check_dim, check_dims, require_bools, require_ints, shown, without
+from gt.ops.infer import check_dim, check_dims, check_imaginary, require_bools, require_ints, shown, without
 from gt.ops.op import Types, dtype_named, op
 from gt.ops.positions import Positions
 from gt.ops.split import Share, Split, folding, summable
-from gt.types import DType, Shape, TensorType, bool_, int64, uint8
+from gt.types import DType, Shape, TensorType, bool_, int64, real_of, uint8
 
 Dims = tuple[int, ...]
 
@@ -49,11 +49,13 @@ def cast(x: Any, dtype: str | None) -> Any:
 
 
 def total(dtype: DType) -> DType:
-    return dtype if dtype.kind == "f" else int64
+    return dtype if dtype.kind in "fc" else int64
 
 
 def summed(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None) -> TensorType:
-    return TensorType(folded(x, dim, keepdim), total(x.dtype) if dtype is None else dtype_named(dtype))
+    result = TensorType(folded(x, dim, keepdim), total(x.dtype) if dtype is None else dtype_named(dtype))
+    check_imaginary(x, result)
+    return result
 
 
 def restored(g: Any, x: Any, dim: Dims, keepdim: bool) -> Any:
@@ -68,6 +70,7 @@ def _passing(x: TensorType, *, dtype: str | None, **how: Any) -> Split:
 
 op(
     "sum",
+    complex="rule",
     autocast="float32_result",
     operands="t",
     infer=summed,
@@ -82,7 +85,7 @@ op(
 
 def averaging(x: DType, dtype: str | None) -> DType:
     result = x if dtype is None else dtype_named(dtype)
-    if result.kind != "f":
+    if result.kind not in "fc":
         raise DTypeError(f"not defined for {result.name}; give a floating dtype: dtype=gt.float32")
     return result
 
@@ -90,7 +93,9 @@ def averaging(x: DType, dtype: str | None) -> DType:
 def _averaged(x: TensorType, *, dim: Dims, keepdim: bool, dtype: str | None, whole: int | None = None) -> TensorType:
     """``whole``: the number of elements on all workers that are averaged."""
     require_ints(whole=0 if whole is None else whole)
-    return TensorType(folded(x, dim, keepdim), averaging(x.dtype, dtype))
+    result = TensorType(folded(x, dim, keepdim), averaging(x.dtype, dtype))
+    check_imaginary(x, result)
+    return result
 
 
 def count(x: Any, dim: Dims) -> int:
@@ -128,9 +133,12 @@ def _share(attrs: dict[str, Any], share: Share) -> dict[str, Any]:
 
 op(
     "mean",
+    complex="rule",
     operands="t",
     infer=_averaged,
-    split=lambda x, *, dim, keepdim, dtype: folding(x, dim=dim, keepdim=keepdim, how="sum", passes=x.dtype.kind == "f"),
+    split=lambda x, *, dim, keepdim, dtype: folding(
+        x, dim=dim, keepdim=keepdim, how="sum", passes=x.dtype.kind in "fc"
+    ),
     local=_share,
     vjp=(lambda g, _y, _x, *, dim, keepdim, dtype: _mean_back(g, _x, dim, keepdim),),
     torch=_mean_torch,
@@ -141,12 +149,12 @@ op(
 def _varied(x: TensorType, *, dim: Dims, keepdim: bool, correction: float) -> TensorType:
     if type(correction) not in (int, float):
         raise DTypeError(f"correction is a number, not {correction!r}")
-    return TensorType(folded(x, dim, keepdim), averaging(x.dtype, None))
+    return TensorType(folded(x, dim, keepdim), real_of(averaging(x.dtype, None)))
 
 
 def _var_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool, correction: float) -> Any:
     apart = x - _mean_numpy(np, x, dim=dim, keepdim=True, dtype=None)
-    total = np.sum(apart * apart, axis=axes(x, dim), keepdims=keepdim)
+    total = np.sum((apart * apart.conj()).real, axis=axes(x, dim), keepdims=keepdim)
     n = count(x, dim)
     return np.true_divide(total, np.asarray(max(n - correction, 0) if n else 0, dtype=total.dtype))
 
@@ -164,6 +172,7 @@ def _std_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool, correction: f
 
 op(
     "var",
+    complex="rule",
     operands="t",
     infer=_varied,
     split=folding,
@@ -174,6 +183,7 @@ op(
 
 op(
     "std",
+    complex="rule",
     operands="t",
     infer=_varied,
     split=folding,
@@ -192,6 +202,7 @@ def _judged(x: TensorType, *, dim: Dims, keepdim: bool) -> TensorType:
 
 op(
     "all",
+    complex="rule",
     no_gradient="its result is bool",
     operands="t",
     infer=_judged,
@@ -202,6 +213,7 @@ op(
 
 op(
     "any",
+    complex="rule",
     no_gradient="its result is bool",
     operands="t",
     infer=_judged,

@@ -28,6 +28,7 @@ def _summing(x: TensorType, *, dim: int) -> Split:
 
 op(
     "cumsum",
+    complex="rule",
     autocast="float32",
     operands="t",
     infer=scanned,
@@ -40,7 +41,7 @@ op(
 
 def accumulated(np: Any, scan: Any, x: Any, dim: int) -> Any:
     """A running sum or product, computed in a wider dtype, as in torch."""
-    wider = {"float16": np.float32, "float32": np.float64}.get(x.dtype.name)
+    wider = {"float16": np.float32, "float32": np.float64, "complex64": np.complex128}.get(x.dtype.name)
     result = scan(x, axis=dim, dtype=wider)
     return result if wider is None else result.astype(x.dtype)
 
@@ -51,6 +52,7 @@ def _reversed(np: Any, scan: Any, x: Any, dim: int) -> Any:
 
 op(
     "cumsum_reversed",
+    complex="rule",
     operands="t",
     infer=scanned,
     split=_summing,
@@ -289,7 +291,7 @@ op(
 
 def _logsumexp_numpy(np: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
     along = axes(x, dim)
-    most = np.max(x, axis=along, keepdims=True, initial=-np.inf)
+    most = np.max(x.real, axis=along, keepdims=True, initial=-np.inf)
     most = np.where(np.isinf(most), 0, most).astype(x.dtype)  # inf - inf would be NaN
     result = np.log(np.sum(np.exp(x - most), axis=along, keepdims=True)) + most
     return result if keepdim else result.reshape(without(x.shape, along, False))
@@ -301,6 +303,7 @@ def _logsumexp_back(g: Any, y: Any, x: Any, *, dim: Dims, keepdim: bool) -> Any:
 
 op(
     "logsumexp",
+    complex="holomorphic",
     autocast="float32",
     operands="t",
     infer=lambda x, *, dim, keepdim: TensorType(folded(x, dim, keepdim), floating(x.dtype)),

@@ -10,12 +10,13 @@ from gt.ops.infer import pointwise, refusing
 from gt.ops.math.pointwise import FLOATING, NUMERIC, ONLY_FLOATING, PROMOTING, zero
 from gt.ops.op import Types, op
 from gt.ops.split import Split, elementwise, letters, linear
-from gt.types import DType, TensorType, bool_, int32, int64
+from gt.types import DType, TensorType, bool_, int32, int64, real_of
 
 # -- signs ---------------------------------------------------------------------------------
 
 op(
     "neg",
+    complex="rule",
     function="t",
     aliases=("negative",),
     doc="The negative of each element.",
@@ -26,20 +27,27 @@ op(
     inplace=lambda torch, x: x.neg_(),
 )
 
+
+def _sized(x: TensorType) -> TensorType:
+    """The absolute value of a complex number is real."""
+    result: TensorType = NUMERIC["infer"](x)
+    return TensorType(result.shape, real_of(result.dtype))
+
+
 op(
     "abs",
+    complex="rule",
     function="t",
     aliases=("absolute",),
     doc="The absolute value of each element.",
-    **NUMERIC,
-    vjp=(lambda g, _y, x: g * x.sign(),),
+    **NUMERIC | {"infer": _sized},
+    vjp=(lambda g, _y, x: g * x.sgn(),),
     kernel=lambda xp, x: xp.abs(x),
 )
 
 op(
     "sign",
     function="t",
-    aliases=("sgn",),
     doc="The sign of each element: -1, 0 or 1.",
     **PROMOTING,
     vjp=(zero,),
@@ -52,6 +60,7 @@ op(
 
 op(
     "exp",
+    complex="holomorphic",
     function="t",
     doc="e to the power of each element.",
     autocast="float32",
@@ -63,6 +72,7 @@ op(
 
 op(
     "exp2",
+    complex="holomorphic",
     function="t",
     doc="2 to the power of each element.",
     **FLOATING,
@@ -73,6 +83,7 @@ op(
 
 op(
     "expm1",
+    complex="holomorphic",
     function="t",
     doc="e to the power of each element, minus 1; exact for small elements.",
     autocast="float32",
@@ -83,6 +94,7 @@ op(
 
 op(
     "log",
+    complex="holomorphic",
     function="t",
     doc="The natural logarithm of each element.",
     autocast="float32",
@@ -93,6 +105,7 @@ op(
 
 op(
     "log2",
+    complex="holomorphic",
     function="t",
     doc="The logarithm to base 2 of each element.",
     autocast="float32",
@@ -103,6 +116,7 @@ op(
 
 op(
     "log10",
+    complex="holomorphic",
     function="t",
     doc="The logarithm to base 10 of each element.",
     autocast="float32",
@@ -113,6 +127,7 @@ op(
 
 op(
     "log1p",
+    complex="holomorphic",
     function="t",
     doc="The natural logarithm of 1 plus each element; exact for small elements.",
     autocast="float32",
@@ -123,6 +138,7 @@ op(
 
 op(
     "sqrt",
+    complex="holomorphic",
     function="t",
     doc="The square root of each element.",
     **FLOATING,
@@ -133,6 +149,7 @@ op(
 
 op(
     "rsqrt",
+    complex="holomorphic",
     function="t",
     doc="1 divided by the square root of each element.",
     autocast="float32",
@@ -149,6 +166,7 @@ def _squaring(x: TensorType) -> DType:
 
 op(
     "square",
+    complex="holomorphic",
     function="t",
     doc="The square of each element.",
     infer=lambda x: TensorType(x.shape, _squaring(x)),
@@ -161,6 +179,7 @@ op(
 
 op(
     "reciprocal",
+    complex="holomorphic",
     function="t",
     doc="1 divided by each element.",
     autocast="float32",
@@ -174,6 +193,7 @@ op(
 
 op(
     "sin",
+    complex="holomorphic",
     function="t",
     doc="The sine of each element.",
     **FLOATING,
@@ -183,6 +203,7 @@ op(
 
 op(
     "cos",
+    complex="holomorphic",
     function="t",
     doc="The cosine of each element.",
     **FLOATING,
@@ -192,6 +213,7 @@ op(
 
 op(
     "tan",
+    complex="holomorphic",
     function="t",
     doc="The tangent of each element.",
     autocast="float32",
@@ -202,6 +224,7 @@ op(
 
 op(
     "asin",
+    complex="holomorphic",
     function="t",
     aliases=("arcsin",),
     doc="The angle whose sine is each element.",
@@ -213,6 +236,7 @@ op(
 
 op(
     "acos",
+    complex="holomorphic",
     function="t",
     aliases=("arccos",),
     doc="The angle whose cosine is each element.",
@@ -224,6 +248,7 @@ op(
 
 op(
     "atan",
+    complex="holomorphic",
     function="t",
     aliases=("arctan",),
     doc="The angle whose tangent is each element.",
@@ -234,6 +259,7 @@ op(
 
 op(
     "sinh",
+    complex="holomorphic",
     function="t",
     doc="The hyperbolic sine of each element.",
     autocast="float32",
@@ -244,6 +270,7 @@ op(
 
 op(
     "cosh",
+    complex="holomorphic",
     function="t",
     doc="The hyperbolic cosine of each element.",
     autocast="float32",
@@ -254,6 +281,7 @@ op(
 
 op(
     "asinh",
+    complex="holomorphic",
     function="t",
     aliases=("arcsinh",),
     doc="The inverse hyperbolic sine of each element.",
@@ -264,16 +292,19 @@ op(
 
 op(
     "acosh",
+    complex="holomorphic",
     function="t",
     aliases=("arccosh",),
     doc="The inverse hyperbolic cosine of each element.",
     **FLOATING,
-    vjp=(lambda g, _y, x: g * (x * x - 1).rsqrt(),),
+    # of complex numbers, the square root of the product is not always the product of the square roots
+    vjp=(lambda g, _y, x: g * ((x + 1).rsqrt() * (x - 1).rsqrt() if x.is_complex() else (x * x - 1).rsqrt()),),
     kernel=lambda xp, x: xp.acosh(x),
 )
 
 op(
     "atanh",
+    complex="holomorphic",
     function="t",
     aliases=("arctanh",),
     doc="The inverse hyperbolic tangent of each element.",

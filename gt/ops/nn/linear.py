@@ -61,6 +61,7 @@ def _for_bias(g: Any, _y: Any, _x: Any, _weight: Any, _bias: Any) -> Any:
 
 op(
     "linear",
+    complex="holomorphic",
     autocast="lower",
     operands="ttt?",
     infer=_mapped,
@@ -87,6 +88,7 @@ def _rows(x: Any) -> Any:
 # the gradient of linear's weight: the sum over all rows of the input
 op(
     "linear_weight",
+    complex="holomorphic",
     operands="tt",
     infer=_weight,
     split=weighing,

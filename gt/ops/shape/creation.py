@@ -22,6 +22,18 @@ def creating(*numbers: OperandType, shape: Shape, dtype: str) -> Split:
     return Split(f"->{letters(len(shape))}")
 
 
+def number(parts: tuple[Any, ...]) -> Any:
+    """A number that was sent as one operand, or as its real and imaginary parts."""
+    return parts[0] if len(parts) == 1 else complex(*parts)
+
+
+def _full(*value: OperandType, shape: Shape, dtype: str) -> TensorType:
+    result = created(shape=shape, dtype=dtype)
+    if len(value) > 1 and result.dtype.kind != "c":
+        raise DTypeError(f"a complex number does not fit into {dtype}")
+    return result
+
+
 def _full_in_memory(signature: Signature, device: Any) -> Any:
     """The value is the last operand. The result is a copy, because it must be fresh memory."""
     out = signature.outs[0]
@@ -33,17 +45,18 @@ FILLED = NumberRule(run=_full_in_memory)
 
 op(
     "full",
+    complex="rule",
     varying=FILLED,
     no_gradient="it reads no tensor",
-    operands=NUMBER,
-    infer=created,
+    operands=f"{NUMBER}|ff",
+    infer=_full,
     split=creating,
     local=shaped,
     creates=True,
-    torch=lambda torch, value, *, shape, dtype, device: torch.full(
-        shape, value, dtype=getattr(torch, dtype), device=device
+    torch=lambda torch, *value, shape, dtype, device: torch.full(
+        shape, number(value), dtype=getattr(torch, dtype), device=device
     ),
-    kernel=lambda np, value, *, shape, dtype, device: np.full(shape, element(np, value, dtype)),
+    kernel=lambda np, *value, shape, dtype, device: np.full(shape, element(np, number(value), dtype)),
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError
 from gt.ops.elements import single_element
-from gt.ops.infer import assignable, broadcast_shapes, check_dims, require_bools, sizes
+from gt.ops.infer import assignable, broadcast_shapes, check_dims, check_imaginary, require_bools, sizes
 from gt.ops.op import EITHER, op
 from gt.ops.positions import in_dims
 from gt.ops.shape.slicing import assigned, filling, fitting
@@ -73,6 +73,7 @@ def _index_back(needs: Any, g: Any, _y: Any, _x: Any, *indices: Any, dims: Dims)
 
 op(
     "index",
+    complex="rule",
     infer=_picked,
     positions=lambda x, *indices, dims: in_dims(x.shape, dims, 1),
     split=indexing,
@@ -84,6 +85,7 @@ op(
 
 def castable(x: TensorType, value: OperandType) -> None:
     """torch casts a number or a 0-d tensor in an assignment by position, and nothing else."""
+    check_imaginary(value, x)
     if isinstance(value, TensorType) and value.ndim and value.dtype is not x.dtype:
         raise DTypeError(f"dtypes differ: {x.dtype.name} and {value.dtype.name}")
 
@@ -121,6 +123,7 @@ def _place_back(
 
 op(
     "index_put",
+    complex="rule",
     autocast="widest",
     operands=f"t{EITHER}t+",
     infer=_placed,
@@ -141,6 +144,7 @@ def _gathered_back(g: TensorType, *indices: OperandType, dims: Dims, shape: Shap
 
 op(
     "index_backward",
+    complex="rule",
     infer=_gathered_back,
     positions=lambda g, *indices, dims, shape: in_dims(shape, dims, 1),
     split=indexing_back,

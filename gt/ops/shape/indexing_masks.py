@@ -44,6 +44,7 @@ def _select(xp: Any, x: Any, mask: Any, *, n: int) -> Any:
 
 op(
     "masked_select",
+    complex="rule",
     reads_values="always",
     operands="tt",
     infer=_selected,
@@ -89,6 +90,7 @@ def _masked_back(g: Any, _y: Any, _x: Any, mask: Any, _value: Any) -> Any:
 
 op(
     "masked_put",
+    complex="rule",
     reads_values="always",
     operands=f"tt{EITHER}",
     infer=_masked,
@@ -115,6 +117,7 @@ def _as_many(places: Any, n: int) -> Any:
 
 op(
     "nonzero",
+    complex="rule",
     no_gradient="its result is positions",
     whole="the place of a result depends on all results before it",
     reads_values="always",
@@ -145,6 +148,7 @@ def _fill_numpy(np: Any, x: Any, mask: Any, source: Any) -> Any:
 
 op(
     "masked_scatter",
+    complex="rule",
     whole="the place of an element depends on the whole mask before it",
     operands="ttt",
     infer=_filled,
@@ -175,6 +179,7 @@ def _drained(xp: Any, g: Any, mask: Any, *, shape: Shape) -> Any:
 
 op(
     "masked_scatter_backward",
+    complex="rule",
     whole="as for masked_scatter",
     reads_values="always",
     operands="tt",

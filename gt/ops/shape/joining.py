@@ -42,6 +42,7 @@ def _cat_back(needs: Any, g: Any, _y: Any, *_xs: Any, dim: int) -> list[Any]:
 
 op(
     "cat",
+    complex="rule",
     autocast="widest",
     infer=_joined,
     split=joining,
@@ -69,6 +70,7 @@ def _repeat_back(g: Any, _y: Any, _x: Any, *, repeats: tuple[int, ...]) -> Any:
 
 op(
     "repeat",
+    complex="rule",
     operands="t",
     infer=_repeated,
     split=repeating,

@@ -43,6 +43,7 @@ def _gather_numpy(np: Any, x: Any, index: Any, *, dim: int) -> Any:
 
 op(
     "gather",
+    complex="rule",
     operands="tt",
     infer=_gathered,
     positions=in_dim,
@@ -113,6 +114,7 @@ def _grown(back: Any, source: Any) -> Any:
 
 op(
     "scatter",
+    complex="rule",
     operands=f"tt{EITHER}",
     infer=_scattered,
     positions=in_dim,
@@ -129,6 +131,7 @@ op(
 
 op(
     "scatter_add",
+    complex="rule",
     autocast="widest",
     operands="ttt",
     infer=_added,

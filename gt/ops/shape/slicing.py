@@ -11,7 +11,7 @@ from typing import Any
 
 from gt.errors import DimError, DTypeError, ShapeError
 from gt.ops.elements import element
-from gt.ops.infer import assignable, require_ints, shown, sizes
+from gt.ops.infer import assignable, check_imaginary, require_ints, shown, sizes
 from gt.ops.op import EITHER, OPS, Attrs, NumberRule, op
 from gt.ops.signature import Signature
 from gt.ops.splits_index import put, put_back, putting, putting_back, sliced, slicing
@@ -111,7 +111,7 @@ def _view_type(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: 
     result = via.infer(x, *starts, **attrs)
     if not via.view or isinstance(result, tuple):
         raise ShapeError(f"{via.name} does not make one view")
-    if result.numel > x.numel or (
+    if result.nbytes > x.nbytes or (
         via.name == "unfold" and attrs["step"] < attrs["size"] and result.shape[attrs["dim"]] > 1
     ):
         raise ShapeError(f"{via.name} shows elements more than once; write into a clone")
@@ -119,7 +119,9 @@ def _view_type(via: Any, x: TensorType, starts: tuple[OperandType, ...], attrs: 
 
 
 def _put(base: TensorType, value: OperandType, *starts: OperandType, chain: Chain) -> TensorType:
-    assignable(value, viewed(base, starts, chain, _view_type).shape)
+    view = viewed(base, starts, chain, _view_type)
+    assignable(value, view.shape)
+    check_imaginary(value, view)
     return base
 
 
@@ -145,7 +147,7 @@ def _put_numpy(np: Any, base: Any, value: Any, *starts: int, chain: Chain) -> An
     view = viewed(whole, starts, chain, lambda via, x, at, attrs: (via.numpy or via.kernel)(np, x, *at, **attrs))
     if view.size and not np.may_share_memory(view, whole):
         raise RuntimeError(f"put_view: {shown(base.shape)} has no view through {chain}; write into a reshape's base")
-    view[...] = filling(np, value, view.ndim, whole.dtype, element)
+    view[...] = filling(np, value, view.ndim, view.dtype, element)
     return whole
 
 
@@ -265,6 +267,7 @@ def _check_starts(signature: Signature) -> Callable[[tuple[Any, ...]], None]:
 
 op(
     "slice",
+    complex="rule",
     operands="ti*",
     infer=_sliced,
     split=slicing,
@@ -277,6 +280,7 @@ op(
 
 op(
     "put_view",
+    complex="rule",
     operands=f"t{EITHER}i*",
     infer=_put,
     split=putting,
@@ -292,6 +296,7 @@ op(
 
 op(
     "view_backward",
+    complex="rule",
     operands="ti*",
     varying=NumberRule(run=_put_back_in_memory, check=_check_starts),
     infer=_shown_in,

@@ -35,6 +35,7 @@ _BACK = (lambda g, _y, _x, *, shape: g.reshape(_x.shape),)
 
 op(
     "view",
+    complex="rule",
     operands="t",
     infer=_reshaped,
     split=reshaping,
@@ -46,6 +47,7 @@ op(
 
 op(
     "reshape",
+    complex="rule",
     operands="t",
     infer=_reshaped,
     split=reshaping,
@@ -64,6 +66,7 @@ def _permuted(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
 
 op(
     "permute",
+    complex="rule",
     operands="t",
     infer=_permuted,
     split=permuting,
@@ -81,6 +84,7 @@ def _expanded(x: TensorType, *, shape: Shape) -> TensorType:
 
 op(
     "expand",
+    complex="rule",
     operands="t",
     infer=_expanded,
     split=expanding,
@@ -119,6 +123,7 @@ def _split_back(needs: Any, g: Any, _y: Any, _x: Any, *, sizes: tuple[int, ...],
 
 op(
     "split",
+    complex="rule",
     operands="t",
     infer=_parts,
     split=parting,
@@ -138,6 +143,7 @@ def _flipped(x: TensorType, *, dims: tuple[int, ...]) -> TensorType:
 
 op(
     "flip",
+    complex="rule",
     operands="t",
     infer=_flipped,
     split=keeping,
@@ -163,6 +169,7 @@ def _shifts(x: Any, shifts: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int
 
 op(
     "roll",
+    complex="rule",
     operands="t",
     infer=_rolled,
     split=keeping,
@@ -187,6 +194,7 @@ def _diagonal(x: Any, diagonal: int) -> int:
 
 op(
     "tril",
+    complex="rule",
     operands="t",
     infer=_triangle,
     split=triangular,
@@ -198,6 +206,7 @@ op(
 
 op(
     "triu",
+    complex="rule",
     operands="t",
     infer=_triangle,
     split=triangular,

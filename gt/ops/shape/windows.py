@@ -41,6 +41,7 @@ def _diagonal_back(g: Any, _y: Any, _x: Any, **how: int) -> Any:
 
 op(
     "diagonal",
+    complex="rule",
     operands="t",
     infer=_diagonal,
     split=diagonals,
@@ -98,6 +99,7 @@ def _refolded(g: TensorType, *, shape: Shape, dim: int, size: int, step: int) ->
 
 op(
     "unfold",
+    complex="rule",
     operands="t",
     infer=_unfolded,
     split=windows,
@@ -109,6 +111,7 @@ op(
 
 op(
     "unfold_backward",
+    complex="rule",
     operands="t",
     infer=_refolded,
     split=unwindowed,
@@ -148,6 +151,7 @@ def _pad_numpy(np: Any, x: Any, value: Any, *, pads: tuple[tuple[int, int], ...]
 
 op(
     "pad",
+    complex="rule",
     operands=f"t{NUMBER}",
     infer=_padded,
     split=bordering,

@@ -22,6 +22,7 @@ def _block(x: TensorType, *, starts: Shape, sizes: Shape) -> TensorType:
 # a copy: a view would keep the memory of the whole, and be written with it
 op(
     "block",
+    complex="rule",
     no_gradient="only the dispatcher emits it, below the tape",
     whole="it is how a tensor is split",
     operands="t",
@@ -40,6 +41,7 @@ def _term(x: TensorType, *, mine: bool) -> TensorType:
 # one worker keeps the value, the others get zeros
 op(
     "term",
+    complex="rule",
     no_gradient="only the dispatcher emits it, below the tape",
     whole="it is how a tensor is split",
     operands="t",

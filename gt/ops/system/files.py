@@ -67,6 +67,7 @@ def _torch_bytes(torch: Any, x: Any) -> Any:
 
 op(
     "save_file",
+    complex="rule",
     no_gradient="it reads or writes a file",
     whole="one worker writes one file",
     operands="Bt+",
@@ -131,6 +132,7 @@ def _load_numpy(np: Any, request: Any, *, types: Any, device: Any, out: tuple[Te
 
 op(
     "load_file",
+    complex="rule",
     no_gradient="it reads or writes a file",
     whole="one worker reads one file",
     operands="B",

@@ -11,6 +11,7 @@ from gt.types import OperandType, TensorType
 # The instruction is emitted under the signal, which gives the placement. The attribute lets a view be recomputed.
 op(
     "placed",
+    complex="rule",
     whole="its signal gives its placement",
     operands="t",
     infer=lambda x, *, signal: x,
@@ -34,6 +35,7 @@ def _following(x: TensorType, value: OperandType, *, dtype: str) -> Split:
 # `full` is placed as new tensors are; this op is placed as its operand is
 op(
     "full_like",
+    complex="rule",
     varying=FILLED,
     no_gradient="it reads no tensor",
     operands=f"t{NUMBER}",

@@ -8,6 +8,7 @@ from gt.ops.shape.creation import created
 
 op(
     "upload",
+    complex="rule",
     no_gradient="it reads no tensor",
     whole="its bytes are one message; the dispatcher cuts what it sends",
     operands="B",

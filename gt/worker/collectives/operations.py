@@ -8,6 +8,7 @@ A backend reduces only the dtypes that it has, and rounds at every step. So
 
     bool             is sent as uint8: sum (any) becomes max, prod (all) becomes min
     int16            is reduced as int32
+    complex          is added as pairs of real numbers
     float16/bfloat16 are added as float32 and rounded once (with two members the one addition rounds once anyway);
                      NCCL adds them directly, because there fewer bytes matter more
     max, min         of floats compare integers that have the order of the floats, with NaN at the end: NaN wins, as in
@@ -174,6 +175,9 @@ def _encode(x: Tensor, op: str, widen: bool) -> tuple[Tensor, str, Callable[[Ten
     dtype = x.dtype
     if dtype is torch.bool:
         return x.view(torch.uint8), LOGIC[op], lambda t: t.view(torch.bool)
+    if dtype.is_complex:  # only sums: they are those of the parts
+        assert op == "sum", "complex numbers have no order, and products are not split"
+        return torch.view_as_real(x), op, torch.view_as_complex
     if dtype is torch.int16:
         return x.int(), op, lambda t: t.to(dtype)
     if not dtype.is_floating_point:
