@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import index
 from typing import Any
 
@@ -34,6 +34,8 @@ def _random_seed() -> int:
 
 
 _seed = _random_seed()
+#: functions that get each new seed: other sources of random numbers that a program uses with GT
+followers: list[Callable[[int], object]] = []
 _streams = itertools.count()
 
 
@@ -53,6 +55,8 @@ def manual_seed(seed: int) -> None:
     if recorder.active is not None:
         recorder.active.refuse("it sets the seed of random numbers")
     _seed, _streams = _signed(seed), itertools.count()
+    for follow in followers:
+        follow(initial_seed())
 
 
 def seed() -> int:
