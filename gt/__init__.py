@@ -11,7 +11,7 @@ from gt.launch.collector import collector_paused as _collector_paused
 
 with _collector_paused():  # a tenth of the time of `import gt`
     from gt.functions import methods as _methods
-from gt import autograd, linalg, signal
+from gt import autograd, interop, linalg, signal
 from gt import errors as _errors
 from gt import types as _types
 from gt import version as _version
@@ -269,6 +269,9 @@ if TYPE_CHECKING:
     from gt.nn.functional import rms_norm as rms_norm
     from gt.saving import load as load
     from gt.saving import save as save
+
+
+interop.install()
 
 
 def __dir__() -> list[str]:

@@ -34,6 +34,12 @@ class to_device:  # noqa: N801, used like a function
     def __len__(self) -> int:
         return len(self._iterable)  # type: ignore[arg-type]
 
+    def __getattr__(self, name: str) -> Any:
+        """The loader's own attributes: ``dataset``, ``batch_size``, ``sampler``."""
+        if name.startswith("_"):  # not there yet, while a copy is made
+            raise AttributeError(f"to_device has no attribute {name}", name=name)
+        return getattr(self._iterable, name)
+
     def __iter__(self) -> Iterator[Any]:
         sent: deque[Any] = deque()
         for batch in self._iterable:

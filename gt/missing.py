@@ -27,7 +27,7 @@ REASONS = {
     r"(jit|fx|onnx|export|compiler|package|library|overrides)\b.*": NO_GRAPH,
     r"(cuda|accelerator|backends|xpu|mtia|mps|cpu)\b.*": NO_DEVICE,
     r"(utils\.data)\b.*": (
-        "use torch's (from torch.utils.data import …), or any iterable of arrays, and gt.to_device(loader)"
+        "it is torch's, which must be installed; or use any iterable of arrays, and gt.to_device(loader)"
     ),
     r"(profiler|monitor|autograd\.profiler.*)\b.*": "gt.debug.trace records what the workers do, docs/hot_paths.md",
     r"(ao|quantization|nn\.(qat|quantized|quantizable|intrinsic))\b.*": NO_QUANTIZED,

@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.client.grad",),
     ("gt.functions", "gt.fft", "gt.linalg", "gt.special", "gt.random", "gt.signal", "gt.autograd"),
     ("gt.nn", "gt.optim"),
-    ("gt.client.compile", "gt.amp", "gt.saving", "gt.data", "gt.debug", "gt.cuda", "gt.utils"),
+    ("gt.client.compile", "gt.amp", "gt.saving", "gt.data", "gt.debug", "gt.cuda", "gt.utils", "gt.interop"),
     ("gt.accelerator", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit", "gt.serialization"),
 )
 #: roles of their own, which see only the ground floors

@@ -1,7 +1,15 @@
 """``gt.utils``: the parts of torch.utils that scripts use. It only re-exports."""
 
-from gt.missing import absent as _absent
+from importlib import import_module as _import_module
+from typing import Any
+
+from gt.missing import refuse as _refuse
 from gt.utils import checkpoint, data
 
 __all__ = ["checkpoint", "data"]
-__getattr__ = _absent("utils")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "tensorboard":  # it needs torch
+        return _import_module("gt.utils.tensorboard")
+    _refuse("utils", name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from gt.client.stream import configuration, interrupts
 from gt.client.stream.session import Session
-from gt.errors import ConfigError, ConnectionLost, GtError, NoWorkers, Refused
+from gt.errors import ClusterError, ConfigError, ConnectionLost, GtError, NoWorkers, Refused
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import encode
 from gt.wire.messages import Hello
@@ -35,6 +35,8 @@ class _Process:
         self.session: Session | None = None
         #: the `LocalSystem` that GT started for it, if it did
         self.local: Any = None
+        #: why no session may start here; empty: it may
+        self.refusal = ""
         #: as `gpu_workers` set it; None: one for each GPU, or one
         self.worker_count: int | None = None
 
@@ -167,6 +169,8 @@ def _start() -> Session:
     """Start a system on this machine: a server and workers, private to this process."""
     from gt.launch.local import LocalSystem
 
+    if _process.refusal:
+        raise ClusterError(_process.refusal)
     configuration.prepare()  # so that a mistake in the file is reported before anything is started
     local = LocalSystem(_process.worker_count, every_gpu=configuration.current.auto)
     timeout = LocalSystem.START_TIMEOUT_S
@@ -180,6 +184,11 @@ def _start() -> Session:
         raise
     _process.session, _process.local = opened, local
     return opened
+
+
+def refuse_to_start(reason: str) -> None:
+    """From now on the first use of GT in this process raises, where it would start a local system."""
+    _process.refusal = reason
 
 
 def _after_fork() -> None:

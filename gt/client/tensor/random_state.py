@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import index
 from typing import Any
 
@@ -106,6 +106,8 @@ class Generator:
 #: what functions without ``generator=`` draw from
 default_generator = Generator()
 default_generator._seed = _random_seed()
+#: functions that get each new seed: other sources of random numbers that a program uses with GT
+followers: list[Callable[[int], object]] = []
 
 
 def key(generator: Generator | None = None) -> tuple[int, int]:
@@ -122,7 +124,10 @@ def key(generator: Generator | None = None) -> tuple[int, int]:
 
 def manual_seed(seed: int) -> Generator:
     """Set the seed of random numbers: the same seed and the same program give the same numbers."""
-    return default_generator.manual_seed(seed)
+    default_generator.manual_seed(seed)
+    for follow in followers:
+        follow(initial_seed())
+    return default_generator
 
 
 def seed() -> int:

@@ -1,0 +1,48 @@
+"""``python -m tests.programs_of_others --programs DIR [--rounds 3] [name …]``: run the programs, print their table."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import tempfile
+
+from tests.programs_of_others.compare import ProgramFailed, compare, prepare, step_times
+from tests.programs_of_others.table import PROGRAMS, Program
+
+
+def row(program: Program, root: pathlib.Path, rounds: int) -> str:
+    """A line of the table: program, lines changed, losses equal, step time against torch."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        prepare(program, root, folder)
+        try:
+            result = compare(program, folder)
+            equal = "yes" if result.equal(program) else f"no: {result.printed or result.difference}"
+            cells = [f"{equal} ({result.losses}, {result.difference:.0e})"]
+            times = step_times(program, folder, rounds) if rounds else {}
+            cells.append(
+                "{gt:.1f} ms, {torch:.1f} ms, {ratio:.2f}×".format(**times, ratio=times["gt"] / times["torch"])
+                if times
+                else ""
+            )
+        except ProgramFailed as error:
+            cells = [str(error), ""]
+    return f"| {program.name} | {len(program.edits)} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=pathlib.Path, help="a folder with checkouts: nanoGPT, minGPT, examples")
+    parser.add_argument("--rounds", type=int, default=3, help="timed runs of each program in each world; 0: none")
+    parser.add_argument("names", nargs="*", help="parts of names of programs; all if none is given")
+    arguments = parser.parse_args()
+    print("| program | lines changed | losses equal (number, largest difference) | step: GT, torch, GT / torch |")
+    print("| --- | --- | --- | --- |")
+    for program in PROGRAMS:
+        root = program.root(arguments.programs)
+        if root is not None and (not arguments.names or any(name in program.name for name in arguments.names)):
+            print(row(program, root, arguments.rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Scripts in torch, each of which trains a small model of an installed package on made-up data."""
