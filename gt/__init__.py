@@ -135,7 +135,7 @@ for _name in [name for module in (_views, _joining, _creation, _sort, _draw) for
         _checked[_function] = globals()[_name] = _checked.get(_function) or _report_non_tensors(_function, __name__)
 
 #: Modules that are imported at their first use.
-_LAZY = ("amp", "cuda", "debug", "nn", "optim", "special", "utils")
+_LAZY = ("amp", "cuda", "debug", "nn", "optim", "pipeline", "special", "utils")
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
     "adaptive_avg_pool1d avg_pool1d bilinear channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
@@ -164,6 +164,7 @@ if TYPE_CHECKING:
     from gt import debug as debug
     from gt import nn as nn
     from gt import optim as optim
+    from gt import pipeline as pipeline
     from gt import special as special
     from gt import utils as utils
     from gt.amp import autocast as autocast
