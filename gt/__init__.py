@@ -159,7 +159,7 @@ if _MissingModules not in _sys.meta_path:
 #: Modules that are imported at their first use.
 _LAZY = (
     "accelerator", "amp", "backends", "cuda", "debug", "distributed", "fft", "fx", "hub", "jit", "nn", "optim",
-    "random", "serialization", "special", "utils",
+    "pipeline", "random", "serialization", "special", "utils",
 )  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
@@ -205,6 +205,7 @@ if TYPE_CHECKING:
     from gt import jit as jit
     from gt import nn as nn
     from gt import optim as optim
+    from gt import pipeline as pipeline
     from gt import random as random
     from gt import serialization as serialization
     from gt import special as special

@@ -22,6 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.nn", "gt.optim"),
     ("gt.client.compile", "gt.amp", "gt.saving", "gt.data", "gt.debug", "gt.cuda", "gt.utils", "gt.interop"),
     ("gt.accelerator", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit", "gt.serialization"),
+    ("gt.pipeline",),
 )
 #: roles of their own, which see only the ground floors
 SIDES = ("gt.dispatcher", "gt.worker", "gt.server", "gt.testing")

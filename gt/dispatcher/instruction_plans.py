@@ -214,8 +214,10 @@ def _choose(signature: Signature, rule: SignalRule | None, held: Held, mesh: Mes
         return Choice(target[:1] * len(held), target, 0.0)
     wanted = _wanted_layouts(signature, rule)
     if signature.into:
-        # a tensor written in place keeps its layout, or returns to it
-        wanted = [w or (h[0] if not h[0].partial else None) for w, h in zip(wanted, held, strict=False)]
+        # a tensor written in place keeps its layout, or returns to it; a whole parameter stays whole on another mesh
+        whole = Layout(mesh) if signature.op.steps else None
+        kept = [whole if whole and h[0].replicated else h[0] if not h[0].partial else None for h in held]
+        wanted = [w or k for w, k in zip(wanted, kept, strict=False)]
     choice = choose(signature, held, mesh, wanted)
     if signature.into and choice.ins[: len(choice.outs)] != choice.outs:
         return replicated(signature, mesh)

@@ -10,6 +10,6 @@ __all__ = ["checkpoint", "data"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "tensorboard":  # it needs torch
-        return _import_module("gt.utils.tensorboard")
-    _refuse("utils", name)
+    if name != "tensorboard":
+        _refuse("utils", name)
+    return _import_module("gt.utils.tensorboard")  # it needs torch

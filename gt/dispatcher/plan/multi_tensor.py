@@ -2,6 +2,10 @@
 
 If its op allows it (`gt.ops.split.Apart.calls`), the instruction becomes one call for each mesh. Then only operands
 that the calls share have to move.
+
+A tensor written in place keeps its mesh, with one exception: an optimizer step of a whole parameter runs on the mesh of
+its gradient, if the parameter's workers are among those. There each worker has a copy of the parameter already, for
+the forward pass. So after the first step of data parallel training each worker updates its own copy.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ class MeshCall:
 
 
 def split_by_mesh(signature: Signature, held: Held) -> list[MeshCall]:
-    """One call for each mesh; empty if there is only one mesh, or the op cannot be split into calls."""
+    """One call for each mesh; empty if the operands are on one mesh, or the op cannot be split into calls."""
     if len({layouts[0].mesh for layouts in held}) < 2:
         return []
     split = split_of(signature)
@@ -39,15 +43,17 @@ def split_by_mesh(signature: Signature, held: Held) -> list[MeshCall]:
     by_mesh: dict[Mesh, list[int]] = {}
     for number, (ins, _, _) in enumerate(split.parts):
         by_mesh.setdefault(_mesh_of(signature, ins, tensors, held), []).append(number)
-    if len(by_mesh) < 2:
+    if len(by_mesh) < 2 and not signature.op.steps:
         return []
     return [_mesh_call(signature, split, mesh, numbers) for mesh, numbers in by_mesh.items()]
 
 
 def _mesh_of(signature: Signature, ins: tuple[int, ...], tensors: list[TensorType], held: Held) -> Mesh:
-    """The mesh of the tensor that is written in place; otherwise the mesh that holds most of the bytes."""
+    """The mesh of the tensor that is written in place (see the top); otherwise the one that holds most of the bytes."""
     if signature.into:
-        return held[ins[0]][0].mesh
+        written, grad = held[ins[0]][0], held[ins[-1]][0].mesh
+        follows = signature.op.steps and written.replicated and set(written.workers) <= set(grad.workers)
+        return grad if follows else written.mesh
     weights: Counter[Mesh] = Counter()
     for i in ins:
         weights[held[i][0].mesh] += tensors[i].nbytes + 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.dispatcher.plan.moves import COLLECTIVE_START_BYTES, COPIED_BYTE_COST
@@ -108,6 +109,8 @@ class _CallSplit:
         for o, placement in zip(outs, row.outs, strict=True):
             want = wanted[o]
             if want is not None:
+                if placement != want and self.signature.op.steps:
+                    return inf  # a parameter keeps its placement, whatever the gradient's is
                 # prefer to compute it in the wanted placement over computing all of it and keeping a block
                 nbytes = self.outs[o].nbytes
                 moved += move_cost(nbytes, placement, want, n) + (nbytes * COPIED_BYTE_COST if placement != want else 0)
