@@ -12,4 +12,4 @@ from gt.optim.others import Adagrad, Lion, RMSprop
 from gt.optim.sgd import SGD
 
 __all__ = ["SGD", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Optimizer", "RMSprop", "lr_scheduler"]
-__getattr__ = _absent("optim")
+_absent("optim")

@@ -2,4 +2,4 @@
 
 from gt.missing import absent as _absent
 
-__getattr__ = _absent("utils.data")
+_absent("utils.data")
