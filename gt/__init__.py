@@ -26,6 +26,7 @@ from gt.client.stream import connect as _connect
 from gt.client.stream import step as _step
 from gt.client.stream.connect import *
 from gt.client.stream.step import *
+from gt.client.stream.tracebacks import install as _install_tracebacks
 from gt.client.tensor import printing as _printing
 from gt.client.tensor import random_state as _random
 from gt.client.tensor.arguments import Device as _Device
@@ -153,6 +154,7 @@ for _name in [name for module in (_views, _joining, _creation, _sort, _draw) for
     if type(_function := globals()[_name]) is type(_report_non_tensors):
         _checked[_function] = globals()[_name] = _checked.get(_function) or _report_non_tensors(_function, __name__)
 
+_install_tracebacks()
 if _MissingModules not in _sys.meta_path:
     _sys.meta_path.append(_MissingModules)
 

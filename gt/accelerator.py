@@ -19,7 +19,7 @@ __all__ = [
     "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved", "reset_peak_memory_stats",
     "set_device_idx", "set_device_index", "synchronize",
 ]  # fmt: skip
-__getattr__ = _absent("accelerator")
+_absent("accelerator")
 
 
 def current_accelerator(check_available: bool = False) -> Any:

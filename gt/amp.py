@@ -19,7 +19,7 @@ from gt.optim.optimizer import Optimizer
 from gt.types import DType, bfloat16, float16, float32, float64, promote
 
 __all__ = ["GradScaler", "autocast", "is_autocast_enabled"]
-__getattr__ = absent("amp")
+absent("amp")
 
 UNSCALE = OPS["amp_unscale"]
 

@@ -100,7 +100,16 @@ def show_layout(x: Tensor, file: TextIO | None = None) -> None:
     print(layout.picture(x), file=file or sys.stdout)
 
 
-def explain(x: Tensor) -> str:
+class Explanation(str):
+    """Lines of text. A notebook shows them as lines too."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def explain(x: Tensor) -> Explanation:
     """Why a tensor is placed where it is, and what the moves to it cost.
 
     Example::
@@ -108,7 +117,8 @@ def explain(x: Tensor) -> str:
         print(gt.debug.explain(x))
     """
     placed = layout.layout(x)
-    return "\n".join([f"{x._type} is placed {placed.sentence}" if placed.workers else str(x._type), *placed.story])
+    lines = [f"{x._type} is placed {placed.sentence}" if placed.workers else str(x._type), *placed.story]
+    return Explanation("\n".join(lines))
 
 
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:

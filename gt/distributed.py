@@ -13,7 +13,7 @@ __all__ = [
     "barrier", "destroy_process_group", "get_rank", "get_world_size", "is_available", "is_gloo_available",
     "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched",
 ]  # fmt: skip
-__getattr__ = _absent("distributed")
+_absent("distributed")
 
 
 def is_available() -> bool:

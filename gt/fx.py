@@ -7,7 +7,7 @@ from typing import TypeVar
 from gt.missing import absent as _absent
 
 __all__ = ["wrap"]
-__getattr__ = _absent("fx")
+_absent("fx")
 
 F = TypeVar("F")
 

@@ -8,7 +8,7 @@ from typing import Any
 from gt.missing import absent as _absent
 
 __all__ = ["download_url_to_file", "get_dir", "load_state_dict_from_url", "set_dir"]
-__getattr__ = _absent("hub")
+_absent("hub")
 
 
 def _hub() -> Any:

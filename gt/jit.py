@@ -13,7 +13,7 @@ __all__ = [
     "Final", "annotate", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing", "isinstance",
     "optimize_for_inference", "script", "script_if_tracing", "trace", "unused",
 ]  # fmt: skip
-__getattr__ = _absent("jit")
+_absent("jit")
 
 F = TypeVar("F")
 _warned = False

@@ -132,11 +132,16 @@ class Missing:
 
 
 def absent(place: str) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` that raises the error for a missing name."""
+    """Let a module raise the error for a missing name, by a ``__getattr__``, which is returned too.
+
+    A module calls this instead of defining ``__getattr__``: with one in its text, every name would exist for a type
+    checker.
+    """
 
     def getattr_(name: str) -> Any:
         refuse(place, name)
 
+    sys.modules[f"gt.{place}"].__dict__["__getattr__"] = getattr_
     return getattr_
 
 

@@ -10,7 +10,7 @@ from gt.missing import absent as _absent
 from gt.saving import load, save
 
 __all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "safe_globals", "save"]
-__getattr__ = _absent("serialization")
+_absent("serialization")
 
 
 def add_safe_globals(safe_globals: list[Any]) -> None:

@@ -15,7 +15,10 @@ import pytest
 
 import gt
 from docs import make_declarations
-from tests.support.public_names import public_callables
+from gt.functions import derive
+from gt.functions.derived import FUNCTIONS
+from gt.testing import Cluster
+from tests.support.public_names import NAMESPACES, public_callables
 
 ROOT = pathlib.Path(__file__).parent.parent
 CALLABLES = public_callables()
@@ -167,15 +170,21 @@ import gt
 gt.ones(2).summ()
 gt.ones(2).sum(dimension=1)
 gt.nn.Linear(3)
+gt.nn.Liner
+gt.cuda.is_there
+gt.conv5d
 """
 
 
 def check_types(path: pathlib.Path, program: str) -> subprocess.CompletedProcess[str]:
+    """Check a program in a project outside of the repository."""
     path.write_text(program)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", str(path)]
     cache = ["--cache-dir", str(ROOT / ".mypy_cache" / "public_names")]
     environment = {**os.environ, "MYPYPATH": str(ROOT)}
-    return subprocess.run([*command, *cache], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*command, *cache], cwd=path.parent, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_a_typed_program_passes_and_a_wrong_one_does_not(tmp_path: pathlib.Path) -> None:
@@ -183,7 +192,31 @@ def test_a_typed_program_passes_and_a_wrong_one_does_not(tmp_path: pathlib.Path)
     right = check_types(tmp_path / "right.py", PROGRAM)
     assert right.returncode == 0, right.stdout
     wrong = check_types(tmp_path / "wrong.py", WRONG)
-    assert wrong.stdout.count("error:") == 3, wrong.stdout
+    assert wrong.stdout.count("error:") == 6, wrong.stdout
+
+
+def test_a_type_checker_sees_every_public_callable(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("mypy")
+    names = [name for name in CALLABLES if "._" not in name]
+    imports = "".join(f"import gt.{place}\n" for place in NAMESPACES if place)
+    program = f"import gt\n{imports}" + "".join(f"reveal_type({name})\n" for name in names)
+    lines = [
+        line for line in check_types(tmp_path / "all.py", program).stdout.splitlines() if line.startswith("all.py")
+    ]
+    assert len(lines) == len(names), [line for line in lines if "error:" in line]
+    unseen = [name for name, line in zip(names, lines, strict=True) if 'type is "Any"' in line or "error:" in line]
+    assert not unseen
+
+
+def test_gt_special_lists_what_is_derived() -> None:
+    assert set(derive.published(FUNCTIONS, "special")) <= set(gt.special.__all__)
+
+
+def test_explain_shows_lines_in_a_notebook() -> None:
+    with Cluster(backend="numpy").client():
+        explanation = gt.debug.explain(gt.ones(2))
+    assert repr(explanation) == str(explanation)
+    assert explanation.startswith("float32[2] is placed")
 
 
 def test_the_declarations_of_methods_are_current() -> None:

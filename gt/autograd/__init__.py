@@ -23,7 +23,7 @@ __all__ = [
     "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "function", "grad", "gradcheck",
     "gradgradcheck", "inference_mode", "is_grad_enabled", "no_grad", "set_detect_anomaly", "set_grad_enabled",
 ]  # fmt: skip
-__getattr__ = _absent("autograd")
+_absent("autograd")
 
 
 def Variable(data: _Any, requires_grad: bool = False) -> _Tensor:

@@ -13,7 +13,7 @@ __all__ = [
     "cudnn_sdp_enabled", "enable_cudnn_sdp", "enable_flash_sdp", "enable_math_sdp", "enable_mem_efficient_sdp",
     "flash_sdp_enabled", "is_built", "math_sdp_enabled", "matmul", "mem_efficient_sdp_enabled", "sdp_kernel",
 ]  # fmt: skip
-__getattr__ = _absent("backends.cuda")
+_absent("backends.cuda")
 
 #: the precision of matrix products
 matmul = SimpleNamespace(

@@ -9,7 +9,7 @@ from typing import Any
 from gt.missing import absent as _absent
 
 __all__ = ["flags", "is_available", "version"]
-__getattr__ = _absent("backends.cudnn")
+_absent("backends.cudnn")
 
 enabled, benchmark, deterministic, allow_tf32 = True, False, False, True
 benchmark_limit: int | None = 10

@@ -3,7 +3,7 @@
 from gt.missing import absent as _absent
 
 __all__ = ["is_available"]
-__getattr__ = _absent("backends.mkl")
+_absent("backends.mkl")
 
 
 def is_available() -> bool:

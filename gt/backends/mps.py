@@ -3,7 +3,7 @@
 from gt.missing import absent as _absent
 
 __all__ = ["is_available", "is_built"]
-__getattr__ = _absent("backends.mps")
+_absent("backends.mps")
 
 
 def is_available() -> bool:

@@ -3,7 +3,7 @@
 from gt.missing import absent as _absent
 
 __all__ = ["is_available"]
-__getattr__ = _absent("backends.openmp")
+_absent("backends.openmp")
 
 
 def is_available() -> bool:

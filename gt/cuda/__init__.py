@@ -40,7 +40,7 @@ __all__ = [
     "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved",
     "memory_summary", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_device", "synchronize",
 ]  # fmt: skip
-__getattr__ = _absent("cuda")
+_absent("cuda")
 
 
 def is_available() -> bool:

@@ -10,7 +10,7 @@ from gt.missing import absent as _absent
 from gt.types import float16
 
 __all__ = ["GradScaler", "autocast"]
-__getattr__ = _absent("cuda.amp")
+_absent("cuda.amp")
 
 
 def autocast(enabled: bool = True, dtype: Any = float16, cache_enabled: bool = True) -> amp.autocast:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations as chosen
 from itertools import combinations_with_replacement as chosen_again
 from itertools import pairwise
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from gt.client.tensor.arguments import (
     accept_numpy_names,
@@ -338,13 +338,19 @@ def repeat_interleave(
 
 # -- as copies -----------------------------------------------------------------------------
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def _copying(name: str, view: Any) -> Any:
+
+def _copying(name: str, view: Callable[P, R]) -> Callable[P, R]:
+    function: Any = view
+
     def copied(input: Tensor, *args: Any, **options: Any) -> Any:
-        result = view(input, *args, **options)
+        result = function(input, *args, **options)
         return tuple(map(pointwise.clone, result)) if isinstance(result, tuple) else pointwise.clone(result)
 
-    return documented(copied, name, f"A copy of `{name.removesuffix('_copy')}` instead of a view.", view)
+    doc = f"A copy of `{name.removesuffix('_copy')}` instead of a view."
+    return documented(copied, name, doc, view)  # type: ignore[return-value]
 
 
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@ Functions that are just an op are here if torch.special has their name, or an al
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from gt.client.tensor.arguments import operands, require_tensor
 from gt.client.tensor.tensor import Tensor
@@ -15,11 +16,46 @@ from gt.functions.derived import FUNCTIONS, eq, erfc, log1p, xlogy
 from gt.functions.pointwise import logit, polygamma, round
 from gt.functions.scan import log_softmax, logsumexp, softmax
 
+if TYPE_CHECKING:  # a type checker cannot see what is derived
+    from gt.functions.derived import (
+        digamma as digamma,
+    )
+    from gt.functions.derived import (
+        erf as erf,
+    )
+    from gt.functions.derived import (
+        erfinv as erfinv,
+    )
+    from gt.functions.derived import (
+        exp2 as exp2,
+    )
+    from gt.functions.derived import (
+        expit as expit,
+    )
+    from gt.functions.derived import (
+        expm1 as expm1,
+    )
+    from gt.functions.derived import (
+        gammaln as gammaln,
+    )
+    from gt.functions.derived import (
+        i0 as i0,
+    )
+    from gt.functions.derived import (
+        i1 as i1,
+    )
+    from gt.functions.derived import (
+        psi as psi,
+    )
+    from gt.functions.derived import (
+        sinc as sinc,
+    )
+
 __all__ = [
-    "entr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "polygamma", "round", "softmax", "xlog1py",
+    "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammaln", "i0", "i1", "log1p", "log_softmax",
+    "logit", "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
 ]  # fmt: skip
-__all__ += sorted(_derived := derive.published(FUNCTIONS, "special"))
-globals().update(_derived)
+globals().update(derive.published(FUNCTIONS, "special"))
 
 
 def entr(input: Tensor) -> Tensor:

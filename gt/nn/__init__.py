@@ -51,4 +51,4 @@ __all__ += _pooling.__all__
 __all__ += _recurrent.__all__
 __all__ += _transformer.__all__
 
-__getattr__ = _absent("nn")
+_absent("nn")

@@ -39,7 +39,7 @@ __all__ += _activations.__all__
 __all__ += _distances.__all__
 __all__ += _losses.__all__
 __all__ += _spatial.__all__
-__getattr__ = absent("nn.functional")
+absent("nn.functional")
 
 #: The default eps of rms_norm, by dtype.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-23, "float16": 2.0**-23}

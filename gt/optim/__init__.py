@@ -17,4 +17,4 @@ __all__ = [
     "ASGD", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "Optimizer",
     "RAdam", "RMSprop", "Rprop", "SparseAdam", "lr_scheduler",
 ]  # fmt: skip
-__getattr__ = _absent("optim")
+_absent("optim")

@@ -24,7 +24,7 @@ __all__ = [
     "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR",
     "ReduceLROnPlateau", "SequentialLR", "StepLR",
 ]  # fmt: skip
-__getattr__ = absent("optim.lr_scheduler")
+absent("optim.lr_scheduler")
 
 
 Lambda = Callable[[int], float]

@@ -12,7 +12,8 @@ import sys
 import threading
 from types import CodeType, FrameType
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+#: where the files of GT are
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 #: (id of the code, offset) -> its number
 _by_offset: dict[tuple[int, int], int] = {}
 #: (id of the code, line) -> its number
@@ -73,7 +74,7 @@ def here() -> int:
 def _number(frame: FrameType) -> int:
     """The number of a frame's line, which may be new; 0 if the frame is inside GT."""
     code = frame.f_code
-    if code.co_filename.startswith(_PACKAGE) or code.co_filename == contextlib.__file__:
+    if code.co_filename.startswith(PACKAGE) or code.co_filename == contextlib.__file__:
         _inside[id(code)] = code
         return 0
     # Python may change the offset of a call when it specializes the code; the line stays the same

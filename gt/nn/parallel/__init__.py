@@ -14,7 +14,7 @@ from gt.nn.module import Module
 from gt.say import warn
 
 __all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
-__getattr__ = _absent("nn.parallel")
+_absent("nn.parallel")
 
 _explained: set[str] = set()
 

@@ -22,7 +22,7 @@ from gt.ops import OPS
 __all__ = [
     "clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "rnn", "vector_to_parameters",
 ]  # fmt: skip
-__getattr__ = absent("nn.utils")
+absent("nn.utils")
 
 POWER_SUMS, TOTAL_POWER = OPS["power_sums"], OPS["total_power"]
 SCALE_MANY, CLAMP_MANY = OPS["scale_many"], OPS["clamp_many"]

@@ -14,7 +14,7 @@ from gt.functions.windows import pad
 from gt.missing import absent
 
 __all__ = ["pad_sequence", "unpad_sequence"]
-__getattr__ = absent("nn.utils.rnn")
+absent("nn.utils.rnn")
 
 
 def pad_sequence(
