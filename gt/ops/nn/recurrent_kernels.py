@@ -116,7 +116,8 @@ def layer_numpy(mode: Mode, np: Any, x: Any, *operands: Any) -> Any:
     call = Call.of(mode, *_wide_operands(np, x, operands))
     parts = [steps.run(np, mode.step, layer) for layer in directions_of(call, sizes_of(call))]
     y, *states = zip(*parts, strict=True)
-    return np.concatenate(y, -1).reshape(*x.shape[:-1], -1), *(np.stack(s) for s in states)
+    rows = np.concatenate(y, -1)
+    return rows.reshape(*x.shape[:-1], rows.shape[-1]), *(np.stack(s) for s in states)
 
 
 def _wide_operands(np: Any, x: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:

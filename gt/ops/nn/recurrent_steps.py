@@ -231,7 +231,7 @@ def _state_back(xp: Any, layer: Direction, gy: Any, final: Any, factors: Any, ke
     """
     d_gates, dh = xp.empty_like(factors), _or_zeros(xp, final, layer.states[0])
     dy = xp.empty_like(layer.y)
-    d_rows = d_gates.reshape(dy.shape[0], -1)
+    d_rows = d_gates.reshape(dy.shape[0], factors.shape[1] * factors.shape[2])
     for g_y, d_y, factor, keep, d_gate, d in _backwards(layer, gy, dy, factors, kept, d_gates, d_rows):
         h = dh[: d.shape[0]]
         if g_y is not None:
