@@ -1,4 +1,4 @@
-"""Recurrent modules and packed sequences against torch's: outputs, gradients, second gradients, several workers."""
+"""Recurrent modules and packed sequences against torch's: outputs, gradients, second gradients."""
 
 from __future__ import annotations
 
@@ -171,20 +171,6 @@ def test_half_precision(cluster: Cluster) -> None:
     y, _ = ours.half()(gt.tensor(x))
     assert y.dtype is gt.float16
     same(theirs(torch.tensor(x).float())[0], y.float(), 2e-3)
-
-
-# -- several workers -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["LSTM", "GRU"])
-def test_a_split_batch_gives_the_same_gradients(name: str) -> None:
-    modules = pair(name, {"num_layers": 2, "bidirectional": True})
-    theirs, ours = inputs((5, 4, 3))
-    gt.register_config({"data": {"shard": {"axis": 1}}})
-    with gt.signal.context("data"):
-        placed = gt.tensor(ours[0].detach().numpy())
-    results = [modules[0](theirs[0]), modules[1](placed)]
-    compare(*results, modules, ([], []))
 
 
 # -- packed sequences ----------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -132,6 +134,8 @@ def layer_torch(mode: Mode, torch: Any, x: Any, *operands: Any, train: bool = Fa
         return y, *(s.clone() for s in call.states)
     if _computed_wide(x):
         return tuple(r.to(x.dtype) for r in layer_torch(mode, torch, *_floats(x, *operands)))
+    if x.is_cuda:
+        _silence_cudnn()
     states = call.states if mode.states > 1 else call.states[0]
     bias, both = call.weights[0].bias_ih is not None, len(call.weights) == 2
     function = getattr(torch, mode.name)
@@ -141,6 +145,12 @@ def layer_torch(mode: Mode, torch: Any, x: Any, *operands: Any, train: bool = Fa
         sizes = torch.tensor(sizes_of(call))
         result = function(x, sizes, states, call.flat_weights, bias, 1, 0.0, train, both)
     return tuple(result)
+
+
+@cache
+def _silence_cudnn() -> None:
+    """cudnn copies weights into one block on each call, and warns of it; each weight is a tensor of its own here."""
+    warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
 
 def _computed_wide(x: Any) -> bool:
