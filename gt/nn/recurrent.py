@@ -3,53 +3,43 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
+from gt.client.tensor.emit import call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
 from gt.functions.creation import empty, zeros
-from gt.functions.joining import cat, stack
-from gt.functions.pointwise import relu, sigmoid, tanh
+from gt.functions.joining import cat
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
+from gt.nn.utils.rnn import PackedSequence
+from gt.ops import OPS, Op
 from gt.types import float32
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell"]
 
 
-#: The state that a cell passes from step to step: h, or h and c.
-State = tuple[Any, ...]
+#: h, or h and c
+States = tuple[Any, ...]
 
 
-def _tanh_cell(x: Any, h: Any, state: State) -> State:
-    return (tanh(x + h),)
+class Kind(NamedTuple):
+    """What a mode of torch's is in GT."""
+
+    layer: Op
+    cell: Op
+    gates: int
+    #: whether its state has a second part
+    has_cell_state: bool = False
 
 
-def _relu_cell(x: Any, h: Any, state: State) -> State:
-    return (relu(x + h),)
-
-
-def _gru_cell(x: Any, h: Any, state: State) -> State:
-    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), h.chunk(3, -1)
-    z = sigmoid(xz + hz)
-    n = tanh(xn + sigmoid(xr + hr) * hn)
-    return (n + z * (state[0] - n),)
-
-
-def _lstm_cell(x: Any, h: Any, state: State) -> State:
-    i, f, g, o = (x + h).chunk(4, -1)
-    c = sigmoid(f) * state[1] + sigmoid(i) * tanh(g)
-    return sigmoid(o) * tanh(c), c
-
-
-#: mode -> (cell, number of gates, whether its state has a second part)
-CELLS: dict[str, tuple[Any, int, bool]] = {
-    "RNN_TANH": (_tanh_cell, 1, False),
-    "RNN_RELU": (_relu_cell, 1, False),
-    "GRU": (_gru_cell, 3, False),
-    "LSTM": (_lstm_cell, 4, True),
+KINDS = {
+    "RNN_TANH": Kind(OPS["rnn_tanh"], OPS["rnn_tanh_cell"], 1),
+    "RNN_RELU": Kind(OPS["rnn_relu"], OPS["rnn_relu_cell"], 1),
+    "GRU": Kind(OPS["gru"], OPS["gru_cell"], 3),
+    "LSTM": Kind(OPS["lstm"], OPS["lstm_cell"], 4, has_cell_state=True),
 }
 
 
@@ -75,21 +65,27 @@ class RNNBase(Module):
             raise ValueError("dropout should be a number in range [0, 1] representing the probability of an element")
         if proj_size >= hidden_size > 0 and proj_size:
             raise ValueError("proj_size has to be smaller than hidden_size")
-        if proj_size and not CELLS[mode][2]:
+        if proj_size and not KINDS[mode].has_cell_state:
             raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
+        self._kind = KINDS[mode]
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
         self._directions = ("", "_reverse") if bidirectional else ("",)
         out = proj_size or hidden_size
-        rows = CELLS[mode][1] * hidden_size
+        rows = self._kind.gates * hidden_size
+        #: for each layer, in the order in which its op takes them
+        self._weight_names: list[list[str]] = []
         for layer in range(num_layers):
             width = input_size if layer == 0 else out * len(self._directions)
-            for direction in self._directions:
-                self._add_layer(f"_l{layer}{direction}", rows, width, out, dtype or float32)
+            suffixes = [f"_l{layer}{direction}" for direction in self._directions]
+            self._weight_names.append(
+                [n for s in suffixes for n in self._add_weights(s, rows, width, out, dtype or float32)]
+            )
         self.reset_parameters()
 
-    def _add_layer(self, suffix: str, rows: int, width: int, out: int, dtype: Any) -> None:
+    def _add_weights(self, suffix: str, rows: int, width: int, out: int, dtype: Any) -> list[str]:
+        """Add the weights of a layer in one direction, and return their names."""
         shapes: dict[str, Any] = {"weight_ih": (rows, width), "weight_hh": (rows, out)}
         if self.bias:
             shapes |= {"bias_ih": rows, "bias_hh": rows}
@@ -97,6 +93,7 @@ class RNNBase(Module):
             shapes["weight_hr"] = (self.proj_size, self.hidden_size)
         for name, shape in shapes.items():
             setattr(self, name + suffix, Parameter(empty(shape, dtype=dtype)))
+        return [name + suffix for name in shapes]
 
     def reset_parameters(self) -> None:
         """Draw all weights and biases again, as torch draws them."""
@@ -107,63 +104,74 @@ class RNNBase(Module):
     def flatten_parameters(self) -> None:
         """Do nothing: the worker decides how weights are stored."""
 
-    def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
+        if isinstance(input, PackedSequence):
+            y, last = self._forward_packed(input, hx)
+        else:
+            y, last = self._forward_padded(input, hx)
+        return y, last if self._kind.has_cell_state else last[0]
+
+    def _forward_padded(self, input: Tensor, hx: Any) -> tuple[Any, States]:
         if input.ndim not in (2, 3):
-            raise ShapeError(f"{self.mode}: expected input to be 2D or 3D, got {input.ndim}D instead")
+            raise ShapeError(f"{self.mode}: Expected input to be 2D or 3D, got {input.ndim}D instead")
         unbatched = input.ndim == 2
-        x: Any = input.unsqueeze(1) if unbatched else input.transpose(0, 1) if self.batch_first else input
+        x = input.unsqueeze(1) if unbatched else input.transpose(0, 1) if self.batch_first else input
+        y, last = self._run_layers(x, self._initial_states(x, hx, x.shape[1], unbatched), ())
+        if unbatched:
+            return y.squeeze(1), tuple(s.squeeze(1) for s in last)
+        return y.transpose(0, 1) if self.batch_first else y, last
+
+    def _forward_packed(self, input: PackedSequence, hx: Any) -> tuple[Any, States]:
+        """States are in the order of the sequences; the packed ones are in the order of their lengths."""
+        states = self._initial_states(input.data, hx, input._sizes[0], False)
+        if hx is not None and input.sorted_indices is not None:
+            states = tuple(s.index_select(1, input.sorted_indices) for s in states)
+        y, last = self._run_layers(input.data, states, (input.batch_sizes,))
+        if input.unsorted_indices is not None:
+            last = tuple(s.index_select(1, input.unsorted_indices) for s in last)
+        return input._with_data(y), last
+
+    def _initial_states(self, x: Any, hx: Any, batch: int, unbatched: bool) -> States:
+        """The states of all layers and directions before the first step."""
         if x.shape[-1] != self.input_size:
             raise ShapeError(
                 f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[-1]}"
             )
-        initial = self._initial_states(x, hx, unbatched)
-        final: list[State] = []
+        count = self.num_layers * len(self._directions)
+        features = (self.proj_size or self.hidden_size, self.hidden_size)[: 1 + self._kind.has_cell_state]
+        if hx is None:
+            first = zeros((count, batch, features[0]), dtype=x.dtype)
+            same = features[-1] == features[0]
+            return (first, *(first if same else zeros((count, batch, n), dtype=x.dtype) for n in features[1:]))
+        states = tuple(hx) if self._kind.has_cell_state else (hx,)
+        if unbatched:
+            states = tuple(s.unsqueeze(1) if s.ndim == 2 else s for s in states)
+        for i, (state, n) in enumerate(zip(states, features, strict=True)):
+            if tuple(state.shape) != (count, batch, n):
+                name = f"hidden[{i}]" if self._kind.has_cell_state else "hidden"
+                raise ShapeError(f"Expected {name} size {(count, batch, n)}, got {list(state.shape)}")
+        return states
+
+    def _run_layers(self, x: Any, states: States, batch_sizes: tuple[Any, ...]) -> tuple[Any, States]:
+        """The output of the last layer, and the last states of all: one instruction for each layer."""
+        count, last = len(self._directions), []
         for layer in range(self.num_layers):
             if layer and self.dropout and self.training:
                 x = F.dropout(x, self.dropout)
-            outputs = []
-            for direction in self._directions:
-                output, end = self._run(x, initial[len(final)], f"_l{layer}{direction}", bool(direction))
-                outputs.append(output)
-                final.append(end)
-            x = outputs[0] if len(outputs) == 1 else cat(outputs, -1)
-        last = tuple(stack(states) for states in zip(*final, strict=True))
-        if unbatched:
-            x, last = x.squeeze(1), tuple(state.squeeze(1) for state in last)
-        elif self.batch_first:
-            x = x.transpose(0, 1)
-        return x, last if len(last) > 1 else last[0]
+            own = states if self.num_layers == 1 else [s[layer * count : (layer + 1) * count] for s in states]
+            weights = [self._parameters[name] for name in self._weight_names[layer]]
+            x, *end = call_many(self._kind.layer, (x, *own, *weights, *batch_sizes))
+            last.append(end)
+        if self.num_layers == 1:
+            return x, tuple(last[0])
+        return x, tuple(cat(parts) for parts in zip(*last, strict=True))
 
-    def _initial_states(self, x: Any, hx: Any, unbatched: bool) -> list[State]:
-        """The initial state of each layer and direction."""
-        count, batch = self.num_layers * len(self._directions), x.shape[1]
-        two_states = CELLS[self.mode][2]
-        if hx is None:
-            sizes = (self.proj_size or self.hidden_size, self.hidden_size)[: 1 + two_states]
-            first = tuple(zeros((batch, size), dtype=x.dtype) for size in sizes)
-            return [first] * count
-        parts = hx if two_states else (hx,)
-        expected = (count, batch) if not unbatched else (count,)
-        for state in parts:
-            if tuple(state.shape[: len(expected)]) != expected or state.ndim != (2 if unbatched else 3):
-                raise ShapeError(f"{self.mode}: a hidden state {state._type} does not fit {count} layers of {x._type}")
-        states = [state.unsqueeze(1) if unbatched else state for state in parts]
-        return list(zip(*(state.unbind(0) for state in states), strict=True))
-
-    def _run(self, x: Any, state: State, suffix: str, backwards: bool) -> tuple[Any, State]:
-        """One layer in one direction. The product with the input is computed for all steps at once."""
-        parameters = self._parameters
-        inputs = F.linear(x, parameters["weight_ih" + suffix], parameters.get("bias_ih" + suffix)).unbind(0)
-        weight, bias = parameters["weight_hh" + suffix], parameters.get("bias_hh" + suffix)
-        projection = parameters.get("weight_hr" + suffix)
-        cell = CELLS[self.mode][0]
-        outputs = []
-        for step in reversed(inputs) if backwards else inputs:
-            state = cell(step, F.linear(state[0], weight, bias), state)
-            if projection is not None:
-                state = (F.linear(state[0], projection), *state[1:])
-            outputs.append(state[0])
-        return stack(outputs[::-1] if backwards else outputs), state
+    @property
+    def all_weights(self) -> list[list[Any]]:
+        """The weights of each layer and direction."""
+        names = [name for layer in self._weight_names for name in layer]
+        size = len(names) // (self.num_layers * len(self._directions))
+        return [[self._parameters[n] for n in names[i : i + size]] for i in range(0, len(names), size)]
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"
@@ -248,7 +256,7 @@ class _Cell(Module):
     ) -> None:
         super().__init__()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
-        rows, dtype = CELLS[self.mode][1] * hidden_size, dtype or float32
+        rows, dtype = KINDS[self.mode].gates * hidden_size, dtype or float32
         self.weight_ih = Parameter(empty((rows, input_size), dtype=dtype))
         self.weight_hh = Parameter(empty((rows, hidden_size), dtype=dtype))
         for name in ("bias_ih", "bias_hh"):
@@ -258,13 +266,20 @@ class _Cell(Module):
             init.uniform_(p, -bound, bound)
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
-        cell, _, two_states = CELLS[self.mode]
+        kind = KINDS[self.mode]
+        if input.ndim not in (1, 2):
+            raise ShapeError(f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.ndim}D instead")
         if hx is None:
-            hx = (zeros((*input.shape[:-1], self.hidden_size), dtype=input.dtype),) * (1 + two_states)
-        state = tuple(hx) if two_states else hx if isinstance(hx, tuple) else (hx,)
-        x = F.linear(input, self.weight_ih, self.bias_ih)
-        state = cell(x, F.linear(state[0], self.weight_hh, self.bias_hh), state)
-        return state if two_states else state[0]
+            hx = (zeros((*input.shape[:-1], self.hidden_size), dtype=input.dtype),) * (1 + kind.has_cell_state)
+        states = tuple(hx) if kind.has_cell_state or isinstance(hx, tuple) else (hx,)
+        unbatched = input.ndim == 1
+        if unbatched:
+            input, states = input.unsqueeze(0), tuple(s.unsqueeze(0) for s in states)
+        biases = (self.bias_ih, self.bias_hh) if self.bias else ()
+        result = call_many(kind.cell, (input, *states, self.weight_ih, self.weight_hh, *biases))
+        if unbatched:
+            result = tuple(s.squeeze(0) for s in result)
+        return result if kind.has_cell_state else result[0]
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")

@@ -40,6 +40,7 @@ from gt.ops.nn import (  # noqa: F401
     loss,
     nll,
     pool,
+    recurrent,
     resample,
     rms_norm,
 )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tests.support.samples import FLOATS, Sample, T, V
+from tests.support.samples_recurrent import MODES, recurrent
 
 F = torch.nn.functional
 aten = torch.ops.aten
@@ -30,6 +31,7 @@ WITH_STATISTICS = (
     "layer_norm_backward",
     "nll_loss_backward",
     "rms_norm_backward",
+    *(f"{mode}{kind}_backward" for mode in MODES for kind in ("", "_cell")),
 )
 
 
@@ -47,6 +49,7 @@ def nn() -> list[Sample]:
         convolutions,
         pools,
         sizes,
+        recurrent,
     )
     return [s for family in families for s in family()]
 

@@ -1,0 +1,251 @@
+"""The kernels of recurrent layers and cells. On a CPU and a GPU the forward pass is torch's own kernel."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from gt.errors import ShapeError
+from gt.ops.elements import wide
+from gt.ops.nn import recurrent_steps as steps
+from gt.ops.nn.recurrent_steps import Direction, Weights
+
+Mask = tuple[bool, ...]
+
+
+class Mode(NamedTuple):
+    #: torch's name of the function for a layer
+    name: str
+    gates: int
+    #: of the kernel for numpy: one step
+    step: Callable[..., Any]
+    #: over all steps
+    back: Callable[..., steps.Grads]
+    states: int = 1
+
+
+class Call(NamedTuple):
+    """The operands of a layer, sorted; or their types."""
+
+    x: Any
+    states: tuple[Any, ...]
+    #: for each direction
+    weights: list[Weights]
+    #: None if all sequences have the same length
+    batch_sizes: Any
+
+    @classmethod
+    def of(cls, mode: Mode, x: Any, operands: Sequence[Any]) -> Call:
+        states, rest = operands[: mode.states], operands[mode.states :]
+        batch_sizes = None
+        if x.ndim == 2:
+            *rest, batch_sizes = rest
+        count = len(rest) // states[0].shape[0]
+        return cls(x, tuple(states), [_weights(rest[i : i + count]) for i in range(0, len(rest), count)], batch_sizes)
+
+    @property
+    def flat_weights(self) -> list[Any]:
+        return [w for weights in self.weights for w in weights if w is not None]
+
+
+def _weights(given: Sequence[Any]) -> Weights:
+    """An odd number of weights ends with a projection."""
+    bias_ih, bias_hh = given[2:4] if len(given) > 3 else (None, None)
+    return Weights(given[0], given[1], bias_ih, bias_hh, given[-1] if len(given) % 2 else None)
+
+
+#: torch's name of the function for a layer -> what it computes
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode("lstm", 4, steps.lstm_step, steps.lstm_back, states=2),
+        Mode("gru", 3, steps.gru_step, steps.gru_back),
+        Mode("rnn_tanh", 1, steps.tanh_step, steps.tanh_back),
+        Mode("rnn_relu", 1, steps.relu_step, steps.relu_back),
+    )
+}
+
+
+def backward_operands(operands: Sequence[Any], given: Mask) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    """(the given gradients, the operands of the forward op, its output)"""
+    count = sum(given)
+    if len(operands) < count + 2:
+        raise ShapeError(f"{len(operands)} operands are too few for {count} gradients")
+    x, y, *rest = operands[count:]
+    return tuple(operands[:count]), (x, *rest), y
+
+
+def each(grads: Sequence[Any], given: Mask) -> list[Any]:
+    """The gradient of each result, None where it is not given."""
+    there = iter(grads)
+    return [next(there) if present else None for present in given]
+
+
+# -- of layers -----------------------------------------------------------------------------
+
+
+def sizes_of(call: Call) -> list[int]:
+    """The number of rows of each step. Those of a packed batch are read."""
+    if call.batch_sizes is None:
+        return [call.x.shape[1]] * call.x.shape[0]
+    sizes: list[int] = call.batch_sizes.tolist()
+    batch = call.states[0].shape[1]
+    ordered = all(a >= b for a, b in pairwise(sizes))
+    if not ordered or sizes[-1] < 1 or sizes[0] != batch or sum(sizes) != call.x.shape[0]:
+        raise ValueError(
+            f"the sizes of {call.x.shape[0]} packed rows of {batch} sequences, largest first, are not {sizes}"
+        )
+    return sizes
+
+
+def directions_of(call: Call, sizes: list[int], y: Any = None) -> list[Direction]:
+    out = call.states[0].shape[-1]
+    x = call.x.reshape(-1, call.x.shape[-1])
+    rows = None if y is None else y.reshape(-1, y.shape[-1])
+    return [
+        Direction(
+            *(x, tuple(s[i] for s in call.states), weights, sizes, i == 1),
+            None if rows is None else rows[:, i * out : (i + 1) * out],
+        )
+        for i, weights in enumerate(call.weights)
+    ]
+
+
+def layer_numpy(mode: Mode, np: Any, x: Any, *operands: Any) -> Any:
+    call = Call.of(mode, *_wide_operands(np, x, operands))
+    parts = [steps.run(np, mode.step, layer) for layer in directions_of(call, sizes_of(call))]
+    y, *states = zip(*parts, strict=True)
+    rows = np.concatenate(y, -1)
+    return rows.reshape(*x.shape[:-1], rows.shape[-1]), *(np.stack(s) for s in states)
+
+
+def _wide_operands(np: Any, x: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    wide_x, *rest = wide(np, x, *operands)
+    return wide_x, rest
+
+
+def layer_torch(mode: Mode, torch: Any, x: Any, *operands: Any, train: bool = False) -> Any:
+    call = Call.of(mode, x, operands)
+    if not call.states[0].numel():  # no sequences
+        y = x.new_empty(*x.shape[:-1], len(call.weights) * call.states[0].shape[-1])
+        return y, *(s.clone() for s in call.states)
+    if _computed_wide(x):
+        return tuple(r.to(x.dtype) for r in layer_torch(mode, torch, *_floats(x, *operands)))
+    if x.is_cuda:
+        _silence_cudnn()
+    states = call.states if mode.states > 1 else call.states[0]
+    bias, both = call.weights[0].bias_ih is not None, len(call.weights) == 2
+    function = getattr(torch, mode.name)
+    if call.batch_sizes is None:
+        result = function(x, states, call.flat_weights, bias, 1, 0.0, train, both, False)
+    else:
+        sizes = torch.tensor(sizes_of(call))
+        result = function(x, sizes, states, call.flat_weights, bias, 1, 0.0, train, both)
+    return tuple(result)
+
+
+@cache
+def _silence_cudnn() -> None:
+    """cudnn copies weights into one block on each call, and warns of it; each weight is a tensor of its own here."""
+    warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+
+
+def _computed_wide(x: Any) -> bool:
+    """Half precision on a CPU is computed in float32."""
+    return x.element_size() < 4 and not x.is_cuda
+
+
+def _floats(*xs: Any) -> list[Any]:
+    return [x.float() if x.is_floating_point() else x for x in xs]
+
+
+def _layer_back(mode: Mode, xp: Any, *operands: Any, given: Mask, mask: Mask) -> list[Any]:
+    """The gradients in numpy, or in torch on a CPU: for each operand of the layer, None where none is requested."""
+    grads, (x, *rest), y = backward_operands(operands, given)
+    call = Call.of(mode, x, rest)
+    gy, *final = each(grads, given)
+    if gy is not None:
+        gy = gy.reshape(-1, gy.shape[-1])
+    out, count = call.states[0].shape[-1], len(call.flat_weights) // len(call.weights)
+    of_inputs: list[list[Any]] = []
+    of_weights: list[Any] = []
+    for i, layer in enumerate(directions_of(call, sizes_of(call), y)):
+        start = 1 + mode.states + i * count
+        part = None if gy is None else gy[:, i * out : (i + 1) * out]
+        result = mode.back(xp, layer, part, *(None if g is None else g[i] for g in final))
+        wanted = (*mask[: 1 + mode.states], *mask[start : start + count])
+        of_direction = steps.wanted_grads(layer, result, wanted)
+        of_inputs.append(of_direction[: 1 + mode.states])
+        of_weights += of_direction[1 + mode.states :]
+    of_x, *of_states = zip(*of_inputs, strict=True)
+    both = [xp.stack(s) if wanted else None for s, wanted in zip(of_states, mask[1:], strict=False)]
+    return [sum(of_x[1:], of_x[0]).reshape(x.shape) if mask[0] else None, *both, *of_weights]
+
+
+def _requested(results: Sequence[Any], mask: Mask) -> Any:
+    kept = tuple(r for r, wanted in zip(results, mask, strict=True) if wanted)
+    return kept if len(kept) > 1 else kept[0]
+
+
+def layer_back_numpy(mode: Mode, np: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
+    return _requested(_layer_back(mode, np, *wide(np, *operands), given=given, mask=mask), mask)
+
+
+def layer_back_torch(mode: Mode, torch: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
+    like = operands[0]
+    if like.is_cuda and like.numel():
+        return _requested(_layer_back_cuda(mode, torch, *operands, given=given, mask=mask), mask)
+    computed = _floats(*operands) if _computed_wide(like) else operands
+    results = _layer_back(mode, torch, *computed, given=given, mask=mask)
+    return _requested([r if r is None else r.to(like.dtype) for r in results], mask)
+
+
+def _layer_back_cuda(mode: Mode, torch: Any, *operands: Any, given: Mask, mask: Mask) -> list[Any]:
+    """cudnn's kernels need values whose size only cudnn knows, so the forward kernel runs again."""
+    grads, forward, _ = backward_operands(operands, given)
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_(wanted) for x, wanted in zip(forward, mask, strict=False)]
+        results = layer_torch(mode, torch, *leaves, *forward[len(leaves) :], train=True)
+        outputs = [r for r, there in zip(results, given, strict=True) if there]
+        wanted = [x for x, needed in zip(leaves, mask, strict=True) if needed]
+        found = iter(torch.autograd.grad(outputs, wanted, grads))
+    return [next(found) if needed else None for needed in mask]
+
+
+# -- of cells ------------------------------------------------------------------------------
+
+
+def cell_torch(mode: Mode, torch: Any, x: Any, *operands: Any) -> Any:
+    if _computed_wide(x):
+        results = cell_torch(mode, torch, *_floats(x, *operands))
+        return tuple(r.to(x.dtype) for r in results) if mode.states > 1 else results.to(x.dtype)
+    states, weights = operands[: mode.states], operands[mode.states :]
+    return getattr(torch, f"{mode.name}_cell")(x, states if mode.states > 1 else states[0], *weights)
+
+
+def cell_numpy(mode: Mode, np: Any, x: Any, *operands: Any) -> Any:
+    x, *rest = wide(np, x, *operands)
+    layer = Direction(x, tuple(rest[: mode.states]), Weights(*rest[mode.states :]), [x.shape[0]], False)
+    _, *states = steps.run(np, mode.step, layer)
+    return tuple(states) if mode.states > 1 else states[0]
+
+
+def _cell_back(mode: Mode, xp: Any, *operands: Any, given: Mask, mask: Mask) -> list[Any]:
+    grads, (x, *rest), y = backward_operands(operands, given)
+    final = each(grads, given)
+    layer = Direction(x, tuple(rest[: mode.states]), Weights(*rest[mode.states :]), [x.shape[0]], False, y)
+    return steps.wanted_grads(layer, mode.back(xp, layer, None, *final), mask)
+
+
+def cell_back_numpy(mode: Mode, np: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
+    return _requested(_cell_back(mode, np, *wide(np, *operands), given=given, mask=mask), mask)
+
+
+def cell_back_torch(mode: Mode, torch: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
+    dtype = operands[0].dtype
+    computed = _floats(*operands) if operands[0].element_size() < 4 else operands
+    results = _cell_back(mode, torch, *computed, given=given, mask=mask)
+    return _requested([r if r is None else r.to(dtype) for r in results], mask)
