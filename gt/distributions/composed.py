@@ -366,7 +366,7 @@ class GeneralizedPareto(Distribution):
         return where(c < 0.5, self.scale.square() / ((1 - c).square() * (1 - 2 * c)), INF)
 
     def _split(self) -> tuple[Tensor, Tensor]:
-        """Where the concentration is 0, and the concentration with other numbers there."""
+        """Where the concentration is 0, so that the first terms of its series hold; the concentration with 1 there."""
         zero = self.concentration.isclose(self.concentration * 0)
         return zero, where(zero, 1.0, self.concentration)
 
@@ -377,7 +377,7 @@ class GeneralizedPareto(Distribution):
         """log P(x > value)."""
         z = (self._checked(value) - self.loc) / self.scale
         zero, c = self._split()
-        return where(zero, -z, -(c * z).log1p() / c)
+        return where(zero, self.concentration * z.square() / 2 - z, -(c * z).log1p() / c)
 
     def log_prob(self, value: Tensor) -> Tensor:
         return (1 + self.concentration) * self._log_tail(value) - self.scale.log()
@@ -387,8 +387,9 @@ class GeneralizedPareto(Distribution):
 
     def icdf(self, value: Tensor) -> Tensor:
         zero, c = self._split()
-        log_tail = (-value).log1p()
-        return self.loc + self.scale * where(zero, -log_tail, (-c * log_tail).expm1() / c)
+        z = -(-value).log1p()
+        near = z + self.concentration * z.square() / 2
+        return self.loc + self.scale * where(zero, near, (c * z).expm1() / c)
 
     def entropy(self) -> Tensor:
         return self.scale.log() + self.concentration + 1

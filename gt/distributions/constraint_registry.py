@@ -70,12 +70,11 @@ def _to_between(constraint: Any) -> Transform:
 
 _both(constraints.real)(lambda _: transforms.identity_transform)
 _both(constraints.less_than)(lambda c: _shifted(transforms.ExpTransform(), c.upper_bound, -1))
-_both(constraints.lower_cholesky)(lambda _: transforms.LowerCholeskyTransform())
-_both(constraints.positive_definite, constraints.positive_semidefinite)(
-    lambda _: transforms.PositiveDefiniteTransform()
-)
 _both(constraints.corr_cholesky)(lambda _: transforms.CorrCholeskyTransform())
 biject_to.register(constraints.simplex, lambda _: transforms.StickBreakingTransform())
+transform_to.register(constraints.lower_cholesky, lambda _: transforms.LowerCholeskyTransform())
+transform_to.register(constraints.positive_definite, lambda _: transforms.PositiveDefiniteTransform())
+transform_to.register(constraints.positive_semidefinite, lambda _: transforms.PositiveDefiniteTransform())
 transform_to.register(constraints.simplex, lambda _: transforms.SoftmaxTransform())
 
 

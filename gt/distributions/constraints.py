@@ -8,6 +8,7 @@ from typing import Any
 from gt.client.tensor.tensor import Tensor
 from gt.functions.joining import cat as join
 from gt.functions.joining import stack as pile
+from gt.types import bool_
 
 __all__ = [
     "Constraint", "MixtureSameFamilyConstraint", "boolean", "cat", "corr_cholesky", "dependent", "dependent_property",
@@ -221,7 +222,7 @@ class _CorrCholesky(_Matrices):
 class _Square(_Matrices):
     def check(self, value: Any) -> Tensor:
         rows, columns = value.shape[-2:]
-        return value.new_full(value.shape[:-2], rows == columns, dtype="bool")  # type: ignore[no-any-return]
+        return value.new_full(value.shape[:-2], rows == columns, dtype=bool_)  # type: ignore[no-any-return]
 
 
 class _Symmetric(_Square):

@@ -171,7 +171,7 @@ class Binomial(Trials):
     def log_prob(self, value: Tensor) -> Tensor:
         value, n, logits = self._checked(value), self.total_count, self.logits
         choices = (n + 1).lgamma() - (value + 1).lgamma() - (n - value + 1).lgamma()
-        return choices + value * logits - n * (logits.clamp(min=0) + (-logits.abs()).exp().log1p())
+        return choices + value * logits + n * logsigmoid(-logits)
 
     def _equal_count(self, name: str) -> int:
         """The number of trials, which is read; all distributions must have the same."""

@@ -11,12 +11,12 @@ from gt.distributions import constraints
 from gt.distributions.constraints import Constraint
 from gt.distributions.parameters import eps_of, tiny_of
 from gt.distributions.transforms_base import Transform
-from gt.functions.creation import arange, eye
+from gt.functions.creation import arange, eye, tensor
 from gt.functions.joining import cat, stack
 from gt.functions.linalg import cholesky
 from gt.functions.windows import diag_embed
 from gt.nn.functional import logsigmoid, pad, softmax, softplus
-from gt.types import Size
+from gt.types import Size, int64
 
 
 class SoftmaxTransform(Transform):
@@ -24,6 +24,11 @@ class SoftmaxTransform(Transform):
 
     domain = constraints.real_vector
     codomain = constraints.simplex
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SoftmaxTransform)
+
+    __hash__ = object.__hash__
 
     def _call(self, x: Tensor) -> Tensor:
         return softmax(x, -1)
@@ -38,6 +43,11 @@ class StickBreakingTransform(Transform):
     bijective = True
     domain = constraints.real_vector
     codomain = constraints.simplex
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StickBreakingTransform)
+
+    __hash__ = object.__hash__
 
     def _call(self, x: Tensor) -> Tensor:
         z = _shifted(x).sigmoid()
@@ -70,7 +80,6 @@ def _shifted(x: Tensor) -> Tensor:
 class LowerCholeskyTransform(Transform):
     """From a square matrix to a lower triangular one with a positive diagonal."""
 
-    bijective = True
     domain = constraints.independent(constraints.real, 2)
     codomain = constraints.lower_cholesky
 
@@ -84,7 +93,6 @@ class LowerCholeskyTransform(Transform):
 class PositiveDefiniteTransform(Transform):
     """From a square matrix to a positive definite one."""
 
-    bijective = True
     domain = constraints.independent(constraints.real, 2)
     codomain = constraints.positive_definite
 
@@ -156,9 +164,7 @@ def _lower_matrix(vector: Tensor) -> Tensor:
 
 
 def _indices(values: list[int]) -> Tensor:
-    from gt.functions.creation import tensor
-
-    return tensor(values, dtype="int64")
+    return tensor(values, dtype=int64)
 
 
 class ReshapeTransform(Transform):
