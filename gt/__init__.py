@@ -158,8 +158,8 @@ if _MissingModules not in _sys.meta_path:
 
 #: Modules that are imported at their first use.
 _LAZY = (
-    "accelerator", "amp", "backends", "cuda", "debug", "distributed", "distributions", "fft", "fx", "hub", "jit", "nn", "optim",
-    "pipeline", "random", "serialization", "special", "utils",
+    "accelerator", "amp", "backends", "cuda", "debug", "distributed", "distributions", "fft", "fx", "hub", "jit",
+    "nn", "optim", "pipeline", "random", "serialization", "special", "utils",
 )  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
