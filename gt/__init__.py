@@ -160,8 +160,8 @@ if _MissingModules not in _sys.meta_path:
 
 #: Modules that are imported at their first use.
 _LAZY = (
-    "accelerator", "amp", "backends", "cuda", "debug", "distributed", "fft", "fx", "hub", "jit", "nn", "optim",
-    "pipeline", "random", "serialization", "special", "utils",
+    "accelerator", "amp", "backends", "cuda", "debug", "distributed", "distributions", "fft", "fx", "hub", "jit",
+    "nn", "optim", "pipeline", "random", "serialization", "special", "utils",
 )  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
@@ -201,6 +201,7 @@ if TYPE_CHECKING:
     from gt import cuda as cuda
     from gt import debug as debug
     from gt import distributed as distributed
+    from gt import distributions as distributions
     from gt import fft as fft
     from gt import fx as fx
     from gt import hub as hub

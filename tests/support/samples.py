@@ -154,8 +154,8 @@ def _sampled() -> list[Sample]:
     near = V([[0.0625, 0.03125, 0.015625], [0.001, 0.0078125, 0.0625]], "float64")  # here torch's kernel is precise
     return [
         *rows("standard_gamma", shapes, 3, -5, like=_gamma_draw),
-        *rows("standard_gamma_grad", V([0.5, 0.25, 0.75], "float64"), near, like=torch._standard_gamma_grad),
-        *rows("standard_gamma_grad", T((0, 2)), T((2,)), like=torch._standard_gamma_grad),
+        *rows("standard_gamma_grad", V([0.5, 0.25, 0.75], "float64"), near, like=_gamma_slope),
+        *rows("standard_gamma_grad", T((0, 2)), T((2,)), like=_gamma_slope),
         *rows("poisson", [*shapes, V([30.0, 1000.0], "float64")], 3, -5, like=partial(_draw, sample.poisson)),
         *rows("binomial", T((5, 3), of="positive"), V([0.25, 0.5, 1.0], "float32"), 3, -5, like=_binomial_draw),
         *rows("binomial", V([[100.0], [400.0]], "float64"), V([0.25, 0.5], "float64"), 3, -5, like=_binomial_draw),
@@ -179,6 +179,10 @@ def _draw(method: Any, *operands: Any) -> torch.Tensor:
         values.append(method(sample.Source(torch, torch.lgamma, one), *element))
     drawn = torch.stack(values) if values else torch.empty(0)
     return drawn.reshape(wide[0].shape).to(parameters[0].dtype)
+
+
+def _gamma_slope(a: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch._standard_gamma_grad(*(x.contiguous() for x in torch.broadcast_tensors(a, y)))
 
 
 def _gamma_draw(x: torch.Tensor, *key: int) -> torch.Tensor:

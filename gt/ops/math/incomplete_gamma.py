@@ -30,7 +30,8 @@ def _gradient_numpy(np: Any, a: Any, y: Any) -> Any:
 
 def _gradient_torch(torch: Any, a: Any, y: Any) -> Any:
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32  # there is no kernel for halves
-    return torch._standard_gamma_grad(a.to(wide), y.to(wide)).to(a.dtype)
+    shapes, values = torch.broadcast_tensors(a.to(wide), y.to(wide))  # nor does the kernel broadcast
+    return torch._standard_gamma_grad(shapes.contiguous(), values.contiguous()).to(a.dtype)
 
 
 op(
