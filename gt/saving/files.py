@@ -84,10 +84,7 @@ def save(
     file = open(temporary, "x+b")  # noqa: SIM115, it is renamed while it is open
     try:
         with file:
-            if format == "torch":
-                _save_into(obj, file, format)
-            else:
-                _save_at(obj, file, temporary, secret)
+            _save_into(obj, file, format) if format == "torch" else _save_at(obj, file, temporary, secret)
             _sync(file)
         os.replace(temporary, path)
     except BaseException:
