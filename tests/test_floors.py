@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.pipeline",),
 )
 #: roles of their own, which see only the ground floors
-SIDES = ("gt.dispatcher", "gt.worker", "gt.server", "gt.testing")
+SIDES = ("gt.dispatcher", "gt.worker", "gt.server", "gt.testing", "gt.__main__")
 MAX_CIRCLE = 2
 MAX_FILES = 25
 

@@ -220,7 +220,7 @@ def test_pickle_files_of_torch(session, tmp_path, capsys):
     with pytest.raises(ValueError, match=r"but a pickle written by torch.save.*save_file\(torch.load\("):
         gt.load(old)
     gt.save({"a": gt.ones(2)}, old)
-    assert "becomes a safetensors file, which torch.load cannot read" in capsys.readouterr().err
+    assert "is a safetensors file, which torch.load cannot read" in capsys.readouterr().err
     assert gt.load(old)["a"].tolist() == [1, 1]
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import gt
-from gt import saving
 from gt.client.tensor.emit import call_with
 from gt.ops import OPS
 from gt.ops.system.files import MARK, _torch_bytes
+from gt.saving import files as saving
 from gt.testing import Cluster
 
 safetensors = pytest.importorskip("safetensors.torch")

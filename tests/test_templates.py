@@ -88,6 +88,7 @@ def _read(s: dict[str, Any], k: int, rng: random.Random) -> None:
 ACTIONS: list[Action] = [
     _pointwise, _matmul, _rate, _in_place, _view, _several, _branch, _random, _data, _keep, _train, _fail, _read,
 ]  # fmt: skip
+WITHOUT_READ = [action for action in ACTIONS if action is not _read]
 
 
 def begin(seed: int) -> dict[str, Any]:
@@ -98,10 +99,10 @@ def begin(seed: int) -> dict[str, Any]:
     return state | {"optimizer": optimizer, "kept": [], "failing": [], "log": []}
 
 
-def loop(seed: int, rounds: int = 14) -> Iterator[dict[str, Any]]:
+def loop(seed: int, rounds: int = 14, actions: list[Action] = ACTIONS) -> Iterator[dict[str, Any]]:
     """The same body again and again; midway the shapes change."""
     rng = random.Random(seed)
-    body = rng.sample(ACTIONS, rng.randint(2, 6))
+    body = rng.sample(actions, rng.randint(2, 6))
     state = begin(seed)
     for k in range(rounds):
         if k == rounds // 2 and rng.random() < 0.4:

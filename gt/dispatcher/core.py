@@ -6,6 +6,7 @@ No socket, clock, thread or tensor library is used here; `server.py` owns those,
     Hello              a peer becomes a client or a worker                    Welcome, Roster; or Refusal
     Configure          is queued; defines the signals of later submissions
     Submit             is queued for its client, and the scheduler runs       Define, Execute to workers
+    Cancel             what nobody needs is dropped from the client's queue   Credit, Execute
     Done               a worker has room again; the client gets credit        Execute, Credit
     Reply              a worker's value is passed on to its client            (the same bytes)
     Chunk, ChunkTaken  chunks of large values are passed on                   (the same bytes)
@@ -30,12 +31,14 @@ from msgspec.structs import replace
 
 from gt.dispatcher import admission
 from gt.dispatcher.actions import Action, Close, SendMessage
+from gt.dispatcher.cancelling import cancel
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.ledger import Ledger
 from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads
 from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.dispatcher.requests import Requests
 from gt.dispatcher.scheduling import Scheduler
+from gt.dispatcher.segments import Segment
 from gt.dispatcher.state import Client, Peer, WorkerState
 from gt.dispatcher.violations import Violation
 from gt.version import PROTOCOL, VERSION
@@ -43,6 +46,7 @@ from gt.wire.codec import BadFrame
 from gt.wire.messages import (
     Ask,
     Bye,
+    Cancel,
     Chunk,
     ChunkTaken,
     Configure,
@@ -62,6 +66,7 @@ from gt.wire.messages import (
     Welcome,
 )
 from gt.wire.structures import WorkerInfo
+from gt.wire.words import DISCARD
 
 #: Seconds that a client with work waits for a first worker before its reads are answered with an error.
 WORKER_WAIT_S = 2.0
@@ -97,6 +102,7 @@ class Dispatcher:
             (type(None), Hello): self._hello,
             (Client, Configure): self._configure,
             (Client, Submit): self._submit,
+            (Client, Cancel): self._cancel,
             (Client, Chunk): self._chunk,
             (Client, ChunkTaken): self._chunk_taken_by_client,
             (Client, Ask): self.requests.add,
@@ -248,6 +254,13 @@ class Dispatcher:
         if admission.admit_submission(client, m, self._nbytes):
             self.scheduler.submit(client, m)
             self._schedule()
+
+    def _cancel(self, client: Client, m: Cancel, rest: object) -> None:
+        for layout, transfer in cancel(client, set(m.reads)):
+            self.delivery.execute(client, Segment(layout.workers, [DISCARD, transfer]), 0, [])
+        self.scheduler.send_credit(client, at_least=1)
+        self.requests.handle_waiting(client)
+        self._schedule()
 
     def _configure(self, client: Client, m: Configure, rest: object) -> None:
         """The signals apply to later submissions, so the message goes through the queue."""

@@ -1,6 +1,6 @@
 """Every message that crosses a wire: frozen data without behaviour.
 
-    client ──Hello, Configure, Submit, Chunk, ChunkTaken, Ask, Locate, Trace, Bye──▶ dispatcher
+    client ──Hello, Configure, Submit, Cancel, Chunk, ChunkTaken, Ask, Locate, Trace, Bye──▶ dispatcher
     client ◀──Credit, FailureReport, Notice, Blocks, values, ChunkTaken, Answer, Located, Roster── dispatcher
                         dispatcher ──Admit, Define, Execute, Leave, Chunk, ChunkTaken, Query, Drop──▶ worker
                         dispatcher ◀──Hello, Done, FailureReport, Notice, Reply, ChunkTaken, Report, Bye── worker
@@ -89,6 +89,13 @@ class Submit(Message, frozen=True, array_like=True, tag=True):
     stream: list[Word]
     weight: int
     fragments: list[Fragment] = []
+
+
+class Cancel(Message, frozen=True, array_like=True, tag=True):
+    """Submitted instructions that have not started, and whose results are freed before this message, need not run."""
+
+    #: the requests of reads that the client does not wait for any more
+    reads: list[int]
 
 
 class Chunk(Message, frozen=True, array_like=True, tag=True):
@@ -323,6 +330,7 @@ ToDispatcher = (
     Hello
     | Configure
     | Submit
+    | Cancel
     | Chunk
     | ChunkTaken
     | Ask

@@ -19,7 +19,7 @@ from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
 from gt.wire.structures import WorkerInfo
 
-__all__ = ["connect", "disconnect", "gpu_workers", "workers"]
+__all__ = ["cancel", "connect", "disconnect", "gpu_workers", "workers"]
 
 #: Seconds to wait for a server to answer.
 CONNECT_TIMEOUT_S = 3.0
@@ -115,6 +115,21 @@ def gpu_workers(n: int) -> None:
         disconnect()
         _process.worker_count = n
         _start()
+
+
+def cancel() -> None:
+    """Drop submitted instructions that have not started, if their results are freed and nothing alive needs them.
+
+    Ctrl-C during a wait does the same: the program goes on without the work that it abandoned.
+
+    Example::
+
+        results = [gt.randn(4000, 4000) @ gt.randn(4000, 4000) for _ in range(100)]
+        del results  # not needed after all
+        gt.cancel()
+    """
+    if (current := connected()) is not None:
+        current.outbox.cancel()
 
 
 def workers() -> list[WorkerInfo]:

@@ -26,7 +26,7 @@ from gt.client.stream.templates import BATCH_WORDS, MAX_WAITS, MIN_FORWARD_WORDS
 from gt.errors import GtError
 from gt.ops import Signature
 from gt.wire.codec import definition, encode
-from gt.wire.messages import Submit
+from gt.wire.messages import Cancel, Submit
 from gt.wire.structures import Definition
 from gt.wire.words import MAX_FRAGMENT_WORDS, MAX_SUBMIT_WORDS, RESET, WINDOW_WORDS
 
@@ -43,8 +43,10 @@ CREDIT_CHECK_S = 3.0
 class Outbox:
     """The words of one session that are not yet submitted, and how many of the submitted ones the workers finished."""
 
-    def __init__(self, connection: ServerConnection, templates: Templates) -> None:
+    def __init__(self, connection: ServerConnection, templates: Templates, abandoned_reads: list[int]) -> None:
         self._connection, self.templates = connection, templates
+        #: requests that the next `Cancel` names
+        self._abandoned_reads = abandoned_reads
         self.words: list[Any] = []
         self.extend, self.append = self.words.extend, self.words.append
         #: `full` is called at this many words: ``batch``, or more while a known stretch may be complete soon
@@ -204,15 +206,34 @@ class Outbox:
 
     def flush(self) -> None:
         """Submit all words. Before that, wait while too many submitted words are not finished."""
-        if self.sent - self.finished > WINDOW_WORDS:
+        if self._no_credit():
             while not self._connection.wait(lambda: self.sent - self.finished <= WINDOW_WORDS // 2, CREDIT_CHECK_S):
                 self._connection.require_worker()
         self._submit()
 
+    def _no_credit(self) -> bool:
+        """Too many submitted words are not finished. A `Cancel` may follow up to twice as many: the words before it say
+        what was freed, and so what need not run."""
+        return self.sent - self.finished > (2 * WINDOW_WORDS if self._connection.cancels_due else WINDOW_WORDS)
+
+    def cancel(self) -> None:
+        """Submit everything, with what Python has freed; then cancel what has not started and is not needed."""
+        submissions = 1 + (len(self.freed_between) + len(self.freed_late)) // MAX_FREED
+        self._connection.cancels_due = max(self._connection.cancels_due, submissions)
+        for _ in range(submissions):
+            self.flush()
+        self._send_cancel()
+
+    def _send_cancel(self) -> None:
+        with self.lock:
+            reads = self._abandoned_reads[:]
+            self._connection.send([encode(Cancel(reads))])
+            del self._abandoned_reads[: len(reads)]
+
     def flush_in_background(self) -> bool:
         """For the background thread, which must neither wait nor raise. True if it should come back soon."""
         waiting = self.words or self.freed_between or self.freed_late
-        if not waiting or self._connection.ended is not None or self.sent - self.finished > WINDOW_WORDS:
+        if not waiting or self._connection.ended is not None or self._no_credit():
             return False
         if self._may_become_fragment():
             return True
@@ -281,3 +302,6 @@ class Outbox:
                 self.recorder.submissions.append(submitted)
             self.templates.sent(submitted)
             self.recent.append((stream, self.announced_codes, self.templates.announced))
+            if self._connection.cancels_due:
+                self._connection.cancels_due -= 1
+                self._send_cancel()

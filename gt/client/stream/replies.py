@@ -24,6 +24,8 @@ class Replies:
         self._next_request = itertools.count(1).__next__
         #: request -> a `PendingValue`, or the list that an answer is put into
         self.pending: dict[int, Any] = {}
+        #: reads that nobody waits for any more, and that the server does not know of
+        self.abandoned: list[int] = []
         self._rings = SharedRings()
 
     # -- asking --------------------------------------------------------------------------
@@ -41,6 +43,9 @@ class Replies:
             self._connection.wait(lambda: pending.done or pending.likely_error is not None)
             if not pending.done and not self._connection.wait(lambda: pending.done, FAILURE_DETAIL_TIMEOUT_S):
                 pending.fail(pending.likely_error or RemoteError("an instruction failed, and no worker reported why"))
+        except BaseException:
+            self.abandoned.append(request)
+            raise
         finally:
             del self.pending[request]
         return pending
@@ -48,6 +53,7 @@ class Replies:
     def abandon(self, request: int) -> None:
         """Ignore the reply when it arrives."""
         self.pending.pop(request, None)
+        self.abandoned.append(request)
 
     def ask(self, kind: Any, *fields: Any, timeout: float | None = None) -> Any:
         """Send a question, and return the answer; None after ``timeout`` seconds."""
@@ -65,7 +71,7 @@ class Replies:
             self._connection.send([encode(Trace(request, begin))])
             self._connection.wait(lambda: pending.done)
         finally:
-            self.abandon(request)
+            self.pending.pop(request, None)
         if pending.error is not None:
             raise pending.error
         return pending.values

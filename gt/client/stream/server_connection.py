@@ -17,6 +17,8 @@ from gt.wire.structures import WorkerInfo
 
 #: Seconds to wait for a first worker before an instruction is refused.
 FIRST_WORKER_TIMEOUT_S = 3.0
+#: How many submissions after an interrupt are followed by a `Cancel`, unless a read is answered before.
+CANCELS_AFTER_INTERRUPT = 16
 
 
 class ServerConnection:
@@ -28,6 +30,9 @@ class ServerConnection:
         #: why the session is over; None while it is open
         self.ended: GtError | None = None
         self.on_end: list[Callable[[], None]] = []
+        #: how many of the next submissions are followed by a `Cancel`: after Ctrl-C in a wait, Python frees what the
+        #: program has abandoned only when the exception is handled
+        self.cancels_due = 0
 
     def worker_ids(self) -> list[int]:
         return [worker.id for worker in self.workers]
@@ -55,6 +60,9 @@ class ServerConnection:
             arrived = link.wait(lambda: ready() or self.ended is not None, timeout)
         except ConnectionLost as error:
             raise self.end(error) from None
+        except KeyboardInterrupt:
+            self.cancels_due = CANCELS_AFTER_INTERRUPT
+            raise
         self.check_open()
         return arrived
 

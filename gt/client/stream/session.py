@@ -60,11 +60,11 @@ class Session:
         self.id = 0
         self.connection = connection = ServerConnection(name)
         by_code: dict[int, Signature] = {}
-        self.outbox = outbox = Outbox(connection, Templates(by_code))
-        self.signatures = Signatures(outbox, connection, by_code)
-        self.uploads = uploads = Uploads(connection)
         self.failures = failures = Failures()
         self.replies = replies = Replies(connection, failures)
+        self.outbox = outbox = Outbox(connection, Templates(by_code), replies.abandoned)
+        self.signatures = Signatures(outbox, connection, by_code)
+        self.uploads = uploads = Uploads(connection)
         self._decode = Decode("client")
         self._handlers: dict[type, Callable[[Any, Any], None]] = {
             Welcome: self._welcome,
@@ -101,6 +101,7 @@ class Session:
         pending = self.replies.wait(request)
         if not isinstance(pending.error, ClusterError):  # a worker has finished everything before the read
             outbox.acknowledge(sent)
+            self.connection.cancels_due = 0
         if pending.error is not None:
             try:
                 raise pending.error

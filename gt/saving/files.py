@@ -1,8 +1,8 @@
 """``gt.save`` and ``gt.load``: tensors in safetensors files, written and read by the workers where they can.
 
 A file has 8 bytes with the length of the header, the header (JSON: names, dtypes, shapes and offsets), and the values.
-Nested objects are saved too: their tensors get generated names, and their structure is JSON in the header's metadata.
-Other readers of the format still see the tensors. Nothing in a file can run code.
+Nested objects are saved too: their tensors get generated names, and their structure is JSON in the header's metadata
+(`gt.saving.objects`). Other readers of the format still see the tensors. Nothing in a file can run code.
 
 A save is atomic: the values are written to a temporary file in the same folder, which replaces the old file once
 everything is on disk. The worker that holds the tensors writes them itself if it can open that file (see
@@ -12,18 +12,19 @@ it needs all values in this process.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from gt.client.stream import connect
-from gt.client.tensor.emit import call_with, current, detached, upload
+from gt.client.tensor.emit import call_with, current, upload
 from gt.client.tensor.tensor import Tensor
 from gt.errors import RemoteError
-from gt.functions.creation import as_tensor
 from gt.ops import OPS
 from gt.ops.system.files import MARK, TAIL, proof
+from gt.saving.objects import flatten, unflatten
 from gt.say import warn
 from gt.types import DTYPES, DType, TensorType
 
@@ -53,38 +54,78 @@ PICKLES = (".pt", ".pth", ".bin")
 Entry = tuple[TensorType, int]
 
 
-def save(obj: Any, path: str | os.PathLike[str]) -> None:
-    """Save tensors, or dicts, lists and tuples of tensors and plain values, as a safetensors file.
+def save(
+    obj: Any,
+    f: str | os.PathLike[str] | BinaryIO,
+    pickle_module: object = None,
+    pickle_protocol: object = None,
+    _use_new_zipfile_serialization: object = None,
+    *,
+    format: str = "safetensors",
+) -> None:
+    """Save tensors, modules, dicts, lists and other plain objects as a safetensors file, or into a file object.
 
     The workers write their tensors directly where they can. A save replaces an old file atomically.
+    ``format="torch"`` writes a file that torch.load reads; torch must be installed. The other arguments are those of
+    `torch.save`, and have no effect.
 
     Example::
 
         gt.save(model.state_dict(), "model.safetensors")
     """
-    path = os.path.abspath(os.fspath(path))
-    if path.endswith(PICKLES):
-        warn(f"{path} becomes a safetensors file, which torch.load cannot read; use safetensors.torch.load_file")
-    tensors, structure = _flatten(obj)
-    metadata = {"format": "pt"} if structure is None else {STRUCTURE: json.dumps(structure)}
-    header, offsets = _header(tensors, metadata)
+    if format not in ("safetensors", "torch"):
+        raise ValueError(f'save(format={format!r}): must be "safetensors" or "torch"')
+    if hasattr(f, "write"):
+        _save_into(obj, cast(BinaryIO, f), format)
+        return
+    path = os.path.abspath(os.fspath(f))
     secret = secrets.token_hex(16)
     temporary = os.path.join(os.path.dirname(path), MARK + secret)
     file = open(temporary, "x+b")  # noqa: SIM115, it is renamed while it is open
     try:
         with file:
-            file.write((MARK + secret).encode())
-            _sync(file)
-            if not _write_on_workers(temporary, secret, tensors, offsets):
-                _write_from_client(file, tensors, offsets)
-            file.seek(0)
-            file.write(header)
+            _save_into(obj, file, format) if format == "torch" else _save_at(obj, file, temporary, secret)
             _sync(file)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
     _sync_directory(os.path.dirname(path))
+    if path.endswith(PICKLES) and format != "torch":
+        warn(f'{path} is a safetensors file, which torch.load cannot read; gt.save(…, format="torch") writes one')
+
+
+def _save_at(obj: Any, file: BinaryIO, temporary: str, secret: str) -> None:
+    """Write a new file, which the workers can open under this name."""
+    tensors, header, offsets = _prepare(obj)
+    file.write((MARK + secret).encode())
+    _sync(file)
+    if not _write_on_workers(temporary, secret, tensors, offsets):
+        _write_from_client(file, tensors, offsets)
+    file.seek(0)
+    file.write(header)
+
+
+def _save_into(obj: Any, file: BinaryIO, format: str) -> None:
+    """Write from the current position of a file object on, which need not be able to seek."""
+    if isinstance(file, io.TextIOBase):
+        raise TypeError("save(): the file is open for text; open it in binary mode")
+    if format == "torch":
+        from gt.saving import torch_files
+
+        torch_files.write(obj, file)
+        return
+    tensors, header, _ = _prepare(obj)
+    file.write(header)
+    for x in tensors.values():
+        file.write(_value(x))
+
+
+def _prepare(obj: Any) -> tuple[dict[str, Tensor], bytes, list[int]]:
+    """The tensors of an object, the header, and the offsets in the file."""
+    tensors, structure = flatten(obj)
+    metadata = {"format": "pt"} if structure is None else {STRUCTURE: json.dumps(structure)}
+    return tensors, *_header(tensors, metadata)
 
 
 def _sync(file: BinaryIO) -> None:
@@ -132,29 +173,43 @@ def _write_from_client(file: BinaryIO, tensors: dict[str, Tensor], offsets: list
     """Read each tensor and write it in this process."""
     for x, offset in zip(tensors.values(), offsets, strict=False):
         file.seek(offset)
-        if x._type.nbytes:
-            current(x)
-            file.write(x._cell.session.read(x._cell.id, x._type))
+        file.write(_value(x))
     file.truncate(offsets[-1])
+
+
+def _value(x: Tensor) -> Any:
+    """The bytes of a tensor's value."""
+    if not x._type.nbytes:
+        return b""
+    current(x)
+    return x._cell.session.read(x._cell.id, x._type)
 
 
 # -- loading -------------------------------------------------------------------------------
 
 
-def load(path: str | os.PathLike[str], map_location: object = None) -> Any:
+def load(
+    f: str | os.PathLike[str] | BinaryIO,
+    map_location: object = None,
+    pickle_module: object = None,
+    *,
+    weights_only: object = None,
+    mmap: object = None,
+) -> Any:
     """Load an object that `gt.save` saved, or the tensors of any safetensors file, by name.
 
-    ``map_location`` is accepted and ignored.
+    A module or another object is restored if its class is imported. Nothing in a file can run code. The other arguments
+    are those of `torch.load`, and have no effect.
 
     Example::
 
         model.load_state_dict(gt.load("model.safetensors"))
     """
-    path = os.path.abspath(os.fspath(path))
+    if hasattr(f, "read"):
+        return _load_from(cast(BinaryIO, f))
+    path = os.path.abspath(os.fspath(f))
     with open(path, "rb") as file:
-        header, entries = _read_header(file, path)
-        metadata = entries.pop("__metadata__", None) or {}
-        places = {name: _entry(path, name, entry, len(header)) for name, entry in entries.items()}
+        header, metadata, places = _read_places(file, path)
         size = os.fstat(file.fileno()).st_size
         for name, (type, offset) in places.items():
             if offset + type.nbytes > size:
@@ -162,8 +217,40 @@ def load(path: str | os.PathLike[str], map_location: object = None) -> Any:
         file.seek(max(0, size - TAIL))
         request = {"path": path, "head": len(header), "proof": proof(header, file.read())}
         values = _read_on_workers(request, list(places.values())) or _read_in_client(file, list(places.values()))
-    tensors = dict(zip(places, values, strict=True))
-    return _unflatten(json.loads(metadata[STRUCTURE]), tensors) if STRUCTURE in metadata else tensors
+    return _restore(path, metadata, dict(zip(places, values, strict=True)))
+
+
+def _load_from(file: BinaryIO) -> Any:
+    """Read from the current position of a file object on, which need not be able to seek."""
+    if isinstance(file, io.TextIOBase):
+        raise TypeError("load(): the file is open for text; open it in binary mode")
+    name = str(getattr(file, "name", "the file object"))
+    header, metadata, places = _read_places(file, name)
+    position, tensors = len(header), {}
+    for key, (type, offset) in sorted(places.items(), key=lambda place: place[1][1]):
+        data = file.read(offset - position + type.nbytes)[offset - position :] if offset >= position else b""
+        if len(data) < type.nbytes:
+            raise ValueError(f"{name}: the file ends before {key!r} does")
+        position = offset + type.nbytes
+        tensors[key] = upload(memoryview(data), type, connect.session())
+    return _restore(name, metadata, {key: tensors[key] for key in places})
+
+
+def _restore(path: str, metadata: dict[str, str], tensors: dict[str, Tensor]) -> Any:
+    """The saved object."""
+    if STRUCTURE not in metadata:
+        return tensors
+    try:
+        return unflatten(json.loads(metadata[STRUCTURE]), tensors)
+    except (KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: the structure of the object is malformed: {error!r}") from None
+
+
+def _read_places(file: BinaryIO, path: str) -> tuple[bytes, dict[str, str], dict[str, Entry]]:
+    """The header's bytes, the metadata, and where each tensor is."""
+    header, entries = _read_header(file, path)
+    metadata = entries.pop("__metadata__", None) or {}
+    return header, metadata, {name: _entry(path, name, entry, len(header)) for name, entry in entries.items()}
 
 
 def _read_header(file: BinaryIO, path: str) -> tuple[bytes, dict[str, Any]]:
@@ -230,59 +317,3 @@ def _read_in_client(file: BinaryIO, entries: list[Entry]) -> list[Tensor]:
         file.seek(offset)
         tensors.append(upload(memoryview(file.read(type.nbytes)), type, connect.session()))
     return tensors
-
-
-# -- structure -----------------------------------------------------------------------------
-
-
-def _flatten(obj: Any) -> tuple[dict[str, Tensor], Any]:
-    """The tensors by name, and the structure as JSON with names for tensors; None for a flat dict of tensors."""
-    if _is_flat(obj):
-        return {key: detached(as_tensor(x)) for key, x in obj.items()}, None
-    tensors: dict[str, Tensor] = {}
-    return tensors, _describe(obj, "", tensors)
-
-
-def _is_flat(obj: Any) -> bool:
-    is_dict = isinstance(obj, dict) and "__metadata__" not in obj
-    return is_dict and all(isinstance(key, str) and hasattr(x, "__array__") for key, x in obj.items())
-
-
-def _describe(x: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """A value as JSON. Its tensors are added to ``tensors``, under names that begin with ``name``."""
-    if x is None or isinstance(x, bool | int | float | str):
-        return x
-    if isinstance(x, DType):
-        return {"dtype": x.name}
-    if isinstance(x, dict):
-        items = [[_describe(k, "", tensors), _describe(v, f"{name}.{k}", tensors)] for k, v in x.items()]
-        return {"dict": items}
-    if isinstance(x, list | tuple):
-        items = [_describe(v, f"{name}.{i}", tensors) for i, v in enumerate(x)]
-        return {"tuple": items} if isinstance(x, tuple) else items
-    if hasattr(x, "__array__"):
-        name = name.lstrip(".") or "value"
-        while name in tensors or name == "__metadata__":
-            name += "_"
-        tensors[name] = detached(as_tensor(x))
-        return {"tensor": name}
-    raise TypeError(f"save(): {name.lstrip('.') or 'the object'} is a {type(x).__name__}, which cannot be saved")
-
-
-#: the single key of a JSON object -> function of its value and the tensors: what the object stands for
-DECODERS: dict[str, Any] = {
-    "tensor": lambda value, tensors: tensors[value],
-    "dtype": lambda value, tensors: DTYPES[value],
-    "tuple": lambda value, tensors: tuple(_unflatten(x, tensors) for x in value),
-    "dict": lambda value, tensors: {_unflatten(k, tensors): _unflatten(v, tensors) for k, v in value},
-}
-
-
-def _unflatten(x: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value that `_describe` turned into this JSON."""
-    if isinstance(x, list):
-        return [_unflatten(item, tensors) for item in x]
-    if isinstance(x, dict):
-        ((kind, value),) = x.items()
-        return DECODERS[kind](value, tensors)
-    return x
