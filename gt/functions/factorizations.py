@@ -6,17 +6,21 @@ from typing import Any, NamedTuple
 
 from gt.client.grad.function import Function, FunctionCtx
 from gt.client.tensor.arguments import refuse, require_tensor
+from gt.client.tensor.emit import call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, linalg, pointwise, reduce, views
 from gt.functions.linalg import det, slogdet
 from gt.functions.matmul import matmul
 from gt.functions.spectral.complex import complex, imag, real
+from gt.ops import OPS
 
 __all__ = [
-    "cholesky", "cholesky_inverse", "cholesky_solve", "corrcoef", "cov", "det", "inverse", "logdet", "pinverse",
-    "qr", "slogdet", "svd",
+    "cholesky", "cholesky_inverse", "cholesky_solve", "corrcoef", "cov", "det", "geqrf", "inverse", "logdet",
+    "orgqr", "pinverse", "qr", "slogdet", "svd",
 ]  # fmt: skip
+
+GEQRF = OPS["geqrf"]
 
 
 def cholesky(input: Tensor, upper: bool = False) -> Tensor:
@@ -143,3 +147,18 @@ def corrcoef(input: Tensor) -> Tensor:
     if result._type.dtype.kind == "c":
         return complex(*(pointwise.clamp(part, -1, 1) for part in (real(result), imag(result))))
     return pointwise.clamp(result, -1, 1)
+
+
+class GeqrfResult(NamedTuple):
+    a: Tensor
+    tau: Tensor
+
+
+def geqrf(input: Tensor) -> GeqrfResult:
+    """The QR factors of matrices as LAPACK stores them: R above the Householder vectors, and their factors."""
+    return GeqrfResult(*call_many(GEQRF, (require_tensor("geqrf", input),)))
+
+
+def orgqr(input: Tensor, input2: Tensor) -> Tensor:
+    """The same as `gt.linalg.householder_product`."""
+    return linalg.householder_product(input, input2)

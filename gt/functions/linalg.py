@@ -15,15 +15,17 @@ from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, pointwise, reduce, views
 from gt.functions import matmul as products
+from gt.functions.derived import matrix_exp
 from gt.functions.matmul import matmul, matrix_power, multi_dot
 from gt.functions.norm import matrix_norm, singular_values, vector_norm
 from gt.ops import OPS, Op
 from gt.types import int32, int64
 
 __all__ = [
-    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "inv_ex", "lstsq",
-    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve",
-    "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
+    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "householder_product", "inv",
+    "inv_ex", "lstsq", "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm",
+    "pinv", "qr", "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve",
+    "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 INV, DET, SLOGDET, SOLVE, TRIANGULAR = OPS["inv"], OPS["det"], OPS["slogdet"], OPS["solve"], OPS["solve_triangular"]
@@ -331,3 +333,19 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The diagonals of matrices."""
     return views.diagonal(A, offset, dim1, dim2)
+
+
+def householder_product(A: Tensor, tau: Tensor) -> Tensor:
+    """The first columns of a product of Householder reflections, given as `geqrf` returns them."""
+    A, tau = require_tensor("householder_product", A), require_tensor("householder_product", tau)
+    m, n = A._type.shape[-2:]
+    if m < n or tau._type.shape[-1] > n or tau._type.dtype is not A._type.dtype:
+        problem = "needs at least as many rows as columns and reflections, and one dtype"
+        raise refuse(ShapeError, problem, "householder_product", A, tau)
+    k = tau._type.shape[-1]
+    unit = creation.eye(m, n, dtype=A._type.dtype)
+    v = (A.tril(-1) + unit)[..., :k]
+    # the product of I - tau_i v_i v_i^T is I - V T V^T with a triangular T
+    scale = tau.unsqueeze(-1)
+    system = creation.eye(k, dtype=A._type.dtype) + scale * (v.mT @ v).triu(1)
+    return unit - v @ solve_triangular(system, scale * v[..., :n, :].mT, upper=True)

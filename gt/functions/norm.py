@@ -23,7 +23,7 @@ from gt.functions import pointwise, reduce, views
 from gt.functions.reduce import Dims
 from gt.ops import OPS
 
-__all__ = ["dist", "norm", "renorm"]
+__all__ = ["dist", "norm", "norm_except_dim", "renorm"]
 
 VECTOR_NORM, SVD = OPS["vector_norm"], OPS["svd"]
 
@@ -124,3 +124,12 @@ def matrix_norm(
     for d in sorted((rows, columns)) if keepdim else ():
         result = views.unsqueeze(result, d)
     return result
+
+
+def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
+    """The norms of the slices along a dim, with size 1 in the other dims; ``dim`` -1 is one norm of all elements."""
+    if dim == -1:
+        return _vector_norm(_floating("norm_except_dim", v, None), pow, None, False, None)
+    kept = normalize_dim(dim, _floating("norm_except_dim", v, None)._type.ndim)
+    others = [d for d in range(v._type.ndim) if d != kept]
+    return _vector_norm(v, pow, others, True, None) if others else pointwise.abs(v)

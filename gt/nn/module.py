@@ -63,7 +63,7 @@ class Module:
         if isinstance(value, Parameter):
             self._remove_plain_attribute(name, "parameters")
             _forget(self, name, ("_buffers", "_modules"))
-            attributes["_parameters"][name] = value
+            self.register_parameter(name, value)
         elif isinstance(value, Module):
             self._remove_plain_attribute(name, "modules")
             _forget(self, name, ("_parameters", "_buffers"))

@@ -19,6 +19,7 @@ from gt.ops.math import (  # noqa: F401
     incomplete_gamma,
     linalg,
     matmul,
+    matrix_functions,
     norm,
     order,
     pointwise,

@@ -22,8 +22,8 @@ WORDS = {
     "gt/functions/scatter.py": {"add", "amax", "amin", "mean", "prod", "sum"},  # reduce
     # reduction, mode, nonlinearity, activation, rounding_mode, and arguments of modules
     "gt/nn": {
-        "dropout", "full", "gelu", "leaky_relu", "linear", "mean", "mode", "relu", "sigmoid", "sum", "tanh",
-        "threshold", "trunc",
+        "dropout", "full", "gelu", "leaky_relu", "linear", "matrix_exp", "mean", "mode", "relu", "sigmoid", "sum",
+        "tanh", "threshold", "trunc",
     },
     "gt/optim": {"abs", "cos", "linear", "sum"},  # threshold_mode, anneal_strategy, the state of Adagrad
     "gt/worker": {"all", "cat", "prod", "sum"},  # GT_COMPILE, a field of a trace, reductions of collectives

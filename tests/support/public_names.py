@@ -15,8 +15,8 @@ NAMESPACES = (
     "", "accelerator", "amp", "autograd", "autograd.function", "backends.cuda", "backends.cudnn", "backends.mkl",
     "backends.mkldnn", "backends.mps", "backends.openmp", "backends.opt_einsum", "backends.settings", "cuda",
     "cuda.amp", "data", "debug", "distributed", "fx", "hub", "jit", "linalg", "nn", "nn.functional", "nn.init",
-    "nn.parallel", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "saving", "serialization", "signal",
-    "special", "testing", "utils.checkpoint",
+    "nn.parallel", "nn.utils", "nn.utils.parametrizations", "nn.utils.parametrize", "nn.utils.rnn", "optim",
+    "optim.lr_scheduler", "saving", "serialization", "signal", "special", "testing", "utils.checkpoint",
 )  # fmt: skip
 
 

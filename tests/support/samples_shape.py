@@ -216,6 +216,8 @@ def _solves() -> list[Sample]:
             for d in wide
             for how in ({"upper": u, "unitriangular": t} for u in triangle["upper"] for t in triangle["unitriangular"])
         ),
+        *(Sample("matrix_exp", (x,), {}, la.matrix_exp) for x in (*both, batch, T((0, 0)), T((2, 3, 3), "float64"))),
+        *(Sample("geqrf", (x,), {}, lambda x: tuple(torch.geqrf(x))) for x in (T((5, 3), "float64"), T((2, 3, 4)))),
         Sample("cholesky", (batch,), {}, la.cholesky),
         Sample("cholesky", (V([[4.0, 1.0], [1.0, 3.0]], "float32"),), {}, la.cholesky),
         *(

@@ -1,4 +1,7 @@
-"""``gt.nn.utils``: clipping of gradients, and parameters as one vector. It may import all of gt below gt.nn."""
+"""``gt.nn.utils``: clipping of gradients, parameters as one vector, and weights that are computed from others.
+
+It may import all of gt below gt.nn, and the modules of gt.nn.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from gt.functions.joining import cat
 from gt.functions.pointwise import clamp
 from gt.missing import absent
 from gt.nn.parameter import assign
-from gt.nn.utils import rnn
+from gt.nn.utils import parametrizations, parametrize, rnn
+from gt.nn.utils.weights import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
 from gt.ops import OPS
 
 __all__ = [
-    "clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "rnn", "vector_to_parameters",
+    "clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "parametrizations", "parametrize",
+    "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm", "vector_to_parameters", "weight_norm",
 ]  # fmt: skip
 absent("nn.utils")
 

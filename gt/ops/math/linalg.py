@@ -13,7 +13,7 @@ from gt.ops.split import Split, leading
 from gt.types import TensorType, complex64, complex128, float32, float64
 
 
-def _matrix(x: TensorType) -> TensorType:
+def matrix(x: TensorType) -> TensorType:
     if x.ndim < 2:
         raise ShapeError(f"needs matrices, a tensor of at least two dims, not {x.ndim}")
     if x.dtype not in (float32, float64, complex64, complex128):
@@ -21,15 +21,15 @@ def _matrix(x: TensorType) -> TensorType:
     return x
 
 
-def _square(x: TensorType) -> TensorType:
-    _matrix(x)
+def square(x: TensorType) -> TensorType:
+    matrix(x)
     if x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"needs square matrices, not {x.shape[-2]} by {x.shape[-1]}")
     return x
 
 
 def _numbers(x: TensorType) -> TensorType:
-    return TensorType(_square(x).shape[:-2], x.dtype)
+    return TensorType(square(x).shape[:-2], x.dtype)
 
 
 def _as_matrix(g: Any) -> Any:
@@ -37,7 +37,7 @@ def _as_matrix(g: Any) -> Any:
     return g.unsqueeze(-1).unsqueeze(-1)
 
 
-def _unless_empty(run: Callable[..., Any]) -> Callable[..., Any]:
+def unless_empty(run: Callable[..., Any]) -> Callable[..., Any]:
     """The same kernel, except for empty results: libraries loop over a billion empty matrices."""
 
     def kernel(xp: Any, *operands: Any, out: Types, **attrs: Any) -> Any:
@@ -54,12 +54,12 @@ op(
     "inv",
     complex="holomorphic",
     operands="t",
-    infer=_square,
+    infer=square,
     wants_out=True,
     split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(lambda g, y, _x: -(y.mT @ g @ y.mT),),
-    torch=_unless_empty(lambda torch, x: torch.linalg.inv(x)),
-    kernel=_unless_empty(lambda np, x: np.linalg.inv(x)),
+    torch=unless_empty(lambda torch, x: torch.linalg.inv(x)),
+    kernel=unless_empty(lambda np, x: np.linalg.inv(x)),
 )
 
 op(
@@ -92,8 +92,8 @@ op(
 
 
 def _solved(a: TensorType, b: TensorType) -> TensorType:
-    _square(a)
-    _matrix(b)
+    square(a)
+    matrix(b)
     if a.dtype is not b.dtype:
         raise DTypeError(f"dtypes differ: {a.dtype.name} and {b.dtype.name}")
     if a.shape[-1] != b.shape[-2]:
@@ -121,10 +121,10 @@ op(
     split=_solving,
     vjp=_solve_back,
     # where the sizes allow it, torch would treat a matrix as a batch of vectors
-    torch=_unless_empty(
+    torch=unless_empty(
         lambda torch, a, b: torch.linalg.solve(a, b.expand(*a.shape[:-2], *b.shape[-2:]) if b.ndim < a.ndim else b)
     ),
-    kernel=_unless_empty(lambda np, a, b: np.linalg.solve(*_stretched(np, a, b))),
+    kernel=unless_empty(lambda np, a, b: np.linalg.solve(*_stretched(np, a, b))),
 )
 
 
@@ -166,12 +166,12 @@ op(
     wants_out=True,
     split=_solving,
     vjp=_triangular_back,
-    torch=_unless_empty(
+    torch=unless_empty(
         lambda torch, a, b, *, upper, unitriangular: torch.linalg.solve_triangular(
             a, b, upper=upper, unitriangular=unitriangular
         )
     ),
-    kernel=_unless_empty(_triangular_numpy),
+    kernel=unless_empty(_triangular_numpy),
 )
 
 
@@ -190,19 +190,19 @@ def _cholesky_back(g: Any, y: Any, _x: Any) -> Any:
 op(
     "cholesky",
     operands="t",
-    infer=_square,
+    infer=square,
     wants_out=True,
     split=partial(leading, inner=(2,), outer=(2,)),
     vjp=(_cholesky_back,),
-    torch=_unless_empty(lambda torch, x: torch.linalg.cholesky(x)),
-    kernel=_unless_empty(lambda np, x: np.linalg.cholesky(x)),
+    torch=unless_empty(lambda torch, x: torch.linalg.cholesky(x)),
+    kernel=unless_empty(lambda np, x: np.linalg.cholesky(x)),
 )
 
 # -- factors -------------------------------------------------------------------------------
 
 
 def _factored(x: TensorType, *, mode: str) -> Types:
-    *batch, m, n = _matrix(x).shape
+    *batch, m, n = matrix(x).shape
     if mode not in ("reduced", "complete"):
         raise ShapeError(f"mode is 'reduced' or 'complete', not {mode!r}")
     k = min(m, n) if mode == "reduced" else m
@@ -241,13 +241,13 @@ op(
     wants_out=True,
     split=partial(leading, inner=(2,), outer=(2, 2)),
     vjp=(_qr_back,),
-    torch=_unless_empty(lambda torch, x, *, mode: torch.linalg.qr(x, mode)),
-    kernel=_unless_empty(lambda np, x, *, mode: np.linalg.qr(x, mode=mode)),
+    torch=unless_empty(lambda torch, x, *, mode: torch.linalg.qr(x, mode)),
+    kernel=unless_empty(lambda np, x, *, mode: np.linalg.qr(x, mode=mode)),
 )
 
 
 def _spectral(x: TensorType) -> Types:
-    return TensorType(_square(x).shape[:-1], x.dtype), x
+    return TensorType(square(x).shape[:-1], x.dtype), x
 
 
 def _differences(w: Any) -> Any:
@@ -273,13 +273,13 @@ op(
     wants_out=True,
     split=partial(leading, inner=(2,), outer=(1, 2)),
     vjp=(_eigh_back,),
-    torch=_unless_empty(lambda torch, x: torch.linalg.eigh(x)),
-    kernel=_unless_empty(lambda np, x: np.linalg.eigh(x)),
+    torch=unless_empty(lambda torch, x: torch.linalg.eigh(x)),
+    kernel=unless_empty(lambda np, x: np.linalg.eigh(x)),
 )
 
 
 def _singular(x: TensorType, *, full_matrices: bool) -> Types:
-    *batch, m, n = _matrix(x).shape
+    *batch, m, n = matrix(x).shape
     require_bools(full_matrices=full_matrices)
     k = min(m, n)
     rows, columns = (m, n) if full_matrices else (k, k)
@@ -341,6 +341,6 @@ op(
     wants_out=True,
     split=partial(leading, inner=(2,), outer=(2, 1, 2)),
     vjp=(_svd_back,),
-    torch=_unless_empty(_svd_torch),
-    kernel=_unless_empty(_svd_numpy),
+    torch=unless_empty(_svd_torch),
+    kernel=unless_empty(_svd_numpy),
 )
