@@ -22,10 +22,11 @@ from gt.client.tensor.emit import call_with, current, detached, upload
 from gt.client.tensor.tensor import Tensor
 from gt.errors import RemoteError
 from gt.functions.creation import as_tensor
+from gt.functions.spectral.complex import view_as_complex, view_as_real
 from gt.ops import OPS
 from gt.ops.system.files import MARK, TAIL, proof
 from gt.say import warn
-from gt.types import DTYPES, DType, TensorType
+from gt.types import DTYPES, DType, TensorType, complex128
 
 __all__ = ["load", "save"]
 
@@ -33,7 +34,7 @@ SAVE, LOAD = OPS["save_file"], OPS["load_file"]
 
 SAFETENSORS_NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "complex64": "C64", "complex128": "C128",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "complex64": "C64",
 }  # fmt: skip
 DTYPE_OF = {name: DTYPES[dtype] for dtype, name in SAFETENSORS_NAMES.items()}
 
@@ -45,6 +46,9 @@ MAX_TENSORS = 1000
 MAX_HEADER_BYTES = 100 << 20
 #: The key in the metadata for the structure of the saved object.
 STRUCTURE = "gt"
+#: The key in the metadata for the names of complex128 tensors. The format has no such dtype: they are saved as float64
+#: with one more dim.
+PAIRS = "complex128"
 
 #: The endings of files that torch.save writes, which are pickles.
 PICKLES = (".pt", ".pth", ".bin")
@@ -67,6 +71,9 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         warn(f"{path} becomes a safetensors file, which torch.load cannot read; use safetensors.torch.load_file")
     tensors, structure = _flatten(obj)
     metadata = {"format": "pt"} if structure is None else {STRUCTURE: json.dumps(structure)}
+    if pairs := [name for name, x in tensors.items() if x.dtype is complex128]:
+        metadata[PAIRS] = json.dumps(pairs)
+        tensors |= {name: view_as_real(tensors[name]) for name in pairs}
     header, offsets = _header(tensors, metadata)
     secret = secrets.token_hex(16)
     temporary = os.path.join(os.path.dirname(path), MARK + secret)
@@ -163,6 +170,8 @@ def load(path: str | os.PathLike[str], map_location: object = None) -> Any:
         request = {"path": path, "head": len(header), "proof": proof(header, file.read())}
         values = _read_on_workers(request, list(places.values())) or _read_in_client(file, list(places.values()))
     tensors = dict(zip(places, values, strict=True))
+    pairs = [name for name in json.loads(metadata.get(PAIRS, "[]")) if name in tensors]
+    tensors |= {name: view_as_complex(tensors[name]) for name in pairs}
     return _unflatten(json.loads(metadata[STRUCTURE]), tensors) if STRUCTURE in metadata else tensors
 
 
