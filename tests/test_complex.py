@@ -82,7 +82,8 @@ def test_large_tensors_print_as_torch_does() -> None:
 NUMBERS = [
     "x * 2j", "2j * x", "x + 1", "r * 0.1j", "0.1j - d", "d / (1 + 0.1j)", "i * 1j", "z * 0.1j", "x ** 2",
     "x ** 0.1j", "x == 1j", "m.where(r > 0, x, 1j)", "x.masked_fill(r > 0, 2 + 1j)", "m.add(x, x, alpha=2j)",
-    "m.float_power(x, 2)", "r @ r + 1j",
+    "m.float_power(x, 2)", "r @ r + 1j", "m.addcmul(x, x, x, value=2j)", "m.addcdiv(x, x, x + 9, value=2j)",
+    "m.addmm(m.outer(x, x), m.outer(x, x), m.outer(x, x), beta=1j, alpha=2)",
 ]  # fmt: skip
 
 
