@@ -1,7 +1,7 @@
 """Dtypes and tensor types, and how they combine.
 
-The rules of promotion are torch's: bool < integer < floating < complex; within a kind the wider dtype wins; a tensor with
-dimensions outranks a 0-d tensor, and that outranks a Python number.
+The rules of promotion are torch's: bool < integer < floating < complex; within a kind the wider dtype wins; a tensor
+with dimensions outranks a 0-d tensor, and that outranks a Python number.
 """
 
 from __future__ import annotations

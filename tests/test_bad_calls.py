@@ -16,6 +16,8 @@ from tests.support.bad_calls_nn import BAD_NN
 from tests.support.samples import type_of
 
 X = "float32[5,3]"
+NO_COMPLEX = "not defined for complex64; use x.real, x.imag or abs(x)"
+PARTS = "takes two tensors of float32 or of float64"
 #: the meaning of the letters that describe an op's operands
 LETTERS = "(t: a tensor, i: an int, f: a float, b: a bool, B: bytes)"
 
@@ -380,7 +382,35 @@ BAD: list[tuple[str, str, dict[str, Any], type[GtError], str]] = [
     ),
     ("sort", X, {"dim": 2, "descending": False, "stable": False}, DimError, "dim 2 is out of range [-2, 1]"),
     ("full", "int", {"shape": (2, -1), "dtype": "int8"}, ShapeError, "size -1 is negative"),
-    ("full", X, {"shape": (2,), "dtype": "int8"}, DTypeError, f"takes the operands [ifb] {LETTERS}"),
+    ("full", X, {"shape": (2,), "dtype": "int8"}, DTypeError, f"takes the operands [ifb]|ff {LETTERS}"),
+    (
+        "full",
+        "float float",
+        {"shape": (2,), "dtype": "float32"},
+        DTypeError,
+        "a complex number does not fit into float32",
+    ),
+    ("add", "complex64[3] float32[4]", {}, ShapeError, "sizes 3 and 4 do not broadcast"),
+    ("lt", f"{X} complex64[3]", {}, DTypeError, NO_COMPLEX),
+    ("arange", "int int", {"n": 2, "dtype": "complex64"}, DTypeError, NO_COMPLEX),
+    ("to", "complex64[3]", {"dtype": "int64"}, DTypeError, "int64 has no imaginary part; use x.real first"),
+    ("copy", f"{X} complex64[3]", {}, DTypeError, "float32 has no imaginary part; use x.real"),
+    ("real", X, {}, DTypeError, "not defined for float32; it takes complex numbers"),
+    ("complex", "float16[3] float16[3]", {}, DTypeError, f"{PARTS}, not float16 and float16"),
+    ("complex", f"{X} float64[3]", {}, DTypeError, f"{PARTS}, not float32 and float64"),
+    ("view_as_complex", "float16[2]", {}, DTypeError, "not defined for float16; use float32 or float64"),
+    ("fft_c2c", X, {"dim": (0,), "inverse": False, "norm": "ortho"}, DTypeError, "takes complex numbers, not float32"),
+    ("fft_r2c", "complex64[3]", {"dim": (0,), "norm": "ortho"}, DTypeError, "takes float32 or float64, not complex64"),
+    ("fft_r2c", X, {"dim": (), "norm": "ortho"}, ShapeError, "needs at least one dim to transform"),
+    ("fft_r2c", X, {"dim": (0,), "norm": "no"}, ShapeError, "norm is 'backward', 'ortho' or 'forward', not 'no'"),
+    (
+        "fft_c2r",
+        "complex64[3]",
+        {"dim": (0,), "size": 8, "norm": "ortho"},
+        ShapeError,
+        "a result of size 8 needs 5 elements along dim 0",
+    ),
+    ("fft_c2r", X, {"dim": (0,), "size": 8, "norm": "ortho"}, DTypeError, "takes complex numbers, not float32"),
     ("arange", "int int", {"n": 3, "dtype": "bool"}, DTypeError, "not defined for bool; use int64"),
     ("load_file", "bytes", {"types": ()}, ShapeError, "names no tensors to read"),
     (

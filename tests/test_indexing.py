@@ -247,7 +247,7 @@ REFUSED = [
     ("x[5] = 1", gt.DimError, "float32[3,4][5]: index 5 is out of bounds for dim 0 of size 3"),
     ("x[0] = [1, 2, 3, 4]", gt.DTypeError, "float32[3,4][…] = …: cannot assign a list; make a tensor of it"),
     ("x[0] = None", gt.DTypeError, "float32[3,4][…] = …: cannot assign a NoneType; make a tensor of it"),
-    ("x[0] = 1j", gt.DTypeError, "GT has no complex numbers: 1j"),
+    ("x[0] = 1j", gt.DTypeError, None),
     ("x[0] = 2**70", gt.DTypeError, None),
     ("x[0] = w", gt.ShapeError, None),
     ("x[[0, 1]] = y", gt.ShapeError, None),

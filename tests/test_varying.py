@@ -14,7 +14,9 @@ from tests.support.samples import Sample, samples, type_of
 
 ENGINE = make_engine("torch", "cpu")
 CPU = torch.device("cpu")
-WITH_NUMBERS = [s for s in samples() if any(isinstance(x, int | float) for x in s.operands) and not OPS[s.op].effects]
+#: no graph holds complex numbers
+SAMPLES = [s for s in samples() if "complex" not in str(s)]
+WITH_NUMBERS = [s for s in SAMPLES if any(isinstance(x, int | float) for x in s.operands) and not OPS[s.op].effects]
 TOLERANCES = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
 
 
@@ -87,7 +89,9 @@ def test_a_step_in_place(sample: Sample, compiled: bool) -> None:
 
 
 def test_signatures_that_a_graph_must_not_contain() -> None:
-    by_name = {s.op: s for s in samples()}
+    by_name = {s.op: s for s in SAMPLES}
+    complex_abs = next(s for s in samples() if s.op == "abs" and "complex" in str(s))
+    assert "complex numbers" in unfit(signed(complex_abs)[0], on_gpu=True)
     assert "depends on values" in unfit(signed(by_name["nonzero"])[0], on_gpu=True)
     whole = sign(OPS["floor_divide"], (), (type_of(torch.ones(3, dtype=torch.int64)), type_of(2)))
     assert "stops at a division by zero" in unfit(whole, on_gpu=False)

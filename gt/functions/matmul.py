@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from gt.client.tensor.arguments import cast, normalize_dim, operands, refuse, require_tensor, tensor_list, with_aliases
+from gt.client.tensor.arguments import cast, normalize_dim, operands, refuse, require_tensor, tensor_list
 from gt.client.tensor.emit import binary, call
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError

@@ -171,11 +171,15 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 * tensor2."""
+    if isinstance(value, complex):
+        tensor1, value = mul(tensor1, value), 1
     return call(OPS["addcmul"], operands("addcmul", input, tensor1, tensor2, value))
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 / tensor2."""
+    if isinstance(value, complex):
+        tensor1, value = mul(tensor1, value), 1
     return call(OPS["addcdiv"], operands("addcdiv", input, tensor1, tensor2, value))
 
 

@@ -25,6 +25,7 @@ from gt.ops.math import (  # noqa: F401
     pointwise,
     product,
     reduce,
+    rounding,
     scan,
     sort,
     special,

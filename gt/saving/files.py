@@ -22,11 +22,12 @@ from gt.client.stream import connect
 from gt.client.tensor.emit import call_with, current, upload
 from gt.client.tensor.tensor import Tensor
 from gt.errors import RemoteError
+from gt.functions.spectral.complex import view_as_complex, view_as_real
 from gt.ops import OPS
 from gt.ops.system.files import MARK, TAIL, proof
 from gt.saving.objects import flatten, unflatten
 from gt.say import warn
-from gt.types import DTYPES, DType, TensorType
+from gt.types import DTYPES, DType, TensorType, complex128
 
 __all__ = ["load", "save"]
 
@@ -34,7 +35,7 @@ SAVE, LOAD = OPS["save_file"], OPS["load_file"]
 
 SAFETENSORS_NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "complex64": "C64", "complex128": "C128",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "complex64": "C64",
 }  # fmt: skip
 DTYPE_OF = {name: DTYPES[dtype] for dtype, name in SAFETENSORS_NAMES.items()}
 
@@ -46,6 +47,9 @@ MAX_TENSORS = 1000
 MAX_HEADER_BYTES = 100 << 20
 #: The key in the metadata for the structure of the saved object.
 STRUCTURE = "gt"
+#: The key in the metadata for the names of complex128 tensors. The format has no such dtype: they are saved as float64
+#: with one more dim.
+PAIRS = "complex128"
 
 #: The endings of files that torch.save writes, which are pickles.
 PICKLES = (".pt", ".pth", ".bin")
@@ -125,6 +129,9 @@ def _prepare(obj: Any) -> tuple[dict[str, Tensor], bytes, list[int]]:
     """The tensors of an object, the header, and the offsets in the file."""
     tensors, structure = flatten(obj)
     metadata = {"format": "pt"} if structure is None else {STRUCTURE: json.dumps(structure)}
+    if pairs := [name for name, x in tensors.items() if x.dtype is complex128]:
+        metadata[PAIRS] = json.dumps(pairs)
+        tensors |= {name: view_as_real(tensors[name]) for name in pairs}
     return tensors, *_header(tensors, metadata)
 
 
@@ -238,6 +245,8 @@ def _load_from(file: BinaryIO) -> Any:
 
 def _restore(path: str, metadata: dict[str, str], tensors: dict[str, Tensor]) -> Any:
     """The saved object."""
+    pairs = [name for name in json.loads(metadata.get(PAIRS, "[]")) if name in tensors]
+    tensors |= {name: view_as_complex(tensors[name]) for name in pairs}
     if STRUCTURE not in metadata:
         return tensors
     try:

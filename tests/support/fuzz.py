@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gt.ops.op import MAX_NBYTES
-from gt.types import DTYPES
+from gt.types import DTYPES, real_of
 from tests.support.samples import Sample, T, V, samples
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -311,6 +311,9 @@ def _make(x: Operand, case: Case, rng: torch.Generator) -> torch.Tensor:
         sizes = [n for other in _tensors(case) for n in other.shape if n < 1000]
         top = max(sizes, default=2) + 1
         return torch.randint(-2, top, x.shape, generator=rng).to(dtype)
+    if dtype.is_complex:
+        parts = [_make(Operand(x.shape, real_of(DTYPES[x.dtype]).name, x.fill), case, rng) for _ in range(2)]
+        return torch.complex(*parts)
     if not dtype.is_floating_point:
         picked = torch.tensor([0, 1] if dtype == torch.bool else _extremes(dtype, x.fill), dtype=dtype)
     else:

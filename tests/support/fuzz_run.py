@@ -156,7 +156,7 @@ def _agree(case: Case, operands: list[Any], first: Any, other: Any) -> None:
         first, other = (AMBIGUOUS[case.op](case, operands, *results) for results in (first, other))
     for at, (a, b) in enumerate(zip(first, other, strict=True)):
         rtol, atol = TOLERANCES.get(str(a.dtype).removeprefix("torch."), (0, 0))
-        if a.dtype is torch.float32 and a.numel():
+        if a.dtype in (torch.float32, torch.complex64) and a.numel():
             share = next((share for ops, share in CANCELLING.items() if re.fullmatch(ops, case.op)), 0.0)
             atol = max(atol, share * a.abs().nan_to_num(0.0, 0.0, 0.0).max().item())
         if not torch.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True):
@@ -209,8 +209,8 @@ def _factors(case: Case, operands: list[Any], q: torch.Tensor, r: torch.Tensor) 
 
 def _determinant(case: Case, operands: list[Any], *results: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Relative to the largest possible value: the product of the lengths of the rows."""
-    lengths = torch.linalg.vector_norm(operands[0].double(), dim=-1).log().sum(-1)
-    sign, size = results if len(results) > 1 else (results[0].sign(), results[0].double().abs().log())
+    lengths = torch.linalg.vector_norm(operands[0], dim=-1).double().log().sum(-1)
+    sign, size = results if len(results) > 1 else (results[0].sgn(), results[0].abs().double().log())
     return ((sign * (size - lengths).exp()).to(operands[0].dtype),)
 
 

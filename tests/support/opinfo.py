@@ -162,9 +162,11 @@ def cases(op: Any, family: str) -> Iterator[Case]:
     dtype, grad = FAMILIES[family]
     if family == "errors":
         samples = (e.sample_input for e in op.error_inputs_func(op, "cpu")) if op.error_inputs_func else ()
-    elif dtype not in op.dtypes or (grad and not op.supports_autograd):
-        return
-    elif family == "not_complex" and torch.complex64 in op.dtypes:
+    elif (
+        dtype not in op.dtypes
+        or (grad and not op.supports_autograd)
+        or (family == "not_complex" and torch.complex64 in op.dtypes)
+    ):
         return
     else:
         # op.sample_inputs does the same, and also searches the whole stack for the name of the test

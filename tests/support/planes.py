@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+COMPLEX = ("complex64", "complex128")
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", *COMPLEX)
 OPS = ("sum", "max", "min", "prod")
 FEW = ("float32", "bfloat16", "bool", "int16")
 
@@ -31,6 +32,10 @@ def values(shape: tuple[int, ...], dtype: str, seed: int) -> torch.Tensor:
     rng = np.random.default_rng(seed)
     if dtype == "bool":
         return torch.from_numpy(np.asarray(rng.integers(0, 2, shape) == 1))
+    if dtype in COMPLEX:  # only sums of these are reduced
+        return torch.complex(values(shape, "float64", seed), values(shape, "float64", seed + 100)).to(
+            getattr(torch, dtype)
+        )
     step = 4 if dtype.startswith(("float", "bfloat")) else 1
     low = 0 if dtype == "uint8" else -8
     return torch.from_numpy(np.asarray(rng.integers(low, 9, shape) / step)).to(getattr(torch, dtype))
@@ -41,6 +46,8 @@ def combine(terms: list[torch.Tensor], op: str) -> torch.Tensor:
     whole = torch.stack(terms)
     if dtype is torch.bool:
         return whole.any(0) if op in ("sum", "max") else whole.all(0)
+    if dtype.is_complex:
+        return whole.sum(0)
     whole = whole.double() if dtype.is_floating_point else whole.long()
     result = {"sum": whole.sum, "prod": whole.prod, "max": whole.amax, "min": whole.amin}[op](0)
     return result.to(dtype)
@@ -63,7 +70,7 @@ def rows(size: int) -> Iterator[Row]:
 
 
 def reductions(size: int) -> Iterator[Row]:
-    cases = [(d, op, (3, 2), False) for d in DTYPES for op in OPS]
+    cases = [(d, op, (3, 2), False) for d in DTYPES for op in (OPS if d not in COMPLEX else ("sum",))]
     cases += [("float32", "sum", shape, overwrite) for shape in ((), (0, 3), (1000,)) for overwrite in (False, True)]
     for dtype, op, shape, overwrite in cases:
         terms = [values(shape, dtype, seed) for seed in range(size)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gt.client.tensor.arguments import refuse, require_tensor
 from gt.client.tensor.emit import call
 from gt.client.tensor.tensor import Tensor
@@ -44,24 +42,28 @@ def stft(
         return_complex = True
     if align_to_window:
         raise refuse(ShapeError, "align_to_window is not supported", "stft", *given)
-    if x._type.dtype.kind not in "fc" or x._type.ndim not in (1, 2):
-        raise refuse(ShapeError, "takes one or two dims of floating or complex numbers", "stft", *given)
     if onesided and is_complex:
         raise refuse(DTypeError, "the spectrum of complex numbers has two sides: onesided=False", "stft", *given)
+    if x._type.dtype.kind not in "fc" or x._type.ndim not in (1, 2):
+        raise refuse(ShapeError, "takes one or two dims of floating or complex numbers", "stft", *given)
     single = x._type.ndim == 1
     x = views.unsqueeze(x, 0) if single else x
     x = pad(x, (n_fft // 2, n_fft // 2), pad_mode) if center else x
-    hop_length = n_fft // 4 if hop_length is None else hop_length
-    if not 0 < n_fft <= x.size(1) or hop_length < 1:
-        text = f"n_fft is from 1 to {x.size(1)} and hop_length at least 1, not {n_fft} and {hop_length}"
-        raise refuse(ShapeError, text, "stft", *given)
-    pieces: Tensor = x.unfold(1, n_fft, hop_length)
     weights = _weights("stft", x, window, n_fft, win_length)
+    pieces = _pieces(x, n_fft, n_fft // 4 if hop_length is None else hop_length)
     pieces = pieces if weights is None else pieces * weights
     transform = fft.rfft if onesided else fft.fft
     result = views.transpose(transform(pieces, norm="ortho" if normalized else None), 1, 2)
     result = views.squeeze(result, 0) if single else result
     return result if return_complex else view_as_real(result)
+
+
+def _pieces(x: Tensor, n_fft: int, hop_length: int) -> Tensor:
+    if not 0 < n_fft <= x.size(1) or hop_length < 1:
+        text = f"n_fft is from 1 to {x.size(1)} and hop_length at least 1, not {n_fft} and {hop_length}"
+        raise refuse(ShapeError, text, "stft", x)
+    pieces: Tensor = x.unfold(1, n_fft, hop_length)
+    return pieces
 
 
 def _weights(name: str, x: Tensor, window: Tensor | None, n_fft: int, win_length: int | None) -> Tensor | None:
@@ -99,20 +101,17 @@ def istft(
     hop_length = n_fft // 4 if hop_length is None else hop_length
     win_length = n_fft if win_length is None else win_length
     _check_spectrum(x, n_fft, hop_length, win_length, window, onesided, return_complex)
-    single = x._type.ndim == 2
-    x = views.unsqueeze(x, 0) if single else x
-    count, whole = x.size(2), n_fft + hop_length * (x.size(2) - 1)
-    half = n_fft // 2 + 1
-    norm = "ortho" if normalized else None
-    pieces = views.transpose(x, 1, 2)
+    x = views.unsqueeze(x, 0) if x._type.ndim == 2 else x
+    pieces, norm = views.transpose(x, 1, 2), "ortho" if normalized else None
     if return_complex:
         pieces = fft.ifft(pieces, norm=norm)
     else:
-        pieces = fft.irfft(views.narrow(pieces, 2, 0, half), n_fft, norm=norm)
+        pieces = fft.irfft(views.narrow(pieces, 2, 0, n_fft // 2 + 1), n_fft, norm=norm)
     weights = _weights("istft", x, window, n_fft, win_length)
     weights = creation.ones(n_fft, dtype=real_of(x._type.dtype)) if weights is None else weights
-    squares = views.expand(weights * weights, (count, n_fft))
+    whole = n_fft + hop_length * (x.size(2) - 1)
     total = _overlapped(pieces * weights, (x.size(0), whole), 1, n_fft, hop_length)
+    squares = views.expand(weights * weights, (x.size(2), n_fft))
     envelope = _overlapped(squares, (whole,), 0, n_fft, hop_length)
     start = n_fft // 2 if center else 0
     end = whole - start if length is None else start + length
@@ -121,7 +120,7 @@ def istft(
     kept = min(end, whole) - start
     signal = views.narrow(total, 1, start, kept) / views.narrow(envelope, 0, start, kept)
     signal = pad(signal, (0, end - start - kept)) if end - start > kept else signal
-    return views.squeeze(signal, 0) if single else signal
+    return views.squeeze(signal, 0) if input.ndim == 2 else signal
 
 
 def _overlapped(pieces: Tensor, shape: tuple[int, ...], dim: int, size: int, step: int) -> Tensor:

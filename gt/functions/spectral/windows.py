@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gt.client.tensor.arguments import cast
 from gt.client.tensor.tensor import Tensor
 from gt.functions import creation, pointwise
-from gt.types import float32
+from gt.types import float64
 
 __all__ = ["bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"]
 
 
 def _cosines(window_length: int, periodic: bool, dtype: Any, *weights: float) -> Tensor:
     """A window that is a sum of cosines."""
-    turns = creation.arange(window_length, dtype=float32) * (2 * math.pi / _length(window_length, periodic))
+    turns = creation.arange(window_length, dtype=float64) * (2 * math.pi / _length(window_length, periodic))
     window = creation.full_like(turns, weights[0])
     for k, weight in enumerate(weights[1:], 1):
         window = window + pointwise.cos(turns * k) * ((-1) ** k * weight)
@@ -22,8 +23,9 @@ def _cosines(window_length: int, periodic: bool, dtype: Any, *weights: float) ->
 
 
 def _window(window: Tensor, window_length: int, dtype: Any) -> Tensor:
+    """A window, computed in float64, in its dtype. One of a single element is 1."""
     window = window if window_length > 1 else creation.ones(window_length)
-    return window if dtype is None else creation.tensor(window, dtype)
+    return cast(window, creation.default_dtype(dtype))
 
 
 def _length(window_length: int, periodic: bool) -> int:
@@ -53,13 +55,13 @@ def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = N
 @creation.with_options
 def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
     """A triangular window."""
-    at = creation.arange(window_length, dtype=float32) * (2 / _length(window_length, periodic))
+    at = creation.arange(window_length, dtype=float64) * (2 / _length(window_length, periodic))
     return _window(1 - pointwise.abs(at - 1), window_length, dtype)
 
 
 @creation.with_options
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None) -> Tensor:
     """A Kaiser window; a larger beta makes it narrower."""
-    at = creation.arange(window_length, dtype=float32) * (2 / _length(window_length, periodic)) - 1
+    at = creation.arange(window_length, dtype=float64) * (2 / _length(window_length, periodic)) - 1
     rise = pointwise.sqrt(pointwise.clamp(1 - at * at, 0)) * beta
     return _window(pointwise.i0(rise) / pointwise.i0(creation.full_like(rise, beta)), window_length, dtype)

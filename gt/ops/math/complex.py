@@ -108,7 +108,7 @@ def _from_pairs(x: TensorType) -> TensorType:
 
 def _pairs_torch(torch: Any, x: Any) -> Any:
     fits = x.stride(-1) == 1 and all(n % 2 == 0 for n in x.stride()[:-1]) and x.storage_offset() % 2 == 0
-    return torch.view_as_complex(x if fits else x.contiguous())
+    return torch.view_as_complex(x if fits else x.clone(memory_format=torch.contiguous_format))
 
 
 def _pairs_numpy(np: Any, x: Any) -> Any:

@@ -38,6 +38,8 @@ PROMOTING: dict[str, Any] = {"infer": pointwise, "common": common, "split": elem
 NUMERIC: dict[str, Any] = {"infer": refusing("b", pointwise, CAST), "common": common, "split": elementwise}
 #: integers become float32
 FLOATING: dict[str, Any] = {"infer": pointwise_floating, "common": common_floating, "split": elementwise}
+#: the same; complex numbers are taken, and the gradient of real numbers is right for them
+HOLOMORPHIC: dict[str, Any] = FLOATING | {"complex": "holomorphic"}
 #: integers are refused, as torch does for these few
 ONLY_FLOATING: dict[str, Any] = {
     "infer": refusing("bui", pointwise, "x.to(gt.float32)"), "common": common, "split": elementwise,
