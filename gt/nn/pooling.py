@@ -133,7 +133,7 @@ Upsample = layer(
     _show_upsample,
     prepare=_float_factor,
 )
-Upsample.name = property(lambda self: type(self).__name__)  # type: ignore[attr-defined]
+Upsample.name = property(lambda self: type(self).__name__, doc="The name of the class.")  # type: ignore[attr-defined]
 
 
 class UpsamplingNearest2d(Upsample):  # type: ignore[valid-type, misc]

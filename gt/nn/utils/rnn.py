@@ -68,16 +68,21 @@ class PackedSequence(_PackedFields):
         packed._known_sizes, packed._known_order = self._known_sizes, self._known_order
         return packed
 
-    def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
-        """The elements in another dtype. See `torch.Tensor.to`."""
-        data = self.data.to(*args, **kwargs)
+    def to(self, device: Any = None, dtype: Any = None, non_blocking: bool = False, copy: bool = False) -> Any:
+        """The elements in another dtype, which may be the first argument. See `torch.Tensor.to`."""
+        data = self.data if device is None else self.data.to(device)
+        data = data if dtype is None else data.to(dtype)
         return self if data is self.data else self._with_data(data)
 
-    def cuda(self, *args: Any, **kwargs: Any) -> PackedSequence:
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> PackedSequence:
         """The same: the server places tensors."""
         return self
 
-    cpu = pin_memory = cuda
+    def cpu(self) -> PackedSequence:
+        """The same: the server places tensors."""
+        return self
+
+    pin_memory = cpu
 
     def double(self) -> PackedSequence:
         """The elements as float64."""
