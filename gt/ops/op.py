@@ -153,12 +153,14 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         try:
             self._check_operands(types)
             _check_integers(attrs)
+            if not self.complex:
+                _refuse_complex(*types)
             inferred = self.infer(*types, **dict(attrs))
             results = inferred if isinstance(inferred, tuple) else (inferred,)
             for t in results:
                 _check_sizes(t)
             if not self.complex:
-                _refuse_complex(*types, *results)
+                _refuse_complex(*results)
         except (ShapeError, DimError, DTypeError) as problem:
             raise type(problem)(f"{self.call(types, attrs)}: {problem}") from None
         return results

@@ -39,6 +39,13 @@ def _splitting(x: TensorType, *, dim: Dims, **how: Any) -> Split:
     return Split(f"{names}->{names}", linear=((0,),))
 
 
+def _run(torch: Any, transform: Any, x: Any, **options: Any) -> Any:
+    """MKL, which torch uses on x86-64, refuses some strides, and batches without elements."""
+    if x.numel():
+        return transform(x.contiguous(), **options)
+    return torch.empty_like(transform(x.to("meta"), **options), device=x.device)
+
+
 # -- complex to complex --------------------------------------------------------------------
 
 
@@ -61,8 +68,8 @@ op(
     infer=_transformed,
     split=_splitting,
     vjp=(_c2c_back,),
-    torch=lambda torch, x, *, dim, inverse, norm: (torch.fft.ifftn if inverse else torch.fft.fftn)(
-        x, dim=dim, norm=norm
+    torch=lambda torch, x, *, dim, inverse, norm: _run(
+        torch, torch.fft.ifftn if inverse else torch.fft.fftn, x, dim=dim, norm=norm
     ),
     kernel=lambda np, x, *, dim, inverse, norm: (np.fft.ifftn if inverse else np.fft.fftn)(x, axes=dim, norm=norm),
 )
@@ -93,7 +100,7 @@ op(
     infer=_halved,
     split=_splitting,
     vjp=(_r2c_back,),
-    torch=lambda torch, x, *, dim, norm: torch.fft.rfftn(x, dim=dim, norm=norm),
+    torch=lambda torch, x, *, dim, norm: _run(torch, torch.fft.rfftn, x, dim=dim, norm=norm),
     kernel=lambda np, x, *, dim, norm: np.fft.rfftn(x, axes=dim, norm=norm),
 )
 
@@ -130,6 +137,8 @@ op(
     infer=_doubled,
     split=_splitting,
     vjp=(_c2r_back,),
-    torch=lambda torch, x, *, dim, size, norm: torch.fft.irfftn(x, _sizes(x, dim, size), dim, norm),
+    torch=lambda torch, x, *, dim, size, norm: _run(
+        torch, torch.fft.irfftn, x, s=_sizes(x, dim, size), dim=dim, norm=norm
+    ),
     kernel=lambda np, x, *, dim, size, norm: np.fft.irfftn(x, s=_sizes(x, dim, size), axes=dim, norm=norm),
 )
