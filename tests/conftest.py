@@ -25,7 +25,7 @@ QUICK_CASES = 2
 NOT_QUICK = (
     *("test_bench_*", "test_hot_*", "test_compile*", "test_examples_*", "test_docs*", "test_opinfo*", "test_safety*"),
     *("test_*_real*", "test_*_gpu*", "test_system*", "test_failures*", "test_plane*", "test_trace*", "test_threads*"),
-    *("test_buckets*", "test_recipes*", "test_training*", "test_layers*"),
+    *("test_buckets*", "test_recipes*", "test_training*", "test_layers*", "test_programs*"),
 )
 
 # A shell without job control starts a background job with SIGINT ignored. Child processes inherit that, and Ctrl-C
@@ -53,6 +53,7 @@ def system(stack: contextlib.ExitStack) -> System:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a few cases of each test that starts no process")
+    parser.addoption("--programs", type=pathlib.Path, help="a folder with checkouts, for tests/test_programs.py")
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:

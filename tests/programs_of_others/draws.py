@@ -81,7 +81,7 @@ class Draws:
 
 
 def _shape(size: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    size = options["size"] if "size" in options else size
+    size = options.get("size", size)
     return size[0] if len(size) == 1 and not isinstance(size[0], int) else size
 
 

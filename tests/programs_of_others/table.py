@@ -40,6 +40,8 @@ class Program:
     #: installed packages without which the program does not run
     needs: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
+    #: what GT still lacks for it; empty: it runs
+    missing: str = ""
     #: end the comparison after so many steps; 0: the program ends itself
     steps: int = 0
     #: the steps between which time is measured
@@ -77,7 +79,7 @@ class Program:
 
 _MNIST = data.mnist("../data", train=64 * 20, test=200)
 _NANOGPT = (
-    "--dataset=shakespeare_char --device=cpu --compile=True --eval_iters=2 --log_interval=1 --block_size=64 "
+    "--dataset=shakespeare_char --device=cpu --compile=False --eval_iters=2 --log_interval=1 --block_size=64 "
     "--batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 --dropout=0.0 --gradient_accumulation_steps=1 "
     "--lr_decay_iters=2000 --always_save_checkpoint=True --dtype=float32"
 )
@@ -115,10 +117,11 @@ PROGRAMS = (
     Program(
         *("dcgan", "examples/dcgan", "main.py"),
         "--dataset mnist --dataroot ../data --workers 0 --batchSize 16 --niter 1 --manualSeed 1 --ngf 32 --ndf 32",
-        data.mnist("../data", train=16 * 8, test=10),
+        data.mnist("../data", train=16 * 4, test=10),
         prints=r"Loss_D: ([\d.]+) Loss_G: ([\d.]+)",
-        timed=(6, 21),
+        timed=(3, 12),
         reads_every_step=True,
+        # Adam on gradients near 0 amplifies rounding: torch differs so from itself if weights change by one rounding
         tolerance=1e-3,
     ),
     Program(
@@ -127,6 +130,7 @@ PROGRAMS = (
         data.word_corpus,
         prints=r"(?:valid|test) loss +([\d.]+)",
         reads_every_step=True,
+        missing="torch.onnx, and gt.save of a module into a file object",
     ),
     Program(
         *("time_sequence_prediction", "examples/time_sequence_prediction", "train.py", "--steps 1"),
@@ -134,6 +138,7 @@ PROGRAMS = (
         steps=4,
         timed=(1, 3),
         reads_every_step=True,
+        missing="gt.save of an array into a file object",
     ),
     Program(
         *("super_resolution", "examples/super_resolution", "main.py"),
@@ -142,6 +147,7 @@ PROGRAMS = (
         prints=r"PSNR: ([\d.]+)",
         timed=(2, 8),
         reads_every_step=True,
+        missing="gt.save of a module",
     ),
     Program(
         *("language_translation", "examples/language_translation", "main.py"),
@@ -155,24 +161,28 @@ PROGRAMS = (
         make_data=data.citations(1800),
         prints=r"loss_train: ([\d.]+)",
         reads_every_step=True,
+        missing="sparse tensors",
     ),
     Program(
         *("gcn", "examples/gcn", "main.py", "--epochs 16 --val-every 1"),
         make_data=data.citations(1800),
         prints=r"loss_train: ([\d.]+)",
         reads_every_step=True,
+        missing="sparse tensors",
     ),
     Program(
         *("reinforcement_learning (reinforce)", "examples/reinforcement_learning", "reinforce.py"),
         needs=("gymnasium",),
         steps=10,
         reads_every_step=True,
+        missing="gt.distributions",
     ),
     Program(
         *("reinforcement_learning (actor_critic)", "examples/reinforcement_learning", "actor_critic.py"),
         needs=("gymnasium",),
         steps=10,
         reads_every_step=True,
+        missing="gt.distributions",
     ),
     Program(
         *("siamese", "examples/siamese_network", "main.py", "--epochs 1 --batch-size 16 --log-interval 1"),
@@ -190,11 +200,38 @@ PROGRAMS = (
         prints=r"error: ([\d.]+)",
         timed=(4, 18),
         reads_every_step=True,
+        edits=(
+            Edit(
+                *("main.py", "Lambda(lambda x: torch.flatten(x))", "Lambda(lambda x: x.flatten())"),
+                "a transform of torchvision gets tensors of torch, which functions of GT refuse",
+            ),
+        ),
     ),
     Program("vit-pytorch", "", "vit.py", renamed=("vit_pytorch",), needs=("vit_pytorch", "einops")),
-    Program("timm", "", "timm_vit.py", renamed=("timm",), needs=("timm", "torchvision")),
+    Program("timm", "", "timm_vit.py", renamed=("timm",), needs=("timm", "torchvision"), missing="nn.SyncBatchNorm"),
     Program("torchvision", "", "resnet.py", renamed=("torchvision.models.resnet",), needs=("torchvision",)),
-    Program("transformers Llama", "", "llama.py", renamed=("transformers",), needs=("transformers",)),
-    Program("transformers GPT-2", "", "gpt2.py", renamed=("transformers",), needs=("transformers",)),
-    Program("transformers BERT", "", "bert.py", renamed=("transformers",), needs=("transformers",)),
+    Program(
+        "transformers Llama",
+        "",
+        "llama.py",
+        renamed=("transformers",),
+        needs=("transformers",),
+        missing="the dtypes float8_*",
+    ),
+    Program(
+        "transformers GPT-2",
+        "",
+        "gpt2.py",
+        renamed=("transformers",),
+        needs=("transformers",),
+        missing="the dtypes float8_*",
+    ),
+    Program(
+        "transformers BERT",
+        "",
+        "bert.py",
+        renamed=("transformers",),
+        needs=("transformers",),
+        missing="the dtypes float8_*",
+    ),
 )

@@ -1,8 +1,8 @@
 """One run of a program in one world, torch or GT, in a process of its own (started by `compare.py`).
 
 In the mode "losses" both worlds start from the same weights and draw the same random numbers; the value of every
-tensor that the program calls `backward` on is recorded. The weights are those of torch's run, copied when an optimizer or a
-call of a module first sees a parameter. In the mode "time" nothing is replaced, and the steps are timed.
+tensor that the program calls `backward` on is recorded. The weights are those of torch's run, copied when an optimizer
+or a call of a module first sees a parameter. In the mode "time" nothing is replaced, and the steps are timed.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def run(world: str, mode: str, program: Program, folder: pathlib.Path) -> None:
         share_shuffling(importlib.import_module("torch.utils.data").RandomSampler)
     watch(framework, program, steps, weights)
     try:
-        for name, arguments in (*program.before, (program.script, program.arguments)):
+        for name, arguments in (*program.before, (script.name, program.arguments)):
             execute(script.parent / name, arguments, world, edit)
     except Enough:
         pass

@@ -82,7 +82,7 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[type-arg]
                 "process; samples are loaded here. Return arrays or torch tensors to load in other processes",
                 stacklevel=3,
             )
-            self.num_workers, self.prefetch_factor, self.persistent_workers = 0, None, False
+            self.num_workers, self.prefetch_factor = 0, None
             yield from super().__iter__()
 
 
