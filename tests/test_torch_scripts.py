@@ -70,15 +70,17 @@ from {t}.nn.modules.conv import _ConvNd; assert isinstance(t.nn.Conv1d(1, 1, 1),
 @pytest.mark.parametrize("line", LINES)
 def test_lines_of_scripts(session: Any, line: str) -> None:
     switches = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, torch.get_num_threads()
-    try:
-        for module in (torch, gt):
-            exec(line.replace("{t}", module.__name__), {"t": module})
-    finally:
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, threads = switches
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(False)
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cuda.matmul.allow_tf32 = False
+    # torch's own test tools, which other tests import, forbid to set switches outside of this
+    with getattr(torch.backends, "__allow_nonbracketed_mutation")():
+        try:
+            for module in (torch, gt):
+                exec(line.replace("{t}", module.__name__), {"t": module})
+        finally:
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic, threads = switches
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(False)
+            torch.set_float32_matmul_precision("highest")
+            torch.backends.cuda.matmul.allow_tf32 = False
 
 
 REFUSED = [

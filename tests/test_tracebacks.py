@@ -101,7 +101,7 @@ run(work)
 def test_python_prints_it(tmp_path: pathlib.Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, str(program)]
     process = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert process.stderr.count("Exception in thread") == 1
@@ -116,7 +116,7 @@ def test_a_hook_that_was_there_is_called(tmp_path: pathlib.Path) -> None:
         "import sys\nsys.excepthook = lambda kind, error, trace: print('mine', kind.__name__, trace.tb_next)\n"
         "import gt\ngt.nn.Foo\n"
     )
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, str(program)]
     process = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert process.stdout == "mine AttributeError None\n"

@@ -13,6 +13,7 @@ from gt.distributions.distribution import Distribution, ExponentialFamily
 from gt.distributions.location_scale import NAN
 from gt.distributions.parameters import clamp_probs, where
 from gt.functions.creation import full_like
+from gt.functions.derived import i1
 from gt.functions.draw import rand
 from gt.functions.scatter import gather
 
@@ -214,4 +215,4 @@ def _log_bessel(k: Tensor) -> Tensor:
 def _bessel_ratio(k: Tensor) -> Tensor:
     """I1(k) / I0(k)."""
     small = k.clamp(max=LARGE_CONCENTRATION)
-    return where(k < LARGE_CONCENTRATION, small._op("i1") / small.i0(), 1 - 1 / (2 * k) - 1 / (8 * k * k))
+    return where(k < LARGE_CONCENTRATION, i1(small) / small.i0(), 1 - 1 / (2 * k) - 1 / (8 * k * k))
