@@ -52,10 +52,10 @@ _REAL_ONLY = "GT refuses complex numbers here"
 #: What GT does not compute with complex numbers, and torch does.
 NOT_COMPLEX = [
     "cholesky", "linalg_cholesky", "linalg_cholesky_ex", "qr", "linalg_qr", "svd", "linalg_svd", "linalg_svdvals",
-    "linalg_eigh", "linalg_eigvalsh", "linalg_slogdet", "logdet", "geqrf", "pinverse", "linalg_pinv", "linalg_pinv_singular",
+    "linalg_eigh", "linalg_eigvalsh", "linalg_slogdet", "logdet", "pinverse", "linalg_pinv", "linalg_pinv_singular",
     "linalg_pinv_hermitian", "linalg_lstsq", "linalg_lstsq_grad_oriented", "norm_nuc", "nn_functional_conv1d",
     "nn_functional_conv2d", "nn_functional_conv3d", "nn_functional_conv_transpose1d", "nn_functional_conv_transpose2d",
-    "nn_functional_conv_transpose3d", "nn_functional_rms_norm", "nn_functional_unfold", "sinc", "logaddexp",
+    "nn_functional_conv_transpose3d", "nn_functional_rms_norm", "nn_functional_unfold", "sinc", "logaddexp", "geqrf",
     "logcumsumexp",
 ]  # fmt: skip
 
