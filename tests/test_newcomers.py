@@ -63,10 +63,7 @@ def test_the_list_of_torchs_names_is_current():
     assert make_torch_names.FILE.read_text() == process.stdout
 
 
-def test_gt_has_no_data_loaders():
-    with pytest.raises(ImportError, match=r"from torch.utils.data import .*gt.to_device\(loader\)"):
-        from gt.utils.data import DataLoader  # noqa: F401
-    assert not hasattr(gt.utils.data, "DataLoader")
+def test_checkpoint_has_torchs_other_name():
     assert gt.utils.checkpoint.checkpoint is gt.checkpoint
 
 

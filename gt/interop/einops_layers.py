@@ -29,6 +29,11 @@ class Reduce(ReduceMixin, Module):  # type: ignore[misc]
         return self._apply_recipe(x)
 
 
+def _rearrange(pattern: str | None, lengths: Any) -> Any:
+    layer: Any = Rearrange
+    return None if pattern is None else layer(pattern, **lengths)
+
+
 class EinMix(_EinmixMixin, Module):  # type: ignore[misc]
     """A linear map between dims named by a pattern."""
 
@@ -37,8 +42,8 @@ class EinMix(_EinmixMixin, Module):  # type: ignore[misc]
         self.bias = None if bias_shape is None else Parameter(uniform_(empty(bias_shape), -bias_bound, bias_bound))
 
     def _create_rearrange_layers(self, before: Any, before_lengths: Any, after: Any, after_lengths: Any) -> None:
-        self.pre_rearrange = None if before is None else Rearrange(before, **before_lengths)
-        self.post_rearrange = None if after is None else Rearrange(after, **after_lengths)
+        self.pre_rearrange = _rearrange(before, before_lengths)
+        self.post_rearrange = _rearrange(after, after_lengths)
 
     def forward(self, x: Any) -> Any:
         if self.pre_rearrange is not None:

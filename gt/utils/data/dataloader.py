@@ -55,10 +55,11 @@ class _Init:
 class DataLoader(torch_data.DataLoader):  # type: ignore[type-arg]
     """Batches of a dataset as tensors of GT. See `torch.utils.data.DataLoader`; `gt.manual_seed` sets its order too."""
 
-    def __init__(self, *args: Any, generator: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        generator = kwargs.get("generator")
         if generator is not None and not isinstance(generator, torch.Generator):
-            generator = torch.Generator().manual_seed(generator.initial_seed() % 2**63)
-        super().__init__(*args, generator=generator, **kwargs)
+            kwargs["generator"] = torch.Generator().manual_seed(generator.initial_seed() % 2**63)
+        super().__init__(*args, **kwargs)
         if self.collate_fn is _utils.collate.default_collate:
             self.collate_fn = default_collate
         if self.num_workers:
