@@ -26,7 +26,7 @@ NAMES = [
     ("gt.nn.Liner", "did you mean gt.nn.Linear?"),
     ("gt.nn.functional.grid_sample", "is not there yet (torch.nn.functional.grid_sample)"),
     ("gt.nn.functional.gelux", "did you mean gt.nn.functional.gelu?"),
-    ("gt.optim.LBFGS", "gt.optim.LBFGS is not there yet (torch.optim.LBFGS)"),
+    ("gt.optim.Muon", "gt.optim.Muon is not there yet (torch.optim.Muon)"),
     ("gt.optim.Adamm", "did you mean gt.optim.Adam?"),
     ("gt.optim.lr_scheduler.CosineLR", "does not exist"),
     ("gt.linalg.eig", "gt.linalg.eig is not there yet (torch.linalg.eig)"),
@@ -63,10 +63,7 @@ def test_the_list_of_torchs_names_is_current():
     assert make_torch_names.FILE.read_text() == process.stdout
 
 
-def test_gt_has_no_data_loaders():
-    with pytest.raises(ImportError, match=r"from torch.utils.data import .*gt.to_device\(loader\)"):
-        from gt.utils.data import DataLoader  # noqa: F401
-    assert not hasattr(gt.utils.data, "DataLoader")
+def test_torchs_path_to_checkpoint():
     assert gt.utils.checkpoint.checkpoint is gt.checkpoint
 
 
