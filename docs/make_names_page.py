@@ -19,13 +19,13 @@ FILE = pathlib.Path(__file__).with_name("torch_names.md")
 
 #: The groups of the table of counts: title -> namespaces.
 GROUPS = {
-    "functions (`gt`)": ("",),
-    "methods of a tensor (`gt.Tensor`)": ("Tensor",),
-    "`gt.nn`": ("nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "nn.parallel"),
-    "`gt.optim`": ("optim", "optim.lr_scheduler"),
-    "`gt.linalg`, `gt.special`, `gt.fft`": ("linalg", "special", "fft"),
-    "`gt.autograd`, `gt.amp`": ("autograd", "autograd.function", "amp", "cuda.amp"),
-    "`gt.distributions`": ("distributions",),
+    "functions (`torch`)": ("",),
+    "methods of a tensor (`torch.Tensor`)": ("Tensor",),
+    "`torch.nn`": ("nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "nn.parallel"),
+    "`torch.optim`": ("optim", "optim.lr_scheduler"),
+    "`torch.linalg`, `torch.special`, `torch.fft`": ("linalg", "special", "fft"),
+    "`torch.autograd`, `torch.amp`": ("autograd", "autograd.function", "amp", "cuda.amp"),
+    "`torch.distributions`": ("distributions",),
 }
 #: Names that GT accepts and that change nothing: namespace -> names, or "*" for all that are there.
 IGNORED = {
@@ -146,7 +146,7 @@ def _section(place: str) -> str:
     for kind, name in names:
         if kind == "missing":
             reasons.setdefault(reason(_path(place, name)), []).append(name)
-    lines = [f"\n## {f'gt.{place}' if place else 'gt'}\n"]
+    lines = [f"\n## {f'torch.{place}' if place else 'torch'}\n"]
     for title, group in (("There", there), ("Accepted and ignored", ignored)):
         if group:
             lines.append(f"**{title}** ({len(group)}): {_listed(group)}\n")

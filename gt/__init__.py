@@ -183,9 +183,14 @@ _SETTINGS = (
     "set_deterministic_debug_mode set_float32_matmul_precision set_flush_denormal set_num_interop_threads "
     "set_num_threads set_warn_always use_deterministic_algorithms"
 )
+#: Functions of the array API standard that torch does not have.
+_ARRAY_API = (
+    "astype bitwise_invert broadcast_arrays expand_dims matrix_transpose permute_dims unique_all unique_counts "
+    "unique_inverse unique_values vecdot"
+)
 #: name -> the module that has it, imported at the first use of the name
 _LAZY_NAMES = dict.fromkeys(_FUNCTIONAL.split(), "nn.functional") | dict.fromkeys(_TOP.split(), "nn._top")
-_LAZY_NAMES |= dict.fromkeys(_SETTINGS.split(), "backends.settings")
+_LAZY_NAMES |= dict.fromkeys(_SETTINGS.split(), "backends.settings") | dict.fromkeys(_ARRAY_API.split(), "array_api")
 _LAZY_NAMES |= {
     "autocast": "amp",
     "is_autocast_enabled": "amp",
@@ -215,6 +220,17 @@ if TYPE_CHECKING:
     from gt import utils as utils
     from gt.amp import autocast as autocast
     from gt.amp import is_autocast_enabled as is_autocast_enabled
+    from gt.array_api import astype as astype
+    from gt.array_api import bitwise_invert as bitwise_invert
+    from gt.array_api import broadcast_arrays as broadcast_arrays
+    from gt.array_api import expand_dims as expand_dims
+    from gt.array_api import matrix_transpose as matrix_transpose
+    from gt.array_api import permute_dims as permute_dims
+    from gt.array_api import unique_all as unique_all
+    from gt.array_api import unique_counts as unique_counts
+    from gt.array_api import unique_inverse as unique_inverse
+    from gt.array_api import unique_values as unique_values
+    from gt.array_api import vecdot as vecdot
     from gt.backends.settings import _assert as _assert
     from gt.backends.settings import are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled
     from gt.backends.settings import get_default_device as get_default_device

@@ -4,4 +4,4 @@ from gt.functions.spectral.fft import *
 from gt.functions.spectral.fft import __all__ as __all__
 from gt.missing import absent
 
-__getattr__ = absent("fft")
+absent("fft")

@@ -1,7 +1,12 @@
 """``gt.linalg``: matrices, as in `torch.linalg`. The functions are in `gt.functions.linalg`."""
 
 from gt.functions.linalg import *
-from gt.functions.linalg import __all__ as __all__
+from gt.functions.linalg import __all__ as _linalg_names
+from gt.functions.matmul import outer, tensordot, trace
+from gt.functions.views import matrix_transpose
 from gt.missing import absent
+
+__all__ = ["matrix_transpose", "outer", "tensordot", "trace"]  # the array API has them here, torch does not
+__all__ += _linalg_names
 
 absent("linalg")

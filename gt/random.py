@@ -11,7 +11,7 @@ from gt.client.tensor.random_state import get_rng_state, initial_seed, manual_se
 from gt.missing import absent as _absent
 
 __all__ = ["fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]
-__getattr__ = _absent("random")
+_absent("random")
 
 
 @contextlib.contextmanager

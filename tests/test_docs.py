@@ -227,7 +227,7 @@ def test_tests_are_there(page):
 
 @every_page
 def test_public_names_are_there(page):
-    text = page.read_text()
+    text = page.read_text().partition("## torch\n")[0]  # that page lists torch's names, missing ones too
     for name in re.findall(r"`gt\.((?:debug\.|testing\.)?\w+)\(?", text):
         assert name == "foo" or has(name), f"gt.{name}"
     for name in re.findall(r"`([A-Z][a-z]\w*(?:Error|Lost|Workers|Refused|Memory))`", text):

@@ -21,7 +21,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.functions", "gt.fft", "gt.linalg", "gt.special", "gt.random", "gt.signal", "gt.autograd"),
     ("gt.nn", "gt.optim", "gt.distributions"),
     ("gt.client.compile", "gt.amp", "gt.saving", "gt.data", "gt.debug", "gt.cuda", "gt.utils", "gt.interop"),
-    ("gt.accelerator", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit", "gt.serialization"),
+    ("gt.accelerator", "gt.array_api", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit"),
+    ("gt.serialization",),
     ("gt.pipeline",),
 )
 #: roles of their own, which see only the ground floors

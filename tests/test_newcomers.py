@@ -26,7 +26,7 @@ NAMES = [
     ("gt.nn.Liner", "did you mean gt.nn.Linear?"),
     ("gt.nn.functional.grid_sample", "is not there yet (torch.nn.functional.grid_sample)"),
     ("gt.nn.functional.gelux", "did you mean gt.nn.functional.gelu?"),
-    ("gt.optim.LBFGS", "gt.optim.LBFGS is not there yet (torch.optim.LBFGS)"),
+    ("gt.optim.Muon", "gt.optim.Muon is not there yet (torch.optim.Muon)"),
     ("gt.optim.Adamm", "did you mean gt.optim.Adam?"),
     ("gt.optim.lr_scheduler.CosineLR", "does not exist"),
     ("gt.linalg.eig", "gt.linalg.eig is not there yet (torch.linalg.eig)"),

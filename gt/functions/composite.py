@@ -176,7 +176,7 @@ class finfo:  # noqa: N801, torch's name
     """The limits of a floating dtype."""
 
     def __init__(self, type: Any = float32) -> None:
-        dtype = dtype_of(type)
+        dtype = dtype_of(getattr(type, "dtype", type))  # the array API accepts arrays
         if dtype.kind != "f":
             raise DTypeError(f"finfo({dtype}): for floating dtypes; gt.iinfo is for integers")
         fraction, exponent = _BITS[dtype.name]
@@ -197,7 +197,7 @@ class iinfo:  # noqa: N801, torch's name
     """The limits of an integer dtype."""
 
     def __init__(self, type: Any) -> None:
-        dtype = dtype_of(type)
+        dtype = dtype_of(getattr(type, "dtype", type))
         if dtype.kind not in "iu":
             raise DTypeError(f"iinfo({dtype}): for integers; gt.finfo is for floating dtypes")
         self.dtype, self.bits = dtype.name, 8 * dtype.itemsize

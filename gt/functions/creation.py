@@ -368,7 +368,7 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None) -> T
 
 
 @with_options
-def eye(n: int, m: int | None = None, *, dtype: Any = None) -> Tensor:
-    """The identity matrix."""
+def eye(n: int, m: int | None = None, *, k: int = 0, dtype: Any = None) -> Tensor:
+    """The identity matrix; ``k``, which the array API has, moves the ones to another diagonal."""
     rows, columns = arange(n), arange(n if m is None else m)
-    return cast(call(EQ, (rows.unsqueeze(1), columns)), default_dtype(dtype))
+    return cast(call(EQ, ((rows + k).unsqueeze(1) if k else rows.unsqueeze(1), columns)), default_dtype(dtype))

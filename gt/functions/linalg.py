@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from gt.client.grad.function import Function, FunctionCtx
-from gt.client.tensor.arguments import cast, refuse, require_tensor
+from gt.client.tensor.arguments import accept_numpy_names, cast, refuse, require_tensor
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -313,6 +313,7 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
 # -- products ------------------------------------------------------------------------------
 
 
+@accept_numpy_names
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product of vectors of three elements."""
     if input._type.ndim != other._type.ndim:
@@ -323,6 +324,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     return products.cross(input, other, dim)
 
 
+@accept_numpy_names
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The dot products of vectors along a dim."""
     if x._type.dtype is not y._type.dtype:

@@ -156,10 +156,10 @@ def _add_scaled(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor
 # -- over several dims ---------------------------------------------------------------------
 
 
-def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """The sum of products over pairs of dims."""
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2, *, axes: Any = None) -> Tensor:
+    """The sum of products over pairs of dims; ``axes`` is the array API's name for them."""
     a, b = require_tensor("tensordot", a), require_tensor("tensordot", b)
-    left, right = _paired(a, b, dims)
+    left, right = _paired(a, b, dims if axes is None else axes)
     kept_a = [d for d in range(a._type.ndim) if d not in left]
     kept_b = [d for d in range(b._type.ndim) if d not in right]
     shape_a, shape_b = [a._type.shape[d] for d in kept_a], [b._type.shape[d] for d in kept_b]

@@ -203,6 +203,19 @@ def _moved(x: Tensor, device: Any = None, non_blocking: bool = False, memory_for
     return x
 
 
+def _to_device(x: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
+    """The tensor itself: it stays on its workers. This is the array API's name for `to`."""
+    check_device(device)
+    return x
+
+
+def _array_namespace(x: Tensor, /, *, api_version: str | None = None) -> Any:
+    """`gt`, which has the functions of the array API standard of 2021.12, as far as torch's names allow."""
+    if api_version not in (None, "2021.12"):
+        raise ValueError(f"__array_namespace__: GT follows the array API of 2021.12, not {api_version}")
+    return modules["gt"]
+
+
 def _new_tensor(x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor with a copy of the data, of this tensor's dtype unless ``dtype`` says otherwise."""
     dtype = x._type.dtype if dtype is None else dtype
@@ -285,6 +298,8 @@ OTHERS: dict[str, Any] = {
     "__abs__": pointwise.abs,
     "__invert__": _invert,
     "to": _to,
+    "to_device": _to_device,
+    "__array_namespace__": _array_namespace,
     "type": _typed,
     "split": _split,
     "data": property(detached, _set_data),

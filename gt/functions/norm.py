@@ -46,6 +46,7 @@ def _vector_norm(x: Tensor, ord: float, dim: Dims, keepdim: bool, dtype: Any) ->
     return call(VECTOR_NORM, (x,), attrs)
 
 
+@accept_numpy_names
 def vector_norm(x: Tensor, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The norm over dims as one vector; over all dims if ``dim`` is None."""
     return _vector_norm(_floating("vector_norm", x, dtype), ord, dim, keepdim, dtype)
@@ -106,6 +107,7 @@ _MATRIX_NORMS: dict[Any, Callable[[Tensor], Tensor]] = {
 }
 
 
+@accept_numpy_names
 def matrix_norm(
     A: Tensor,  # noqa: N803, torch's name
     ord: Any = "fro",

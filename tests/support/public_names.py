@@ -12,7 +12,8 @@ import gt
 
 #: The public namespaces; the empty one is gt itself.
 NAMESPACES = (
-    "", "accelerator", "amp", "autograd", "autograd.function", "backends.cuda", "backends.cudnn", "backends.mkl",
+    "", "accelerator", "amp", "array_api", "autograd", "autograd.function", "backends.cuda", "backends.cudnn",
+    "backends.mkl",
     "backends.mkldnn", "backends.mps", "backends.openmp", "backends.opt_einsum", "backends.settings", "cuda",
     "cuda.amp", "data", "debug", "distributed", "fx", "hub", "jit", "linalg", "nn", "nn.functional", "nn.init",
     "nn.parallel", "nn.utils", "nn.utils.parametrizations", "nn.utils.parametrize", "nn.utils.rnn", "optim",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
+from inspect import Parameter, signature
 from operator import index
 from typing import Any, TypeVar
 from warnings import warn
@@ -147,6 +148,11 @@ def with_aliases(function: F, **names: str) -> F:
             kwargs = {names.get(k, k): value for k, value in kwargs.items() if k != "out" or value is not None}
         return function(*args, **kwargs)
 
+    parameters = [*signature(function).parameters.values()]
+    aliases = [Parameter(alias, Parameter.KEYWORD_ONLY, default=None) for alias, name in names.items()]
+    known = {p.name for p in parameters}
+    shown = [alias for alias in aliases if names[alias.name] in known and alias.name not in known]
+    call.__signature__ = signature(function).replace(parameters=[*parameters, *shown])  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 

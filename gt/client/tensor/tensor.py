@@ -197,9 +197,12 @@ class Tensor(Declared):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
         """A copy on this host, for any library that takes DLPack."""
-        return self.numpy().__dlpack__(**options)
+        options = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return self.numpy().__dlpack__(**{name: value for name, value in options.items() if value is not None})
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
