@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from gt.errors import ConfigError
 from gt.missing import absent as _absent
 
 __all__ = [
-    "barrier", "destroy_process_group", "get_rank", "get_world_size", "is_available", "is_gloo_available",
-    "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched",
+    "barrier", "destroy_process_group", "get_rank", "get_world_size", "init_process_group", "is_available",
+    "is_gloo_available", "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched",
 ]  # fmt: skip
 _absent("distributed")
 
@@ -41,6 +43,16 @@ def get_world_size(group: Any = None) -> int:
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> None:
     """Do nothing: there is one process."""
+
+
+def init_process_group(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> None:
+    """Do nothing for a group of one process. Several processes are refused: one program has all workers here."""
+    world_size = int(kwargs.get("world_size") or os.environ.get("WORLD_SIZE", 1))
+    if world_size > 1:
+        raise ConfigError(
+            f"init_process_group(): this is one of {world_size} processes, and one program has all workers here; start "
+            "it once, without torchrun, and call gt.gpu_workers(n) and gt.auto_shard(), see docs/sharding.md"
+        )
 
 
 def destroy_process_group(group: Any = None) -> None:

@@ -33,7 +33,7 @@ NAMES = [
     ("gt.linalg.foo", "gt.linalg.foo does not exist, and torch 2.13.0 has no public name torch.linalg.foo"),
     ("gt.autograd.forward_ad", "is not there yet (torch.autograd.forward_ad)"),
     ("gt.cuda.Stream", "gt.cuda.Stream is not there yet (torch.cuda.Stream)"),
-    ("gt.distributed.init_process_group", "one program has all workers: gt.gpu_workers(n)"),
+    ("gt.distributed.all_reduce", "one program has all workers: gt.gpu_workers(n)"),
     ("gt.nn.modules.conv.Conv5d", "gt.nn.modules.conv.Conv5d does not exist"),
     ("gt.onnx", "gt.compile makes repeated calls fast"),
     ("gt.linalg._foo", "gt.linalg._foo does not exist"),

@@ -67,6 +67,14 @@ def test_only_the_name_torch_is_renamed(case: str) -> None:
     assert rename(source + "\n") == expected + "\n"
 
 
+def test_a_process_group_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    gt.distributed.init_process_group(backend="nccl", world_size=1)
+    gt.distributed.destroy_process_group()
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(gt.ConfigError, match="one of 4 processes, and one program has all workers here"):
+        gt.distributed.init_process_group(backend="nccl")
+
+
 # -- einops ----------------------------------------------------------------------------------
 
 

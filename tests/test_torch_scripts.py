@@ -198,7 +198,7 @@ IMPORTS = [
     ("from gt.cuda.amp import custom_fwd", "gt.cuda.amp.custom_fwd is not there yet (torch.cuda.amp.custom_fwd)"),
     ("from gt import onnx", "gt.onnx is not there yet (torch.onnx); GT runs a program's Python as it is"),
     ("import gt.onnx.utils", "gt.onnx is not there yet (torch.onnx)"),
-    ("from gt.distributed import init_process_group", "one program has all workers"),
+    ("from gt.distributed import all_reduce", "one program has all workers"),
     ("import gt.clients", "gt.clients does not exist, and torch 2.13.0 has no public name torch.clients"),
     ("from gt.nn.functional import _private", "gt.nn.functional._private does not exist"),
 ]
