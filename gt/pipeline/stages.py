@@ -4,7 +4,8 @@ The signals come from the configuration (``signals=["stage0", "stage1"]``), so t
 Or the pipeline configures signals itself, on the workers it is given, or on all workers in equal shares. A stage with
 several workers then splits each microbatch between them.
 
-Parameters that no ``match`` in the configuration places are placed whole on each worker of their stage.
+Parameters keep their layout if they are on the workers of their stage already: a ``match`` in the configuration placed
+them, or they were created under a signal. All others are placed whole on each worker of their stage.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gt.client.stream import configuration
 from gt.client.stream.configuration import PARAMETER, Signal
 from gt.client.stream.connect import session
 from gt.client.tensor.emit import place_by
+from gt.client.tensor.layout import layout
 from gt.client.tensor.placing import keep_placed, place_parameters, workers_of
 from gt.errors import ConfigError
 from gt.nn import Module, ModuleList
@@ -74,8 +76,7 @@ class StageSignals:
         placed: set[int] = set()
         for part, name in zip(parts, names, strict=True):
             for parameter in part.parameters() if isinstance(part, Module) and name else ():
-                by_rule = bool(configuration.current.rules) and workers_of(parameter) is not None
-                if id(parameter) not in placed and not by_rule:
+                if id(parameter) not in placed and not _is_on(parameter, name):
                     place_by(parameter, _parameter_signal(name).name)
                 placed.add(id(parameter))
 
@@ -96,6 +97,15 @@ def _share(connected: list[int], stage: int, stages: int) -> list[int]:
         return [connected[stage * len(connected) // stages]]
     n = len(connected) // stages
     return connected[stage * n : (stage + 1) * n]
+
+
+def _is_on(parameter: Any, name: str) -> bool:
+    """Whether a rule placed the parameter, or it is on the workers of this stage."""
+    if configuration.current.rules and workers_of(parameter) is not None:
+        return True
+    connected = session().connection.worker_ids()
+    workers = configuration.current.signals[name].workers_of(connected) or connected
+    return set(layout(parameter).workers) == set(workers)
 
 
 def _parameter_signal(name: str) -> Signal:
