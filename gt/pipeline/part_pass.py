@@ -29,12 +29,12 @@ class PartPass:
         microbatches: list[Any],
         targets: list[Any],
         loss_fn: Callable[..., Tensor] | None,
-        reduction: str,
+        mean_loss: bool,
     ) -> None:
         self.parts, self.signals, self.loss_fn = parts, signals, loss_fn
         self.count = len(microbatches)
         self.actions = {"F": self.forward, "B": self.backward, "I": self.backward_inputs, "W": self.backward_weights}
-        self._shares = _shares(microbatches, reduction)
+        self._shares = _shares(microbatches, mean_loss)
         #: what each part is called with; all microbatches start to move to the first part now
         self._inputs: dict[Key, Any] = {
             (0, m): map_tensors(lambda x: self._moved(x, 0), batch) for m, batch in enumerate(microbatches)
@@ -175,9 +175,9 @@ class PartPass:
         return [row[0] if len(row) == 1 else tuple(row) for row in results]
 
 
-def _shares(microbatches: list[Any], reduction: str) -> list[float]:
+def _shares(microbatches: list[Any], mean_loss: bool) -> list[float]:
     """The factor of each microbatch's loss: its share of the rows, if losses are means."""
-    if reduction == "sum" or len(microbatches) == 1:
+    if not mean_loss or len(microbatches) == 1:
         return [1] * len(microbatches)
     rows = [rows_of(batch) for batch in microbatches]
     counts = [n for n in rows if n is not None]

@@ -31,8 +31,6 @@ from gt.pipeline.stages import StageSignals, Workers
 from gt.pipeline.timing import merged_order
 
 LossFunction = Callable[..., Tensor]
-#: how the losses of microbatches are combined
-REDUCTIONS = ("mean", "sum")
 
 
 class Pipeline:
@@ -41,7 +39,7 @@ class Pipeline:
     ``stages`` are modules or functions, in the order of the forward pass: a part gets what the part before returns. A
     schedule with several chunks needs that many times as many. ``schedule`` is a name, a file or a `Schedule`.
     ``signals`` names the signals of the stages, ``workers`` their workers; without both, the stages share all workers
-    equally. ``reduction`` says whether the loss is a mean or a sum over the rows of its batch.
+    equally. ``mean_loss``: the loss is a mean over the rows of its batch, not a sum.
 
     Example::
 
@@ -59,12 +57,10 @@ class Pipeline:
         chunks: int | None = None,
         signals: Sequence[str] | None = None,
         workers: Workers | None = None,
-        reduction: str = "mean",
+        mean_loss: bool = True,
     ) -> None:
         self.parts = list(stages)
-        if reduction not in REDUCTIONS:
-            raise ConfigError(f"pipeline: reduction={reduction!r}; expected one of: {', '.join(REDUCTIONS)}")
-        self.reduction, self._chunks = reduction, chunks
+        self.mean_loss, self._chunks = mean_loss, chunks
         self._schedule = read_schedule(schedule) if isinstance(schedule, str) and is_file(schedule) else schedule
         if isinstance(self._schedule, Schedule):
             microbatches = self._schedule.microbatches if microbatches is None else microbatches
@@ -133,7 +129,7 @@ class Pipeline:
         if len(cut_targets) != count:
             raise ConfigError(f"pipeline: {count} microbatches, and targets for {len(cut_targets)}")
         names = self.signals.prepare(self.parts, self.schedule.stage_of)
-        run = PartPass(self.parts, names, microbatches, cut_targets, loss_fn, self.reduction)
+        run = PartPass(self.parts, names, microbatches, cut_targets, loss_fn, self.mean_loss)
         cut()
         return run
 

@@ -139,8 +139,7 @@ def _propagate(
                 placing.place_grad(node.tensor(), g)
             node_sums[index] = g if before is None else before + g
 
-    for edge, g in roots:
-        add((edge,), (g,))
+    add([edge for edge, _ in roots], [g for _, g in roots])
     while queue:
         node = heapq.heappop(queue)[1]
         grads = sums.pop(node)
