@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,16 +38,19 @@ class Null(NumpyEngine):
 
 
 @contextmanager
-def system() -> Iterator[Session]:
-    """A server and a null worker in their own processes, and a session with them."""
+def system(workers: Sequence[Sequence[str]] = (("benchmarks.hot.null",),)) -> Iterator[Session]:
+    """A server and workers in their own processes, and a session with them.
+
+    ``workers``: the module of each worker and its arguments, after which the server's socket is added.
+    """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
         address = f"{folder}/server"
-        commands = (["gt.server", "--unix", address, "--with-parent"], ["benchmarks.hot.null", address])
+        commands = (["gt.server", "--unix", address, "--with-parent"], *[[*words, address] for words in workers])
         environment = {**os.environ, "PYTHONPATH": path}
         children = [subprocess.Popen([sys.executable, "-m", *words], env=environment) for words in commands]
         try:
-            session = _session(address)
+            session = _session(address, len(workers))
             with use(session):
                 yield session
             session.close()
@@ -57,20 +60,20 @@ def system() -> Iterator[Session]:
                 child.wait(10)
 
 
-def _session(address: str) -> Session:
+def _session(address: str, workers: int) -> Session:
     session = open_session(f"unix:{address}", None, "a system that computes nothing", START_TIMEOUT_S)
-    session.connection.wait(lambda: bool(session.connection.workers), START_TIMEOUT_S)
+    session.connection.wait(lambda: len(session.connection.workers) == workers, START_TIMEOUT_S)
     return session
 
 
-def main() -> int:
+def serve(engine: NumpyEngine, address: str) -> None:
+    """Be a worker with this engine, until the connection ends."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     end_with_parent()
-    shell = Shell(f"unix:{sys.argv[1]}", None, Null(), START_TIMEOUT_S)
+    shell = Shell(f"unix:{address}", None, engine, START_TIMEOUT_S)
     tune_collector()
     shell.run()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    serve(Null(), sys.argv[1])

@@ -15,8 +15,15 @@ from math import inf
 from typing import Any
 
 from gt.dispatcher.instruction_plans import InstructionPlan, PassThrough, WorkerView, make_plan
-from gt.dispatcher.move_emission import MoveEmitter, free_left_workers, free_replaced, free_tensor
-from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, TensorState, tensor_state
+from gt.dispatcher.move_emission import (
+    MoveEmitter,
+    SharedOperands,
+    free_replaced,
+    free_tensor,
+    move_operands,
+    move_results,
+)
+from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, TensorState
 from gt.dispatcher.plan.moves import PlannedMove
 from gt.dispatcher.replay.learning import learn
 from gt.dispatcher.replay.replay import find_plan, forget_fragment, pass_through, replay
@@ -34,8 +41,6 @@ from gt.ops.signature import HEAD
 from gt.wire.messages import Blocks
 from gt.wire.words import DISCARD, FETCH, FIRST_CODE, FORGET, READ, RESET, RUN
 
-#: operands that several calls of one instruction name
-SharedOperands = set[int] | frozenset[int]
 #: CPython compares integers up to here in one step. Only larger ids are checked further.
 MAX_SMALL_INT = (1 << 30) - 1
 
@@ -241,12 +246,25 @@ def _rewrite(
         client.tensors.update(dict.fromkeys(outs, lost))
         return
     emitter = MoveEmitter(client, output, words[1])
-    if plan.moves:
-        _move_operands(emitter, coded, plan, words, shared)
-    words[0] = plan.code
-    segment = output.segment(plan.workers)
-    segment.words += words
-    segment.cost += plan.cost
+    if plan.is_move:
+        emitter.move_to(words[coded.start], plan.moves[0], outs[0])
+    else:
+        if plan.moves:
+            move_operands(emitter, coded, plan, words, shared)
+        words[0] = plan.code
+        segment = output.segment(plan.workers)
+        segment.words += words
+        segment.cost += plan.cost
+    _set_states(client, plan, outs, output)
+    if plan.result_moves:
+        move_results(emitter, plan, outs)
+    _record_origins(client, plan, outs)
+    for id, layout in emitter.temporary:
+        output.segment(layout.workers).words.append(-id)
+
+
+def _set_states(client: Client, plan: InstructionPlan, outs: list[int], output: ForwardOutput) -> None:
+    """Set the states of an instruction's results, and free what they replace."""
     tensors, copies = client.tensors, client.copies
     for id, state in zip(outs, plan.outs, strict=True):
         if (before := tensors.get(id)) is not state or id in copies:
@@ -256,11 +274,6 @@ def _rewrite(
                 home = before.home if type(before) is TensorState else None
                 free_replaced(client, id, home, state.home, output)
             tensors[id] = state
-    if plan.result_moves:
-        _move_results(emitter, plan, outs)
-    _record_origins(client, plan, outs)
-    for id, layout in emitter.temporary:
-        output.segment(layout.workers).words.append(-id)
 
 
 def _instruction_words(coded: CodedSignature, stream: list[Any], i: int) -> list[Any]:
@@ -274,41 +287,6 @@ def _instruction_words(coded: CodedSignature, stream: list[Any], i: int) -> list
     if len(outs) > 1:
         _check_distinct(coded, outs)
     return words
-
-
-def _move_results(emitter: MoveEmitter, plan: InstructionPlan, outs: list[int]) -> None:
-    """Move results that a signal wants in another layout than the instruction produces."""
-    for move in plan.result_moves:
-        id = outs[move.position]
-        if emitter.client.tensors[id] is not plan.outs[move.position]:
-            raise Violation(f"{plan.signature.op.name}: two results have the same id")
-        emitter.relocate(id, move)
-
-
-def _move_operands(
-    emitter: MoveEmitter, coded: CodedSignature, plan: InstructionPlan, words: list[Any], shared: SharedOperands
-) -> None:
-    """Move the operands, and put the ids of the copies into the words.
-
-    A partial operand that is ``shared`` with another call of the instruction stays as it is until that call has run.
-    """
-    client, output = emitter.client, emitter.output
-    ids = [words[offset] for offset in coded.offsets]
-    for move in plan.moves:
-        offset = move.position
-        if offset >= plan.targets:
-            sole_use = ids.count(words[offset]) == 1 and not (words[offset] in shared and move.source.partial)
-            words[offset] = emitter.copy_to(words[offset], move, sole_use)
-    for move in plan.moves:
-        offset = move.position
-        if offset < plan.targets:
-            id = words[offset]
-            if ids.count(id) > 1 and [words[other] for other in coded.offsets].count(id) > 1:
-                raise Violation(f"{coded.signature.op.name} writes a tensor that it also names as another operand")
-            # its old copies are freed after the instruction, which may still read them
-            emitter.emit(id, move, id)
-            free_left_workers(id, move.source, move.target, output)
-            client.tensors[id] = tensor_state(move.type, move.target)
 
 
 def _record_origins(client: Client, plan: InstructionPlan, outs: list[int]) -> None:

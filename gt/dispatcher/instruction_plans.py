@@ -83,6 +83,8 @@ class InstructionPlan:
     #: which combines the sum first
     numbers: tuple[int, ...] = ()
     otherwise: InstructionPlan | None = None
+    #: it does nothing but move its operand, so the result of the move is its result
+    is_move: bool = False
     #: if nothing moves and there is one new result: the code, the result's state, and its origin
     simple: tuple[int, TensorState, tuple[InstructionPlan, int]] | None = None
 
@@ -267,6 +269,7 @@ def _make_plan(
     plan = InstructionPlan(
         workers, code, tuple(moves), targets, outs, result_moves, worker_cost, blobs, uncached, signature, moved
     )
+    plan.is_move = signature.op.places and not targets and _sends_anything(plan.moves)
     if len(outs) == 1 and not (moves or targets or result_moves or blobs or uncached or outs[0].home.single):
         plan.simple = code, outs[0], (plan, 0)
     return plan

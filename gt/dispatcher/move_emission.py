@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.dispatcher.instruction_plans import InstructionPlan
 from gt.dispatcher.plan.layouts import AnyState, Layout, Lost, tensor_state
 from gt.dispatcher.plan.moves import PlannedMove, route
 from gt.dispatcher.segments import ForwardOutput
-from gt.dispatcher.state import Client
+from gt.dispatcher.state import Client, CodedSignature
+from gt.dispatcher.violations import Violation
 from gt.wire.words import LEAVE
+
+#: operands that several calls of one instruction name
+SharedOperands = set[int] | frozenset[int]
 
 
 class MoveEmitter:
@@ -48,6 +53,17 @@ class MoveEmitter:
         client.tensors[id] = tensor_state(move.type, home, (*state.copies, target))
         return copy
 
+    def move_to(self, id: int, move: PlannedMove, into: int) -> None:
+        """Create the tensor ``into`` by moving another one. No instruction waits for it: the stream goes on until the
+        first use of the result."""
+        source_id = id if move.source is self._home(id) else self.client.copies[id][move.source]
+        self.emit(source_id, move, into)
+
+    def _home(self, id: int) -> Layout:
+        state: Any = self.client.tensors[id]
+        home: Layout = state.home
+        return home
+
     def relocate(self, id: int, move: PlannedMove) -> None:
         """Change the layout of a tensor for good."""
         self.emit(id, move, id)
@@ -73,6 +89,41 @@ class MoveEmitter:
                 output.segment(current_workers).words.append(-current)
             current, current_workers = result, step.target.workers
         return current
+
+
+def move_results(emitter: MoveEmitter, plan: InstructionPlan, outs: list[int]) -> None:
+    """Move results that a signal wants in another layout than the instruction produces."""
+    for move in plan.result_moves:
+        id = outs[move.position]
+        if emitter.client.tensors[id] is not plan.outs[move.position]:
+            raise Violation(f"{plan.signature.op.name}: two results have the same id")
+        emitter.relocate(id, move)
+
+
+def move_operands(
+    emitter: MoveEmitter, coded: CodedSignature, plan: InstructionPlan, words: list[Any], shared: SharedOperands
+) -> None:
+    """Move the operands, and put the ids of the copies into the words.
+
+    A partial operand that is ``shared`` with another call of the instruction stays as it is until that call has run.
+    """
+    client, output = emitter.client, emitter.output
+    ids = [words[offset] for offset in coded.offsets]
+    for move in plan.moves:
+        offset = move.position
+        if offset >= plan.targets:
+            sole_use = ids.count(words[offset]) == 1 and not (words[offset] in shared and move.source.partial)
+            words[offset] = emitter.copy_to(words[offset], move, sole_use)
+    for move in plan.moves:
+        offset = move.position
+        if offset < plan.targets:
+            id = words[offset]
+            if ids.count(id) > 1 and [words[other] for other in coded.offsets].count(id) > 1:
+                raise Violation(f"{coded.signature.op.name} writes a tensor that it also names as another operand")
+            # its old copies are freed after the instruction, which may still read them
+            emitter.emit(id, move, id)
+            free_left_workers(id, move.source, move.target, output)
+            client.tensors[id] = tensor_state(move.type, move.target)
 
 
 def free_replaced(client: Client, id: int, before: Layout | None, after: Layout, output: ForwardOutput) -> None:

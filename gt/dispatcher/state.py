@@ -22,6 +22,9 @@ from gt.wire.structures import Definition, WorkerInfo
 
 Peer = bytes
 
+#: Estimated microseconds of work that a worker with one client gets ahead, while other workers of the client have less
+#: than the usual limit. A new client waits this long, once.
+MAX_ALONE_AHEAD_US = 1e6
 #: Estimated microseconds that every call takes.
 MIN_CALL_US = 4.0
 
@@ -165,7 +168,10 @@ class Client:
         self.queue.append([Submit(submit.serial, [], submit.stream[:], submit.weight), 0])
 
     def has_room(self, workers: Mapping[int, WorkerState], limit: float) -> bool:
-        """Whether all workers that run its program may get more work.
+        """Whether the workers that run its program may get more work.
+
+        If some of them are full and others are not, as the stages of a pipeline are in turn, those that are full and
+        have no other client may get more: the work of the others may be behind it in the stream.
 
         The workers that were full last time are checked first. With many workers, each of which reports when it is
         done, checking all of them every time would take quadratic time.
@@ -174,11 +180,14 @@ class Client:
         while full:
             worker = workers.get(full[-1])
             if worker is not None and not worker.has_room_for(self.id, limit):
-                return False
+                break
             full.pop()
-        busy = [w for w in map(workers.__getitem__, self.announced) if w.ahead >= limit or w.parked]
-        full += [w.id for w in busy if not w.has_room_for(self.id, limit)]
-        return not full
+        if not full:
+            busy = [w for w in map(workers.__getitem__, self.announced) if w.ahead >= limit or w.parked]
+            full += [w.id for w in busy if not w.has_room_for(self.id, limit)]
+        if not full:
+            return True
+        return len(full) < len(self.announced) and all(id not in workers or workers[id].may_run_ahead for id in full)
 
 
 @dataclass(slots=True, eq=False)
@@ -226,6 +235,11 @@ class WorkerState:
         """The worker runs nothing more of this client for now, so the client's share does not count as work ahead."""
         if client not in self.parked:
             self.parked[client] = sum(cost for owner, _, cost, _ in self.unconfirmed if owner == client)
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether it may get more than the usual work ahead: it has one client, which waits for nothing."""
+        return len(self.admitted) == 1 and not self.parked and self.ahead < MAX_ALONE_AHEAD_US
 
     def has_room_for(self, client: int, limit: float) -> bool:
         """Whether it may get more of this client's work; ``limit`` is the most microseconds ahead."""

@@ -80,5 +80,6 @@ class Interpreter:
 
     def _operands_ready(self, space: ClientSpace, signature: Any, stream: list[Any], i: int) -> bool:
         """Whether all operands have arrived; and, for an instruction in place, whether no move still reads them."""
-        arrived = all(self._mover.arrived(space, stream[i + offset]) for offset in signature.offsets)
-        return arrived and (not signature.into or self._mover.operands_read(space))
+        ids = [stream[i + offset] for offset in signature.offsets]
+        arrived = all(self._mover.arrived(space, id) for id in ids)
+        return arrived and (not signature.into or self._mover.may_write(space, space.arrays(ids)))

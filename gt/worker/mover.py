@@ -84,6 +84,7 @@ class Mover:
     def start(self, space: ClientSpace, move: LinkedMove, site: int, out: int, operand: int) -> None:
         """Start this worker's part in a move. The first instruction that needs the result waits for it."""
         plane = self._plane_for(move)
+        self._drop_done_sends(space)
         value, failure = self._operand(space, move, operand)
         on_done = self._tracer.span([move]) if self._tracer.on else None
         handle = plane.start(move.group, move.kind, value, move.options, on_done)
@@ -91,7 +92,7 @@ class Mover:
         if move.kind in ACROSS_MESHES:
             number = self._engine.int_array(failure.cause if failure is not None else 0)
             cause = plane.start(move.group, "all_reduce", number, {"op": "max", "overwrite": True})
-        pending = PendingMove(str(move), site, handle, cause, failure)
+        pending = PendingMove(str(move), site, handle, cause, failure, value)
         if move.after is not None:
             space.put(out, pending)
         else:
@@ -156,21 +157,30 @@ class Mover:
             return Failure(cause, kind, text, move.site, elsewhere=True)
         return result
 
-    def operands_read(self, space: ClientSpace) -> bool:
-        """Whether no move still reads its operand. An instruction in place may write memory that a move reads."""
-        reading = [id for id, move in space.pending.items() if move.reads_operand]
-        return self._sends_done(space) and all(self.arrived(space, id) for id in reading)
+    def may_write(self, space: ClientSpace, arrays: list[Any]) -> bool:
+        """Whether no move still reads memory of these arrays, the operands of an instruction or section that writes in
+        place. If one does, the stream waits for it.
+
+        Other moves go on while an instruction in place runs: a stage of a pipeline adds up gradients while it sends the
+        activations of one microbatch and receives those of the next.
+        """
+        self._drop_done_sends(space)
+        shares = self._engine.shares_memory
+        for move in (*space.sends, *space.pending.values()):
+            if move.operand is not None and not move.done() and any(shares(move.operand, array) for array in arrays):
+                space.awaited = move
+                return False
+        return True
 
     def idle(self, space: ClientSpace) -> bool:
         """Whether no move is pending. If one is, the stream waits for it."""
-        return self._sends_done(space) and all(self.arrived(space, id) for id in list(space.pending))
+        self._drop_done_sends(space)
+        if space.sends:
+            space.awaited = space.sends[0]
+        return not space.sends and all(self.arrived(space, id) for id in list(space.pending))
 
-    def _sends_done(self, space: ClientSpace) -> bool:
-        """Whether all moves without a result here are complete. If one is not, the stream waits for it."""
-        while space.sends:
-            if not space.sends[0].done():
-                space.awaited = space.sends[0]
-                return False
+    def _drop_done_sends(self, space: ClientSpace) -> None:
+        """Forget the moves without a result here that are complete. They complete in order."""
+        while space.sends and space.sends[0].done():
             with contextlib.suppress(GroupBroken):
                 space.sends.pop(0).handle.result()
-        return True

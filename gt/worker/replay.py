@@ -109,7 +109,7 @@ class Replayer:
         ids = [slot_ids[slot] for slot in section.inputs]
         if space.placeholders or space.sends:
             arrived = all(self._mover.arrived(space, id) for id in ids)
-            if not arrived or (section.writes and not self._mover.operands_read(space)):
+            if not arrived or (section.writes and not self._mover.may_write(space, space.arrays(ids))):
                 return True
             if any(type(store.get(id)) in PLACEHOLDERS for id in ids):
                 return self._interpret(run, section.first, section.last)

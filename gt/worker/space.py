@@ -36,10 +36,16 @@ NO_TENSOR = Failure(0, "RemoteError", "there is no such tensor", 0)
 class PendingMove:
     """Takes the place of a tensor until its move is complete."""
 
-    __slots__ = ("cause", "failure", "handle", "reads_operand", "site", "text")
+    __slots__ = ("cause", "failure", "handle", "operand", "reads_operand", "site", "text")
 
     def __init__(
-        self, text: str, site: int, handle: CollectiveHandle, cause: CollectiveHandle | None, failure: Failure | None
+        self,
+        text: str,
+        site: int,
+        handle: CollectiveHandle,
+        cause: CollectiveHandle | None,
+        failure: Failure | None,
+        operand: Any = None,
     ) -> None:
         #: the move in words
         self.text, self.site = text, site
@@ -48,7 +54,9 @@ class PendingMove:
         self.cause = cause
         #: why this worker had no operand; it sends zeros instead, so that the others do not wait
         self.failure = failure
-        #: whether the move may still read the array it was started with
+        #: the array it was started with, which it may read until it is done; None if it has none, or has copied it
+        self.operand = operand
+        #: whether its end matters even if nobody needs its result
         self.reads_operand = True
 
     def done(self) -> bool:
@@ -114,6 +122,11 @@ class ClientSpace:
             move = self.pending.pop(id, None)
             if move is not None and move.reads_operand:
                 self.sends.append(move)
+
+    def arrays(self, ids: list[int]) -> list[Any]:
+        """Those of the tensors that are arrays, not placeholders."""
+        values = [self.store.get(id) for id in ids]
+        return [value for value in values if value is not None and type(value) not in PLACEHOLDERS]
 
     def received(self, word: int | bytes) -> memoryview:
         """The bytes of an operand: the word itself, or the chunks of the transfer with this number."""

@@ -35,6 +35,8 @@ FULL_LIKE = OPS["full_like"]
 Root = tuple[Edge, Tensor]
 #: called with an edge and its complete gradient
 Receive = Callable[[Edge, Tensor], None]
+#: (a node, the gradients of its results) -> the gradients of its operands; None where it computes them later
+Defer = Callable[[Node, list[Tensor | None]], list[Tensor | None]]
 
 # -- the backward pass -------------------------------------------------------------------
 
@@ -47,7 +49,7 @@ def backward(
     inputs: Any = None,
 ) -> None:
     """Compute gradients and add them to the ``grad`` of all leaves, or of ``inputs``. See `torch.autograd.backward`."""
-    roots = _roots(_as_list(tensors), _as_list(grad_tensors))
+    roots = roots_of(_as_list(tensors), _as_list(grad_tensors))
     retain = create_graph if retain_graph is None else retain_graph
     input_of = None if inputs is None else {_edge_of(x): x for x in _as_list(inputs)}
     session = next((x._cell.session for x in _as_list(tensors)), None)
@@ -61,7 +63,7 @@ def backward(
             accumulate(tensor, g, create_graph)
 
     with sites.held():
-        _backward_pass(roots, retain, create_graph, targets, receive)
+        backward_pass(roots, retain, create_graph, targets, receive)
     if session is not None:
         session.outbox.after_backward()
 
@@ -76,12 +78,12 @@ def grad(
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of the outputs with respect to the inputs; changes no ``grad``. See `torch.autograd.grad`."""
-    roots = _roots(_as_list(outputs), _as_list(grad_outputs))
+    roots = roots_of(_as_list(outputs), _as_list(grad_outputs))
     retain = create_graph if retain_graph is None else retain_graph
     tensors = _as_list(inputs)
     edges = [_edge_of(x) for x in tensors]
     grad_at: dict[Edge, Tensor] = {}
-    _backward_pass(roots, retain, create_graph, set(edges), grad_at.__setitem__)
+    backward_pass(roots, retain, create_graph, set(edges), grad_at.__setitem__)
     grads = [grad_at.get(edge) for edge in edges]
     if materialize_grads:
         return tuple(x.new_zeros(x.shape) if g is None else g for g, x in zip(grads, tensors, strict=True))
@@ -93,20 +95,30 @@ def grad(
     return tuple(grads)
 
 
-def _backward_pass(
-    roots: list[Root], retain: bool, create_graph: bool, targets: set[Edge] | None, receive: Receive
+def backward_pass(
+    roots: list[Root],
+    retain: bool,
+    create_graph: bool,
+    targets: set[Edge] | None,
+    receive: Receive,
+    defer: Defer | None = None,
 ) -> None:
-    """Call ``receive`` with the complete gradient of every target; without targets, of every leaf."""
+    """Call ``receive`` with the complete gradient of every target; without targets, of every leaf.
+
+    ``defer`` runs in place of a node's own backward, and may leave out gradients.
+    """
     before = mode.enabled
     # No context manager: Ctrl-C could come after its block and before it restores the mode.
     try:
         mode.enabled = create_graph
-        _propagate(roots, retain, targets, receive)
+        _propagate(roots, retain, targets, receive, defer)
     finally:
         mode.enabled = before
 
 
-def _propagate(roots: list[Root], retain: bool, targets: set[Edge] | None, receive: Receive) -> None:
+def _propagate(
+    roots: list[Root], retain: bool, targets: set[Edge] | None, receive: Receive, defer: Defer | None
+) -> None:
     useful = None if targets is None else _nodes_leading_to(targets, [edge for edge, _ in roots])
     #: node -> the sums of the gradients of its results so far
     sums: dict[Any, list[Tensor | None]] = {}
@@ -127,8 +139,7 @@ def _propagate(roots: list[Root], retain: bool, targets: set[Edge] | None, recei
                 placing.place_grad(node.tensor(), g)
             node_sums[index] = g if before is None else before + g
 
-    for edge, g in roots:
-        add((edge,), (g,))
+    add([edge for edge, _ in roots], [g for _, g in roots])
     while queue:
         node = heapq.heappop(queue)[1]
         grads = sums.pop(node)
@@ -142,9 +153,9 @@ def _propagate(roots: list[Root], retain: bool, targets: set[Edge] | None, recei
             # Gradients are added up under this node's signal, before they go to where the operands were computed.
             if node.signal:
                 with backward_scope(node.signal):
-                    add(node.edges, node.backward(grads, retain))
+                    add(node.edges, node.backward(grads, retain) if defer is None else defer(node, grads))
             else:
-                add(node.edges, node.backward(grads, retain))
+                add(node.edges, node.backward(grads, retain) if defer is None else defer(node, grads))
 
 
 def _leads_into(node: Node, nodes: set[Any]) -> bool:
@@ -181,7 +192,7 @@ def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
     """Add to the ``grad`` of a tensor. Without ``create_graph`` this is done in place."""
     if leaf._grad is None:
         # Another tensor may share this value, and a later addition in place must not change that tensor.
-        leaf.grad = g if create_graph else detached(g).clone() if _shared(g) else detached(g)
+        leaf.grad = g if create_graph else detached(g).clone() if is_shared(g) else detached(g)
     elif create_graph:
         leaf.grad = leaf._grad + g
     else:
@@ -190,7 +201,8 @@ def accumulate(leaf: Tensor, g: Tensor, create_graph: bool) -> None:
         leaf._grad.add_(g)
 
 
-def _shared(g: Tensor) -> bool:
+def is_shared(g: Tensor) -> bool:
+    """Whether another tensor may have the same value in the same memory."""
     # Two references are the tensor's, and the argument of `getrefcount`.
     return g._view is not None or g._node is not None or sys.getrefcount(g._cell) > 2
 
@@ -209,7 +221,7 @@ def _edge_of(x: Tensor) -> Edge:
     return x._node, x._index
 
 
-def _roots(outputs: list[Tensor], grads: list[Any]) -> list[Root]:
+def roots_of(outputs: list[Tensor], grads: list[Any]) -> list[Root]:
     grads = grads or [None] * len(outputs)
     if len(grads) != len(outputs):
         raise GradError(f"{len(outputs)} outputs, but {len(grads)} gradients for them")

@@ -79,7 +79,9 @@ class FunctionNode(Node):
     def freed(self) -> bool:
         return self.ctx._saved is None
 
-    def backward(self, grads: list[Tensor | None], retain_graph: bool) -> list[Tensor | None]:
+    def backward(
+        self, grads: list[Tensor | None], retain_graph: bool, edges: Any = None, values: Any = None
+    ) -> list[Tensor | None]:
         if self.ctx._materialize:
             grads = [_zeros(t) if g is None else g for g, t in zip(grads, self.out_types, strict=True)]
         returned = self.function.backward(self.ctx, *grads)

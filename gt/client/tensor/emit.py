@@ -46,7 +46,7 @@ class ViewRecipe:
         recording, tape.mode.enabled = tape.mode.enabled, True
         try:
             for op, attrs, scalars in self.chain:
-                value = call(op, (value, *scalars), attrs) if op is not PLACED else _placed(value, attrs)
+                value = call(op, (value, *scalars), attrs) if op is not PLACED else placed(value, attrs[0][1])
         finally:
             tape.mode.enabled = recording
         if x._node is not None or value._node is not None:
@@ -300,10 +300,10 @@ def current(x: Tensor) -> None:
         x._view.refresh(x)
 
 
-def _placed(x: Tensor, attrs: Attrs) -> Tensor:
-    """Place the value by the signal of the view, whatever signal is in force now."""
-    with scope.under(attrs[0][1]):  # the only attribute of the op is ``signal``
-        return call(PLACED, (x,), attrs)
+def placed(x: Tensor, signal: str) -> Tensor:
+    """The value where the signal places it, whatever signal is in force now. Not a view: x may be freed."""
+    with scope.under(signal):
+        return call(PLACED, (x,), (("signal", signal),))
 
 
 def place_by(x: Tensor, signal: str) -> None:

@@ -72,11 +72,11 @@ def place_parameters(module: Any) -> None:
     now = configuration.current
     if not now.rules or _placed.get(module) is now:
         return
-    _warn_of_unmatched_rules(module, now.rules)
-    for name, parameter in module.named_parameters():
-        # Only once: if a part of the model is called directly, as for a checkpoint, its parameters have other names.
-        if parameter.__dict__.get("_placed_under") is now:
-            continue
+    # Only once: if a part of the model is called directly, as for a checkpoint, its parameters have other names.
+    unplaced = [(n, p) for n, p in module.named_parameters() if p.__dict__.get("_placed_under") is not now]
+    if unplaced:
+        _warn_of_unmatched_rules(module, now.rules)
+    for name, parameter in unplaced:
         rule = _matching(name, now.rules)
         if rule is not None:
             place_by(parameter, rule.name)
@@ -84,6 +84,13 @@ def place_parameters(module: Any) -> None:
         parameter._sharded_by = rule.name if rule is not None and _shards_fully(rule) else None
         parameter._workers = (rule.workers, rule.mesh) if rule is not None else None
     _placed[module] = now
+
+
+def keep_placed(parameters: list[Any], before: Configuration) -> None:
+    """The configuration was replaced by one with the same rules: what was placed before need not be placed again."""
+    for parameter in parameters:
+        if parameter.__dict__.get("_placed_under") is before:
+            parameter._placed_under = configuration.current
 
 
 def _warn_of_unmatched_rules(module: Any, rules: tuple[Signal, ...]) -> None:

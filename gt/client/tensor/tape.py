@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -140,13 +140,21 @@ class Node:
         """``<MulBackward0>``, as torch shows it."""
         return f"<{''.join(map(str.title, self.name.split('_')))}Backward0>"
 
-    def backward(self, grads: list[Tensor | None], retain_graph: bool) -> list[Tensor | None]:
-        """The gradients of the operands, computed from those of the results."""
-        if self.saved is None:
-            raise GradError(GRAPH_FREED)
-        results, operands = self._unpack(self.saved[0]), self._unpack(self.saved[1])
+    def backward(
+        self,
+        grads: list[Tensor | None],
+        retain_graph: bool,
+        edges: Sequence[Edge | None] | None = None,
+        values: tuple[list[Any], list[Any]] | None = None,
+    ) -> list[Tensor | None]:
+        """The gradients of the operands, computed from those of the results.
+
+        ``edges``: those of its edges that need a gradient; None: all. ``values``: what `saved_values` returned.
+        """
+        results, operands = values or self.saved_values()
         if not retain_graph:
             self.saved = None
+        edges = self.edges if edges is None else edges
         single = len(self.out_types) == 1
         g, y = (grads[0], results[0]) if single else (tuple(grads), tuple(results))
         vjp, attrs = self.op.vjp, dict(self.attrs)
@@ -157,9 +165,9 @@ class Node:
             rules_or_grads: Any = vjp[: len(operands)]
         else:
             assert vjp is not None
-            rules_or_grads = vjp(tuple([edge is not None for edge in self.edges]), g, y, *operands, **attrs)
+            rules_or_grads = vjp(tuple([edge is not None for edge in edges]), g, y, *operands, **attrs)
         operand_grads: list[Tensor | None] = []
-        for edge, d, x in zip(self.edges, rules_or_grads, operands, strict=True):
+        for edge, d, x in zip(edges, rules_or_grads, operands, strict=True):
             if edge is not None and d is not None:
                 if isinstance(vjp, tuple):  # an operand with an edge has a rule: see `record`
                     d = d(g, y, *operands, **attrs)
@@ -169,11 +177,16 @@ class Node:
             operand_grads.append(None if edge is None else d)
         return operand_grads
 
-    def _unpack(self, saved: list[Any]) -> list[Any]:
-        values = []
-        for x in saved:
-            values.append(x.unpack(self) if isinstance(x, SavedTensor) else x)
-        return values
+    def saved_values(self) -> tuple[list[Any], list[Any]]:
+        """The saved results and operands as tensors; types and numbers as they are."""
+        if self.saved is None:
+            raise GradError(GRAPH_FREED)
+        results, operands = [], []
+        for x in self.saved[0]:
+            results.append(x.unpack(self) if isinstance(x, SavedTensor) else x)
+        for x in self.saved[1]:
+            operands.append(x.unpack(self) if isinstance(x, SavedTensor) else x)
+        return results, operands
 
 
 def reduce_to_type(g: Tensor, type: TensorType) -> Tensor:

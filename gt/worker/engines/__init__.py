@@ -43,6 +43,9 @@ class Engine(Protocol):
     def zeros(self, type: TensorType) -> Any:
         """An array of zeros."""
 
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        """Whether writing one array may change the other."""
+
     def int_array(self, value: int) -> Any:
         """An array with one int64."""
 

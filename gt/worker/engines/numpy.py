@@ -57,6 +57,9 @@ class NumpyEngine:
         # bfloat16 tensors are always failures here, so the values are never used; int16 has the same size
         return np.zeros(type.shape, np.int16 if type.dtype is bfloat16 else numpy_dtype(type.dtype))
 
+    def shares_memory(self, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+        return np.may_share_memory(a, b)
+
     def int_array(self, value: int) -> Any:
         return np.array([value], np.int64)
 

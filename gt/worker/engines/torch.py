@@ -78,6 +78,9 @@ class TorchEngine:
     def zeros(self, type: TensorType) -> Any:
         return torch.zeros(type.shape, dtype=getattr(torch, type.dtype.name), device=self._device)
 
+    def shares_memory(self, a: torch.Tensor, b: torch.Tensor) -> bool:
+        return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
     def int_array(self, value: int) -> Any:
         return torch.tensor([value], dtype=torch.int64, device=self._device)
 

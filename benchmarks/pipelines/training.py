@@ -1,0 +1,83 @@
+"""Training in stages on real workers: on two CPU workers against one, and with several workers on one GPU."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import gt
+from benchmarks.autoshard.system import System
+from benchmarks.pipelines.figures import Figure, Sizes
+from gt import nn
+from gt.pipeline import Pipeline
+
+MICROBATCHES = 8
+GPU_STEPS = 20
+
+
+class Mlp:
+    """Four layers as two or four parts, and their training."""
+
+    def __init__(self, width: int, rows: int, parts: int, workers: list[int], schedule: str = "1f1b") -> None:
+        gt.manual_seed(0)
+        layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(4)]
+        size = len(layers) // parts
+        stages = [nn.Sequential(*layers[i * size : (i + 1) * size]) for i in range(parts)]
+        self.pipeline = Pipeline(stages, schedule, MICROBATCHES, workers=workers)
+        self.optimizer = gt.optim.AdamW(self.pipeline.parameters(), lr=1e-3)
+        self.x, self.y = gt.randn(rows, width), gt.randn(rows, width)
+
+    def step(self) -> Any:
+        self.optimizer.zero_grad()
+        loss = self.pipeline.step(self.x, self.y, nn.functional.mse_loss)
+        self.optimizer.step()
+        return loss
+
+    def seconds(self) -> float:
+        """Seconds of a step, until all parameters are updated."""
+        started = time.perf_counter()
+        self.step()
+        for p in self.pipeline.parameters()[:: len(self.pipeline.parameters()) - 1]:
+            p.detach().sum().item()
+        return time.perf_counter() - started
+
+
+def scaling(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
+    """The same parts on one worker and on two, in turns on one system."""
+    with System(2, sizes.port):
+        sides = {n: Mlp(sizes.width, sizes.rows, 2, [0, n - 1]) for n in (1, 2)}
+        losses = {n: [side.step().item() for _ in range(3)] for n, side in sides.items()}
+        times = [{n: side.seconds() for n, side in sides.items()} for _ in range(sizes.rounds)]
+        gt.load_config(None)
+    difference = max(abs(a - b) for a, b in zip(losses[1], losses[2], strict=True))
+    ratios = [t[1] / t[2] for t in times]
+    details = {"seconds_1": times[-1][1], "seconds_2": times[-1][2], "losses_differ": difference}
+    yield Figure(
+        f"2 stages, {MICROBATCHES} microbatches, 2 CPU workers", ratios, "x 1 worker", None, 1.5, True, details
+    )
+
+
+def gpu(sizes: Sizes, folder: pathlib.Path) -> Iterator[Figure]:
+    """2 and 4 workers that share one GPU: the losses must equal those of one worker."""
+    os.environ["GT_SHARE_GPUS"] = "1"
+    with System(4, sizes.port):
+        expected = [loss.item() for loss in _losses(Mlp(sizes.width, sizes.rows, 4, [0] * 4))]
+        for workers in ([0, 0, 1, 1], [0, 1, 2, 3]):
+            for schedule in ("1f1b", "zb_h1"):
+                model = Mlp(sizes.width, sizes.rows, 4, workers, schedule)
+                losses = [loss.item() for loss in _losses(model)]
+                differ = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
+                times = [model.seconds() for _ in range(sizes.rounds)]
+                name = f"{schedule}, 4 parts on {len(set(workers))} workers of one GPU"
+                yield Figure(f"{name}: losses", [differ], "largest difference from 1 worker", None, 1e-4)
+                yield Figure(f"{name}: step", [t * 1e3 for t in times], "ms")
+        with gt.debug.trace(folder / "pipeline_gpu_trace.json"):
+            model.seconds()
+        gt.load_config(None)
+
+
+def _losses(model: Mlp) -> list[Any]:
+    return [model.step() for _ in range(GPU_STEPS)]

@@ -1,0 +1,200 @@
+"""Train Mini-GPT in stages, with the schedule by hand: ``python examples/tuning_demo/train.py``.
+
+It connects to a running server with 8 workers (see the README, or launch.py, which starts them). train_simple.py does
+the same with `gt.pipeline.Pipeline` and starts everything itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gt
+from gt.pipeline import Schedule, bubble, bubble_formula, make_schedule
+from gt.pipeline.timing import merged_order
+
+try:
+    from model import PRESETS, MiniGpt, loss_fn
+except ModuleNotFoundError:  # imported by a test
+    from examples.tuning_demo.model import PRESETS, MiniGpt, loss_fn
+
+CONFIG = Path(__file__).with_name("sharding_config.yaml")
+#: by hand, a part runs on the stage of the same number
+SCHEDULES = ("1f1b", "gpipe", "zb_h1")
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The options that both programs have."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--preset", choices=PRESETS, default="tiny", help="the sizes of the model (default tiny)")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b")
+    parser.add_argument("--workers", type=int, default=8, help="workers to start (default 8)")
+    for name in ("seq-len", "layers", "hidden"):
+        parser.add_argument(f"--{name}", type=int, help="default: as the preset has it")
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--amp", action="store_true", help="mixed precision: bfloat16")
+    parser.add_argument("--checkpoint", action="store_true", help="compute activations again instead of keeping them")
+    parser.add_argument("--no-compare", action="store_true", help="do not train again on one worker")
+    return parser
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--host", default="localhost")
+    parser.add_argument("-p", "--port", type=int, default=12345)
+    options = parser.parse_args()
+    os.environ.setdefault("GT_CONFIG", str(CONFIG))  # read at GT's first use
+    gt.connect(f"{options.host}:{options.port}")
+    run(options, by_hand)
+
+
+# -- the schedule by hand -------------------------------------------------------------------------
+
+
+def by_hand(model: MiniGpt, schedule: Schedule, ids: Any, targets: Any) -> Any:
+    """One step: the stages run the actions of the schedule, and signals move activations and gradients."""
+    count, last = schedule.microbatches, schedule.stages - 1
+    inputs = {(0, m): x for m, x in enumerate(ids.tensor_split(count))}
+    targets = [gt.signal.tensor(y, f"pp_stage{last}") for y in targets.tensor_split(count)]
+    outputs, gradients, losses = {}, {}, []
+    for kind, s, m in merged_order(schedule):
+        if kind == "F":
+            y = model.stages[s](inputs[s, m])
+            if s < last:
+                # moves the activations now; the next stage waits for them only when it needs them
+                x = gt.signal.tensor(y.detach(), f"stage{s}_to_stage{s + 1}")
+                inputs[s + 1, m] = x.detach().requires_grad_()
+            else:
+                with gt.signal.context(f"pp_stage{last}"):
+                    y = loss_fn(y, targets[m]) * (len(targets[m]) / len(ids))
+                losses.append(y.detach())
+            outputs[s, m] = y
+        elif kind in "BI":  # a program can ask for all gradients at once only; Pipeline splits B into I and W
+            outputs.pop((s, m)).backward(gradients.pop((s, m), None))
+            x = inputs.pop((s, m))
+            if s > 0:
+                gradients[s - 1, m] = gt.signal.tensor(x.grad, f"stage{s}_to_stage{s - 1}")
+    return sum(losses)
+
+
+# -- training -------------------------------------------------------------------------------------
+
+Step = Callable[[MiniGpt, Schedule, Any, Any], Any]
+
+
+def run(options: argparse.Namespace, step: Step) -> None:
+    """Train in stages, print the figures, and train again on one worker to compare."""
+    stages = stages_of(os.environ["GT_CONFIG"])
+    schedule = make_schedule(options.schedule, stages, options.microbatches)
+    model, losses, seconds = train(options, stages, lambda *batch: step(batch[0], schedule, *batch[1:]))
+    print(f"Mini-GPT: {model.count() / 1e6:.1f}M parameters, {stages} stages, {len(gt.workers())} workers")
+    formula = bubble_formula(schedule.name, stages, options.microbatches)
+    shown = f"{formula:.1%}" if formula is not None else f"{bubble(schedule):.1%} (simulated)"
+    print(f"step: {min(seconds) * 1e3:.0f} ms")
+    print(f"bubble of {schedule.name}: by formula {shown}, {measured(model, options, step, schedule)}")
+    for worker, memory in gt.debug.memory().items():
+        print(f"{worker}: {memory['client']['bytes'] / 2**20:.1f} MiB in {memory['client']['tensors']} tensors")
+    if options.no_compare:
+        return
+    del model
+    gt.load_config(None)
+    _, alone, _ = train(options, stages, lambda model, ids, targets: whole(model, ids, targets))
+    for number, (a, b) in enumerate(zip(losses, alone, strict=True), 1):
+        print(f"step {number:3}: loss {a:.4f}, on one worker {b:.4f}")
+    print(f"largest difference: {max(abs(a - b) for a, b in zip(losses, alone, strict=True)):.1e}")
+
+
+def stages_of(path: str) -> int:
+    """How many stages the configuration has."""
+    return len(re.findall(r"^pp_stage\d+:", Path(path).read_text(), re.MULTILINE))
+
+
+def train(
+    options: argparse.Namespace, stages: int, step: Callable[..., Any]
+) -> tuple[MiniGpt, list[float], list[float]]:
+    """The trained model, the loss of each step, and the seconds of each."""
+    gt.manual_seed(0)
+    size = PRESETS[options.preset]
+    given = {"layers": options.layers, "hidden": options.hidden, "seq_len": options.seq_len}
+    size = size._replace(**{name: value for name, value in given.items() if value is not None})
+    model = MiniGpt(size, stages, options.checkpoint)
+    optimizer = gt.optim.AdamW(model.parameters(), lr=options.lr)
+    losses, seconds = [], []
+    for ids, targets in progress(batches(options, size), options.steps):
+        started = time.perf_counter()
+        optimizer.zero_grad()
+        with gt.autocast(dtype=gt.bfloat16, enabled=options.amp):
+            loss = step(model, ids, targets)
+        optimizer.step()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - started)
+    return model, losses, seconds
+
+
+def whole(model: MiniGpt, ids: Any, targets: Any) -> Any:
+    loss = loss_fn(model(ids), targets)
+    loss.backward()
+    return loss
+
+
+def batches(options: argparse.Namespace, size: Any) -> Iterator[tuple[Any, Any]]:
+    """Sequences that count in steps of 1 to 7, from a random start: after two letters the next one is certain."""
+    for _ in range(options.steps):
+        start = gt.randint(0, size.vocabulary, (options.batch_size, 1))
+        pace = gt.randint(1, 8, (options.batch_size, 1))
+        letters = (start + pace * gt.arange(size.seq_len + 1)) % size.vocabulary
+        yield letters[:, :-1], letters[:, 1:]
+
+
+def progress(items: Iterator[Any], total: int) -> Any:
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        return items
+    return tqdm(items, total=total, unit="step")
+
+
+def measured(model: MiniGpt, options: argparse.Namespace, step: Step, schedule: Schedule) -> str:
+    """The idle share of one more step, from a trace of the workers; numpy workers record no ops."""
+    ids, targets = next(batches(options, model.size))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "step.json"
+        with gt.debug.trace(path):
+            step(model, schedule, ids, targets).item()
+        events = json.loads(path.read_text())["traceEvents"]
+    model.zero_grad()
+    kernels = any(event.get("cat") == "kernel" for event in events)
+    by_worker: dict[int, list[tuple[float, float]]] = {}
+    for event in events:
+        wanted = event.get("cat") == ("kernel" if kernels else "cpu_op")
+        if event["ph"] == "X" and wanted:
+            by_worker.setdefault(event["pid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    if not by_worker:
+        return "not measured"
+    spans = [span for row in by_worker.values() for span in row]
+    length = max(end for _, end in spans) - min(begin for begin, _ in spans)
+    busy = sum(covered(sorted(row)) for row in by_worker.values())
+    return f"measured {1 - busy / (length * len(by_worker)):.1%}"
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """The length of the union of spans."""
+    total, until = 0.0, float("-inf")
+    for begin, end in spans:
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
+if __name__ == "__main__":
+    main()

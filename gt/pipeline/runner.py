@@ -1,0 +1,158 @@
+"""`Pipeline`: runs a model in parts, microbatch by microbatch, in the order of a schedule.
+
+The client emits the actions of all stages in one stream, in the order in which they would begin (`merged_order`). Each
+stage runs its own actions in order. What a part hands on, activations or gradients, moves as soon as it is computed,
+and the receiver goes on with its other work until it needs them.
+
+Between two parts the tape is cut: the inputs of a part are leaves. So the backward pass of a part runs on its own, and
+the gradients of its inputs are handed to the part before. The gradients of the parameters are added up for each part,
+and added to their ``grad`` after the last microbatch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gt.client.grad.backward import no_grad
+from gt.client.stream.step import cut
+from gt.client.tensor import emit
+from gt.client.tensor.tensor import Tensor
+from gt.errors import ConfigError
+from gt.functions.joining import cat
+from gt.nn import Module
+from gt.pipeline.actions import Action, Schedule
+from gt.pipeline.files import is_file, read_schedule
+from gt.pipeline.microbatches import cut_batch
+from gt.pipeline.part_pass import PartPass
+from gt.pipeline.schedules import chunks_of, forward_schedule, make_schedule
+from gt.pipeline.stages import StageSignals, Workers
+from gt.pipeline.timing import merged_order
+
+LossFunction = Callable[..., Tensor]
+
+
+class Pipeline:
+    """A model in parts that run on different workers at the same time, on different microbatches.
+
+    ``stages`` are modules or functions, in the order of the forward pass: a part gets what the part before returns. A
+    schedule with several chunks needs that many times as many. ``schedule`` is a name, a file or a `Schedule`.
+    ``signals`` names the signals of the stages, ``workers`` their workers; without both, the stages share all workers
+    equally. ``mean_loss``: the loss is a mean over the rows of its batch, not a sum.
+
+    Example::
+
+        pipeline = gt.pipeline.Pipeline([first, second], schedule="1f1b", microbatches=8)
+        loss = pipeline.step(x, y, gt.nn.functional.cross_entropy)
+        optimizer.step()
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Any],
+        schedule: str | Schedule = "1f1b",
+        microbatches: int | None = None,
+        *,
+        chunks: int | None = None,
+        signals: Sequence[str] | None = None,
+        workers: Workers | None = None,
+        mean_loss: bool = True,
+    ) -> None:
+        self.parts = list(stages)
+        self.mean_loss, self._chunks = mean_loss, chunks
+        self._schedule = read_schedule(schedule) if isinstance(schedule, str) and is_file(schedule) else schedule
+        if isinstance(self._schedule, Schedule):
+            microbatches = self._schedule.microbatches if microbatches is None else microbatches
+        elif microbatches is None:
+            raise ConfigError("pipeline: pass the number of microbatches")
+        self.microbatches = microbatches
+        self.schedule = self._make_schedule(microbatches)
+        self.signals = StageSignals(self.schedule.stages, signals, workers)
+        #: (number of microbatches, whether only forward) -> the actions in order
+        self._orders: dict[tuple[int, bool], list[Action]] = {}
+
+    def _make_schedule(self, microbatches: int) -> Schedule:
+        given, parts = self._schedule, len(self.parts)
+        if isinstance(given, Schedule):
+            if (given.parts, given.microbatches) != (parts, microbatches):
+                size = f"{given.parts} parts and {given.microbatches} microbatches"
+                raise ConfigError(f"pipeline: schedule {given.name} is for {size}, not for {parts} and {microbatches}")
+            return given
+        chunks = chunks_of(given) if self._chunks is None else self._chunks
+        if parts == 0 or parts % max(chunks, 1):
+            raise ConfigError(f"pipeline: {parts} parts cannot be divided into stages of {chunks}")
+        return make_schedule(given, parts // max(chunks, 1), microbatches, chunks)
+
+    def parameters(self) -> list[Any]:
+        """The parameters of all parts, each once."""
+        modules = [part for part in self.parts if isinstance(part, Module)]
+        return list({id(p): p for module in modules for p in module.parameters()}.values())
+
+    def step(self, batch: Any, targets: Any, loss_fn: LossFunction) -> Tensor:
+        """Run a batch forward and backward, and add the gradients to the ``grad`` of the parameters. Returns the loss.
+
+        ``loss_fn(output, target)`` gets the output of the last part. A list is a batch that is cut already.
+        """
+        run = self._begin(batch, targets, loss_fn)
+        for action in self._order(run.count, forward_only=False):
+            with _without_autocast_cache(action.kind):
+                run.actions[action.kind](action.part, action.microbatch)
+            cut()  # the same action on another microbatch is a repetition
+        return run.loss()
+
+    def evaluate(self, batch: Any, targets: Any, loss_fn: LossFunction) -> Tensor:
+        """The loss of a batch, without gradients."""
+        return self._forward(batch, targets, loss_fn).loss()
+
+    def __call__(self, batch: Any) -> Any:
+        """The outputs of a batch, without gradients: those of all microbatches, joined along dim 0."""
+        outputs = self._forward(batch, None, None).outputs()
+        if isinstance(outputs[0], tuple):
+            return tuple(cat(list(column)) for column in zip(*outputs, strict=True))
+        return cat(outputs)
+
+    def _forward(self, batch: Any, targets: Any, loss_fn: LossFunction | None) -> PartPass:
+        with no_grad():
+            run = self._begin(batch, targets, loss_fn)
+            for action in self._order(run.count, forward_only=True):
+                run.forward(action.part, action.microbatch)
+                cut()
+            return run
+
+    def _begin(self, batch: Any, targets: Any, loss_fn: LossFunction | None) -> PartPass:
+        """Cut the batch, and start to move the microbatches to where they are needed."""
+        microbatches = cut_batch(batch, self.microbatches)
+        count = len(microbatches)
+        # at most as many as the batch has; a list decides their number itself
+        cut_targets = [None] * count if targets is None else cut_batch(targets, count)
+        if len(cut_targets) != count:
+            raise ConfigError(f"pipeline: {count} microbatches, and targets for {len(cut_targets)}")
+        names = self.signals.prepare(self.parts, self.schedule.stage_of)
+        run = PartPass(self.parts, names, microbatches, cut_targets, loss_fn, self.mean_loss)
+        cut()
+        return run
+
+    def _order(self, microbatches: int, forward_only: bool) -> list[Action]:
+        order = self._orders.get((microbatches, forward_only))
+        if order is None:
+            if forward_only:
+                schedule = forward_schedule(self.schedule, microbatches)
+            else:
+                schedule = self.schedule if microbatches == self.microbatches else self._make_schedule(microbatches)
+            order = self._orders[microbatches, forward_only] = merged_order(schedule)
+        return order
+
+    def __repr__(self) -> str:
+        return f"<Pipeline of {len(self.parts)} parts: {self.schedule!r}>"
+
+
+def _without_autocast_cache(kind: str) -> contextlib.AbstractContextManager[Any]:
+    """Inside an autocast: a forward casts parameters anew, because a backward frees the tape of the cast; a backward
+    runs in the dtypes of its forward."""
+    if emit.casting is None:
+        return contextlib.nullcontext()
+    from gt.amp import autocast, current_dtype
+
+    dtype = current_dtype()
+    return autocast(dtype=dtype, enabled=kind == "F" and dtype is not None, cache_enabled=False)

@@ -1,0 +1,33 @@
+"""The benchmark of pipelines, with small sizes: its figures follow from what the workers recorded."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from benchmarks import pipeline
+from benchmarks.core import results
+from benchmarks.pipelines import bubbles
+from benchmarks.pipelines.timed import Span
+
+
+def test_a_bubble_from_spans() -> None:
+    assert bubbles.measured_bubble([[Span(0, 1), Span(1, 2)], [Span(1, 2), Span(3, 4)]]) == pytest.approx(0.5)
+
+
+def test_the_client_and_scaling(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pipeline.main(["--quick", "--only", "client", "scaling", "--output-dir", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("pipeline_*.json")
+    record = json.loads(path.read_text())
+    assert results.problems(record) in (None, [])
+    assert record["results"]["scaling"]["0"]["details"]["losses_differ"] < 1e-5
+    assert "2 stages, 8 microbatches, 2 CPU workers" in capsys.readouterr().out
+
+
+def test_a_measured_bubble_is_near_its_formula() -> None:
+    """With generous bounds, because the machine may be busy: stages in turn would be idle for three quarters."""
+    steps = bubbles.run_steps("1f1b", 8, 0.03, 1)
+    assert [len(row) for row in steps[0]] == [24] * 4  # F, I and W of each microbatch
+    assert 0.2 < bubbles.measured_bubble(steps[0]) < 0.6
