@@ -45,9 +45,20 @@ def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -
     """Do nothing: there is one process."""
 
 
-def init_process_group(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> None:
+def init_process_group(
+    backend: Any = None,
+    init_method: Any = None,
+    timeout: Any = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
+) -> None:
     """Do nothing for a group of one process. Several processes are refused: one program has all workers here."""
-    world_size = int(kwargs.get("world_size") or os.environ.get("WORLD_SIZE", 1))
+    if world_size < 0:
+        world_size = int(os.environ.get("WORLD_SIZE", 1))
     if world_size > 1:
         raise ConfigError(
             f"init_process_group(): this is one of {world_size} processes, and one program has all workers here; start "

@@ -18,43 +18,23 @@ from gt.functions.scan import log_softmax, logsumexp, softmax
 
 if TYPE_CHECKING:  # a type checker cannot see what is derived
     from gt.functions.derived import (
-        digamma as digamma,
-    )
-    from gt.functions.derived import (
-        erf as erf,
-    )
-    from gt.functions.derived import (
-        erfinv as erfinv,
-    )
-    from gt.functions.derived import (
-        exp2 as exp2,
-    )
-    from gt.functions.derived import (
-        expit as expit,
-    )
-    from gt.functions.derived import (
-        expm1 as expm1,
-    )
-    from gt.functions.derived import (
-        gammainc as gammainc,
-        gammaln as gammaln,
-    )
-    from gt.functions.derived import (
-        i0 as i0,
-    )
-    from gt.functions.derived import (
-        i1 as i1,
-    )
-    from gt.functions.derived import (
-        psi as psi,
-    )
-    from gt.functions.derived import (
-        sinc as sinc,
+        digamma,
+        erf,
+        erfinv,
+        exp2,
+        expit,
+        expm1,
+        gammainc,
+        gammaln,
+        i0,
+        i1,
+        psi,
+        sinc,
     )
 
 __all__ = [
-    "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaln", "i0", "i1", "log1p", "log_softmax",
-    "logit", "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
+    "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaln", "i0", "i1", "log1p",
+    "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
 ]  # fmt: skip
 globals().update(derive.published(FUNCTIONS, "special"))
 
