@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # a type checker cannot see what is derived
 
 __all__ = [
     "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaln", "i0", "i1", "log1p",
-    "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
+    "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax",
+    "xlog1py", "xlogy",
 ]  # fmt: skip
 globals().update(derive.published(FUNCTIONS, "special"))
 
