@@ -13,7 +13,7 @@ import gt
 from gt import nn
 from gt.client.stream import connect
 from gt.errors import WorkerLost
-from gt.pipeline import Pipeline
+from gt.pipeline import Pipeline, peak_activations
 from gt.testing import Cluster
 from gt.worker.space import PLACEHOLDERS
 
@@ -141,3 +141,28 @@ def test_processes_a_worker_killed_in_a_step() -> None:
             loss.item()
     finally:
         gt.disconnect()
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_the_activations_that_a_stage_holds(schedule: str) -> None:
+    """Counted on the workers: tensors of a shape that only the activations inside a part have."""
+    stages, microbatches, shape = 4, 8, (2, 7)
+    cluster = Cluster(stages, backend="numpy")
+    held = [0] * stages
+
+    def count(cluster: Cluster) -> None:
+        for worker in cluster.workers.values():
+            for space in worker.spaces.values():
+                shapes = [getattr(value, "shape", None) for value in space.store.values()]
+                held[worker.id] = max(held[worker.id], shapes.count(shape))
+
+    with cluster.client():
+        layers = [nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 4)) for _ in range(stages)]
+        pipeline = Pipeline(layers, schedule, microbatches)
+        x = gt.ones(2 * microbatches, 4)
+        for _ in range(3):  # until each action is a fragment, so that no tensor in the middle of one is counted
+            pipeline.step(x, x, nn.functional.mse_loss).item()
+        cluster.settle()
+        cluster.after_step = count
+        pipeline.step(x, x, nn.functional.mse_loss).item()
+    assert held == peak_activations(pipeline.schedule)
