@@ -523,3 +523,52 @@ def test_vectors():
     vector = gt.nn.utils.parameters_to_vector(net.parameters())
     gt.nn.utils.vector_to_parameters(vector * 0 + 2, net.parameters())
     assert all((x == 2).all() for x in net.parameters())
+
+
+def test_buffers_are_registered_when_set():
+    results = []
+    for lib in (torch, gt):
+        net = lib.nn.Linear(2, 2)
+        value = lib.ones(2)
+        net.plain = lib.nn.Buffer(value)
+        net.scratch = lib.nn.Buffer(lib.zeros(1), persistent=False)
+        net.learned = lib.nn.Buffer(lib.ones(1).requires_grad_())
+        net.plain.add_(1)
+        assert isinstance(net.plain, lib.nn.Buffer)
+        assert not isinstance(value, lib.nn.Buffer)
+        copied = copy.deepcopy(net)
+        assert isinstance(copied.scratch, lib.nn.Buffer)
+        copied.plain.zero_()
+        net.scratch = lib.full((1,), 5.0)  # a plain tensor keeps the name a buffer
+        state = {name: x.tolist() for name, x in net.state_dict().items() if name not in ("weight", "bias")}
+        buffers = {name: (x.tolist(), x.requires_grad) for name, x in net.named_buffers()}
+        net.scratch = lib.nn.Buffer(lib.ones(1))
+        results.append([state, buffers, list(net.state_dict()), [n for n, _ in copied.named_buffers()], value.tolist()])
+        with pytest.raises(TypeError, match="as parameter 'weight'"):
+            net.weight = lib.nn.Buffer(value)
+        assert lib.nn.Buffer().numel() == 0
+    assert results[0] == results[1]
+
+
+def test_sync_batch_norm():
+    x = np.random.default_rng(0).standard_normal((4, 3, 5, 5))
+    theirs = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Sequential(torch.nn.BatchNorm2d(3, affine=False)))
+    ours = gt.nn.Sequential(gt.nn.BatchNorm2d(3), gt.nn.Sequential(gt.nn.BatchNorm2d(3, affine=False)))
+    weight = ours[0].weight
+    assert gt.nn.SyncBatchNorm.convert_sync_batchnorm(ours) is ours
+    assert repr(ours) == repr(torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(theirs)))
+    assert ours[0].weight is weight
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    a, b = theirs.double()(torch.tensor(x)), ours.double()(gt.tensor(x))
+    close(a, b)
+    (a**3).sum().backward()
+    (b**3).sum().backward()
+    close(theirs[0].weight.grad, ours[0].weight.grad)
+    for one, other in zip(theirs.buffers(), ours.buffers(), strict=True):
+        close(one, other)
+    single = gt.nn.BatchNorm1d(3).eval()
+    converted = gt.nn.SyncBatchNorm.convert_sync_batchnorm(single)
+    assert converted is not single
+    assert not converted.training
+    with pytest.raises(ValueError, match=r"expected at least 2D input \(got 1D input\)"):
+        converted(gt.ones(3))
