@@ -45,6 +45,9 @@ LAYERS = {
     "Bilinear(3, 4, 2)": [f(5, 3), f(5, 4)],
     "Embedding(7, 3)": [i(7, 2, 4)],
     "Embedding(7, 3, padding_idx=1)": [i(7, 2, 4)],
+    "EmbeddingBag(7, 3)": [i(7, 2, 4)],
+    "EmbeddingBag(7, 3, 1.5, mode='sum', padding_idx=-1)": [i(7, 2, 4)],
+    "EmbeddingBag(7, 3, norm_type=1, mode='max', include_last_offset=True)": [i(7, 4), lambda rng: np.array([0, 1, 4])],
     "Softmax2d()": [f(2, 3, 4, 4)],
     "Conv1d(4, 6, 3)": [f(2, 4, 9)],
     "Conv1d(4, 6, 3, padding='same', groups=2)": [f(2, 4, 9)],
@@ -204,7 +207,8 @@ def test_repr_and_state(text):
 
 
 @pytest.mark.parametrize("text", [t for t in LAYERS if t.split("(")[0] in (
-    "Linear", "Bilinear", "Embedding", "Conv2d", "ConvTranspose2d", "LSTM", "MultiheadAttention", "Transformer"
+    "Linear", "Bilinear", "Embedding", "EmbeddingBag", "Conv2d", "ConvTranspose2d", "LSTM", "MultiheadAttention",
+    "Transformer",
 )])  # fmt: skip
 def test_initial_weights_have_torchs_distribution(text):
     """Bounds and spread of every parameter are torch's."""
@@ -572,3 +576,19 @@ def test_sync_batch_norm():
     assert not converted.training
     with pytest.raises(ValueError, match=r"expected at least 2D input \(got 1D input\)"):
         converted(gt.ones(3))
+
+
+def test_embedding_bag_of_a_table():
+    for lib in (torch, gt):
+        table = lib.ones(4, 2)
+        bag = lib.nn.EmbeddingBag.from_pretrained(table, mode="sum", padding_idx=1)
+        assert not bag.weight.requires_grad
+        assert bag(lib.tensor([[0, 1, 2]])).tolist() == [[2.0, 2.0]]
+        assert lib.nn.EmbeddingBag.from_pretrained(table, freeze=False).weight.requires_grad
+        assert lib.nn.EmbeddingBag(4, 2, padding_idx=-1).weight[3].tolist() == [0.0, 0.0]
+        with pytest.raises(AssertionError, match="padding_idx must be within num_embeddings"):
+            lib.nn.EmbeddingBag(4, 2, padding_idx=4)
+        with pytest.raises(AssertionError, match="expected to be 2-dimensional"):
+            lib.nn.EmbeddingBag.from_pretrained(lib.ones(4))
+        with pytest.raises(AssertionError, match="does not match num_embeddings and embedding_dim"):
+            lib.nn.EmbeddingBag(3, 2, _weight=table)

@@ -220,7 +220,7 @@ def test_plateau(mode, threshold_mode):
             assert a.param_groups[0]["lr"] == b.param_groups[0]["lr"]
 
 
-def test_step_hooks_can_be_removed():
+def test_step_hooks_can_be_removed(cluster):
     results = []
     for lib in (torch, gt):
         calls = []
@@ -240,7 +240,7 @@ def test_step_hooks_can_be_removed():
     assert results[0] == results[1] == ["before", "last", "after", "last", "after", "last"]
 
 
-def test_a_step_hook_may_remove_itself():
+def test_a_step_hook_may_remove_itself(cluster):
     calls = []
     optimizer = gt.optim.SGD([gt.ones(1).requires_grad_()], lr=0.1)
     once = optimizer.register_step_pre_hook(lambda *_: (calls.append("once"), once.remove()))
