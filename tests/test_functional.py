@@ -200,6 +200,15 @@ SPATIAL = [
     *[case("pixel_shuffle", T((2, 8, 3, 2)), 2), case("pixel_unshuffle", T((2, 2, 4, 6)), 2), case("pixel_shuffle", T((8, 1, 1)), 2)],
 ]  # fmt: skip
 
+GRID = T((2, 3, 4, 2), of="near")
+GRIDS = [
+    *(case("grid_sample", SQ, GRID, m, p, a) for m in ("bilinear", "nearest", "bicubic") for p in ("zeros", "border", "reflection") for a in (True, False)),
+    *(case("grid_sample", T((2, 3, 4, 2, 3)), T((2, 1, 2, 2, 3), of="near"), m, "reflection") for m in ("bilinear", "nearest")),
+    *[case("grid_sample", SQ, GRID), case("grid_sample", T((0, 3, 5, 6)), T((0, 3, 4, 2)))],
+    *(case("affine_grid", T((2, 2, 3)), [2, 3, h, w], a) for h, w in ((4, 5), (1, 3)) for a in (True, False)),
+    *(case("affine_grid", T((1, 3, 4)), [1, 2, 3, 4, 1], align_corners=a) for a in (True, False)),
+]  # fmt: skip
+
 FLAT, TABLE = V([3, 0, 3, 2, 1, 3, 0]), T((4, 3))
 MODES = ("sum", "mean", "max")
 
@@ -216,7 +225,7 @@ BAGS = [
     *(case("embedding_bag", V([2, 1, 0, 1, 2]), V([[1.0, 2.0], [1.0, 2.0], [1.0, 0.0]], "float32"), V(o), mode="max") for o in ([0], [0, 3])),
 ]  # fmt: skip
 
-CASES = [*ACTIVATIONS, *WEIGHTED, *BAGS, *NORMS, *ATTENTION, *LOSSES, *SPATIAL]
+CASES = [*ACTIVATIONS, *WEIGHTED, *BAGS, *NORMS, *ATTENTION, *LOSSES, *SPATIAL, *GRIDS]
 TOLERANCE = {torch.float64: (1e-9, 1e-9), torch.float32: (2e-4, 2e-5)}
 
 
@@ -535,3 +544,43 @@ def test_gradients_of_bags_by_frequency(mode: str) -> None:
             F.embedding_bag(index, weight, offsets, mode=mode, scale_grad_by_freq=by_freq).sum().backward()
             grads.append(weight.grad.numpy())
         np.testing.assert_allclose(grads[1], grads[0] / np.array([[2], [1], [1], [3]]), rtol=1e-6)
+
+
+GRID_ERRORS = [
+    ("sample", [(1, 2, 3, 3), (1, 2, 2, 2)], ["cubic"], gt.ShapeError, "mode is one of"),
+    ("sample", [(1, 2, 3, 3), (1, 2, 2, 2)], ["nearest", "wrap"], gt.ShapeError, "padding_mode one of"),
+    ("sample", [(1, 2, 3), (1, 2, 2, 2)], [], gt.ShapeError, "both 4 or both 5 dims"),
+    ("sample", [(1, 2, 3, 3, 3), (1, 2, 2, 2, 3)], ["bicubic"], gt.ShapeError, "bicubic"),
+    ("sample", [(1, 2, 3, 3), (2, 2, 2, 2)], [], gt.ShapeError, "has 1 images and 2 coordinates"),
+    ("sample", [(1, 2, 0, 3), (1, 2, 2, 2)], [], gt.ShapeError, "no elements in an image"),
+    ("grid", [(1, 2, 3)], [[2, 1, 3, 3]], gt.ShapeError, "needs one matrix per image"),
+    ("grid", [(1, 2, 3)], [[1, 1, 0, 3]], gt.ShapeError, "Expected non-zero, positive output size"),
+]
+
+
+@pytest.mark.parametrize(("what", "shapes", "rest", "error", "text"), GRID_ERRORS)
+def test_bad_grids(what: str, shapes: Any, rest: Any, error: Any, text: str) -> None:
+    function = {"sample": F.grid_sample, "grid": F.affine_grid}[what]
+    with Cluster(backend="numpy").client(), pytest.raises(error, match=text):
+        function(*(gt.ones(shape) for shape in shapes), *rest)
+
+
+def test_dtypes_of_grids() -> None:
+    with Cluster(backend="numpy").client():
+        with pytest.raises(gt.DTypeError, match="dtypes differ: float32 and float64"):
+            F.grid_sample(gt.ones(1, 2, 3, 3), gt.ones(1, 2, 2, 2).double())
+        with pytest.raises(gt.DTypeError, match="needs a floating theta"):
+            F.affine_grid(gt.ones(1, 2, 3).int(), [1, 1, 2, 2])
+        with pytest.raises(gt.DTypeError, match="a tensor"):
+            F.grid_sample(np.ones((1, 2, 3, 3)), 3)  # type: ignore[arg-type]
+
+
+def test_the_second_gradient_by_a_grid_is_refused() -> None:
+    with Cluster().client():
+        x, grid = gt.ones(1, 1, 3, 3).requires_grad_(), gt.zeros(1, 2, 2, 2).requires_grad_()
+        first = backward.grad((F.grid_sample(x, grid) ** 2).sum(), [x, grid], create_graph=True)
+        for g in first:
+            with pytest.raises(gt.GradError, match="no second gradient by the grid; detach the grid"):
+                backward.grad(g.sum(), [x, grid], retain_graph=True)
+        (g,) = backward.grad((F.grid_sample(x, grid.detach()) ** 2).sum(), [x], create_graph=True)
+        assert backward.grad(g.sum(), [x])[0].shape == x.shape
