@@ -200,7 +200,32 @@ SPATIAL = [
     *[case("pixel_shuffle", T((2, 8, 3, 2)), 2), case("pixel_unshuffle", T((2, 2, 4, 6)), 2), case("pixel_shuffle", T((8, 1, 1)), 2)],
 ]  # fmt: skip
 
-CASES = [*ACTIVATIONS, *WEIGHTED, *NORMS, *ATTENTION, *LOSSES, *SPATIAL]
+GRID = T((2, 3, 4, 2), of="near")
+GRIDS = [
+    *(case("grid_sample", SQ, GRID, m, p, a) for m in ("bilinear", "nearest", "bicubic") for p in ("zeros", "border", "reflection") for a in (True, False)),
+    *(case("grid_sample", T((2, 3, 4, 2, 3)), T((2, 1, 2, 2, 3), of="near"), m, "reflection") for m in ("bilinear", "nearest")),
+    *[case("grid_sample", SQ, GRID), case("grid_sample", T((0, 3, 5, 6)), T((0, 3, 4, 2)))],
+    *(case("affine_grid", T((2, 2, 3)), [2, 3, h, w], a) for h, w in ((4, 5), (1, 3)) for a in (True, False)),
+    *(case("affine_grid", T((1, 3, 4)), [1, 2, 3, 4, 1], align_corners=a) for a in (True, False)),
+]  # fmt: skip
+
+FLAT, TABLE = V([3, 0, 3, 2, 1, 3, 0]), T((4, 3))
+MODES = ("sum", "mean", "max")
+
+BAGS = [
+    *(case("embedding_bag", V([[0, 2, 2], [3, 1, 3]]), TABLE, mode=m, padding_idx=p) for m in MODES for p in (None, 3, -4)),
+    *(case("embedding_bag", FLAT, TABLE, V([0, 2, 2, 5]), mode=m, padding_idx=p) for m in MODES for p in (None, 3, 2)),
+    *(case("embedding_bag", FLAT, TABLE, V([0, 3, 7], "int32"), mode=m, include_last_offset=True) for m in MODES),
+    *(case("embedding_bag", V([3, 3, 3, 1]), TABLE, V([0, 3]), mode=m, padding_idx=3) for m in MODES),
+    *(case("embedding_bag", V([], "int64"), TABLE, V([0, 0]), mode=m) for m in MODES),
+    *(case("embedding_bag", FLAT, TABLE, V([0, 2]), 0.5, n, mode=m) for n in (1.0, 2.0) for m in MODES),
+    *(case("embedding_bag", FLAT, TABLE, V([0, 2, 2]), None, 2.0, False, "sum", False, T((7,)), False, p) for p in (None, 3)),
+    case("embedding_bag", V([[0, 2, 2], [3, 1, 3]]), TABLE, None, None, 2.0, False, "sum", False, T((2, 3)), False, 2),
+    # equal rows: the first one gets the gradient of the maximum
+    *(case("embedding_bag", V([2, 1, 0, 1, 2]), V([[1.0, 2.0], [1.0, 2.0], [1.0, 0.0]], "float32"), V(o), mode="max") for o in ([0], [0, 3])),
+]  # fmt: skip
+
+CASES = [*ACTIVATIONS, *WEIGHTED, *BAGS, *NORMS, *ATTENTION, *LOSSES, *SPATIAL, *GRIDS]
 TOLERANCE = {torch.float64: (1e-9, 1e-9), torch.float32: (2e-4, 2e-5)}
 
 
@@ -463,3 +488,99 @@ def test_the_table_has_every_function() -> None:
     drawn = {"dropout1d", "dropout2d", "dropout3d"}
     forms = {n for n in F.__all__ if n.endswith(("_", "_with_indices"))} | {"adaptive_max_pool3d"}
     assert set(F.__all__) == tried | others | drawn | forms
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "text"),
+    [
+        (([0, 1], 2), {}, "offsets has to be a 1D Tensor"),
+        (([0, 1], 2, [[0]]), {}, "offsets has to be a 1D Tensor"),
+        (([[0, 1]], 2, [0]), {}, "if input is 2D, then offsets has to be None"),
+        (([[[0, 1]]], 2), {}, "input has to be a 1D or 2D Tensor"),
+        (([[0, 1]], 1), {}, "weight has to be a 2D Tensor"),
+        (([[0, 1]], 2), {"mode": "min"}, "mode has to be one of sum, mean or max"),
+        (([[0, 1]], 2), {"mode": "max", "sparse": True}, "max mode does not support scale_grad_by_freq or sparse"),
+        (([[0, 1]], 2), {"mode": "sum", "per_sample_weights": [1.0]}, "must have the shape of the input"),
+        (([[0, 1]], 2), {"padding_idx": 9}, "padding_idx must be within the 4 rows"),
+    ],
+)
+def test_bad_bags(args: Any, options: dict[str, Any], text: str) -> None:
+    with Cluster(backend="numpy").client():
+        index, dims, *offsets = args
+        weight = gt.ones(*(4, 3)[:dims])
+        options = {k: gt.tensor(v) if isinstance(v, list) else v for k, v in options.items()}
+        with pytest.raises(gt.ShapeError, match=text):
+            F.embedding_bag(gt.tensor(index), weight, *map(gt.tensor, offsets), **options)
+
+
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+def test_bags_begin_at_the_first_row_number(backend: str) -> None:
+    with Cluster(backend=backend).client():
+        index, weight = gt.tensor([0, 1, 2]), gt.ones(4, 3)
+        with pytest.raises(NotImplementedError, match="per_sample_weights needs mode='sum'"):
+            F.embedding_bag(index, weight, gt.tensor([0]), per_sample_weights=gt.ones(3))
+        for mode in MODES:
+            with pytest.raises(gt.RemoteError, match=r"out of (range|bounds)|outside dim 0"):
+                F.embedding_bag(index, weight, gt.tensor([1, 2]), mode=mode).tolist()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_last_offset_ends_the_last_bag(mode: str) -> None:
+    """As torch documents it; its kernels for float64 and for other modes than sum go on to the end of the input."""
+    with Cluster().client():
+        index, weight = gt.tensor([3, 0, 3, 2, 1, 3, 0]), gt.arange(12.0).reshape(4, 3)
+        got = F.embedding_bag(index, weight, gt.tensor([0, 3, 5]), mode=mode, include_last_offset=True)
+        assert got.tolist() == F.embedding_bag(index[:5], weight, gt.tensor([0, 3]), mode=mode).tolist()
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_gradients_of_bags_by_frequency(mode: str) -> None:
+    """A row's gradient is divided by its count, as torch documents it; its CPU kernel divides by counts of other rows."""
+    with Cluster().client():
+        grads = []
+        for by_freq in (False, True):
+            weight = gt.ones(4, 2).requires_grad_()
+            index, offsets = gt.tensor([3, 0, 3, 2, 1, 3, 0]), gt.tensor([0, 2])
+            F.embedding_bag(index, weight, offsets, mode=mode, scale_grad_by_freq=by_freq).sum().backward()
+            grads.append(weight.grad.numpy())
+        np.testing.assert_allclose(grads[1], grads[0] / np.array([[2], [1], [1], [3]]), rtol=1e-6)
+
+
+GRID_ERRORS = [
+    ("sample", [(1, 2, 3, 3), (1, 2, 2, 2)], ["cubic"], gt.ShapeError, "mode is one of"),
+    ("sample", [(1, 2, 3, 3), (1, 2, 2, 2)], ["nearest", "wrap"], gt.ShapeError, "padding_mode one of"),
+    ("sample", [(1, 2, 3), (1, 2, 2, 2)], [], gt.ShapeError, "both 4 or both 5 dims"),
+    ("sample", [(1, 2, 3, 3, 3), (1, 2, 2, 2, 3)], ["bicubic"], gt.ShapeError, "bicubic"),
+    ("sample", [(1, 2, 3, 3), (2, 2, 2, 2)], [], gt.ShapeError, "has 1 images and 2 coordinates"),
+    ("sample", [(1, 2, 0, 3), (1, 2, 2, 2)], [], gt.ShapeError, "no elements in an image"),
+    ("grid", [(1, 2, 3)], [[2, 1, 3, 3]], gt.ShapeError, "needs one matrix per image"),
+    ("grid", [(1, 2, 3)], [[1, 1, 0, 3]], gt.ShapeError, "Expected non-zero, positive output size"),
+]
+
+
+@pytest.mark.parametrize(("what", "shapes", "rest", "error", "text"), GRID_ERRORS)
+def test_bad_grids(what: str, shapes: Any, rest: Any, error: Any, text: str) -> None:
+    function = {"sample": F.grid_sample, "grid": F.affine_grid}[what]
+    with Cluster(backend="numpy").client(), pytest.raises(error, match=text):
+        function(*(gt.ones(shape) for shape in shapes), *rest)
+
+
+def test_dtypes_of_grids() -> None:
+    with Cluster(backend="numpy").client():
+        with pytest.raises(gt.DTypeError, match="dtypes differ: float32 and float64"):
+            F.grid_sample(gt.ones(1, 2, 3, 3), gt.ones(1, 2, 2, 2).double())
+        with pytest.raises(gt.DTypeError, match="needs a floating theta"):
+            F.affine_grid(gt.ones(1, 2, 3).int(), [1, 1, 2, 2])
+        with pytest.raises(gt.DTypeError, match="a tensor"):
+            F.grid_sample(np.ones((1, 2, 3, 3)), 3)  # type: ignore[arg-type]
+
+
+def test_the_second_gradient_by_a_grid_is_refused() -> None:
+    with Cluster().client():
+        x, grid = gt.ones(1, 1, 3, 3).requires_grad_(), gt.zeros(1, 2, 2, 2).requires_grad_()
+        first = backward.grad((F.grid_sample(x, grid) ** 2).sum(), [x, grid], create_graph=True)
+        for g in first:
+            with pytest.raises(gt.GradError, match="no second gradient by the grid; detach the grid"):
+                backward.grad(g.sum(), [x, grid], retain_graph=True)
+        (g,) = backward.grad((F.grid_sample(x, grid.detach()) ** 2).sum(), [x], create_graph=True)
+        assert backward.grad(g.sum(), [x])[0].shape == x.shape

@@ -22,9 +22,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 # -- missing names --------------------------------------------------------------
 
 NAMES = [
-    ("gt.nn.CTCLoss", "gt.nn.CTCLoss is not there yet (torch.nn.CTCLoss)"),
+    ("gt.nn.MaxUnpool2d", "gt.nn.MaxUnpool2d is not there yet (torch.nn.MaxUnpool2d)"),
     ("gt.nn.Liner", "did you mean gt.nn.Linear?"),
-    ("gt.nn.functional.grid_sample", "is not there yet (torch.nn.functional.grid_sample)"),
+    ("gt.nn.functional.max_unpool2d", "is not there yet (torch.nn.functional.max_unpool2d)"),
     ("gt.nn.functional.gelux", "did you mean gt.nn.functional.gelu?"),
     ("gt.optim.Muon", "gt.optim.Muon is not there yet (torch.optim.Muon)"),
     ("gt.optim.Adamm", "did you mean gt.optim.Adam?"),

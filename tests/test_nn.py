@@ -45,6 +45,9 @@ LAYERS = {
     "Bilinear(3, 4, 2)": [f(5, 3), f(5, 4)],
     "Embedding(7, 3)": [i(7, 2, 4)],
     "Embedding(7, 3, padding_idx=1)": [i(7, 2, 4)],
+    "EmbeddingBag(7, 3)": [i(7, 2, 4)],
+    "EmbeddingBag(7, 3, 1.5, mode='sum', padding_idx=-1)": [i(7, 2, 4)],
+    "EmbeddingBag(7, 3, norm_type=1, mode='max', include_last_offset=True)": [i(7, 4), lambda rng: np.array([0, 1, 4])],
     "Softmax2d()": [f(2, 3, 4, 4)],
     "Conv1d(4, 6, 3)": [f(2, 4, 9)],
     "Conv1d(4, 6, 3, padding='same', groups=2)": [f(2, 4, 9)],
@@ -204,7 +207,8 @@ def test_repr_and_state(text):
 
 
 @pytest.mark.parametrize("text", [t for t in LAYERS if t.split("(")[0] in (
-    "Linear", "Bilinear", "Embedding", "Conv2d", "ConvTranspose2d", "LSTM", "MultiheadAttention", "Transformer"
+    "Linear", "Bilinear", "Embedding", "EmbeddingBag", "Conv2d", "ConvTranspose2d", "LSTM", "MultiheadAttention",
+    "Transformer",
 )])  # fmt: skip
 def test_initial_weights_have_torchs_distribution(text):
     """Bounds and spread of every parameter are torch's."""
@@ -523,3 +527,68 @@ def test_vectors():
     vector = gt.nn.utils.parameters_to_vector(net.parameters())
     gt.nn.utils.vector_to_parameters(vector * 0 + 2, net.parameters())
     assert all((x == 2).all() for x in net.parameters())
+
+
+def test_buffers_are_registered_when_set():
+    results = []
+    for lib in (torch, gt):
+        net = lib.nn.Linear(2, 2)
+        value = lib.ones(2)
+        net.plain = lib.nn.Buffer(value)
+        net.scratch = lib.nn.Buffer(lib.zeros(1), persistent=False)
+        net.learned = lib.nn.Buffer(lib.ones(1).requires_grad_())
+        net.plain.add_(1)
+        assert isinstance(net.plain, lib.nn.Buffer)
+        assert not isinstance(value, lib.nn.Buffer)
+        copied = copy.deepcopy(net)
+        assert isinstance(copied.scratch, lib.nn.Buffer)
+        copied.plain.zero_()
+        net.scratch = lib.full((1,), 5.0)  # a plain tensor keeps the name a buffer
+        state = {name: x.tolist() for name, x in net.state_dict().items() if name not in ("weight", "bias")}
+        buffers = {name: (x.tolist(), x.requires_grad) for name, x in net.named_buffers()}
+        net.scratch = lib.nn.Buffer(lib.ones(1))
+        results.append([state, buffers, list(net.state_dict()), [n for n, _ in copied.named_buffers()], value.tolist()])
+        with pytest.raises(TypeError, match="as parameter 'weight'"):
+            net.weight = lib.nn.Buffer(value)
+        assert lib.nn.Buffer().numel() == 0
+    assert results[0] == results[1]
+
+
+def test_sync_batch_norm():
+    x = np.random.default_rng(0).standard_normal((4, 3, 5, 5))
+    theirs = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Sequential(torch.nn.BatchNorm2d(3, affine=False)))
+    ours = gt.nn.Sequential(gt.nn.BatchNorm2d(3), gt.nn.Sequential(gt.nn.BatchNorm2d(3, affine=False)))
+    weight = ours[0].weight
+    assert gt.nn.SyncBatchNorm.convert_sync_batchnorm(ours) is ours
+    assert repr(ours) == repr(torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(theirs)))
+    assert ours[0].weight is weight
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    a, b = theirs.double()(torch.tensor(x)), ours.double()(gt.tensor(x))
+    close(a, b)
+    (a**3).sum().backward()
+    (b**3).sum().backward()
+    close(theirs[0].weight.grad, ours[0].weight.grad)
+    for one, other in zip(theirs.buffers(), ours.buffers(), strict=True):
+        close(one, other)
+    single = gt.nn.BatchNorm1d(3).eval()
+    converted = gt.nn.SyncBatchNorm.convert_sync_batchnorm(single)
+    assert converted is not single
+    assert not converted.training
+    with pytest.raises(ValueError, match=r"expected at least 2D input \(got 1D input\)"):
+        converted(gt.ones(3))
+
+
+def test_embedding_bag_of_a_table():
+    for lib in (torch, gt):
+        table = lib.ones(4, 2)
+        bag = lib.nn.EmbeddingBag.from_pretrained(table, mode="sum", padding_idx=1)
+        assert not bag.weight.requires_grad
+        assert bag(lib.tensor([[0, 1, 2]])).tolist() == [[2.0, 2.0]]
+        assert lib.nn.EmbeddingBag.from_pretrained(table, freeze=False).weight.requires_grad
+        assert lib.nn.EmbeddingBag(4, 2, padding_idx=-1).weight[3].tolist() == [0.0, 0.0]
+        with pytest.raises(AssertionError, match="padding_idx must be within num_embeddings"):
+            lib.nn.EmbeddingBag(4, 2, padding_idx=4)
+        with pytest.raises(AssertionError, match="expected to be 2-dimensional"):
+            lib.nn.EmbeddingBag.from_pretrained(lib.ones(4))
+        with pytest.raises(AssertionError, match="does not match num_embeddings and embedding_dim"):
+            lib.nn.EmbeddingBag(3, 2, _weight=table)

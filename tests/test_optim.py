@@ -218,3 +218,33 @@ def test_plateau(mode, threshold_mode):
             value = float(rng.random())
             theirs.step(value), ours.step(value)
             assert a.param_groups[0]["lr"] == b.param_groups[0]["lr"]
+
+
+def test_step_hooks_can_be_removed(cluster):
+    results = []
+    for lib in (torch, gt):
+        calls = []
+        p = lib.ones(1).requires_grad_()
+        optimizer = lib.optim.SGD([p], lr=0.1)
+        before = optimizer.register_step_pre_hook(lambda o, args, kwargs, c=calls: c.append("before"))
+        optimizer.register_step_pre_hook(lambda o, args, kwargs, c=calls: c.append("last"))
+        after = optimizer.register_step_post_hook(lambda o, args, kwargs, c=calls: c.append("after"))
+        p.grad = lib.ones(1)
+        optimizer.step()
+        before.remove()
+        optimizer.step()
+        after.remove()
+        after.remove()
+        optimizer.step()
+        results.append(calls)
+    assert results[0] == results[1] == ["before", "last", "after", "last", "after", "last"]
+
+
+def test_a_step_hook_may_remove_itself(cluster):
+    calls = []
+    optimizer = gt.optim.SGD([gt.ones(1).requires_grad_()], lr=0.1)
+    once = optimizer.register_step_pre_hook(lambda *_: (calls.append("once"), once.remove()))
+    optimizer.register_step_pre_hook(lambda *_: calls.append("always"))
+    optimizer.step()
+    optimizer.step()
+    assert calls == ["once", "always", "always"]

@@ -158,3 +158,13 @@ def read_after_a_death(rng: random.Random, signals: list[str]) -> bool:
         except ConfigError:  # a signal names a worker that is dead
             pass
     return False
+
+
+def test_sync_batch_norm_of_a_sharded_batch(signals):
+    """The statistics are those of the whole batch, and not of one worker's block."""
+    x = np.random.default_rng(0).standard_normal((6, 3))
+    with Cluster(workers=4).client():
+        with gt.signal.context("dp"):
+            batch = gt.tensor(x)
+        result = gt.nn.SyncBatchNorm(3, dtype=gt.float64)(batch).detach().numpy()
+    np.testing.assert_allclose(result, (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5), rtol=1e-9, atol=1e-9)

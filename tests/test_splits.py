@@ -59,6 +59,7 @@ LUCK = [
     Luck("searchsorted", r".*P\(max\)", "all that is less is in one block"),
     Luck("attention", r"R R S\(\d\)( R)? -> S\(\d\) R", "torch's fast kernels want values as wide as keys"),
     Luck("convolution_backward", r".*P\(sum\).*", "one of the two gradients is linear in x, the other in the weight"),
+    Luck("grid_sample_backward", r"R P\(sum\) R -> R.*", "of the two gradients, only the grid's depends on the image"),
     Luck("convolution convolution_backward", r".*S\([2-4]\).*", "a kernel of one element looks at no neighbours"),
     Luck("put_view", ".*", "all of the target is written over: what was in it does not matter", of=r"chain=\(\)"),
     Luck("copy", r"(P\(sum\)|S\(\d\)|R) .*", "all of the target is written over: what was in it does not matter"),

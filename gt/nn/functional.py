@@ -8,13 +8,12 @@ from __future__ import annotations
 from math import prod, sqrt
 from typing import Any
 
-from gt.client.grad.backward import no_grad
 from gt.client.tensor import random_state
-from gt.client.tensor.arguments import cast, refuse, require_tensor, to_int
+from gt.client.tensor.arguments import refuse, require_tensor
 from gt.client.tensor.emit import call, call_into, call_many
 from gt.client.tensor.foreign import report_non_tensors
 from gt.client.tensor.tensor import Tensor
-from gt.errors import DTypeError, ShapeError
+from gt.errors import ShapeError
 from gt.functions import pointwise, reduce, scan, views
 from gt.functions.composite import pdist
 from gt.functions.joining import cat
@@ -24,6 +23,9 @@ from gt.missing import absent
 from gt.nn import _activations, _distances, _losses, _spatial
 from gt.nn._activations import *
 from gt.nn._distances import *
+from gt.nn._functional import embeddings, grids
+from gt.nn._functional.embeddings import *
+from gt.nn._functional.grids import *
 from gt.nn._losses import *
 from gt.nn._spatial import *
 from gt.ops import OPS
@@ -31,12 +33,14 @@ from gt.ops.infer import broadcast_shapes
 from gt.types import bool_
 
 __all__ = [
-    "alpha_dropout", "batch_norm", "bilinear", "dropout", "dropout1d", "dropout2d", "dropout3d", "embedding",
+    "alpha_dropout", "batch_norm", "bilinear", "dropout", "dropout1d", "dropout2d", "dropout3d",
     "feature_alpha_dropout", "group_norm", "instance_norm", "layer_norm", "linear", "local_response_norm", "normalize",
-    "one_hot", "pad", "pdist", "rms_norm", "scaled_dot_product_attention",
+    "pad", "pdist", "rms_norm", "scaled_dot_product_attention",
 ]  # fmt: skip
 __all__ += _activations.__all__
 __all__ += _distances.__all__
+__all__ += embeddings.__all__
+__all__ += grids.__all__
 __all__ += _losses.__all__
 __all__ += _spatial.__all__
 absent("nn.functional")
@@ -66,56 +70,6 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     column = views.reshape(a, (prod(lead), shape[1], 1))
     output = views.reshape(rows @ column, (*lead, shape[0]))
     return output if bias is None else output + bias
-
-
-def embedding(
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
-    """Rows of a table by their numbers. Gradients are dense, also with ``sparse``.
-
-    See `torch.nn.functional.embedding`.
-    """
-    index, w = require_tensor("embedding", input), require_tensor("embedding", weight)
-    if max_norm is not None:
-        _renormalise(w, index, float(max_norm), norm_type)
-    rows = w._type.shape[0] if w._type.ndim else 0
-    row = -1 if padding_idx is None else padding_idx
-    if padding_idx is not None and not -rows <= padding_idx < rows:
-        raise refuse(ShapeError, f"padding_idx must be within the {rows} rows", "embedding", index, w, padding_idx)
-    row = row % rows if padding_idx is not None and row < 0 else row
-    return call(OPS["embedding"], (w, index), (("padding_idx", row), ("by_freq", scale_grad_by_freq)))
-
-
-def _renormalise(w: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
-    """Shorten the rows in use to ``max_norm``, in place, as torch does."""
-    with no_grad():
-        in_use = w.new_zeros(w._type.shape[0], dtype=bool_).index_fill(0, views.reshape(index, -1), True)
-        lengths = norm(w, norm_type, 1)
-        scale = pointwise.where(in_use & (lengths > max_norm), max_norm / (lengths + 1e-7), 1.0)
-        call_into(OPS["mul"], w, (views.unsqueeze(scale, 1),))
-
-
-def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """A 1 at the position of each class, and 0 elsewhere. Without ``num_classes`` the greatest class is read."""
-    from gt.functions.creation import arange
-
-    x = require_tensor("one_hot", tensor)
-    if x._type.dtype.name != "int64":
-        raise refuse(DTypeError, "one_hot is only applicable to index tensor of int64", "one_hot", x)
-    if num_classes == -1:
-        if not x._type.numel:
-            raise refuse(
-                ShapeError, "the number of classes of an empty tensor is unknown; give num_classes", "one_hot", x
-            )
-        num_classes = int(reduce.amax(x).item()) + 1
-    count = to_int(num_classes, "one_hot(): num_classes is an int")
-    return cast(pointwise.eq(views.unsqueeze(x, -1), arange(count)), x._type.dtype)
 
 
 # -- at random -----------------------------------------------------------------------------
@@ -379,6 +333,6 @@ def _plain_attention(
     return dropout(scan.softmax(scores, -1), dropout_p) @ v
 
 
-_checked = (dropout.__name__, softmax.__name__, log_softmax.__name__)
-for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, *_checked):
+_checked = (dropout.__name__, softmax.__name__, log_softmax.__name__, embedding_bag.__name__)
+for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, *grids.__all__, *_checked):
     globals()[_name] = report_non_tensors(globals()[_name], __name__)

@@ -14,7 +14,8 @@ from gt.client.tensor.foreign import find_dtype
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import zeros_like
 from gt.nn import hooks, state
-from gt.nn.parameter import Parameter, assign
+from gt.nn.parameter import Buffer, Parameter, assign
+from gt.nn.state import join
 from gt.types import DType, bfloat16, float16, float32, float64
 
 __all__ = ["Module"]
@@ -74,6 +75,8 @@ class Module:
         elif "_modules" in attributes and name in attributes["_modules"]:
             _check_type(value, "child module", name, "gt.nn.Module", value is None)
             attributes["_modules"][name] = None
+        elif isinstance(value, Buffer):
+            self.register_buffer(name, value, value.persistent)
         elif "_buffers" in attributes and name in attributes["_buffers"]:
             _check_type(value, "buffer", name, "gt.Tensor", value is None or isinstance(value, Tensor))
             attributes["_buffers"][name] = value
@@ -176,7 +179,7 @@ class Module:
         yield prefix, self
         for name, module in self._modules.items():
             if module is not None:
-                yield from module.named_modules(memo, _join(prefix, name), remove_duplicate)
+                yield from module.named_modules(memo, join(prefix, name), remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
         """This module and all modules inside it."""
@@ -223,7 +226,7 @@ class Module:
                     continue
                 if once:
                     seen.add(id(value))
-                yield _join(path, name), value
+                yield join(path, name), value
 
     # -- changes of the whole module ---------------------------------------------------------
 
@@ -374,10 +377,6 @@ class Module:
             return f"{self._get_name()}({lines[0]})"
         inner = [*lines, *children]
         return f"{self._get_name()}(\n  " + "\n  ".join(inner) + "\n)" if inner else f"{self._get_name()}()"
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def indent(text: str) -> str:

@@ -15,7 +15,7 @@ from gt.types import float32, int64
 
 __all__ = [
     "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
-    "LayerNorm", "RMSNorm",
+    "LayerNorm", "RMSNorm", "SyncBatchNorm",
 ]  # fmt: skip
 
 
@@ -213,6 +213,47 @@ class BatchNorm3d(_BatchNorm):
     """Normalise each channel of a batch of volumes. See `torch.nn.BatchNorm3d`."""
 
     dims = (5,)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Normalise each channel over the whole batch, on all workers. See `torch.nn.SyncBatchNorm`.
+
+    All batch norms of GT do this: one program has the whole batch, wherever its blocks are. So ``process_group`` has no
+    effect.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"expected at least 2D input (got {input.ndim}D input)")
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+        """Replace the batch norms inside a module, in place; one that is itself a batch norm becomes a new module."""
+        result = module
+        if isinstance(module, _BatchNorm):
+            options = module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
+            result = cls(*options, process_group, bias=module.bias is not None).train(module.training)
+            for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+                setattr(result, name, getattr(module, name))
+        for name, child in module.named_children():
+            result.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return result
 
 
 class _InstanceNorm(_BatchStatistics):

@@ -1,4 +1,4 @@
-"""`Parameter`: a tensor of a module that is trained."""
+"""`Parameter` and `Buffer`: the tensors of a module that are trained, and those that are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import as_tensor, empty
 from gt.functions.pointwise import clone
 
-__all__ = ["Parameter"]
+__all__ = ["Buffer", "Parameter"]
 
 
 class Parameter(Tensor):
@@ -34,6 +34,29 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return "Parameter containing:\n" + super().__repr__()
+
+
+class Buffer(Tensor):
+    """A tensor that is part of a module's state and is not trained. It shares the value of the tensor given.
+
+    Setting it as an attribute of a module registers it; it is saved with the state if it is persistent.
+    See `torch.nn.Buffer`.
+    """
+
+    def __init__(self, data: Any = None, *, persistent: bool = True) -> None:
+        value = empty(0) if data is None else as_tensor(data)
+        current(value)
+        self._cell, self._type, self._view, self._node = value._cell, value._type, value._view, None
+        self.persistent = persistent
+        if value._node is not None:
+            requires_grad_(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
+        value = clone(detached(self))
+        if self._node is not None:
+            requires_grad_(value)
+        copy = memo[id(self)] = Buffer(value, persistent=self.persistent)
+        return copy
 
 
 def assign(p: Tensor, value: Tensor) -> None:

@@ -29,6 +29,11 @@ class IncompatibleKeys(NamedTuple):
         return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
+def join(path: str, name: str) -> str:
+    """The path of a module's attribute."""
+    return f"{path}.{name}" if path else name
+
+
 def member(module: Module, target: str, kind: str, what: str) -> Any:
     """The parameter or buffer at a path."""
     path, _, name = target.rpartition(".")
@@ -68,7 +73,7 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
         call_all(owner._load_pre_hooks, owner, values, f"{path}." if path else "", {}, strict, [], [], [])
     for path, owner in module.named_modules(remove_duplicate=False):
         for name, x in _persistent(owner):
-            expected[f"{path}.{name}" if path else name] = owner, name, x
+            expected[join(path, name)] = owner, name, x
     missing = [key for key in expected if key not in values]
     unexpected = [key for key in values if key not in expected]
     problems: list[str] = []

@@ -37,6 +37,7 @@ from gt.ops.nn import (  # noqa: F401
     conv,
     dropout,
     glu,
+    grid_sample,
     layer_norm,
     linear,
     loss,

@@ -9,7 +9,7 @@ from itertools import chain
 from struct import pack, unpack
 from typing import Any
 
-from gt.client.grad.backward import enable_grad, is_leaf
+from gt.client.grad.backward import RemovableHandle, enable_grad, is_leaf
 from gt.client.stream import recorder
 from gt.client.tensor.emit import call_into_many
 from gt.client.tensor.tape import mode
@@ -114,10 +114,10 @@ class Optimizer:
                 recorder.active.refuse(
                     "an optimizer step with hooks or a closure cannot be repeated without its Python"
                 )
-        for hook in self._step_hooks[0]:
+        for hook in list(self._step_hooks[0]):
             hook(self, (closure,), {})
         loss = self.run_step(closure)
-        for hook in self._step_hooks[1]:
+        for hook in list(self._step_hooks[1]):
             hook(self, (closure,), {})
         for p in self.param_groups[0]["params"][:1] if self.param_groups else ():
             p._cell.session.outbox.after_step()
@@ -156,13 +156,15 @@ class Optimizer:
             self._numbers = None
         return numbers
 
-    def register_step_pre_hook(self, hook: Callable[..., Any]) -> None:
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` before every step."""
         self._step_hooks[0].append(hook)
+        return RemovableHandle(self._step_hooks[0], hook)
 
-    def register_step_post_hook(self, hook: Callable[..., Any]) -> None:
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` after every step."""
         self._step_hooks[1].append(hook)
+        return RemovableHandle(self._step_hooks[1], hook)
 
     def rate(self, group: Group) -> float:
         """The learning rate of a group as a number. One in a tensor is read only after it was written."""

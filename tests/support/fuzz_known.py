@@ -44,6 +44,12 @@ KNOWN: list[Known] = [
     Known(
         "standard_gamma", "^result 0", "a candidate is accepted or refused by a rounding", case=":(special|extreme|far)"
     ),
+    Known(
+        "grid_sample.*",
+        "^result",
+        "which element belongs to a position that is NaN, infinite or far outside depends on the machine",
+        case=":(special|extreme|far)",
+    ),
     Known("logit", "^result 0: torch", "clamped to [1, 0]: which end wins is the machine's", case="eps=(1|True)"),
     Known(
         "cholesky",

@@ -29,7 +29,7 @@ NAN, INF = float("nan"), float("inf")
 
 @dataclass(frozen=True)
 class T:
-    """Random values of this type; ``of`` selects any, positive, distinct, or special ones (with NaN and infinities)."""
+    """Random values of this type; ``of`` selects any, positive, distinct, near 0, or special ones (NaN, infinities)."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -79,7 +79,12 @@ def _special(shape: Any, kind: str, rng: Any) -> torch.Tensor:
     return flat.reshape(shape)
 
 
-MAKE = {"any": _any, "positive": _positive, "distinct": _distinct, "special": _special}
+def _near(shape: Any, kind: str, rng: Any) -> torch.Tensor:
+    """Coordinates inside an image and a little outside, away from the points between two elements."""
+    return torch.randint(-13, 14, shape, generator=rng) / 11 + 0.013
+
+
+MAKE = {"any": _any, "near": _near, "positive": _positive, "distinct": _distinct, "special": _special}
 
 
 @dataclass(frozen=True)

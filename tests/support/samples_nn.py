@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ def nn() -> list[Sample]:
         convolutions,
         pools,
         sizes,
+        grids,
         recurrent,
     )
     return [s for family in families for s in family()]
@@ -616,6 +618,41 @@ def _convolve(how: dict[str, Any]) -> Callable[..., Any]:
 
 def _convolve_back(how: dict[str, Any], mask: Any) -> Callable[..., Any]:
     return lambda g, x, w: _chosen(aten.convolution_backward(g, x, w, None, *how.values(), [*mask, False])[:2], mask)
+
+
+# -- images at other positions -------------------------------------------------------------
+
+
+def grids() -> list[Sample]:
+    samples = []
+    for mode, padding, corners in product(
+        ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection"), (True, False)
+    ):
+        how = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+        sample = lambda x, grid, how=how: F.grid_sample(x, grid, **how)
+        for x, grid in (((2, 3, 4, 5), (2, 3, 2, 2)), ((1, 2, 3, 4, 2), (1, 2, 1, 3, 3))):
+            if mode == "bicubic" and len(x) == 5:
+                continue
+            operands = T(x, "float64"), T(grid, "float64", "near")
+            samples.append(row("grid_sample", sample, *operands, **how))
+            g = T((*x[:2], *grid[1:-1]), "float64")
+            for mask in ((True, True), (True, False), (False, True)):
+                back = _unsample(how, mask)
+                samples.append(row("grid_sample_backward", back, g, *operands, **how, mask=mask))
+    how = {"mode": "bilinear", "padding_mode": "zeros", "align_corners": False}
+    sample = lambda x, grid: F.grid_sample(x.double(), grid.double(), **how).to(x.dtype)
+    samples += [row("grid_sample", sample, T((2, 1, 1, 3), d), T((2, 2, 2, 2), d, "near"), **how) for d in FLOATS]
+    return [*samples, row("grid_sample", sample, T((0, 1, 1, 3)), T((0, 2, 2, 2)), **how)]
+
+
+def _unsample(how: dict[str, Any], mask: Any) -> Callable[..., Any]:
+    def back(g: torch.Tensor, x: torch.Tensor, grid: torch.Tensor) -> Any:
+        kernel = aten.grid_sampler_2d_backward if x.ndim == 4 else aten.grid_sampler_3d_backward
+        modes, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+        numbers = modes.index(how["mode"]), paddings.index(how["padding_mode"]), how["align_corners"]
+        return _chosen(kernel(g, x, grid, *numbers, list(mask)), mask)
+
+    return back
 
 
 # -- pools and sizes -----------------------------------------------------------------------

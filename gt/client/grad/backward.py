@@ -274,14 +274,14 @@ Hook = Callable[[Tensor], Any]
 class RemovableHandle:
     """What registering a hook returns: `remove` removes the hook."""
 
-    def __init__(self, hooks: list[Hook], hook: Hook) -> None:
+    def __init__(self, hooks: list[Any], hook: Callable[..., Any]) -> None:
         self._remove = functools.partial(_discard, hooks, hook)
 
     def remove(self) -> None:
         self._remove()
 
 
-def _discard(hooks: list[Hook], hook: Hook) -> None:
+def _discard(hooks: list[Any], hook: Callable[..., Any]) -> None:
     if hook in hooks:
         hooks.remove(hook)
 
