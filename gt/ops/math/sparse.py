@@ -25,7 +25,8 @@ def _multiplied(rows: TensorType, columns: TensorType, values: TensorType, dense
     return TensorType((n, dense.shape[1]), dense.dtype)
 
 
-def _check(least: Any, most: Any, size: int) -> None:
+def _check(bounds: Any, size: int) -> None:
+    least, most = bounds
     if least < 0 or most >= size:
         raise IndexError(f"a position is out of range: {int(least)} to {int(most)}, in a dim of size {size}")
 
@@ -35,8 +36,8 @@ def _multiply_torch(torch: Any, rows: Any, columns: Any, values: Any, dense: Any
         terms = dense.index_select(0, columns) * values.unsqueeze(1)
         return dense.new_zeros((n, dense.shape[1])).index_add_(0, rows, terms)
     if len(rows):
-        _check(*rows.aminmax(), n)
-        _check(*columns.aminmax(), len(dense))
+        _check(rows.aminmax(), n)
+        _check(columns.aminmax(), len(dense))
     at = torch.stack((rows, columns))
     return torch.mm(torch.sparse_coo_tensor(at, values, (n, len(dense)), check_invariants=False), dense)
 
@@ -44,8 +45,8 @@ def _multiply_torch(torch: Any, rows: Any, columns: Any, values: Any, dense: Any
 def _multiply_numpy(np: Any, rows: Any, columns: Any, values: Any, dense: Any, *, n: int) -> Any:
     result = np.zeros((n, dense.shape[1]), dtype=dense.dtype)
     if len(rows):
-        _check(rows.min(), rows.max(), n)
-        _check(columns.min(), columns.max(), len(dense))
+        _check((rows.min(), rows.max()), n)
+        _check((columns.min(), columns.max()), len(dense))
         np.add.at(result, rows, dense[columns] * values[:, None])
     return result
 
