@@ -26,6 +26,7 @@ GROUPS = {
     "`torch.linalg`, `torch.special`, `torch.fft`": ("linalg", "special", "fft"),
     "`torch.autograd`, `torch.amp`": ("autograd", "autograd.function", "amp", "cuda.amp"),
     "`torch.distributions`": ("distributions",),
+    "`torch.sparse`": ("sparse",),
 }
 #: Names that GT accepts and that change nothing: namespace -> names, or "*" for all that are there.
 IGNORED = {
@@ -67,11 +68,15 @@ DIFFERENT = {
     "load": "reads safetensors files, and runs no code from a file",
     "save": "writes safetensors files, and runs no code from a file",
     "set_default_dtype": "accepts float32 only",
+    "sparse_coo_tensor": "matrices only ([sparse](sparse.md))",
+    "sparse.mm": "one of the matrices must be dense",
+    "sparse.sum": "the result is dense",
     "unique": "always sorts",
     "Tensor.data": "a view of the value; setting it gives the tensor another value",
     "Tensor.device": "always `gt`",
     "Tensor.numpy": "a copy; waits for the workers",
     "Tensor.layout": "how the tensor is placed on the workers ([sharding](sharding.md))",
+    "Tensor.to_sparse": "matrices only ([sparse](sparse.md))",
     "Tensor.to": "a device is accepted and ignored",
     "autograd.Variable": "a tensor",
     "cuda.max_memory_allocated": "summed over the workers",

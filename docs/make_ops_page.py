@@ -10,6 +10,7 @@ import inspect
 import pathlib
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from gt.functions.derived import FUNCTIONS
 from gt.functions.derived import __all__ as PUBLIC
@@ -42,7 +43,8 @@ def _shown(names: list[str]) -> str:
 
 
 def _family(op: Op) -> str:
-    return op.kernel.__module__.removeprefix("gt.ops.")
+    kernel = op.kernel.func if isinstance(op.kernel, partial) else op.kernel
+    return kernel.__module__.removeprefix("gt.ops.")
 
 
 def _operands(op: Op) -> list[str]:

@@ -161,7 +161,7 @@ if _MissingModules not in _sys.meta_path:
 #: Modules that are imported at their first use.
 _LAZY = (
     "accelerator", "amp", "backends", "cuda", "debug", "distributed", "distributions", "fft", "fx", "hub", "jit",
-    "nn", "optim", "pipeline", "random", "serialization", "special", "utils",
+    "nn", "optim", "pipeline", "random", "serialization", "sparse", "special", "utils",
 )  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
@@ -196,6 +196,9 @@ _LAZY_NAMES |= {
     "is_autocast_enabled": "amp",
     "save": "saving",
     "load": "saving",
+    "sparse_coo_tensor": "sparse.create",
+    "sparse_csr_tensor": "sparse.create",
+    "spmm": "sparse.products",
     "to_device": "data",
 }
 
@@ -216,6 +219,7 @@ if TYPE_CHECKING:
     from gt import pipeline as pipeline
     from gt import random as random
     from gt import serialization as serialization
+    from gt import sparse as sparse
     from gt import special as special
     from gt import utils as utils
     from gt.amp import autocast as autocast
@@ -289,6 +293,9 @@ if TYPE_CHECKING:
     from gt.nn.functional import rms_norm as rms_norm
     from gt.saving import load as load
     from gt.saving import save as save
+    from gt.sparse.create import sparse_coo_tensor as sparse_coo_tensor
+    from gt.sparse.create import sparse_csr_tensor as sparse_csr_tensor
+    from gt.sparse.products import spmm as spmm
 
 
 interop.install()

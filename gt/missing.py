@@ -21,6 +21,7 @@ NO_GRAPH = "GT runs a program's Python as it is: gt.compile makes repeated calls
 NO_DEVICE = "the client has no device; the workers have, docs/differences.md"
 NO_MEMORY = "a tensor's memory belongs to a worker, docs/differences.md"
 NO_QUANTIZED = "GT has no quantized tensors, docs/differences.md"
+SPARSE = "GT has sparse matrices in the COO and CSR forms, docs/sparse.md"
 #: a pattern for the full names of torch that GT does not have -> the reason, or what to use instead
 REASONS = {
     r"(distributed|multiprocessing|nn\.parallel)\b.*": ONE_PROGRAM,
@@ -37,6 +38,8 @@ REASONS = {
     r"Tensor\.(as_strided.*|data_ptr|share_memory_|set_|resize.*|.*storage.*|const_data_ptr)": NO_MEMORY,
     r"(func|vmap|autograd\.(forward_ad|functional))\b.*": "transforms of functions are not built, docs/differences.md",
     r".*(named|names|refine_names|align_).*|Tensor\.(rename.*|has_names)": "GT has no named dims",
+    r"sparse\..*|(Tensor\.)?\w*(sparse|coalesce|spmm|spaddmm|smm|dsmm)\w*": SPARSE,
+    r"Tensor\.(indices|values|c?crow_indices|c?col_indices|row_indices|dense_dim)": SPARSE,
     r"(nested|masked)\b.*": "GT has no nested or masked tensors",
     r"(nn\.)?(functional\.)?[a-z][a-z0-9_]*_": "use the tensor's method, such as x.relu_()",
     r"float[48]_.*|u?int[1-7]|uint(16|32|64)|bits.*|complex32|chalf": "GT has no such dtype, docs/differences.md",

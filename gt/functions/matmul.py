@@ -8,6 +8,7 @@ from typing import Any
 
 from gt.client.tensor.arguments import cast, normalize_dim, operands, refuse, require_tensor, tensor_list
 from gt.client.tensor.emit import binary, call
+from gt.client.tensor.foreign import Sparse
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, pointwise, reduce, views
@@ -25,12 +26,29 @@ MATMUL, ADDMM, BADDBMM, INV, INDEX = OPS["matmul"], OPS["addmm"], OPS["baddbmm"]
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product; the dims before the last two are broadcast."""
-    return binary(MATMUL, require_tensor("matmul", input), require_tensor("matmul", other))
+    try:
+        a, b = require_tensor("matmul", input), require_tensor("matmul", other)
+    except DTypeError:
+        return _sparse_product("matmul", input, other)
+    return binary(MATMUL, a, b)
+
+
+def _sparse_product(name: str, a: Any, b: Any, ndims: tuple[int, int] | None = None) -> Tensor:
+    """The product where an operand is no tensor: it may be a sparse matrix. Called while an error is handled."""
+    if not isinstance(a, Sparse) and not isinstance(b, Sparse):
+        raise
+    if ndims and (a.ndim, b.ndim) != ndims:
+        raise refuse(ShapeError, f"needs tensors of {ndims[0]} and {ndims[1]} dims; see matmul", name, a, b)
+    result: Tensor = a @ b
+    return result
 
 
 def _product(name: str, a: Any, b: Any, ndims: tuple[int, int]) -> Tensor:
     """`matmul` for operands with exactly these numbers of dims."""
-    a, b = require_tensor(name, a), require_tensor(name, b)
+    try:
+        a, b = require_tensor(name, a), require_tensor(name, b)
+    except DTypeError:
+        return _sparse_product(name, a, b, ndims)
     if (a._type.ndim, b._type.ndim) != ndims:
         raise refuse(ShapeError, f"needs tensors of {ndims[0]} and {ndims[1]} dims; see matmul", name, a, b)
     return binary(MATMUL, a, b)

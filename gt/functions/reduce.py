@@ -15,6 +15,7 @@ from gt.client.tensor.arguments import (
     require_tensor,
 )
 from gt.client.tensor.emit import call, call_many
+from gt.client.tensor.foreign import Sparse
 from gt.client.tensor.tensor import Tensor
 from gt.functions import pointwise
 from gt.functions.derive import documented
@@ -50,6 +51,8 @@ class MinAndMax(NamedTuple):
 
 def _reduce(op: Op, x: Tensor, dim: Dims, keepdim: bool, dtype: Any) -> Tensor:
     if not isinstance(x, Tensor):
+        if isinstance(x, Sparse) and op is SUM and not keepdim:
+            return x.sum(dim, dtype)
         x = require_tensor(op.name, x)
     attrs = (("dim", normalize_dims(dim, x._type.ndim)), ("keepdim", keepdim), ("dtype", dtype_name(dtype)))
     return call(op, (x,), attrs)

@@ -28,6 +28,7 @@ from gt.ops.math import (  # noqa: F401
     rounding,
     scan,
     sort,
+    sparse,
     special,
     unary,
 )

@@ -17,7 +17,7 @@ NAMESPACES = (
     "backends.mkldnn", "backends.mps", "backends.openmp", "backends.opt_einsum", "backends.settings", "cuda",
     "cuda.amp", "data", "debug", "distributed", "fx", "hub", "jit", "linalg", "nn", "nn.functional", "nn.init",
     "nn.parallel", "nn.utils", "nn.utils.parametrizations", "nn.utils.parametrize", "nn.utils.rnn", "optim",
-    "optim.lr_scheduler", "saving", "serialization", "signal", "special", "testing", "utils.checkpoint",
+    "optim.lr_scheduler", "saving", "serialization", "signal", "sparse", "special", "testing", "utils.checkpoint",
 )  # fmt: skip
 
 

@@ -429,7 +429,7 @@ def _joins() -> list[tuple[tuple[T, ...], int]]:
 
 def samples() -> list[Sample]:
     from tests.support.samples_complex import complex_numbers
-    from tests.support.samples_index import index, select
+    from tests.support.samples_index import index, select, sparse
     from tests.support.samples_math import activations, math, reductions
     from tests.support.samples_nn import nn
     from tests.support.samples_shape import shapes
@@ -437,7 +437,7 @@ def samples() -> list[Sample]:
 
     families = (
         create, unary, binary, ternary, reduce, linalg, shape, index, select, shapes, math, activations, reductions, nn,
-        training, complex_numbers,
+        training, complex_numbers, sparse,
     )  # fmt: skip
     unique = {str(s): s for family in families for s in family()}
     if torch.__version__ < "2.12":

@@ -186,3 +186,23 @@ def select() -> list[Sample]:
         *rows("topk", [T((5, 0)), *typed((5, 3), FLOATS, "distinct")], k=2, dim=0, largest=True, sorted=True),
         *rows("topk", V([1.0, NAN, INF, -INF, 0.0], "float32"), k=5, dim=0, largest=[True, False], sorted=True),
     ]
+
+
+def sparse() -> list[Sample]:
+    """Products of a sparse matrix and a dense one, with positions named twice and with empty rows."""
+    at = (V([3, 0, 3, 1, 3, 0]), V([1, 2, 1, 0, 4, 2]))
+    none = (V([], "int64"), V([], "int64"), T((0,)))
+    cases = [
+        *(((*at, T((6,), d), T((5, 3), d)), 6) for d in (*NUMBERS, "complex64")),
+        *[((*none, T((5, 3))), 4), ((*none, T((0, 3))), 0), ((*at, T((6,)), T((5, 0))), 4)],
+        ((V([0]), V([0]), T((1,)), T((1, 1))), 1),
+    ]
+    return [Sample("sparse_mm", operands, {"n": n}, _dense_product(n)) for operands, n in cases]
+
+
+def _dense_product(n: int) -> Any:
+    def product(rows: Any, columns: Any, values: Any, dense: Any) -> Any:
+        matrix = torch.zeros(n, len(dense), dtype=values.dtype)
+        return matrix.index_put((rows, columns), values, accumulate=True) @ dense
+
+    return product

@@ -31,8 +31,15 @@ _PYTHON_DTYPES: dict[Any, DType] = {float: float64, int: int64, bool: bool_, com
 
 def call_text(name: str, *operands: Any, **attrs: Any) -> str:
     """A call as text for an error, as `Op.call` writes it: ``stack(float32[2], float32[3], dim=0)``."""
-    texts = [str(x._type) if isinstance(x, Tensor) else repr(x) for x in operands]
+    texts = [*map(shown, operands)]
     return f"{name}({', '.join([*texts, *(f'{k}={v!r}' for k, v in attrs.items())])})"
+
+
+def shown(x: Any) -> str:
+    """An operand as text for an error: ``float32[2,3]``, ``sparse float32[2,3]``, 1.5. A sparse matrix is not read."""
+    if isinstance(x, foreign.Sparse):
+        return f"sparse {TensorType(x.shape, x.dtype)}"
+    return str(x._type) if isinstance(x, Tensor) else repr(x)
 
 
 def refuse(kind: type[GtError], text: str, name: str, *operands: Any, **attrs: Any) -> GtError:

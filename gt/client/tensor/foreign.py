@@ -8,17 +8,29 @@ from functools import wraps
 from typing import Any
 
 from gt.errors import DTypeError
-from gt.types import DTYPES, DType
+from gt.types import DTYPES, DType, Size
 
 
 def is_torch_tensor(x: Any) -> bool:
     return isinstance(x, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
+class Sparse:
+    """The base of the sparse matrices of `gt.sparse`, by which functions of dense tensors recognise them."""
+
+    __slots__ = ()
+    dtype: DType
+    shape: Size
+    ndim = 2
+
+
 def non_tensor_text(x: Any, otherwise: str) -> str:
-    """The error's text for an argument that is not a tensor of GT. For a tensor of torch it says what to do instead."""
+    """The error's text for an argument that is not a tensor of GT.
+
+    For a tensor of torch and for a sparse matrix it says what to do instead.
+    """
     if not is_torch_tensor(x):
-        return otherwise
+        return f"{otherwise}; x.to_dense() is one" if isinstance(x, Sparse) else otherwise
     return f"{x.dtype}[{','.join(map(str, x.shape))}] is a tensor of torch; gt.tensor(x) makes a tensor of GT from it"
 
 

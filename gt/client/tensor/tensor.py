@@ -201,7 +201,8 @@ class Tensor(Declared):
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
         """A copy on this host, for any library that takes DLPack."""
-        options = dict(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)  # noqa: C408, "copy" is the name of an op, too
+        # keywords, because "copy" as a text would be the name of an op
+        options = dict(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)  # noqa: C408
         return self.numpy().__dlpack__(**{name: value for name, value in options.items() if value is not None})
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -1,0 +1,10 @@
+"""``gt.sparse``: products and sums of sparse matrices, as in `torch.sparse`. Imports `gt.functions` and below.
+
+`gt.sparse_coo_tensor`, `gt.sparse_csr_tensor`, ``x.to_sparse()`` and ``x.to_sparse_csr()`` create the matrices.
+"""
+
+from gt.missing import absent as _absent
+from gt.sparse.products import addmm, mm, sum
+
+__all__ = ["addmm", "mm", "sum"]
+__getattr__ = _absent("sparse")
