@@ -39,7 +39,8 @@ def on_torch(draw: Any, *key: Any, shape: Shape, dtype: str, device: Any, block:
         result = drawn(list(key), draw.__name__, start, prod(rows), dtype)
     else:
         result = torch.from_numpy(draw(*key, start, prod(rows), *_precision(draw, dtype)))
-    return result.view(rows)[part].contiguous().to(device=device, dtype=getattr(torch, dtype))
+    result = result.view(rows)
+    return (result[part].contiguous() if part else result).to(device=device, dtype=getattr(torch, dtype))
 
 
 def _range(shape: Shape, block: Block, section: int) -> tuple[int, Shape, tuple[slice, ...]]:
