@@ -15,7 +15,7 @@ This file computes with numpy. `gt.ops.random.tensors` draws whole tensors, on e
 from __future__ import annotations
 
 import threading
-from math import pi
+from math import ceil, pi
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,6 +63,20 @@ def uniform(seed: int, stream: int, start: int, count: int, dtype: str) -> Array
     halves = words(seed, stream, first, (skip + count + 1) // 2).view(np.uint32)[skip : skip + count]
     bits = BITS[dtype]
     return (halves >> np.uint32(32 - bits)).astype(np.float32) * np.float32(2.0**-bits)
+
+
+def at_least(seed: int, stream: int, start: int, count: int, bound: float) -> Array:
+    """Which of the uniform float32 numbers are at least ``bound``, a number from 0 to 1."""
+    import numpy as np
+
+    first, skip = divmod(start, 2)
+    halves = words(seed, stream, first, (skip + count + 1) // 2).view(np.uint32)[skip : skip + count]
+    # the numbers are the upper 24 bits, as integers; so is the bound, rounded up
+    steps = ceil(float(np.float32(bound)) * 2.0 ** BITS["float32"])
+    if steps == 1 << BITS["float32"]:
+        return np.zeros(count, bool)
+    result: Array = halves >= np.uint32(steps << (32 - BITS["float32"]))
+    return result
 
 
 def normal(seed: int, stream: int, start: int, count: int, dtype: str) -> Array:
