@@ -100,12 +100,6 @@ def _weighed(
 
 
 def _weigh_torch(torch: Any, weights: Any, *key: Any, num_samples: int, block: tensors.Block = None) -> Any:
-    is_row = weights.shape[-1] == weights.numel() and weights.device.type == "cpu"
-    if is_row and not isinstance(key[0], torch.Tensor):  # numpy takes less time to find a few numbers
-        import numpy
-
-        wide = weights.to(torch.float64).numpy()
-        return torch.from_numpy(_weigh_numpy(numpy, wide, *key, num_samples=num_samples, block=block))
     ends = weights.to(torch.float64).cumsum(-1).contiguous()
     how: dict[str, Any] = {"shape": (*ends.shape[:-1], num_samples), "dtype": "float64", "block": block}
     drawn = tensors.on_torch(philox.uniform, *key, **how, device=ends.device) * ends[..., -1:]
