@@ -22,7 +22,7 @@ from gt.distributions.parameters import (
 )
 from gt.functions.composite import finfo
 from gt.functions.creation import arange, eye, full, full_like
-from gt.functions.draw import multinomial
+from gt.functions.draw import drawn_positions
 from gt.functions.joining import broadcast_shapes
 from gt.nn.functional import one_hot
 from gt.types import Size
@@ -77,16 +77,19 @@ class Categorical(Distribution):
         return full(self._batch_shape, NAN, dtype=self.probs.dtype)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        rows, count = self.probs.detach().reshape((-1, self._num_events)), prod(sample_shape)
-        if not rows.shape[0] * count:
-            return full(self._extended_shape(sample_shape), 0)
-        return multinomial(rows, count, True).T.reshape(self._extended_shape(sample_shape))
+        shape = self._extended_shape(sample_shape)
+        if not prod(shape):
+            return full(shape, 0)
+        drawn = drawn_positions(self.probs, prod(sample_shape))
+        return (drawn if drawn.shape[-1] == 1 else drawn.movedim(-1, 0)).reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         index = self._checked(value).long()
-        shape = broadcast_shapes(index.shape, self._batch_shape)
-        logits = self.logits.expand((*shape, self._num_events))
-        return logits.gather(-1, index.expand(shape).unsqueeze(-1)).squeeze(-1)
+        logits = self.logits
+        if index.shape != self._batch_shape:
+            shape = broadcast_shapes(index.shape, self._batch_shape)
+            logits, index = logits.expand((*shape, self._num_events)), index.expand(shape)
+        return logits.gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
         return -(self.logits.clamp(min=finfo(self.logits.dtype).min) * self.probs).sum(-1)

@@ -11,11 +11,11 @@ from gt.client.tensor.emit import call, coded_call, create
 from gt.client.tensor.random_state import Generator
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
-from gt.functions import pointwise, scan, views
+from gt.functions import pointwise
 from gt.functions.creation import default_dtype, dtype_like, size_from, to_number, with_options
-from gt.functions.sort import argsort, searchsorted, topk
+from gt.functions.sort import argsort, topk
 from gt.functions.spectral.complex import view_as_complex
-from gt.ops import OPS
+from gt.ops import OPS, Attrs
 from gt.ops.infer import broadcast_shapes
 from gt.types import NUMBER_OF, DType, Shape, float32, float64, int64, real_of
 
@@ -135,11 +135,11 @@ def normal(
     return drawn
 
 
-def _sampled(op: Any, generator: Generator | None, *parameters: Tensor) -> Tensor:
-    """A value for each element of the parameters."""
+def _sampled(op: Any, generator: Generator | None, *parameters: Tensor, attrs: Attrs = ()) -> Tensor:
+    """Values drawn with these parameters."""
     types: tuple[Any, ...] = (*(x._type for x in parameters), *(NUMBER_OF[int],) * 2)
-    coded_call(connect.session(), op, (), types, False)  # as in `_drawn`
-    return call(op, (*parameters, *random_state.key(generator)))
+    coded_call(connect.session(), op, attrs, types, False)  # as in `_drawn`
+    return call(op, (*parameters, *random_state.key(generator)), attrs)
 
 
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
@@ -169,12 +169,14 @@ def multinomial(
     if num_samples < 1 or (num_samples > n and not replacement):
         text = f"cannot draw {num_samples} of {n} {'with' if replacement else 'without'} replacement"
         raise refuse(ShapeError, text, "multinomial", x, num_samples)
-    weights = cast(x.detach(), float64)
     if replacement:
-        ends = scan.cumsum(weights, -1)
-        total = views.narrow(ends, x._type.ndim - 1, n - 1, 1)
-        drawn = rand((*x._type.shape[:-1], num_samples), dtype=float64, generator=generator) * total
-        return pointwise.clamp(searchsorted(ends, drawn, right=True), max=n - 1)
+        return drawn_positions(x, num_samples, generator)
+    weights = cast(x.detach(), float64)
     # an exponential race: each position waits a random time with its weight as the rate, and the first ones win
     waits = pointwise.neg(pointwise.log1p(pointwise.neg(rand_like(weights, generator=generator))))
     return topk(weights / pointwise.clamp(waits, min=1e-300), num_samples, -1).indices
+
+
+def drawn_positions(weights: Tensor, count: int, generator: Generator | None = None) -> Tensor:
+    """Positions along the last dim, drawn with replacement; ``count`` of them take the place of that dim."""
+    return _sampled(OPS["multinomial"], generator, weights, attrs=(("num_samples", count),))

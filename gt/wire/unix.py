@@ -10,6 +10,7 @@ A message is sent as: the number of its frames (one byte), their lengths (four b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -74,6 +75,17 @@ class Inbox:
         return messages
 
 
+class _ReadBuffer:
+    """Memory to read into. It is kept: allocating it for each read would cost three calls of the kernel."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(bytearray(_READ_BYTES))
+
+    def read(self, wire: socket.socket) -> bytes:
+        """The bytes that have arrived, or none at the end of the connection. Raises BlockingIOError, OSError."""
+        return bytes(self._memory[: wire.recv_into(self._memory)])
+
+
 class _Peer:
     def __init__(self, name: bytes, wire: socket.socket) -> None:
         self.name, self.wire, self.inbox = name, wire, Inbox()
@@ -93,6 +105,7 @@ class UnixListener:
         self._listener.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._listener, select.POLLIN)
+        self._buffer = _ReadBuffer()
         self._by_fd: dict[int, _Peer] = {}
         self._by_name: dict[bytes, _Peer] = {}
         self._count = 0
@@ -124,7 +137,7 @@ class UnixListener:
 
     def _read(self, peer: _Peer) -> Iterator[tuple[bytes, list[bytes] | BadFrame | None]]:
         try:
-            data = peer.wire.recv(_READ_BYTES)
+            data = self._buffer.read(peer.wire)
         except BlockingIOError:
             return
         except OSError:
@@ -199,7 +212,7 @@ class UnixConnection:
         self._path = path
         self._wire = socket.socket(socket.AF_UNIX)
         self._connected = False
-        self._inbox = Inbox()
+        self._inbox, self._buffer = Inbox(), _ReadBuffer()
         self._sending = threading.Lock()
         self._poll = select.poll()
         #: messages sent before the connection was established
@@ -218,7 +231,7 @@ class UnixConnection:
             self._wire.connect(self._path)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
-        self._wire.settimeout(SEND_TIMEOUT_S)
+        self._wire.setblocking(False)  # with a timeout, every call would poll first
         self._poll.register(self._wire, select.POLLIN)
         self._stopwatch = Stopwatch(_peer_pid(self._wire))
         self._connected = True
@@ -233,11 +246,24 @@ class UnixConnection:
         with self._sending:
             try:
                 buffers = _pack(frames)
-                sent = self._wire.sendmsg(buffers)
+                try:
+                    sent = self._wire.sendmsg(buffers)
+                except BlockingIOError:
+                    sent = 0
                 if sent < sum(map(len, buffers)):
-                    self._wire.sendall(memoryview(b"".join(buffers))[sent:])
+                    self._send_rest(memoryview(b"".join(buffers))[sent:])
             except OSError as error:
                 self.ended = self.ended or f"the server does not accept messages ({error.strerror or error})"
+
+    def _send_rest(self, data: memoryview) -> None:
+        """Send what the socket had no room for, when it has. Raises OSError if that takes too long."""
+        room, deadline = select.poll(), time.monotonic() + SEND_TIMEOUT_S
+        room.register(self._wire, select.POLLOUT)
+        while data:
+            if not room.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise TimeoutError("timed out")
+            with contextlib.suppress(BlockingIOError):
+                data = data[self._wire.send(data) :]
 
     def wait(self, milliseconds: int) -> bool:
         """Wait for messages, at most this long; whether something happened."""
@@ -252,10 +278,10 @@ class UnixConnection:
 
     def take(self) -> list[list[bytes]]:
         """The messages that have arrived."""
-        if not self._readable:  # the socket's send timeout would apply to reading as well
+        if not self._readable:
             return []
         try:
-            data = self._wire.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+            data = self._buffer.read(self._wire)
         except BlockingIOError:
             return []
         except OSError:

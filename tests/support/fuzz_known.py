@@ -71,6 +71,7 @@ KNOWN: list[Known] = [
     Known("polygamma", "result", "n! beyond the dtype's range, times what is below it", case="float16|n=(17|100)"),
     Known("pow", "only torch fails.*negative integer powers", "torch refuses these of Python numbers, not of tensors"),
     Known("searchsorted", "^result 0", "where a value belongs in a row that is not sorted", case=r"\bunsorted\]"),
+    Known("multinomial", "^result 0", "weights below 0 or NaN: their sums are not sorted", case=r"^(?!.*:positive)"),
     Known(
         "sum|mean|var|std|logsumexp|(log_)?softmax_backward",
         "^result 0",

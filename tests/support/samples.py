@@ -11,13 +11,14 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
 from gt.errors import DTypeError
-from gt.ops.random import sample
+from gt.ops.random import philox, sample
 from gt.types import BYTES, DTYPES, SCALAR_OF, OperandType, TensorType
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
@@ -164,7 +165,37 @@ def _sampled() -> list[Sample]:
         *rows("poisson", [*shapes, V([30.0, 1000.0], "float64")], 3, -5, like=partial(_draw, sample.poisson)),
         *rows("binomial", T((5, 3), of="positive"), V([0.25, 0.5, 1.0], "float32"), 3, -5, like=_binomial_draw),
         *rows("binomial", V([[100.0], [400.0]], "float64"), V([0.25, 0.5], "float64"), 3, -5, like=_binomial_draw),
+        *rows(
+            "multinomial",
+            [T((5, 3), d, "positive") for d in FLOATS],
+            3,
+            -5,
+            num_samples=4,
+            like=partial(_drawn_positions, 4),
+        ),
+        *rows(
+            "multinomial",
+            [T((5, 2, 3), of="positive"), T((0, 2))],
+            3,
+            -5,
+            num_samples=1,
+            like=partial(_drawn_positions, 1),
+        ),
+        *rows(
+            "multinomial", V([[0.0, 0.5, 0.0, 2.0]], "float64"), 3, -5, num_samples=9, like=partial(_drawn_positions, 9)
+        ),
+        *rows(
+            "multinomial", [T((4,), of="positive"), T((0, 2))], 3, -5, num_samples=0, like=partial(_drawn_positions, 0)
+        ),
     ]
+
+
+def _drawn_positions(num_samples: int, weights: torch.Tensor, seed: int, stream: int) -> torch.Tensor:
+    """How many weights, added up, are at most the total times a uniform number."""
+    shape = (*weights.shape[:-1], num_samples)
+    uniform = philox.uniform(seed & philox.MASK, stream & philox.MASK, 0, prod(shape), "float64").reshape(shape)
+    ends = weights.detach().double().cumsum(-1)
+    return (ends[..., None, :] <= (torch.from_numpy(uniform) * ends[..., -1:])[..., None]).sum(-1)
 
 
 def _draw(method: Any, *operands: Any) -> torch.Tensor:

@@ -132,7 +132,7 @@ def _positions(row: TensorType, values: TensorType, *, right: bool, out_int32: b
     return TensorType(shape, int32 if out_int32 else int64)
 
 
-def _find_numpy(np: Any, row: Any, values: Any, *, right: bool, out_int32: bool) -> Any:
+def find_numpy(np: Any, row: Any, values: Any, *, right: bool, out_int32: bool) -> Any:
     side = "right" if right else "left"
     if row.ndim == 1:
         return np.searchsorted(row, values, side)
@@ -159,7 +159,7 @@ op(
     torch=lambda torch, row, values, *, right, out_int32: torch.searchsorted(
         row.contiguous(), values.contiguous(), right=right, out_int32=out_int32
     ),
-    kernel=_find_numpy,
+    kernel=find_numpy,
 )
 
 

@@ -8,7 +8,7 @@ from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_numbers
 from gt.ops.gradient_rules import one
 from gt.ops.op import Types, op
-from gt.ops.random import philox, tensors
+from gt.ops.random import tensors
 from gt.ops.random.draw import DRAWN
 from gt.ops.split import Split, letters, linear, placed
 from gt.types import INT, OperandType, TensorType, bool_
@@ -37,15 +37,12 @@ def _scale(p: float) -> float:
 
 def _drop_torch(torch: Any, x: Any, seed: int, stream: int, *, p: float, block: tensors.Block = None) -> Any:
     # the mask is drawn in float32 for all dtypes: it does not depend on them
-    how: dict[str, Any] = {"shape": tuple(x.shape), "dtype": "float32", "block": block}
-    drawn = tensors.on_torch(philox.uniform, seed, stream, **how, device=x.device)
-    mask = drawn >= p
+    mask = tensors.mask_on_torch(seed, stream, p, tuple(x.shape), x.device, block)
     return torch.ops.aten.native_dropout_backward(x, mask, _scale(p)), mask
 
 
 def _drop_numpy(np: Any, x: Any, seed: int, stream: int, *, p: float, block: tensors.Block = None) -> Any:
-    drawn = tensors.on_numpy(philox.uniform, seed, stream, shape=x.shape, dtype="float32", block=block)
-    mask = drawn >= np.float32(p)
+    mask = tensors.mask_on_numpy(seed, stream, p, x.shape, block)
     return x * mask * x.dtype.type(_scale(p)), mask
 
 

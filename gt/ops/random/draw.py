@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gt.errors import DTypeError
-from gt.ops.infer import sizes
+from gt.errors import DTypeError, ShapeError
+from gt.ops.infer import shown, sizes
+from gt.ops.math.sort import find_numpy
 from gt.ops.op import NumberRule, dtype_named, op
 from gt.ops.random import philox, tensors
 from gt.ops.shape.creation import creating
 from gt.ops.signature import Signature
-from gt.ops.split import shaped_and_placed
-from gt.types import OperandType, Shape, TensorType
+from gt.ops.split import Split, letters, placed, shaped_and_placed
+from gt.types import INT, OperandType, Shape, TensorType, int64
 
 
 def _drawn(*operands: OperandType, shape: Shape, dtype: str, block: tensors.Block = None) -> TensorType:
@@ -80,4 +81,52 @@ op(
     **NEW,
     torch=lambda torch, *key, **how: tensors.on_torch(philox.integers, *key, **how),
     kernel=lambda np, *key, device, **how: tensors.on_numpy(philox.integers, *key, **how),
+)
+
+
+def _weighed(
+    weights: TensorType, seed: OperandType, stream: OperandType, *, num_samples: int, block: tensors.Block = None
+) -> TensorType:
+    if weights.dtype.kind != "f":
+        raise DTypeError(f"needs floating weights, not {weights.dtype.name}; use x.float()")
+    if seed is not INT or stream is not INT:
+        raise DTypeError("the seed and the stream are ints")
+    if not weights.ndim or not weights.shape[-1]:
+        raise ShapeError(f"there is nothing to draw from in {shown(weights.shape)}")
+    result = TensorType(sizes((*weights.shape[:-1], num_samples)), int64)
+    if block is not None:
+        tensors.within(block, result.shape)
+    return result
+
+
+def _weigh_torch(torch: Any, weights: Any, *key: Any, num_samples: int, block: tensors.Block = None) -> Any:
+    ends = weights.to(torch.float64).cumsum(-1).contiguous()
+    how: dict[str, Any] = {"shape": (*ends.shape[:-1], num_samples), "dtype": "float64", "block": block}
+    drawn = tensors.on_torch(philox.uniform, *key, **how, device=ends.device) * ends[..., -1:]
+    return torch.searchsorted(ends, drawn, right=True).clamp(max=ends.shape[-1] - 1)
+
+
+def _weigh_numpy(np: Any, weights: Any, *key: Any, num_samples: int, block: tensors.Block = None) -> Any:
+    ends = weights.astype(np.float64).cumsum(-1)
+    shape = (*ends.shape[:-1], num_samples)
+    drawn = tensors.on_numpy(philox.uniform, *key, shape=shape, dtype="float64", block=block) * ends[..., -1:]
+    return np.minimum(find_numpy(np, ends, drawn, right=True, out_int32=False), ends.shape[-1] - 1)
+
+
+def _weighing(weights: TensorType, *_key: OperandType, num_samples: int) -> Split:
+    rows = letters(weights.ndim - 1)
+    return Split(f"{rows}.->{rows}.")
+
+
+op(
+    "multinomial",  # with replacement: each sample is the interval that a uniform number falls into
+    no_gradient="it draws integers",
+    draws=True,
+    varying=DRAWN,
+    operands="tii",
+    infer=_weighed,
+    split=_weighing,
+    local=placed,
+    torch=_weigh_torch,
+    kernel=_weigh_numpy,
 )

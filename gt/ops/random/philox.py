@@ -14,7 +14,8 @@ This file computes with numpy. `gt.ops.random.tensors` draws whole tensors, on e
 
 from __future__ import annotations
 
-from math import pi
+import threading
+from math import ceil, pi
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,13 +31,26 @@ BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 
 def words(seed: int, stream: int, start: int, count: int) -> Array:
     """The words at positions start … start + count - 1, as uint64."""
+    source = _source.__dict__ or _new_source()
+    block, skip = divmod(start, 4)  # numpy counts blocks of four words
+    source["key"][:] = seed & MASK, stream & MASK
+    source["counter"][0] = block
+    source["philox"].state = source["state"]  # a copy
+    result: Array = source["philox"].random_raw(skip + count)
+    return result[skip:] if skip else result
+
+
+#: numpy's Philox and its state before a draw: creating one takes longer than drawing a hundred words
+_source = threading.local()
+
+
+def _new_source() -> dict[str, Any]:
     import numpy as np
 
-    key = np.array([seed & MASK, stream & MASK], np.uint64)
-    block, skip = divmod(start, 4)  # numpy counts blocks of four words
-    source = np.random.Philox(key=key, counter=np.array([block, 0, 0, 0], np.uint64))
-    result: Array = source.random_raw(skip + count)
-    return result[skip:]
+    _source.philox = np.random.Philox(key=0)
+    _source.state = _source.philox.state
+    _source.key, _source.counter = _source.state["state"]["key"], _source.state["state"]["counter"]
+    return _source.__dict__
 
 
 def uniform(seed: int, stream: int, start: int, count: int, dtype: str) -> Array:
@@ -49,6 +63,20 @@ def uniform(seed: int, stream: int, start: int, count: int, dtype: str) -> Array
     halves = words(seed, stream, first, (skip + count + 1) // 2).view(np.uint32)[skip : skip + count]
     bits = BITS[dtype]
     return (halves >> np.uint32(32 - bits)).astype(np.float32) * np.float32(2.0**-bits)
+
+
+def at_least(seed: int, stream: int, start: int, count: int, bound: float) -> Array:
+    """Which of the uniform float32 numbers are at least ``bound``, a number from 0 to 1."""
+    import numpy as np
+
+    first, skip = divmod(start, 2)
+    halves = words(seed, stream, first, (skip + count + 1) // 2).view(np.uint32)[skip : skip + count]
+    # the numbers are the upper 24 bits, as integers; so is the bound, rounded up
+    steps = ceil(float(np.float32(bound)) * 2.0 ** BITS["float32"])
+    if steps == 1 << BITS["float32"]:
+        return np.zeros(count, bool)
+    result: Array = halves >= np.uint32(steps << (32 - BITS["float32"]))
+    return result
 
 
 def normal(seed: int, stream: int, start: int, count: int, dtype: str) -> Array:

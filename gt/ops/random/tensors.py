@@ -39,7 +39,24 @@ def on_torch(draw: Any, *key: Any, shape: Shape, dtype: str, device: Any, block:
         result = drawn(list(key), draw.__name__, start, prod(rows), dtype)
     else:
         result = torch.from_numpy(draw(*key, start, prod(rows), *_precision(draw, dtype)))
-    return result.view(rows)[part].contiguous().to(device=device, dtype=getattr(torch, dtype))
+    result = result.view(rows)
+    return (result[part].contiguous() if part else result).to(device=device, dtype=getattr(torch, dtype))
+
+
+def mask_on_numpy(seed: int, stream: int, bound: float, shape: Shape, block: Block = None) -> Any:
+    """Which of the uniform float32 numbers of a tensor are at least ``bound``."""
+    start, rows, part = _range(shape, block, 0)
+    result = philox.at_least(seed, stream, start, prod(rows), bound).reshape(rows)
+    return result[part].copy() if part else result
+
+
+def mask_on_torch(seed: Any, stream: Any, bound: float, shape: Shape, device: Any, block: Block = None) -> Any:
+    import torch
+
+    if device.type == "cpu" and not isinstance(seed, torch.Tensor):
+        return torch.from_numpy(mask_on_numpy(seed, stream, bound, shape, block))
+    how: dict[str, Any] = {"shape": shape, "dtype": "float32", "device": device, "block": block}
+    return on_torch(philox.uniform, seed, stream, **how) >= bound
 
 
 def _range(shape: Shape, block: Block, section: int) -> tuple[int, Shape, tuple[slice, ...]]:

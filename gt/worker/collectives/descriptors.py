@@ -25,13 +25,18 @@ class WakeEvent:
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
+        self._is_set = False
 
     def set(self) -> None:
         with self._lock:
             if self.fd >= 0:
                 os.eventfd_write(self.fd, 1)
+                self._is_set = True  # after the write: `clear` would otherwise leave the descriptor readable
 
     def clear(self) -> None:
+        if not self._is_set:
+            return
+        self._is_set = False
         with contextlib.suppress(OSError):  # it is not set, or closed
             os.eventfd_read(self.fd)
 
