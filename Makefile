@@ -18,7 +18,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto -
 test: .venv/test
 	$(PYTEST) -m "not long"
 
-test-all: .venv/test
+test-all: .venv/test .venv/programs
 	$(PYTEST)
 
 test-quick: .venv/test
@@ -50,6 +50,11 @@ bench: .venv/test
 
 .venv/test: .venv/worker
 	$(PIP) -e '.[worker,test]'
+	touch $@
+
+# other people's models and tools, which tests/test_programs.py runs with GT
+.venv/programs: .venv/worker
+	$(PIP) -e '.[worker,programs]'
 	touch $@
 
 .venv/check: .venv/worker
