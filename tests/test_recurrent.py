@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import gt
+from gt.ops.nn.recurrent_kernels import MODES, layer_back_torch, layer_torch
 from gt.testing import Cluster
 
 LENGTHS = [2, 5, 1, 3]
@@ -230,3 +231,34 @@ def test_wrong_sizes_of_a_packed_batch_fail_on_the_worker() -> None:
     packed = gt.nn.utils.rnn.PackedSequence(gt.ones(4, 3), gt.tensor([2, 1]))
     with pytest.raises(gt.RemoteError, match=r"4 packed rows of 2 sequences, largest first, are not \[2, 1\]"):
         gt.nn.LSTM(3, 4)(packed)[0].data.tolist()
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_states_written_in_place_before_the_backward_pass(name: str) -> None:
+    """What the worker keeps for the backward pass does not change with the results."""
+    torch.manual_seed(0)
+    like = getattr(torch.nn, name)(3, 4).double()
+    net = getattr(gt.nn, name)(3, 4).double()
+    net.load_state_dict(like.state_dict())
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    y, last = net(gt.tensor(x.numpy()))
+    for state in last if name == "LSTM" else (last,):
+        state.detach().zero_()
+    y.square().sum().backward()
+    like(x)[0].square().sum().backward()
+    np.testing.assert_allclose(net.weight_hh_l0.grad.numpy(), like.weight_hh_l0.grad.numpy(), rtol=1e-10)
+
+
+def test_the_backward_kernel_with_and_without_the_kept_graph() -> None:
+    """Without it, because the output was copied, the forward kernel runs again."""
+    operands = [torch.randn(n, dtype=torch.float64) for n in ((5, 2, 3), (1, 2, 4), (1, 2, 4), (16, 3), (16, 4))]
+    mode = MODES["lstm"]
+    y, h, c = layer_torch(mode, torch, *operands, train=True)
+    assert not hasattr(layer_torch(mode, torch, *operands, train=False)[0], "recurrent_graph")
+    grads = [torch.randn_like(t) for t in (y, h, c)]
+    flags = {"given": (True,) * 3, "mask": (True,) * 5}
+    kept, again = (
+        layer_back_torch(mode, torch, *grads, operands[0], out, *operands[1:], **flags) for out in (y, y.clone())
+    )
+    for a, b in zip(kept, again, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

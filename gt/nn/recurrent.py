@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any, NamedTuple
 
+from gt.client.grad.grad_mode import is_grad_enabled
 from gt.client.tensor.emit import call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import ShapeError
@@ -160,7 +161,10 @@ class RNNBase(Module):
                 x = F.dropout(x, self.dropout)
             own = states if self.num_layers == 1 else [s[layer * count : (layer + 1) * count] for s in states]
             weights = [self._parameters[name] for name in self._weight_names[layer]]
-            x, *end = call_many(self._kind.layer, (x, *own, *weights, *batch_sizes))
+            operands = (x, *own, *weights, *batch_sizes)
+            # whether the worker keeps what the backward pass needs
+            train = is_grad_enabled() and any(t.requires_grad for t in operands)
+            x, *end = call_many(self._kind.layer, operands, (("train", train),))
             last.append(end)
         if self.num_layers == 1:
             return x, tuple(last[0])

@@ -29,7 +29,14 @@ from tests.support.samples import Sample, samples, type_of
 SAMPLES = [sample for sample in samples() if not OPS[sample.op].effects]
 ENGINES = {name: make_engine(name, "cpu") for name in ("torch", "numpy")}
 LARGEST = 4000
-TOLERANCES = {"float64": 1e-11, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
+TOLERANCES = {
+    "float64": 1e-11,
+    "complex128": 1e-11,
+    "float32": 2e-5,
+    "complex64": 2e-5,
+    "float16": 4e-3,
+    "bfloat16": 2e-2,
+}
 
 
 @dataclass(eq=False)

@@ -42,7 +42,8 @@ def _layer(mode: str, directions: int, bias: bool, out: int, dtype: str) -> list
     for x, sizes in ((T((2, 3, INPUT), dtype), []), (T((6, INPUT), dtype), [V([3, 2, 1])])):
         y = T((*x.shape[:-1], directions * out), dtype)
         operands = [x, *states, *weights, *sizes]
-        samples.append(Sample(mode, tuple(operands), {}, _like(mode, directions, bias, bool(sizes))))
+        train = {"train": directions == 1}
+        samples.append(Sample(mode, tuple(operands), train, _like(mode, directions, bias, bool(sizes))))
         every = (True,) * (1 + len(states) + len(weights))
         for given, mask in (
             ((True,) * (1 + len(states)), every),
@@ -55,7 +56,7 @@ def _layer(mode: str, directions: int, bias: bool, out: int, dtype: str) -> list
 def _like(mode: str, directions: int, bias: bool, packed: bool) -> Callable[..., Any]:
     count, function = MODES[mode][1], getattr(torch, mode)
 
-    def call(x: Any, *operands: Any) -> Any:
+    def call(x: Any, *operands: Any, train: bool = False) -> Any:
         states, weights = operands[:count], list(operands[count:])
         hx = states if count == 2 else states[0]
         if packed:
@@ -101,7 +102,7 @@ def _cells(mode: str) -> list[Sample]:
     count, name = MODES[mode][1], f"{mode}_cell"
     function = getattr(torch, name)
 
-    def call(x: Any, *operands: Any) -> Any:
+    def call(x: Any, *operands: Any, train: bool = False) -> Any:
         states, weights = operands[:count], operands[count:]
         return function(x, states if count == 2 else states[0], *weights)
 

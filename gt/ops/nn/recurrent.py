@@ -16,7 +16,7 @@ from typing import Any
 from gt.errors import DTypeError, ShapeError
 from gt.ops.attributes import check_mask
 from gt.ops.gradient_rules import chosen, differentiated
-from gt.ops.infer import shown
+from gt.ops.infer import require_bools, shown
 from gt.ops.nn import recurrent_kernels as kernels
 from gt.ops.nn import recurrent_steps as steps
 from gt.ops.nn.recurrent_kernels import MODES, Call, Mask, Mode, backward_operands
@@ -80,6 +80,11 @@ def _layer_results(mode: Mode, x: TensorType, *operands: TensorType) -> Types:
     states = _layer_call(mode, x, operands).states
     directions, _, out = states[0].shape
     return TensorType((*x.shape[:-1], directions * out), x.dtype), *states
+
+
+def _train_results(mode: Mode, *types: TensorType, train: bool) -> Types:
+    require_bools(train=train)
+    return _layer_results(mode, *types)
 
 
 def _cell_results(mode: Mode, x: TensorType, *operands: TensorType) -> Types:
@@ -147,7 +152,7 @@ def _flops_back(mode: Mode, *operands: TensorType, given: Mask, mask: Mask) -> i
 def _vjp(name: str) -> Callable[..., Any]:
     backward = f"{name}_backward"
 
-    def vjp(needs: Mask, g: Any, y0: Any, x: Any, *rest: Any) -> list[Any]:
+    def vjp(needs: Mask, g: Any, y0: Any, x: Any, *rest: Any, train: bool = True) -> list[Any]:
         grads, y = (g, y0[0]) if isinstance(g, tuple) else ((g,), y0)
         given = tuple([d is not None for d in grads])
         # the sizes of a packed batch have no gradient
@@ -205,12 +210,12 @@ def _declare_layer(mode: Mode) -> None:
         autocast="lower",
         operands="t{4,15}",
         reads_values="always",
-        infer=partial(_layer_results, mode),
-        split=partial(_splitting, mode, ".N."),
+        infer=lambda *types, train: _train_results(mode, *types, train=train),
+        split=lambda *types, train: _splitting(mode, ".N.", *types),
         vjp=_vjp(mode.name),
-        flops=partial(_flops, mode),
+        flops=lambda *types, train: _flops(mode, *types),
         torch=partial(kernels.layer_torch, mode),
-        kernel=lambda np, x, *operands: kernels.layer_numpy(mode, np, x, *operands),
+        kernel=lambda np, x, *operands, train: kernels.layer_numpy(mode, np, x, *operands),
     )
     op(
         f"{mode.name}_backward",

@@ -127,24 +127,46 @@ def _wide_operands(np: Any, x: Any, operands: Sequence[Any]) -> tuple[Any, Seque
     return wide_x, rest
 
 
-def layer_torch(mode: Mode, torch: Any, x: Any, *operands: Any, train: bool = False) -> Any:
+class Graph(NamedTuple):
+    """Torch's graph of a layer: its inputs, and the results computed from them."""
+
+    leaves: list[Any]
+    results: tuple[Any, ...]
+
+
+def layer_torch(mode: Mode, torch: Any, x: Any, *operands: Any, train: bool) -> Any:
+    """For ``train`` the output keeps torch's graph, which the backward op uses if it gets this output itself."""
+    if not train:
+        return _forward(mode, torch, x, *operands, train=False)
+    graph = _recorded(mode, torch, x, *operands)
+    # the graph needs the last states as they are, and a program may write into them
+    y, states = graph.results[0].detach(), [s.detach().clone() for s in graph.results[1:]]
+    y.recurrent_graph = graph
+    return y, *states
+
+
+def _recorded(mode: Mode, torch: Any, *operands: Any) -> Graph:
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in operands]
+        return Graph(leaves, _forward(mode, torch, *leaves, train=True))
+
+
+def _forward(mode: Mode, torch: Any, x: Any, *operands: Any, train: bool) -> tuple[Any, ...]:
     call = Call.of(mode, x, operands)
     if not call.states[0].numel():  # no sequences
-        y = x.new_empty(*x.shape[:-1], len(call.weights) * call.states[0].shape[-1])
+        y = x.new_zeros(*x.shape[:-1], len(call.weights) * call.states[0].shape[-1]) + 0 * x.sum()
         return y, *(s.clone() for s in call.states)
     if _computed_wide(x):
-        return tuple(r.to(x.dtype) for r in layer_torch(mode, torch, *_floats(x, *operands)))
+        return tuple(r.to(x.dtype) for r in _forward(mode, torch, *_floats(x, *operands), train=train))
     if x.is_cuda:
         _silence_cudnn()
-    states = call.states if mode.states > 1 else call.states[0]
+    states = [s.contiguous() for s in call.states]
     bias, both = call.weights[0].bias_ih is not None, len(call.weights) == 2
-    function = getattr(torch, mode.name)
+    function, initial = getattr(torch, mode.name), states if mode.states > 1 else states[0]
     if call.batch_sizes is None:
-        result = function(x, states, call.flat_weights, bias, 1, 0.0, train, both, False)
-    else:
-        sizes = torch.tensor(sizes_of(call))
-        result = function(x, sizes, states, call.flat_weights, bias, 1, 0.0, train, both)
-    return tuple(result)
+        return tuple(function(x, initial, call.flat_weights, bias, 1, 0.0, train, both, False))
+    sizes = torch.tensor(sizes_of(call))
+    return tuple(function(x, sizes, initial, call.flat_weights, bias, 1, 0.0, train, both))
 
 
 @cache
@@ -163,7 +185,7 @@ def _floats(*xs: Any) -> list[Any]:
 
 
 def _layer_back(mode: Mode, xp: Any, *operands: Any, given: Mask, mask: Mask) -> list[Any]:
-    """The gradients in numpy, or in torch on a CPU: for each operand of the layer, None where none is requested."""
+    """For each operand of the layer, None where none is requested."""
     grads, (x, *rest), y = backward_operands(operands, given)
     call = Call.of(mode, x, rest)
     gy, *final = each(grads, given)
@@ -195,24 +217,14 @@ def layer_back_numpy(mode: Mode, np: Any, *operands: Any, given: Mask, mask: Mas
 
 
 def layer_back_torch(mode: Mode, torch: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
-    like = operands[0]
-    if like.is_cuda and like.numel():
-        return _requested(_layer_back_cuda(mode, torch, *operands, given=given, mask=mask), mask)
-    computed = _floats(*operands) if _computed_wide(like) else operands
-    results = _layer_back(mode, torch, *computed, given=given, mask=mask)
-    return _requested([r if r is None else r.to(like.dtype) for r in results], mask)
-
-
-def _layer_back_cuda(mode: Mode, torch: Any, *operands: Any, given: Mask, mask: Mask) -> list[Any]:
-    """cudnn's kernels need values whose size only cudnn knows, so the forward kernel runs again."""
-    grads, forward, _ = backward_operands(operands, given)
-    with torch.enable_grad():
-        leaves = [x.detach().requires_grad_(wanted) for x, wanted in zip(forward, mask, strict=False)]
-        results = layer_torch(mode, torch, *leaves, *forward[len(leaves) :], train=True)
-        outputs = [r for r, there in zip(results, given, strict=True) if there]
-        wanted = [x for x, needed in zip(leaves, mask, strict=True) if needed]
-        found = iter(torch.autograd.grad(outputs, wanted, grads))
-    return [next(found) if needed else None for needed in mask]
+    """Torch's own backward kernel. It needs values that torch keeps in its graph, so that without the graph, because
+    the output was moved or cut, the forward kernel runs again."""
+    grads, forward, y = backward_operands(operands, given)
+    graph = getattr(y, "recurrent_graph", None) or _recorded(mode, torch, *forward)
+    outputs = [r for r, there in zip(graph.results, given, strict=True) if there]
+    wanted = [x for x, needed in zip(graph.leaves, mask, strict=False) if needed]
+    found = torch.autograd.grad(outputs, wanted, grads, retain_graph=True, materialize_grads=True)
+    return found if len(found) > 1 else found[0]
 
 
 # -- of cells ------------------------------------------------------------------------------
