@@ -209,6 +209,15 @@ GRIDS = [
     *(case("affine_grid", T((1, 3, 4)), [1, 2, 3, 4, 1], align_corners=a) for a in (True, False)),
 ]  # fmt: skip
 
+LOGS, TARGETS, JOINED = T((6, 3, 4)), V([[1, 2, 2], [3, 1, 0], [2, 9, 9]]), V([1, 2, 2, 3, 1, 2])
+SEQUENCES = [
+    *(case("ctc_loss", LOGS, t, V([6, 5, 4]), V([3, 2, 1]), reduction=r) for t in (TARGETS, JOINED) for r in REDUCTIONS),
+    *(case("ctc_loss", LOGS, TARGETS, (6, 5, 4), (3, 2, 1), 3, r) for r in REDUCTIONS),
+    *(case("ctc_loss", LOGS, TARGETS, (6, 1, 0), [3, 2, 0], 0, r, True) for r in REDUCTIONS),
+    *(case("ctc_loss", T((6, 4)), V([1, 2, 2]), V(n), V(m), reduction=r) for n, m in ((5, 3), ([6], [3])) for r in REDUCTIONS),
+    case("ctc_loss", LOGS, V([[1, 2, 2], [3, 1, 0], [2, 3, 3]], "int32"), V([6, 5, 4], "int32"), V([3, 2, 1], "int32")),
+]  # fmt: skip
+
 FLAT, TABLE = V([3, 0, 3, 2, 1, 3, 0]), T((4, 3))
 MODES = ("sum", "mean", "max")
 
@@ -225,7 +234,7 @@ BAGS = [
     *(case("embedding_bag", V([2, 1, 0, 1, 2]), V([[1.0, 2.0], [1.0, 2.0], [1.0, 0.0]], "float32"), V(o), mode="max") for o in ([0], [0, 3])),
 ]  # fmt: skip
 
-CASES = [*ACTIVATIONS, *WEIGHTED, *BAGS, *NORMS, *ATTENTION, *LOSSES, *SPATIAL, *GRIDS]
+CASES = [*ACTIVATIONS, *WEIGHTED, *BAGS, *NORMS, *ATTENTION, *LOSSES, *SPATIAL, *GRIDS, *SEQUENCES]
 TOLERANCE = {torch.float64: (1e-9, 1e-9), torch.float32: (2e-4, 2e-5)}
 
 
@@ -584,3 +593,43 @@ def test_the_second_gradient_by_a_grid_is_refused() -> None:
                 backward.grad(g.sum(), [x, grid], retain_graph=True)
         (g,) = backward.grad((F.grid_sample(x, grid.detach()) ** 2).sum(), [x], create_graph=True)
         assert backward.grad(g.sum(), [x])[0].shape == x.shape
+
+
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+@pytest.mark.parametrize(
+    ("targets", "ins", "outs", "text"),
+    [
+        ([[1, 2], [1, 1]], (5, 3), (2, 2), "input_lengths are between 0 and 4"),
+        ([[1, 2], [1, 1]], (4, -1), (2, 2), "input_lengths are between 0 and 4"),
+        ([[1, 2], [1, 1]], (4, 3), (3, 2), "target_lengths do not fit targets"),
+        ([[1, 2], [1, 1]], (4, 3), (2, -1), "target_lengths do not fit targets"),
+        ([1, 2, 1], (4, 3), (2, 2), "target_lengths do not fit targets"),
+        ([[1, 3], [1, 1]], (4, 3), (2, 2), "a target is outside the 3 classes"),
+        ([[1, -1], [1, 1]], (4, 3), (2, 2), "a target is outside the 3 classes"),
+    ],
+)
+def test_values_that_ctc_loss_refuses(backend: str, targets: Any, ins: Any, outs: Any, text: str) -> None:
+    with Cluster(backend=backend).client():
+        loss = F.ctc_loss(gt.zeros(4, 2, 3), gt.tensor(targets), ins, outs)
+        with pytest.raises(gt.RemoteError, match=text):
+            loss.item()
+
+
+def test_bad_calls_of_ctc_loss() -> None:
+    with Cluster(backend="numpy").client():
+        x, targets = gt.zeros(4, 2, 3), gt.tensor([[1, 2], [1, 1]])
+        for args, text in (
+            ((gt.zeros(4), targets, (4, 3), (2, 2)), r"log_probs are \[times, classes\]"),
+            ((gt.zeros(0, 2, 3), targets, (0, 0), (0, 0)), "none of them 0"),
+            ((x, targets, (4,), (2, 2)), "two tensors of 2 numbers each"),
+            ((x, targets[:1], (4, 3), (2, 2)), "the targets are 2 rows"),
+            ((x, targets, (4, 3), (2, 2), 3), "blank"),
+            ((x, targets, (4, 3), (2, 2), 0, "max"), "max is not a valid value for reduction"),
+        ):
+            with pytest.raises(gt.ShapeError, match=text):
+                F.ctc_loss(*args)
+        with pytest.raises(gt.DTypeError, match="not defined for int32"):
+            F.ctc_loss(x.int(), targets, (4, 3), (2, 2))
+        (g,) = backward.grad(F.ctc_loss(x.requires_grad_(), targets, (4, 3), (2, 2)), [x], create_graph=True)
+        with pytest.raises(gt.GradError, match="ctc_loss has no second gradient"):
+            backward.grad(g.sum(), [x])

@@ -35,8 +35,8 @@ THROUGH = {"value_selecting_reduction_backward": "gather", "cummaxmin_backward":
 #: from, in the first or (marked so) the second order.
 NOT_IN_TORCH = {
     r"derivative for aten::\w+ is not implemented": {
-        *("silu_backward", "mish_backward", "hardsigmoid_backward", "remainder"),
-        *("second hardsigmoid", "second attention"),
+        *("silu_backward", "mish_backward", "hardsigmoid_backward", "remainder", "ctc_loss_backward"),
+        *("second hardsigmoid", "second attention", "second ctc_loss"),
     },
     r"the derivative for '\w+(: \w+)?' is not implemented": {"igamma", "nextafter"},  # the latter before torch 2.13
     "output_padding is not supported for non-transposed convolutions": {"second convolution_backward"},

@@ -120,6 +120,7 @@ LAYERS = {
     "NLLLoss(reduction='none')": [f(5, 4), i(4, 5)],
     "BCELoss()": [p(3, 4), p(3, 4)],
     "BCEWithLogitsLoss()": [f(3, 4), p(3, 4)],
+    "CTCLoss(3, 'sum', zero_infinity=True)": [f(6, 2, 4), i(3, 2, 3), lambda rng: np.array([6, 1]), i(3, 2)],
     "KLDivLoss(reduction='batchmean')": [f(3, 4), p(3, 4)],
     "CosineEmbeddingLoss(0.1)": [f(3, 4), f(3, 4), sign(3)],
     "MarginRankingLoss(0.2)": [f(3), f(3), sign(3)],

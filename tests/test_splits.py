@@ -60,6 +60,8 @@ LUCK = [
     Luck("attention", r"R R S\(\d\)( R)? -> S\(\d\) R", "torch's fast kernels want values as wide as keys"),
     Luck("convolution_backward", r".*P\(sum\).*", "one of the two gradients is linear in x, the other in the weight"),
     Luck("grid_sample_backward", r"R P\(sum\) R -> R.*", "of the two gradients, only the grid's depends on the image"),
+    Luck("grid_sample_backward", ".*", "the gradient of the grid is zero", of="mode=nearest"),
+    Luck("ctc_loss", r"P\(sum\) R R R -> P\(sum\)", "a sum of log probabilities, or infinite", of=r"\[2,0,3\]"),
     Luck("convolution convolution_backward", r".*S\([2-4]\).*", "a kernel of one element looks at no neighbours"),
     Luck("put_view", ".*", "all of the target is written over: what was in it does not matter", of=r"chain=\(\)"),
     Luck("copy", r"(P\(sum\)|S\(\d\)|R) .*", "all of the target is written over: what was in it does not matter"),

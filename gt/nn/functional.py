@@ -23,9 +23,10 @@ from gt.missing import absent
 from gt.nn import _activations, _distances, _losses, _spatial
 from gt.nn._activations import *
 from gt.nn._distances import *
-from gt.nn._functional import embeddings, grids
+from gt.nn._functional import embeddings, grids, sequences
 from gt.nn._functional.embeddings import *
 from gt.nn._functional.grids import *
+from gt.nn._functional.sequences import *
 from gt.nn._losses import *
 from gt.nn._spatial import *
 from gt.ops import OPS
@@ -41,6 +42,7 @@ __all__ += _activations.__all__
 __all__ += _distances.__all__
 __all__ += embeddings.__all__
 __all__ += grids.__all__
+__all__ += sequences.__all__
 __all__ += _losses.__all__
 __all__ += _spatial.__all__
 absent("nn.functional")
@@ -334,5 +336,5 @@ def _plain_attention(
 
 
 _checked = (dropout.__name__, softmax.__name__, log_softmax.__name__, embedding_bag.__name__)
-for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, *grids.__all__, *_checked):
+for _name in (*_distances.__all__, *_losses.__all__, *_spatial.__all__, *grids.__all__, *sequences.__all__, *_checked):
     globals()[_name] = report_non_tensors(globals()[_name], __name__)

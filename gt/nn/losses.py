@@ -12,7 +12,7 @@ from gt.nn.pooling import PairwiseDistance
 from gt.nn.simple import FunctionModule, Options, layer
 
 __all__ = [
-    "BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
+    "BCELoss", "BCEWithLogitsLoss", "CTCLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
     "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss", "MultiLabelMarginLoss",
     "MultiLabelSoftMarginLoss", "MultiMarginLoss", "NLLLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss",
     "TripletMarginLoss", "TripletMarginWithDistanceLoss",
@@ -139,6 +139,15 @@ MultiLabelSoftMarginLoss = _loss(
     "The cross entropy of several classes that are independent of each other, from logits, averaged.",
     F.multilabel_soft_margin_loss,
     {**WEIGHT, **REDUCTION},
+)
+
+
+CTCLoss = _loss(
+    "CTCLoss",
+    "The negative log probability of all alignments of a target with a sequence, averaged.",
+    F.ctc_loss,
+    {"blank": 0, "reduction": "mean", "zero_infinity": False},
+    "log_probs targets input_lengths target_lengths",
 )
 
 

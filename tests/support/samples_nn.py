@@ -51,6 +51,7 @@ def nn() -> list[Sample]:
         pools,
         sizes,
         grids,
+        alignments,
         recurrent,
     )
     return [s for family in families for s in family()]
@@ -651,6 +652,38 @@ def _unsample(how: dict[str, Any], mask: Any) -> Callable[..., Any]:
         modes, paddings = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
         numbers = modes.index(how["mode"]), paddings.index(how["padding_mode"]), how["align_corners"]
         return _chosen(kernel(g, x, grid, *numbers, list(mask)), mask)
+
+    return back
+
+
+# -- sequences without an alignment --------------------------------------------------------
+
+
+def alignments() -> list[Sample]:
+    samples = []
+    rows, flat = V([[1, 2, 2], [3, 1, 0], [2, 9, 9]]), V([1, 2, 2, 3, 1, 2])
+    ins, outs = V([6, 5, 4]), V([3, 2, 1])
+    cases = [
+        (rows, ins, outs),
+        (flat, ins, outs),
+        (rows, V([6, 2, 0]), V([3, 2, 0])),
+        (rows, V([2, 0, 3]), V([3, 1, 0])),
+    ]
+    for (targets, *lengths), blank, zero in product(cases, (0, 3), (False, True)):
+        how = {"blank": blank, "zero_infinity": zero}
+        operands = T((6, 3, 4), "float64"), targets, *lengths
+        loss = lambda *xs, how=how: F.ctc_loss(*xs, reduction="none", **how)
+        samples.append(row("ctc_loss", loss, *operands, **how))
+        samples.append(row("ctc_loss_backward", _unaligned(how), T((3,), "float64"), *operands, **how))
+    how = {"blank": 0, "zero_infinity": False}
+    loss = lambda x, *rest: F.ctc_loss(x.double(), *rest, reduction="none").to(x.dtype)
+    return [*samples, *(row("ctc_loss", loss, T((6, 3, 4), d), rows, ins, outs, **how) for d in FLOATS)]
+
+
+def _unaligned(how: dict[str, Any]) -> Callable[..., Any]:
+    def back(g: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> Any:
+        loss, alpha = aten._ctc_loss(x, *rest, *how.values())
+        return aten._ctc_loss_backward(g, x, *rest, loss, alpha, *how.values())
 
     return back
 
