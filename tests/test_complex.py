@@ -83,6 +83,8 @@ NUMBERS = [
     "x * 2j", "2j * x", "x + 1", "r * 0.1j", "0.1j - d", "d / (1 + 0.1j)", "i * 1j", "z * 0.1j", "x ** 2",
     "x ** 0.1j", "x == 1j", "m.where(r > 0, x, 1j)", "x.masked_fill(r > 0, 2 + 1j)", "m.add(x, x, alpha=2j)",
     "m.float_power(x, 2)", "r @ r + 1j", "m.addcmul(x, x, x, value=2j)", "m.addcdiv(x, x, x + 9, value=2j)",
+    "m.scatter(x, 0, i, 2j)", "m.scatter(x, 0, i[:2], value=1 + 2j)", "x.clone().scatter_(0, i[1:3], 1j)",
+    "m.scatter(m.outer(x, x), 1, m.outer(i, i)[:2, :2], 1j)",
     "m.addmm(m.outer(x, x), m.outer(x, x), m.outer(x, x), beta=1j, alpha=2)",
 ]  # fmt: skip
 
@@ -156,6 +158,11 @@ REFUSED = [
     ("r.__iadd__(1j)", gt.DTypeError, "in place, complex64 does not fit into float32"),
     ("r.fill_(1j)", gt.DTypeError, "a complex value does not fit into float32"),
     ("r.masked_fill(r > 0, 1j)", gt.DTypeError, "a complex value does not fit into float32"),
+    (
+        "r.scatter(0, gt.tensor([0]), 1j)",
+        gt.DTypeError,
+        "scatter(float32[2], complex64[]): a complex value does not fit",
+    ),
     ("x.abs_()", gt.DTypeError, "in place, not defined for complex64: its result is real"),
     ("x.sum(dtype=gt.float32)", gt.DTypeError, "float32 has no imaginary part"),
     ("gt.add(r, r, alpha=1j)", gt.DTypeError, "alpha is complex, but the operands are not"),

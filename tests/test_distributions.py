@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -529,3 +531,21 @@ def test_every_name_of_torch() -> None:
     assert set(TD.__all__) <= set(GD.__all__)
     assert set(TD.constraints.__all__) <= set(GD.constraints.__all__)
     assert repr(GD.Normal(gt.zeros(3), 1.0)) == "Normal(loc: gt.Size([3]), scale: gt.Size([3]))"
+
+
+#: names that GT does not have in torch's modules
+NOT_THERE = {
+    "LogitRelaxedBernoulli", "ExpRelaxedCategorical", "tril_matrix_to_vec", "vec_to_tril_matrix",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [module.name for module in pkgutil.iter_modules(TD.__path__)])
+def test_torchs_modules(path: str) -> None:
+    theirs = importlib.import_module(f"torch.distributions.{path}")
+    ours = importlib.import_module(f"gt.distributions.{path}")
+    assert getattr(GD, path) is ours
+    for name in set(theirs.__all__) - NOT_THERE:
+        value = getattr(ours, name)
+        assert name not in GD.__all__ or getattr(GD, name) is value
+    with pytest.raises(AttributeError, match=r"does not exist|has no attribute"):
+        ours.Nothing  # noqa: B018

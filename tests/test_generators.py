@@ -183,3 +183,42 @@ def test_a_checkpoint_in_compiled_code_draws_the_same_numbers_again(session: Ses
         y = step(gt.ones(1000))
         assert w.grad is not None
         assert ((y > 0) == (w.grad > 0)).all().item(), "the second run dropped other elements"
+
+
+#: every class and function of `gt.utils.data` that takes a generator -> the numbers it draws
+LOADS: dict[str, Draw] = {
+    "RandomSampler": lambda g: list(gt.utils.data.RandomSampler(range(50), generator=g)),
+    "RandomSampler positional": lambda g: list(gt.utils.data.RandomSampler(range(50), False, None, g)),
+    "SubsetRandomSampler": lambda g: list(gt.utils.data.SubsetRandomSampler(range(50), generator=g)),
+    "WeightedRandomSampler": lambda g: list(gt.utils.data.WeightedRandomSampler([1.0] * 50, 20, generator=g)),
+    "random_split": lambda g: [list(part.indices) for part in gt.utils.data.random_split(range(50), [20, 30], g)],
+    "DataLoader": lambda g: [
+        batch.tolist() for batch in gt.utils.data.DataLoader(range(50), batch_size=10, shuffle=True, generator=g)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_loaders_take_a_generator(session: Session, name: str) -> None:
+    load = LOADS[name]
+    generator = gt.Generator().manual_seed(3)
+    first, second = load(generator), load(generator)
+    assert first != second, "the second use of a generator continues"
+    assert load(gt.Generator().manual_seed(3)) == first
+    assert load(torch.Generator().manual_seed(3)) == load(torch.Generator().manual_seed(3))
+    gt.manual_seed(5)
+    default = load(None)
+    gt.manual_seed(5)
+    assert load(None) == default
+
+
+def test_the_sampler_of_a_loader_is_one_of_gt(session: Session) -> None:
+    loader = gt.utils.data.DataLoader(range(4), shuffle=True)
+    assert isinstance(loader.sampler, gt.utils.data.RandomSampler)
+    assert not isinstance(loader.sampler, gt.utils.data.SubsetRandomSampler)
+
+    class Own(gt.utils.data.RandomSampler):
+        pass
+
+    assert isinstance(Own(range(4)), torch.utils.data.RandomSampler)
+    assert not isinstance(loader.sampler, Own)

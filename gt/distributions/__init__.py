@@ -34,6 +34,7 @@ from gt.distributions.matrices import LKJCholesky, Wishart
 from gt.distributions.mixture import MixtureSameFamily
 from gt.distributions.multivariate import LowRankMultivariateNormal, MultivariateNormal
 from gt.distributions.relaxed import RelaxedBernoulli, RelaxedOneHotCategorical
+from gt.distributions.torch_paths import install as _install
 from gt.distributions.transformed import TransformedDistribution
 from gt.distributions.transforms import *  # noqa: F403
 from gt.distributions.transforms import __all__ as _transform_names
@@ -50,4 +51,5 @@ __all__ = [
     "transform_to", "transforms",
 ]  # fmt: skip
 __all__ += _transform_names
+_install(globals())
 __getattr__ = _absent("distributions")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.client.tensor.arguments import cast, dtype_of, normalize_dim, refuse, require_real, require_tensor
+from gt.client.tensor.arguments import cast, convert, dtype_of, normalize_dim, refuse, require_real, require_tensor
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -19,7 +19,7 @@ __all__ = [
     "strided", "trapezoid", "trapz", "unravel_index", "vander",
 ]  # fmt: skip
 #: functions that torch has as methods only
-METHODS = ("sum_to_size",)
+METHODS = ("sum_to_size", "to_dense", "to_sparse", "to_sparse_coo", "to_sparse_csr")
 
 
 # -- integrals ------------------------------------------------------------------------------
@@ -232,3 +232,26 @@ def is_nonzero(input: Tensor) -> bool:
     if require_tensor("is_nonzero", input)._type.numel != 1:
         raise ShapeError(f"is_nonzero({input._type}): takes a tensor of one element")
     return bool(input)
+
+
+# -- dense and sparse ----------------------------------------------------------------------
+
+
+def to_sparse(input: Tensor, sparse_dim: int = 2) -> Any:
+    """A sparse matrix in the COO form, of the elements that are not zero. Waits for their number."""
+    from gt.sparse.create import from_dense
+
+    return from_dense(input, sparse_dim)
+
+
+to_sparse_coo = to_sparse
+
+
+def to_sparse_csr(input: Tensor) -> Any:
+    """A sparse matrix in the CSR form, of the elements that are not zero. Waits for their number."""
+    return to_sparse(input).to_sparse_csr()
+
+
+def to_dense(input: Tensor, dtype: Any = None) -> Tensor:
+    """The tensor itself, or cast: it is dense."""
+    return input if dtype is None else convert(input, dtype_of(dtype))

@@ -244,23 +244,6 @@ def _itself(x: Tensor) -> Tensor:
     return x
 
 
-def _to_sparse(x: Tensor, sparse_dim: int = 2) -> Any:
-    """A sparse matrix in the COO form, of the elements that are not zero. Waits for their number."""
-    from gt.sparse.create import from_dense
-
-    return from_dense(x, sparse_dim)
-
-
-def _to_sparse_csr(x: Tensor) -> Any:
-    """A sparse matrix in the CSR form, of the elements that are not zero. Waits for their number."""
-    return _to_sparse(x).to_sparse_csr()
-
-
-def _to_dense(x: Tensor, dtype: Any = None) -> Tensor:
-    """The tensor itself, or cast: it is dense."""
-    return x if dtype is None else convert(x, dtype_of(dtype))
-
-
 def _deep_copy(x: Tensor, memo: dict[int, Any]) -> Tensor:
     if not backward.is_leaf(x):
         raise GradError("only leaf tensors can be deep-copied; x.detach() is one")
@@ -332,10 +315,6 @@ OTHERS: dict[str, Any] = {
     "is_inference": lambda x: False,
     "is_sparse": property(lambda x: False, doc="Always False: a sparse matrix is another object."),
     "is_sparse_csr": property(lambda x: False, doc="Always False: a sparse matrix is another object."),
-    "to_sparse": _to_sparse,
-    "to_sparse_coo": _to_sparse,
-    "to_sparse_csr": _to_sparse_csr,
-    "to_dense": _to_dense,
     "is_quantized": property(lambda x: False, doc="Always False: GT has no quantized tensors."),
     "is_meta": property(lambda x: False, doc="Always False: every tensor has values."),
     "is_nested": property(lambda x: False, doc="Always False: GT has no nested tensors."),

@@ -87,10 +87,13 @@ def _scatter(
     source = value if src is None else src
     if source is None:
         raise refuse(DTypeError, "needs src or value", "scatter", x, index, dim=dim)
+    is_number = not isinstance(source, Tensor) and not getattr(source, "ndim", 0)
     _, index, source = operands("scatter", x, index, source)
     dim = normalize_dim(dim, x._type.ndim)
-    if not isinstance(source, Tensor):
+    if is_number:
         source = pointwise.fitting("scatter", x, source)
+        if isinstance(source, Tensor):  # a complex number
+            source = views.expand(source, index._type.shape)
     if reduce is None:
         return SCATTER, (index, source), (("dim", dim),)
     how = SCATTER_REDUCTIONS.get(reduce)

@@ -228,7 +228,7 @@ class SparseTensor(Sparse):
     mm = mv = __matmul__ = matmul
 
     def __rmatmul__(self, other: Any) -> Tensor:
-        dense = require_tensor("matmul", other)
+        dense = require_tensor("@", other)
         if dense.ndim not in (1, 2) or dense.shape[-1] != self.shape[0]:
             raise ShapeError(f"{dense._type} @ {shown(self)}: needs {self.shape[0]} columns")
         return self.t().matmul(dense.T if dense.ndim == 2 else dense).T
@@ -275,13 +275,13 @@ class SparseTensor(Sparse):
         self._require_shape(sign, other)
 
     def __radd__(self, other: Any) -> Tensor:
-        dense = require_tensor("add", other)
+        dense = require_tensor("+", other)
         self._require_shape("+", dense)
         dtype = promote(dense.dtype, self.dtype)
         return dense.to(dtype).index_put((self._rows, self._columns), self._entries.to(dtype), accumulate=True)
 
     def __rsub__(self, other: Any) -> Tensor:
-        return require_tensor("sub", other) + (-self)
+        return require_tensor("-", other) + (-self)
 
     def _require_shape(self, sign: str, other: SparseTensor | Tensor) -> None:
         if other.shape != self.shape:
@@ -310,5 +310,7 @@ def _on_values(name: str) -> Callable[..., SparseTensor]:
     return method
 
 
-for _name in ("to", "double", "float", "half", "bfloat16", "long", "int", "cpu", "cuda", "clone", "detach"):
+#: methods of a tensor that a sparse matrix applies to its values
+METHODS = ("to", "double", "float", "half", "bfloat16", "long", "int", "cpu", "cuda", "clone", "detach")
+for _name in METHODS:
     setattr(SparseTensor, _name, _on_values(_name))

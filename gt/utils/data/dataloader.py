@@ -7,6 +7,8 @@ this process instead.
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +24,9 @@ from gt.data import to_device
 from gt.errors import ClusterError
 from gt.functions.joining import stack
 
-__all__ = ["DataLoader", "default_collate"]
+__all__ = [
+    "DataLoader", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler", "default_collate", "random_split",
+]  # fmt: skip
 
 _NO_TENSORS = "a process of a DataLoader has no tensors of GT"
 
@@ -52,13 +56,57 @@ class _Init:
             self._init(number)
 
 
-class DataLoader(torch_data.DataLoader):  # type: ignore[type-arg]
+# -- generators ----------------------------------------------------------------------------
+
+
+def _torch_generator(x: Any) -> Any:
+    """For a `gt.Generator`, one of torch with a seed drawn from it; anything else as it is."""
+    if not isinstance(x, random_state.Generator):
+        return x
+    digest = hashlib.blake2b(struct.pack("<qq", *random_state.key(x)), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest) % 2**63)
+
+
+class _Seeded:
+    """Lets one of torch's classes take a `gt.Generator`, from which it draws a seed when it is created."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*map(_torch_generator, args), **{k: _torch_generator(x) for k, x in kwargs.items()})
+
+
+class _SamplerClass(type):
+    """`isinstance` is true for torch's samplers too, because torch's loader creates them."""
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return super().__instancecheck__(x) or (cls.__module__ == __name__ and isinstance(x, cls.__bases__[-1]))
+
+
+class RandomSampler(_Seeded, torch_data.RandomSampler, metaclass=_SamplerClass):
+    """Numbers of samples in a random order. See `torch.utils.data.RandomSampler`."""
+
+
+class SubsetRandomSampler(_Seeded, torch_data.SubsetRandomSampler, metaclass=_SamplerClass):
+    """Given numbers of samples in a random order. See `torch.utils.data.SubsetRandomSampler`."""
+
+
+class WeightedRandomSampler(_Seeded, torch_data.WeightedRandomSampler, metaclass=_SamplerClass):
+    """Numbers of samples drawn with probabilities. See `torch.utils.data.WeightedRandomSampler`."""
+
+
+def random_split(dataset: Any, lengths: Any, generator: Any = None) -> list[Any]:
+    """Subsets of a dataset, of these lengths or fractions, drawn at random."""
+    if generator is None:
+        return torch_data.random_split(dataset, lengths)
+    return torch_data.random_split(dataset, lengths, _torch_generator(generator))
+
+
+# -- the loader ----------------------------------------------------------------------------
+
+
+class DataLoader(_Seeded, torch_data.DataLoader):  # type: ignore[type-arg]
     """Batches of a dataset as tensors of GT. See `torch.utils.data.DataLoader`; `gt.manual_seed` sets its order too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        generator = kwargs.get("generator")
-        if generator is not None and not isinstance(generator, torch.Generator):
-            kwargs["generator"] = torch.Generator().manual_seed(generator.initial_seed() % 2**63)
         super().__init__(*args, **kwargs)
         if self.collate_fn is _utils.collate.default_collate:
             self.collate_fn = default_collate
