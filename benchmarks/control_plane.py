@@ -130,6 +130,31 @@ def round_trip(rounds: int) -> Iterator[Row]:
     yield Row("a+b of 2x2 and read", 1 / ratio(gt_s, bare_s), "x bare ping-pong", "<=", 2.0, details)
 
 
+def policy_steps(rounds: int) -> Iterator[Row]:
+    """Steps of a small policy network, as in REINFORCE: each draws an action from a Categorical, and reads it."""
+    states = np.random.default_rng(0).random((20, 4), np.float32)
+
+    def steps(xp: Any) -> Callable[[], Any]:
+        nn = xp.nn
+        policy = nn.Sequential(nn.Linear(4, 128), nn.Dropout(0.6), nn.ReLU(), nn.Linear(128, 2), nn.Softmax(dim=1))
+
+        def act() -> None:
+            log_probs = []
+            for state in states:
+                distribution = xp.distributions.Categorical(policy(xp.from_numpy(state).unsqueeze(0)))
+                action = distribution.sample()
+                log_probs.append(distribution.log_prob(action))
+                action.item()
+
+        return act
+
+    gt_s, torch_s = in_turns(5 * rounds, steps(gt), steps(torch))
+    micro = 1e6 / len(states)
+    details = {"gt_us": statistics.median(gt_s) * micro, "torch_us": statistics.median(torch_s) * micro}
+    details |= {"least_gt_us": min(gt_s) * micro, "least_torch_us": min(torch_s) * micro}
+    yield Row("a step of a policy network and a read", 1 / ratio(gt_s, torch_s), "x torch's time", details=details)
+
+
 TRIPS = """
 import sys, time, gt
 gt.connect(sys.argv[1])
@@ -301,6 +326,7 @@ def _rate(name: str, once: Callable[[], tuple[float, float]], rounds: int, bound
 MEASUREMENTS: dict[str, Callable[[int], Iterator[Row]]] = {
     "adds": chained_adds,
     "round-trip": round_trip,
+    "policy": policy_steps,
     "transports": transports,
     "matmul": matmul,
     "values": large_values,

@@ -14,6 +14,7 @@ import pytest
 
 from gt.client.stream import link
 from gt.client.stream.link import ThreadedLink
+from gt.wire import unix
 from gt.wire.unix import Inbox, UnixConnection
 
 
@@ -42,6 +43,21 @@ def test_an_interrupt_does_not_cut_a_message_in_two(tmp_path: Any, stack: contex
     client.close()
     reader.join()
     assert [len(frame) for (frame,) in Inbox().split(bytes(received))] == [8 << 20, 4]
+
+
+def test_a_server_that_does_not_read_counts_as_lost(
+    tmp_path: Any, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that finds no room in the socket for too long ends the connection."""
+    monkeypatch.setattr(unix, "SEND_TIMEOUT_S", 0.05)
+    listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+    listener.bind(str(tmp_path / "socket"))
+    listener.listen()
+    connection = UnixConnection(str(tmp_path / "socket"))
+    stack.callback(connection.close)
+    connection.wait(0)
+    connection.send([bytes(8 << 20)])
+    assert connection.ended == "the server does not accept messages (timed out)"
 
 
 def test_an_interrupt_while_a_tensor_is_freed_is_not_lost(system: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ DRAWS = {
     "float64": lambda start, n: philox.uniform(3, 4, start, n, "float64"),
     "float32": lambda start, n: philox.uniform(3, 4, start, n, "float32"),
     "bfloat16": lambda start, n: philox.uniform(3, 4, start, n, "bfloat16"),
+    "at_least": lambda start, n: philox.at_least(3, 4, start, n, 0.3),
     "normal": lambda start, n: philox.normal(3, 4, start, n, "float32"),
     "normal64": lambda start, n: philox.normal(3, 4, start, n, "float64"),
     "integers": lambda start, n: philox.integers(3, 4, -5, 12, start, n),
@@ -45,6 +48,25 @@ def test_uniforms_stay_below_one_and_fill_the_range(dtype: str) -> None:
     assert values.max() < 1
     assert abs(values.mean() - 0.5) < 0.01
     assert abs(values.var() - 1 / 12) < 0.005
+
+
+@pytest.mark.parametrize("bound", [0.0, 2**-24, 0.3, 0.5, 0.6, 1 - 2**-24, 1.0])
+def test_at_least_compares_the_uniforms(bound: float) -> None:
+    uniform = philox.uniform(0, 0, 0, 20_000, "float32")
+    assert np.array_equal(philox.at_least(0, 0, 0, 20_000, bound), uniform >= np.float32(bound))
+
+
+def test_at_least_includes_the_bound() -> None:
+    uniform = philox.uniform(0, 0, 0, 50, "float32")
+    assert all(philox.at_least(0, 0, i, 1, float(u)).all() for i, u in enumerate(uniform))
+
+
+def test_threads_draw_apart() -> None:
+    """Each thread has its own source: numbers drawn at the same time do not mix."""
+    want = [philox.words(seed, 1, 0, 1000) for seed in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        drawn = list(pool.map(lambda i: philox.words(i % 8, 1, 0, 1000), range(400)))
+    assert all(np.array_equal(words, want[i % 8]) for i, words in enumerate(drawn))
 
 
 def test_normals_are_normal() -> None:

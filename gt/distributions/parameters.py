@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from numbers import Number
 from typing import Any
 
@@ -37,11 +38,14 @@ def one_of(**options: Any) -> tuple[str, Any]:
 
 
 def eps_of(x: Tensor) -> float:
-    return float(finfo(x.dtype).eps)
+    return float(_limits(x.dtype).eps)
 
 
 def tiny_of(x: Tensor) -> float:
-    return float(finfo(x.dtype).tiny)
+    return float(_limits(x.dtype).tiny)
+
+
+_limits = cache(finfo)
 
 
 def clamp_probs(probs: Tensor) -> Tensor:

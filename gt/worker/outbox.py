@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gt.wire.messages import Done, Message, Reply
 
@@ -34,6 +34,7 @@ class WorkerOutbox:
         if messages:
             reply = messages[-1].message
             if isinstance(reply, Reply) and reply.client == client and reply.done is None:
-                messages[-1] = replace(messages[-1], message=Reply(client, reply.request, reply.last, done))
+                message = Reply(client, reply.request, reply.last, done)
+                messages[-1] = OutgoingMessage(message, messages[-1].inner, messages[-1].data)
                 return
         messages.append(OutgoingMessage(done))

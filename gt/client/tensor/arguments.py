@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from functools import wraps
+from contextlib import nullcontext
+from functools import lru_cache, wraps
 from inspect import Parameter, signature
 from operator import index
 from typing import Any, TypeVar
@@ -116,16 +117,23 @@ def tensor_list(name: str, xs: Any) -> tuple[Tensor, ...]:
     return tensors
 
 
+@lru_cache(64)
+def _name_of(dtype: Any) -> str:
+    """The name of a numpy dtype, which numpy puts together in Python each time."""
+    return str(dtype.name)
+
+
 def upload_array(array: Any, dtype: DType | None = None) -> Tensor:
     """A tensor with the values of a numpy array. The array may change afterwards."""
     import numpy as np
 
-    name = array.dtype.name
+    name = before = _name_of(array.dtype)
     if name not in DTYPES:
         raise DTypeError(f"GT has no dtype for a numpy array of {name}; cast it first")
     if dtype is not None and dtype.name != "bfloat16" and (array.dtype.kind != "c" or dtype.kind == "c"):
         name = dtype.name
-    with np.errstate(all="ignore"):  # as in torch, a value too large for the dtype becomes inf without a warning
+    # as in torch, a value too large for the dtype becomes inf without a warning
+    with nullcontext() if name == before else np.errstate(all="ignore"):
         plain = np.ascontiguousarray(array, dtype=np.dtype(name)).reshape(-1)
     data = plain.view(np.uint8).data if plain.size else memoryview(b"")
     tensor = upload(data, TensorType(array.shape, DTYPES[name]), connect.session())

@@ -13,7 +13,7 @@ from gt.ops.random import philox, tensors
 from gt.ops.shape.creation import creating
 from gt.ops.signature import Signature
 from gt.ops.split import Split, letters, placed, shaped_and_placed
-from gt.types import INT, OperandType, Shape, TensorType, int64
+from gt.types import OperandType, Shape, TensorType, int64
 
 
 def _drawn(*operands: OperandType, shape: Shape, dtype: str, block: tensors.Block = None) -> TensorType:
@@ -84,13 +84,9 @@ op(
 )
 
 
-def _weighed(
-    weights: TensorType, seed: OperandType, stream: OperandType, *, num_samples: int, block: tensors.Block = None
-) -> TensorType:
+def _weighed(weights: TensorType, *_key: OperandType, num_samples: int, block: tensors.Block = None) -> TensorType:
     if weights.dtype.kind != "f":
         raise DTypeError(f"needs floating weights, not {weights.dtype.name}; use x.float()")
-    if seed is not INT or stream is not INT:
-        raise DTypeError("the seed and the stream are ints")
     if not weights.ndim or not weights.shape[-1]:
         raise ShapeError(f"there is nothing to draw from in {shown(weights.shape)}")
     result = TensorType(sizes((*weights.shape[:-1], num_samples)), int64)
@@ -100,7 +96,7 @@ def _weighed(
 
 
 def _weigh_torch(torch: Any, weights: Any, *key: Any, num_samples: int, block: tensors.Block = None) -> Any:
-    ends = weights.to(torch.float64).cumsum(-1).contiguous()
+    ends = weights.cumsum(-1, dtype=torch.float64).contiguous()
     how: dict[str, Any] = {"shape": (*ends.shape[:-1], num_samples), "dtype": "float64", "block": block}
     drawn = tensors.on_torch(philox.uniform, *key, **how, device=ends.device) * ends[..., -1:]
     return torch.searchsorted(ends, drawn, right=True).clamp(max=ends.shape[-1] - 1)
