@@ -165,11 +165,13 @@ def _greatest(rows: Tensor, counted: Tensor | None, at: Tensor, bags: int) -> Te
     n, width = rows._type.shape
     values, index = rows.detach(), views.expand(views.unsqueeze(at, -1), (n, width))
     zeros = values.new_zeros((bags, width))
-    greatest = scatter.scatter_reduce(zeros, 0, index, values, "amax", include_self=False)
+    greatest = scatter.scatter_reduce(zeros, 0, index, values, reduce.amax.__name__, include_self=False)
     candidate = pointwise.eq(values, scatter.gather(greatest, 0, index)) | pointwise.isnan(values)
     if counted is not None:
         candidate = candidate & views.unsqueeze(counted, -1)
     # n stands for an added row of zeros: the maximum of an empty bag
     position = pointwise.where(candidate, views.unsqueeze(arange(n), -1), n)
-    first = scatter.scatter_reduce(zeros.new_full((bags, width), n, dtype=position.dtype), 0, index, position, "amin")
+    first = scatter.scatter_reduce(
+        zeros.new_full((bags, width), n, dtype=position.dtype), 0, index, position, reduce.amin.__name__
+    )
     return scatter.gather(cat([rows, values.new_zeros((1, width))]), 0, first)
