@@ -14,7 +14,6 @@ This file computes with numpy. `gt.ops.random.tensors` draws whole tensors, on e
 
 from __future__ import annotations
 
-import threading
 from math import ceil, pi
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 
 def words(seed: int, stream: int, start: int, count: int) -> Array:
     """The words at positions start … start + count - 1, as uint64."""
-    source = _source.__dict__ or _new_source()
+    source = (None if _source is None else _source.__dict__) or _new_source()
     block, skip = divmod(start, 4)  # numpy counts blocks of four words
     source["key"][:] = seed & MASK, stream & MASK
     source["counter"][0] = block
@@ -40,17 +39,22 @@ def words(seed: int, stream: int, start: int, count: int) -> Array:
     return result[skip:] if skip else result
 
 
-#: numpy's Philox and its state before a draw: creating one takes longer than drawing a hundred words
-_source = threading.local()
+#: a `threading.local`: numpy's Philox, and its state before a draw. To create one takes longer than to draw 100 words.
+_source: Any = None
 
 
 def _new_source() -> dict[str, Any]:
+    global _source
+    import threading
+
     import numpy as np
 
-    _source.philox = np.random.Philox(key=0)
-    _source.state = _source.philox.state
-    _source.key, _source.counter = _source.state["state"]["key"], _source.state["state"]["counter"]
-    return _source.__dict__
+    source = _source = _source or threading.local()
+    source.philox = np.random.Philox(key=0)
+    source.state = source.philox.state
+    source.key, source.counter = source.state["state"]["key"], source.state["state"]["counter"]
+    result: dict[str, Any] = source.__dict__
+    return result
 
 
 def uniform(seed: int, stream: int, start: int, count: int, dtype: str) -> Array:
