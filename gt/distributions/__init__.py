@@ -50,4 +50,4 @@ __all__ = [
     "transform_to", "transforms",
 ]  # fmt: skip
 __all__ += _transform_names
-__getattr__ = _absent("distributions")
+_absent("distributions")
