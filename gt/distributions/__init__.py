@@ -52,4 +52,4 @@ __all__ = [
 ]  # fmt: skip
 __all__ += _transform_names
 _install(globals())
-__getattr__ = _absent("distributions")
+_absent("distributions")
