@@ -15,6 +15,7 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from gt.client.stream import configuration
 from tests.support.processes import System
 
 #: fixtures that start processes
@@ -32,6 +33,15 @@ NOT_QUICK = (
 # would never reach those that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration_is_left() -> Iterator[None]:
+    """A configuration, or auto-sharding, would hold for the tests that follow in this process."""
+    before = configuration.current
+    yield
+    if configuration.current is not before:
+        configuration.replace((), None)
 
 
 @pytest.fixture

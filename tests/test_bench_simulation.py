@@ -291,6 +291,7 @@ def test_a_worker_without_room_is_checked_first():
 
     class Busy:
         parked = ()
+        may_run_ahead = False
 
         def __init__(self, id):
             self.id, self.free = id, False

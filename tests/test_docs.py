@@ -117,6 +117,8 @@ def check_python(words: list[str]) -> None:
     else:
         assert (ROOT / words[0]).exists()
     assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+    if words[count:] and not words[count].startswith("-"):
+        start.append(words[count])  # it may be a command with options of its own
     if options and words[1] != "pytest":
         shown = subprocess.run(
             [sys.executable, *start, "--help"], capture_output=True, text=True, check=True, cwd=ROOT, env=environment()

@@ -561,7 +561,8 @@ def test_sync_batch_norm():
     ours = gt.nn.Sequential(gt.nn.BatchNorm2d(3), gt.nn.Sequential(gt.nn.BatchNorm2d(3, affine=False)))
     weight = ours[0].weight
     assert gt.nn.SyncBatchNorm.convert_sync_batchnorm(ours) is ours
-    assert repr(ours) == repr(torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(theirs)))
+    wanted = repr(torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(theirs)))
+    assert repr(ours).replace(" bias=True,", "") == wanted.replace(" bias=True,", "")  # torch 2.11 shows no bias
     assert ours[0].weight is weight
     assert list(ours.state_dict()) == list(theirs.state_dict())
     a, b = theirs.double()(torch.tensor(x)), ours.double()(gt.tensor(x))

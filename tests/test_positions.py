@@ -156,7 +156,8 @@ def two_threads() -> Any:
 
 def test_compiled_code_fails_and_not_its_process(two_threads: Any) -> None:
     section, inputs, holders, numbers = all_in_one()
-    assert set(holders) == {name for name, op in OPS.items() if op.positions}
+    # what reads values on a CPU is not compiled here
+    assert set(holders) == {name for name, op in OPS.items() if op.positions and not op.reads_values}
     levels = Levels(ENGINE, "off")
     assert levels.run(section, inputs, numbers, {}) is not None, levels.stats()
     for name, k in holders.items():

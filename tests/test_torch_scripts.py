@@ -230,6 +230,7 @@ def torch_has(path: str) -> bool:
     return True
 
 
+@pytest.mark.skipif(torch.__version__.split("+")[0] != gt.missing._torch().split()[1], reason="another torch's names")
 def test_no_message_claims_that_torch_lacks_what_it_has() -> None:
     places = [place for place in gt.missing._sections() if place not in ("internal", "Tensor")]
     for place in places:
