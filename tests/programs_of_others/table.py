@@ -105,6 +105,7 @@ PROGRAMS = (
         "--trainer.max_iters=21 --trainer.num_workers=0 --data.ndigit=1",
         prints=r"train loss ([\d.]+)|final score: (\S+)",
         timed=(5, 20),
+        reads_every_step=True,
     ),
     Program("mnist", "examples/mnist", "main.py", "--epochs 1", _MNIST, prints=r"Average loss: ([\d.]+)"),
     Program("mnist_rnn", "examples/mnist_rnn", "main.py", "--epochs 1", _MNIST, prints=r"Average loss: ([\d.]+)"),
@@ -130,7 +131,7 @@ PROGRAMS = (
         data.word_corpus,
         prints=r"(?:valid|test) loss +([\d.]+)",
         reads_every_step=True,
-        missing="torch.onnx, and gt.save of a module into a file object",
+        missing="torch.onnx",
     ),
     Program(
         *("time_sequence_prediction", "examples/time_sequence_prediction", "train.py", "--steps 1"),
@@ -138,7 +139,6 @@ PROGRAMS = (
         steps=4,
         timed=(1, 3),
         reads_every_step=True,
-        missing="gt.save of an array into a file object",
     ),
     Program(
         *("super_resolution", "examples/super_resolution", "main.py"),
@@ -147,7 +147,6 @@ PROGRAMS = (
         prints=r"PSNR: ([\d.]+)",
         timed=(2, 8),
         reads_every_step=True,
-        missing="gt.save of a module",
     ),
     Program(
         *("language_translation", "examples/language_translation", "main.py"),
@@ -175,14 +174,12 @@ PROGRAMS = (
         needs=("gymnasium",),
         steps=10,
         reads_every_step=True,
-        missing="gt.distributions",
     ),
     Program(
         *("reinforcement_learning (actor_critic)", "examples/reinforcement_learning", "actor_critic.py"),
         needs=("gymnasium",),
         steps=10,
         reads_every_step=True,
-        missing="gt.distributions",
     ),
     Program(
         *("siamese", "examples/siamese_network", "main.py", "--epochs 1 --batch-size 16 --log-interval 1"),
