@@ -22,7 +22,7 @@ PLACES = (
     "cuda", "amp", "utils", "special", "nn.utils.rnn", "accelerator", "autograd.function", "backends", "backends.cuda",
     "backends.cudnn", "backends.mkl", "backends.mkldnn", "backends.mps", "backends.openmp", "backends.opt_einsum",
     "cuda.amp", "distributed", "distributions", "fft", "func", "fx", "hub", "jit", "nn.attention", "nn.modules",
-    "nn.parallel", "nn.utils.parametrizations", "nn.utils.parametrize", "random", "serialization", "sparse",
+    "nn.parallel", "nn.utils.parametrizations", "nn.utils.parametrize", "onnx", "random", "serialization", "sparse",
     "utils.checkpoint", "utils.data",
 )  # fmt: skip
 #: Classes of torch's C++ parts, which are public names only by their spelling.

@@ -262,3 +262,11 @@ def test_a_summary_writer_reads_tensors_of_gt(tmp_path):
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [event.value for event in events.Scalars("loss")] == [1.5]
+
+
+def test_a_recurrent_module_can_be_saved(tmp_path: pathlib.Path) -> None:
+    model = gt.nn.LSTM(3, 4)
+    gt.save(model, tmp_path / "model.pt")
+    loaded = gt.load(tmp_path / "model.pt")
+    x = gt.randn(5, 2, 3)
+    assert gt.equal(loaded(x)[0], model(x)[0])

@@ -200,3 +200,24 @@ def test_bad_structures(structure, reason):
 
 def test_every_kind_that_is_written_can_be_read():
     assert set(objects.ENCODERS) - {""} <= set(objects.DECODERS)
+
+
+def test_arrays_stay_arrays(tmp_path):
+    """As with torch: a program that saves an array of numpy expects one back."""
+    values = np.arange(6.0).reshape(2, 3)
+    with Cluster().client():
+        gt.save(values, tmp_path / "array.st")
+        gt.save({"x": values, "y": gt.ones(2)}, tmp_path / "both.st")
+        loaded, both = gt.load(tmp_path / "array.st"), gt.load(tmp_path / "both.st")
+        np.testing.assert_array_equal(gt.from_numpy(loaded).numpy(), values)
+        assert type(both["x"]) is np.ndarray
+        assert both["y"].tolist() == [1, 1]
+        both["x"] += 1  # it can be written
+
+
+def test_importing_onnx_is_no_error():
+    import gt.onnx
+
+    assert not hasattr(gt.onnx, "export")
+    with pytest.raises(ImportError, match=r"gt.onnx.export is not there yet \(torch.onnx.export\); GT runs a program"):
+        from gt.onnx import export  # noqa: F401

@@ -68,7 +68,6 @@ class RNNBase(Module):
             raise ValueError("proj_size has to be smaller than hidden_size")
         if proj_size and not KINDS[mode].has_cell_state:
             raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
-        self._kind = KINDS[mode]
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
@@ -104,6 +103,10 @@ class RNNBase(Module):
 
     def flatten_parameters(self) -> None:
         """Do nothing: the worker decides how weights are stored."""
+
+    @property
+    def _kind(self) -> Any:  # not an attribute: ops cannot be saved with a module
+        return KINDS[self.mode]
 
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
         if isinstance(input, PackedSequence):

@@ -18,6 +18,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import as_tensor
@@ -42,7 +44,9 @@ def flatten(obj: Any) -> tuple[dict[str, Tensor], Any]:
 
 def _is_flat(obj: Any) -> bool:
     is_dict = isinstance(obj, dict) and "__metadata__" not in obj
-    return is_dict and all(isinstance(key, str) and hasattr(x, "__array__") for key, x in obj.items())
+    return is_dict and all(
+        isinstance(key, str) and hasattr(x, "__array__") and not isinstance(x, np.ndarray) for key, x in obj.items()
+    )
 
 
 class _Saving:
@@ -74,6 +78,8 @@ class _Saving:
         while name in self.tensors or name == "__metadata__":
             name += "_"
         self.tensors[name] = detached(as_tensor(x))
+        if isinstance(x, np.ndarray):
+            return {"array": name}
         return {"parameter": [name, bool(x.requires_grad)]} if isinstance(x, Parameter) else {"tensor": name}
 
     def items(self, x: dict[Any, Any], name: str) -> Any:
@@ -214,6 +220,7 @@ class _Loading:
 #: kind -> (the loading, what the JSON object holds) -> what it stands for
 DECODERS: dict[str, Callable[[_Loading, Any], Any]] = {
     "tensor": lambda loading, value: loading.remember(loading.tensors[value]),
+    "array": lambda loading, value: loading.remember(loading.tensors[value].numpy().copy()),
     "parameter": lambda loading, value: loading.remember(Parameter(loading.tensors[value[0]], value[1])),
     "object": _Loading.object,
     "same": lambda loading, value: loading.restored[value],

@@ -131,7 +131,6 @@ PROGRAMS = (
         data.word_corpus,
         prints=r"(?:valid|test) loss +([\d.]+)",
         reads_every_step=True,
-        missing="torch.onnx",
     ),
     Program(
         *("time_sequence_prediction", "examples/time_sequence_prediction", "train.py", "--steps 1"),
@@ -160,28 +159,24 @@ PROGRAMS = (
         make_data=data.citations(1800),
         prints=r"loss_train: ([\d.]+)",
         reads_every_step=True,
-        missing="sparse tensors",
     ),
     Program(
         *("gcn", "examples/gcn", "main.py", "--epochs 16 --val-every 1"),
         make_data=data.citations(1800),
         prints=r"loss_train: ([\d.]+)",
         reads_every_step=True,
-        missing="sparse tensors",
     ),
     Program(
         *("reinforcement_learning (reinforce)", "examples/reinforcement_learning", "reinforce.py"),
         needs=("gymnasium",),
         steps=10,
         reads_every_step=True,
-        missing="gt.distributions",
     ),
     Program(
         *("reinforcement_learning (actor_critic)", "examples/reinforcement_learning", "actor_critic.py"),
         needs=("gymnasium",),
         steps=10,
         reads_every_step=True,
-        missing="gt.distributions",
     ),
     Program(
         *("siamese", "examples/siamese_network", "main.py", "--epochs 1 --batch-size 16 --log-interval 1"),
@@ -207,7 +202,7 @@ PROGRAMS = (
         ),
     ),
     Program("vit-pytorch", "", "vit.py", renamed=("vit_pytorch",), needs=("vit_pytorch", "einops")),
-    Program("timm", "", "timm_vit.py", renamed=("timm",), needs=("timm", "torchvision"), missing="nn.SyncBatchNorm"),
+    Program("timm", "", "timm_vit.py", renamed=("timm",), needs=("timm", "torchvision"), missing="gt.hub.HASH_REGEX"),
     Program("torchvision", "", "resnet.py", renamed=("torchvision.models.resnet",), needs=("torchvision",)),
     Program(
         "transformers Llama",
