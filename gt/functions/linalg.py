@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from gt.client.grad.function import Function, FunctionCtx
-from gt.client.tensor.arguments import accept_numpy_names, cast, refuse, require_tensor
+from gt.client.tensor.arguments import accept_numpy_names, cast, refuse, require_real, require_tensor
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
@@ -339,7 +339,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first columns of a product of Householder reflections, given as `geqrf` returns them."""
-    A, tau = require_tensor("householder_product", A), require_tensor("householder_product", tau)
+    A, tau = (require_real("householder_product", require_tensor("householder_product", x)) for x in (A, tau))
     m, n = A._type.shape[-2:]
     if m < n or tau._type.shape[-1] > n or tau._type.dtype is not A._type.dtype:
         problem = "needs at least as many rows as columns and reflections, and one dtype"

@@ -68,6 +68,7 @@ def _singular(case: Any) -> bool:
 
 GAPS = [
     Gap("geqrf", "complex64", _REAL_ONLY),
+    *(Gap(op, family, _REAL_ONLY) for op in ("matrix_exp", "linalg_householder_product") for family in COMPLEX),
     *(Gap(op, family, _REAL_ONLY) for op in NOT_COMPLEX for family in COMPLEX),
     *(Gap(op, family, _REAL_ONLY, _singular) for op in ("linalg_cond", "linalg_matrix_norm") for family in COMPLEX),
     *(Gap(op, "complex64", _REAL_ONLY) for op in ("linalg_matrix_rank", "linalg_matrix_rank_hermitian")),

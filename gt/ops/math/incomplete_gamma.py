@@ -29,9 +29,10 @@ def _gradient_numpy(np: Any, a: Any, y: Any) -> Any:
 
 
 def _gradient_torch(torch: Any, a: Any, y: Any) -> Any:
-    wide = torch.float64 if a.dtype == torch.float64 else torch.float32  # there is no kernel for halves
+    dtype = torch.promote_types(a.dtype, y.dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32  # there is no kernel for halves
     shapes, values = torch.broadcast_tensors(a.to(wide), y.to(wide))  # nor does the kernel broadcast
-    return torch._standard_gamma_grad(shapes.contiguous(), values.contiguous()).to(a.dtype)
+    return torch._standard_gamma_grad(shapes.contiguous(), values.contiguous()).to(dtype)
 
 
 op(
@@ -103,6 +104,6 @@ op(
         lambda g, _y, a, x: g * _density(a, x) * -a._op("standard_gamma_grad", x),
         lambda g, _y, a, x: g * _density(a, x),
     ),
-    torch=lambda torch, a, x: torch.igamma(a, x),
+    torch=lambda torch, a, x: torch.igamma(*(t if t.is_floating_point() else t.float() for t in (a, x))),
     kernel=_igamma_numpy,
 )
