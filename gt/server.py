@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import time
 
 from gt.errors import GtError
 from gt.launch.collector import tune_collector
+from gt.launch.running import registered
 from gt.say import topic
-from gt.wire.auth import Keys, server_keys, token_for_server
+from gt.wire.auth import Keys, make_operator_token, server_keys, token_for_server
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,12 +49,14 @@ def _serve(options: argparse.Namespace) -> int:
         keys = server_keys(token_for_server(options.host))
         host = f"[{options.host}]" if ":" in options.host else options.host.replace("localhost", "127.0.0.1")
         address = f"tcp://{host}:{options.port}"
-    server = Server(address, keys, options.host, options.port)
+    operator = "" if options.unix else make_operator_token()
+    server = Server(address, keys, options.host, options.port, operator)
     if say := topic("GT_VERBOSE"):
         say(f"listening on {address}")
     try:
         tune_collector()
-        server.run()
+        with registered(address, time.time()):
+            server.run()
     finally:
         server.close()
     return 0

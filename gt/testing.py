@@ -21,9 +21,11 @@ from gt.client.stream.connect import use
 from gt.client.stream.session import Session
 from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
 from gt.dispatcher.core import Dispatcher
+from gt.dispatcher.listeners import Clocks
 from gt.errors import ConnectionLost
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame, Decode, encode
+from gt.wire.event_messages import Record
 from gt.wire.messages import Hello
 from gt.wire.shared import host_identity
 from gt.worker.collectives.local import LocalNetwork, LocalPlane
@@ -46,7 +48,7 @@ class Cluster:
 
     def __init__(self, workers: int = 1, seed: int = 0, backend: str = "torch") -> None:
         self.rng = random.Random(seed)
-        self.dispatcher = Dispatcher()
+        self.dispatcher = Dispatcher(clocks=Clocks(self.clock, self.clock))
         self.backend = backend
         self._engine: Engine | None = None
         self.network = LocalNetwork()
@@ -60,6 +62,9 @@ class Cluster:
         self.closed: dict[bytes, str] = {}
         #: the simulated time, in seconds
         self.now = 0.0
+        #: worker -> how far its clock is ahead of the dispatcher's, in nanoseconds
+        self.skews: dict[bytes, int] = {}
+        self._ticks = 0
         #: called after every message; tests use it to check invariants
         self.after_step: Callable[[Cluster], None] | None = None
         self._names = 0
@@ -157,6 +162,11 @@ class Cluster:
         while self.step():
             pass
 
+    def clock(self) -> int:
+        """A time in nanoseconds that goes on by a microsecond each time it is read."""
+        self._ticks += 1000
+        return int(self.now * 1e9) + self._ticks
+
     def tick(self, seconds: float = 1.0) -> None:
         """Let time pass, and let the dispatcher act on it."""
         self.now += seconds
@@ -178,6 +188,11 @@ class Cluster:
     def _to_worker(self, name: bytes, frames: Frames) -> None:
         message = self._decode[1](frames[0])
         worker = self.workers[name]
+        if isinstance(message, Record):
+            skew = self.skews.get(name, 0)
+            for answer in worker.record(message, lambda: self.clock() + skew):
+                self._post(name, b"", [encode(answer)])
+            return
         if type(message).__name__ == "Welcome":
             worker.assign_id(message.id)
             worker.mover.plane = LocalPlane(self.network, message.id)

@@ -13,7 +13,7 @@ from tests.support.sizes import ROOT
 #: From the ground up. A module may import its own floor and those below it. A longer prefix goes before a shorter one.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.errors", "gt.types", "gt.say", "gt.version", "gt.missing"),
-    ("gt.ops", "gt.wire", "gt.launch"),
+    ("gt.ops", "gt.wire", "gt.launch", "gt.events"),
     ("gt.client.stream",),
     ("gt.client.signals",),
     ("gt.client.tensor",),
@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.client.compile", "gt.amp", "gt.saving", "gt.data", "gt.debug", "gt.cuda", "gt.utils", "gt.interop"),
     ("gt.accelerator", "gt.array_api", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit", "gt.onnx"),
     ("gt.serialization",),
-    ("gt.pipeline",),
+    ("gt.pipeline", "gt.scripts"),
 )
 #: roles of their own, which see only the ground floors
 SIDES = ("gt.dispatcher", "gt.worker", "gt.server", "gt.testing", "gt.__main__")

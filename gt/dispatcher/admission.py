@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from hmac import compare_digest
 from typing import Any
 
 from gt.dispatcher.plan.layouts import Layout, Lost
@@ -21,6 +23,25 @@ from gt.wire.words import (
     SUBMIT_MARGIN_BYTES,
     WINDOW_WORDS,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may see the instructions of all clients."""
+
+    #: the operator's token; "": nobody has one
+    operator: str = ""
+    #: everybody who can connect, because the socket is private to one user
+    everybody: bool = False
+
+    def is_operator(self, token: str) -> bool:
+        """Whether a viewer that shows this token may see everything. Raises Violation if the token is wrong."""
+        if self.everybody:
+            return True
+        if token and not (self.operator and compare_digest(token.encode(), self.operator.encode())):
+            raise Violation("this is not the operator's token of this server")
+        return bool(token)
+
 
 SENT_WITHOUT_WORKER = Lost("no worker was connected when the value was sent; send it again")
 

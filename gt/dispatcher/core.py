@@ -11,6 +11,8 @@ No socket, clock, thread or tensor library is used here; `server.py` owns those,
     Reply              a worker's value is passed on to its client            (the same bytes)
     Chunk, ChunkTaken  chunks of large values are passed on                   (the same bytes)
     Ask, Locate, Trace are handled after what was submitted before            Query, Answer; Located; Blocks, Execute
+    Listen, BatchTaken begin and end of events, and which were read           Record, Listening, EventBatch
+    Recorded, Sites    events of a worker, source lines of a client           EventBatch, DescribeSites
     FailureReport      is passed on to its client, like a Notice              (the same message)
     gone(peer)         a client's tensors are dropped; a worker's are lost    Drop; NoValue, Leave, Roster
     tick(now)          reads of a client without workers are answered         NoValue, Credit, Execute
@@ -31,18 +33,21 @@ from msgspec.structs import replace
 
 from gt.dispatcher import admission
 from gt.dispatcher.actions import Action, Close, SendMessage
+from gt.dispatcher.admission import Access
 from gt.dispatcher.cancelling import cancel
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.ledger import Ledger
+from gt.dispatcher.listeners import Clocks, Listeners
 from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads
 from gt.dispatcher.plan.layouts import Layout, Mesh
 from gt.dispatcher.requests import Requests
 from gt.dispatcher.scheduling import Scheduler
 from gt.dispatcher.segments import Segment
-from gt.dispatcher.state import Client, Peer, WorkerState
+from gt.dispatcher.state import Client, Peer, ViewerState, WorkerState
 from gt.dispatcher.violations import Violation
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
+from gt.wire.event_messages import BatchTaken, ClockReading, Listen, Recorded, Sites
 from gt.wire.messages import (
     Ask,
     Bye,
@@ -79,11 +84,17 @@ Handler = Callable[[Any, Any, Any], None]
 
 class Dispatcher:
     def __init__(
-        self, host: str = "localhost", port: int = 9000, batch_size: int | None = None, no_workers: str | None = None
+        self,
+        host: str = "localhost",
+        port: int = 9000,
+        batch_size: int | None = None,
+        no_workers: str | None = None,
+        access: Access | None = None,
+        clocks: Clocks | None = None,
     ) -> None:
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, WorkerState] = {}
-        self.by_peer: dict[Peer, Client | WorkerState] = {}
+        self.by_peer: dict[Peer, Client | WorkerState | ViewerState] = {}
         #: worker -> its description
         self.infos: dict[int, WorkerInfo] = {}
         self.next_client, self.next_worker = 1, 0
@@ -91,8 +102,11 @@ class Dispatcher:
         #: the error text for a client when no worker is connected
         self.no_workers = no_workers or NO_WORKERS.format(host=host, port=port)
         self.delivery = Delivery(self.workers, batch_size)
-        self.requests = Requests(self.clients, self.workers, self.delivery, self.no_workers)
-        self.scheduler = Scheduler(self.clients, self.workers, self.delivery, self.requests)
+        self._access = access or Access()
+        tables = self.clients, self.workers, self.delivery
+        self.listeners = Listeners(*tables, clocks or Clocks())
+        self.requests = Requests(*tables, self.listeners, self.no_workers)
+        self.scheduler = Scheduler(*tables, self.requests, self.listeners)
         #: the size in bytes of the message that is being handled
         self._nbytes = 0
         self._handlers = self._make_handlers()
@@ -108,7 +122,15 @@ class Dispatcher:
             (Client, Ask): self.requests.add,
             (Client, Locate): self.requests.add,
             (Client, Trace): self.requests.add,
+            (Client, Listen): self.requests.add,
+            (Client, BatchTaken): self.listeners.taken,
+            (Client, Sites): self.listeners.sites,
             (Client, Bye): self._bye,
+            (ViewerState, Listen): lambda viewer, m, rest: self.listeners.listen(viewer, m),
+            (ViewerState, BatchTaken): self.listeners.taken,
+            (ViewerState, Bye): self._bye,
+            (WorkerState, ClockReading): self.listeners.clock_reading,
+            (WorkerState, Recorded): self.listeners.recorded,
             (WorkerState, Bye): self._bye,
             (WorkerState, Done): self._done,
             (WorkerState, Reply): self._reply,
@@ -145,6 +167,7 @@ class Dispatcher:
 
     def tick(self, now: float) -> list[Action]:
         """Call this about once a second, with the time of a monotonic clock in seconds."""
+        self.listeners.tick()
         for client in list(self.clients.values()):
             self.scheduler.send_credit(client, at_least=1)
             if client.unrequested:
@@ -163,8 +186,8 @@ class Dispatcher:
     def name_of(self, peer: Peer) -> str:
         """The peer's name in debug output."""
         state = self.by_peer.get(peer)
-        if state is None:
-            return "a stranger"
+        if state is None or isinstance(state, ViewerState):
+            return "a stranger" if state is None else "a viewer"
         return f"client {state.id}" if isinstance(state, Client) else f"worker {state.id}"
 
     # -- peers that connect and end ------------------------------------------------------
@@ -179,6 +202,8 @@ class Dispatcher:
             self._client_hello(peer, m)
         elif m.role == "worker":
             self._worker_hello(peer, m)
+        elif m.role == "viewer":
+            self._viewer_hello(peer, m)
         else:
             raise Violation(f"unknown role {m.role!r}")
 
@@ -187,6 +212,11 @@ class Dispatcher:
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
         self.delivery.send(client, Welcome(client.id, VERSION, self._roster()))
+        self.listeners.peers_changed()
+
+    def _viewer_hello(self, peer: Peer, m: Hello) -> None:
+        self.by_peer[peer] = ViewerState(peer, self._access.is_operator(m.operator))
+        self.delivery.actions.append(SendMessage(peer, Welcome(0, VERSION, self._roster())))
 
     def _worker_hello(self, peer: Peer, m: Hello) -> None:
         id = self.next_worker
@@ -195,6 +225,7 @@ class Dispatcher:
         worker = WorkerState(id, peer, info, Layout(Mesh((id,))))
         self.workers[id] = self.by_peer[peer] = worker
         self.delivery.send(worker, Welcome(id, VERSION))
+        self.listeners.worker_joined(worker)
         self._announce_roster()
         self._schedule()
 
@@ -204,8 +235,9 @@ class Dispatcher:
     def _announce_roster(self) -> None:
         for client in self.clients.values():
             self.delivery.send(client, Roster(self._roster()))
+        self.listeners.peers_changed()
 
-    def _bye(self, sender: Client | WorkerState, m: Bye, rest: object) -> None:
+    def _bye(self, sender: Client | WorkerState | ViewerState, m: Bye, rest: object) -> None:
         if isinstance(sender, WorkerState):
             sender.exit_reason = m.reason[:400]
         self._forget(sender.peer)
@@ -222,6 +254,7 @@ class Dispatcher:
             self._client_gone(state)
         elif isinstance(state, WorkerState):
             self._worker_gone(state)
+        self.listeners.gone(peer)
         self._schedule()
 
     def _client_gone(self, client: Client) -> None:
@@ -244,6 +277,7 @@ class Dispatcher:
             if client_id in self.clients:
                 self.clients[client_id].done += weight
         self.requests.worker_gone(worker.id)
+        self.listeners.worker_gone(worker)
         for client in self.clients.values():
             self.requests.handle_waiting(client)
         self._announce_roster()

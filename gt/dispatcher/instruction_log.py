@@ -16,11 +16,14 @@ from typing import Any
 from gt.dispatcher.actions import SendMessage
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.ledger import CodeInfo
-from gt.dispatcher.state import Client, Peer
+from gt.dispatcher.state import Client, Peer, ViewerState, WorkerState
 from gt.dispatcher.violations import MALFORMED_STREAM_ERRORS
+from gt.wire.event_messages import ClockReading, DescribeSites, EventBatch, Record, Recorded
 from gt.wire.messages import Done, Execute, FailureReport, Heartbeat, NoValue, Reply, Submit
 from gt.wire.words import DISCARD, FETCH, FORGET, LEAVE, READ, RESET, RUN, TRACE
 
+#: Messages that are sent at intervals and say nothing about a program.
+UNLOGGED = (Heartbeat, Record, EventBatch, DescribeSites)
 #: Control words that are followed by one word.
 ONE_ARGUMENT = {DISCARD: "discard", RESET: "reset", LEAVE: "leave"}
 
@@ -37,14 +40,14 @@ class InstructionLog:
             self._line(0, "RECV", "stranger", type(message).__name__, 0, "")
         elif isinstance(sender, Client):
             self._from_client(sender, message)
-        elif not isinstance(message, Done):
+        elif isinstance(sender, WorkerState) and not isinstance(message, Done | Recorded | ClockReading):
             self._message("WORKER_RECV", f"worker:{sender.id}", message)
 
     def sent(self, action: SendMessage) -> None:
         """Log a message to a client or a worker, except heartbeats."""
         receiver = self._core.by_peer.get(action.peer)
         message = action.message
-        if receiver is None or isinstance(message, Heartbeat):
+        if receiver is None or isinstance(receiver, ViewerState) or isinstance(message, UNLOGGED):
             return
         if isinstance(receiver, Client):
             nbytes = sum(map(len, action.rest))

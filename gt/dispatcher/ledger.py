@@ -150,7 +150,7 @@ class Ledger:
             )
         )
         for share, workers in shares:
-            meaning = definition(code, share)
+            meaning = definition(code, share, signal)
             for worker in workers:
                 announce(worker).definitions.append(meaning)
         return code

@@ -1,4 +1,4 @@
-"""Requests of clients about the workers: statistics (Ask), traces (Trace) and the layout of a tensor (Locate).
+"""Requests of clients: statistics (Ask), traces (Trace), the layout of a tensor (Locate) and events (Listen).
 
 A request is handled after everything the client submitted before it. Statistics are requested from all workers; the
 answer is sent when the last worker has reported.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.explain import locate
+from gt.dispatcher.listeners import Listeners
 from gt.dispatcher.segments import Segment
 from gt.dispatcher.state import Client, WorkerState
 from gt.dispatcher.violations import Violation
+from gt.wire.event_messages import Listen
 from gt.wire.messages import Answer, Ask, Blocks, Locate, NoValue, Query, Report, Trace
 from gt.wire.structures import WorkerStats
 from gt.wire.words import TRACE
@@ -23,9 +25,14 @@ class Requests:
     """The open requests of all clients. ``len()`` counts the requests for statistics that wait for workers."""
 
     def __init__(
-        self, clients: dict[int, Client], workers: dict[int, WorkerState], delivery: Delivery, no_workers: str
+        self,
+        clients: dict[int, Client],
+        workers: dict[int, WorkerState],
+        delivery: Delivery,
+        listeners: Listeners,
+        no_workers: str,
     ) -> None:
-        self._clients, self._workers, self._delivery = clients, workers, delivery
+        self._clients, self._workers, self._delivery, self._listeners = clients, workers, delivery, listeners
         #: the error text for a client when no worker is connected
         self._no_workers = no_workers
         #: (client, request) -> the reports so far, and the workers that have not reported yet
@@ -34,7 +41,7 @@ class Requests:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, client: Client, m: Ask | Locate | Trace, rest: object) -> None:
+    def add(self, client: Client, m: Ask | Locate | Trace | Listen, rest: object) -> None:
         """Handle the request as soon as the client's queue is empty."""
         if len(client.waiting_requests) >= MAX_OPEN_REQUESTS:
             raise _too_many()
@@ -51,6 +58,8 @@ class Requests:
                 self._delivery.send(client, locate(client, request))
             elif isinstance(request, Trace):
                 self._trace(client, request)
+            elif isinstance(request, Listen):
+                self._listeners.listen(client, request)
             else:
                 self._query(client, request)
         self._answer()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.forward import forward
 from gt.dispatcher.instruction_plans import WorkerView
+from gt.dispatcher.listeners import Listeners
 from gt.dispatcher.plan.signals import Signals
 from gt.dispatcher.requests import Requests
 from gt.dispatcher.state import Client, WorkerState
@@ -27,10 +28,15 @@ class Scheduler:
     """Forwards the clients' queues turn by turn, and keeps account of the time and the credit of each client."""
 
     def __init__(
-        self, clients: dict[int, Client], workers: dict[int, WorkerState], delivery: Delivery, requests: Requests
+        self,
+        clients: dict[int, Client],
+        workers: dict[int, WorkerState],
+        delivery: Delivery,
+        requests: Requests,
+        listeners: Listeners,
     ) -> None:
         self._clients, self._workers = clients, workers
-        self._delivery, self._requests = delivery, requests
+        self._delivery, self._requests, self._listeners = delivery, requests, listeners
 
     def submit(self, client: Client, m: Submit) -> None:
         """Queue a submission."""
@@ -73,6 +79,7 @@ class Scheduler:
             client.config = Signals(message.signals, message.auto)
             client.forget_plans()
             return
+        first_action = len(self._delivery.actions)
         view = WorkerView(home.layout, list(self._workers))
         output = forward(client, view, message.stream, position, TURN_US / client.pace)
         head[1] = output.stop
@@ -84,6 +91,8 @@ class Scheduler:
             self._delivery.send(client, NoValue(request, "WorkerLost", text))
         self._delivery.send_each(client, output.messages_to_client)
         self._delivery.deliver(client, output, weight)
+        if self._listeners:
+            self._listeners.turn(client, message, self._delivery.actions[first_action:])
         if client.waiting_requests:
             self._requests.handle_waiting(client)
 

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
+from gt.dispatcher.admission import Access
 from gt.dispatcher.batching import VARIABLE, parse_batch_size
 from gt.dispatcher.core import Dispatcher
 from gt.dispatcher.instruction_log import InstructionLog
+from gt.dispatcher.listeners import Clocks
 from gt.dispatcher.lost_workers import NO_WORKERS_LEFT
 from gt.dispatcher.state import Peer
 from gt.errors import ConfigError
@@ -19,14 +21,19 @@ from gt.say import topic, warn
 from gt.wire.auth import Keys
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Heartbeat
+from gt.wire.shared import host_identity
 from gt.wire.transport import listen
 
 #: The interval of `Dispatcher.tick` and of heartbeats.
 TICK_S = 1.0
+#: The longest wait for messages while somebody listens to events.
+FLUSH_S = 0.05
 
 
 class Server:
-    def __init__(self, address: str, keys: Keys | None, host: str = "localhost", port: int = 9000) -> None:
+    def __init__(
+        self, address: str, keys: Keys | None, host: str = "localhost", port: int = 9000, operator: str = ""
+    ) -> None:
         batch_size = parse_batch_size(os.environ.get(VARIABLE, ""))
         try:
             self.listener = listen(address, keys)
@@ -34,7 +41,9 @@ class Server:
             raise ConfigError(_listen_error(address, error)) from None
         # no other worker can join a private system, so the hint to start one would be wrong
         no_workers = NO_WORKERS_LEFT if address.startswith("unix:") else None
-        self.core = Dispatcher(host, port, batch_size, no_workers)
+        access = Access(operator, everybody=address.startswith("unix:"))
+        clocks = Clocks(time.perf_counter_ns, time.time_ns, host_identity())
+        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks)
         self.decode = Decode("dispatcher")
         self.debug = topic("GT_DEBUG_DISPATCHER")
         self.verbose = topic("GT_VERBOSE")
@@ -48,7 +57,12 @@ class Server:
             now = time.monotonic()
             if now >= self.next_tick:
                 self._tick(now)
-            for peer, frames in receive(self.next_tick - now if self.next_tick > now else 0.0):
+            patience = self.next_tick - now if self.next_tick > now else 0.0
+            if self.core.listeners:
+                patience = min(patience, FLUSH_S)
+                self.core.listeners.flush(time.perf_counter_ns())
+                self._act(self.core.delivery.take_actions())
+            for peer, frames in receive(patience):
                 if type(frames) is list:
                     self._receive(peer, frames)
                 elif frames is None:
@@ -64,10 +78,25 @@ class Server:
             return
         if self.debug:
             self.debug(f"{type(message).__name__} from {self.core.name_of(peer)}")
+        if self.core.listeners:
+            self._handle_recorded(peer, message, frames)
+            return
         actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
         if self.log is not None:
             self.log.received(peer, message)
         self._act(actions)
+
+    def _handle_recorded(self, peer: Peer, message: Any, frames: list[bytes]) -> None:
+        """Handle a message, and record that for those who listen to events."""
+        listeners, sender = self.core.listeners, self.core.by_peer.get(peer)
+        begun = time.perf_counter_ns()
+        listeners.receives(sender, message, begun)
+        actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
+        listeners.handled(sender, message, begun)
+        if self.log is not None:
+            self.log.received(peer, message)
+        self._act(actions)
+        listeners.sent(actions, begun)
 
     def _tick(self, now: float) -> None:
         """Pass the time to the core, and send every peer a heartbeat, because sending to a lost peer fails."""

@@ -17,6 +17,7 @@ from gt.dispatcher.plan.signals import Signals
 from gt.ops import Signature
 from gt.types import BOOL, BYTES, FLOAT, INT, TensorType
 from gt.wire.codec import encode
+from gt.wire.event_messages import Listen
 from gt.wire.messages import Ask, Locate, Submit, Trace
 from gt.wire.structures import Definition, WorkerInfo
 
@@ -82,6 +83,15 @@ class WorkerSet:
 
 
 @dataclass(slots=True, eq=False)
+class ViewerState:
+    """A viewer: it listens to events, and has no program."""
+
+    peer: Peer
+    #: whether it may see the instructions of all clients
+    operator: bool
+
+
+@dataclass(slots=True, eq=False)
 class Client:
     """One client: its program so far (codes, tensors, fragments), its queue, its open requests and its accounts."""
 
@@ -130,7 +140,7 @@ class Client:
     #: transfer -> the layout of its chunks, until an instruction uses it
     transfers: dict[int, Layout | Lost] = field(default_factory=dict)
     #: requests that wait until the queue is empty
-    waiting_requests: list[Ask | Locate | Trace] = field(default_factory=list)
+    waiting_requests: list[Ask | Locate | Trace | Listen] = field(default_factory=list)
     #: the latest requests for traces; those that are open are also in ``reads``
     traces: list[int] = field(default_factory=list)
     #: the serial number of the last submission

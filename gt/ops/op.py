@@ -11,6 +11,7 @@ The client, the dispatcher and the workers read the entries. The plain Python fu
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,8 @@ class NumberRule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 # Not a dataclass: without torch, only that would import `inspect`, which takes a quarter of the time of `import gt`.
 class Op(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     name: str
+    #: the file that declares it, without folder and ending
+    file: str = ""
 
     # -- types --
     #: (*operand types, **attrs) -> the result's type, or a tuple of them; raises ShapeError, DimError or
@@ -216,7 +219,8 @@ def op(name: str, **fields: Any) -> Op:
     """Declare one op. Declaring a name twice is an error."""
     if name in OPS:
         raise ValueError(f"op {name!r} is declared twice")
-    entry = Op(name=name, **fields)
+    file = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
+    entry = Op(name=name, file=file, **fields)
     _check_entry(entry)
     OPS[name] = entry
     return entry

@@ -32,11 +32,22 @@ def token_file() -> Path:
     return Path(base) / "gt" / "token"
 
 
+def operator_file() -> Path:
+    """Where a server keeps the operator's token: who has it sees the instructions of all clients."""
+    return token_file().with_name("operator")
+
+
 def find_token() -> str | None:
     """The user's secret; None if there is none yet."""
-    if token := os.environ.get("GT_TOKEN", "").strip():
-        return token
-    path = token_file()
+    return os.environ.get("GT_TOKEN", "").strip() or _read(token_file())
+
+
+def find_operator_token() -> str | None:
+    """The operator's token, if this user has one."""
+    return os.environ.get("GT_OPERATOR_TOKEN", "").strip() or _read(operator_file())
+
+
+def _read(path: Path) -> str | None:
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise ConfigError(f"{path} can be read by others; chmod 600 it, or remove it to get a new secret")
@@ -47,7 +58,15 @@ def find_token() -> str | None:
 
 def make_token() -> str:
     """Create the secret in the user's configuration folder, unless another process did so first; returns it."""
-    path = token_file()
+    return find_token() or _make(token_file())
+
+
+def make_operator_token() -> str:
+    """The operator's token, which is created like the secret."""
+    return find_operator_token() or _make(operator_file())
+
+
+def _make(path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f".token-{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -59,7 +78,7 @@ def make_token() -> str:
         pass
     finally:
         os.unlink(draft)
-    token = find_token()
+    token = _read(path)
     if token is None:
         raise ConfigError(f"{path} is empty; remove it to get a new secret, or set GT_TOKEN")
     return token

@@ -6,7 +6,8 @@
                         dispatcher ◀──Hello, Done, FailureReport, Notice, Reply, ChunkTaken, Report, Bye── worker
 
 The dispatcher also sends Welcome, Refusal and Heartbeat to both. *Values* are ValueInline, ValueChunk, Checked and
-NoValue. `ToDispatcher`, `ToClient` and `ToWorker` at the end list everything that each role may receive.
+NoValue. `gt.wire.event_messages` has the messages of the event stream; a viewer receives what a client may receive.
+`ToDispatcher`, `ToClient` and `ToWorker` at the end list everything that each role may receive.
 
 `Submit.stream` is the client's program; `gt.wire.words` describes its words.
 
@@ -17,8 +18,18 @@ unread.
 
 from __future__ import annotations
 
-import msgspec
-
+from gt.wire.base import Message as Message
+from gt.wire.event_messages import (
+    BatchTaken,
+    ClockReading,
+    DescribeSites,
+    EventBatch,
+    Listen,
+    Listening,
+    Record,
+    Recorded,
+    Sites,
+)
 from gt.wire.structures import (
     Definition,
     Fragment,
@@ -32,14 +43,10 @@ from gt.wire.structures import (
 from gt.wire.words import Word
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The base class of all messages."""
-
-
 class Hello(Message, frozen=True, array_like=True, tag=True):
     """The first message of every connection."""
 
-    role: str  # "client" or "worker"
+    role: str  # "client", "worker" or "viewer"
     protocol: int
     version: str
     #: peers with equal hosts can open each other's memory (see `gt.wire.shared.host_identity`)
@@ -51,6 +58,8 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
     gpu: str = ""
     #: the "host:port" of the store where the members of a group that this worker leads meet
     store: str = ""
+    #: a viewer's proof that it may see everything
+    operator: str = ""
 
 
 class Welcome(Message, frozen=True, array_like=True, tag=True):
@@ -342,6 +351,11 @@ ToDispatcher = (
     | Notice
     | Reply
     | Report
+    | Listen
+    | BatchTaken
+    | Sites
+    | ClockReading
+    | Recorded
 )
 ToClient = (
     Welcome
@@ -359,5 +373,8 @@ ToClient = (
     | Answer
     | Located
     | Roster
+    | Listening
+    | EventBatch
+    | DescribeSites
 )
-ToWorker = Welcome | Refusal | Heartbeat | Admit | Define | Leave | Execute | Chunk | ChunkTaken | Drop | Query
+ToWorker = Welcome | Refusal | Heartbeat | Admit | Define | Leave | Execute | Chunk | ChunkTaken | Drop | Query | Record

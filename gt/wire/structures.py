@@ -110,6 +110,24 @@ class WorkerStats(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class EventName(msgspec.Struct, frozen=True, array_like=True):
+    """What an event of the event stream stands for."""
+
+    #: "op"; "section" (a part of a fragment that runs as a whole); "start" (of a move); "move"; "wait" (for a move)
+    kind: str
+    #: the kind of work (`gt.ops.families`), or "moves", "waiting", "compiled"
+    family: str
+    #: the name of the op, or of the move
+    op: str
+    #: the call with its types
+    text: str
+    signal: str
+    #: the bytes of the result, or those that the move carries
+    nbytes: int
+    #: the workers that take part in a move
+    members: tuple[int, ...] = ()
+
+
 class Move(msgspec.Struct, frozen=True, array_like=True):
     """Defines a code: from here on it stands for this worker's share of a move, with one operand and one result."""
 

@@ -16,8 +16,9 @@ stream, and all later streams of this client, wait in `ClientSpace.waiting`. The
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gt.wire.event_messages import ClockReading, Record
 from gt.wire.messages import (
     Admit,
     Checked,
@@ -50,6 +51,9 @@ from gt.worker.tracing import NoTrace, Tracer
 from gt.worker.uploads import UploadReceiver
 from gt.worker.worker_stats import worker_stats
 
+if TYPE_CHECKING:
+    from gt.worker.recording import Recorder
+
 
 class Worker:
     """The state of a worker. The shell calls `handle` and `wake`, and sends the messages that they return."""
@@ -66,6 +70,7 @@ class Worker:
         self.mover = Mover(engine, plane, self.tracer, failures)
         self.interpreter = Interpreter(self.mover, failures)
         self.replayer = Replayer(Levels(engine, levels), self.interpreter, self.mover, failures, self.outbox)
+        self.recorder: Recorder | None = None
 
     def assign_id(self, number: int) -> None:
         """The dispatcher accepted this worker under a number."""
@@ -75,6 +80,8 @@ class Worker:
 
     def handle(self, message: Message, data: memoryview | None = None) -> list[OutgoingMessage]:
         """Handle a message of the dispatcher; returns the messages to send. ``data``: the second frame of a `Chunk`."""
+        if self.recorder is not None and isinstance(message, Execute):
+            self.recorder.arrived(message)
         if getattr(message, "client", None) in self.spaces or isinstance(message, Admit | Query | Drop):
             HANDLERS[type(message)](self, message, data)
         elif isinstance(message, Execute) and message.confirm:
@@ -83,6 +90,20 @@ class Worker:
         outbox = self.outbox
         messages, outbox.messages = outbox.messages, []
         return messages
+
+    def record(self, m: Record, clock: Callable[[], int]) -> list[Message]:
+        """Begin or end to record events, with a clock in nanoseconds. Returns the events so far if they are requested,
+        and the time."""
+        recorder = self.recorder
+        events: list[Message] = []
+        if recorder is not None and (m.flush or not m.on):
+            events += recorder.drain(everything=True)
+        if m.on != (recorder is not None):
+            from gt.worker.recording import Recorder
+
+            recorder = Recorder(self.engine, clock, self.spaces) if m.on else None
+            self.recorder = self.interpreter.recorder = self.replayer.recorder = self.mover.recorder = recorder
+        return [*events, ClockReading(m.sent, clock())]
 
     def can_continue(self) -> bool:
         """Whether a move that a stream waits for is complete."""
@@ -169,6 +190,8 @@ class Worker:
         if i == 0:
             for definition in m.definitions:
                 space.codes[definition.code] = link_definition(self.engine, definition)
+        if self.recorder is not None:
+            self.recorder.begin(m.client, m)
         stream: list[Any] = m.stream
         end = len(stream)
         while i < end:
@@ -183,7 +206,10 @@ class Worker:
                 break
         if i < end:
             space.waiting.appendleft((m, i))
-        elif m.confirm:
+            return
+        if self.recorder is not None:
+            self.recorder.finish(m)
+        if m.confirm:
             self.outbox.send_done(m.client, m.worker_set)
 
     # -- control words: each returns the index of the next word, or ``i`` if the stream must wait --

@@ -11,7 +11,7 @@ what the levels in `gt.worker.hot` translate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import length_hint
 from typing import Any
 
@@ -70,14 +70,20 @@ class LinkedSection:
         #: register -> slot
         self.slots: list[int] = []
 
-    def run(self, registers: list[Any], numbers: list[Any], ids: list[int], store: dict[int, Any]) -> None:
+    def run(
+        self,
+        registers: list[Any],
+        numbers: list[Any],
+        ids: list[int],
+        store: dict[int, Any],
+        tick: Callable[[Any], Any] | None = None,
+    ) -> None:
         """Interpret the section. Fills ``registers``, which begins with the inputs; ``ids`` are their tensor ids.
-
-        Raises InstructionFailed.
+        ``tick`` is called before each call. Raises InstructionFailed.
         """
         calls = iter(self.calls)
         try:
-            for kind, kernel, out, a, b in calls:
+            for kind, kernel, out, a, b in calls if tick is None else map(tick, calls):
                 if kind == TWO:
                     registers[out] = kernel(registers[a], registers[b])
                 elif kind == FREE:

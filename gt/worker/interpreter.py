@@ -6,7 +6,7 @@ failure, so the first cause is the one that the client sees.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt.types import BYTES
 from gt.wire.words import FIRST_CODE
@@ -15,12 +15,17 @@ from gt.worker.linked import LinkedMove, LinkedSignature
 from gt.worker.mover import Mover
 from gt.worker.space import ClientSpace
 
+if TYPE_CHECKING:
+    from gt.worker.recording import Recorder
+
 
 class Interpreter:
     def __init__(self, mover: Mover, failures: FailureRecorder) -> None:
         self._mover, self._failures = mover, failures
         #: how many instructions it has run, in fragments and outside of them
         self.instructions = 0
+        #: while somebody listens to events
+        self.recorder: Recorder | None = None
 
     def run(self, space: ClientSpace, client: int, stream: list[Any], i: int) -> int:
         """Run a stream from word ``i`` on; returns the index of the first word that did not run.
@@ -28,7 +33,9 @@ class Interpreter:
         It stops at the end, at a control word, and at an instruction whose operand is pending. In the last case
         ``space.awaited`` is set.
         """
-        store, codes, end, count = space.store, space.codes, len(stream), 0
+        store, end, count, recorder = space.store, len(stream), 0, self.recorder
+        codes: Any = space.codes if recorder is None else recorder.codes(space)
+        begin = i
         while i < end:
             code = stream[i]
             if code < FIRST_CODE:
@@ -57,6 +64,8 @@ class Interpreter:
                 self._failures.record(space, client, linked.signature, stream, i, error)
             i += linked.width
         self.instructions += count
+        if recorder is not None:
+            recorder.interpreted(space, codes, stream, begin, i)
         return i
 
     def _run_general(self, space: ClientSpace, linked: LinkedSignature | LinkedMove, stream: list[Any], i: int) -> None:

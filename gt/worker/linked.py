@@ -12,12 +12,13 @@ from gt.worker.engines import Engine, Kernel
 
 
 class LinkedSignature:
-    """A signature with its kernel. ``plain`` and ``width`` are the signature's, to save an attribute load."""
+    """A signature with its kernel, and the signal that it is called under. ``plain`` and ``width`` are the signature's,
+    to save an attribute load."""
 
-    __slots__ = ("plain", "run", "signature", "width")
+    __slots__ = ("plain", "run", "signal", "signature", "width")
 
-    def __init__(self, signature: Signature, run: Kernel) -> None:
-        self.signature, self.run = signature, run
+    def __init__(self, signature: Signature, run: Kernel, signal: str = "") -> None:
+        self.signature, self.run, self.signal = signature, run, signal
         self.plain, self.width = signature.plain, signature.width
 
 
@@ -50,9 +51,9 @@ def link_definition(engine: Engine, definition: Definition) -> LinkedSignature:
     instruction."""
     signature = signature_of(definition)
     try:
-        return LinkedSignature(signature, engine.link(signature))
+        return LinkedSignature(signature, engine.link(signature), definition.signal)
     except Exception as error:  # see above
-        return LinkedSignature(signature, _raising_kernel(error))
+        return LinkedSignature(signature, _raising_kernel(error), definition.signal)
 
 
 def _raising_kernel(error: Exception) -> Kernel:

@@ -9,16 +9,19 @@ failure, or 0, is sent along with the value.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt.wire.structures import GroupSpec
-from gt.worker.collectives.interface import DataPlane, GroupBroken
+from gt.worker.collectives.interface import DataPlane, GroupBroken, OnDone
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken, first_line
 from gt.worker.failures import FailureRecorder
 from gt.worker.linked import LinkedMove
 from gt.worker.space import LOST_WORKER_BIT, ClientSpace, Failure, PendingMove
 from gt.worker.tracing import Tracer
+
+if TYPE_CHECKING:
+    from gt.worker.recording import Recorder
 
 #: The kinds of moves from one mesh to another.
 ACROSS_MESHES = ("exchange", "broadcast")
@@ -29,6 +32,8 @@ class Mover:
         self._engine, self.plane, self._tracer, self._failures = engine, plane, tracer, failures
         #: group with a lost member -> the reason
         self._lost: dict[int, str] = {}
+        #: while somebody listens to events
+        self.recorder: Recorder | None = None
 
     # -- groups --------------------------------------------------------------------------
 
@@ -86,7 +91,7 @@ class Mover:
         plane = self._plane_for(move)
         self._drop_done_sends(space)
         value, failure = self._operand(space, move, operand)
-        on_done = self._tracer.span([move]) if self._tracer.on else None
+        on_done = self._on_done([move], site)
         handle = plane.start(move.group, move.kind, value, move.options, on_done)
         cause = None
         if move.kind in ACROSS_MESHES:
@@ -103,12 +108,26 @@ class Mover:
         first = moves[0][0]
         plane = self._plane_for(first)
         operands = [self._operand(space, move, operand) for move, _, _, operand in moves]
-        on_done = self._tracer.span([move for move, *_ in moves]) if self._tracer.on else None
+        on_done = self._on_done([move for move, *_ in moves], moves[0][1])
         handles = plane.reduce_all(first.group, [value for value, _ in operands], first.options, on_done)
         for (move, site, out, _), (_, failure), handle in zip(moves, operands, handles, strict=True):
             pending = PendingMove(str(move), site, handle, None, failure)
             pending.reads_operand = False
             space.put(out, pending)
+
+    def _on_done(self, moves: list[LinkedMove], site: int) -> OnDone | None:
+        """What to call when moves that start now, as one, are done."""
+        calls = [self._tracer.span(moves)] if self._tracer.on else []
+        if self.recorder is not None:
+            calls.append(self.recorder.moving(moves, site))
+        if len(calls) < 2:
+            return calls[0] if calls else None
+
+        def on_done() -> None:
+            for call in calls:
+                call()
+
+        return on_done
 
     def _plane_for(self, move: LinkedMove) -> DataPlane:
         if self.plane is None or move.group in self._lost:

@@ -6,7 +6,7 @@ those that cannot run as a whole this time: because an input is a failure or mis
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.wire.messages import Notice
 from gt.worker.collectives.interface import GroupBroken
@@ -18,6 +18,9 @@ from gt.worker.interpreter import Interpreter
 from gt.worker.mover import Mover
 from gt.worker.outbox import WorkerOutbox
 from gt.worker.space import PLACEHOLDERS, ClientSpace
+
+if TYPE_CHECKING:
+    from gt.worker.recording import Recorder
 
 #: How many reasons for not compiling a client gets as notices. The statistics have all of them.
 MAX_ANNOUNCED_REASONS = 3
@@ -49,6 +52,8 @@ class Replayer:
         self.instructions = 0
         #: how many of them in sections that ran completely
         self.hot_instructions = 0
+        #: while somebody listens to events
+        self.recorder: Recorder | None = None
 
     def forget(self, space: ClientSpace, number: int) -> None:
         """The fragment will not run again: free what its levels hold."""
@@ -64,6 +69,8 @@ class Replayer:
             fragment = space.fragments[stream[i + 1]] = LinkedFragment(fragment, space.codes)
         parsed = fragment.parsed
         base, dispatcher_base, inputs, numbers = parsed.read_run(stream, i)
+        if self.recorder is not None:
+            self.recorder.run_fragment(stream[i + 1])
         run = FragmentRun(space, client, fragment, parsed.slot_ids(base, dispatcher_base, inputs), numbers)
         for index in range(stream[i + 2], len(fragment.sections)):
             section = fragment.sections[index]
@@ -119,29 +126,43 @@ class Replayer:
             registers = [store[id] for id in ids]
         except KeyError:  # an input is missing: the interpreter reports it
             return self._interpret(run, section.first, section.last)
+        self._run_body(run, section, body, ids, registers)
+        return False
+
+    def _run_body(
+        self, run: FragmentRun, section: LinkedSection, body: Section, ids: list[int], registers: list[Any]
+    ) -> None:
+        """Run a section whose inputs are there, in ``registers``; ``ids`` are their tensor ids."""
+        space, recorder, tick = run.space, self.recorder, None
+        if recorder is not None:
+            marks, tick = recorder.marks()
         numbers = [run.numbers[k] for k in section.numbers]
         section.runs += 1
         try:
             results = self._run_at_level(space, run.client, body, registers, numbers)
         except PartialRun as partial:
             self._fail_written(run, section, partial)
-            return False
+            return
+        interpreted = results is None
         if results is not None:
             for register in section.freed:
                 space.drop(ids[register])
         else:
             registers += [None] * (body.registers - body.inputs)
             try:
-                section.run(registers, numbers, ids, store)
+                section.run(registers, numbers, ids, space.store, tick)
             except InstructionFailed as failed:
+                if recorder is not None:
+                    recorder.section_ran(space, run.fragment, section, marks, "")
                 self._continue_after(run, section, body, registers, failed)
-                return False
+                return
             results = [registers[register] for register in body.results]
         for slot, value in zip(section.results, results, strict=True):
-            space.put(slot_ids[slot], value)
+            space.put(run.ids[slot], value)
         self.instructions += len(body.calls)
         self.hot_instructions += len(body.calls)
-        return False
+        if recorder is not None:
+            recorder.section_ran(space, run.fragment, section, marks, "" if interpreted else self.levels.level_of(body))
 
     def _run_at_level(
         self, space: ClientSpace, client: int, body: Section, inputs: list[Any], numbers: list[Any]

@@ -15,6 +15,7 @@ from gt.say import topic
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import Keys
 from gt.wire.codec import Decode, encode
+from gt.wire.event_messages import Record
 from gt.wire.messages import Bye, Done, Drop, Execute, Heartbeat, Hello, Refusal, Reply, Welcome
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
@@ -23,6 +24,9 @@ from gt.worker.core import Worker
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken
 from gt.worker.outbox import OutgoingMessage
+
+#: The longest wait for messages while events are recorded, so that they are sent in time.
+RECORDING_POLL_MS = 50
 
 
 class Shell:
@@ -56,7 +60,10 @@ class Shell:
     def run(self) -> None:
         """Run until the connection ends."""
         while True:
-            self._serve_once(1000)
+            self._serve_once(1000 if self.worker.recorder is None else RECORDING_POLL_MS)
+            if (recorder := self.worker.recorder) is not None and recorder.due(time.perf_counter_ns()):
+                for recorded in recorder.drain():
+                    self.connection.send([encode(recorded)])
 
     def _serve_once(self, milliseconds: int) -> None:
         """Wait for messages or completed moves, at most this long, and handle them."""
@@ -75,8 +82,15 @@ class Shell:
             self.worker.assign_id(message.id)
         elif isinstance(message, Refusal):
             raise Refused(message.reason)
+        elif isinstance(message, Record):
+            self._record(message)
         elif not isinstance(message, Heartbeat):
             self._work(message, frames)
+
+    def _record(self, message: Record) -> None:
+        """Begin or end to record events, and tell the server what the time is here."""
+        for answer in self.worker.record(message, time.perf_counter_ns):
+            self.connection.send([encode(answer)])
 
     def _work(self, message: Any, frames: list[bytes]) -> None:
         """Let the worker handle a message, or continue after a move (None), and send what it returns."""

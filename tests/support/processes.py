@@ -15,7 +15,7 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-TOKEN = "a secret for the tests"
+TOKEN, OPERATOR = "a secret for the tests", "the operator of the tests"
 #: A first import of torch on two busy cores is slow; only a hang should reach this.
 LONG = 120.0
 
@@ -55,7 +55,14 @@ def alive(pid: int) -> bool:
 def environment(**extra: str) -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GT_")}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**clean, "GT_TOKEN": TOKEN, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **extra}
+    return {
+        **clean,
+        "GT_TOKEN": TOKEN,
+        "GT_OPERATOR_TOKEN": OPERATOR,
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+        **extra,
+    }
 
 
 class Process:

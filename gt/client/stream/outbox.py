@@ -252,7 +252,7 @@ class Outbox:
         self._last_count = count
         return self._same_count < MAX_WAITS
 
-    def flush_within(self, seconds: float) -> bool:
+    def flush_within(self, seconds: float | None) -> bool:
         """Submit all words if the credit for them arrives in time. True if all are submitted."""
         enough = WINDOW_WORDS // 2
         while self._connection.wait(lambda: self.sent - self.finished <= enough, seconds) and self.words:

@@ -10,6 +10,7 @@ from gt.client.stream.pending import PendingFromEach, PendingValue
 from gt.client.stream.server_connection import ServerConnection
 from gt.errors import RemoteError, WorkerLost
 from gt.wire.codec import encode
+from gt.wire.event_messages import Listening
 from gt.wire.messages import Answer, Blocks, Checked, ChunkTaken, Located, NoValue, Trace, ValueChunk, ValueInline
 from gt.wire.shared import SharedRings
 from gt.wire.structures import SharedRange
@@ -113,7 +114,7 @@ class Replies:
     def no_value(self, m: NoValue, frames: object) -> None:
         self._failures.no_value(m, self.pending.get(m.request))
 
-    def answer(self, m: Answer | Located, frames: object) -> None:
+    def answer(self, m: Answer | Located | Listening, frames: object) -> None:
         if (answers := self.pending.pop(m.request, None)) is not None:
             answers.append(m)
 

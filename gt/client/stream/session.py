@@ -12,11 +12,12 @@ A session has one of each and connects them: it hands every message that arrives
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from gt.client.stream import configuration
+from gt.client.stream import configuration, sites
 from gt.client.stream.failures import Failures
 from gt.client.stream.outbox import Outbox
 from gt.client.stream.pending import PendingValue
@@ -29,7 +30,8 @@ from gt.errors import ClusterError, CompileError, ConnectionLost, Refused
 from gt.ops import Signature
 from gt.say import warn
 from gt.types import TensorType
-from gt.wire.codec import BadFrame, Decode
+from gt.wire.codec import BadFrame, Decode, encode
+from gt.wire.event_messages import BatchTaken, DescribeSites, EventBatch, Listen, Listening, Sites
 from gt.wire.messages import (
     Answer,
     Ask,
@@ -65,6 +67,8 @@ class Session:
         self.outbox = outbox = Outbox(connection, Templates(by_code), replies.abandoned)
         self.signatures = Signatures(outbox, connection, by_code)
         self.uploads = uploads = Uploads(connection)
+        #: what receives the events while the program listens to them
+        self.event_sink: Callable[[EventBatch], None] | None = None
         self._decode = Decode("client")
         self._handlers: dict[type, Callable[[Any, Any], None]] = {
             Welcome: self._welcome,
@@ -81,6 +85,9 @@ class Session:
             NoValue: replies.no_value,
             Answer: replies.answer,
             Located: replies.answer,
+            Listening: replies.answer,
+            EventBatch: self._events,
+            DescribeSites: self._describe_sites,
             ChunkTaken: uploads.taken,
         }
 
@@ -148,6 +155,21 @@ class Session:
         self.outbox.flush()
         return self.replies.trace(begin)
 
+    def listen(self, sink: Callable[[EventBatch], None]) -> Listening:
+        """From here on ``sink`` gets the events of this session, in the thread that receives them."""
+        self.outbox.cut()
+        self.outbox.flush()
+        self.event_sink = sink
+        listening: Listening = self.replies.ask(Listen, True)
+        return listening
+
+    def stop_listening(self) -> None:
+        """Wait for what was emitted so far and for its events; then end the events."""
+        self.outbox.cut()
+        self.finish(None)
+        self.replies.ask(Listen, False)
+        self.event_sink = None
+
     # -- messages ------------------------------------------------------------------------
 
     def handle(self, frames: list[bytes]) -> None:
@@ -169,6 +191,20 @@ class Session:
     def _refused(self, m: Refusal, frames: object) -> None:
         self.connection.end(Refused(f"the server refused this connection: {m.reason}"))
 
+    def _events(self, m: EventBatch, frames: object) -> None:
+        if self.event_sink is not None:
+            self.event_sink(m)
+        self._reply(BatchTaken(1))
+
+    def _describe_sites(self, m: DescribeSites, frames: object) -> None:
+        self._reply(Sites([(number, sites.describe(number)) for number in m.sites]))
+
+    def _reply(self, message: Any) -> None:
+        """Answer from the thread that receives, which must not raise."""
+        if (link := self.connection.link) is not None:
+            with contextlib.suppress(ConnectionLost):
+                link.send([encode(message)])
+
     def _roster(self, m: Roster, frames: object) -> None:
         if lost := [worker for worker in self.connection.workers if worker not in m.workers]:
             self.replies.workers_lost()
@@ -177,7 +213,7 @@ class Session:
 
     # -- the end -------------------------------------------------------------------------
 
-    def finish(self, seconds: float) -> None:
+    def finish(self, seconds: float | None) -> None:
         """Submit everything, and wait until the workers have finished it. Each wait is limited to about ``seconds``."""
         if self.outbox.flush_within(seconds) and self.outbox.sent and self.connection.workers:
             self.outbox.flush()

@@ -14,6 +14,7 @@ from gt.errors import ConfigError
 from gt.launch.backend import INSTALL_TORCH
 from gt.ops import Signature
 from gt.types import TensorType
+from gt.worker.engines.marks import Marks as Marks
 
 #: (*arrays and numbers) -> an array, or a tuple of arrays if the signature has several results
 Kernel = Callable[..., Any]
@@ -66,6 +67,9 @@ class Engine(Protocol):
         So the measured time of an `Execute` is the time of the device, and other clients do not wait behind a long
         queue.
         """
+
+    def marks(self, clock: Callable[[], int]) -> Marks:
+        """What tells when the device got how far, for recording; the clock returns nanoseconds."""
 
     def memory(self) -> dict[str, int]:
         """The device's memory in bytes: "used" by all processes, "total", "allocated" by this process, and the "peak"

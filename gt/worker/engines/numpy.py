@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from gt.errors import DTypeError
 from gt.ops import Signature
 from gt.types import DTYPES, DType, TensorType, bfloat16
+from gt.worker.engines.marks import ClockMarks, Marks
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -77,6 +79,9 @@ class NumpyEngine:
 
     def pace(self) -> None:
         pass
+
+    def marks(self, clock: Callable[[], int]) -> Marks:
+        return ClockMarks(clock)
 
     def memory(self) -> dict[str, int]:
         return {}

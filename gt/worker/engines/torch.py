@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from gt.errors import ConfigError
 from gt.ops import Signature
 from gt.types import TensorType
 from gt.wire.words import MAX_INLINE_BYTES
+from gt.worker.engines.marks import ClockMarks, Marks
 
 #: How many `Execute` messages the GPU may be behind.
 MAX_EXECUTES_AHEAD = 3
@@ -110,6 +112,13 @@ class TorchEngine:
         self._events.append(event)
         if len(self._events) > MAX_EXECUTES_AHEAD:
             self._events.popleft().synchronize()
+
+    def marks(self, clock: Callable[[], int]) -> Marks:
+        if not self.on_gpu:
+            return ClockMarks(clock)
+        from gt.worker.engines.cuda_marks import CudaMarks
+
+        return CudaMarks(self._device, clock)
 
     def memory(self) -> dict[str, int]:
         if not self.on_gpu:

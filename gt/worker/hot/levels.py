@@ -58,6 +58,11 @@ class Levels:
         switch.compiles = self._compiles or section.compile
         return switch
 
+    def level_of(self, section: Section) -> str:
+        """The name of the level at which a section runs now."""
+        switch = self._switches.get(section)
+        return "template" if switch is None else switch.level
+
     def forget(self, section: Section) -> None:
         """The section will not run again: free its graph and compiled code."""
         switch = self._switches.pop(section, None)

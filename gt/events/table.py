@@ -1,0 +1,145 @@
+"""All events that a listener got, on the server's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gt.wire.event_messages import COLUMNS, DISPATCHER, DISPATCHER_COLUMNS, LEVELS, EventBatch
+from gt.wire.structures import EventName
+
+#: the columns of a worker's rows, by name
+WHAT, EXECUTE, SITE, QUEUED, STARTED, ENDED, FRAGMENT, LEVEL = range(len(COLUMNS))
+
+
+class Event(NamedTuple):
+    """Something that a worker did. Times are nanoseconds on the server's clock."""
+
+    worker: int
+    client: int
+    name: EventName
+    #: the number of the `Execute` message it was part of; 0: that arrived before recording began
+    execute: int
+    #: the client's source line, "train.py:17: y = x @ w"; empty if it is not known
+    site: str
+    #: when the worker got it, began it and ended it
+    queued: int
+    started: int
+    ended: int
+    #: the number of the fragment that it is part of; 0: of none
+    fragment: int
+    #: "eager", "template", "graph" or "compiled"
+    level: str
+
+
+class Share(NamedTuple):
+    """How much of an interval a worker, or the dispatcher (-1), spent for one client in one family of ops."""
+
+    worker: int
+    client: int
+    begun: int
+    ended: int
+    family: str
+    events: int
+    nanoseconds: int
+    nbytes: int
+
+
+class Memory(NamedTuple):
+    """Bytes at one moment: of the device ("used", "total", "peak"; client 0), or held by a client ("held")."""
+
+    worker: int
+    client: int
+    time: int
+    sizes: dict[str, int]
+
+
+class Queue(NamedTuple):
+    """The estimated microseconds of work that a worker had ahead."""
+
+    worker: int
+    time: int
+    microseconds: int
+
+
+class EventTable:
+    """Collects batches. ``since``: events of messages that arrived earlier at their worker are left out."""
+
+    def __init__(self, since: int = 0) -> None:
+        self._since = since
+        #: (worker or -1, client) -> arrays of rows
+        self._rows: dict[tuple[int, int], list[Any]] = {}
+        self.names: dict[tuple[int, int], list[EventName]] = {}
+        #: client -> number of a source line -> its text
+        self.sites: dict[int, dict[int, str]] = {}
+        self.shares: list[Share] = []
+        self.memory: list[Memory] = []
+        self.queues: list[Queue] = []
+        #: events in fragments: (worker, client) -> how many
+        self.hot: dict[tuple[int, int], int] = {}
+        #: batches that this listener missed, because it was too slow
+        self.dropped = 0
+        #: the largest error of a time, in nanoseconds
+        self.error = 0
+        self.count = 0
+
+    def add(self, batch: EventBatch) -> None:
+        key, offset = (batch.source, batch.client), batch.offset
+        self.dropped, self.error = max(self.dropped, batch.dropped), max(self.error, batch.error)
+        self.names.setdefault(key, []).extend(batch.names)
+        self.sites.setdefault(batch.client, {}).update(batch.sites)
+        interval = batch.begun + offset, batch.ended + offset
+        self.shares += [
+            Share(*key, *interval, family, events, spent, nbytes) for family, events, spent, nbytes in batch.shares
+        ]
+        if batch.memory:
+            self.memory.append(Memory(*key, interval[1], batch.memory))
+        if batch.source != DISPATCHER:
+            self.queues.append(Queue(batch.source, interval[1], batch.ahead))
+            self.hot[key] = self.hot.get(key, 0) + batch.hot
+        if batch.rows:
+            self._add_rows(key, batch.rows, offset)
+
+    def _add_rows(self, key: tuple[int, int], data: bytes, offset: int) -> None:
+        dispatcher = key[0] == DISPATCHER
+        width = len(DISPATCHER_COLUMNS if dispatcher else COLUMNS)
+        rows = np.frombuffer(data, dtype=np.int64).reshape(-1, width)
+        if offset:
+            rows = rows.copy()
+            rows[:, QUEUED : ENDED + 1] += offset
+        if self._since:
+            rows = rows[rows[:, QUEUED] >= self._since]
+        self._rows.setdefault(key, []).append(rows)
+        self.count += 0 if dispatcher else len(rows)
+
+    def keys(self) -> list[tuple[int, int]]:
+        """(worker, client) of all events; worker -1 is the dispatcher."""
+        return sorted(self._rows)
+
+    def rows(self, worker: int, client: int) -> Any:
+        """The events of a worker for a client as an array with `COLUMNS`; of the dispatcher with its columns."""
+        parts = self._rows.get((worker, client), [])
+        if len(parts) > 1:
+            parts[:] = [np.concatenate(parts)]
+        width = len(DISPATCHER_COLUMNS if worker == DISPATCHER else COLUMNS)
+        return parts[0] if parts else np.empty((0, width), dtype=np.int64)
+
+    def events(self) -> Iterator[Event]:
+        """All events of workers, in the order in which they ended on each worker."""
+        for worker, client in self.keys():
+            if worker == DISPATCHER:
+                continue
+            rows, names, sites = self.rows(worker, client), self.names[worker, client], self.sites.get(client, {})
+            for row in rows[np.argsort(rows[:, ENDED], kind="stable")].tolist():
+                what, execute, site, queued, started, ended, fragment, level = row
+                times = queued, started, ended, fragment, LEVELS[level]
+                yield Event(worker, client, names[what], execute, sites.get(site, ""), *times)
+
+    def span(self) -> tuple[int, int]:
+        """The first and the last time of any event; (0, 0) if there is none."""
+        parts = [rows for parts in self._rows.values() for rows in parts if len(rows)]
+        if not parts:
+            return 0, 0
+        return min(int(rows[:, STARTED].min()) for rows in parts), max(int(rows[:, ENDED].max()) for rows in parts)

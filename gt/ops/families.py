@@ -1,0 +1,25 @@
+"""The families of ops, as `top`, traces and pictures group them: each file of ops belongs to one."""
+
+from __future__ import annotations
+
+from gt.ops.op import Op
+
+#: family -> the files whose ops belong to it; ops of all other files are elementwise
+_FILES = {
+    "matmul": "matmul linear product linalg matrix_functions",
+    "attention": "attention",
+    "convolution": "conv pool resample windows",
+    "recurrent": "recurrent",
+    "normalization": "channel_norm layer_norm rms_norm norm",
+    "reduction": "reduce scan sort order loss nll gradient_norms",
+    "optimizer": "optimizer_steps",
+    "random": "draw sample dropout",
+    "fft": "fft",
+    "data": "creation indexing indexing_masks joining scatter slicing views blocks files placed upload",
+}
+_FAMILIES = {file: family for family, files in _FILES.items() for file in files.split()}
+
+
+def family(op: Op) -> str:
+    """The family of an op."""
+    return _FAMILIES.get(op.file, "elementwise")

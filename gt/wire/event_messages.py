@@ -1,0 +1,129 @@
+"""The messages of the event stream (see `gt.events`).
+
+    listener ──Listen, BatchTaken──▶ dispatcher ──Record──▶ worker
+    listener ◀──Listening, EventBatch── dispatcher ◀──Recorded, ClockReading── worker
+    client ◀──DescribeSites── dispatcher ◀──Sites── client
+
+A listener is a viewer, or a client that listens to its own session. Workers record only while there is a listener.
+Events are packed: `Recorded.rows` holds 64-bit integers, `COLUMNS` for each event. What an event stands for is sent
+once, as an `EventName`; an event has its index.
+"""
+
+from __future__ import annotations
+
+from gt.wire.base import Message
+from gt.wire.structures import EventName, WorkerInfo
+
+#: The columns of a worker's events: index of its name, number of its `Execute` message (0: received before recording
+#: began), the client's source line, when the message arrived, when the event began and ended (nanoseconds), the number
+#: of its fragment or 0, and its level (an index of `LEVELS`).
+COLUMNS = ("what", "execute", "site", "queued", "started", "ended", "fragment", "level")
+LEVELS = ("eager", "template", "graph", "compiled")
+#: The columns of the dispatcher's events. worker -1: a message of the client was handled. Otherwise: an `Execute`
+#: message with this number was sent to the worker, for words of the submission ``serial``, at ``ended``.
+DISPATCHER_COLUMNS = ("worker", "execute", "serial", "received", "started", "ended")
+#: `EventBatch.source` of the dispatcher's own events.
+DISPATCHER = -1
+#: Families in `shares` beside those of ops: the dispatcher's own work; moves, which run beside the instructions.
+DISPATCHING, TRANSFER = "dispatcher", "transfer"
+
+
+class Listen(Message, frozen=True, array_like=True, tag=True):
+    """Begin or end to listen. Answered by `Listening`, after everything the client submitted before it."""
+
+    request: int
+    on: bool
+    #: False: only shares of time, no instructions
+    detail: bool = True
+
+
+class Listening(Message, frozen=True, array_like=True, tag=True):
+    """Answers `Listen`. Sent again to viewers when the workers or the clients change, with the request 0."""
+
+    request: int
+    #: nanoseconds on the clock of events, and at the same moment since 1970
+    now: int
+    wall: int
+    #: whether the listener sees the instructions of all clients
+    operator: bool
+    workers: list[WorkerInfo]
+    clients: list[int]
+
+
+class BatchTaken(Message, frozen=True, array_like=True, tag=True):
+    """The listener has read this many more batches. Batches for a listener that is far behind are dropped."""
+
+    count: int
+
+
+class Record(Message, frozen=True, array_like=True, tag=True):
+    """Record events, or stop. Sent again from time to time, to compare the clocks."""
+
+    on: bool
+    #: when it was sent, on the server's clock
+    sent: int
+    #: send everything that is recorded so far before the answer
+    flush: bool = False
+
+
+class ClockReading(Message, frozen=True, array_like=True, tag=True):
+    """Answers `Record`: the worker's clock, in nanoseconds."""
+
+    sent: int
+    here: int
+
+
+class Recorded(Message, frozen=True, array_like=True, tag=True):
+    """What a worker did for one client since the last such message; client 0: only the memory of the worker."""
+
+    client: int
+    #: the interval that it covers
+    begun: int
+    ended: int
+    #: names that are new, and source lines that are new
+    names: list[EventName]
+    sites: list[int]
+    rows: bytes
+    #: (family, events, nanoseconds, bytes)
+    shares: list[tuple[str, int, int, int]]
+    #: how many of the events were in repeated fragments
+    hot: int
+    #: in bytes: used, total and peak of the device; and what the client holds
+    memory: dict[str, int]
+
+
+class EventBatch(Message, frozen=True, array_like=True, tag=True):
+    """A worker's `Recorded`, or the dispatcher's own events, for a listener."""
+
+    #: the worker, or `DISPATCHER`
+    source: int
+    client: int
+    #: nanoseconds to add to the times, to get the server's clock; and the largest error of that
+    offset: int
+    error: int
+    #: how many batches the listener has missed
+    dropped: int
+    begun: int
+    ended: int
+    names: list[EventName]
+    #: (number, text) of source lines
+    sites: list[tuple[int, str]]
+    #: empty if the listener may not see the client's instructions
+    rows: bytes
+    shares: list[tuple[str, int, int, int]]
+    hot: int
+    memory: dict[str, int]
+    #: estimated microseconds of work that the worker still had
+    ahead: int
+
+
+class DescribeSites(Message, frozen=True, array_like=True, tag=True):
+    """Somebody who may see them needs the texts of these source lines. Answered by `Sites`."""
+
+    sites: list[int]
+
+
+class Sites(Message, frozen=True, array_like=True, tag=True):
+    """Answers `DescribeSites`: (number, text)."""
+
+    texts: list[tuple[int, str]]

@@ -1,0 +1,30 @@
+"""Marks in the course of a device's work, for recording: on a CPU the time itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+Clock = Callable[[], int]
+
+
+class Marks(Protocol):
+    @property
+    def mark(self) -> Callable[[], Any]:
+        """Notes that the device gets here after all work so far. Never waits."""
+
+    def times(self, marks: list[Any], wait: bool) -> Any:
+        """When the device got to each of these marks, in nanoseconds on the clock, as an array; None if it has not got
+        to the last one. ``wait``: wait for it. Called for all marks, in order."""
+
+
+class ClockMarks:
+    """The marks of a device that runs an instruction before the call returns."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.mark = clock
+
+    def times(self, marks: list[int], wait: bool) -> Any:
+        return np.array(marks, dtype=np.int64)

@@ -1,0 +1,329 @@
+"""Recording of events, while somebody listens: what this worker ran for each client, and when.
+
+Off, there is no recorder, and the loops that run instructions are as they are. On, the same loops run over iterators
+and tables that also read the clock:
+
+    the interpreter     `_TimedCodes` notes each code that it looks up, with the time
+    sections            `tick` notes the time before each call of a section
+    graphs, compiled    the time before and after the section
+    moves               the time at their start, and when they are done
+    waits               from the instruction that could not run to the next word that runs
+
+An instruction ends where the next one begins, so one reading of the clock is enough for both. Chunks of marks become
+rows (`gt.wire.event_messages.COLUMNS`) when they are sent. On a GPU a mark is a CUDA event, which is read when the GPU
+has reached it: recording never waits for the GPU.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gt.ops.families import family
+from gt.wire.event_messages import COLUMNS, LEVELS, TRANSFER, Recorded
+from gt.wire.structures import EventName
+from gt.wire.words import FIRST_CODE
+from gt.worker.engines import Engine, Marks
+from gt.worker.fragments import LinkedFragment, LinkedSection
+from gt.worker.linked import LinkedMove, LinkedSignature
+from gt.worker.space import ClientSpace
+
+#: Events are sent after this time, or when there are this many.
+BATCH_NS, BATCH_EVENTS = 50_000_000, 1000
+#: Nanoseconds between two measurements of memory.
+MEMORY_NS = 1_000_000_000
+#: The most chunks that wait for the GPU. Older ones are dropped.
+MAX_WAITING_CHUNKS = 10_000
+
+Clock = Callable[[], int]
+
+
+class _Chunk(NamedTuple):
+    """Consecutive events: event k began at mark k and ended at mark k + 1. Only those in ``kept`` are events."""
+
+    marks: list[Any]
+    whats: Any
+    sites: Any
+    kept: Any
+    execute: int
+    queued: int
+    fragment: int
+    level: int
+
+
+class _TimedCodes:
+    """A client's codes. Notes each code that is looked up, and the time."""
+
+    __slots__ = ("_codes", "_mark", "_note", "found")
+
+    def __init__(self, codes: dict[int, Any], mark: Callable[[], Any]) -> None:
+        self._codes, self._mark = codes, mark
+        self.found: list[Any] = []
+        self._note = self.found.append
+
+    def __getitem__(self, code: int) -> Any:
+        self._note(code)
+        self._note(self._mark())
+        return self._codes[code]
+
+
+class _ClientEvents:
+    """What was recorded for one client and is not sent yet."""
+
+    def __init__(self, now: int) -> None:
+        self.begun = now
+        self.chunks: list[_Chunk] = []
+        #: rows of moves and waits; threads of the data plane append moves
+        self.rows: deque[tuple[int, ...]] = deque()
+        self.count = self.hot = 0
+        self.names: list[EventName] = []
+        #: code, (fragment, first instruction) or EventName -> index of the name
+        self.indices: dict[Any, int] = {}
+        self.new_names = 0
+        self.sites: set[int] = set()
+        #: section -> (whats, sites, kept); keeps the section, so that its id is not reused
+        self.sections: dict[int, tuple[LinkedSection, Any, Any, Any]] = {}
+        #: since when the stream waits for a move; 0: it does not
+        self.blocked = 0
+
+
+class Recorder:
+    """Records the events of all clients of a worker. ``clock``: nanoseconds, of a clock that never goes back."""
+
+    def __init__(self, engine: Engine, clock: Clock, spaces: dict[int, ClientSpace]) -> None:
+        self._engine, self.clock, self._spaces = engine, clock, spaces
+        self._marks: Marks = engine.marks(clock)
+        self._clients: dict[int, _ClientEvents] = {}
+        #: id of an `Execute` message that is not finished -> (number, when it arrived)
+        self._arrived: dict[int, tuple[int, int]] = {}
+        self._executes = 0
+        self._execute = self._queued = 0
+        self._events = self._client(0)
+        self._fragment = 0
+        self._sent = self._memory_read = clock()
+
+    def _client(self, client: int) -> _ClientEvents:
+        events = self._clients.get(client)
+        if events is None:
+            events = self._clients[client] = _ClientEvents(self.clock())
+        return events
+
+    # -- what runs -----------------------------------------------------------------------
+
+    def arrived(self, message: Any) -> None:
+        """An `Execute` message arrived. The dispatcher counts them too, so the number identifies it."""
+        self._executes += 1
+        self._arrived[id(message)] = self._executes, self.clock()
+
+    def begin(self, client: int, message: Any) -> None:
+        """The words of this message run from here on."""
+        self._events, self._fragment = self._client(client), 0
+        self._execute, self._queued = self._arrived.get(id(message), (0, 0))
+
+    def finish(self, message: Any) -> None:
+        self._arrived.pop(id(message), None)
+
+    def run_fragment(self, number: int) -> None:
+        self._fragment = number
+
+    def codes(self, space: ClientSpace) -> _TimedCodes:
+        """The client's codes, for one call of the interpreter."""
+        self._end_wait()
+        return _TimedCodes(space.codes, self._marks.mark)
+
+    def interpreted(self, space: ClientSpace, codes: _TimedCodes, stream: list[Any], i: int, end: int) -> None:
+        """The interpreter has run the words from ``i`` to ``end``. The last code may be one that must wait."""
+        found, marks = codes.found[0::2], codes.found[1::2]
+        if end < len(stream) and stream[end] >= FIRST_CODE:
+            found.pop()
+            self._events.blocked = self.clock()
+        else:
+            marks.append(self._marks.mark())
+        if not found:
+            return
+        linked, sites = space.codes, []
+        for code in found:
+            while stream[i] < 0:
+                i += 1
+            sites.append(stream[i + 1])
+            i += linked[code].width
+        whats = [self._name_of_code(space, code) for code in found]
+        self._add(marks, whats, sites, None, 0)
+
+    def marks(self) -> tuple[list[Any], Callable[[Any], Any]]:
+        """(marks, tick) for a section: a first mark, and a function that returns its argument and adds a mark."""
+        self._end_wait()
+        marks: list[Any] = [self._marks.mark()]
+        note, mark = marks.append, self._marks.mark
+
+        def tick(call: Any) -> Any:
+            note(mark())
+            return call
+
+        return marks, tick
+
+    def section_ran(
+        self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection, marks: list[Any], level: str
+    ) -> None:
+        """A section has run: as a whole at this level, or "", with a mark before each call."""
+        marks.append(self._marks.mark())
+        if level:
+            self._add(marks, [self._name_of_section(section, level)], [0], None, LEVELS.index(level))
+            return
+        del marks[0]
+        known = self._events.sections.get(id(section))
+        if known is None:
+            known = self._events.sections[id(section)] = section, *self._parts(space, fragment, section)
+        _, whats, sites, kept = known
+        count = len(marks) - 1  # fewer than all if a call failed
+        self._add(marks, whats[:count], sites[:count], kept[:count], 1)
+
+    def _parts(self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection) -> tuple[Any, Any, Any]:
+        """What each call of a section is, its source line, and whether it is an instruction (and not a free)."""
+        instructions = [fragment.parsed.instructions[index] for index in section.indices]
+        kept = np.array([instruction.code >= 0 for instruction in instructions], dtype=bool)
+        whats = [self._name_of_code(space, part.code) if part.code >= 0 else 0 for part in instructions]
+        sites = [part.site if part.code >= 0 else 0 for part in instructions]
+        return np.array(whats, dtype=np.int64), np.array(sites, dtype=np.int64), kept
+
+    def _add(self, marks: list[Any], whats: Any, sites: Any, kept: Any, level: int) -> None:
+        events = self._events
+        events.chunks.append(_Chunk(marks, whats, sites, kept, self._execute, self._queued, self._fragment, level))
+        events.count += len(marks) - 1
+        if self._fragment:
+            events.hot += len(marks) - 1
+        if len(events.chunks) > MAX_WAITING_CHUNKS:
+            del events.chunks[: MAX_WAITING_CHUNKS // 2]
+
+    def moving(self, moves: list[LinkedMove], site: int) -> Callable[[], None]:
+        """Moves begin, as one. Returns the function that any thread calls when they are done."""
+        what = self._name(("move", moves[0], len(moves)), lambda: _move_name("move", moves))
+        begun, rows, clock = self.clock(), self._events.rows, self.clock
+        head = what, self._execute, site, begun, begun
+        tail = self._fragment, 0
+        return lambda: rows.append((*head, clock(), *tail))
+
+    def _end_wait(self) -> None:
+        """The stream of the current client runs. If it has waited for a move, the wait becomes an event."""
+        events = self._events
+        if events.blocked:
+            what = self._name("wait", lambda: EventName("wait", "waiting", "wait", "wait for a move", "", 0))
+            row = what, self._execute, 0, events.blocked, events.blocked, self.clock(), self._fragment, 0
+            events.rows.append(row)
+            events.blocked = 0
+
+    # -- names ---------------------------------------------------------------------------
+
+    def _name(self, key: Any, make: Callable[[], EventName]) -> int:
+        events = self._events
+        index = events.indices.get(key)
+        if index is None:
+            index = events.indices[key] = len(events.names)
+            events.names.append(make())
+        return index
+
+    def _name_of_code(self, space: ClientSpace, code: int) -> int:
+        return self._name(code, lambda: _code_name(space.codes[code]))
+
+    def _name_of_section(self, section: LinkedSection, level: str) -> int:
+        from gt.worker.hot.section import title
+
+        assert section.body is not None
+        text = title(section.body)
+        return self._name((section, level), lambda: EventName("section", "compiled", level, text, "", 0))
+
+    # -- sending -------------------------------------------------------------------------
+
+    def due(self, now: int) -> bool:
+        """Whether events should be sent now."""
+        return now - self._sent >= BATCH_NS or any(e.count >= BATCH_EVENTS for e in self._clients.values())
+
+    def drain(self, everything: bool = False) -> list[Recorded]:
+        """The messages with all events that are complete. ``everything``: wait for the GPU to complete the rest."""
+        now = self._sent = self.clock()
+        memory: dict[str, int] = {}
+        if now - self._memory_read >= MEMORY_NS or everything:
+            self._memory_read, memory = now, _memory(self._engine)
+        messages = [Recorded(0, now, now, [], [], b"", [], 0, memory)] if memory else []
+        for client, events in list(self._clients.items()):
+            if events.chunks or events.rows or memory:
+                messages.append(self._message(client, events, now, bool(memory), everything))
+            if client not in self._spaces and not events.chunks:
+                del self._clients[client]
+        return messages
+
+    def _message(self, client: int, events: _ClientEvents, now: int, memory: bool, everything: bool) -> Recorded:
+        complete: list[Any] = []
+        while events.chunks and (times := self._marks.times(events.chunks[0].marks, everything)) is not None:
+            complete.append(_rows(events.chunks.pop(0), times))
+        if count := len(events.rows):
+            complete.append(np.array([events.rows.popleft() for _ in range(count)], dtype=np.int64))
+        rows = np.concatenate(complete) if complete else np.empty((0, len(COLUMNS)), dtype=np.int64)
+        new = set(np.unique(rows[:, 2]).tolist()) - events.sites - {0}
+        events.sites |= new
+        names, events.new_names = events.names[events.new_names :], len(events.names)
+        held = {"held": _held(self._engine, self._spaces.get(client))} if memory else {}
+        begun, events.begun = events.begun, now
+        hot, events.hot, events.count = events.hot, 0, 0
+        shares = _shares(events.names, rows)
+        return Recorded(client, begun, now, names, sorted(new), rows.tobytes(), shares, hot, held)
+
+
+def _rows(chunk: _Chunk, times: Any) -> Any:
+    rows = np.empty((len(times) - 1, len(COLUMNS)), dtype=np.int64)
+    rows[:, 0], rows[:, 1], rows[:, 2] = chunk.whats, chunk.execute, chunk.sites
+    rows[:, 3], rows[:, 4], rows[:, 5] = chunk.queued, times[:-1], times[1:]
+    rows[:, 6], rows[:, 7] = chunk.fragment, chunk.level
+    return rows if chunk.kept is None else rows[chunk.kept]
+
+
+def _shares(names: list[EventName], rows: Any) -> list[tuple[str, int, int, int]]:
+    """(family, events, nanoseconds, bytes). Moves run beside the instructions: their family is `TRANSFER`."""
+    totals: dict[str, list[int]] = {}
+    counts = np.bincount(rows[:, 0], minlength=len(names))
+    spent = np.bincount(rows[:, 0], weights=rows[:, 5] - rows[:, 4], minlength=len(names))
+    for index in np.flatnonzero(counts).tolist():
+        name, count = names[index], int(counts[index])
+        total = totals.setdefault(TRANSFER if name.kind == "move" else name.family, [0, 0, 0])
+        total[0] += count
+        total[1] += int(spent[index])
+        total[2] += count * name.nbytes
+    return [(name, total[0], total[1], total[2]) for name, total in totals.items()]
+
+
+def _code_name(linked: LinkedSignature | LinkedMove) -> EventName:
+    if isinstance(linked, LinkedMove):
+        return _move_name("start", [linked])
+    signature = linked.signature
+    nbytes = sum(t.nbytes for t in signature.outs)
+    return EventName("op", family(signature.op), signature.op.name, str(signature), linked.signal, nbytes)
+
+
+def _move_name(kind: str, moves: list[LinkedMove]) -> EventName:
+    sizes = [[t.nbytes for t in (move.before, move.after) if t is not None] for move in moves]
+    nbytes, first = sum(max(each, default=0) for each in sizes), moves[0]
+    return EventName(kind, "moves", first.kind, str(first), "", nbytes, first.members)
+
+
+def _held(engine: Engine, space: ClientSpace | None) -> int:
+    from gt.worker.space import PLACEHOLDERS
+
+    values = [] if space is None else list(space.store.values())
+    return sum(engine.nbytes(value) for value in values if type(value) not in PLACEHOLDERS)
+
+
+def _memory(engine: Engine) -> dict[str, int]:
+    """The memory of the device; on a CPU that of this process and of the machine."""
+    if memory := engine.memory():
+        return memory
+    import resource
+
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[1]) * resource.getpagesize()
+    with open("/proc/meminfo") as file:
+        total = int(file.readline().split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"used": used, "total": total, "peak": peak}
