@@ -16,7 +16,8 @@ from gt.wire.structures import Fragment
 from gt.wire.words import FETCH, FORGET, RESET, RUN
 
 __all__ = [
-    "explain", "get_worker_stats", "memory", "print_hot_paths", "print_tape", "show_layout", "trace",
+    "explain", "explain_last_step", "get_worker_stats", "memory", "print_hot_paths", "print_tape", "show_layout",
+    "trace",
 ]  # fmt: skip
 
 #: control word -> its line in `print_tape`
@@ -119,6 +120,24 @@ def explain(x: Tensor) -> Explanation:
     placed = layout.layout(x)
     lines = [f"{x._type} is placed {placed.sentence}" if placed.workers else str(x._type), *placed.story]
     return Explanation("\n".join(lines))
+
+
+def explain_last_step(stop: bool = False) -> Explanation:
+    """Where the time of the last step went, and the three most useful things to do about it.
+
+    The first call begins to record, which costs a few percent of the speed. Each later call explains the time since the
+    one before, or between the last two optimizer steps (or calls of `gt.step`) since then. ``stop=True`` ends the
+    recording.
+
+    Example::
+
+        for batch in batches:
+            train_step(batch)
+            print(gt.debug.explain_last_step())
+    """
+    from gt.client.stream.step_report import last_step_report
+
+    return Explanation(last_step_report(stop))
 
 
 def print_tape(last: int = 50, file: TextIO | None = None) -> None:

@@ -34,7 +34,7 @@ class Event(NamedTuple):
     level: str
 
 
-class Share(NamedTuple):
+class WorkShare(NamedTuple):
     """How much of an interval a worker, or the dispatcher (-1), spent for one client in one family of ops."""
 
     worker: int
@@ -74,7 +74,7 @@ class EventTable:
         self.names: dict[tuple[int, int], list[EventName]] = {}
         #: client -> number of a source line -> its text
         self.sites: dict[int, dict[int, str]] = {}
-        self.shares: list[Share] = []
+        self.shares: list[WorkShare] = []
         self.memory: list[Memory] = []
         self.queues: list[Queue] = []
         #: events in fragments: (worker, client) -> how many
@@ -92,7 +92,7 @@ class EventTable:
         self.sites.setdefault(batch.client, {}).update(batch.sites)
         interval = batch.begun + offset, batch.ended + offset
         self.shares += [
-            Share(*key, *interval, family, events, spent, nbytes) for family, events, spent, nbytes in batch.shares
+            WorkShare(*key, *interval, family, events, spent, nbytes) for family, events, spent, nbytes in batch.shares
         ]
         if batch.memory:
             self.memory.append(Memory(*key, interval[1], batch.memory))
@@ -114,7 +114,7 @@ class EventTable:
         self._rows.setdefault(key, []).append(rows)
         self.count += 0 if dispatcher else len(rows)
 
-    def keys(self) -> list[tuple[int, int]]:
+    def sources(self) -> list[tuple[int, int]]:
         """(worker, client) of all events; worker -1 is the dispatcher."""
         return sorted(self._rows)
 
@@ -128,7 +128,7 @@ class EventTable:
 
     def events(self) -> Iterator[Event]:
         """All events of workers, in the order in which they ended on each worker."""
-        for worker, client in self.keys():
+        for worker, client in self.sources():
             if worker == DISPATCHER:
                 continue
             rows, names, sites = self.rows(worker, client), self.names[worker, client], self.sites.get(client, {})

@@ -52,7 +52,7 @@ from gt.worker.uploads import UploadReceiver
 from gt.worker.worker_stats import worker_stats
 
 if TYPE_CHECKING:
-    from gt.worker.recording import Recorder
+    from gt.worker.recording import EventRecorder
 
 
 class Worker:
@@ -70,7 +70,7 @@ class Worker:
         self.mover = Mover(engine, plane, self.tracer, failures)
         self.interpreter = Interpreter(self.mover, failures)
         self.replayer = Replayer(Levels(engine, levels), self.interpreter, self.mover, failures, self.outbox)
-        self.recorder: Recorder | None = None
+        self.recorder: EventRecorder | None = None
 
     def assign_id(self, number: int) -> None:
         """The dispatcher accepted this worker under a number."""
@@ -99,9 +99,9 @@ class Worker:
         if recorder is not None and (m.flush or not m.on):
             events += recorder.drain(everything=True)
         if m.on != (recorder is not None):
-            from gt.worker.recording import Recorder
+            from gt.worker.recording import EventRecorder
 
-            recorder = Recorder(self.engine, clock, self.spaces) if m.on else None
+            recorder = EventRecorder(self.engine, clock, self.spaces) if m.on else None
             self.recorder = self.interpreter.recorder = self.replayer.recorder = self.mover.recorder = recorder
         return [*events, ClockReading(m.sent, clock())]
 
@@ -206,6 +206,8 @@ class Worker:
                 break
         if i < end:
             space.waiting.appendleft((m, i))
+            if self.recorder is not None and space.awaited is not None:
+                self.recorder.waits()
             return
         if self.recorder is not None:
             self.recorder.finish(m)

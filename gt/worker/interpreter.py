@@ -16,7 +16,7 @@ from gt.worker.mover import Mover
 from gt.worker.space import ClientSpace
 
 if TYPE_CHECKING:
-    from gt.worker.recording import Recorder
+    from gt.worker.recording import EventRecorder
 
 
 class Interpreter:
@@ -25,7 +25,7 @@ class Interpreter:
         #: how many instructions it has run, in fragments and outside of them
         self.instructions = 0
         #: while somebody listens to events
-        self.recorder: Recorder | None = None
+        self.recorder: EventRecorder | None = None
 
     def run(self, space: ClientSpace, client: int, stream: list[Any], i: int) -> int:
         """Run a stream from word ``i`` on; returns the index of the first word that did not run.

@@ -21,7 +21,7 @@ from gt.worker.space import LOST_WORKER_BIT, ClientSpace, Failure, PendingMove
 from gt.worker.tracing import Tracer
 
 if TYPE_CHECKING:
-    from gt.worker.recording import Recorder
+    from gt.worker.recording import EventRecorder
 
 #: The kinds of moves from one mesh to another.
 ACROSS_MESHES = ("exchange", "broadcast")
@@ -33,7 +33,7 @@ class Mover:
         #: group with a lost member -> the reason
         self._lost: dict[int, str] = {}
         #: while somebody listens to events
-        self.recorder: Recorder | None = None
+        self.recorder: EventRecorder | None = None
 
     # -- groups --------------------------------------------------------------------------
 

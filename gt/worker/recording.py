@@ -7,7 +7,7 @@ and tables that also read the clock:
     sections            `tick` notes the time before each call of a section
     graphs, compiled    the time before and after the section
     moves               the time at their start, and when they are done
-    waits               from the instruction that could not run to the next word that runs
+    waits               from the word that could not run to the moment when the stream continues
 
 An instruction ends where the next one begins, so one reading of the clock is enough for both. Chunks of marks become
 rows (`gt.wire.event_messages.COLUMNS`) when they are sent. On a GPU a mark is a CUDA event, which is read when the GPU
@@ -90,7 +90,7 @@ class _ClientEvents:
         self.blocked = 0
 
 
-class Recorder:
+class EventRecorder:
     """Records the events of all clients of a worker. ``clock``: nanoseconds, of a clock that never goes back."""
 
     def __init__(self, engine: Engine, clock: Clock, spaces: dict[int, ClientSpace]) -> None:
@@ -103,7 +103,8 @@ class Recorder:
         self._execute = self._queued = 0
         self._events = self._client(0)
         self._fragment = 0
-        self._sent = self._memory_read = clock()
+        self._sent = clock()
+        self._memory_read = self._sent - MEMORY_NS
 
     def _client(self, client: int) -> _ClientEvents:
         events = self._clients.get(client)
@@ -119,9 +120,17 @@ class Recorder:
         self._arrived[id(message)] = self._executes, self.clock()
 
     def begin(self, client: int, message: Any) -> None:
-        """The words of this message run from here on."""
-        self._events, self._fragment = self._client(client), 0
+        """The words of this message run from here on. If the stream has waited for a move, that becomes an event."""
+        self._events, self._fragment = events, _ = self._client(client), 0
         self._execute, self._queued = self._arrived.get(id(message), (0, 0))
+        if events.blocked:
+            what = self._name("wait", lambda: EventName("wait", "waiting", "wait", "wait for a move", "", 0))
+            events.rows.append((what, self._execute, 0, self._queued, events.blocked, self.clock(), 0, 0))
+            events.blocked = 0
+
+    def waits(self) -> None:
+        """The stream of the current client must wait for a move."""
+        self._events.blocked = self.clock()
 
     def finish(self, message: Any) -> None:
         self._arrived.pop(id(message), None)
@@ -131,7 +140,6 @@ class Recorder:
 
     def codes(self, space: ClientSpace) -> _TimedCodes:
         """The client's codes, for one call of the interpreter."""
-        self._end_wait()
         return _TimedCodes(space.codes, self._marks.mark)
 
     def interpreted(self, space: ClientSpace, codes: _TimedCodes, stream: list[Any], i: int, end: int) -> None:
@@ -139,7 +147,6 @@ class Recorder:
         found, marks = codes.found[0::2], codes.found[1::2]
         if end < len(stream) and stream[end] >= FIRST_CODE:
             found.pop()
-            self._events.blocked = self.clock()
         else:
             marks.append(self._marks.mark())
         if not found:
@@ -155,7 +162,6 @@ class Recorder:
 
     def marks(self) -> tuple[list[Any], Callable[[Any], Any]]:
         """(marks, tick) for a section: a first mark, and a function that returns its argument and adds a mark."""
-        self._end_wait()
         marks: list[Any] = [self._marks.mark()]
         note, mark = marks.append, self._marks.mark
 
@@ -205,15 +211,6 @@ class Recorder:
         head = what, self._execute, site, begun, begun
         tail = self._fragment, 0
         return lambda: rows.append((*head, clock(), *tail))
-
-    def _end_wait(self) -> None:
-        """The stream of the current client runs. If it has waited for a move, the wait becomes an event."""
-        events = self._events
-        if events.blocked:
-            what = self._name("wait", lambda: EventName("wait", "waiting", "wait", "wait for a move", "", 0))
-            row = what, self._execute, 0, events.blocked, events.blocked, self.clock(), self._fragment, 0
-            events.rows.append(row)
-            events.blocked = 0
 
     # -- names ---------------------------------------------------------------------------
 

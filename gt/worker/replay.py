@@ -20,7 +20,7 @@ from gt.worker.outbox import WorkerOutbox
 from gt.worker.space import PLACEHOLDERS, ClientSpace
 
 if TYPE_CHECKING:
-    from gt.worker.recording import Recorder
+    from gt.worker.recording import EventRecorder
 
 #: How many reasons for not compiling a client gets as notices. The statistics have all of them.
 MAX_ANNOUNCED_REASONS = 3
@@ -53,7 +53,7 @@ class Replayer:
         #: how many of them in sections that ran completely
         self.hot_instructions = 0
         #: while somebody listens to events
-        self.recorder: Recorder | None = None
+        self.recorder: EventRecorder | None = None
 
     def forget(self, space: ClientSpace, number: int) -> None:
         """The fragment will not run again: free what its levels hold."""

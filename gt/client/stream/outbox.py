@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,8 @@ class Outbox:
         self._last_count = self._same_count = 0
         #: calls of `backward` since the last optimizer step, and between the two steps before
         self._backwards = self._backwards_per_step = 0
+        #: when the last optimizer steps and `gt.step` were, in nanoseconds
+        self.steps: deque[int] = deque(maxlen=2)
         #: notes what a function does while `gt.compile` records it
         self.recorder: Recorder | None = None
         self._next_compiled_id = FIRST_COMPILED_ID
@@ -177,6 +180,7 @@ class Outbox:
     def after_step(self) -> None:
         """Share after an optimizer step, and remember how many calls of `backward` came before it."""
         self._backwards_per_step, self._backwards = self._backwards, 0
+        self.steps.append(time.perf_counter_ns())
         self.cut()
 
     def cut_if_long(self) -> None:

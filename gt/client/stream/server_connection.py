@@ -6,6 +6,8 @@ Every wait of a client passes through `ServerConnection.wait`, and the end of th
 from __future__ import annotations
 
 import contextlib
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +35,8 @@ class ServerConnection:
         #: how many of the next submissions are followed by a `Cancel`: after Ctrl-C in a wait, Python frees what the
         #: program has abandoned only when the exception is handled
         self.cancels_due = 0
+        #: (begin, end) of the waits of this client, in nanoseconds, while it listens to its events
+        self.waits: deque[tuple[int, int]] | None = None
 
     def worker_ids(self) -> list[int]:
         return [worker.id for worker in self.workers]
@@ -56,6 +60,7 @@ class ServerConnection:
         link = self.link
         if link is None:
             raise self.ended or ConnectionLost("there is no connection")
+        begun = 0 if self.waits is None else time.perf_counter_ns()
         try:
             arrived = link.wait(lambda: ready() or self.ended is not None, timeout)
         except ConnectionLost as error:
@@ -63,6 +68,8 @@ class ServerConnection:
         except KeyboardInterrupt:
             self.cancels_due = CANCELS_AFTER_INTERRUPT
             raise
+        if self.waits is not None and begun:
+            self.waits.append((begun, time.perf_counter_ns()))
         self.check_open()
         return arrived
 

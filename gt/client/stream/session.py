@@ -69,6 +69,8 @@ class Session:
         self.uploads = uploads = Uploads(connection)
         #: what receives the events while the program listens to them
         self.event_sink: Callable[[EventBatch], None] | None = None
+        #: the recording of `gt.debug.explain_last_step`, if there is one
+        self.step_recording: Any = None
         self._decode = Decode("client")
         self._handlers: dict[type, Callable[[Any, Any], None]] = {
             Welcome: self._welcome,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from gt.client.stream.connect import connected
 
 __all__ = ["step"]
@@ -34,3 +36,4 @@ def cut() -> None:
     session = connected()
     if session is not None and session.connection.ended is None:
         session.outbox.cut()
+        session.outbox.steps.append(time.perf_counter_ns())
