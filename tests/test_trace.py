@@ -99,7 +99,7 @@ def test_a_trace_shows_exactly_its_block(local: None, path: pathlib.Path) -> Non
     x = gt.rand(64, 64)
     kept = [x @ x for _ in range(20)]  # may still run when the trace begins
     before = time.time_ns()
-    with gt.debug.trace(path):
+    with gt.debug.trace(path, kernels=True):
         kept += [x @ x for _ in range(50)]  # may still run when it ends
     after = time.time_ns()
     kept += [x @ x for _ in range(10)]
@@ -111,7 +111,7 @@ def test_a_trace_shows_exactly_its_block(local: None, path: pathlib.Path) -> Non
     base = json.loads(path.read_text())["baseTimeNanoseconds"]
     times = [base + 1000 * t for e in products for t in (e["ts"], e["ts"] + e["dur"])]
     assert before - 1e6 < min(times) <= max(times) < after + 1e6  # two clocks; one is the profiler's
-    with gt.debug.trace(str(path)):  # again, into the same file
+    with gt.debug.trace(str(path), kernels=True):  # again, into the same file
         gt.exp(x).sum().item()
     (events,) = processes(path).values()
     assert not named(events, "aten::mm")
@@ -125,7 +125,7 @@ def test_a_large_trace(local: None, path: pathlib.Path, monkeypatch: pytest.Monk
     x, sizes = gt.rand(4), []
     trace = connect.session().trace
     monkeypatch.setattr(connect.session(), "trace", lambda begin: (t := trace(begin), sizes.append(len(t[0])))[0])
-    with gt.debug.trace(path):
+    with gt.debug.trace(path, kernels=True):
         for _ in range(4000):
             x = x * 0.5 + 1
     assert sizes[1] > 2 * MAX_INLINE_BYTES
@@ -154,7 +154,7 @@ def test_collectives_beside_computing(local: None, path: pathlib.Path, tmp_path:
         return float((gradient.sum() + other.sum()).item())
 
     wanted = step()
-    with gt.debug.trace(path):
+    with gt.debug.trace(path, kernels=True):
         assert step() == pytest.approx(wanted)
     by_worker = processes(path)
     assert list(by_worker) == ["worker 0 (cpu)", "worker 1 (cpu)"]
@@ -188,7 +188,7 @@ def test_gradients_are_reduced_during_backward(local: None, path: pathlib.Path) 
 
     for _ in range(4):
         step().item()
-    with gt.debug.trace(path):
+    with gt.debug.trace(path, kernels=True):
         step().item()
     for events in processes(path).values():
         buckets = sorted((e for e in collectives(events) if e["args"]["bytes"] >= 4 << 20), key=lambda e: e["ts"])
@@ -203,7 +203,7 @@ def test_gradients_are_reduced_during_backward(local: None, path: pathlib.Path) 
 def test_numpy_shows_collectives_only(local: None, path: pathlib.Path) -> None:
     gt.auto_shard()
     x = gt.rand(512, 512)
-    with gt.debug.trace(path):
+    with gt.debug.trace(path, kernels=True):
         (x.T @ x).relu().sum().item()
     for events in processes(path).values():
         assert events == collectives(events) != []
@@ -227,7 +227,7 @@ def test_the_block_fails(local: None, path: pathlib.Path) -> None:
 
 
 def fail_inside(path: pathlib.Path, error: BaseException) -> None:
-    with gt.debug.trace(path):
+    with gt.debug.trace(path, kernels=True):
         gt.exp(gt.ones(3)).sum().item()
         raise error
 
@@ -236,20 +236,20 @@ def fail_inside(path: pathlib.Path, error: BaseException) -> None:
 def test_a_path_that_cannot_be_written(local: None, path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for bad, why in ((tmp_path / "none" / "x.json", "No such file or directory"), (tmp_path, "Is a directory")):
         message = rf"gt.debug.trace\('{bad}'\): cannot be written: {why}$"
-        with pytest.raises(ConfigError, match=message), gt.debug.trace(bad):
+        with pytest.raises(ConfigError, match=message), gt.debug.trace(bad, kernels=True):
             pytest.fail("it did not begin")
     assert os.listdir(tmp_path) == []
     path.write_text("what was there")
     message = r"a trace is running already; only one at a time is possible$"
-    with pytest.raises(GtError, match=message), gt.debug.trace(path), gt.debug.trace(path):
+    with pytest.raises(GtError, match=message), gt.debug.trace(path, kernels=True), gt.debug.trace(path, kernels=True):
         pytest.fail("it did not begin")
-    with gt.debug.trace(path):  # the outer one has ended
+    with gt.debug.trace(path, kernels=True):  # the outer one has ended
         assert gt.ones(3).sum().item() == 3
     assert list(processes(path)) == ["worker 0 (cpu)"]
 
     @gt.compile
     def traced(x: gt.Tensor) -> gt.Tensor:
-        with gt.debug.trace(path):
+        with gt.debug.trace(path, kernels=True):
             return x + 1
 
     with pytest.raises(CompileError, match=r"inside a compiled function; trace the call of the function instead$"):
@@ -262,11 +262,14 @@ def test_a_worker_lost_during_a_trace(local: None, path: pathlib.Path) -> None:
         os.kill(next(w.pid for w in gt.workers() if w.id == 1), signal.SIGKILL)
         wait_until(lambda: gt.ones(1).item() == 1 and len(gt.workers()) == 1)
 
-    with pytest.raises(WorkerLost, match=r"worker 1 is gone, and its part of the trace with it$"), gt.debug.trace(path):
+    with (
+        pytest.raises(WorkerLost, match=r"worker 1 is gone, and its part of the trace with it$"),
+        gt.debug.trace(path, kernels=True),
+    ):
         kill()
     assert list(processes(path)) == ["worker 0 (cpu)"]
     path.unlink()
-    with pytest.raises(ConnectionLost, match="disconnected"), gt.debug.trace(path):
+    with pytest.raises(ConnectionLost, match="disconnected"), gt.debug.trace(path, kernels=True):
         gt.disconnect()
     assert os.listdir(path.parent) == []
 
@@ -274,7 +277,7 @@ def test_a_worker_lost_during_a_trace(local: None, path: pathlib.Path) -> None:
 def test_other_clients_are_not_shown(system: System, path: pathlib.Path) -> None:
     def attempt(body: str) -> str:
         return (
-            f"try:\n  with gt.debug.trace({str(path)!r}): {body}\n"
+            f"try:\n  with gt.debug.trace({str(path)!r}, kernels=True): {body}\n"
             "except gt.GtError as error: say(type(error).__name__, error)\n"
             "else: say('traced')\n"
         )
@@ -318,7 +321,7 @@ def test_any_order_of_messages(seed: int, path: pathlib.Path) -> None:
         try:
             for _ in range(3):
                 x = gt.rand(300, 300)
-                with gt.debug.trace(path):
+                with gt.debug.trace(path, kernels=True):
                     y = (x.T @ x).relu()
                 assert y.sum().item() > 0
                 assert [len(collectives(events)) for events in processes(path).values()] == [1] * 3
@@ -330,9 +333,9 @@ def test_any_order_of_messages(seed: int, path: pathlib.Path) -> None:
 def test_a_worker_that_dies_during_the_request(path: pathlib.Path) -> None:
     cluster = Cluster(workers=2, backend="numpy")
     with cluster.client():
-        with pytest.raises(WorkerLost, match=r"worker 1 .* is gone"), gt.debug.trace(path):
+        with pytest.raises(WorkerLost, match=r"worker 1 .* is gone"), gt.debug.trace(path, kernels=True):
             stops(cluster)
-        with gt.debug.trace(path):
+        with gt.debug.trace(path, kernels=True):
             assert gt.ones(3).sum().item() == 3
     assert list(processes(path)) == ["worker 0 (cpu)"]
 
@@ -350,7 +353,7 @@ def dies(cluster: Cluster) -> None:
 
 
 def test_without_workers(path: pathlib.Path) -> None:
-    with Cluster(workers=0).client(), pytest.raises(NoWorkers), gt.debug.trace(path):
+    with Cluster(workers=0).client(), pytest.raises(NoWorkers), gt.debug.trace(path, kernels=True):
         pytest.fail("it did not begin")
     assert os.listdir(path.parent) == []
 
@@ -370,13 +373,17 @@ def test_a_worker_that_cannot_write(path: pathlib.Path, monkeypatch: pytest.Monk
 
 
 def traced_exp(path: pathlib.Path) -> None:
-    with gt.debug.trace(path):
+    with gt.debug.trace(path, kernels=True):
         gt.exp(gt.ones(3)).sum().item()
 
 
 def test_torch_traces_one_worker_of_a_process(path: pathlib.Path) -> None:
     """Two workers of a simulation share a process: the second cannot be traced, and the first trace stops."""
     cluster = Cluster(workers=2)
-    with cluster.client(), pytest.raises(GtError, match=r"worker \d cannot be traced"), gt.debug.trace(path):
+    with (
+        cluster.client(),
+        pytest.raises(GtError, match=r"worker \d cannot be traced"),
+        gt.debug.trace(path, kernels=True),
+    ):
         pytest.fail("it did not begin")
     assert not any(worker.tracer.on for worker in cluster.workers.values())

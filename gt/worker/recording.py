@@ -246,7 +246,7 @@ class EventRecorder:
             self._memory_read, memory = now, _memory(self._engine)
         messages = [Recorded(0, now, now, [], [], b"", [], 0, memory)] if memory else []
         for client, events in list(self._clients.items()):
-            if events.chunks or events.rows or memory:
+            if client and (events.chunks or events.rows or memory):
                 messages.append(self._message(client, events, now, bool(memory), everything))
             if client not in self._spaces and not events.chunks:
                 del self._clients[client]

@@ -1,7 +1,8 @@
 """``with gt.debug.trace("step.json"):`` writes what the workers do in the block as one file for ui.perfetto.dev.
 
-Each worker sends the events it recorded, with times since it began to trace. Here they are put on one clock, with one
-process in the file for each worker.
+The block listens to the events of its session. With ``kernels=True`` torch's profiler runs on the workers instead: each
+worker sends the profiler's events, with times since it began to trace. Here they are put on one clock, with one process
+in the file for each worker.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from typing import Any
 
 from gt.client.stream.connect import session
 from gt.client.stream.session import Session
-from gt.errors import CompileError, ConfigError, GtError, RemoteError, WorkerLost
+from gt.errors import CompileError, ConfigError, ConnectionLost, GtError, RemoteError, WorkerLost
+from gt.wire.event_messages import EventBatch
 
 #: the sessions that are being traced
 _traced_sessions: set[Session] = set()
 
 
 @contextlib.contextmanager
-def trace(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Write to ``path`` what the workers do inside the block: ops, kernels, collectives. Open it in ui.perfetto.dev.
+def trace(path: str | os.PathLike[str], kernels: bool = False) -> Iterator[None]:
+    """Write to ``path`` what the workers do inside the block: ops, moves, waits. Open it in ui.perfetto.dev.
+
+    Workers may be shared: what they do for others is shown as "other clients", in percent. With ``kernels``, torch's
+    profiler shows every kernel; this is possible only on workers that serve no other client.
 
     Example::
 
@@ -39,12 +44,38 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
     _traced_sessions.add(client)
     try:
         with _temporary_file(name) as temporary:
-            yield from _traced(client, name, temporary)
+            yield from (_profiled if kernels else _listened)(client, name, temporary)
     finally:
         _traced_sessions.discard(client)
 
 
-def _traced(client: Session, name: str, temporary: str) -> Iterator[None]:
+def _listened(client: Session, name: str, temporary: str) -> Iterator[None]:
+    from gt.events.perfetto import write_perfetto
+    from gt.events.table import EventTable
+
+    if client.event_sink is not None:
+        raise GtError(
+            f"gt.debug.trace({name!r}): this session is recorded by gt.debug.explain_last_step; end that first"
+        )
+    client.connection.require_worker()
+    tables: list[EventTable] = []
+    waiting: list[EventBatch] = []
+    listening = client.listen(lambda batch: tables[0].add(batch) if tables else waiting.append(batch))
+    tables.append(EventTable(since=listening.now))
+    for batch in waiting:
+        tables[0].add(batch)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ConnectionLost):  # the block disconnected: keep what has arrived
+            client.stop_listening()
+        with _reporting_os_errors(name):
+            with open(temporary, "w") as file:
+                write_perfetto(file, tables[0], listening, own=client.id)
+            os.replace(temporary, name)
+
+
+def _profiled(client: Session, name: str, temporary: str) -> Iterator[None]:
     try:
         began = _request(client, name, begin=True)
     except BaseException:
