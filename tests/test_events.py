@@ -116,6 +116,7 @@ def test_a_client_sees_exactly_its_block(seed: int) -> None:
             y.sum().item()
 
         table = listened(session, block)
+        cluster.settle()
         assert nobody_records(cluster)
         after = [x @ x for _ in range(3)]
     events = list(table.events())
@@ -205,6 +206,45 @@ def test_a_failure_while_recording() -> None:
         session.stop_listening()
     assert ops(list(table.events()))["add"] == 1
     assert ops(list(table.events()))["index"] == 4
+
+
+class LateMarks:
+    """Marks like those of a GPU: expensive, and not there at once."""
+
+    cheap = False
+
+    def __init__(self, clock: Any) -> None:
+        self._clock, self._asked = clock, 0
+
+    def mark(self) -> list[int]:
+        return [self._clock()]
+
+    def times(self, marks: list[list[int]], wait: bool) -> Any:
+        self._asked += 1
+        return np.array(marks, dtype=np.int64)[:, 0] if wait or self._asked % 3 == 0 else None
+
+
+def test_marks_that_are_not_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each instruction still has an event, and the events of a chunk fill its time."""
+    cluster = Cluster(workers=1, backend="numpy")
+    (worker,) = cluster.workers.values()
+    monkeypatch.setattr(worker.engine, "marks", LateMarks, raising=False)
+    with cluster.client() as session:
+        step = training_step()
+        table = EventTable()
+        session.listen(table.add)
+        for _ in range(12):
+            step()
+        assert worker.recorder is not None
+        for message in worker.recorder.drain():
+            cluster._post(b"w1", b"", [encode(message)])
+        session.stop_listening()
+    events = list(table.events())
+    counts = ops(events)
+    assert counts["sgd_step"] == counts["mse_loss"] == 12
+    assert counts["linear"] == 24
+    assert all(event.ended >= event.started for event in events)
+    assert any(event.ended > event.started for event in events if event.level == "template")
 
 
 # -- who sees what -------------------------------------------------------------------------

@@ -11,7 +11,9 @@ and tables that also read the clock:
 
 An instruction ends where the next one begins, so one reading of the clock is enough for both. Chunks of marks become
 rows (`gt.wire.event_messages.COLUMNS`) when they are sent. On a GPU a mark is a CUDA event, which is read when the GPU
-has reached it: recording never waits for the GPU.
+has reached it: recording never waits for the GPU. As such a mark is not cheap, most chunks have only a first and a last
+one. Their time is divided between their instructions as it was in the chunks that have all marks: one of
+`DETAILED_EVERY`, and each section until the time of all its instructions is known.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from gt.wire.event_messages import COLUMNS, LEVELS, TRANSFER, Recorded
 from gt.wire.structures import EventName
 from gt.wire.words import FIRST_CODE
 from gt.worker.engines import Engine, Marks
+from gt.worker.fragment_run import FragmentRun
 from gt.worker.fragments import LinkedFragment, LinkedSection
 from gt.worker.linked import LinkedMove, LinkedSignature
 from gt.worker.space import ClientSpace
@@ -35,6 +38,8 @@ from gt.worker.space import ClientSpace
 BATCH_NS, BATCH_EVENTS = 50_000_000, 1000
 #: Nanoseconds between two measurements of memory.
 MEMORY_NS = 1_000_000_000
+#: Where marks are not cheap, one chunk of this many has all marks.
+DETAILED_EVERY = 64
 #: The most chunks that wait for the GPU. Older ones are dropped.
 MAX_WAITING_CHUNKS = 10_000
 
@@ -57,16 +62,17 @@ class _Chunk(NamedTuple):
 class _TimedCodes:
     """A client's codes. Notes each code that is looked up, and the time."""
 
-    __slots__ = ("_codes", "_mark", "_note", "found")
+    __slots__ = ("_codes", "_mark", "_note", "first", "found")
 
-    def __init__(self, codes: dict[int, Any], mark: Callable[[], Any]) -> None:
+    def __init__(self, codes: dict[int, Any], mark: Callable[[], Any], first: Any) -> None:
         self._codes, self._mark = codes, mark
+        #: a mark at the beginning, if the codes have none
+        self.first = first
         self.found: list[Any] = []
         self._note = self.found.append
 
     def __getitem__(self, code: int) -> Any:
-        self._note(code)
-        self._note(self._mark())
+        self._note((code, self._mark()))
         return self._codes[code]
 
 
@@ -88,6 +94,8 @@ class _ClientEvents:
         self.sections: dict[int, tuple[LinkedSection, Any, Any, Any]] = {}
         #: since when the stream waits for a move; 0: it does not
         self.blocked = 0
+        #: index of a name -> the nanoseconds that one event took, where marks are not cheap
+        self.weights: dict[int, float] = {}
 
 
 class EventRecorder:
@@ -102,7 +110,7 @@ class EventRecorder:
         self._executes = 0
         self._execute = self._queued = 0
         self._events = self._client(0)
-        self._fragment = 0
+        self._fragment = self._chunk_count = 0
         self._sent = clock()
         self._memory_read = self._sent - MEMORY_NS
 
@@ -140,29 +148,43 @@ class EventRecorder:
 
     def codes(self, space: ClientSpace) -> _TimedCodes:
         """The client's codes, for one call of the interpreter."""
-        return _TimedCodes(space.codes, self._marks.mark)
+        mark = self._marks.mark
+        return _TimedCodes(space.codes, mark, None) if self._detailed() else _TimedCodes(space.codes, _no_mark, mark())
+
+    def _detailed(self) -> bool:
+        """Whether the next chunk has all marks."""
+        self._chunk_count += 1
+        return self._marks.cheap or self._chunk_count % DETAILED_EVERY == 1
 
     def interpreted(self, space: ClientSpace, codes: _TimedCodes, stream: list[Any], i: int, end: int) -> None:
         """The interpreter has run the words from ``i`` to ``end``. The last code may be one that must wait."""
-        found, marks = codes.found[0::2], codes.found[1::2]
+        found, marks = ([pair[k] for pair in codes.found] for k in (0, 1))
         if end < len(stream) and stream[end] >= FIRST_CODE:
             found.pop()
         else:
             marks.append(self._marks.mark())
         if not found:
             return
-        linked, sites = space.codes, []
+        if codes.first is not None:
+            marks = [codes.first, marks[-1] or self._marks.mark()]
+        indices, widths = {}, {}
+        for code in set(found):
+            indices[code], widths[code] = self._name_of_code(space, code), space.codes[code].width
+        sites: list[int] = []
+        note = sites.append
         for code in found:
             while stream[i] < 0:
                 i += 1
-            sites.append(stream[i + 1])
-            i += linked[code].width
-        whats = [self._name_of_code(space, code) for code in found]
+            note(stream[i + 1])
+            i += widths[code]
+        whats = [indices[code] for code in found]
         self._add(marks, whats, sites, None, 0)
 
-    def marks(self) -> tuple[list[Any], Callable[[Any], Any]]:
+    def marks(self, section: LinkedSection) -> tuple[list[Any], Callable[[Any], Any] | None]:
         """(marks, tick) for a section: a first mark, and a function that returns its argument and adds a mark."""
         marks: list[Any] = [self._marks.mark()]
+        if not self._detailed() and id(section) in self._events.sections:
+            return marks, None
         note, mark = marks.append, self._marks.mark
 
         def tick(call: Any) -> Any:
@@ -172,35 +194,35 @@ class EventRecorder:
         return marks, tick
 
     def section_ran(
-        self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection, marks: list[Any], level: str
+        self, run: FragmentRun, section: LinkedSection, marks: list[Any], detailed: bool, level: str
     ) -> None:
-        """A section has run: as a whole at this level, or "", with a mark before each call."""
+        """A section has run: as a whole at this level, or "". ``detailed``: then there is a mark before each call."""
         marks.append(self._marks.mark())
         if level:
             self._add(marks, [self._name_of_section(section, level)], [0], None, LEVELS.index(level))
             return
-        del marks[0]
         known = self._events.sections.get(id(section))
         if known is None:
-            known = self._events.sections[id(section)] = section, *self._parts(space, fragment, section)
+            known = self._events.sections[id(section)] = section, *self._parts(run.space, run.fragment, section)
         _, whats, sites, kept = known
-        count = len(marks) - 1  # fewer than all if a call failed
+        count = len(marks) - 2 if detailed else len(whats)  # fewer than all if a call failed
+        marks = marks[1:] if detailed else marks
         self._add(marks, whats[:count], sites[:count], kept[:count], 1)
 
     def _parts(self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection) -> tuple[Any, Any, Any]:
         """What each call of a section is, its source line, and whether it is an instruction (and not a free)."""
         instructions = [fragment.parsed.instructions[index] for index in section.indices]
         kept = np.array([instruction.code >= 0 for instruction in instructions], dtype=bool)
-        whats = [self._name_of_code(space, part.code) if part.code >= 0 else 0 for part in instructions]
+        whats = [self._name_of_code(space, part.code) if part.code >= 0 else -1 for part in instructions]
         sites = [part.site if part.code >= 0 else 0 for part in instructions]
         return np.array(whats, dtype=np.int64), np.array(sites, dtype=np.int64), kept
 
     def _add(self, marks: list[Any], whats: Any, sites: Any, kept: Any, level: int) -> None:
         events = self._events
         events.chunks.append(_Chunk(marks, whats, sites, kept, self._execute, self._queued, self._fragment, level))
-        events.count += len(marks) - 1
+        events.count += len(whats)
         if self._fragment:
-            events.hot += len(marks) - 1
+            events.hot += len(whats)
         if len(events.chunks) > MAX_WAITING_CHUNKS:
             del events.chunks[: MAX_WAITING_CHUNKS // 2]
 
@@ -255,7 +277,10 @@ class EventRecorder:
     def _message(self, client: int, events: _ClientEvents, now: int, memory: bool, everything: bool) -> Recorded:
         complete: list[Any] = []
         while events.chunks and (times := self._marks.times(events.chunks[0].marks, everything)) is not None:
-            complete.append(_rows(events.chunks.pop(0), times))
+            chunk = events.chunks.pop(0)
+            if not self._marks.cheap:
+                times = _divided(chunk, times, events.weights)
+            complete.append(_rows(chunk, times))
         if count := len(events.rows):
             complete.append(np.array([events.rows.popleft() for _ in range(count)], dtype=np.int64))
         rows = np.concatenate(complete) if complete else np.empty((0, len(COLUMNS)), dtype=np.int64)
@@ -267,6 +292,21 @@ class EventRecorder:
         hot, events.hot, events.count = events.hot, 0, 0
         shares = _shares(events.names, rows)
         return Recorded(client, begun, now, names, sorted(new), rows.tobytes(), shares, hot, held)
+
+
+def _no_mark() -> None:
+    pass
+
+
+def _divided(chunk: _Chunk, times: Any, weights: dict[int, float]) -> Any:
+    """The times of all marks. With all marks, remember what each event took; with two, divide the time like that."""
+    whats = list(chunk.whats)
+    if len(times) == len(whats) + 1:
+        weights.update(zip(whats, np.maximum(np.diff(times), 1).tolist(), strict=True))
+        return times
+    passed = np.cumsum([weights.get(what, 1.0) for what in whats])
+    inner = times[0] + passed / passed[-1] * (times[-1] - times[0])
+    return np.concatenate([times[:1], inner.astype(np.int64)])
 
 
 def _rows(chunk: _Chunk, times: Any) -> Any:

@@ -6,11 +6,12 @@ those that cannot run as a whole this time: because an input is a failure or mis
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gt.wire.messages import Notice
 from gt.worker.collectives.interface import GroupBroken
 from gt.worker.failures import FailureRecorder
+from gt.worker.fragment_run import FragmentRun
 from gt.worker.fragments import InstructionFailed, LinkedFragment, LinkedSection
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.section import PartialRun, Section
@@ -24,22 +25,6 @@ if TYPE_CHECKING:
 
 #: How many reasons for not compiling a client gets as notices. The statistics have all of them.
 MAX_ANNOUNCED_REASONS = 3
-
-
-class FragmentRun(NamedTuple):
-    """One run of a fragment."""
-
-    space: ClientSpace
-    client: int
-    fragment: LinkedFragment
-    #: the tensor id of each slot
-    ids: list[int]
-    #: the numbers of this run
-    numbers: list[Any]
-
-    def words(self, first: int, last: int) -> list[Any]:
-        """The instructions ``first`` to ``last - 1`` as words of a stream."""
-        return self.fragment.parsed.expand(self.ids, self.numbers, first, last)
 
 
 class Replayer:
@@ -135,7 +120,7 @@ class Replayer:
         """Run a section whose inputs are there, in ``registers``; ``ids`` are their tensor ids."""
         space, recorder, tick = run.space, self.recorder, None
         if recorder is not None:
-            marks, tick = recorder.marks()
+            marks, tick = recorder.marks(section)
         numbers = [run.numbers[k] for k in section.numbers]
         section.runs += 1
         try:
@@ -153,7 +138,7 @@ class Replayer:
                 section.run(registers, numbers, ids, space.store, tick)
             except InstructionFailed as failed:
                 if recorder is not None:
-                    recorder.section_ran(space, run.fragment, section, marks, "")
+                    recorder.section_ran(run, section, marks, tick is not None, "")
                 self._continue_after(run, section, body, registers, failed)
                 return
             results = [registers[register] for register in body.results]
@@ -162,7 +147,8 @@ class Replayer:
         self.instructions += len(body.calls)
         self.hot_instructions += len(body.calls)
         if recorder is not None:
-            recorder.section_ran(space, run.fragment, section, marks, "" if interpreted else self.levels.level_of(body))
+            level = "" if interpreted else self.levels.level_of(body)
+            recorder.section_ran(run, section, marks, tick is not None, level)
 
     def _run_at_level(
         self, space: ClientSpace, client: int, body: Section, inputs: list[Any], numbers: list[Any]

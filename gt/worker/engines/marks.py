@@ -11,6 +11,9 @@ Clock = Callable[[], int]
 
 
 class Marks(Protocol):
+    #: whether a mark costs so little that each instruction can have one
+    cheap: bool
+
     @property
     def mark(self) -> Callable[[], Any]:
         """Notes that the device gets here after all work so far. Never waits."""
@@ -22,6 +25,8 @@ class Marks(Protocol):
 
 class ClockMarks:
     """The marks of a device that runs an instruction before the call returns."""
+
+    cheap = True
 
     def __init__(self, clock: Clock) -> None:
         self.mark = clock

@@ -1,0 +1,160 @@
+"""The cost of the event stream: how much slower a program is while somebody listens, and while nobody does.
+
+    python benchmarks/events.py                          with a listener against without, in alternating blocks
+    python benchmarks/events.py --against ../older-gt    also this checkout without a listener against an older one
+
+Each pair of blocks gives a ratio of times; printed are the median of the ratios and its 95 % interval (bootstrap). The
+listener is a process of its own, which reads every event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+
+import numpy as np
+
+from benchmarks.core import environment, results
+from benchmarks.core.environment import ROOT
+
+#: program -> settings
+PROGRAMS = {"training": {}, "adds": {"GT_TEMPLATES": "0"}}
+#: The goals: slower by at most this share.
+WITH_LISTENER, WITHOUT = 0.05, 0.01
+
+LISTENER = """
+import sys
+from gt.events.table import EventTable
+from gt.events.viewer import Viewer
+table = EventTable()
+with Viewer(sys.argv[1]) as viewer:
+    print("listening", flush=True)
+    for batch in viewer.batches():
+        if batch is not None:
+            table.add(batch)
+        if table.count > 1_000_000:
+            table = EventTable()
+"""
+
+
+class Child:
+    """A process that answers a line with a line."""
+
+    def __init__(self, tree: pathlib.Path, words: list[str], settings: dict[str, str]) -> None:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("GT_")}
+        self._popen = subprocess.Popen(
+            [sys.executable, *words],
+            env={
+                **clean,
+                **settings,
+                "PYTHONPATH": str(tree),
+                "CUDA_VISIBLE_DEVICES": clean.get("CUDA_VISIBLE_DEVICES", ""),
+            },
+            cwd=tree,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        #: its first line
+        self.first = self.line()
+
+    def line(self) -> str:
+        assert self._popen.stdout is not None
+        line = self._popen.stdout.readline().strip()
+        if not line:
+            raise SystemExit("a child process of the benchmark ended early")
+        return line
+
+    def run(self, steps: int) -> float:
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(f"run {steps}\n")
+        self._popen.stdin.flush()
+        return float(self.line())
+
+    def close(self) -> None:
+        self._popen.terminate()
+        self._popen.wait(20)
+
+
+def ratios(first: Callable[[], float], second: Callable[[], float], blocks: int) -> list[float]:
+    """first / second of each pair of blocks; which one comes first alternates."""
+    measured = []
+    for k in range(blocks):
+        if k % 2:
+            b, a = second(), first()
+        else:
+            a, b = first(), second()
+        measured.append(a / b)
+    return measured
+
+
+def interval(samples: list[float]) -> tuple[float, float, float]:
+    """The median, and its 95 % interval by bootstrap."""
+    drawn = np.random.default_rng(0).choice(samples, (2000, len(samples)))
+    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    return float(np.median(samples)), float(low), float(high)
+
+
+def listening(program: Child, steps: int) -> float:
+    """Seconds of a block while a listener reads all events."""
+    listener = Child(ROOT, ["-c", LISTENER, program.first], {})
+    try:
+        return program.run(steps)
+    finally:
+        listener.close()
+
+
+def start(tree: pathlib.Path, program: str) -> Child:
+    child = str(ROOT / "benchmarks" / "events_child.py")
+    return Child(tree, [child, program], {"GT_BACKEND": "torch", **PROGRAMS[program]})
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=24, help="pairs of blocks (default 24)")
+    parser.add_argument("--steps", type=int, default=400, help="steps in a block (default 400)")
+    parser.add_argument("--only", nargs="*", choices=list(PROGRAMS), default=list(PROGRAMS))
+    parser.add_argument("--against", type=pathlib.Path, help="a checkout of GT to compare with, without a listener")
+    parser.add_argument("--output-dir", default="results")
+    options = parser.parse_args(argv)
+    record = results.Record(
+        options.output_dir,
+        suite="events",
+        name="events",
+        world_size=1,
+        config={"device": "cpu", "blocks": options.blocks, "steps": options.steps},
+        environment=environment.record({"gt": 0}),
+    )
+    for program in options.only:
+        this = start(ROOT, program)
+        try:
+            rows = {"with a listener": (lambda: listening(this, options.steps), lambda: this.run(options.steps))}
+            other = start(options.against.resolve(), program) if options.against else None
+            if other is not None:
+                rows["nobody listens"] = (lambda: this.run(options.steps), lambda: other.run(options.steps))
+            for name, (first, second) in rows.items():
+                measure(record, program, name, ratios(first, second, options.blocks))
+        finally:
+            this.close()
+            if options.against and other is not None:
+                other.close()
+    record.finish()
+    print(f"record: {record.path}")
+    return 0
+
+
+def measure(record: results.Record, program: str, name: str, samples: list[float]) -> None:
+    median, low, high = interval(samples)
+    goal = WITH_LISTENER if name == "with a listener" else WITHOUT
+    record.put(program, name, value={"ratios": samples, "median": median, "low": low, "high": high, "goal": 1 + goal})
+    print(f"{program:<10} {name:<16} {median - 1:+7.2%}  (95 %: {low - 1:+.2%} to {high - 1:+.2%}; goal {goal:.0%})")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
