@@ -132,21 +132,29 @@ def main(argv: list[str] | None = None) -> int:
         environment=environment.record({"gt": 0}),
     )
     for program in options.only:
-        this = start(ROOT, program)
-        try:
-            rows = {"with a listener": (lambda: listening(this, options.steps), lambda: this.run(options.steps))}
-            other = start(options.against.resolve(), program) if options.against else None
-            if other is not None:
-                rows["nobody listens"] = (lambda: this.run(options.steps), lambda: other.run(options.steps))
-            for name, (first, second) in rows.items():
-                measure(record, program, name, ratios(first, second, options.blocks))
-        finally:
-            this.close()
-            if options.against and other is not None:
-                other.close()
+        compare(record, program, options)
     record.finish()
     print(f"record: {record.path}")
     return 0
+
+
+def compare(record: results.Record, program: str, options: argparse.Namespace) -> None:
+    """Measure one program: with a listener against without; and without against an older checkout."""
+    steps, blocks = options.steps, options.blocks
+    this = start(ROOT, program)
+    try:
+        measured = ratios(lambda: listening(this, steps), lambda: this.run(steps), blocks)
+        measure(record, program, "with a listener", measured)
+        if options.against:
+            other = start(options.against.resolve(), program)
+            try:
+                measure(
+                    record, program, "nobody listens", ratios(lambda: this.run(steps), lambda: other.run(steps), blocks)
+                )
+            finally:
+                other.close()
+    finally:
+        this.close()
 
 
 def measure(record: results.Record, program: str, name: str, samples: list[float]) -> None:

@@ -221,7 +221,7 @@ class LateMarks:
 
     def times(self, marks: list[list[int]], wait: bool) -> Any:
         self._asked += 1
-        return np.array(marks, dtype=np.int64)[:, 0] if wait or self._asked % 3 == 0 else None
+        return [mark[0] for mark in marks] if wait or self._asked % 3 == 0 else None
 
 
 def test_marks_that_are_not_cheap(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ one. Their time is divided between their instructions as it was in the chunks th
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -47,12 +48,12 @@ Clock = Callable[[], int]
 
 
 class _Chunk(NamedTuple):
-    """Consecutive events: event k began at mark k and ended at mark k + 1. Only those in ``kept`` are events."""
+    """Consecutive events: event k began at mark k and ended at mark k + 1."""
 
     marks: list[Any]
-    whats: Any
-    sites: Any
-    kept: Any
+    #: indices of names; -1 is a free, which is no event
+    whats: list[int]
+    sites: list[int]
     execute: int
     queued: int
     fragment: int
@@ -90,8 +91,8 @@ class _ClientEvents:
         self.indices: dict[Any, int] = {}
         self.new_names = 0
         self.sites: set[int] = set()
-        #: section -> (whats, sites, kept); keeps the section, so that its id is not reused
-        self.sections: dict[int, tuple[LinkedSection, Any, Any, Any]] = {}
+        #: section -> (whats, sites)
+        self.sections: dict[LinkedSection, tuple[list[int], list[int]]] = {}
         #: since when the stream waits for a move; 0: it does not
         self.blocked = 0
         #: index of a name -> the nanoseconds that one event took, where marks are not cheap
@@ -178,12 +179,12 @@ class EventRecorder:
             note(stream[i + 1])
             i += widths[code]
         whats = [indices[code] for code in found]
-        self._add(marks, whats, sites, None, 0)
+        self._add(marks, whats, sites, 0)
 
     def marks(self, section: LinkedSection) -> tuple[list[Any], Callable[[Any], Any] | None]:
         """(marks, tick) for a section: a first mark, and a function that returns its argument and adds a mark."""
         marks: list[Any] = [self._marks.mark()]
-        if not self._detailed() and id(section) in self._events.sections:
+        if not self._detailed() and section in self._events.sections:
             return marks, None
         note, mark = marks.append, self._marks.mark
 
@@ -199,27 +200,28 @@ class EventRecorder:
         """A section has run: as a whole at this level, or "". ``detailed``: then there is a mark before each call."""
         marks.append(self._marks.mark())
         if level:
-            self._add(marks, [self._name_of_section(section, level)], [0], None, LEVELS.index(level))
+            self._add([marks[0], marks[-1]], [self._name_of_section(section, level)], [0], LEVELS.index(level))
             return
-        known = self._events.sections.get(id(section))
+        known = self._events.sections.get(section)
         if known is None:
-            known = self._events.sections[id(section)] = section, *self._parts(run.space, run.fragment, section)
-        _, whats, sites, kept = known
+            known = self._events.sections[section] = self._parts(run.space, run.fragment, section)
+        whats, sites = known
         count = len(marks) - 2 if detailed else len(whats)  # fewer than all if a call failed
         marks = marks[1:] if detailed else marks
-        self._add(marks, whats[:count], sites[:count], kept[:count], 1)
+        self._add(marks, whats[:count], sites[:count], 1)
 
-    def _parts(self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection) -> tuple[Any, Any, Any]:
-        """What each call of a section is, its source line, and whether it is an instruction (and not a free)."""
+    def _parts(
+        self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection
+    ) -> tuple[list[int], list[int]]:
+        """What each call of a section is, and its source line."""
         instructions = [fragment.parsed.instructions[index] for index in section.indices]
-        kept = np.array([instruction.code >= 0 for instruction in instructions], dtype=bool)
         whats = [self._name_of_code(space, part.code) if part.code >= 0 else -1 for part in instructions]
         sites = [part.site if part.code >= 0 else 0 for part in instructions]
-        return np.array(whats, dtype=np.int64), np.array(sites, dtype=np.int64), kept
+        return whats, sites
 
-    def _add(self, marks: list[Any], whats: Any, sites: Any, kept: Any, level: int) -> None:
+    def _add(self, marks: list[Any], whats: list[int], sites: list[int], level: int) -> None:
         events = self._events
-        events.chunks.append(_Chunk(marks, whats, sites, kept, self._execute, self._queued, self._fragment, level))
+        events.chunks.append(_Chunk(marks, whats, sites, self._execute, self._queued, self._fragment, level))
         events.count += len(whats)
         if self._fragment:
             events.hot += len(whats)
@@ -275,15 +277,17 @@ class EventRecorder:
         return messages
 
     def _message(self, client: int, events: _ClientEvents, now: int, memory: bool, everything: bool) -> Recorded:
-        complete: list[Any] = []
-        while events.chunks and (times := self._marks.times(events.chunks[0].marks, everything)) is not None:
-            chunk = events.chunks.pop(0)
-            if not self._marks.cheap:
-                times = _divided(chunk, times, events.weights)
-            complete.append(_rows(chunk, times))
+        complete: list[tuple[_Chunk, list[int]]] = []
+        for chunk in events.chunks:
+            times = self._marks.times(chunk.marks, everything)
+            if times is None:
+                break
+            complete.append((chunk, times if self._marks.cheap else _divided(chunk, times, events.weights)))
+        del events.chunks[: len(complete)]
+        rows = _rows(complete)
         if count := len(events.rows):
-            complete.append(np.array([events.rows.popleft() for _ in range(count)], dtype=np.int64))
-        rows = np.concatenate(complete) if complete else np.empty((0, len(COLUMNS)), dtype=np.int64)
+            beside = np.array([events.rows.popleft() for _ in range(count)], dtype=np.int64)
+            rows = np.concatenate([rows, beside])
         new = set(np.unique(rows[:, 2]).tolist()) - events.sites - {0}
         events.sites |= new
         names, events.new_names = events.names[events.new_names :], len(events.names)
@@ -298,23 +302,34 @@ def _no_mark() -> None:
     pass
 
 
-def _divided(chunk: _Chunk, times: Any, weights: dict[int, float]) -> Any:
+def _divided(chunk: _Chunk, times: list[int], weights: dict[int, float]) -> list[int]:
     """The times of all marks. With all marks, remember what each event took; with two, divide the time like that."""
-    whats = list(chunk.whats)
+    whats = chunk.whats
     if len(times) == len(whats) + 1:
         weights.update(zip(whats, np.maximum(np.diff(times), 1).tolist(), strict=True))
         return times
     passed = np.cumsum([weights.get(what, 1.0) for what in whats])
     inner = times[0] + passed / passed[-1] * (times[-1] - times[0])
-    return np.concatenate([times[:1], inner.astype(np.int64)])
+    return [times[0], *inner.astype(np.int64).tolist()]
 
 
-def _rows(chunk: _Chunk, times: Any) -> Any:
-    rows = np.empty((len(times) - 1, len(COLUMNS)), dtype=np.int64)
-    rows[:, 0], rows[:, 1], rows[:, 2] = chunk.whats, chunk.execute, chunk.sites
-    rows[:, 3], rows[:, 4], rows[:, 5] = chunk.queued, times[:-1], times[1:]
-    rows[:, 6], rows[:, 7] = chunk.fragment, chunk.level
-    return rows if chunk.kept is None else rows[chunk.kept]
+def _rows(chunks: list[tuple[_Chunk, list[int]]]) -> Any:
+    """The rows of all chunks, made at once: most chunks are short, and each call of numpy has its price."""
+    whats, sites, starts, ends = array("q"), array("q"), array("q"), array("q")
+    heads: list[tuple[int, int, int, int]] = []
+    for chunk, times in chunks:
+        whats.extend(chunk.whats)
+        sites.extend(chunk.sites)
+        starts.extend(times[:-1])
+        ends.extend(times[1:])
+        heads.append((chunk.execute, chunk.queued, chunk.fragment, chunk.level))
+    rows = np.empty((len(whats), len(COLUMNS)), dtype=np.int64)
+    for column, values in ((0, whats), (2, sites), (4, starts), (5, ends)):
+        rows[:, column] = np.frombuffer(values, dtype=np.int64)
+    if chunks:
+        counts = [len(chunk.whats) for chunk, _ in chunks]
+        rows[:, (1, 3, 6, 7)] = np.repeat(np.array(heads, dtype=np.int64), counts, axis=0)
+    return rows[rows[:, 0] >= 0]
 
 
 def _shares(names: list[EventName], rows: Any) -> list[tuple[str, int, int, int]]:

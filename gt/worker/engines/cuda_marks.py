@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 
@@ -31,7 +30,7 @@ class CudaMarks:
         event.record()
         return event
 
-    def times(self, marks: list[Any], wait: bool) -> Any:
+    def times(self, marks: list[Any], wait: bool) -> list[int] | None:
         last = marks[-1]
         if not last.query():
             if not wait:
@@ -42,4 +41,4 @@ class CudaMarks:
         self._free += marks[:-1]
         self._free.append(self._base)
         self._base, self._base_ns = last, times[-1]
-        return np.array(times).astype(np.int64)
+        return [int(time) for time in times]

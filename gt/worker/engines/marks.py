@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
-
 Clock = Callable[[], int]
 
 
@@ -18,9 +16,9 @@ class Marks(Protocol):
     def mark(self) -> Callable[[], Any]:
         """Notes that the device gets here after all work so far. Never waits."""
 
-    def times(self, marks: list[Any], wait: bool) -> Any:
-        """When the device got to each of these marks, in nanoseconds on the clock, as an array; None if it has not got
-        to the last one. ``wait``: wait for it. Called for all marks, in order."""
+    def times(self, marks: list[Any], wait: bool) -> list[int] | None:
+        """When the device got to each of these marks, in nanoseconds on the clock; None if it has not got to the last
+        one. ``wait``: wait for it. Called for all marks, in order."""
 
 
 class ClockMarks:
@@ -31,5 +29,5 @@ class ClockMarks:
     def __init__(self, clock: Clock) -> None:
         self.mark = clock
 
-    def times(self, marks: list[int], wait: bool) -> Any:
-        return np.array(marks, dtype=np.int64)
+    def times(self, marks: list[int], wait: bool) -> list[int]:
+        return marks
