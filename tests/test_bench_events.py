@@ -1,0 +1,24 @@
+"""The benchmark of the event stream: it measures, and its interval contains its median."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from benchmarks import events
+
+
+def test_interval() -> None:
+    median, low, high = events.interval([1.0, 1.1, 1.2, 0.9, 1.0])
+    assert low <= median == 1.0 <= high
+
+
+def test_a_small_run(tmp_path: pathlib.Path) -> None:
+    options = ["--blocks", "2", "--steps", "3", "--only", "adds", "--against", str(events.ROOT)]
+    assert events.main([*options, "--output-dir", str(tmp_path)]) == 0
+    (record,) = tmp_path.glob("*.json")
+    results = json.loads(record.read_text())["results"]["adds"]
+    assert set(results) == {"with a listener", "nobody listens"}
+    for row in results.values():
+        assert len(row["ratios"]) == 2
+        assert row["low"] <= row["median"] <= row["high"]
