@@ -20,10 +20,11 @@ from typing import Any
 from gt.errors import ConfigError
 from gt.events.load import ClientLoad, LoadMeter, WorkerLoad
 from gt.events.viewer import Viewer, find_server
+from gt.ops.families import MAIN_FAMILIES
 from gt.scripts.command import add_server_options, run
 
 #: The families that are shown first; the others follow by their share.
-FIRST_FAMILIES = ("matmul", "attention", "elementwise", "moves", "waiting")
+FIRST_FAMILIES = (*MAIN_FAMILIES, "moves", "waiting")
 #: Below this many columns only the most important ones are shown; from the second number on all.
 NARROW, WIDE = 60, 100
 
