@@ -104,5 +104,8 @@ def step_times(program: Program, folder: pathlib.Path, rounds: int) -> dict[str,
     times: dict[str, list[float]] = {world: [] for world in WORLDS}
     for _ in range(rounds):
         for world in WORLDS:
-            times[world].append(run(program, world, "time", folder)[0]["step_ms"])
+            step_ms = run(program, world, "time", folder)[0]["step_ms"]
+            if not step_ms:
+                raise ProgramFailed(f"{program.name} has fewer than {program.timed[1]} steps with {world}")
+            times[world].append(step_ms)
     return {world: min(values) for world, values in times.items()}

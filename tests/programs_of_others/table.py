@@ -158,6 +158,7 @@ PROGRAMS = (
         *("gat", "examples/gat", "main.py", "--epochs 12 --val-every 1 --hidden-dim 16 --num-heads 4"),
         make_data=data.citations(1800),
         prints=r"loss_train: ([\d.]+)",
+        timed=(3, 12),
         reads_every_step=True,
     ),
     Program(

@@ -50,10 +50,10 @@ class Steps:
         if self._count in (first, last):
             self._wait()
             now = time.perf_counter()
-            self.step_ms = (now - self._start) / (last - first) * 1e3
-            self._start = now
             if self._count == last:
+                self.step_ms = (now - self._start) / (last - first) * 1e3
                 raise Enough
+            self._start = now
 
     def _wait(self) -> None:
         if self._framework.__name__ == "gt":
