@@ -44,7 +44,6 @@ from gt.functions import einsum as _einsum
 from gt.functions import factorizations as _factorizations
 from gt.functions import indexing as _indexing
 from gt.functions import joining as _joining
-from gt.functions import legacy as _legacy
 from gt.functions import matmul as _matmul
 from gt.functions import norm as _norm
 from gt.functions import order as _order
@@ -64,7 +63,6 @@ from gt.functions.einsum import *
 from gt.functions.factorizations import *
 from gt.functions.indexing import *
 from gt.functions.joining import *
-from gt.functions.legacy import *
 from gt.functions.matmul import *
 from gt.functions.norm import *
 from gt.functions.order import *
@@ -135,7 +133,6 @@ __all__ += _draw.__all__
 __all__ += _einsum.__all__
 __all__ += _factorizations.__all__
 __all__ += _joining.__all__
-__all__ += _legacy.__all__
 __all__ += _indexing.__all__
 __all__ += _matmul.__all__
 __all__ += _norm.__all__
@@ -188,9 +185,15 @@ _ARRAY_API = (
     "astype bitwise_invert broadcast_arrays expand_dims matrix_transpose permute_dims unique_all unique_counts "
     "unique_inverse unique_values vecdot"
 )
+#: Torch's oldest constructors.
+_TENSOR_CLASSES = (
+    "BFloat16Tensor BoolTensor ByteTensor CharTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor "
+    "ShortTensor"
+)
 #: name -> the module that has it, imported at the first use of the name
 _LAZY_NAMES = dict.fromkeys(_FUNCTIONAL.split(), "nn.functional") | dict.fromkeys(_TOP.split(), "nn._top")
 _LAZY_NAMES |= dict.fromkeys(_SETTINGS.split(), "backends.settings") | dict.fromkeys(_ARRAY_API.split(), "array_api")
+_LAZY_NAMES |= dict.fromkeys(_TENSOR_CLASSES.split(), "functions.legacy")
 _LAZY_NAMES |= {
     "autocast": "amp",
     "is_autocast_enabled": "amp",
@@ -256,6 +259,16 @@ if TYPE_CHECKING:
     from gt.backends.settings import set_warn_always as set_warn_always
     from gt.backends.settings import use_deterministic_algorithms as use_deterministic_algorithms
     from gt.data import to_device as to_device
+    from gt.functions.legacy import BFloat16Tensor as BFloat16Tensor
+    from gt.functions.legacy import BoolTensor as BoolTensor
+    from gt.functions.legacy import ByteTensor as ByteTensor
+    from gt.functions.legacy import CharTensor as CharTensor
+    from gt.functions.legacy import DoubleTensor as DoubleTensor
+    from gt.functions.legacy import FloatTensor as FloatTensor
+    from gt.functions.legacy import HalfTensor as HalfTensor
+    from gt.functions.legacy import IntTensor as IntTensor
+    from gt.functions.legacy import LongTensor as LongTensor
+    from gt.functions.legacy import ShortTensor as ShortTensor
     from gt.nn._top import alpha_dropout as alpha_dropout
     from gt.nn._top import batch_norm as batch_norm
     from gt.nn._top import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits

@@ -60,6 +60,10 @@ def test_a_derived_function_has_a_signature_and_a_docstring() -> None:
     import inspect
 
     assert str(inspect.signature(gt.exp)) == "(input: 'Tensor') -> 'Tensor'"
+    assert str(inspect.signature(gt.median)).startswith("(input: 'Tensor', dim: ")
+    assert str(inspect.signature(gt.median)).endswith("keepdim: 'bool' = False, *, axis=None, keepdims=None) -> 'Any'")
+    assert str(inspect.signature(gt.full)).endswith("layout=None, pin_memory=False, memory_format=None) -> 'Tensor'")
+    assert inspect.getsource(gt.full).startswith("@with_options\ndef full(")
     assert gt.exp.__doc__ == "e to the power of each element.\n\nSee `torch.exp`."
     assert gt.absolute is gt.abs
     assert gt.special.psi is gt.digamma

@@ -694,10 +694,23 @@ def test_public_names():
 
 
 def test_import_is_light():
-    heavy = "torch", "numpy", "zmq", "asyncio", "yaml", "hashlib"
-    code = f"import sys, gt; print([m for m in {heavy} if m in sys.modules])"
+    heavy = "torch", "numpy", "zmq", "asyncio", "yaml", "hashlib", "inspect", "dataclasses", "gt.functions.legacy"
+    # msgspec imports typing_extensions where it is installed, and that imports inspect
+    code = "import sys; sys.modules['typing_extensions'] = None\nimport gt"
+    assert output_of(f"{code}; print([m for m in {heavy} if m in sys.modules])") == "[]"
+
+
+@pytest.mark.parametrize(
+    ("before", "state"), [("gc.freeze()", "True True"), ("gc.disable()", "False False"), ("", "True False")]
+)
+def test_import_leaves_the_garbage_collector_as_it_was(before, state):
+    code = f"import gc; {before}\nimport gt; print(gc.isenabled(), gc.get_freeze_count() > 0)"
+    assert output_of(code) == state
+
+
+def output_of(code):
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert process.stdout.strip() == "[]"
+    return process.stdout.strip()
 
 
 def test_a_caught_error_keeps_no_tensors_alive(session):

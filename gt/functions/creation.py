@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from inspect import Parameter, Signature, signature
 from math import ceil
 from typing import Any
 
@@ -23,6 +22,7 @@ from gt.client.tensor.arguments import (
     upload_array,
 )
 from gt.client.tensor.emit import call, create, detached
+from gt.client.tensor.parameters import show_parameters
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.ops import OPS
@@ -49,11 +49,8 @@ _REFUSED = {
 Maker = Callable[..., Tensor]
 
 
-#: The keywords that `with_options` adds, for `inspect.signature`.
-SHARED = [
-    Parameter(name, Parameter.KEYWORD_ONLY, default=False if name in ("requires_grad", "pin_memory") else None)
-    for name in ("requires_grad", "device", "layout", "pin_memory", "memory_format")
-]
+#: The keywords that `with_options` adds, and their defaults.
+SHARED = {"requires_grad": False, "device": None, "layout": None, "pin_memory": False, "memory_format": None}
 
 
 def with_options(make: Maker) -> Maker:
@@ -73,8 +70,7 @@ def with_options(make: Maker) -> Maker:
         tensor = make(*args, **options)
         return backward.requires_grad_(tensor) if requires_grad else tensor
 
-    parameters = [*signature(make).parameters.values(), *SHARED]
-    maker.__signature__ = Signature(parameters, return_annotation="Tensor")  # type: ignore[attr-defined]
+    show_parameters(maker, make, SHARED, returns="Tensor")
     return maker
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from inspect import Parameter, Signature, signature
 from typing import Any, TypeVar
 
 from gt.client.tensor.arguments import operands, require_tensor
 from gt.client.tensor.emit import binary, call, call_into, call_many, unary
+from gt.client.tensor.parameters import show_parameters
 from gt.client.tensor.tensor import Tensor
 from gt.missing import torch_names
 from gt.ops import OPS, Attrs, Op
@@ -160,7 +160,5 @@ def documented(function: Generated, name: str, doc: str, like: Function | None =
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     if like is not None:
-        _, *rest = signature(like).parameters.values()
-        first = Parameter("input", Parameter.POSITIONAL_OR_KEYWORD, annotation="Tensor")
-        function.__signature__ = Signature([first, *rest], return_annotation="Tensor")  # type: ignore[attr-defined]
+        show_parameters(function, like, first="input", returns="Tensor")
     return function

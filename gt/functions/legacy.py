@@ -46,11 +46,6 @@ def make(name: str, dtype: DType, data: tuple[Any, ...], device: Any = None) -> 
     return creation.tensor(values, dtype)
 
 
-def new(cls: type, *data: Any, device: Any = None, **options: Any) -> Any:
-    """`Tensor.__new__`. A subclass has an ``__init__`` of its own."""
-    return object.__new__(cls) if cls is not Tensor else make("Tensor", float32, data, device, **options)
-
-
 class TensorClass(type):
     """The type of ``FloatTensor`` and the others: calling one creates a `Tensor`; isinstance compares the dtype."""
 

@@ -25,7 +25,6 @@ from gt.functions import (
     indexing,
     inplace,
     joining,
-    legacy,
     matmul,
     norm,
     order,
@@ -43,7 +42,6 @@ from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION
 from gt.functions.spectral import complex, stft
 from gt.missing import Missing
 from gt.ops import OPS, Attrs, Op
-from gt.ops.rule_names import check_rules
 from gt.types import (
     NUMBER_OF,
     DType,
@@ -183,8 +181,19 @@ def _set_data(x: Tensor, value: Tensor) -> None:
     x._cell, x._type = value._cell, value._type
 
 
+def _new_object(cls: type, *data: Any, device: Any = None, **options: Any) -> Any:
+    """`Tensor.__new__`. A subclass has an ``__init__`` of its own."""
+    if cls is not Tensor:
+        return object.__new__(cls)
+    from gt.functions import legacy  # `import gt` would create its classes, and then attach each method to all of them
+
+    return legacy.make("Tensor", float32, data, device, **options)
+
+
 def _typed(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """Cast to a dtype, also by ``gt.LongTensor`` or "torch.LongTensor"; without one, the name of the tensor's type."""
+    from gt.functions import legacy
+
     if dtype is None:
         return f"gt.{legacy.BY_DTYPE[x._type.dtype].__name__}"
     if isinstance(dtype, str):
@@ -385,5 +394,4 @@ for _name, _method in _methods.items():
 for _name in TORCH_NAMES["Tensor"]:
     if not hasattr(Tensor, _name):
         setattr(Tensor, _name, Missing("Tensor", _name))
-Tensor.__new__ = staticmethod(legacy.new)  # type: ignore[method-assign]
-check_rules(OPS, Tensor)
+Tensor.__new__ = staticmethod(_new_object)  # type: ignore[method-assign]

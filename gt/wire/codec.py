@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -23,11 +24,13 @@ class BadFrame(Exception):
 
 
 encode = msgspec.msgpack.Encoder().encode
-_decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
-    "dispatcher": msgspec.msgpack.Decoder(ToDispatcher),
-    "client": msgspec.msgpack.Decoder(ToClient),
-    "worker": msgspec.msgpack.Decoder(ToWorker),
-}
+_RECEIVED = {"dispatcher": ToDispatcher, "client": ToClient, "worker": ToWorker}
+
+
+@cache
+def _decoder(role: str) -> msgspec.msgpack.Decoder[Any]:
+    """Made at its first use: a role needs only its own."""
+    return msgspec.msgpack.Decoder(_RECEIVED[role])
 
 
 class Decode:
@@ -36,7 +39,7 @@ class Decode:
     __slots__ = ("_decode",)
 
     def __init__(self, role: str) -> None:
-        self._decode = _decoders[role].decode
+        self._decode = _decoder(role).decode
 
     def __call__(self, data: bytes) -> Any:
         try:

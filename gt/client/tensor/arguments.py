@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import lru_cache, wraps
-from inspect import Parameter, signature
 from operator import index
 from typing import Any, TypeVar
 from warnings import warn
@@ -18,6 +17,7 @@ from warnings import warn
 from gt.client.stream import connect
 from gt.client.tensor import foreign
 from gt.client.tensor.emit import call, create, upload, view_of
+from gt.client.tensor.parameters import parameter_names, show_parameters
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GtError, ShapeError
 from gt.ops import OPS
@@ -163,11 +163,8 @@ def with_aliases(function: F, **names: str) -> F:
             kwargs = {names.get(k, k): value for k, value in kwargs.items() if k != "out" or value is not None}
         return function(*args, **kwargs)
 
-    parameters = [*signature(function).parameters.values()]
-    aliases = [Parameter(alias, Parameter.KEYWORD_ONLY, default=None) for alias, name in names.items()]
-    known = {p.name for p in parameters}
-    shown = [alias for alias in aliases if names[alias.name] in known and alias.name not in known]
-    call.__signature__ = signature(function).replace(parameters=[*parameters, *shown])  # type: ignore[attr-defined]
+    known = parameter_names(function)
+    show_parameters(call, function, {alias: None for alias, name in names.items() if name in known})
     return call  # type: ignore[return-value]
 
 
