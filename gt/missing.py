@@ -135,7 +135,7 @@ class Missing:
 
 
 def absent(place: str) -> Callable[[str], Any]:
-    """Let a module raise the error for a missing name, by a ``__getattr__``, which is returned too.
+    """Let a module raise the error for a missing name, by a ``__getattr__``, which is returned too; imports as well.
 
     A module calls this instead of defining ``__getattr__``: with one in its text, every name would exist for a type
     checker.
@@ -144,7 +144,9 @@ def absent(place: str) -> Callable[[str], Any]:
     def getattr_(name: str) -> Any:
         refuse(place, name)
 
-    sys.modules[f"gt.{place}"].__dict__["__getattr__"] = getattr_
+    module = sys.modules[f"gt.{place}"].__dict__
+    module["__getattr__"] = getattr_
+    module.setdefault("__path__", [])  # makes it a package for Python, so that ``import gt.fx.X`` asks `MissingModules`
     return getattr_
 
 

@@ -164,3 +164,54 @@ def test_scaler_says_what_is_wrong():
         scaler.step(opt)
     off = gt.amp.GradScaler(enabled=False)
     assert off.scale(p) is p
+
+
+@pytest.mark.parametrize("outside", [None, "bfloat16"])
+@pytest.mark.parametrize("cast_inputs", [None, "float32", "float16"])
+def test_user_defined_functions_follow_autocast_as_in_torch(outside, cast_inputs):
+    def run(lib):
+        seen = []
+
+        class Product(lib.autograd.Function):
+            @staticmethod
+            @lib.amp.custom_fwd(
+                device_type="cpu", cast_inputs=None if cast_inputs is None else getattr(lib, cast_inputs)
+            )
+            def forward(ctx, a, pair, *, scale=1):
+                ctx.save_for_backward(a, pair[0])
+                result = a @ pair[0] * scale
+                seen.extend([a.dtype, pair[0].dtype, (a @ a).dtype, lib.is_autocast_enabled("cpu")])
+                return result
+
+            @staticmethod
+            @lib.amp.custom_bwd(device_type="cpu")
+            def backward(ctx, g):
+                _, b = ctx.saved_tensors
+                seen.extend([(g.float() @ g.float()).dtype, lib.is_autocast_enabled("cpu")])
+                return (g.to(b.dtype) @ b.T).float(), None
+
+        x = lib.ones(2, 2, requires_grad=True)
+        with lib.autocast("cpu", dtype=lib.bfloat16, enabled=outside is not None):
+            y = Product.apply(x, (lib.full((2, 2), 2.0),))
+        y.float().sum().backward()
+        return [str(s).removeprefix("torch.").removeprefix("gt.") for s in seen], x.grad.tolist()
+
+    assert run(gt) == run(torch)
+
+
+def test_custom_fwd_without_brackets():
+    class Double(gt.autograd.Function):
+        @staticmethod
+        @gt.cuda.amp.custom_fwd
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        @gt.cuda.amp.custom_bwd
+        def backward(ctx, g):
+            return g * 2
+
+    x = gt.ones(2, requires_grad=True)
+    Double.apply(x).sum().backward()
+    assert x.grad.tolist() == [2, 2]
+    assert gt.amp.is_autocast_available("cuda")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -155,3 +156,45 @@ def test_options(session: Session) -> None:
         gt.compile(3)
     with pytest.raises(TypeError, match="unexpected keyword argument 'modes'"):
         gt.compile(double, modes=1)
+
+
+def test_compiled_in_place(session: Session) -> None:
+    net, plain = Net(), Net()
+    plain.load_state_dict(net.state_dict())
+    before = repr(net)
+    holder = gt.nn.Sequential(net)
+    assert net.compile(mode="max-autotune") is None
+    assert net.compile() is None  # it is compiled already
+    assert repr(net) == before
+    assert isinstance(net, Net)
+    x = gt.rand(3, 4)
+    with gt.no_grad():
+        assert [net(x).tolist() for _ in range(5)] == [plain(x).tolist()] * 5
+        assert len(net.log) == 2
+        assert holder(x).tolist() == plain(x).tolist()
+        assert len(net.log) == 2
+        net.scale = gt.full((1,), 5.0)
+        plain.scale = gt.full((1,), 5.0)
+        assert net(x).tolist() == plain(x).tolist()
+    clone = copy.deepcopy(net)
+    assert clone(x).tolist() == net(x).tolist()
+    assert clone.up is not net.up
+    off = Net()
+    off.compile(disable=True)
+    assert type(off) is Net
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_module_is_saved_as_the_module(session: Session, tmp_path: Any, in_place: bool) -> None:
+    net = gt.nn.Sequential(gt.nn.Linear(4, 8), gt.nn.ReLU())
+    if in_place:
+        net.compile()
+    compiled = net if in_place else gt.compile(net)
+    gt.save({"model": compiled, "outer": gt.nn.Sequential(compiled)}, tmp_path / "model.gt")
+    loaded = gt.load(tmp_path / "model.gt")
+    assert type(loaded["model"]) is gt.nn.Sequential
+    assert loaded["outer"][0] is loaded["model"]
+    assert loaded["model"](gt.ones(1, 4)).tolist() == compiled(gt.ones(1, 4)).tolist()
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(compiled)
+    assert copy.copy(compiled)(gt.ones(1, 4)).tolist() == compiled(gt.ones(1, 4)).tolist()

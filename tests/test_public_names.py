@@ -86,6 +86,7 @@ VARIADIC = {
         gt.Tensor.permute gt.Tensor.random_ gt.Tensor.repeat gt.Tensor.reshape gt.Tensor.sum_to_size gt.Tensor.tile
         gt.Tensor.view
     """,
+    "gt.compile takes them": "gt.nn.Module.compile",
     "a user's function takes them": "gt.checkpoint gt.utils.checkpoint.checkpoint",
 }
 ALLOWED = {name for names in VARIADIC.values() for name in names.split()}

@@ -195,9 +195,12 @@ IMPORTS = [
     ("import gt.nn.paralel", "did you mean gt.nn.parallel?"),
     ("from gt.optim import Adamm", "did you mean gt.optim.Adam?"),
     ("from gt.linalg import eig", "gt.linalg.eig is not there yet (torch.linalg.eig)"),
-    ("from gt.cuda.amp import custom_fwd", "gt.cuda.amp.custom_fwd is not there yet (torch.cuda.amp.custom_fwd)"),
-    ("from gt import onnx", "gt.onnx is not there yet (torch.onnx); GT runs a program's Python as it is"),
-    ("import gt.onnx.utils", "gt.onnx is not there yet (torch.onnx)"),
+    ("from gt.cuda.amp import common", "gt.cuda.amp.common is not there yet (torch.cuda.amp.common)"),
+    ("import gt.amp.autocst", "did you mean gt.amp.autocast?"),
+    ("import gt.fft.x", "gt.fft.x does not exist, and torch 2.13.0 has no public name torch.fft.x"),
+    ("import gt.fx.experimental", "gt.fx.experimental is not there yet (torch.fx.experimental)"),
+    ("from gt import export", "gt.export is not there yet (torch.export); GT runs a program's Python as it is"),
+    ("import gt.export.graph", "gt.export is not there yet (torch.export)"),
     ("from gt.distributed import all_reduce", "one program has all workers"),
     ("import gt.clients", "gt.clients does not exist, and torch 2.13.0 has no public name torch.clients"),
     ("from gt.nn.functional import _private", "gt.nn.functional._private does not exist"),
@@ -212,11 +215,11 @@ def test_an_import_gives_the_text_of_attribute_access(line: str, text: str) -> N
 
 
 def test_a_missing_module_is_not_found() -> None:
-    assert importlib.util.find_spec("gt.onnx") is None
-    assert not hasattr(gt, "onnx")
+    assert importlib.util.find_spec("gt.export") is None
+    assert not hasattr(gt, "export")
     with pytest.raises(ModuleNotFoundError) as caught:
-        importlib.import_module("gt.onnx")
-    assert caught.value.name == "gt.onnx"
+        importlib.import_module("gt.export")
+    assert caught.value.name == "gt.export"
 
 
 def torch_has(path: str) -> bool:

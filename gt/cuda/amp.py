@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from gt import amp
-from gt.amp import GradScaler
+from gt.amp import GradScaler, custom_bwd, custom_fwd
 from gt.missing import absent as _absent
 from gt.types import float16
 
-__all__ = ["GradScaler", "autocast"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 _absent("cuda.amp")
 
 

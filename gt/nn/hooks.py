@@ -11,6 +11,7 @@ from typing import Any
 
 from gt.client.grad.function import Function
 from gt.client.grad.grad_mode import is_grad_enabled
+from gt.client.grad.handles import RemovableHandle, in_dict
 from gt.client.tensor.tensor import Tensor
 from gt.errors import GradError
 from gt.functions.creation import zeros
@@ -22,24 +23,7 @@ Hooks = dict[int, tuple[Callable[..., Any], bool]]
 _numbers = count()
 
 
-class Handle:
-    """Returned when a hook is registered; removes the hook."""
-
-    def __init__(self, hooks: Hooks, number: int) -> None:
-        self._hooks, self.id = hooks, number
-
-    def remove(self) -> None:
-        """Remove the hook."""
-        self._hooks.pop(self.id, None)
-
-    def __enter__(self) -> Handle:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
-
-def add(hooks: Hooks, hook: Callable[..., Any], prepend: bool, with_kwargs: bool) -> Handle:
+def add(hooks: Hooks, hook: Callable[..., Any], prepend: bool, with_kwargs: bool) -> RemovableHandle:
     """Register a hook: as the last one, or with ``prepend`` as the first one."""
     number = next(_numbers)
     before = dict(hooks) if prepend else {}
@@ -47,7 +31,7 @@ def add(hooks: Hooks, hook: Callable[..., Any], prepend: bool, with_kwargs: bool
         hooks.clear()
     hooks[number] = hook, with_kwargs
     hooks.update(before)
-    return Handle(hooks, number)
+    return in_dict(hooks, number)
 
 
 def call_all(hooks: Hooks, *args: Any) -> None:

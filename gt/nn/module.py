@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from gt.client.grad.backward import requires_grad_
+from gt.client.grad.handles import RemovableHandle
 from gt.client.stream import configuration, recorder
 from gt.client.tensor import placing
 from gt.client.tensor.arguments import dtype_of
@@ -14,7 +16,7 @@ from gt.client.tensor.foreign import find_dtype
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import zeros_like
 from gt.nn import hooks, state
-from gt.nn.parameter import Buffer, Parameter, assign
+from gt.nn.parameter import Buffer, Parameter, assign, check_type, type_name
 from gt.nn.state import join
 from gt.types import DType, bfloat16, float16, float32, float64
 
@@ -70,15 +72,15 @@ class Module:
             _forget(self, name, ("_parameters", "_buffers"))
             attributes["_modules"][name] = value
         elif "_parameters" in attributes and name in attributes["_parameters"]:
-            _check_type(value, "parameter", name, "gt.nn.Parameter", value is None)
+            check_type(value, "parameter", name, "gt.nn.Parameter", value is None)
             attributes["_parameters"][name] = None
         elif "_modules" in attributes and name in attributes["_modules"]:
-            _check_type(value, "child module", name, "gt.nn.Module", value is None)
+            check_type(value, "child module", name, "gt.nn.Module", value is None)
             attributes["_modules"][name] = None
         elif isinstance(value, Buffer):
             self.register_buffer(name, value, value.persistent)
         elif "_buffers" in attributes and name in attributes["_buffers"]:
-            _check_type(value, "buffer", name, "gt.Tensor", value is None or isinstance(value, Tensor))
+            check_type(value, "buffer", name, "gt.Tensor", value is None or isinstance(value, Tensor))
             attributes["_buffers"][name] = value
         else:
             object.__setattr__(self, name, value)
@@ -111,7 +113,7 @@ class Module:
         self._check_name(name, "_parameters", "parameter")
         if param is not None and not isinstance(param, Parameter):
             raise TypeError(
-                f"cannot assign '{_type_name(param)}' object to parameter '{name}' (gt.nn.Parameter or None required)"
+                f"cannot assign '{type_name(param)}' object to parameter '{name}' (gt.nn.Parameter or None required)"
             )
         self._parameters[name] = param
 
@@ -120,7 +122,7 @@ class Module:
         self._check_name(name, "_buffers", "buffer")
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(
-                f"cannot assign '{_type_name(tensor)}' object to buffer '{name}' (gt Tensor or None required)"
+                f"cannot assign '{type_name(tensor)}' object to buffer '{name}' (gt Tensor or None required)"
             )
         self._buffers[name] = tensor
         (self._transient.discard if persistent else self._transient.add)(name)
@@ -128,7 +130,7 @@ class Module:
     def add_module(self, name: str, module: Module | None) -> None:
         """Add a child module under a name."""
         if module is not None and not isinstance(module, Module):
-            raise TypeError(f"{_type_name(module)} is not a Module subclass")
+            raise TypeError(f"{type_name(module)} is not a Module subclass")
         self._check_name(name, "_modules", "module")
         self._modules[name] = module
 
@@ -138,7 +140,7 @@ class Module:
         if kind not in self.__dict__:
             raise AttributeError(f"cannot assign {what} before Module.__init__() call")
         if not isinstance(name, str):
-            raise TypeError(f"{what} name should be a string. Got {_type_name(name)}")
+            raise TypeError(f"{what} name should be a string. Got {type_name(name)}")
         if "." in name:
             raise KeyError(f'{what} name can\'t contain ".", got: {name}')
         if not name:
@@ -328,39 +330,45 @@ class Module:
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> hooks.Handle:
+    ) -> RemovableHandle:
         """Call ``hook(module, inputs)`` before ``forward``; it may return other inputs."""
         return hooks.add(self._forward_pre_hooks, hook, prepend, with_kwargs)
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
-    ) -> hooks.Handle:
+    ) -> RemovableHandle:
         """Call ``hook(module, inputs, output)`` after ``forward``; it may return another output."""
         return hooks.add(self._forward_hooks, hook, prepend, with_kwargs)
 
-    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs arrive."""
         return hooks.add(self._backward_hooks, hook, prepend, False)
 
-    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.Handle:
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call ``hook(module, grad_output)`` before the module's backward; it may return other gradients."""
         return hooks.add(self._backward_pre_hooks, hook, prepend, False)
 
-    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(module, prefix, keep_vars)`` before `state_dict` collects the module's state."""
         return hooks.add(self._state_dict_pre_hooks, hook, False, False)
 
-    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(module, state_dict, prefix, local_metadata)`` after `state_dict` has collected the state."""
         return hooks.add(self._state_dict_hooks, hook, False, False)
 
-    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call a hook with the module and the state to load before `load_state_dict` copies values."""
         return hooks.add(self._load_pre_hooks, hook, False, False)
 
-    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> hooks.Handle:
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(module, incompatible_keys)`` after `load_state_dict` has copied the values."""
         return hooks.add(self._load_hooks, hook, False, False)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the calls of this module, in place. The arguments are those of `gt.compile`."""
+        compiled = sys.modules["gt"].compile(self, *args, **kwargs)
+        if compiled is not self:
+            compiled._replace_original()
 
     def extra_repr(self) -> str:
         """The module's options, as they are printed between its brackets."""
@@ -381,15 +389,6 @@ class Module:
 
 def indent(text: str) -> str:
     return text.replace("\n", "\n  ")
-
-
-def _type_name(x: Any) -> str:
-    return f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
-
-
-def _check_type(value: Any, what: str, name: str, expected: str, allowed: bool) -> None:
-    if not allowed:
-        raise TypeError(f"cannot assign '{_type_name(value)}' as {what} '{name}' ({expected} or None expected)")
 
 
 def _forget(module: Module, name: str, kinds: tuple[str, ...]) -> None:

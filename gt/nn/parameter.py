@@ -64,3 +64,12 @@ def assign(p: Tensor, value: Tensor) -> None:
     current(value)
     value = clone(detached(value)) if value._view is not None else value
     p._cell, p._type = value._cell, value._type
+
+
+def type_name(x: Any) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
+
+
+def check_type(value: Any, what: str, name: str, expected: str, allowed: bool) -> None:
+    if not allowed:
+        raise TypeError(f"cannot assign '{type_name(value)}' as {what} '{name}' ({expected} or None expected)")

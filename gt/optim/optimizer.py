@@ -9,7 +9,8 @@ from itertools import chain
 from struct import pack, unpack
 from typing import Any
 
-from gt.client.grad.backward import RemovableHandle, enable_grad, is_leaf
+from gt.client.grad.backward import enable_grad, is_leaf
+from gt.client.grad.handles import RemovableHandle, in_list
 from gt.client.stream import recorder
 from gt.client.tensor.emit import call_into_many
 from gt.client.tensor.tape import mode
@@ -159,12 +160,12 @@ class Optimizer:
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` before every step."""
         self._step_hooks[0].append(hook)
-        return RemovableHandle(self._step_hooks[0], hook)
+        return in_list(self._step_hooks[0], hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` after every step."""
         self._step_hooks[1].append(hook)
-        return RemovableHandle(self._step_hooks[1], hook)
+        return in_list(self._step_hooks[1], hook)
 
     def rate(self, group: Group) -> float:
         """The learning rate of a group as a number. One in a tensor is read only after it was written."""

@@ -152,7 +152,7 @@ def _without_autocast_cache(kind: str) -> contextlib.AbstractContextManager[Any]
     runs in the dtypes of its forward."""
     if emit.casting is None:
         return contextlib.nullcontext()
-    from gt.amp import autocast, current_dtype
+    from gt.amp.autocast_mode import autocast, current_dtype
 
     dtype = current_dtype()
     return autocast(dtype=dtype, enabled=kind == "F" and dtype is not None, cache_enabled=False)

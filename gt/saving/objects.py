@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from gt.client.compile.module import CompiledCall
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import as_tensor
@@ -66,6 +67,8 @@ class _Saving:
         for kind, (classes, encode) in ENCODERS.items():
             if isinstance(x, classes):
                 return {kind: encode(self, x, name)} if kind else encode(self, x, name)
+        if isinstance(x, CompiledCall):  # how a module is called is not part of its value
+            x = x._orig_mod
         if id(x) in self._numbers:
             return {"same": self._numbers[id(x)]}
         self._numbers[id(x)] = len(self._numbers)

@@ -200,7 +200,7 @@ def _autocast_dtype() -> Any:
     """The dtype of `gt.autocast`; None outside of it."""
     if emit.casting is None:
         return None
-    from gt.amp import current_dtype
+    from gt.amp.autocast_mode import current_dtype
 
     return current_dtype()
 

@@ -31,7 +31,7 @@ def compile_module(module: Module, fullgraph: bool = False) -> Module:
     return compiled  # type: ignore[no-any-return]
 
 
-class CompiledCall:
+class CompiledCall(Module):
     """What a compiled module has in place of its class's own methods."""
 
     __slots__ = ()
@@ -43,6 +43,25 @@ class CompiledCall:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return compile_module, (self._orig_mod, self._compiled_call.fullgraph)
+
+    def _replace_original(self) -> None:
+        """Let the module that this one was made from be compiled itself: `Module.compile`.
+
+        It gets a class of its own, and a new object of its old class shares its attributes in its place.
+        """
+        module, compiled = self._orig_mod, self._compiled_call
+        kind: Any = type(module)
+        original = object.__new__(kind)
+        original.__dict__ = module.__dict__
+        call = staticmethod(CompiledFunction(original, compiled.fullgraph))  # it is not a method
+        names = {"_compiled_call": call, "_orig_mod": original}
+        names |= {
+            "__slots__": (),
+            "__module__": kind.__module__,
+            "__doc__": kind.__doc__,
+            "__qualname__": kind.__qualname__,
+        }
+        module.__class__ = type(kind)(kind.__name__, (CompiledCall, kind), names)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Copy values into the module, as `Module.load_state_dict` does. A prefix ``_orig_mod.`` is removed."""

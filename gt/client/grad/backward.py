@@ -8,13 +8,13 @@ code.
 
 from __future__ import annotations
 
-import functools
 import heapq
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gt.client.grad.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.client.grad.handles import RemovableHandle, in_list
 from gt.client.signals.signal import backward_scope
 from gt.client.stream import configuration, recorder, sites
 from gt.client.tensor import placing
@@ -271,21 +271,6 @@ def formula_grads(_: Tensor, formula: Callable[..., Any], needs: Any, g: Any, op
 Hook = Callable[[Tensor], Any]
 
 
-class RemovableHandle:
-    """What registering a hook returns: `remove` removes the hook."""
-
-    def __init__(self, hooks: list[Any], hook: Callable[..., Any]) -> None:
-        self._remove = functools.partial(_discard, hooks, hook)
-
-    def remove(self) -> None:
-        self._remove()
-
-
-def _discard(hooks: list[Any], hook: Callable[..., Any]) -> None:
-    if hook in hooks:
-        hooks.remove(hook)
-
-
 def register_hook(x: Tensor, hook: Hook) -> RemovableHandle:
     """Call ``hook`` with the gradient of x. If it returns a tensor, that replaces the gradient."""
     current(x)
@@ -293,7 +278,7 @@ def register_hook(x: Tensor, hook: Hook) -> RemovableHandle:
         raise GradError("cannot register a hook on a tensor that doesn't require gradient")
     hooks = x._node.hooks.setdefault(x._index, [])
     hooks.insert(len(hooks) - sum(isinstance(h, RetainGradHook) for h in hooks), hook)
-    return RemovableHandle(hooks, hook)
+    return in_list(hooks, hook)
 
 
 # -- methods and properties of a tensor --------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.client.tensor.arguments import Device
 from gt.client.tensor.tensor import Tensor
-from gt.client.grad.backward import RemovableHandle
+from gt.client.grad.handles import RemovableHandle
 from gt.client.tensor.layout import TensorLayout
 from gt.client.tensor.random_state import Generator
 from gt.client.tensor.tape import Node

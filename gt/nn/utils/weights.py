@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from gt.client.grad.backward import no_grad
+from gt.client.grad.handles import RemovableHandle, in_dict
 from gt.client.tensor.tensor import Tensor
 from gt.functions.draw import randn
 from gt.functions.norm import norm_except_dim
 from gt.nn import functional as F
 from gt.nn.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from gt.nn.hooks import Handle
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 
@@ -69,10 +69,10 @@ class WeightHook:
         setattr(module, self.name, self.compute(module, module.training))
 
 
-def _hook_of(module: Module, kind: type[WeightHook], name: str) -> Handle | None:
+def _hook_of(module: Module, kind: type[WeightHook], name: str) -> RemovableHandle | None:
     for number, (hook, _) in module._forward_pre_hooks.items():
         if isinstance(hook, kind) and hook.name == name:
-            return Handle(module._forward_pre_hooks, number)
+            return in_dict(module._forward_pre_hooks, number)
     return None
 
 

@@ -1,151 +1,25 @@
-"""``gt.amp``: mixed precision. `autocast` lowers the precision of ops; `GradScaler` keeps gradients in range."""
+"""`GradScaler` keeps float16 gradients in range."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from typing import Any
 
 from gt.client.grad.backward import no_grad
-from gt.client.tensor import emit
-from gt.client.tensor.arguments import cast, dtype_of
 from gt.client.tensor.emit import call_into_many
-from gt.client.tensor.tape import LeafNode
 from gt.client.tensor.tensor import Tensor
 from gt.functions.creation import tensor
 from gt.missing import absent
-from gt.ops import OPS, Attrs, Op
+from gt.ops import OPS
 from gt.optim.optimizer import Optimizer
-from gt.types import DType, bfloat16, float16, float32, float64, promote
+from gt.types import float16
 
-__all__ = ["GradScaler", "autocast", "is_autocast_enabled"]
-absent("amp")
+__all__ = ["GradScaler"]
+absent("amp.grad_scaler")
 
 UNSCALE = OPS["amp_unscale"]
 
 #: The most gradients in one instruction.
 MAX_GRADIENTS = 2048
-
-
-class _AutocastMode(threading.local):
-    """The settings of autocast in this thread."""
-
-    dtype: DType | None = None
-    #: Parameters already cast to the lower precision, so that each is cast once; None if the cache is off.
-    cache: dict[Any, Tensor] | None = None
-    #: how many autocasts this thread is inside of
-    depth = 0
-
-
-_mode = _AutocastMode()
-#: how many threads are inside an autocast
-_threads = 0
-_lock = threading.Lock()
-
-
-class autocast(contextlib.ContextDecorator):  # noqa: N801, torch's name
-    """Run ops in a lower precision where that is safe: a context or a decorator.
-
-    Matrix products run in ``dtype``, reductions and losses in float32. ``device_type`` only chooses the default dtype:
-    float16 for "cuda", else bfloat16. See `torch.autocast`.
-
-    Example::
-
-        with gt.autocast(dtype=gt.bfloat16):
-            loss = model(x, y)
-        loss.backward()
-    """
-
-    def __init__(
-        self, device_type: Any = None, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
-    ) -> None:
-        if isinstance(device_type, DType):
-            device_type, dtype = None, device_type
-        lower = dtype_of(dtype) if dtype is not None else float16 if device_type == "cuda" else bfloat16
-        if lower not in (bfloat16, float16):
-            raise RuntimeError(f"autocast works with gt.bfloat16 and gt.float16, not {lower}")
-        self._dtype = lower if enabled else None
-        self._cached = cache_enabled is not False
-        #: the settings outside, one entry for each time this autocast was entered
-        self._before: list[tuple[DType | None, dict[Any, Tensor] | None]] = []
-
-    def __enter__(self) -> autocast:
-        self._before.append((_mode.dtype, _mode.cache))
-        _mode.dtype = self._dtype
-        _mode.cache = ({} if _mode.cache is None else _mode.cache) if self._cached else None
-        _mode.depth += 1
-        _count_thread(_mode.depth == 1, 1)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _mode.dtype, _mode.cache = self._before.pop()
-        _mode.depth -= 1
-        _count_thread(_mode.depth == 0, -1)
-
-
-def _count_thread(changed: bool, by: int) -> None:
-    """Count the threads inside an autocast, if this one entered or left. Without any, ops do not call autocast."""
-    global _threads
-    if changed:
-        with _lock:
-            _threads += by
-            emit.casting = _cast_operands if _threads else None
-
-
-def current_dtype() -> DType | None:
-    """The lower dtype of autocast in this thread, or None."""
-    return _mode.dtype
-
-
-def is_autocast_enabled(device_type: str | None = None) -> bool:
-    """Whether autocast is on in this thread; the device type is ignored."""
-    return _mode.dtype is not None
-
-
-def _cast_operands(op: Op, operands: tuple[Any, ...], attrs: Attrs) -> tuple[tuple[Any, ...], Attrs]:
-    """The operands and attributes of a call, cast by the policy in the op's entry (`Op.autocast`)."""
-    lower, policy = _mode.dtype, op.autocast
-    if lower is None or not policy:
-        return operands, attrs
-    if policy == "lower":
-        operands = tuple(_cast_down(x, lower) if _eligible(x, lower) else x for x in operands)
-    elif policy == "float32":
-        operands = tuple(cast(x, float32) if _eligible(x, float32) else x for x in operands)
-    elif policy == "float32_result" and _eligible(operands[0], float32) and ("dtype", None) in attrs:
-        attrs = tuple(("dtype", "float32") if pair == ("dtype", None) else pair for pair in attrs)
-    elif policy == "widest":
-        operands = _cast_to_widest(operands)
-    return operands, attrs
-
-
-def _eligible(x: Any, target: DType) -> bool:
-    """Whether autocast may cast this operand: a floating tensor that is not double."""
-    return isinstance(x, Tensor) and x._type.dtype.kind == "f" and x._type.dtype not in (target, float64)
-
-
-def _cast_down(x: Tensor, lower: DType) -> Tensor:
-    """Cast to the lower dtype; a parameter is cast once and cached until its value changes."""
-    cache = _mode.cache
-    if cache is None or not isinstance(x._node, LeafNode):
-        return cast(x, lower)
-    key = x._cell, x._cell.version, lower, emit.tape.mode.enabled
-    cached = cache.get(key)
-    if cached is None:
-        cached = cache[key] = cast(x, lower)
-    return cached
-
-
-def _cast_to_widest(operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    dtypes = {x._type.dtype for x in operands if isinstance(x, Tensor) and x._type.dtype.kind == "f"}
-    if len(dtypes) < 2:
-        return operands
-    widest = dtypes.pop()
-    for dtype in dtypes:
-        widest = promote(widest, dtype)
-    return tuple(cast(x, widest) if isinstance(x, Tensor) and x._type.dtype.kind == "f" else x for x in operands)
-
-
-# -- scaled gradients --------------------------------------------------------------------
 
 
 class GradScaler:
