@@ -31,6 +31,8 @@ except ModuleNotFoundError:  # imported by a test
 CONFIG = Path(__file__).with_name("sharding_config.yaml")
 #: seconds until the server answers and all workers have joined it; the first import of torch from a cold disk is slow
 START_TIMEOUT_S = 120.0
+#: the kinds of spans in a trace in which a worker computes nothing
+NOT_COMPUTING = ("moves", "waiting", "dispatcher", "line")
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -218,7 +220,7 @@ def progress(items: Iterator[Any], total: int) -> Any:
 
 
 def measured(model: MiniGpt, options: argparse.Namespace, step: Step) -> str:
-    """The idle share of one more step, from a trace of the workers; numpy workers record no ops."""
+    """The share of one more step in which a worker computes nothing, from a trace of the workers."""
     ids, targets = next(batches(options, model.size))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.json"
@@ -226,14 +228,10 @@ def measured(model: MiniGpt, options: argparse.Namespace, step: Step) -> str:
             step(ids, targets).item()
         events = json.loads(path.read_text())["traceEvents"]
     model.zero_grad()
-    kernels = any(event.get("cat") == "kernel" for event in events)
     by_worker: dict[int, list[tuple[float, float]]] = {}
     for event in events:
-        wanted = event.get("cat") == ("kernel" if kernels else "cpu_op")
-        if event["ph"] == "X" and wanted:
+        if event["ph"] == "X" and event["cat"] not in NOT_COMPUTING:
             by_worker.setdefault(event["pid"], []).append((event["ts"], event["ts"] + event["dur"]))
-    if not by_worker:
-        return "not measured"
     spans = [span for row in by_worker.values() for span in row]
     length = max(end for _, end in spans) - min(begin for begin, _ in spans)
     busy = sum(covered(sorted(row)) for row in by_worker.values())
