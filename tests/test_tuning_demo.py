@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import pathlib
 import re
+from functools import partial
 
 import pytest
 
 import gt
 from examples.tuning_demo import train, train_simple
+from gt.errors import ConfigError, ConnectionLost, NoWorkers
 from gt.pipeline import make_schedule
+from gt.pipeline.files import to_csv
+from gt.pipeline.schedules import SCHEDULES
 from gt.testing import Cluster
-from tests.support.processes import ROOT, Process, free_port
+from tests.support.processes import ROOT, TOKEN, Process, System, free_port
 
 STEPS = 2
 
@@ -35,7 +41,21 @@ def eight_stages() -> str:
     return "\n".join(f"{name}: {{workers: [{worker}], replicate: true}}" for name, worker in names.items())
 
 
-CONFIGS = {"TP=2 x PP=4": train.CONFIG.read_text(), "TP=4 x PP=2": two_stages(), "TP=1 x PP=8": eight_stages()}
+def as_in_the_seed() -> str:
+    """TP=2 x PP=4 as the first description of the demo has it: the data of a stage is split by rows."""
+    return "".join(
+        f"pp_stage{s}{end}:\n  shard:\n    axis: {axis}\n    workers: [{2 * s}, {2 * s + 1}]\n"
+        for s in range(4)
+        for end, axis in (("", 0), ("_colpar", 1), ("_rowpar", 0))
+    )
+
+
+CONFIGS = {
+    "TP=2 x PP=4": train.CONFIG.read_text(),
+    "TP=4 x PP=2": two_stages(),
+    "TP=1 x PP=8": eight_stages(),
+    "rows, PP=4": as_in_the_seed(),
+}
 
 
 def options(*words: str) -> argparse.Namespace:
@@ -48,28 +68,48 @@ def options(*words: str) -> argparse.Namespace:
 def one_worker() -> list[float]:
     gt.load_config(None)
     with Cluster(1, backend="numpy").client():
-        return train.train(options(), 4, train.whole)[1]
+        model = train.make_model(options(), make_schedule("1f1b", 4, 2))
+        return train.train(options(), model, partial(train.whole, model))[0]
 
 
-@pytest.mark.parametrize("config", CONFIGS)
-@pytest.mark.parametrize(("step", "schedule"), [("hand", "1f1b"), ("pipeline", "1f1b"), ("pipeline", "zb_h1")])
+CASES = [(config, step, "1f1b") for config in CONFIGS for step in ("hand", "pipeline")]
+CASES += [("TP=2 x PP=4", step, name) for name in SCHEDULES if name != "1f1b" for step in ("hand", "pipeline")]
+CASES += [("TP=1 x PP=8", "pipeline", "zbv"), ("TP=4 x PP=2", "hand", "interleaved_1f1b")]
+
+
+@pytest.mark.parametrize(("config", "step", "name"), CASES)
 def test_losses_equal_those_of_one_worker(
-    config: str, step: str, schedule: str, one_worker: list[float], tmp_path: pathlib.Path
+    config: str, step: str, name: str, one_worker: list[float], tmp_path: pathlib.Path
 ) -> None:
     path = tmp_path / "sharding.yaml"
     path.write_text(CONFIGS[config])
     stages = train.stages_of(str(path))
     assert f"PP={stages}" in config
-    chosen = make_schedule(schedule, stages, 2)
-    run = train.by_hand if step == "hand" else train_simple.pipelined
+    schedule = train.chosen_schedule(name, stages, 2)
     with Cluster(8, backend="numpy").client():
         gt.load_config(path)
-        model, losses, _ = train.train(options(), stages, lambda m, *batch: run(m, chosen, *batch))
-        tensor_parallel = 8 // stages
-        layout = str(model.stages[1].layers[0].up_weight.layout)
-        assert layout == "worker 1" if tensor_parallel == 1 else layout.startswith("S(1) on workers")
+        model = train.make_model(options(), schedule)
+        run = partial(train.by_hand, model, schedule) if step == "hand" else train_simple.pipelined(model, schedule)
+        losses, _ = train.train(options(), model, run)
+        for layer in (layer for part in model.parts if part.name == "pp_stage1" for layer in part.layers):
+            layout = str(layer.up_weight.layout)
+            assert layout == "worker 1" if stages == 8 else layout.startswith("S(1) on workers")
         gt.load_config(None)
     assert losses == pytest.approx(one_worker, abs=1e-4)
+
+
+def test_a_schedule_from_a_file(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(to_csv(make_schedule("zbv", 2, 3)))
+    schedule = train.chosen_schedule(str(path), 2, None)
+    assert (schedule.parts, schedule.microbatches) == (4, 3)
+    assert train.expected_bubble(schedule).startswith("simulated ")
+    assert train.expected_bubble(make_schedule("zbv", 4, 8)) == "by formula 5.9%"
+    for stages, microbatches, wanted in ((4, None, "4 stages"), (2, 8, "2 stages and 8 microbatches")):
+        with pytest.raises(ConfigError, match=f"own.csv has 2 stages and 3 microbatches, not {wanted}"):
+            train.chosen_schedule(str(path), stages, microbatches)
+    with pytest.raises(ConfigError, match="there is no schedule '2f2b'"):
+        train.chosen_schedule("2f2b", 4, 8)
 
 
 def test_the_number_of_parameters() -> None:
@@ -82,17 +122,81 @@ def test_the_number_of_parameters() -> None:
     count += (2 * tiny.vocabulary + tiny.seq_len + 2) * tiny.hidden
     with Cluster(1, backend="numpy").client():
         gt.load_config(None)
-        assert train.MiniGpt(tiny, 4).count() == count
+        assert train.MiniGpt(tiny, range(4)).count() == count
     assert 200e6 < size.layers * layer + 2 * size.vocabulary * size.hidden < 206e6
 
 
-def test_the_commands(tmp_path: pathlib.Path) -> None:
-    log = tmp_path / "trace.log"
-    process = Process(
+# -- the commands ----------------------------------------------------------------------------------
+
+#: a start of a worker that takes longer than a client waits for its first worker, and one that fails
+SLOW_WORKER = "import sys, time\nif 'gt.worker' in sys.orig_argv: time.sleep(5)\n"
+NO_WORKER = "import os, sys\nif 'gt.worker' in sys.orig_argv: os._exit(3)\n"
+
+
+def launch(tmp_path: pathlib.Path, at_start: str, *words: str, **extra: str) -> Process:
+    """The demo with few workers; ``at_start`` runs at the start of each of its processes."""
+    (tmp_path / "sitecustomize.py").write_text(at_start)
+    (tmp_path / "stages.yaml").write_text(
+        "".join(
+            f"pp_stage{s}: {{workers: [{s}], replicate: true}}\n"
+            f"stage{1 - s}_to_stage{s}: {{workers: [{s}], replicate: true}}\n"
+            for s in range(2)
+        )
+    )
+    small = ("--batch-size", "8", "--microbatches", "2", "--seq-len", "8", "--layers", "2", "--workers", "2")
+    return Process(
         str(ROOT / "examples" / "tuning_demo" / "launch.py"),
-        *("--steps", "2", "--port", str(free_port()), "--batch-size", "8", "--microbatches", "2", "--seq-len", "8"),
+        *("--steps", "2", "--port", str(free_port()), *small, *words),
         GT_BACKEND="numpy",
-        GT_INSTRUCTION_LOG=str(log),
+        GT_CONFIG=str(tmp_path / "stages.yaml"),
+        PYTHONPATH=os.pathsep.join((str(tmp_path), str(ROOT))),
+        CUDA_VISIBLE_DEVICES="",
+        OMP_NUM_THREADS="1",
+        **extra,
+    )
+
+
+def test_launch_waits_for_slow_workers(tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "trace.log"
+    process = launch(tmp_path, SLOW_WORKER, "--schedule", "zbv", GT_INSTRUCTION_LOG=str(log))
+    try:
+        assert process.end() == 0, process.output
+        assert re.search(r"Mini-GPT: 0\.\dM parameters, 2 stages, 2 workers", process.output), process.output
+        assert re.search(r"bubble of zbv: simulated \d+\.\d%, measured \d+\.\d%", process.output), process.output
+        assert float(re.search(r"largest difference: (\S+)", process.output)[1]) < 1e-4
+    finally:
+        process.close()
+    assert "signal=stage0_to_stage1" in log.read_text()
+
+
+def test_launch_names_a_process_that_does_not_start(tmp_path: pathlib.Path) -> None:
+    process = launch(tmp_path, NO_WORKER)
+    try:
+        assert process.end() == 1, process.output
+        assert re.search(r"launch.py: worker process \d ended before the training \(exit code 3\)", process.output)
+    finally:
+        process.close()
+
+
+def test_training_without_workers_or_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GT_TOKEN", TOKEN)
+    with contextlib.ExitStack() as stack:
+        port = System(stack).port
+        stack.callback(gt.disconnect)
+        with pytest.raises(NoWorkers, match=f"0 of 8 workers have joined localhost:{port} within 0.1 s; start more"):
+            train.connect(f"localhost:{port}", 8, 0.1)
+    with pytest.raises(ConnectionLost, match="no GT server answers"):
+        train.connect(f"localhost:{free_port()}", 8, 0.1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["train_simple", "launch"])
+def test_the_commands_with_eight_workers(name: str) -> None:
+    port = ("--port", str(free_port())) if name == "launch" else ()
+    process = Process(
+        str(ROOT / "examples" / "tuning_demo" / f"{name}.py"),
+        *("--steps", "2", "--batch-size", "8", "--microbatches", "2", "--seq-len", "8", *port),
+        GT_BACKEND="numpy",
         CUDA_VISIBLE_DEVICES="",
         OMP_NUM_THREADS="1",
     )
@@ -102,7 +206,6 @@ def test_the_commands(tmp_path: pathlib.Path) -> None:
         assert float(re.search(r"largest difference: (\S+)", process.output)[1]) < 1e-4
     finally:
         process.close()
-    assert "signal=stage0_to_stage1" in log.read_text()
 
 
 @pytest.mark.parametrize("name", ["debug_demo", "config_from_python"])

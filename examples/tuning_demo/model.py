@@ -1,7 +1,8 @@
-"""Mini-GPT in pipeline stages, with tensor parallel layers. Signals name where each piece runs; see the README."""
+"""Mini-GPT in parts for a pipeline, with tensor parallel layers. Signals name where each piece runs; see the README."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import gt
@@ -69,19 +70,19 @@ class Layer(nn.Module):
             return x @ self.down_weight
 
 
-class Stage(nn.Module):
-    """The layers of one stage; the first stage also has the embeddings, the last one the head."""
+class Part(nn.Module):
+    """The layers of one part, which runs on a stage; the first part also has the embeddings, the last one the head."""
 
-    def __init__(self, size: Size, number: int, stages: int, checkpoint: bool) -> None:
+    def __init__(self, size: Size, number: int, parts: int, stage: int, checkpoint: bool) -> None:
         super().__init__()
-        self.name, self.checkpoint = f"pp_stage{number}", checkpoint
-        first, last = (size.layers * n // stages for n in (number, number + 1))
+        self.name, self.checkpoint = f"pp_stage{stage}", checkpoint
+        first, last = (size.layers * n // parts for n in (number, number + 1))
         with gt.signal.context(self.name):
             self.tokens = nn.Embedding(size.vocabulary, size.hidden) if number == 0 else None
             self.positions = nn.Embedding(size.seq_len, size.hidden) if number == 0 else None
         self.layers = nn.ModuleList([Layer(size, self.name) for _ in range(first, last)])
         with gt.signal.context(self.name):
-            is_last = number == stages - 1
+            is_last = number == parts - 1
             self.norm = nn.LayerNorm(size.hidden) if is_last else None
             self.head = nn.Linear(size.hidden, size.vocabulary, bias=False) if is_last else None
 
@@ -95,16 +96,16 @@ class Stage(nn.Module):
 
 
 class MiniGpt(nn.Module):
-    """The stages, one after the other."""
+    """The parts, one after the other. ``stage_of`` has the stage of each part: a stage may have several."""
 
-    def __init__(self, size: Size, stages: int, checkpoint: bool = False) -> None:
+    def __init__(self, size: Size, stage_of: Sequence[int], checkpoint: bool = False) -> None:
         super().__init__()
-        self.size = size
-        self.stages = nn.ModuleList([Stage(size, number, stages, checkpoint) for number in range(stages)])
+        self.size, count = size, len(stage_of)
+        self.parts = nn.ModuleList([Part(size, n, count, stage, checkpoint) for n, stage in enumerate(stage_of)])
 
     def forward(self, ids):
-        for stage in self.stages:
-            ids = stage(ids)
+        for part in self.parts:
+            ids = part(ids)
         return ids
 
     def count(self) -> int:

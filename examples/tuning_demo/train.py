@@ -13,11 +13,14 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gt
-from gt.pipeline import Schedule, bubble, bubble_formula, make_schedule
+from gt.pipeline import Schedule, bubble, bubble_formula, make_schedule, read_schedule
+from gt.pipeline.files import is_file
+from gt.pipeline.schedules import SCHEDULES
 from gt.pipeline.timing import merged_order
 
 try:
@@ -26,8 +29,10 @@ except ModuleNotFoundError:  # imported by a test
     from examples.tuning_demo.model import PRESETS, MiniGpt, loss_fn
 
 CONFIG = Path(__file__).with_name("sharding_config.yaml")
-#: by hand, a part runs on the stage of the same number
-SCHEDULES = ("1f1b", "gpipe", "zb_h1")
+#: seconds until the server answers and all workers have joined it; the first import of torch from a cold disk is slow
+START_TIMEOUT_S = 120.0
+#: the kinds of spans in a trace in which a worker computes nothing
+NOT_COMPUTING = ("moves", "waiting", "dispatcher", "line")
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -35,10 +40,10 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--preset", choices=PRESETS, default="tiny", help="the sizes of the model (default tiny)")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--microbatches", type=int, help="default 8; a schedule from a file has its own number")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b")
-    parser.add_argument("--workers", type=int, default=8, help="workers to start (default 8)")
+    parser.add_argument("--schedule", default="1f1b", help=f"{', '.join(SCHEDULES)}, or a .csv or .yaml file")
+    parser.add_argument("--workers", type=int, default=8, help="the number of workers (default 8)")
     for name in ("seq-len", "layers", "hidden"):
         parser.add_argument(f"--{name}", type=int, help="default: as the preset has it")
     parser.add_argument("--lr", type=float, default=3e-3)
@@ -54,8 +59,31 @@ def main() -> None:
     parser.add_argument("-p", "--port", type=int, default=12345)
     options = parser.parse_args()
     os.environ.setdefault("GT_CONFIG", str(CONFIG))  # read at GT's first use
-    gt.connect(f"{options.host}:{options.port}")
-    run(options, by_hand)
+    try:
+        connect(f"{options.host}:{options.port}", options.workers)
+        run(options, lambda model, schedule: partial(by_hand, model, schedule))
+    except gt.GtError as error:
+        raise SystemExit(f"train.py: {error}") from None
+
+
+def connect(address: str, workers: int, seconds: float = START_TIMEOUT_S) -> None:
+    """Connect to the server, and wait until the workers have joined it. Both may have been started just now."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            gt.connect(address)
+            break
+        except gt.ConnectionLost:
+            if time.monotonic() > deadline:
+                raise
+    while len(gt.workers()) < workers:
+        if time.monotonic() > deadline:
+            host, _, port = address.rpartition(":")
+            raise gt.NoWorkers(
+                f"{len(gt.workers())} of {workers} workers have joined {address} within {seconds:g} s; "
+                f"start more with: python -m gt.worker --host {host} -p {port}"
+            )
+        time.sleep(0.02)
 
 
 # -- the schedule by hand -------------------------------------------------------------------------
@@ -63,52 +91,58 @@ def main() -> None:
 
 def by_hand(model: MiniGpt, schedule: Schedule, ids: Any, targets: Any) -> Any:
     """One step: the stages run the actions of the schedule, and signals move activations and gradients."""
-    count, last = schedule.microbatches, schedule.stages - 1
+    count, last, stage = schedule.microbatches, schedule.parts - 1, schedule.stage_of
     inputs = {(0, m): x for m, x in enumerate(ids.tensor_split(count))}
-    targets = [gt.signal.tensor(y, f"pp_stage{last}") for y in targets.tensor_split(count)]
+    targets = [gt.signal.tensor(y, model.parts[last].name) for y in targets.tensor_split(count)]
     outputs, gradients, losses = {}, {}, []
-    for kind, s, m in merged_order(schedule):
+    for kind, part, m in merged_order(schedule):
         if kind == "F":
-            y = model.stages[s](inputs[s, m])
-            if s < last:
+            y = model.parts[part](inputs[part, m])
+            if part < last:
                 # moves the activations now; the next stage waits for them only when it needs them
-                x = gt.signal.tensor(y.detach(), f"stage{s}_to_stage{s + 1}")
-                inputs[s + 1, m] = x.detach().requires_grad_()
+                inputs[part + 1, m] = moved(y, stage[part], stage[part + 1]).requires_grad_()
             else:
-                with gt.signal.context(f"pp_stage{last}"):
+                with gt.signal.context(model.parts[last].name):
                     y = loss_fn(y, targets[m]) * (len(targets[m]) / len(ids))
                 losses.append(y.detach())
-            outputs[s, m] = y
+            outputs[part, m] = y
         elif kind in "BI":  # a program can ask for all gradients at once only; Pipeline splits B into I and W
-            outputs.pop((s, m)).backward(gradients.pop((s, m), None))
-            x = inputs.pop((s, m))
-            if s > 0:
-                gradients[s - 1, m] = gt.signal.tensor(x.grad, f"stage{s}_to_stage{s - 1}")
+            outputs.pop((part, m)).backward(gradients.pop((part, m), None))
+            x = inputs.pop((part, m))
+            if part > 0:
+                gradients[part - 1, m] = moved(x.grad, stage[part], stage[part - 1])
     return sum(losses)
+
+
+def moved(x: Any, source: int, target: int) -> Any:
+    """Activations or gradients on their way to another stage; two parts of one stage hand them on as they are."""
+    x = x.detach()
+    return x if source == target else gt.signal.tensor(x, f"stage{source}_to_stage{target}").detach()
 
 
 # -- training -------------------------------------------------------------------------------------
 
-Step = Callable[[MiniGpt, Schedule, Any, Any], Any]
+#: (ids, targets) -> the loss, after the gradients were added to the parameters
+Step = Callable[[Any, Any], Any]
 
 
-def run(options: argparse.Namespace, step: Step) -> None:
+def run(options: argparse.Namespace, make_step: Callable[[MiniGpt, Schedule], Step]) -> None:
     """Train in stages, print the figures, and train again on one worker to compare."""
-    stages = stages_of(os.environ["GT_CONFIG"])
-    schedule = make_schedule(options.schedule, stages, options.microbatches)
-    model, losses, seconds = train(options, stages, lambda *batch: step(batch[0], schedule, *batch[1:]))
-    print(f"Mini-GPT: {model.count() / 1e6:.1f}M parameters, {stages} stages, {len(gt.workers())} workers")
-    formula = bubble_formula(schedule.name, stages, options.microbatches)
-    shown = f"{formula:.1%}" if formula is not None else f"{bubble(schedule):.1%} (simulated)"
+    schedule = chosen_schedule(options.schedule, stages_of(os.environ["GT_CONFIG"]), options.microbatches)
+    model = make_model(options, schedule)
+    step = make_step(model, schedule)
+    losses, seconds = train(options, model, step)
+    print(f"Mini-GPT: {model.count() / 1e6:.1f}M parameters, {schedule.stages} stages, {len(gt.workers())} workers")
     print(f"step: {min(seconds) * 1e3:.0f} ms")
-    print(f"bubble of {schedule.name}: by formula {shown}, {measured(model, options, step, schedule)}")
+    print(f"bubble of {schedule.name}: {expected_bubble(schedule)}, {measured(model, options, step)}")
     for worker, memory in gt.debug.memory().items():
         print(f"{worker}: {memory['client']['bytes'] / 2**20:.1f} MiB in {memory['client']['tensors']} tensors")
     if options.no_compare:
         return
-    del model
+    del model, step
     gt.load_config(None)
-    _, alone, _ = train(options, stages, lambda model, ids, targets: whole(model, ids, targets))
+    model = make_model(options, schedule)
+    alone, _ = train(options, model, partial(whole, model))
     for number, (a, b) in enumerate(zip(losses, alone, strict=True), 1):
         print(f"step {number:3}: loss {a:.4f}, on one worker {b:.4f}")
     print(f"largest difference: {max(abs(a - b) for a, b in zip(losses, alone, strict=True)):.1e}")
@@ -119,26 +153,47 @@ def stages_of(path: str) -> int:
     return len(re.findall(r"^pp_stage\d+:", Path(path).read_text(), re.MULTILINE))
 
 
-def train(
-    options: argparse.Namespace, stages: int, step: Callable[..., Any]
-) -> tuple[MiniGpt, list[float], list[float]]:
-    """The trained model, the loss of each step, and the seconds of each."""
+def chosen_schedule(name: str, stages: int, microbatches: int | None) -> Schedule:
+    """The schedule of this name, or the one in this file."""
+    if not is_file(name):
+        return make_schedule(name, stages, 8 if microbatches is None else microbatches)
+    schedule = read_schedule(name)
+    if schedule.stages != stages or microbatches not in (None, schedule.microbatches):
+        wanted = f"{stages} stages" + ("" if microbatches is None else f" and {microbatches} microbatches")
+        raise gt.ConfigError(
+            f"{name} has {schedule.stages} stages and {schedule.microbatches} microbatches, not {wanted}"
+        )
+    return schedule
+
+
+def expected_bubble(schedule: Schedule) -> str:
+    """By formula, or simulated where there is no formula."""
+    chunks = schedule.parts // schedule.stages
+    formula = bubble_formula(schedule.name, schedule.stages, schedule.microbatches, chunks)
+    return f"simulated {bubble(schedule):.1%}" if formula is None else f"by formula {formula:.1%}"
+
+
+def make_model(options: argparse.Namespace, schedule: Schedule) -> MiniGpt:
     gt.manual_seed(0)
     size = PRESETS[options.preset]
     given = {"layers": options.layers, "hidden": options.hidden, "seq_len": options.seq_len}
     size = size._replace(**{name: value for name, value in given.items() if value is not None})
-    model = MiniGpt(size, stages, options.checkpoint)
+    return MiniGpt(size, schedule.stage_of, options.checkpoint)
+
+
+def train(options: argparse.Namespace, model: MiniGpt, step: Step) -> tuple[list[float], list[float]]:
+    """The loss of each step, and the seconds of each."""
     optimizer = gt.optim.AdamW(model.parameters(), lr=options.lr)
     losses, seconds = [], []
-    for ids, targets in progress(batches(options, size), options.steps):
+    for ids, targets in progress(batches(options, model.size), options.steps):
         started = time.perf_counter()
         optimizer.zero_grad()
         with gt.autocast(dtype=gt.bfloat16, enabled=options.amp):
-            loss = step(model, ids, targets)
+            loss = step(ids, targets)
         optimizer.step()
         losses.append(loss.item())
         seconds.append(time.perf_counter() - started)
-    return model, losses, seconds
+    return losses, seconds
 
 
 def whole(model: MiniGpt, ids: Any, targets: Any) -> Any:
@@ -164,23 +219,19 @@ def progress(items: Iterator[Any], total: int) -> Any:
     return tqdm(items, total=total, unit="step")
 
 
-def measured(model: MiniGpt, options: argparse.Namespace, step: Step, schedule: Schedule) -> str:
-    """The idle share of one more step, from a trace of the workers; numpy workers record no ops."""
+def measured(model: MiniGpt, options: argparse.Namespace, step: Step) -> str:
+    """The share of one more step in which a worker computes nothing, from a trace of the workers."""
     ids, targets = next(batches(options, model.size))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.json"
         with gt.debug.trace(path):
-            step(model, schedule, ids, targets).item()
+            step(ids, targets).item()
         events = json.loads(path.read_text())["traceEvents"]
     model.zero_grad()
-    kernels = any(event.get("cat") == "kernel" for event in events)
     by_worker: dict[int, list[tuple[float, float]]] = {}
     for event in events:
-        wanted = event.get("cat") == ("kernel" if kernels else "cpu_op")
-        if event["ph"] == "X" and wanted:
+        if event["ph"] == "X" and event["cat"] not in NOT_COMPUTING:
             by_worker.setdefault(event["pid"], []).append((event["ts"], event["ts"] + event["dur"]))
-    if not by_worker:
-        return "not measured"
     spans = [span for row in by_worker.values() for span in row]
     length = max(end for _, end in spans) - min(begin for begin, _ in spans)
     busy = sum(covered(sorted(row)) for row in by_worker.values())

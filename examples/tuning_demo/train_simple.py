@@ -16,23 +16,21 @@ except ModuleNotFoundError:  # imported by a test
 import gt
 from gt.pipeline import Pipeline, Schedule
 
-_pipelines: dict[int, Pipeline] = {}
 
-
-def pipelined(model: Any, schedule: Schedule, ids: Any, targets: Any) -> Any:
-    """One step of a pipeline, which is created at the first one."""
-    pipeline = _pipelines.get(id(model))
-    if pipeline is None:
-        names = [stage.name for stage in model.stages]
-        pipeline = _pipelines[id(model)] = Pipeline(list(model.stages), schedule, signals=names)
-    return pipeline.step(ids, targets, train.loss_fn)
+def pipelined(model: Any, schedule: Schedule) -> train.Step:
+    names = [f"pp_stage{stage}" for stage in range(schedule.stages)]
+    pipeline = Pipeline(list(model.parts), schedule, signals=names)
+    return lambda ids, targets: pipeline.step(ids, targets, train.loss_fn)
 
 
 def main() -> None:
     options = train.arguments(__doc__).parse_args()
     os.environ.setdefault("GT_CONFIG", str(train.CONFIG))  # read at GT's first use
-    gt.gpu_workers(options.workers)
-    train.run(options, pipelined)
+    try:
+        gt.gpu_workers(options.workers)
+        train.run(options, pipelined)
+    except gt.GtError as error:
+        raise SystemExit(f"train_simple.py: {error}") from None
 
 
 if __name__ == "__main__":
