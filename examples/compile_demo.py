@@ -81,7 +81,7 @@ def timed(step: Callable[..., Any], x: Any, y: Any, steps: int) -> tuple[float, 
 
 def compiled() -> bool:
     """Is every repeated section compiled, or is there a reason why not?"""
-    pieces = [p for stats in gt.debug.get_worker_stats().values() for p in stats["compilation_stats"].values()]
+    pieces = gt.debug.get_worker_stats()["compilation_stats"].values()
     often = [p for p in pieces if p["length"] > 1 and p["runs"] > STEPS]
     return bool(often) and all(p["level"] == "compiled" or p["reasons"] for p in often)
 

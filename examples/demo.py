@@ -67,7 +67,7 @@ def picture() -> None:
 
 
 def instructions() -> int:
-    return sum(worker["total_instructions"] for worker in gt.debug.get_worker_stats().values())
+    return gt.debug.get_worker_stats()["total_instructions"]
 
 
 def speed() -> None:

@@ -1,35 +1,85 @@
-"""``gt server`` and ``gt worker``: the same as ``python -m gt.server`` and ``python -m gt.worker``."""
+"""The command ``gt``: one name for all commands of GT. ``python -m gt`` is the same."""
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import importlib
 import os
 import sys
+from typing import NamedTuple
 
+from gt.launch.command_name import PREFIX
 from gt.version import VERSION
 
-#: command -> (its module, which has a ``main(argv)``; what it does)
+
+class Command(NamedTuple):
+    #: has ``main(argv) -> exit code``
+    module: str
+    summary: str
+
+
+#: All commands, in the order of the help.
 COMMANDS = {
-    "server": ("gt.server", "run a server: python -m gt.server"),
-    "worker": ("gt.worker.__main__", "run a worker for a server: python -m gt.worker"),
+    "server": Command("gt.server", "run a server, which clients and workers connect to"),
+    "worker": Command("gt.worker.__main__", "run a worker for a server: one for each device"),
+    "top": Command("gt.scripts.top", "show what the workers and clients of a running system do"),
+    "trace": Command("gt.scripts.trace", "record what a running system does, into a file"),
+    "pipeline": Command("gt.pipeline.__main__", "draw a pipeline schedule"),
+    "demo": Command("gt.scripts.demo", "run the demo (needs a clone of the repository)"),
+    "bench": Command("gt.scripts.bench", "run a benchmark (needs a clone of the repository)"),
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="gt",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="commands:\n" + "\n".join(f"  {name}    {text}" for name, (_, text) in COMMANDS.items()),
+def help_text() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: gt COMMAND [options]",
+            "       gt COMMAND --help    the options of a command",
+            "       gt --version",
+            "",
+            "commands:",
+            *lines,
+        ]
     )
-    parser.add_argument("--version", action="version", version=f"GT {VERSION}")
-    parser.add_argument("command", choices=COMMANDS, metavar="command", help=", ".join(COMMANDS))
-    parser.add_argument("options", nargs=argparse.REMAINDER, help="the command's own; gt COMMAND --help lists them")
-    arguments = parser.parse_args(argv)
-    module = importlib.import_module(COMMANDS[arguments.command][0])
-    code: int = module.main(arguments.options)
-    sys.stderr.flush()
-    os._exit(code)  # a worker does not wait for the threads of torch and ZeroMQ
+
+
+def run_command(words: list[str]) -> int:
+    """Run the command that the words name; returns the exit code."""
+    if not words:
+        print(help_text(), file=sys.stderr)
+        return 2
+    name, options = words[0], words[1:]
+    if name in ("-h", "--help", "help"):
+        print(help_text())
+        return 0
+    if name == "--version":
+        print(f"GT {VERSION}")
+        return 0
+    if name not in COMMANDS:
+        print(f"gt: {_unknown(name)}", file=sys.stderr)
+        return 2
+    sys.argv[0] = PREFIX + name
+    code: int = importlib.import_module(COMMANDS[name].module).main(options)
+    return code
+
+
+def _unknown(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    suggestion = f"did you mean {near[0]!r}?" if near else f"the commands are {', '.join(COMMANDS)}"
+    return f"there is no command {name!r}; {suggestion} (gt --help)"
+
+
+def main() -> None:
+    """Run the command of this process, and end it: a worker does not wait for the threads of torch and ZeroMQ."""
+    code = run_command(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # the reader of our output may have ended
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -24,14 +24,27 @@ __all__ = [
 CONTROL = {FETCH: "read", RESET: "forget signatures", FORGET: "forget a fragment"}
 
 
-def get_worker_stats() -> dict[str, dict[str, Any]]:
-    """One entry per worker: instructions run so far, how many were in repeated fragments, and what was compiled.
+#: The figures of a worker that have totals; the last one is a table, whose total has the entries of all workers.
+COUNTS, TABLE = ("total_instructions", "hot_instructions", "unique_sequences"), "compilation_stats"
+
+
+def get_worker_stats() -> dict[str, Any]:
+    """Instructions run so far, how many were in repeated fragments, and what was compiled: totals, and one entry per
+    worker.
 
     Example::
 
-        gt.debug.get_worker_stats()["worker 0"]["total_instructions"]
+        stats = gt.debug.get_worker_stats()
+        print(stats["total_instructions"], stats["worker 0"]["total_instructions"])
     """
-    keys = ("total_instructions", "hot_instructions", "unique_sequences", "compilation_stats", "backend", "device")
+    workers = _stats_of_workers()
+    totals: dict[str, Any] = {key: sum(stats[key] for stats in workers.values()) for key in COUNTS}
+    sections = {f"{worker} {name}": entry for worker, stats in workers.items() for name, entry in stats[TABLE].items()}
+    return {**totals, TABLE: sections, **workers}
+
+
+def _stats_of_workers() -> dict[str, dict[str, Any]]:
+    keys = (*COUNTS, TABLE, "backend", "device")
     return {f"worker {s.worker}": {key: getattr(s, key) for key in keys} for s in session().worker_stats()}
 
 
@@ -42,7 +55,9 @@ def print_hot_paths(file: TextIO | None = None) -> None:
 
         gt.debug.print_hot_paths()
     """
-    print("\n".join(line for item in get_worker_stats().items() for line in _hot_paths(*item)), file=file or sys.stdout)
+    print(
+        "\n".join(line for item in _stats_of_workers().items() for line in _hot_paths(*item)), file=file or sys.stdout
+    )
 
 
 HOT_PATH_COLUMNS = ("fragment", "length", "runs", "level", "compiling", "saved", "what")

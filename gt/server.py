@@ -9,13 +9,14 @@ import time
 
 from gt.errors import GtError
 from gt.launch.collector import tune_collector
+from gt.launch.command_name import command_name
 from gt.launch.running import registered
 from gt.say import topic
 from gt.wire.auth import Keys, make_operator_token, server_keys, token_for_server
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gt.server", description=__doc__)
+    parser = argparse.ArgumentParser(prog=command_name("gt.server"), description=__doc__)
     parser.add_argument("-p", "--port", type=int, default=9000, help="port to listen on (default 9000)")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)"

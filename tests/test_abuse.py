@@ -16,6 +16,7 @@ import pytest
 import gt
 from gt.client.stream.connect import use
 from gt.client.tensor.emit import call, upload
+from gt.dispatcher.debug_log import DebugLog
 from gt.dispatcher.instruction_log import InstructionLog
 from gt.ops import OPS, sign
 from gt.testing import Cluster
@@ -180,14 +181,15 @@ STREAMS: dict[str, tuple[list[Any], bool]] = {
 def test_streams(what: str, workers: int) -> None:
     stream, costs = STREAMS[what]
     scene = Scene()
-    log = InstructionLog(scene.cluster.dispatcher, [].append)
+    logs = [log(scene.cluster.dispatcher, [].append) for log in (InstructionLog, DebugLog)]
     if not workers:  # queued instructions are checked too
         name = next(iter(scene.cluster.workers))
         scene.cluster.kill_worker(name)
         scene.cluster.settle()
     scene.submit(*BASE, *stream)
     scene.cluster.settle()
-    log.received(scene.evil, Submit(1, DEFINITIONS, [*BASE, *stream], 0))
+    for log in logs:
+        log.received(scene.evil, Submit(1, DEFINITIONS, [*BASE, *stream], 0))
     if not workers:
         for _ in range(4):
             scene.cluster.tick()

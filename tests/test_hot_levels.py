@@ -20,6 +20,8 @@ from gt.ops import OPS, sign
 from gt.testing import Cluster
 from gt.types import FLOAT, INT, TensorType, float32, int64
 from gt.worker.engines import make_engine
+from gt.worker.hot import changes
+from gt.worker.hot.changes import CompiledCalls
 from gt.worker.hot.compiled import CompiledProgram
 from gt.worker.hot.compiler import Compiler
 from gt.worker.hot.level_switch import HOT_RUNS, MAX_REBUILDS
@@ -599,3 +601,70 @@ def test_compiling_without_enough_memory_for_a_trial(monkeypatch) -> None:
             wait_for_compiler(shadow.levels)
     assert quick, shadow.levels.stats()
     assert not any(isinstance(x, torch.Tensor) for job in submitted for x in job.inputs)
+
+
+# -- GT_DEBUG_COMPILE ----------------------------------------------------------------------
+
+
+def recompiling(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.partition("] ")[2] for line in capfd.readouterr().err.splitlines() if "Recompiling" in line]
+
+
+def test_recompiling_names_the_number_that_changed(monkeypatch, capfd) -> None:
+    monkeypatch.setenv("GT_DEBUG_COMPILE", "1")
+    repeated, levels = scaled(compile=True), Levels(ENGINE, "off")
+    for n in (3, 3, 4, 5):
+        levels.run(repeated, [torch.randn(3, 4), torch.randn(3, 4)], [n, 2], {})
+    what = "3 instructions (add, mul, add)"
+    assert recompiling(capfd) == [f"Recompiling {what}: a number of add(float32[3,4], int) is 4, before 3"]
+
+
+def test_recompiling_names_the_strides_that_changed(monkeypatch, capfd) -> None:
+    monkeypatch.setenv("GT_DEBUG_COMPILE", "1")
+    repeated, levels = scaled(compile=True), Levels(ENGINE, "off")
+    for turn in range(6):
+        x = torch.randn(3, 4) if turn < 2 else torch.randn(4, 3).T
+        levels.run(repeated, [x, torch.randn(3, 4)], [5, 2], {})
+    (line,) = recompiling(capfd)
+    assert line.endswith(": input 0 with shape [3, 4] has the strides [1, 3], before [4, 1]")
+
+
+def test_recompiling_names_memory_that_is_written(monkeypatch, capfd) -> None:
+    monkeypatch.setenv("GT_DEBUG_COMPILE", "1")
+    repeated, levels = scaled(compile=True), Levels(ENGINE, "off")
+    for turn in range(6):
+        y = torch.randn(3, 4)
+        levels.run(repeated, [torch.randn(3, 4) if turn < 2 else y.view(3, 4), y], [5, 2], {})
+    (line,) = recompiling(capfd)
+    assert line.endswith(": an input shares memory that the section writes")
+
+
+def test_recompiling_names_the_shape_that_changed(monkeypatch, capfd) -> None:
+    monkeypatch.setenv("GT_DEBUG_COMPILE", "1")
+    levels = Levels(ENGINE, "off")
+    for rows in (3, 5):
+        t = TensorType((rows,), float32)
+        calls = [("neg", (t,), (0,), (1,), False, {}), ("exp", (t,), (1,), (2,), False, {})]
+        repeated = section(*calls, inputs=1, results=(2,), compile=True)
+        for _ in range(2):
+            levels.run(repeated, [torch.ones(rows)], [], {})
+    what = "2 instructions (neg, exp)"
+    assert recompiling(capfd) == [f"Recompiling {what}: neg(float32[5]), before neg(float32[3])"]
+
+
+def test_without_the_setting_nothing_is_said(monkeypatch, capfd) -> None:
+    monkeypatch.delenv("GT_DEBUG_COMPILE", raising=False)
+    repeated, levels = scaled(compile=True), Levels(ENGINE, "off")
+    for n in (3, 3, 4, 5):
+        levels.run(repeated, [torch.randn(3, 4), torch.randn(3, 4)], [n, 2], {})
+    assert capfd.readouterr().err == ""
+
+
+def test_few_sections_are_remembered(monkeypatch) -> None:
+    monkeypatch.setattr(changes, "MAX_REMEMBERED", 3)
+    remembered = CompiledCalls()
+    t = TensorType((2,), float32)
+    for length in range(1, 6):
+        calls = [("neg", (t,), (k,), (k + 1,), False, {}) for k in range(length)]
+        assert remembered.change(section(*calls, inputs=1, results=(length,))) == ""
+    assert len(remembered._by_ops) == 3

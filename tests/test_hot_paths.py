@@ -94,7 +94,7 @@ while not tried and time.monotonic() < limit:
         y = gt.relu(x @ w - 0.5) * 0.5
         assert y.sum().item() == 16.0
         assert (y.exp() + 1).log().sum().item() > 0
-    pieces = [p for s in gt.debug.get_worker_stats().values() for p in s["compilation_stats"].values()]
+    pieces = gt.debug.get_worker_stats()["compilation_stats"].values()
     tried = len(pieces) >= 2 * len(gt.workers()) and all(p["reasons"] for p in pieces)
 print("tried" if tried else pieces)
 """
@@ -157,7 +157,7 @@ def test_a_reason_stands_below_its_fragment(monkeypatch):
     stats = {"total_instructions": 30, "hot_instructions": 27, "unique_sequences": 1, "backend": "torch"}
     named = {"fragment 7.0: 3 instructions (exp, sum, add)": {**piece, "reasons": ["not faster"]}}
     worker_stats = {"worker 0": {**stats, "device": "cuda:0", "compilation_stats": named}}
-    monkeypatch.setattr(gt.debug, "get_worker_stats", lambda: worker_stats)
+    monkeypatch.setattr(gt.debug, "_stats_of_workers", lambda: worker_stats)
     output = io.StringIO()
     gt.debug.print_hot_paths(output)
     assert output.getvalue().splitlines() == [
@@ -166,6 +166,23 @@ def test_a_reason_stands_below_its_fragment(monkeypatch):
         "  7.0            3     9  graph     1.50 s  0.25 s  exp, sum, add",
         "      not faster",
     ]
+
+
+def test_totals_are_sums_over_the_workers():
+    with Cluster(workers=2, backend="numpy").client():
+        gt.auto_shard()
+        for _ in range(4):
+            x = gt.ones(1000, 8)
+            for _ in range(8):
+                x = x * 0.5 + 1
+            assert x.sum().item() > 0
+        stats = gt.debug.get_worker_stats()
+    workers = [stats["worker 0"], stats["worker 1"]]
+    for key in ("total_instructions", "hot_instructions", "unique_sequences"):
+        assert stats[key] == sum(worker[key] for worker in workers) > 0
+    sections = {f"worker {i} {name}": piece for i in (0, 1) for name, piece in workers[i]["compilation_stats"].items()}
+    assert stats["compilation_stats"] == sections
+    assert {name[:9] for name in sections} == {"worker 0 ", "worker 1 "}
 
 
 # -- GT_WORKER_BATCH_SIZE ------------------------------------------------------------------

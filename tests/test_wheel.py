@@ -140,7 +140,10 @@ def test_command(binaries, tmp_path):
     assert "gt.worker" in run(binaries / "gt", "worker", "--help", cwd=tmp_path).stdout
     unknown = run(binaries / "gt", "compute", cwd=tmp_path)
     assert unknown.returncode == 2
-    assert "invalid choice: 'compute'" in unknown.stderr
+    assert unknown.stderr.startswith("gt: there is no command 'compute'; ")
+    bench = run(binaries / "gt", "bench", cwd=tmp_path)
+    assert (bench.stdout, bench.returncode) == ("", 1)
+    assert "is not in the installed package: run this in a clone of the repository" in bench.stderr
 
 
 def test_two_workers_need_torch_for_moves(binaries, tmp_path):

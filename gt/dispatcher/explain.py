@@ -52,7 +52,7 @@ def _origin(plan: InstructionPlan, number: int) -> Iterator[str]:
     for move in plan.moves:
         operand = plan.signature.offsets.index(move.position)
         steps = _steps(move.type, move.source, move.target) or "nothing to do"
-        nbytes = _size(cost(move.type, move.source, move.target))
+        nbytes = size_text(cost(move.type, move.source, move.target))
         yield f"operand {operand}, {tensors[operand]}: {move.source} -> {move.target} by {steps}; about {nbytes}"
     if not plan.moves and tensors:
         yield "its operands were where they were needed: nothing moved"
@@ -60,7 +60,7 @@ def _origin(plan: InstructionPlan, number: int) -> Iterator[str]:
         if move.position == number:
             steps = _steps(move.type, plan.outs[number].home, move.target)
             yield f"then brought to {move.target} by {steps}, because its signal says so"
-    yield f"bytes moved for it, a worker: about {_size(plan.moved)}"
+    yield f"bytes moved for it, a worker: about {size_text(plan.moved)}"
 
 
 def _steps(t: TensorType, source: Layout, target: Layout) -> str:
@@ -68,7 +68,7 @@ def _steps(t: TensorType, source: Layout, target: Layout) -> str:
     return ", ".join(step.kind for step in route(t, source, target))
 
 
-def _size(nbytes: float) -> str:
+def size_text(nbytes: float) -> str:
     """The bytes in a readable unit: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB"):
         if nbytes < 1024:

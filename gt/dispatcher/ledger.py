@@ -75,8 +75,11 @@ class CodeInfo:
     start: int
     offsets: tuple[int, ...]
     nbytes: int
+    #: the layouts of its results, and those in which it takes its operands
     layout: str
+    operands: str
     signal: str = ""
+    is_move: bool = False
 
 
 @dataclass(slots=True)
@@ -146,6 +149,7 @@ class Ledger:
                 signature.offsets,
                 sum(t.nbytes for t in signature.outs),
                 ", ".join(map(str, dict.fromkeys(choice.outs))),
+                ", ".join(" ".join(map(str, layout.placements)) for layout in choice.ins),
                 signal,
             )
         )
@@ -164,7 +168,8 @@ class Ledger:
         if coded is not None:
             coded.used = self._step_uses
             return coded.code
-        code = self._new_code(CodeInfo(f"{step.kind}({t})", 4, 3, (3,), t.nbytes, str(step.target)))
+        text, source, target = f"{step.kind}({t})", str(step.source), str(step.target)
+        code = self._new_code(CodeInfo(text, 4, 3, (3,), t.nbytes, target, source, is_move=True))
         coded = self._steps[t, step] = CodedStep(code, self._step_uses)
         if step.is_local:
             for worker in step.workers:

@@ -12,6 +12,7 @@ from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
 from gt.dispatcher.admission import Access
 from gt.dispatcher.batching import VARIABLE, parse_batch_size
 from gt.dispatcher.core import Dispatcher
+from gt.dispatcher.debug_log import DebugLog
 from gt.dispatcher.instruction_log import InstructionLog
 from gt.dispatcher.listeners import Clocks
 from gt.dispatcher.lost_workers import NO_WORKERS_LEFT
@@ -45,10 +46,12 @@ class Server:
         clocks = Clocks(time.perf_counter_ns, time.time_ns, host_identity())
         self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks)
         self.decode = Decode("dispatcher")
-        self.debug = topic("GT_DEBUG_DISPATCHER")
         self.verbose = topic("GT_VERBOSE")
-        path = os.environ.get("GT_INSTRUCTION_LOG")
-        self.log = InstructionLog(self.core, _line_writer(path)) if path else None
+        self.logs: list[InstructionLog | DebugLog] = []
+        if path := os.environ.get("GT_INSTRUCTION_LOG"):
+            self.logs.append(InstructionLog(self.core, _line_writer(path)))
+        if say := topic("GT_DEBUG_DISPATCHER"):
+            self.logs.append(DebugLog(self.core, say))
         self.next_tick = time.monotonic() + TICK_S
 
     def run(self) -> None:
@@ -76,14 +79,12 @@ class Server:
         except BadFrame as error:
             self._act(self.core.bad_frame(peer, str(error)))
             return
-        if self.debug:
-            self.debug(f"{type(message).__name__} from {self.core.name_of(peer)}")
         if self.core.listeners:
             self._handle_recorded(peer, message, frames)
             return
         actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
-        if self.log is not None:
-            self.log.received(peer, message)
+        for log in self.logs:
+            log.received(peer, message)
         self._act(actions)
 
     def _handle_recorded(self, peer: Peer, message: Any, frames: list[bytes]) -> None:
@@ -93,8 +94,8 @@ class Server:
         listeners.receives(sender, message, begun)
         actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
         listeners.handled(sender, message, begun)
-        if self.log is not None:
-            self.log.received(peer, message)
+        for log in self.logs:
+            log.received(peer, message)
         self._act(actions)
         listeners.sent(actions, begun)
 
@@ -136,9 +137,9 @@ class Server:
         unreachable: list[Peer],
         rest: tuple[Any, ...] = (),
     ) -> None:
+        for log in self.logs:
+            log.sent(peers, message, rest)
         for peer in peers:
-            if self.log is not None:
-                self.log.sent(SendMessage(peer, message, rest))
             if not self.listener.send(peer, frames):
                 unreachable.append(peer)
 

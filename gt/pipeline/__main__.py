@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from gt.errors import ConfigError
+from gt.launch.command_name import command_name
 from gt.pipeline.actions import Schedule
 from gt.pipeline.drawing import draw, draw_png, summary
 from gt.pipeline.files import is_file, read_schedule, to_csv
@@ -13,7 +14,7 @@ from gt.pipeline.schedules import SCHEDULES, make_schedule
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gt.pipeline", description=__doc__)
+    parser = argparse.ArgumentParser(prog=command_name("gt.pipeline"), description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="show")
     show = commands.add_parser("show", help="draw a schedule")
     show.add_argument("schedule", help=f"{', '.join(SCHEDULES)}, or a .csv or .yaml file")

@@ -1,4 +1,4 @@
-"""Commands for a running system: ``python -m gt.scripts.top``, ``python -m gt.scripts.trace``.
+"""Commands: ``top`` and ``trace`` for a running system, ``bench`` and ``demo`` for the programs of the repository.
 
-They import `gt.events` and what is below it; never a role.
+``gt top`` is ``python -m gt.scripts.top``. They import `gt.events` and what is below it; never a role.
 """

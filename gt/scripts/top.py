@@ -20,6 +20,7 @@ from typing import Any
 from gt.errors import ConfigError
 from gt.events.load import ClientLoad, LoadMeter, WorkerLoad
 from gt.events.viewer import Viewer, find_server
+from gt.launch.command_name import command_name
 from gt.ops.families import MAIN_FAMILIES
 from gt.scripts.command import add_server_options, run
 
@@ -32,7 +33,7 @@ Loads = tuple[dict[int, WorkerLoad], dict[int, ClientLoad]]
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gt.scripts.top", description=__doc__)
+    parser = argparse.ArgumentParser(prog=command_name("gt.scripts.top"), description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON, one line for each interval")
     parser.add_argument("--once", action="store_true", help="print one interval, then end")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two pictures (default 1)")

@@ -17,6 +17,7 @@ from gt.events.log import write_log
 from gt.events.perfetto import write_perfetto
 from gt.events.table import EventTable
 from gt.events.viewer import Viewer, find_server
+from gt.launch.command_name import command_name
 from gt.scripts.command import add_server_options, run
 from gt.wire.event_messages import Listening
 
@@ -25,7 +26,7 @@ PLAIN_PROGRESS_S = 1.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gt.scripts.trace", description=__doc__)
+    parser = argparse.ArgumentParser(prog=command_name("gt.scripts.trace"), description=__doc__)
     parser.add_argument("-s", "--seconds", type=float, default=10.0, help="how long to record (default 10)")
     parser.add_argument("-n", "--events", type=int, help="stop after this many events")
     parser.add_argument("--dir", default="traces", help="the folder for the files (default traces)")

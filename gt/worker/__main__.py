@@ -10,6 +10,7 @@ import sys
 from gt.errors import ConnectionLost, GtError
 from gt.launch.backend import default_backend
 from gt.launch.collector import tune_collector
+from gt.launch.command_name import command_name
 from gt.say import topic
 from gt.wire.auth import peer_keys, token_for_peer
 from gt.worker.engines import make_engine
@@ -19,7 +20,7 @@ CONNECT_TIMEOUT_S = 30.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gt.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog=command_name("gt.worker"), description=__doc__)
     parser.add_argument("--host", default="localhost", help="where the server runs (default localhost)")
     parser.add_argument("-p", "--port", type=int, default=9000, help="the server's port (default 9000)")
     parser.add_argument("--backend", choices=["torch", "numpy"], help="default: torch if it is installed, else numpy")

@@ -15,6 +15,7 @@ import torch
 from gt.say import topic
 from gt.worker.engines import Engine
 from gt.worker.hot.cache_folder import set_cache_folder
+from gt.worker.hot.changes import CompiledCalls
 from gt.worker.hot.compiled import CompiledProgram, build
 from gt.worker.hot.graph import CudaGraphs
 from gt.worker.hot.program import NotTranslatable, Program
@@ -71,6 +72,7 @@ class Compiler:
         #: None if the device has no graphs
         self.graphs: Any = graphs or (CudaGraphs(device) if device.type == "cuda" else None)
         self.debug = topic("GT_DEBUG_COMPILE")
+        self._compiled_calls = CompiledCalls()
         self.notices = [] if notices is None else notices
         #: held while a graph is captured or a trial runs
         self.capture_lock = threading.RLock()
@@ -121,6 +123,11 @@ class Compiler:
             future.set_result(job.run(self.capture_lock))
         except BaseException as error:
             future.set_exception(error)
+
+    def log_change(self, section: Section) -> None:
+        """Say what is different if a section with the same ops was compiled before."""
+        if self.debug and (change := self._compiled_calls.change(section)):
+            self.debug(f"Recompiling {title(section)}: {change}")
 
     def log_error(self, section: Section, error: BaseException) -> None:
         if self.debug and not isinstance(error, NotTranslatable):

@@ -94,8 +94,8 @@ class CapturedGraph:
 
     def _capture(self, inputs: list[Any]) -> None:
         self._usable = False
-        self._guard = Guard(inputs, self.program.mutated)
-        if not self._guard.fits(inputs, list(range(len(inputs)))):
+        self.guard = Guard(inputs, self.program.mutated)
+        if not self.guard.fits(inputs, list(range(len(inputs)))):
             raise NotTranslatable("an input shares memory that the section writes")
         self._addresses = [(x.data_ptr(), x.stride()) for x in inputs]
         self._copied_order = sorted(self._copied)
@@ -149,13 +149,13 @@ class CapturedGraph:
             return INPUT_IN_USE
         if not self._usable:
             raise NotTranslatable("it could not be captured again")
-        changed = self.fresh = self._guard.changed(inputs)
+        changed = self.fresh = self.guard.changed(inputs)
         if changed:
-            if not self._guard.fits(inputs, changed):
+            if not self.guard.fits(inputs, changed):
                 return LAYOUT_CHANGED
             if not self._copied.issuperset(changed) and self._address_changed(inputs, changed):
                 self._capture(inputs)
-            self._guard.remember(inputs, changed)
+            self.guard.remember(inputs, changed)
             self._changed_since_review.update(changed)
         self._runs += 1
         if self._runs % REVIEW_INTERVAL_RUNS == 0 and self._copied:

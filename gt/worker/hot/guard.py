@@ -74,6 +74,10 @@ class ConstantNumbers:
             return False
         return not self._indices or [numbers[k] for k in self._indices] == self._values
 
+    def value(self, k: int) -> Any:
+        """The value of number k in the program."""
+        return self._values[self._indices.index(k)]
+
     def changed(self, numbers: list[Any]) -> set[int]:
         """The indices of the numbers that differ."""
         signs = {k for k, sign in zip(self._zeros, self._signs, strict=True) if copysign(1, numbers[k]) != sign}

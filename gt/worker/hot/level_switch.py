@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from gt.worker.engines import Engine
 from gt.worker.errors import DeviceBroken
+from gt.worker.hot.changes import describe_layout, describe_miss
 from gt.worker.hot.compiled import CompiledProgram, make_cells, strided_spec
 from gt.worker.hot.compiler import CompileJob, Compiler, error_summary
 from gt.worker.hot.donation import donations
@@ -156,7 +158,11 @@ class LevelSwitch:
                 self.recorder.record(inputs, numbers)
                 self.recorder.varying.update(active.constants.changed(numbers))
             self.donates = self.donates and outcome != INPUT_IN_USE
-            self._drop_after_miss(str(outcome))
+            constants, strides = active.constants, active.guard.strides
+            self._drop_after_miss(
+                str(outcome),
+                lambda: describe_miss(str(outcome), self.section, constants, strides, inputs, numbers),
+            )
         return None
 
     def _run_timed(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> Any:
@@ -175,8 +181,11 @@ class LevelSwitch:
 
     # -- runs that were not possible -----------------------------------------------------
 
-    def _drop_after_miss(self, why: str) -> None:
-        """Drop the faster level because a run was not possible; after another layout only from the n-th time on."""
+    def _drop_after_miss(self, why: str, change: Callable[[], str]) -> None:
+        """Drop the faster level because a run was not possible; after another layout only from the n-th time on.
+
+        ``change()`` says what is different in this run.
+        """
         if why == LAYOUT_CHANGED:
             self.layout_misses += 1
             if self.layout_misses < MAX_LAYOUT_MISSES:
@@ -186,7 +195,10 @@ class LevelSwitch:
         if self.rebuilds > MAX_REBUILDS:
             what = "its numbers" if why == NUMBERS_CHANGED else "the layout of its inputs"
             self.stay(f"compiled {self.rebuilds} times, and {what} changed again")
-        elif not self.at_once:
+            return
+        if self.compiler.debug:
+            self.compiler.debug(f"Recompiling {title(self.section)}: {change()}")
+        if not self.at_once:
             self.runs_since_drop = HOT_RUNS // 2
 
     def _check_device(self, error: Exception) -> None:
@@ -269,6 +281,7 @@ class LevelSwitch:
             return
         # not the inputs themselves: they may be freed before the compiler reads their strides
         examples = [strided_spec(x) for x in inputs] if copies is None else copies
+        self.compiler.log_change(self.section)
         job = CompileJob(self.section, program, examples, list(numbers), copies is not None)
         self.job = self.compiler.submit(job, wait)
         if wait:
@@ -302,7 +315,8 @@ class LevelSwitch:
         compiled = self.ready
         assert compiled is not None
         if [x.stride() for x in inputs] != compiled.strides or shares_written(inputs, compiled.program.mutated):
-            self._drop_after_miss(LAYOUT_CHANGED)  # it was compiled for another layout
+            # it was compiled for another layout
+            self._drop_after_miss(LAYOUT_CHANGED, lambda: describe_layout(compiled.strides, inputs))
             return
         if not self.on_gpu:
             self._activate(CompiledRunner(compiled, inputs))

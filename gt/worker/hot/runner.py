@@ -17,18 +17,18 @@ class CompiledRunner:
 
     def __init__(self, compiled: CompiledProgram, inputs: list[Any]) -> None:
         self._compiled, self.constants = compiled, compiled.program.constants
-        self._guard = Guard(inputs, compiled.program.mutated)
+        self.guard = Guard(inputs, compiled.program.mutated)
         self._cells: Any = None
 
     def run(self, inputs: list[Any], numbers: list[Any], store: dict[int, Any]) -> list[Any] | str:
         """The results, or why the run was not possible."""
         if not self.constants.hold(numbers):
             return NUMBERS_CHANGED
-        changed = self._guard.changed(inputs)
+        changed = self.guard.changed(inputs)
         if changed:
-            if not self._guard.fits(inputs, changed):
+            if not self.guard.fits(inputs, changed):
                 return LAYOUT_CHANGED
-            self._guard.remember(inputs, changed)
+            self.guard.remember(inputs, changed)
         program = self._compiled.program
         if program.donated and not exclusive(inputs, program.donated.values()):
             return INPUT_IN_USE

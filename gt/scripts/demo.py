@@ -1,0 +1,20 @@
+"""``gt demo``: what GT does, in ten seconds. It is ``examples/demo.py`` of the repository."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from gt.launch.command_name import command_name
+from gt.scripts.checkout import programs, replace_process
+from gt.scripts.command import run
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=command_name("gt.scripts.demo"), description=__doc__)
+    parser.parse_args(argv)
+    return run("gt demo", lambda: replace_process(programs("examples")["demo"], []))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
