@@ -24,7 +24,7 @@ import gt
 from gt.errors import ConfigError, GtError
 from gt.events import intervals
 from gt.events.breakdown import KINDS, break_down
-from gt.events.critical_path import critical_path
+from gt.events.critical_path import Work, critical_path
 from gt.events.load import ClientLoad, WorkerLoad
 from gt.events.log import read_log
 from gt.events.table import EventTable
@@ -119,7 +119,7 @@ def test_the_critical_path_goes_over_the_slower_worker() -> None:
             1: [(OP, 0, 60), (MOVE, 60, 61), (WAIT, 60, 61), (OP, 61, 70)],
         }
     )
-    path = critical_path(table, [(0, 1), (1, 1)], 0, 100)
+    path = critical_path(Work(table, [(0, 1), (1, 1)], 0, 100))
     assert path == [("worker 1", 0, 60), ("move to worker 0", 60, 63), ("worker 0", 63, 80)]
 
 

@@ -1,8 +1,9 @@
 """Where the time went: each moment of an interval, on each worker, belongs to one of `KINDS`.
 
     compute                 the worker runs an instruction
-    exposed communication   the worker waits for a move, and has nothing else to do
-    bubble                  the worker has nothing to do while another worker computes or waits
+    exposed communication   the worker waits for a move that all its members have started, and has nothing else to do
+    bubble                  the worker waits for another one: it has nothing to do while another worker computes or
+                            waits, or it waits for a move that another member has not started yet
     dispatcher              no worker has anything to do, and the dispatcher works
     wire                    only a message is on its way: to a worker, or to the client, which waits for it
     client Python           nothing but the client's program runs
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gt.events.advice import advice
-from gt.events.critical_path import PathPart, critical_path
+from gt.events.critical_path import PathPart, Work, critical_path, late_members
 from gt.events.intervals import NOTHING, complement, difference, intersection, length, union
 from gt.events.table import ENDED, EXECUTE, STARTED, WHAT, EventTable
 from gt.wire.event_messages import DISPATCHER
@@ -47,6 +48,11 @@ class Breakdown:
     #: the largest share of its memory that a device used
     memory: float = 0.0
     path: list[PathPart] = field(default_factory=list)
+    #: worker -> when it waited for moves, and for other workers
+    waiting: dict[int, Any] = field(default_factory=dict)
+    bubbles: dict[int, Any] = field(default_factory=dict)
+    #: kind of which all workers take part -> when it was
+    gaps: dict[str, Any] = field(default_factory=dict)
 
     @property
     def wall(self) -> int:
@@ -73,27 +79,25 @@ def break_down(
     keys = [key for key in table.sources() if clients is None or key[1] in clients]
     workers = sorted({worker for worker, _ in keys if worker != DISPATCHER})
     clipped = np.array([[begun, ended]], dtype=np.int64)
+    work = Work(table, [key for key in keys if key[0] != DISPATCHER], begun, ended)
+    late = late_members(work)
     computing = {w: intersection(_computing(table, w, keys), clipped) for w in workers}
-    waiting = {w: difference(intersection(_waiting(table, w, keys), clipped), computing[w]) for w in workers}
-    busy = union(*computing.values(), *waiting.values())
+    blocked = {w: difference(intersection(_waiting(table, w, keys), clipped), computing[w]) for w in workers}
+    waiting = {w: difference(blocked[w], union(late[w])) for w in workers}
+    busy = union(*computing.values(), *blocked.values())
     gap = complement(busy, begun, ended)
     handled, in_flight = _dispatching(table, keys)
     dispatching = intersection(gap, handled)
     wire, python, idle = _rest(difference(gap, dispatching), in_flight, waits)
-    count = max(1, len(workers))
-    times = {
-        "compute": sum(map(length, computing.values())) / count,
-        "exposed communication": sum(map(length, waiting.values())) / count,
-        "dispatcher": float(length(dispatching)),
-        "wire": float(length(wire)),
-        "client Python": float(length(python)),
-        "idle": float(length(idle)),
-    }
-    bubbles = [length(busy) - length(computing[w]) - length(waiting[w]) for w in workers]
-    result = Breakdown(begun, ended, times | {"bubble": sum(bubbles) / count})
+    gaps = {"dispatcher": dispatching, "wire": wire, "client Python": python, "idle": idle}
+    bubbles = {w: difference(busy, union(computing[w], waiting[w])) for w in workers}
+    parts = {"compute": computing, "exposed communication": waiting, "bubble": bubbles}
+    times = {kind: sum(map(length, spans.values())) / max(1, len(workers)) for kind, spans in parts.items()}
+    times |= {kind: float(length(spans)) for kind, spans in gaps.items()}
+    result = Breakdown(begun, ended, times, waiting=waiting, bubbles=bubbles, gaps=gaps)
     result.computing = {w: length(spans) for w, spans in computing.items()}
     _add_totals(result, table, keys)
-    result.path = critical_path(table, [key for key in keys if key[0] != DISPATCHER], begun, ended)
+    result.path = critical_path(work)
     return result
 
 

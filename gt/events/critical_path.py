@@ -1,13 +1,16 @@
 """The critical path: the chain of work, over all workers, that decided when the last instruction ended.
 
 It is followed backwards from the last instruction. Where a worker waited for a move, the path goes on at the member of
-the move that started its part last: the others waited for that one.
+the move that started its part last: the others waited for that one. What they waited before its start is not the time
+of the move: `late_members` returns it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gt.events.table import ENDED, STARTED, WHAT, EventTable
 
@@ -33,7 +36,7 @@ class _Step(NamedTuple):
     move: tuple[Any, ...]
 
 
-class _Work:
+class Work:
     """The work and the waits of each worker, and the parts of moves, in the order of time."""
 
     def __init__(self, table: EventTable, keys: list[tuple[int, int]], begun: int, ended: int) -> None:
@@ -77,9 +80,18 @@ class _Work:
         return next((part for part in reversed(parts[:until]) if part.ended >= arrived.started), arrived)
 
 
-def critical_path(table: EventTable, keys: list[tuple[int, int]], begun: int, ended: int) -> list[PathPart]:
-    """The parts of the path, from ``begun`` on, in order."""
-    work = _Work(table, keys, begun, ended)
+def late_members(work: Work) -> dict[int, Any]:
+    """Worker -> when it waited for a move that another member had not started yet."""
+    late: dict[int, list[tuple[int, int]]] = {worker: [] for worker in work.steps}
+    for worker, steps in work.steps.items():
+        for step in steps:
+            if step.kind == "wait" and (cause := work.cause(step)) is not None and cause.worker != worker:
+                late[worker].append((step.started, min(step.ended, max(step.started, cause.started))))
+    return {worker: np.array(spans, dtype=np.int64).reshape(-1, 2) for worker, spans in late.items()}
+
+
+def critical_path(work: Work) -> list[PathPart]:
+    """The parts of the path, in order."""
     last = max((steps[-1] for steps in work.steps.values() if steps), key=_end, default=None)
     parts: list[PathPart] = []
     for _ in range(sum(map(len, work.steps.values()))):

@@ -1,7 +1,7 @@
 """Traces as text, in the format of the instruction log, with completion times.
 
     # gt-trace 1 {"wall": 1794879879176600819, "now": 48596006803228, …}
-    12:31:07.482913 | #1 | RECV | client:1 | submission 15 | 0B |
+    12:31:07.482913 | #1 | RECV | client:1 | submission 15 | 0B | client:1 started=12:31:07.482920 us=60.300
     12:31:07.482990 | #2 | WORKER_SEND | worker:0 | execute 1 | 0B | client:1 submission=15
     12:31:07.483120 | #3 | WORKER_DONE | worker:0 | matmul(…) | 128B | client:1 execute=1 started=12:31:07.483020
         us=100.000 family=matmul fragment=3 level=template site="train.py:17: y = x @ w"   (one line in the file)
@@ -49,7 +49,7 @@ def write_log(file: TextIO, table: EventTable, listening: Listening) -> int:
     }
     file.write(f"{HEAD}{FORMAT} {json.dumps(head)}\n")
     shift = listening.wall - listening.now
-    lines = sorted([*_dispatcher_lines(table), *_worker_lines(table, shift)])
+    lines = sorted([*_dispatcher_lines(table, shift), *_worker_lines(table, shift)])
     for number, (moment, text) in enumerate(lines, 1):
         event, rest = text.split(" | ", 1)
         file.write(f"{_stamp(moment + shift)} | #{number} | {event} | {rest}\n")
@@ -57,18 +57,21 @@ def write_log(file: TextIO, table: EventTable, listening: Listening) -> int:
     return len(lines)
 
 
-def _dispatcher_lines(table: EventTable) -> Iterator[tuple[int, str]]:
+def _dispatcher_lines(table: EventTable, shift: int) -> Iterator[tuple[int, str]]:
+    """A submission arrives before the dispatcher begins to handle it, the rest when it is handled."""
     for source, client in table.sources():
         if source != DISPATCHER:
             continue
-        for worker, execute, serial, received, _, ended in table.rows(source, client).tolist():
+        for worker, execute, serial, received, started, ended in table.rows(source, client).tolist():
             if worker >= 0:
                 yield (
                     ended,
                     f"WORKER_SEND | worker:{worker} | execute {execute} | 0B | client:{client} submission={serial}",
                 )
-            elif serial:
-                yield received, f"RECV | client:{client} | submission {serial} | 0B | client:{client}"
+            else:
+                text = f"submission {serial}" if serial else "message"
+                times = f"started={_stamp(started + shift)} us={(ended - started) / 1e3:.3f}"
+                yield received or started, f"RECV | client:{client} | {text} | 0B | client:{client} {times}"
 
 
 def _worker_lines(table: EventTable, shift: int) -> Iterator[tuple[int, str]]:

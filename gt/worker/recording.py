@@ -357,7 +357,9 @@ def _code_name(linked: LinkedSignature | LinkedMove) -> EventName:
 def _move_name(kind: str, moves: list[LinkedMove]) -> EventName:
     sizes = [[t.nbytes for t in (move.before, move.after) if t is not None] for move in moves]
     nbytes, first = sum(max(each, default=0) for each in sizes), moves[0]
-    return EventName(kind, "moves", first.kind, str(first), "", nbytes, first.members)
+    # between meshes some workers only send and others only receive
+    role = ", sends" if first.after is None else ", receives" if first.before is None else ""
+    return EventName(kind, "moves", first.kind, f"{first}{role}", "", nbytes, first.members)
 
 
 def _held(engine: Engine, space: ClientSpace | None) -> int:
