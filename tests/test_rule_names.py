@@ -1,4 +1,4 @@
-"""A wrong name in a gradient rule is an error that says which op and which rule."""
+"""A wrong name in a gradient rule is an error at import that says which op and which rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gt.ops import OPS
 from gt.ops.gradient_rules import chosen, differentiated, many, one
 from gt.ops.infer import same
 from gt.ops.op import Op
-from tests.support.rule_names import RuleError, check_rules
+from gt.ops.rule_names import RuleError, check_rules
 
 
 def entry(vjp: Any) -> dict[str, Op]:

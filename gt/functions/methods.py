@@ -42,6 +42,7 @@ from gt.functions.pointwise import ADD, DIV, MUL, POW, SUB, TRUE_DIVISION
 from gt.functions.spectral import complex, stft
 from gt.missing import Missing
 from gt.ops import OPS, Attrs, Op
+from gt.ops.rule_names import check_rules
 from gt.types import (
     NUMBER_OF,
     DType,
@@ -395,3 +396,4 @@ for _name in TORCH_NAMES["Tensor"]:
     if not hasattr(Tensor, _name):
         setattr(Tensor, _name, Missing("Tensor", _name))
 Tensor.__new__ = staticmethod(_new_object)  # type: ignore[method-assign]
+check_rules(OPS, Tensor)

@@ -1,9 +1,9 @@
-"""Checks the names in gradient rules, so that a wrong one is found before the first backward pass.
+"""Checks the names in gradient rules: a wrong one is an error at import, not at the first backward pass.
 
 A rule emits ops by name, through the methods and functions in `EMITTERS`. In a function that uses one of these, every
 word in quotes is the name of an op or of an attribute, so the constants of its code are compared with the table. A rule
 uses methods of tensors, too, so the names in its code are compared with those of the tensor class. The check calls no
-rule and parses no source.
+rule, parses no source and imports nothing; it takes a few milliseconds.
 """
 
 from __future__ import annotations
