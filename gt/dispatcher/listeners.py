@@ -46,12 +46,12 @@ from gt.wire.event_messages import (
 from gt.wire.messages import Execute, Submit
 from gt.wire.structures import EventName, WorkerInfo
 
-#: The most batches that are sent to a listener which has not taken them.
+#: The most batches that are sent to a listener which has not taken them; it reports them `TAKEN_TOGETHER`.
 MAX_UNTAKEN = 512
 #: How many readings of a worker's clock are kept, and how many are requested at the beginning.
 CLOCK_READINGS, FIRST_READINGS = 16, 5
 #: The dispatcher's own events are sent after this many nanoseconds.
-BATCH_NS = 50_000_000
+BATCH_NS = 100_000_000
 #: The longest text of a source line that is kept, and the most lines of a client.
 MAX_SITE_CHARACTERS, MAX_SITES = 300, 10_000
 #: How long a listener that ends waits for the source lines of a client.
@@ -141,7 +141,7 @@ class Listeners:
         now = self.clock()
         self.flush(now, always=True)
         for client in list(self._sites):
-            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, now, now, [], [], b"", [], 0, {}, 0))
+            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, now, now, [], [], b"", b"", [], 0, {}, 0))
         self._remove(peer)
         self._answer(peer, request)
 
@@ -235,7 +235,7 @@ class Listeners:
                 missing.add(client.peer)
         offset, error = self._offset(worker)
         batch = EventBatch(
-            *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.rows),
+            *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.chunks, m.rows),
             *(m.shares, m.hot, m.memory, int(worker.ahead)),
         )
         self._send_all(batch)
@@ -263,7 +263,7 @@ class Listeners:
                 listener.dropped += 1
                 continue
             listener.untaken += 1
-            own = replace(batch, rows=b"", dropped=listener.dropped)
+            own = replace(batch, chunks=b"", rows=b"", dropped=listener.dropped)
             if self._may_see(listener, client):
                 new_names, new_sites = names[listener.names.get(key, 0) :], sites[listener.sites.get(client, 0) :]
                 own = replace(batch, dropped=listener.dropped, names=new_names, sites=new_sites)
@@ -278,38 +278,36 @@ class Listeners:
 
     def turn(self, client: Client, m: Submit, actions: list[Action]) -> None:
         """Words of this submission became these actions."""
-        received = self._received.get((client.id, m.serial), 0)
         for action in actions:
-            if isinstance(action, SendMessage | SendAll) and isinstance(action.message, Execute):
-                self._origins[id(action.message)] = m.serial, received
-
-    def handled(self, sender: Any, message: Any, begun: int) -> None:
-        """A message was handled since ``begun``. Call this before its actions are carried out."""
-        client = sender.id if isinstance(sender, Client) else getattr(message, "client", 0)
-        if not client:
-            return
-        serial = message.serial if isinstance(message, Submit) else 0
-        self._rows.setdefault(client, []).extend((-1, 0, serial, begun, begun, self.clock()))
+            if type(message := getattr(action, "message", None)) is Execute:
+                self._origins[id(message)] = m.serial, self._received.get((client.id, m.serial), 0)
 
     def receives(self, sender: Any, message: Any, now: int) -> None:
         """A message arrived. Call this before it is handled."""
-        if isinstance(message, Submit) and isinstance(sender, Client):
+        if type(message) is Submit and type(sender) is Client:
             self._received[sender.id, message.serial] = now
 
-    def sent(self, actions: list[Action], begun: int) -> None:
-        """The actions of a message that was handled from ``begun`` on were carried out."""
-        now = 0
+    def handled(self, sender: Any, message: Any, actions: list[Action], begun: int) -> None:
+        """A message was handled since ``begun``, and its actions were carried out."""
+        now = self.clock()
+        client = sender.id if type(sender) is Client else getattr(message, "client", 0)
+        if client:
+            serial = message.serial if type(message) is Submit else 0
+            self._add(client, (-1, 0, serial, begun, begun, now))
         for action in actions:
-            message = getattr(action, "message", None)
-            if not isinstance(message, Execute) or not isinstance(action, SendMessage | SendAll):
-                continue
-            now = now or self.clock()
-            serial, received = self._origins.pop(id(message), (0, 0))
-            rows = self._rows.setdefault(message.client, [])
-            for peer in (action.peer,) if isinstance(action, SendMessage) else action.peers:
-                number = self._executes[peer] = self._executes.get(peer, 0) + 1
-                worker = self._worker_of(peer)
-                rows.extend((worker, number, serial, received, begun, now))
+            sent = getattr(action, "message", None)
+            if type(sent) is Execute:
+                serial, received = self._origins.pop(id(sent), (0, 0))
+                for peer in action.peers if isinstance(action, SendAll) else (action.peer,):
+                    number = self._executes[peer] = self._executes.get(peer, 0) + 1
+                    worker = self._worker_of(peer)
+                    self._add(sent.client, (worker, number, serial, received, begun, now))
+
+    def _add(self, client: int, row: tuple[int, ...]) -> None:
+        rows = self._rows.get(client)
+        if rows is None:
+            rows = self._rows[client] = []
+        rows.extend(row)
 
     def _worker_of(self, peer: Peer) -> int:
         return next((worker.id for worker in self._workers.values() if worker.peer == peer), -2)
@@ -326,4 +324,4 @@ class Listeners:
             data = array("q", numbers).tobytes()
             spent = sum(e - s for w, s, e in zip(numbers[0::6], numbers[4::6], numbers[5::6], strict=True) if w == -1)
             shares = [(DISPATCHING, len(numbers) // 6, spent, 0)]
-            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, begun, now, [], [], data, shares, 0, {}, 0))
+            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, begun, now, [], [], b"", data, shares, 0, {}, 0))

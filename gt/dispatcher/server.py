@@ -92,11 +92,10 @@ class Server:
         begun = time.perf_counter_ns()
         listeners.receives(sender, message, begun)
         actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
-        listeners.handled(sender, message, begun)
         if self.log is not None:
             self.log.received(peer, message)
         self._act(actions)
-        listeners.sent(actions, begun)
+        listeners.handled(sender, message, actions, begun)
 
     def _tick(self, now: float) -> None:
         """Pass the time to the core, and send every peer a heartbeat, because sending to a lost peer fails."""

@@ -12,7 +12,7 @@ from gt.launch.running import running_servers
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import find_operator_token, peer_keys, token_for_peer
 from gt.wire.codec import BadFrame, Decode, encode
-from gt.wire.event_messages import BatchTaken, EventBatch, Listen, Listening
+from gt.wire.event_messages import TAKEN_TOGETHER, BatchTaken, EventBatch, Listen, Listening
 from gt.wire.messages import Bye, Hello, Refusal, Welcome
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
@@ -50,6 +50,8 @@ class Viewer:
         self.listening: Listening | None = None
         self._decode = Decode("client")
         self._batches: list[EventBatch] = []
+        #: how many batches came
+        self._received = 0
         #: the last request that the server answered
         self._answered = 0
 
@@ -118,7 +120,9 @@ class Viewer:
             raise Refused(f"{self.address}: {message.reason}")
         if isinstance(message, EventBatch):
             self._batches.append(message)
-            self._connection.send([encode(BatchTaken(1))])
+            self._received += 1
+            if self._received % TAKEN_TOGETHER == 0:
+                self._connection.send([encode(BatchTaken(TAKEN_TOGETHER))])
         elif isinstance(message, Listening):
             self.listening = message
             self._answered = max(self._answered, message.request)
