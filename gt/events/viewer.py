@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -83,11 +84,11 @@ class Viewer:
             if time.monotonic() > deadline:
                 raise ConnectionLost(f"no GT server answers at {self.address} after {seconds:g} s")
 
-    def batches(self, seconds: float | None = None, step: float = 0.05) -> Iterator[EventBatch | None]:
+    def batches(self, seconds: float | None = None, step: float = 0.2) -> Iterator[EventBatch | None]:
         """The batches that arrive within this time, or without end; None after each ``step`` seconds without one."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while deadline is None or time.monotonic() < deadline:
-            yield from self._take(step)
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        while (rest := deadline - time.monotonic()) > 0:
+            yield from self._take(min(step, rest))
 
     def rest(self, seconds: float = CONNECT_TIMEOUT_S) -> Iterator[EventBatch]:
         """Stop listening; the batches with everything that was recorded until now."""

@@ -116,15 +116,15 @@ def pack(chunks: list[tuple[Chunk, list[int]]], names: list[EventName], weights:
 
 def _divide(head: Any, what: Any, weights: Any, measured: list[tuple[int, list[int]]]) -> tuple[Any, Any]:
     """(when each event ended, in nanoseconds after its chunk began; how long it took)."""
-    weight = weights[what]
-    spent = np.where(weight > 0, weight, UNMEASURED_NS)
-    for first, times in measured:
-        part = slice(first, first + len(times) - 1)
-        exact = np.diff(times)
-        spent[part] = exact
-        old = weight[part]
+    exact = [(slice(first, first + len(times) - 1), np.diff(times)) for first, times in measured]
+    for part, took in exact:
+        old = weights[what[part]]
         # the mean with the value before, so that one interruption does not count for long
-        weights[what[part]] = np.maximum(np.where(old > 0, (old + exact) / 2, exact), 1)
+        weights[what[part]] = np.maximum(np.where(old > 0, (old + took) / 2, took), 1)
+    spent = weights[what]
+    spent[spent == 0] = UNMEASURED_NS
+    for part, took in exact:
+        spent[part] = took
     if not len(head):
         return spent.astype(np.int64), spent
     counts = head[:, COUNT]

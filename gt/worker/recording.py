@@ -83,7 +83,7 @@ class _ClientEvents:
     def __init__(self, now: int) -> None:
         self.begun = now
         self.chunks: list[Chunk] = []
-        #: (what, site, execute, queued, fragment, started, ended) of moves and waits; threads of the data plane add moves
+        #: (what, site, execute, queued, fragment, started, ended) of moves and waits; threads of the data plane append
         self.beside: deque[tuple[int, ...]] = deque()
         self.hot = 0
         self.names: list[EventName] = []
