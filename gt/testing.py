@@ -183,7 +183,12 @@ class Cluster:
         except BadFrame as error:
             self._act(self.dispatcher.bad_frame(source, str(error)))
             return
-        self._act(self.dispatcher.handle(source, message, tuple(frames[1:]), len(frames[0])))
+        listeners, sender = self.dispatcher.listeners, self.dispatcher.by_peer.get(source)
+        begun = self.clock() if listeners else 0
+        actions = self.dispatcher.handle(source, message, tuple(frames[1:]), len(frames[0]))
+        self._act(actions)
+        if begun:
+            listeners.handled(sender, message, actions, begun, self.clock())
 
     def _to_worker(self, name: bytes, frames: Frames) -> None:
         message = self._decode[1](frames[0])

@@ -26,6 +26,7 @@ from gt.wire.auth import make_operator_token, operator_file
 from gt.wire.codec import Decode, encode
 from gt.wire.event_messages import BatchTaken, EventBatch, Listen, Listening
 from gt.wire.messages import Hello, Refusal
+from gt.worker.recording import DETAILED_EVERY
 from tests.support.processes import OPERATOR, TOKEN, System
 
 
@@ -77,6 +78,14 @@ def listened(session: Session, body: Any) -> EventTable:
     body()
     session.stop_listening()
     return table
+
+
+def drain(cluster: Cluster) -> None:
+    """Let the workers send what they have recorded, as their shells do from time to time."""
+    for name, worker in cluster.workers.items():
+        assert worker.recorder is not None
+        for message in worker.recorder.drain():
+            cluster._post(name, b"", [encode(message)])
 
 
 def nobody_records(cluster: Cluster) -> bool:
@@ -208,6 +217,58 @@ def test_a_failure_while_recording() -> None:
     assert ops(list(table.events()))["index"] == 4
 
 
+def test_detail_where_it_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short instructions share the time of their chunk as in the samples; long ones are all measured."""
+    cluster = Cluster(workers=1, backend="numpy")
+    (worker,) = cluster.workers.values()
+    spent = {"exp": 18_000, "sin": 6_000, "cos": 0}
+    link = worker.engine.link
+
+    def slow_link(signature: Any) -> Any:
+        kernel = link(signature)
+
+        def run(*operands: Any) -> Any:
+            cluster._ticks += spent.get(signature.op.name, 0)
+            return kernel(*operands)
+
+        return run
+
+    monkeypatch.setattr(worker.engine, "link", slow_link)
+    table = EventTable()
+    with cluster.client() as session:
+        x = gt.ones(4)
+        session.listen(table.add)
+        for _ in range(2 * DETAILED_EVERY):
+            x.exp().sin().cos().sum().item()
+        drain(cluster)
+        spent["cos"] = 1_000_000
+        for k in range(20):
+            spent["exp"] = 1_000_000 * k
+            x.exp().sin().cos().sum().item()
+        session.stop_listening()
+    took = {name: [e.ended - e.started for e in table.events() if e.name.op == name] for name in ("exp", "sin")}
+    exp, sin = (np.array(took[name][4 : 2 * DETAILED_EVERY]) for name in ("exp", "sin"))
+    assert (np.abs(exp / sin - 2.5) < 0.5).all()  # 18 µs and 6 µs, and up to 2 µs for reading the clock
+    # once the instructions are long, each is measured, though they now take another time each time
+    assert took["exp"][-15:] == pytest.approx([1_000_000 * k for k in range(5, 20)], abs=10_000)
+
+
+def test_source_lines_that_are_no_numbers() -> None:
+    """A client may send anything as the number of a line. It must not disturb the worker that records."""
+    cluster = Cluster(workers=1, backend="numpy")
+    viewer = ClusterViewer(cluster)
+    with cluster.client() as session:
+        x = gt.ones(3)
+        session.outbox.flush()
+        for line in (b"", 1.5, 2**63, -1, 2**40):
+            y = x + 1
+            stream = session.outbox.words
+            stream[1 if stream[0] > 0 else 2] = line
+            assert y.tolist() == [2, 2, 2]
+    assert viewer.stop().shares
+    assert not any(cluster.closed.values())
+
+
 class LateMarks:
     """Marks like those of a GPU: expensive, and not there at once."""
 
@@ -235,9 +296,7 @@ def test_marks_that_are_not_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
         session.listen(table.add)
         for _ in range(12):
             step()
-        assert worker.recorder is not None
-        for message in worker.recorder.drain():
-            cluster._post(b"w1", b"", [encode(message)])
+        drain(cluster)
         session.stop_listening()
     events = list(table.events())
     counts = ops(events)
@@ -332,13 +391,11 @@ def test_workers_come_and_go() -> None:
 def test_a_slow_listener_misses_batches_and_is_told() -> None:
     cluster = Cluster(workers=1, backend="numpy")
     viewer = ClusterViewer(cluster, takes=False)
-    listeners, worker = cluster.dispatcher.listeners, next(iter(cluster.workers.values()))
-    assert worker.recorder is not None
+    listeners = cluster.dispatcher.listeners
     with cluster.client():
         for _ in range(MAX_UNTAKEN + 10):
             gt.ones(3).sum().item()
-            for message in worker.recorder.drain():
-                cluster._post(b"w1", b"", [encode(message)])
+            drain(cluster)
             cluster.settle()
     (listener,) = listeners.listeners.values()
     assert viewer.batches == listener.untaken == MAX_UNTAKEN
@@ -368,6 +425,40 @@ def test_clocks_of_other_machines_are_corrected() -> None:
     assert 0 < table.error < 1_000_000
     for event in events:
         assert begun - table.error <= event.started <= event.ended <= ended + table.error
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_have_the_same_number_on_both_sides(seed: int) -> None:
+    """Also if the words of another client are forwarded at the moment when somebody begins to listen."""
+    cluster = Cluster(workers=1, seed=seed, backend="numpy")
+    first, second = cluster.add_client(), cluster.add_client()
+    cluster.paused.add(b"w1")
+    sums = []
+    for session in (first, second):
+        with gt.client.stream.connect.use(session):
+            y = x = gt.ones(3)
+            for k in range(1500):
+                y = y + x if k % 7 else gt.relu(y)
+            sums.append(y)
+            session.outbox.flush()
+    cluster.settle()
+
+    def unpause(_: Cluster) -> None:
+        if cluster.dispatcher.clients[first.id].waiting_requests:  # it listens after what waits for the worker
+            cluster.paused.clear()
+
+    cluster.after_step = unpause
+    table = EventTable()
+    with gt.client.stream.connect.use(first):
+        first.listen(table.add)
+        assert (sums[0] * 2).sum().item() > 6
+        first.stop_listening()
+    rows = table.rows(-1, first.id)
+    sent = {(worker, execute): serial for worker, execute, serial, *_ in rows.tolist() if worker >= 0}
+    events = [event for event in table.events() if event.execute]
+    assert len(events) >= 2
+    assert all(sent[event.worker, event.execute] > 0 for event in events)
+    first.close(), second.close()
 
 
 # -- processes -----------------------------------------------------------------------------

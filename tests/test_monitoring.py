@@ -31,7 +31,7 @@ from gt.events.table import EventTable
 from gt.launch.running import running_servers, servers_folder
 from gt.scripts import top, trace
 from gt.testing import Cluster
-from gt.wire.event_messages import EventBatch
+from gt.wire.event_messages import EVENT_FIELDS, EventBatch
 from gt.wire.structures import EventName
 from tests.support.processes import Process, environment, wait_until
 from tests.test_events import training_step
@@ -49,12 +49,13 @@ def table_of(events: dict[int, list[tuple[EventName, int, int]]], dispatched: li
     """A table with these events of client 1: worker -> (name, started, ended); and rows of the dispatcher."""
     table = EventTable()
     for worker, entries in events.items():
-        rows = [(NAMES.index(name), 1, 0, start, start, end, 0, 0) for name, start, end in entries]
-        data = np.array(rows, dtype=np.int64).tobytes()
-        table.add(EventBatch(worker, 1, 0, 0, 0, 0, 0, NAMES, [], data, [], 0, {}, 0))
+        chunks = np.array([(1, start, 0, 0, start, end, 1) for _, start, end in entries], dtype=np.int64).tobytes()
+        rows = [(NAMES.index(name), 0, end - start) for name, start, end in entries]
+        data = np.array(rows, dtype=EVENT_FIELDS).tobytes()
+        table.add(EventBatch(worker, 1, 0, 0, 0, 0, 0, NAMES, [], chunks, data, [], 0, {}, 0))
     if dispatched:
         data = np.array(dispatched, dtype=np.int64).tobytes()
-        table.add(EventBatch(-1, 1, 0, 0, 0, 0, 0, [], [], data, [], 0, {}, 0))
+        table.add(EventBatch(-1, 1, 0, 0, 0, 0, 0, [], [], b"", data, [], 0, {}, 0))
     return table
 
 

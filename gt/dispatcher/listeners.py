@@ -46,16 +46,19 @@ from gt.wire.event_messages import (
 from gt.wire.messages import Execute, Submit
 from gt.wire.structures import EventName, WorkerInfo
 
-#: The most batches that are sent to a listener which has not taken them.
+#: The most batches that are sent to a listener which has not taken them; it reports them `TAKEN_TOGETHER`.
 MAX_UNTAKEN = 512
 #: How many readings of a worker's clock are kept, and how many are requested at the beginning.
 CLOCK_READINGS, FIRST_READINGS = 16, 5
-#: The dispatcher's own events are sent after this many nanoseconds.
-BATCH_NS = 50_000_000
+#: How often events are sent, in nanoseconds.
+BATCH_NS = 100_000_000
+#: The most submissions whose time of arrival is kept.
+MAX_RECEIVED = 10_000
 #: The longest text of a source line that is kept, and the most lines of a client.
 MAX_SITE_CHARACTERS, MAX_SITES = 300, 10_000
 #: How long a listener that ends waits for the source lines of a client.
 MAX_SITES_WAIT_NS = 2_000_000_000
+_SENDS = (SendMessage, SendAll)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +107,13 @@ class Listeners:
         self._sites: dict[int, list[tuple[int, str]]] = {}
         #: worker -> (round trip, offset) of its last readings
         self._clocks: dict[int, deque[tuple[int, int]]] = {}
-        #: client -> rows of the dispatcher's own events that are not sent yet
-        self._rows: dict[int, list[int]] = {}
+        #: since the dispatcher's own events were sent: messages that were handled (sender, message, actions, the first
+        #: action that counts, begun, ended), and submissions that became actions (client, serial, actions)
+        self._handled: list[tuple[Any, Any, list[Action], int, int, int]] = []
+        self._turns: list[tuple[int, int, list[Action]]] = []
         self._flushed = 0
         #: peer of a worker -> `Execute` messages sent to it since it records
         self._executes: dict[Peer, int] = {}
-        #: id of an `Execute` message in the actions -> the serial of its submission, and when that was received
-        self._origins: dict[int, tuple[int, int]] = {}
         #: (client, serial) -> when the submission was received
         self._received: dict[tuple[int, int], int] = {}
 
@@ -126,7 +129,11 @@ class Listeners:
             self.listeners[who.peer] = EventListener(who.peer, own, operator, m.detail)
             if first:
                 self._executes = {worker.peer: 0 for worker in self._workers.values()}
+                self._flushed = now = self.clock()
                 self._record(self._workers.values())
+                # the workers also count what follows in the same actions
+                actions = self._delivery.actions
+                self._handled.append((None, None, actions, len(actions), now, now))
             self._answer(who.peer, m.request)
         elif who.peer in self.listeners and self._workers:
             # it gets what is recorded until now; the answer is sent when all workers have sent that
@@ -139,9 +146,9 @@ class Listeners:
 
     def _end(self, peer: Peer, request: int) -> None:
         now = self.clock()
-        self.flush(now, always=True)
+        self.flush(now)
         for client in list(self._sites):
-            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, now, now, [], [], b"", [], 0, {}, 0))
+            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, now, now, [], [], b"", b"", [], 0, {}, 0))
         self._remove(peer)
         self._answer(peer, request)
 
@@ -171,7 +178,7 @@ class Listeners:
         if self.listeners.pop(peer, None) is not None and not self.listeners:
             for worker in self._workers.values():
                 self._delivery.send(worker, Record(False, self.clock()))
-            for table in (self._names, self._sites, self._clocks, self._rows, self._origins, self._received):
+            for table in (self._names, self._sites, self._clocks, self._handled, self._turns, self._received):
                 table.clear()
 
     def worker_joined(self, worker: WorkerState) -> None:
@@ -235,10 +242,12 @@ class Listeners:
                 missing.add(client.peer)
         offset, error = self._offset(worker)
         batch = EventBatch(
-            *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.rows),
+            *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.chunks, m.rows),
             *(m.shares, m.hot, m.memory, int(worker.ahead)),
         )
         self._send_all(batch)
+        if (now := self.clock()) - self._flushed >= BATCH_NS // 2:
+            self.flush(now)
 
     def sites(self, client: Client, m: Sites, rest: object) -> None:
         """A client describes its source lines."""
@@ -263,7 +272,7 @@ class Listeners:
                 listener.dropped += 1
                 continue
             listener.untaken += 1
-            own = replace(batch, rows=b"", dropped=listener.dropped)
+            own = replace(batch, chunks=b"", rows=b"", dropped=listener.dropped)
             if self._may_see(listener, client):
                 new_names, new_sites = names[listener.names.get(key, 0) :], sites[listener.sites.get(client, 0) :]
                 own = replace(batch, dropped=listener.dropped, names=new_names, sites=new_sites)
@@ -278,52 +287,52 @@ class Listeners:
 
     def turn(self, client: Client, m: Submit, actions: list[Action]) -> None:
         """Words of this submission became these actions."""
-        received = self._received.get((client.id, m.serial), 0)
-        for action in actions:
-            if isinstance(action, SendMessage | SendAll) and isinstance(action.message, Execute):
-                self._origins[id(action.message)] = m.serial, received
+        self._turns.append((client.id, m.serial, actions))
 
-    def handled(self, sender: Any, message: Any, begun: int) -> None:
-        """A message was handled since ``begun``. Call this before its actions are carried out."""
-        client = sender.id if isinstance(sender, Client) else getattr(message, "client", 0)
-        if not client:
-            return
-        serial = message.serial if isinstance(message, Submit) else 0
-        self._rows.setdefault(client, []).extend((-1, 0, serial, begun, begun, self.clock()))
+    def handled(self, sender: Any, message: Any, actions: list[Action], begun: int, ended: int) -> None:
+        """A message was handled, and its actions were carried out; None: actions without a message."""
+        if self.listeners:
+            self._handled.append((sender, message, actions, 0, begun, ended))
 
-    def receives(self, sender: Any, message: Any, now: int) -> None:
-        """A message arrived. Call this before it is handled."""
-        if isinstance(message, Submit) and isinstance(sender, Client):
-            self._received[sender.id, message.serial] = now
-
-    def sent(self, actions: list[Action], begun: int) -> None:
-        """The actions of a message that was handled from ``begun`` on were carried out."""
-        now = 0
-        for action in actions:
-            message = getattr(action, "message", None)
-            if not isinstance(message, Execute) or not isinstance(action, SendMessage | SendAll):
-                continue
-            now = now or self.clock()
-            serial, received = self._origins.pop(id(message), (0, 0))
-            rows = self._rows.setdefault(message.client, [])
-            for peer in (action.peer,) if isinstance(action, SendMessage) else action.peers:
-                number = self._executes[peer] = self._executes.get(peer, 0) + 1
-                worker = self._worker_of(peer)
-                rows.extend((worker, number, serial, received, begun, now))
-
-    def _worker_of(self, peer: Peer) -> int:
-        return next((worker.id for worker in self._workers.values() if worker.peer == peer), -2)
-
-    def flush(self, now: int, always: bool = False) -> None:
-        """Send the dispatcher's own events, if it is time."""
-        if not always and now - self._flushed < BATCH_NS:
-            return
+    def flush(self, now: int) -> None:
+        """Send the dispatcher's own events."""
         begun, self._flushed = self._flushed, now
-        rows, self._rows = self._rows, {}
-        if len(self._received) > 10_000:
-            self._received.clear()
-        for client, numbers in rows.items():
+        for client, numbers in self._own_rows().items():
             data = array("q", numbers).tobytes()
             spent = sum(e - s for w, s, e in zip(numbers[0::6], numbers[4::6], numbers[5::6], strict=True) if w == -1)
             shares = [(DISPATCHING, len(numbers) // 6, spent, 0)]
-            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, begun, now, [], [], data, shares, 0, {}, 0))
+            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, begun, now, [], [], b"", data, shares, 0, {}, 0))
+
+    def due(self, now: int) -> bool:
+        """Whether to call `flush`. The own events are sent together with those of a worker, if these come in time."""
+        return now - self._flushed >= 2 * BATCH_NS
+
+    def _own_rows(self) -> dict[int, list[int]]:
+        """Client -> rows (`DISPATCHER_COLUMNS`) of what was handled since the last call."""
+        handled, self._handled = self._handled, []
+        turns, self._turns = self._turns, []
+        origins = {
+            id(action.message): (client, serial)
+            for client, serial, actions in turns
+            for action in actions
+            if isinstance(action, _SENDS) and type(action.message) is Execute
+        }
+        peers = {worker.peer: worker.id for worker in self._workers.values()}
+        rows: dict[int, list[int]] = {}
+        for sender, message, actions, first, begun, ended in handled:
+            client = sender.id if type(sender) is Client else getattr(message, "client", 0)
+            serial = message.serial if type(message) is Submit else 0
+            if serial:
+                self._received[client, serial] = begun
+            if client:
+                rows.setdefault(client, []).extend((-1, 0, serial, begun, begun, ended))
+            for action in actions[first:]:
+                if isinstance(action, _SENDS) and type(sent := action.message) is Execute:
+                    origin = origins.get(id(sent), (0, 0))
+                    times = origin[1], self._received.get(origin, 0), begun, ended
+                    for peer in action.peers if isinstance(action, SendAll) else (action.peer,):
+                        number = self._executes[peer] = self._executes.get(peer, 0) + 1
+                        rows.setdefault(sent.client, []).extend((peers.get(peer, -2), number, *times))
+        if len(self._received) > MAX_RECEIVED:
+            self._received.clear()
+        return rows

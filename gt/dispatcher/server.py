@@ -28,7 +28,7 @@ from gt.wire.transport import listen
 #: The interval of `Dispatcher.tick` and of heartbeats.
 TICK_S = 1.0
 #: The longest wait for messages while somebody listens to events.
-FLUSH_S = 0.05
+FLUSH_S = 0.1
 
 
 class Server:
@@ -63,21 +63,22 @@ class Server:
             patience = self.next_tick - now if self.next_tick > now else 0.0
             if self.core.listeners:
                 patience = min(patience, FLUSH_S)
-                self.core.listeners.flush(time.perf_counter_ns())
-                self._act(self.core.delivery.take_actions())
+                if self.core.listeners.due(recent := time.perf_counter_ns()):
+                    self.core.listeners.flush(recent)
+                    self._act(self.core.delivery.take_actions())
             for peer, frames in receive(patience):
                 if type(frames) is list:
                     self._receive(peer, frames)
                 elif frames is None:
                     self._gone(peer)
                 else:
-                    self._act(self.core.bad_frame(peer, str(frames)))
+                    self._act_unasked(self.core.bad_frame(peer, str(frames)))
 
     def _receive(self, peer: Peer, frames: list[bytes]) -> None:
         try:
             message = self.decode(frames[0])
         except BadFrame as error:
-            self._act(self.core.bad_frame(peer, str(error)))
+            self._act_unasked(self.core.bad_frame(peer, str(error)))
             return
         if self.core.listeners:
             self._handle_recorded(peer, message, frames)
@@ -91,18 +92,16 @@ class Server:
         """Handle a message, and record that for those who listen to events."""
         listeners, sender = self.core.listeners, self.core.by_peer.get(peer)
         begun = time.perf_counter_ns()
-        listeners.receives(sender, message, begun)
         actions = self.core.handle(peer, message, tuple(frames[1:]), len(frames[0]))
-        listeners.handled(sender, message, begun)
         for log in self.logs:
             log.received(peer, message)
         self._act(actions)
-        listeners.sent(actions, begun)
+        listeners.handled(sender, message, actions, begun, time.perf_counter_ns())
 
     def _tick(self, now: float) -> None:
         """Pass the time to the core, and send every peer a heartbeat, because sending to a lost peer fails."""
         self.next_tick = now + TICK_S
-        self._act(self.core.tick(now))
+        self._act_unasked(self.core.tick(now))
         self._act([SendMessage(peer, Heartbeat()) for peer in self.core.by_peer])
         for peer in self.listener.silent(now):
             self.listener.drop(peer)
@@ -111,7 +110,14 @@ class Server:
     def _gone(self, peer: Peer) -> None:
         if self.verbose:
             self.verbose(f"{self.core.name_of(peer)} is gone")
-        self._act(self.core.gone(peer))
+        self._act_unasked(self.core.gone(peer))
+
+    def _act_unasked(self, actions: list[Action]) -> None:
+        """Carry out actions that are not the answer to a message."""
+        self._act(actions)
+        if self.core.listeners:
+            now = time.perf_counter_ns()
+            self.core.listeners.handled(None, None, actions, now, now)
 
     def _act(self, actions: Iterable[Action]) -> None:
         """Carry out all actions in order; only then report to the core the peers that could not be reached."""

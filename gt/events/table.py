@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gt.wire.event_messages import COLUMNS, DISPATCHER, DISPATCHER_COLUMNS, LEVELS, EventBatch
+from gt.wire.event_messages import CHUNK_COLUMNS, DISPATCHER, DISPATCHER_COLUMNS, EVENT_FIELDS, LEVELS, EventBatch
 from gt.wire.structures import EventName
 
-#: the columns of a worker's rows, by name
+#: the columns of a worker's rows; `Event` describes them
+COLUMNS = ("what", "execute", "site", "queued", "started", "ended", "fragment", "level")
 WHAT, EXECUTE, SITE, QUEUED, STARTED, ENDED, FRAGMENT, LEVEL = range(len(COLUMNS))
+_CHUNK = {name: index for index, name in enumerate(CHUNK_COLUMNS)}
 
 
 class Event(NamedTuple):
@@ -69,8 +71,9 @@ class EventTable:
 
     def __init__(self, since: int = 0) -> None:
         self._since = since
-        #: (worker or -1, client) -> arrays of rows
+        #: (worker or -1, client) -> arrays of rows, and batches (chunks, events, offset) that are not rows yet
         self._rows: dict[tuple[int, int], list[Any]] = {}
+        self._packed: dict[tuple[int, int], list[tuple[Any, bytes, int]]] = {}
         self.names: dict[tuple[int, int], list[EventName]] = {}
         #: client -> number of a source line -> its text
         self.sites: dict[int, dict[int, str]] = {}
@@ -99,32 +102,32 @@ class EventTable:
         if batch.source != DISPATCHER:
             self.queues.append(Queue(batch.source, interval[1], batch.ahead))
             self.hot[key] = self.hot.get(key, 0) + batch.hot
-        if batch.rows:
-            self._add_rows(key, batch.rows, offset)
-
-    def _add_rows(self, key: tuple[int, int], data: bytes, offset: int) -> None:
-        dispatcher = key[0] == DISPATCHER
-        width = len(DISPATCHER_COLUMNS if dispatcher else COLUMNS)
-        rows = np.frombuffer(data, dtype=np.int64).reshape(-1, width)
-        if offset:
-            rows = rows.copy()
-            rows[:, QUEUED : ENDED + 1] += offset
-        if self._since:
-            rows = rows[rows[:, QUEUED] >= self._since]
-        self._rows.setdefault(key, []).append(rows)
-        self.count += 0 if dispatcher else len(rows)
+        if batch.rows and batch.source == DISPATCHER:
+            rows = np.frombuffer(batch.rows, dtype=np.int64).reshape(-1, len(DISPATCHER_COLUMNS))
+            self._rows.setdefault(key, []).append(rows[rows[:, QUEUED] >= self._since])
+        elif batch.rows:
+            chunks = np.frombuffer(batch.chunks, dtype=np.int64).reshape(-1, len(CHUNK_COLUMNS))
+            self._packed.setdefault(key, []).append((chunks, batch.rows, offset))
+            queued, count = chunks[:, _CHUNK["queued"]] + offset, chunks[:, _CHUNK["count"]]
+            self.count += int(count[queued >= self._since].sum())
 
     def sources(self) -> list[tuple[int, int]]:
         """(worker, client) of all events; worker -1 is the dispatcher."""
-        return sorted(self._rows)
+        return sorted(self._rows.keys() | self._packed.keys())
 
     def rows(self, worker: int, client: int) -> Any:
         """The events of a worker for a client as an array with `COLUMNS`; of the dispatcher with its columns."""
-        parts = self._rows.get((worker, client), [])
+        key = worker, client
+        parts = self._rows.get(key, [])
+        for packed in self._packed.pop(key, []):
+            rows = _unpack(*packed)
+            parts.append(rows[rows[:, QUEUED] >= self._since])
         if len(parts) > 1:
-            parts[:] = [np.concatenate(parts)]
-        width = len(DISPATCHER_COLUMNS if worker == DISPATCHER else COLUMNS)
-        return parts[0] if parts else np.empty((0, width), dtype=np.int64)
+            parts = [np.concatenate(parts)]
+        if parts:
+            self._rows[key] = parts
+            return parts[0]
+        return np.empty((0, len(DISPATCHER_COLUMNS if worker == DISPATCHER else COLUMNS)), dtype=np.int64)
 
     def events(self) -> Iterator[Event]:
         """All events of workers, in the order in which they ended on each worker."""
@@ -139,7 +142,22 @@ class EventTable:
 
     def span(self) -> tuple[int, int]:
         """The first and the last time of any event; (0, 0) if there is none."""
-        parts = [rows for parts in self._rows.values() for rows in parts if len(rows)]
+        parts = [rows for rows in (self.rows(*key) for key in self.sources()) if len(rows)]
         if not parts:
             return 0, 0
         return min(int(rows[:, STARTED].min()) for rows in parts), max(int(rows[:, ENDED].max()) for rows in parts)
+
+
+def _unpack(chunks: Any, data: bytes, offset: int) -> Any:
+    """The rows of a batch, with ``offset`` added to all times."""
+    events, counts = np.frombuffer(data, dtype=EVENT_FIELDS), chunks[:, _CHUNK["count"]]
+    rows = np.empty((len(events), len(COLUMNS)), dtype=np.int64)
+    for name in ("execute", "queued", "started", "fragment", "level"):
+        rows[:, COLUMNS.index(name)] = np.repeat(chunks[:, _CHUNK[name]], counts)
+    rows[:, WHAT], rows[:, SITE] = events["what"], events["site"]
+    rows[:, ENDED] = rows[:, STARTED] + events["ended"]
+    # an event begins where the one before it in its chunk ended
+    rows[1:, STARTED] = rows[:-1, ENDED]
+    rows[np.cumsum(counts) - counts, STARTED] = chunks[:, _CHUNK["started"]]
+    rows[:, QUEUED : ENDED + 1] += offset
+    return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from gt.launch.running import running_servers
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import find_operator_token, peer_keys, token_for_peer
 from gt.wire.codec import BadFrame, Decode, encode
-from gt.wire.event_messages import BatchTaken, EventBatch, Listen, Listening
+from gt.wire.event_messages import TAKEN_TOGETHER, BatchTaken, EventBatch, Listen, Listening
 from gt.wire.messages import Bye, Hello, Refusal, Welcome
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
@@ -50,6 +51,8 @@ class Viewer:
         self.listening: Listening | None = None
         self._decode = Decode("client")
         self._batches: list[EventBatch] = []
+        #: how many batches came
+        self._received = 0
         #: the last request that the server answered
         self._answered = 0
 
@@ -81,11 +84,11 @@ class Viewer:
             if time.monotonic() > deadline:
                 raise ConnectionLost(f"no GT server answers at {self.address} after {seconds:g} s")
 
-    def batches(self, seconds: float | None = None, step: float = 0.05) -> Iterator[EventBatch | None]:
+    def batches(self, seconds: float | None = None, step: float = 0.2) -> Iterator[EventBatch | None]:
         """The batches that arrive within this time, or without end; None after each ``step`` seconds without one."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while deadline is None or time.monotonic() < deadline:
-            yield from self._take(step)
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        while (rest := deadline - time.monotonic()) > 0:
+            yield from self._take(min(step, rest))
 
     def rest(self, seconds: float = CONNECT_TIMEOUT_S) -> Iterator[EventBatch]:
         """Stop listening; the batches with everything that was recorded until now."""
@@ -118,7 +121,9 @@ class Viewer:
             raise Refused(f"{self.address}: {message.reason}")
         if isinstance(message, EventBatch):
             self._batches.append(message)
-            self._connection.send([encode(BatchTaken(1))])
+            self._received += 1
+            if self._received % TAKEN_TOGETHER == 0:
+                self._connection.send([encode(BatchTaken(TAKEN_TOGETHER))])
         elif isinstance(message, Listening):
             self.listening = message
             self._answered = max(self._answered, message.request)

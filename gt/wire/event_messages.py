@@ -5,8 +5,9 @@
     client ◀──DescribeSites── dispatcher ◀──Sites── client
 
 A listener is a viewer, or a client that listens to its own session. Workers record only while there is a listener.
-Events are packed: `Recorded.rows` holds 64-bit integers, `COLUMNS` for each event. What an event stands for is sent
-once, as an `EventName`; an event has its index.
+Events are packed. A chunk is a run of events in which each ends where the next one begins: `Recorded.chunks` holds
+64-bit integers, `CHUNK_COLUMNS` for each chunk, and `Recorded.rows` the `EVENT_FIELDS` of all their events. What an
+event stands for is sent once, as an `EventName`; an event has its index.
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ from __future__ import annotations
 from gt.wire.base import Message
 from gt.wire.structures import EventName, WorkerInfo
 
-#: The columns of a worker's events: index of its name, number of its `Execute` message (0: received before recording
-#: began), the client's source line, when the message arrived, when the event began and ended (nanoseconds), the number
-#: of its fragment or 0, and its level (an index of `LEVELS`).
-COLUMNS = ("what", "execute", "site", "queued", "started", "ended", "fragment", "level")
+#: The columns of chunks: number of its `Execute` message (0: received before recording began), when the message
+#: arrived, the number of its fragment or 0, its level (an index of `LEVELS`), when it began and ended (nanoseconds),
+#: and how many events it has.
+CHUNK_COLUMNS = ("execute", "queued", "fragment", "level", "started", "ended", "count")
+#: The fields of an event: index of its name, the client's source line, and when it ended, in nanoseconds after its
+#: chunk began. The types are numpy's names.
+EVENT_FIELDS = [("what", "<i4"), ("site", "<i4"), ("ended", "<i8")]
 LEVELS = ("eager", "template", "graph", "compiled")
 #: The columns of the dispatcher's events. worker -1: a message of the client was handled. Otherwise: an `Execute`
 #: message with this number was sent to the worker, for words of the submission ``serial``, at ``ended``.
 DISPATCHER_COLUMNS = ("worker", "execute", "serial", "received", "started", "ended")
 #: `EventBatch.source` of the dispatcher's own events.
 DISPATCHER = -1
+#: A listener reports this many batches together, in one `BatchTaken`.
+TAKEN_TOGETHER = 16
 #: Families in `shares` beside those of ops: the dispatcher's own work; moves, which run beside the instructions.
 DISPATCHING, TRANSFER = "dispatcher", "transfer"
 
@@ -83,6 +89,7 @@ class Recorded(Message, frozen=True, array_like=True, tag=True):
     #: names that are new, and source lines that are new
     names: list[EventName]
     sites: list[int]
+    chunks: bytes
     rows: bytes
     #: (family, events, nanoseconds, bytes)
     shares: list[tuple[str, int, int, int]]
@@ -108,7 +115,8 @@ class EventBatch(Message, frozen=True, array_like=True, tag=True):
     names: list[EventName]
     #: (number, text) of source lines
     sites: list[tuple[int, str]]
-    #: empty if the listener may not see the client's instructions
+    #: as in `Recorded`, or rows of `DISPATCHER_COLUMNS`; empty if the listener may not see the client's instructions
+    chunks: bytes
     rows: bytes
     shares: list[tuple[str, int, int, int]]
     hot: int

@@ -1,19 +1,19 @@
 """Recording of events, while somebody listens: what this worker ran for each client, and when.
 
-Off, there is no recorder, and the loops that run instructions are as they are. On, the same loops run over iterators
-and tables that also read the clock:
+Off, there is no recorder, and the loops that run instructions are as they are. On, a chunk is noted for each stretch of
+instructions that ran without a stop:
 
-    the interpreter     `_TimedCodes` notes each code that it looks up, with the time
-    sections            `tick` notes the time before each call of a section
-    graphs, compiled    the time before and after the section
+    the interpreter     a mark before and after its words; in detail, `_MarkedCodes` adds one for each code it looks up
+    sections            a mark before and after the section; in detail, `tick` adds one before each call
+    graphs, compiled    a mark before and after the section
     moves               the time at their start, and when they are done
     waits               from the word that could not run to the moment when the stream continues
 
-An instruction ends where the next one begins, so one reading of the clock is enough for both. Chunks of marks become
-rows (`gt.wire.event_messages.COLUMNS`) when they are sent. On a GPU a mark is a CUDA event, which is read when the GPU
-has reached it: recording never waits for the GPU. As such a mark is not cheap, most chunks have only a first and a last
-one. Their time is divided between their instructions as it was in the chunks that have all marks: one of
-`DETAILED_EVERY`, and each section until the time of all its instructions is known.
+An instruction ends where the next one begins, so one mark is enough for both. A mark has its price: the time of a small
+kernel on a GPU, where it is a CUDA event, and a tenth of a small instruction on a CPU. So a chunk is noted in detail
+where that costs little, if its instructions are long on a CPU; and as a sample, once for `DETAILED_EVERY` chunks and
+where an instruction is new. The time of the other chunks is divided between their instructions like that of the samples
+(`gt.worker.event_packing`). CUDA events are read when the GPU has reached them: recording never waits for the GPU.
 """
 
 from __future__ import annotations
@@ -21,60 +21,60 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gt.ops.families import family
-from gt.wire.event_messages import COLUMNS, LEVELS, TRANSFER, Recorded
+from gt.wire.event_messages import LEVELS, Recorded
 from gt.wire.structures import EventName
-from gt.wire.words import FIRST_CODE
 from gt.worker.engines import Engine, Marks
+from gt.worker.event_packing import Chunk, StreamPattern, pack, source_lines
 from gt.worker.fragment_run import FragmentRun
 from gt.worker.fragments import LinkedFragment, LinkedSection
 from gt.worker.linked import LinkedMove, LinkedSignature
 from gt.worker.space import ClientSpace
 
 #: Events are sent after this time, or when there are this many.
-BATCH_NS, BATCH_EVENTS = 50_000_000, 1000
+BATCH_NS, BATCH_EVENTS = 100_000_000, 10_000
 #: Nanoseconds between two measurements of memory.
 MEMORY_NS = 1_000_000_000
-#: Where marks are not cheap, one chunk of this many has all marks.
-DETAILED_EVERY = 64
+#: One chunk of this many is noted in detail; a prime, so that it does not keep step with a program.
+DETAILED_EVERY = 61
+#: Where marks are cheap, chunks whose instructions take this long on average are all noted in detail.
+LONG_NS = 20_000
+#: The most stretches of words that are remembered for a client.
+MAX_PATTERNS = 256
 #: The most chunks that wait for the GPU. Older ones are dropped.
 MAX_WAITING_CHUNKS = 10_000
 
 Clock = Callable[[], int]
 
 
-class _Chunk(NamedTuple):
-    """Consecutive events: event k began at mark k and ended at mark k + 1."""
+class _MarkedCodes:
+    """A client's codes. Makes a mark each time that one is looked up."""
 
-    marks: list[Any]
-    #: indices of names; -1 is a free, which is no event
-    whats: list[int]
-    sites: list[int]
-    execute: int
-    queued: int
-    fragment: int
-    level: int
+    __slots__ = ("_codes", "_mark", "_note")
 
-
-class _TimedCodes:
-    """A client's codes. Notes each code that is looked up, and the time."""
-
-    __slots__ = ("_codes", "_mark", "_note", "first", "found")
-
-    def __init__(self, codes: dict[int, Any], mark: Callable[[], Any], first: Any) -> None:
-        self._codes, self._mark = codes, mark
-        #: a mark at the beginning, if the codes have none
-        self.first = first
-        self.found: list[Any] = []
-        self._note = self.found.append
+    def __init__(self, codes: dict[int, Any], mark: Callable[[], Any], note: Callable[[Any], None]) -> None:
+        self._codes, self._mark, self._note = codes, mark, note
 
     def __getitem__(self, code: int) -> Any:
-        self._note((code, self._mark()))
+        self._note(self._mark())
         return self._codes[code]
+
+
+class _SectionEvents:
+    """The events of a section, without frees."""
+
+    __slots__ = ("calls", "long", "sites", "whats")
+
+    def __init__(self, whats: array[int], sites: array[int], calls: list[int]) -> None:
+        self.whats, self.sites = whats, sites
+        #: the index of each event among the calls of the section
+        self.calls = calls
+        #: whether its instructions are so long that marks cost little
+        self.long = False
 
 
 class _ClientEvents:
@@ -82,21 +82,26 @@ class _ClientEvents:
 
     def __init__(self, now: int) -> None:
         self.begun = now
-        self.chunks: list[_Chunk] = []
-        #: rows of moves and waits; threads of the data plane append moves
-        self.rows: deque[tuple[int, ...]] = deque()
-        self.count = self.hot = 0
+        self.chunks: list[Chunk] = []
+        #: (what, site, execute, queued, fragment, started, ended) of moves and waits; threads of the data plane append
+        self.beside: deque[tuple[int, ...]] = deque()
+        self.hot = 0
         self.names: list[EventName] = []
         #: code, (fragment, first instruction) or EventName -> index of the name
         self.indices: dict[Any, int] = {}
+        #: code -> (index of the name, how many words it has)
+        self.codes: dict[int, tuple[int, int]] = {}
+        #: (first word, last word) -> what ran there the last time
+        self.patterns: dict[tuple[int, int], StreamPattern] = {}
         self.new_names = 0
         self.sites: set[int] = set()
-        #: section -> (whats, sites)
-        self.sections: dict[LinkedSection, tuple[list[int], list[int]]] = {}
+        self.sections: dict[LinkedSection, _SectionEvents] = {}
         #: since when the stream waits for a move; 0: it does not
         self.blocked = 0
-        #: index of a name -> the nanoseconds that one event took, where marks are not cheap
-        self.weights: dict[int, float] = {}
+        #: for the next chunk of the interpreter: whether its instructions are long; whether one of them is new
+        self.long, self.new = False, True
+        #: index of a name -> the nanoseconds that one event took; 0: not measured
+        self.weights = np.zeros(64)
 
 
 class EventRecorder:
@@ -112,6 +117,11 @@ class EventRecorder:
         self._execute = self._queued = 0
         self._events = self._client(0)
         self._fragment = self._chunk_count = 0
+        #: the mark where the interpreter began; the marks of its instructions, if they have any
+        self._first: Any = None
+        self._inner: list[Any] | None = None
+        #: events that are not sent yet
+        self._count = 0
         self._sent = clock()
         self._memory_read = self._sent - MEMORY_NS
 
@@ -134,7 +144,7 @@ class EventRecorder:
         self._execute, self._queued = self._arrived.get(id(message), (0, 0))
         if events.blocked:
             what = self._name("wait", lambda: EventName("wait", "waiting", "wait", "wait for a move", "", 0))
-            events.rows.append((what, self._execute, 0, self._queued, events.blocked, self.clock(), 0, 0))
+            events.beside.append((what, 0, self._execute, self._queued, 0, events.blocked, self.clock()))
             events.blocked = 0
 
     def waits(self) -> None:
@@ -147,44 +157,54 @@ class EventRecorder:
     def run_fragment(self, number: int) -> None:
         self._fragment = number
 
-    def codes(self, space: ClientSpace) -> _TimedCodes:
-        """The client's codes, for one call of the interpreter."""
-        mark = self._marks.mark
-        return _TimedCodes(space.codes, mark, None) if self._detailed() else _TimedCodes(space.codes, _no_mark, mark())
-
-    def _detailed(self) -> bool:
-        """Whether the next chunk has all marks."""
+    def _detailed(self, long: bool) -> bool:
+        """Whether the next chunk is noted in detail."""
         self._chunk_count += 1
-        return self._marks.cheap or self._chunk_count % DETAILED_EVERY == 1
+        return long or self._chunk_count % DETAILED_EVERY == 0
 
-    def interpreted(self, space: ClientSpace, codes: _TimedCodes, stream: list[Any], i: int, end: int) -> None:
-        """The interpreter has run the words from ``i`` to ``end``. The last code may be one that must wait."""
-        found, marks = ([pair[k] for pair in codes.found] for k in (0, 1))
-        if end < len(stream) and stream[end] >= FIRST_CODE:
-            found.pop()
-        else:
-            marks.append(self._marks.mark())
-        if not found:
+    def _is_long(self, marks: list[Any], count: int) -> bool:
+        """Whether the instructions of a chunk take so long that marks cost little."""
+        return self._marks.cheap and marks[-1] - marks[0] >= LONG_NS * count
+
+    def codes(self, space: ClientSpace) -> Any:
+        """The client's codes, for one call of the interpreter, which begins now."""
+        events, mark = self._events, self._marks.mark
+        if self._detailed(events.long or events.new):
+            inner = self._inner = []
+            return _MarkedCodes(space.codes, mark, inner.append)
+        self._first, self._inner = mark(), None
+        return space.codes
+
+    def interpreted(self, space: ClientSpace, stream: list[Any], i: int, end: int) -> None:
+        """The interpreter has run the words from ``i`` to ``end``."""
+        events, last, names = self._events, self._marks.mark(), len(self._events.names)
+        pattern = events.patterns.pop((i, end), None)
+        if pattern is None or not pattern.matches(stream):
+            pattern = StreamPattern(stream, i, end, lambda code: self._code(space, code))
+        if len(events.patterns) < MAX_PATTERNS:
+            events.patterns[i, end] = pattern
+        whats = pattern.whats
+        if not whats:
             return
-        if codes.first is not None:
-            marks = [codes.first, marks[-1] or self._marks.mark()]
-        indices, widths = {}, {}
-        for code in set(found):
-            indices[code], widths[code] = self._name_of_code(space, code), space.codes[code].width
-        sites: list[int] = []
-        note = sites.append
-        for code in found:
-            while stream[i] < 0:
-                i += 1
-            note(stream[i + 1])
-            i += widths[code]
-        whats = [indices[code] for code in found]
-        self._add(marks, whats, sites, 0)
+        marks = [self._first, last]
+        if self._inner is not None:  # the last code may be one that must wait
+            marks = [*self._inner, last] if len(self._inner) == len(whats) else self._inner
+        events.long, events.new = self._is_long(marks, len(whats)), len(events.names) > names
+        self._add(marks, whats, pattern.source_lines(stream), 0)
+
+    def _code(self, space: ClientSpace, code: int) -> tuple[int, int]:
+        """(index of its name, how many words it has)."""
+        events = self._events
+        entry = events.codes.get(code)
+        if entry is None:
+            entry = events.codes[code] = self._name_of_code(space, code), space.codes[code].width
+        return entry
 
     def marks(self, section: LinkedSection) -> tuple[list[Any], Callable[[Any], Any] | None]:
         """(marks, tick) for a section: a first mark, and a function that returns its argument and adds a mark."""
         marks: list[Any] = [self._marks.mark()]
-        if not self._detailed() and section in self._events.sections:
+        known = self._events.sections.get(section)
+        if not self._detailed(known is None or known.long):
             return marks, None
         note, mark = marks.append, self._marks.mark
 
@@ -200,41 +220,45 @@ class EventRecorder:
         """A section has run: as a whole at this level, or "". ``detailed``: then there is a mark before each call."""
         marks.append(self._marks.mark())
         if level:
-            self._add([marks[0], marks[-1]], [self._name_of_section(section, level)], [0], LEVELS.index(level))
+            whole = array("i", [self._name_of_section(section, level)])
+            self._add([marks[0], marks[-1]], whole, array("i", [0]), LEVELS.index(level))
             return
         known = self._events.sections.get(section)
         if known is None:
-            known = self._events.sections[section] = self._parts(run.space, run.fragment, section)
-        whats, sites = known
-        count = len(marks) - 2 if detailed else len(whats)  # fewer than all if a call failed
-        marks = marks[1:] if detailed else marks
-        self._add(marks, whats[:count], sites[:count], 1)
+            known = self._events.sections[section] = self._section_events(run.space, run.fragment, section)
+        whats, sites, called = known.whats, known.sites, len(marks) - 2
+        if detailed and called < len(section.calls):  # a call failed
+            count = sum(k < called for k in known.calls)
+            whats, sites = whats[:count], sites[:count]
+        if not whats:
+            return
+        if detailed:
+            marks = [*(marks[k + 1] for k in known.calls if k < called), marks[-1]]
+        known.long = self._is_long(marks, len(whats))
+        self._add(marks, whats, sites, 1)
 
-    def _parts(
-        self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection
-    ) -> tuple[list[int], list[int]]:
+    def _section_events(self, space: ClientSpace, fragment: LinkedFragment, section: LinkedSection) -> _SectionEvents:
         """What each call of a section is, and its source line."""
         instructions = [fragment.parsed.instructions[index] for index in section.indices]
-        whats = [self._name_of_code(space, part.code) if part.code >= 0 else -1 for part in instructions]
-        sites = [part.site if part.code >= 0 else 0 for part in instructions]
-        return whats, sites
+        calls = [k for k, part in enumerate(instructions) if part.code >= 0]
+        whats = array("i", [self._name_of_code(space, instructions[k].code) for k in calls])
+        return _SectionEvents(whats, source_lines([instructions[k].site for k in calls]), calls)
 
-    def _add(self, marks: list[Any], whats: list[int], sites: list[int], level: int) -> None:
-        events = self._events
-        events.chunks.append(_Chunk(marks, whats, sites, self._execute, self._queued, self._fragment, level))
-        events.count += len(whats)
+    def _add(self, marks: list[Any], whats: array[int], sites: array[int], level: int) -> None:
+        events, count = self._events, len(whats)
+        events.chunks.append(Chunk(marks, whats, sites, self._execute, self._queued, self._fragment, level))
+        self._count += count
         if self._fragment:
-            events.hot += len(whats)
+            events.hot += count
         if len(events.chunks) > MAX_WAITING_CHUNKS:
             del events.chunks[: MAX_WAITING_CHUNKS // 2]
 
     def moving(self, moves: list[LinkedMove], site: int) -> Callable[[], None]:
         """Moves begin, as one. Returns the function that any thread calls when they are done."""
         what = self._name(("move", moves[0], len(moves)), lambda: _move_name("move", moves))
-        begun, rows, clock = self.clock(), self._events.rows, self.clock
-        head = what, self._execute, site, begun, begun
-        tail = self._fragment, 0
-        return lambda: rows.append((*head, clock(), *tail))
+        begun, beside, clock = self.clock(), self._events.beside, self.clock
+        head = what, site, self._execute, begun, self._fragment, begun
+        return lambda: beside.append((*head, clock()))
 
     # -- names ---------------------------------------------------------------------------
 
@@ -260,90 +284,46 @@ class EventRecorder:
 
     def due(self, now: int) -> bool:
         """Whether events should be sent now."""
-        return now - self._sent >= BATCH_NS or any(e.count >= BATCH_EVENTS for e in self._clients.values())
+        return self._count >= BATCH_EVENTS or now - self._sent >= BATCH_NS
 
     def drain(self, everything: bool = False) -> list[Recorded]:
         """The messages with all events that are complete. ``everything``: wait for the GPU to complete the rest."""
         now = self._sent = self.clock()
+        self._count = 0
         memory: dict[str, int] = {}
         if now - self._memory_read >= MEMORY_NS or everything:
             self._memory_read, memory = now, _memory(self._engine)
-        messages = [Recorded(0, now, now, [], [], b"", [], 0, memory)] if memory else []
+        messages = [Recorded(0, now, now, [], [], b"", b"", [], 0, memory)] if memory else []
         for client, events in list(self._clients.items()):
-            if client and (events.chunks or events.rows or memory):
+            if client and (events.chunks or events.beside or memory):
                 messages.append(self._message(client, events, now, bool(memory), everything))
             if client not in self._spaces and not events.chunks:
                 del self._clients[client]
         return messages
 
     def _message(self, client: int, events: _ClientEvents, now: int, memory: bool, everything: bool) -> Recorded:
-        complete: list[tuple[_Chunk, list[int]]] = []
+        complete: list[tuple[Chunk, list[int]]] = []
         for chunk in events.chunks:
             times = self._marks.times(chunk.marks, everything)
             if times is None:
                 break
-            complete.append((chunk, times if self._marks.cheap else _divided(chunk, times, events.weights)))
+            complete.append((chunk, times))
         del events.chunks[: len(complete)]
-        rows = _rows(complete)
-        if count := len(events.rows):
-            beside = np.array([events.rows.popleft() for _ in range(count)], dtype=np.int64)
-            rows = np.concatenate([rows, beside])
-        new = set(np.unique(rows[:, 2]).tolist()) - events.sites - {0}
+        for _ in range(len(events.beside)):
+            what, site, execute, queued, fragment, *times = events.beside.popleft()
+            one = Chunk(times, array("i", [what]), source_lines([site]), execute, queued, fragment, 0)
+            complete.append((one, times))
+        if len(events.weights) < len(events.names):
+            events.weights = np.pad(events.weights, (0, len(events.names)))
+        packed = pack(complete, events.names, events.weights)
+        new = packed.sites - events.sites
         events.sites |= new
         names, events.new_names = events.names[events.new_names :], len(events.names)
         held = {"held": _held(self._engine, self._spaces.get(client))} if memory else {}
         begun, events.begun = events.begun, now
-        hot, events.hot, events.count = events.hot, 0, 0
-        shares = _shares(events.names, rows)
-        return Recorded(client, begun, now, names, sorted(new), rows.tobytes(), shares, hot, held)
-
-
-def _no_mark() -> None:
-    pass
-
-
-def _divided(chunk: _Chunk, times: list[int], weights: dict[int, float]) -> list[int]:
-    """The times of all marks. With all marks, remember what each event took; with two, divide the time like that."""
-    whats = chunk.whats
-    if len(times) == len(whats) + 1:
-        weights.update(zip(whats, np.maximum(np.diff(times), 1).tolist(), strict=True))
-        return times
-    passed = np.cumsum([weights.get(what, 1.0) for what in whats])
-    inner = times[0] + passed / passed[-1] * (times[-1] - times[0])
-    return [times[0], *inner.astype(np.int64).tolist()]
-
-
-def _rows(chunks: list[tuple[_Chunk, list[int]]]) -> Any:
-    """The rows of all chunks, made at once: most chunks are short, and each call of numpy has its price."""
-    whats, sites, starts, ends = array("q"), array("q"), array("q"), array("q")
-    heads: list[tuple[int, int, int, int]] = []
-    for chunk, times in chunks:
-        whats.extend(chunk.whats)
-        sites.extend(chunk.sites)
-        starts.extend(times[:-1])
-        ends.extend(times[1:])
-        heads.append((chunk.execute, chunk.queued, chunk.fragment, chunk.level))
-    rows = np.empty((len(whats), len(COLUMNS)), dtype=np.int64)
-    for column, values in ((0, whats), (2, sites), (4, starts), (5, ends)):
-        rows[:, column] = np.frombuffer(values, dtype=np.int64)
-    if chunks:
-        counts = [len(chunk.whats) for chunk, _ in chunks]
-        rows[:, (1, 3, 6, 7)] = np.repeat(np.array(heads, dtype=np.int64), counts, axis=0)
-    return rows[rows[:, 0] >= 0]
-
-
-def _shares(names: list[EventName], rows: Any) -> list[tuple[str, int, int, int]]:
-    """(family, events, nanoseconds, bytes). Moves run beside the instructions: their family is `TRANSFER`."""
-    totals: dict[str, list[int]] = {}
-    counts = np.bincount(rows[:, 0], minlength=len(names))
-    spent = np.bincount(rows[:, 0], weights=rows[:, 5] - rows[:, 4], minlength=len(names))
-    for index in np.flatnonzero(counts).tolist():
-        name, count = names[index], int(counts[index])
-        total = totals.setdefault(TRANSFER if name.kind == "move" else name.family, [0, 0, 0])
-        total[0] += count
-        total[1] += int(spent[index])
-        total[2] += count * name.nbytes
-    return [(name, total[0], total[1], total[2]) for name, total in totals.items()]
+        hot, events.hot = events.hot, 0
+        details = packed.chunks, packed.rows, packed.shares
+        return Recorded(client, begun, now, names, sorted(new), *details, hot, held)
 
 
 def _code_name(linked: LinkedSignature | LinkedMove) -> EventName:

@@ -26,7 +26,7 @@ from gt.worker.errors import DeviceBroken
 from gt.worker.outbox import OutgoingMessage
 
 #: The longest wait for messages while events are recorded, so that they are sent in time.
-RECORDING_POLL_MS = 50
+RECORDING_POLL_MS = 100
 
 
 class Shell:
