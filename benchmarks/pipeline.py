@@ -2,7 +2,9 @@
 """Pipelines: ``python benchmarks/pipeline.py [--quick] [--only NAME…] [--output-dir DIR]``
 
 bubble     the idle share of a step, from the traces of workers whose ops take a set time, beside the formula
-client     what a repeated step costs the client, and the dispatcher's core
+client     a repeated step without work, in processes
+replay     what a repeated step costs the client and the dispatcher, and the share of it in templates
+moves      moves between two CPU workers a second, one after the other and independent ones
 scaling    two CPU workers of one thread each, two stages, against one worker: a training step of an MLP
 gpu        2 and 4 workers on one GPU: losses beside those of one worker, times of a step, and a trace of one step
 
@@ -20,13 +22,15 @@ if __name__ == "__main__":
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from benchmarks.core import environment, results, tables
-from benchmarks.pipelines import bubbles, training
+from benchmarks.pipelines import bubbles, moves, replay, training
 from benchmarks.pipelines.figures import Figure, Sizes
 from gt.launch.local import visible_gpus
 
 MEASUREMENTS = {
     "bubble": bubbles.bubble,
     "client": bubbles.client,
+    "replay": replay.replay,
+    "moves": moves.moves,
     "scaling": training.scaling,
     "gpu": training.gpu,
 }

@@ -9,14 +9,32 @@ import pytest
 
 from benchmarks import pipeline
 from benchmarks.core import results
-from benchmarks.pipelines import bubbles
+from benchmarks.pipelines import bubbles, replay
 from benchmarks.pipelines.timed import Span
+from gt.pipeline.schedules import SCHEDULES
 
 
 def test_a_bubble_from_spans() -> None:
     assert bubbles.measured_bubble([[Span(0, 1), Span(1, 2)], [Span(1, 2), Span(3, 4)]]) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_repeated_steps_travel_in_templates(schedule: str) -> None:
+    with replay.repeating(schedule) as system:
+        counts = replay.share_in_templates(*system)
+    assert counts.in_templates > 1000
+    assert counts.share > 0.95, counts
+
+
+def test_the_costs_of_a_replay(tmp_path: pathlib.Path) -> None:
+    assert pipeline.main(["--quick", "--only", "replay", "--output-dir", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("pipeline_*.json")
+    figures = json.loads(path.read_text())["results"]["replay"].values()
+    assert [f["unit"] for f in figures] == ["of the instructions", *["us an instruction"] * 2] * 2
+    assert all(f["value"] > 0 for f in figures)
+
+
+@pytest.mark.long
 def test_the_client_and_scaling(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pipeline.main(["--quick", "--only", "client", "scaling", "--output-dir", str(tmp_path)]) == 0
     (path,) = tmp_path.glob("pipeline_*.json")
@@ -26,6 +44,7 @@ def test_the_client_and_scaling(tmp_path: pathlib.Path, capsys: pytest.CaptureFi
     assert "2 stages, 8 microbatches, 2 CPU workers" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_measured_bubble_is_near_its_formula() -> None:
     """With generous bounds, because the machine may be busy: stages in turn would be idle for three quarters."""
     steps = bubbles.run_steps("1f1b", 8, 0.03, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -12,11 +13,14 @@ import pytest
 import torch
 
 import gt
+import gt.testing
 from gt import nn
 from gt.errors import ConfigError, GradError, ShapeError
 from gt.pipeline import Pipeline, Schedule
 from gt.pipeline.schedules import SCHEDULES
 from gt.testing import Cluster
+from gt.worker.core import Worker
+from tests.support.shadow import wait_for_compiler
 
 F = nn.functional
 WIDTH = 4
@@ -455,28 +459,68 @@ def test_repeated_steps_are_fragments() -> None:
             assert replayed > 3 * interpreted  # moves are interpreted
 
 
-def losses_of(compiled: bool) -> list[float]:
+def losses_in_torch(steps: int) -> list[float]:
+    """Of the whole batch, which changes with each step."""
     x, y = data(8)
-    with Cluster(2, backend="numpy").client():
-        pipeline = Pipeline([Part(v) for v in values_of(2)], "zb_h1", 4)
-        optimizer = gt.optim.SGD(pipeline.parameters(), lr=0.1)
-
-        def step(batch: gt.Tensor, target: gt.Tensor) -> gt.Tensor:
-            optimizer.zero_grad()
-            loss = pipeline.step(batch, target, F.mse_loss)
-            optimizer.step()
-            return loss
-
-        run = gt.compile(step) if compiled else step
-        losses = [run(gt.tensor(x + i), gt.tensor(y)).item() for i in range(6)]
-        gt.load_config(None)
-        return losses
+    parameters, forward = torch_model(values_of(2))
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    losses = []
+    for i in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(forward(torch.tensor(x + i)), torch.tensor(y))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
-def test_a_compiled_step() -> None:
-    losses = losses_of(compiled=True)
-    np.testing.assert_allclose(losses, losses_of(compiled=False), rtol=1e-12)
-    assert losses[5] != losses[0]
+def losses_in_stages(steps: int, name: str, compiled: bool, after_step: Callable[[], None] = bool) -> list[float]:
+    x, y = data(8)
+    pipeline = Pipeline([Part(v) for v in values_of(2)], name, 4)
+    optimizer = gt.optim.SGD(pipeline.parameters(), lr=0.1)
+
+    def step(batch: gt.Tensor, target: gt.Tensor) -> gt.Tensor:
+        optimizer.zero_grad()
+        loss = pipeline.step(batch, target, F.mse_loss)
+        optimizer.step()
+        return loss
+
+    run, losses = gt.compile(step) if compiled else step, []
+    for i in range(steps):
+        losses.append(run(gt.tensor(x + i), gt.tensor(y)).item())
+        after_step()
+    return losses
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
+def test_a_compiled_step(name: str, workers: int) -> None:
+    with Cluster(workers, backend="numpy").client():
+        losses = losses_in_stages(6, name, compiled=True)
+    np.testing.assert_allclose(losses, losses_in_torch(6), rtol=1e-10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("levels", "compiled"), [("auto", False), ("all", False), ("auto", True)])
+def test_workers_that_compile(
+    levels: str, compiled: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``GT_AUTO_COMPILE=1``, ``GT_COMPILE=1``, and the first with ``@gt.compile``."""
+    monkeypatch.setenv("GT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(gt.testing, "Worker", functools.partial(Worker, levels=levels))
+    cluster = Cluster(2)
+    workers = list(cluster.workers.values())
+
+    def wait() -> None:
+        for worker in workers:
+            wait_for_compiler(worker.replayer.levels)
+
+    with cluster.client():
+        losses = losses_in_stages(14, "1f1b", compiled, wait)
+    np.testing.assert_allclose(losses, losses_in_torch(14), rtol=1e-9)
+    for worker in workers:
+        tried = [entry for entry in worker.replayer.levels.stats() if entry["compile_seconds"] > 0]
+        assert tried, worker.replayer.levels.stats()
 
 
 # -- mistakes ------------------------------------------------------------------------------------

@@ -223,6 +223,25 @@ def test_a_long_loop_goes_out_while_it_is_emitted() -> None:
         assert len(session.outbox.templates.announced) <= announced + 1
 
 
+def test_stretches_in_turns_that_begin_alike() -> None:
+    """They have the same length and the same first codes, as two parts of a pipeline on one stage."""
+    cluster = Cluster(1, backend="numpy")
+    with cluster.client() as session:
+        x = gt.ones(4)
+        for _ in range(3):
+            for last in (gt.exp, gt.neg, gt.abs):
+                y = x
+                for _ in range(templates.KEY_CODES):
+                    y = y.relu() * 2
+                last(y)
+                del y
+                gt.step()
+        session.outbox.flush()
+        streams = [stream for stream, _, _ in session.outbox.recent][-3:]
+        assert [stream[0] for stream in streams] == [RUN] * 3
+        assert len({stream[1] for stream in streams}) == 3
+
+
 def test_long_pieces_are_forgotten_as_well() -> None:
     with Cluster(workers=1).client() as session:
         x = gt.ones(2)

@@ -12,6 +12,7 @@ word, and takes all words of a kind in one step.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from itertools import pairwise
 from operator import itemgetter, neg
 from typing import Any
 
+from gt.client.stream.candidates import Candidate, Candidates, Codes, Key, joined
 from gt.ops import Signature
 from gt.wire.fragments import NoFragment, SortedWords, make_fragment, run_words, sort_words
 from gt.wire.structures import Fragment
@@ -30,8 +32,8 @@ BATCH_WORDS = 640
 MIN_WORDS = 12
 #: With at least this many words, `backward` first cuts the stream, so that the workers begin with the forward pass.
 MIN_FORWARD_WORDS = 1024
-#: The most templates, the most stretches seen once that are kept, and the most words of all the latter.
-MAX_TEMPLATES, MAX_CANDIDATES, MAX_CANDIDATE_WORDS = 128, 64, 1 << 17
+#: The most templates.
+MAX_TEMPLATES = 128
 #: A longer stretch is split into sections, unless it is to be compiled: one section runs while the next is emitted.
 MAX_WHOLE_WORDS, SECTION_WORDS = 4096, 1280
 #: A template is looked up by this many codes at its beginning.
@@ -40,10 +42,6 @@ KEY_CODES = 4
 MAX_WAITS = 25
 #: To find a period: instructions examined, repetitions required, and instructions required in all repetitions.
 PERIOD_WINDOW, MIN_REPEATS, MIN_REPEATED = 1024, 3, 24
-
-#: the first codes of a stretch; its length and these codes
-Codes = tuple[int, ...]
-Key = tuple[int, Codes]
 
 
 def _getter(positions: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
@@ -113,9 +111,7 @@ class Templates:
         self._templates: dict[Key, list[Template]] = {}
         #: least recently used first
         self._recent: OrderedDict[int, Template] = OrderedDict()
-        #: (length, first codes) -> the submissions of a stretch that was seen once, and its base
-        self._candidates: OrderedDict[Key, tuple[list[list[Any]], int]] = OrderedDict()
-        self._candidate_words = 0
+        self._candidates = Candidates(by_code)
         #: first codes, or the first alone -> (length, does it continue?) of each template that begins so
         self._lengths: dict[Codes, list[tuple[int, bool]]] = {}
         #: the last match: its template, the words that run it, and how many words matched
@@ -218,33 +214,25 @@ class Templates:
         key = length, self._first_codes(submissions[0])
         if self._sent and any(t.compile == compile for t in self._templates.get(key, ())):
             return None
-        before = self._candidates.pop(key, None)
-        if before is not None:
-            self._candidate_words -= length
-            template = self._template(_joined(submissions), (_joined(before[0]), before[1]), compile, key)
-            if template is not None:
-                return template
-        self._candidates[key] = submissions, self.base
-        self._candidate_words += length
-        while len(self._candidates) > MAX_CANDIDATES or self._candidate_words > MAX_CANDIDATE_WORDS:
-            oldest, _ = self._candidates.popitem(last=False)
-            self._candidate_words -= oldest[0]
-        return None
+        stretch = Candidate(submissions, self.base)
+        template = self._template(stretch, compile, key)
+        if template is None:
+            self._candidates.add(key, stretch)
+        return template
 
-    def _template(self, words: list[Any], before: tuple[list[Any], int], compile: bool, key: Key) -> Template | None:
-        whole = compile or len(words) <= MAX_WHOLE_WORDS
-        if not whole and self._begins_known(words, key[1]):
+    def _template(self, stretch: Candidate, compile: bool, key: Key) -> Template | None:
+        """The template of a stretch, if an equal one was seen before; a long one gets a template for each section."""
+        whole = compile or key[0] <= MAX_WHOLE_WORDS
+        if not whole and self._begins_known(stretch.words(), key[1]):
             return None  # its sections were not recognised this time, because part of one was submitted too early
-        try:
-            kinds = sort_words(words, self._by_code, self.base, fresh=True)
-            kinds_before = sort_words(before[0], self._by_code, before[1], fresh=True)
-            if make_fragment(0, words, kinds) != make_fragment(0, before[0], kinds_before):
-                return None
-            if whole:
-                return self._add(key, words, kinds, self.base, compile)
+        kinds = self._candidates.take_equal(key, stretch)
+        if kinds is None:
+            return None
+        words = stretch.words()
+        if whole:
+            return self._add(key, words, kinds, self.base, compile)
+        with contextlib.suppress(NoFragment, IndexError, TypeError):
             self._add_sections(words, kinds, compile)
-        except (NoFragment, IndexError, TypeError):
-            pass
         return None
 
     def _begins_known(self, words: list[Any], codes: Codes) -> bool:
@@ -339,7 +327,7 @@ class Templates:
         self.unannounced.clear()
         self.forgotten.clear()
         self.announced = {}
-        self._candidate_words, self.period, self._submissions = 0, 0, None
+        self.period, self._submissions = 0, None
 
     # -- loops without cuts ----------------------------------------------------------------
 
@@ -348,7 +336,7 @@ class Templates:
         if not self._last or self._sent < self._next_search or not self.enabled:
             return 0
         self._next_search = 2 * self._sent
-        words = _joined(list(self._last))
+        words = joined(list(self._last))
         starts = self._instruction_starts(words)
         if starts is None:
             return 0
@@ -379,10 +367,6 @@ class Templates:
 def _leading_frees(words: list[Any]) -> int:
     """The number of words before the first instruction. They free tensors and belong to no fragment."""
     return next((k for k, word in enumerate(words) if word >= 0), len(words))
-
-
-def _joined(submissions: list[list[Any]]) -> list[Any]:
-    return submissions[0] if len(submissions) == 1 else [word for words in submissions for word in words]
 
 
 def _period(codes: list[int]) -> int:
