@@ -104,7 +104,7 @@ def test_metadata(wheel):
     assert (fields["Name"], fields["Version"]) == ("gt-tensor", gt.__version__)
     for field in ("Summary", "Author", "License-Expression", "Requires-Python", "Classifier", "Keywords"):
         assert fields[field], field
-    assert requirements(wheel) == ["pyzmq", "msgspec", "numpy", "pyyaml", "array-api-compat"]
+    assert requirements(wheel) == ["pyzmq", "msgspec", "numpy", "pyyaml", "array-api-compat", "rich"]
     assert 'torch>=2.11; extra == "worker"' in fields.get_all("Requires-Dist")
 
 

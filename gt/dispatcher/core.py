@@ -25,7 +25,7 @@ forwarded next. They share the tables of clients and workers. Only `Dispatcher` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
@@ -70,6 +70,7 @@ from gt.wire.messages import (
     Trace,
     Welcome,
 )
+from gt.wire.settings import WORKER_SETTINGS
 from gt.wire.structures import WorkerInfo
 from gt.wire.words import DISCARD
 
@@ -91,6 +92,7 @@ class Dispatcher:
         no_workers: str | None = None,
         access: Access | None = None,
         clocks: Clocks | None = None,
+        settings: Iterable[str] = (),
     ) -> None:
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, WorkerState] = {}
@@ -103,6 +105,8 @@ class Dispatcher:
         self.no_workers = no_workers or NO_WORKERS.format(host=host, port=port)
         self.delivery = Delivery(self.workers, batch_size)
         self._access = access or Access()
+        #: the names of the server's settings that are on
+        self._settings = frozenset(settings)
         tables = self.clients, self.workers, self.delivery
         self.listeners = Listeners(*tables, clocks or Clocks())
         self.requests = Requests(*tables, self.listeners, self.no_workers)
@@ -211,7 +215,7 @@ class Dispatcher:
         client = Client(self.next_client, peer, m.host, Ledger(self.infos, self.next_group))
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
-        self.delivery.send(client, Welcome(client.id, VERSION, self._roster()))
+        self.delivery.send(client, Welcome(client.id, VERSION, self._roster(), self._settings_on()))
         self.listeners.peers_changed()
 
     def _viewer_hello(self, peer: Peer, m: Hello) -> None:
@@ -222,7 +226,7 @@ class Dispatcher:
         id = self.next_worker
         self.next_worker += 1
         info = self.infos[id] = WorkerInfo(id, m.backend, m.device, m.host, m.pid, m.gpu, m.store)
-        worker = WorkerState(id, peer, info, Layout(Mesh((id,))))
+        worker = WorkerState(id, peer, info, Layout(Mesh((id,))), frozenset(m.settings).intersection(WORKER_SETTINGS))
         self.workers[id] = self.by_peer[peer] = worker
         self.delivery.send(worker, Welcome(id, VERSION))
         self.listeners.worker_joined(worker)
@@ -231,6 +235,9 @@ class Dispatcher:
 
     def _roster(self) -> list[WorkerInfo]:
         return [w.info for w in self.workers.values()]
+
+    def _settings_on(self) -> list[str]:
+        return sorted(self._settings.union(*(worker.settings for worker in self.workers.values())))
 
     def _announce_roster(self) -> None:
         for client in self.clients.values():

@@ -22,6 +22,7 @@ from gt.say import topic, warn
 from gt.wire.auth import Keys
 from gt.wire.codec import BadFrame, Decode, encode
 from gt.wire.messages import Heartbeat
+from gt.wire.settings import SERVER_SETTINGS, settings_on
 from gt.wire.shared import host_identity
 from gt.wire.transport import listen
 
@@ -44,7 +45,8 @@ class Server:
         no_workers = NO_WORKERS_LEFT if address.startswith("unix:") else None
         access = Access(operator, everybody=address.startswith("unix:"))
         clocks = Clocks(time.perf_counter_ns, time.time_ns, host_identity())
-        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks)
+        settings = settings_on(SERVER_SETTINGS)
+        self.core = Dispatcher(host, port, batch_size, no_workers, access, clocks, settings)
         self.decode = Decode("dispatcher")
         self.verbose = topic("GT_VERBOSE")
         self.logs: list[InstructionLog | DebugLog] = []

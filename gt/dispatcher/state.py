@@ -208,6 +208,8 @@ class WorkerState:
     peer: Peer
     info: WorkerInfo
     layout: Layout
+    #: the names of its settings that are on
+    settings: frozenset[str] = frozenset()
     #: why it ended, if it could still report it
     exit_reason: str = ""
     #: estimated microseconds of the work it got and has not confirmed

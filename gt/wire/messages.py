@@ -60,6 +60,8 @@ class Hello(Message, frozen=True, array_like=True, tag=True):
     store: str = ""
     #: a viewer's proof that it may see everything
     operator: str = ""
+    #: the names of a worker's settings that are on (see `gt.wire.settings`)
+    settings: list[str] = []
 
 
 class Welcome(Message, frozen=True, array_like=True, tag=True):
@@ -69,6 +71,8 @@ class Welcome(Message, frozen=True, array_like=True, tag=True):
     id: int
     version: str
     workers: list[WorkerInfo] = []
+    #: the names of the settings that are on in the server or in a worker (see `gt.wire.settings`)
+    settings: list[str] = []
 
 
 class Refusal(Message, frozen=True, array_like=True, tag=True):

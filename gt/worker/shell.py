@@ -17,6 +17,7 @@ from gt.wire.auth import Keys
 from gt.wire.codec import Decode, encode
 from gt.wire.event_messages import Record
 from gt.wire.messages import Bye, Done, Drop, Execute, Heartbeat, Hello, Refusal, Reply, Welcome
+from gt.wire.settings import WORKER_SETTINGS, settings_on
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
 from gt.worker.collectives.processes import ProcessPlane
@@ -47,7 +48,8 @@ class Shell:
     def _register(self, engine: Engine, address: str, timeout: float) -> None:
         """Introduce this worker to the server and wait for its answer."""
         device = engine.name, engine.device, engine.gpu_id(), self.plane.address
-        hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), *device)
+        settings = settings_on(WORKER_SETTINGS)
+        hello = Hello("worker", PROTOCOL, VERSION, host_identity(), os.getpid(), *device, settings=settings)
         self.connection.send([encode(hello)])
         deadline = time.monotonic() + timeout
         while self.worker.id < 0:

@@ -13,9 +13,11 @@ from typing import Any
 from gt.client.stream import configuration, interrupts
 from gt.client.stream.session import Session
 from gt.errors import ClusterError, ConfigError, ConnectionLost, GtError, NoWorkers, Refused
+from gt.say import warn
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import encode
 from gt.wire.messages import Hello
+from gt.wire.settings import unread_settings
 from gt.wire.shared import host_identity
 from gt.wire.structures import WorkerInfo
 
@@ -37,6 +39,8 @@ class _Process:
         self.local: Any = None
         #: why no session may start here; empty: it may
         self.refusal = ""
+        #: settings that were reported to have no effect here
+        self.reported_settings: set[str] = set()
         #: as `gpu_workers` set it; None: one for each GPU, or one
         self.worker_count: int | None = None
 
@@ -86,6 +90,18 @@ def connect(address: str) -> None:
         opened = open_session(f"tcp://{host}:{port}", peer_keys(token_for_peer()), f"{host}:{port}")
         disconnect()
         _process.session = opened
+    _warn_about_unread_settings(opened, address)
+
+
+def _warn_about_unread_settings(opened: Session, address: str) -> None:
+    """Say, once, which settings of this process nobody reads: the server and the workers were started without them."""
+    unread = unread_settings(opened.settings_on_server, bool(opened.connection.workers))
+    news = {name: reader for name, reader in unread.items() if name not in _process.reported_settings}
+    _process.reported_settings.update(news)
+    if news:
+        names = ", ".join(f"{name} (read by {reader})" for name, reader in news.items())
+        have, them = ("has", "it") if len(news) == 1 else ("have", "them")
+        warn(f"{names} {have} no effect in a client of {address}: set {them} where the server and its workers start")
 
 
 def disconnect() -> None:

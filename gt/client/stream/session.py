@@ -60,6 +60,8 @@ class Session:
         configuration.prepare()
         #: this client's number; 0 until the server has sent it
         self.id = 0
+        #: the names of the settings that were on in the server or in a worker when this client connected
+        self.settings_on_server: list[str] = []
         self.connection = connection = ServerConnection(name)
         by_code: dict[int, Signature] = {}
         self.failures = failures = Failures()
@@ -188,7 +190,7 @@ class Session:
         return self.id > 0
 
     def _welcome(self, m: Welcome, frames: object) -> None:
-        self.id, self.connection.workers = m.id, m.workers
+        self.id, self.connection.workers, self.settings_on_server = m.id, m.workers, m.settings
 
     def _refused(self, m: Refusal, frames: object) -> None:
         self.connection.end(Refused(f"the server refused this connection: {m.reason}"))
