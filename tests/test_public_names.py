@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import pathlib
 import pickle
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -196,18 +198,46 @@ def test_a_typed_program_passes_and_a_wrong_one_does_not(tmp_path: pathlib.Path)
     assert wrong.stdout.count("error:") == 6, wrong.stdout
 
 
+#: without a property of a class that is made by a function
+SEEN = [name for name in CALLABLES if "._" not in name and name != "gt.nn.Upsample.name"]
+IMPORTS = "import gt\n" + "".join(f"import gt.{place}\n" for place in NAMESPACES if place)
+ALL = IMPORTS + "".join(f"reveal_type({name})\n" for name in SEEN)
+
+
 def test_a_type_checker_sees_every_public_callable(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("mypy")
-    # a property of a class that is made by a function
-    names = [name for name in CALLABLES if "._" not in name and name != "gt.nn.Upsample.name"]
-    imports = "".join(f"import gt.{place}\n" for place in NAMESPACES if place)
-    program = f"import gt\n{imports}" + "".join(f"reveal_type({name})\n" for name in names)
-    lines = [
-        line for line in check_types(tmp_path / "all.py", program).stdout.splitlines() if line.startswith("all.py")
-    ]
-    assert len(lines) == len(names), [line for line in lines if "error:" in line]
-    unseen = [name for name, line in zip(names, lines, strict=True) if 'type is "Any"' in line or "error:" in line]
+    lines = [line for line in check_types(tmp_path / "all.py", ALL).stdout.splitlines() if line.startswith("all.py")]
+    assert len(lines) == len(SEEN), [line for line in lines if "error:" in line]
+    unseen = [name for name, line in zip(SEEN, lines, strict=True) if 'type is "Any"' in line or "error:" in line]
     assert not unseen
+
+
+@pytest.mark.long
+def test_pyright_sees_every_public_callable(tmp_path: pathlib.Path) -> None:
+    """In a project outside of the repository. The right program has no errors, the wrong one as many as in mypy."""
+    pytest.importorskip("pyright")
+    if shutil.which("node") is None:
+        pytest.skip("pyright needs node")
+    for name, program in {"all": ALL, "right": PROGRAM, "wrong": WRONG}.items():
+        (tmp_path / f"{name}.py").write_text(program)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}))
+    command = [
+        sys.executable,
+        "-m",
+        "pyright",
+        "--outputjson",
+        "--pythonpath",
+        sys.executable,
+        "--project",
+        str(tmp_path),
+    ]
+    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    reports = json.loads(output[output.index("{") :])["generalDiagnostics"]
+    errors = [(pathlib.Path(r["file"]).stem, r["message"]) for r in reports if r["severity"] == "error"]
+    assert [file for file, _ in errors] == ["wrong"] * 6, errors
+    seen = [r["message"] for r in reports if r["severity"] == "information"]
+    assert len([m for m in seen if m.startswith("Type of")]) == len(SEEN)
+    assert not [m for m in seen if m.endswith(('is "Any"', 'is "Unknown"'))]
 
 
 def test_gt_special_lists_what_is_derived() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self, TypeVar, overload
 
 from gt.client.tensor.tape import mode
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Switch(contextlib.ContextDecorator):
@@ -31,6 +34,12 @@ class _Fixed(Switch):
 
     on: bool
 
+    @overload
+    def __new__(cls) -> Self: ...
+
+    @overload
+    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]  # it decorates at once
+
     def __new__(cls, function: Any = None) -> Any:
         return super().__new__(cls) if function is None else Switch(cls.on)(function)
 
@@ -53,6 +62,12 @@ class enable_grad(_Fixed):  # noqa: N801, torch's name
 class inference_mode(Switch):  # noqa: N801, torch's name
     """The same as `no_grad`: tensors computed inside may be used outside with gradients, which torch forbids."""
 
+    @overload
+    def __new__(cls, mode: bool = True) -> Self: ...
+
+    @overload
+    def __new__(cls, mode: F) -> F: ...  # type: ignore[misc]  # it decorates at once
+
     def __new__(cls, mode: Any = True) -> Any:
         return super().__new__(cls) if isinstance(mode, bool) else Switch(False)(mode)
 
@@ -73,7 +88,7 @@ class set_grad_enabled(Switch):  # noqa: N801, torch's name
             super().__enter__()
         self._entered = False
 
-    def __call__(self, function: Any) -> Any:
+    def __call__(self, function: F) -> F:
         self.__exit__()  # as a decorator it takes effect when the function runs, not now
         return super().__call__(function)
 
