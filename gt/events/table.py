@@ -65,10 +65,11 @@ class Queue(NamedTuple):
 
 
 class EventTable:
-    """Collects batches. ``since``: events of messages that arrived earlier at their worker are left out."""
+    """Collects batches. ``since``: events that began earlier are left out. ``arrived``: those of messages that arrived
+    earlier at their worker, too."""
 
-    def __init__(self, since: int = 0) -> None:
-        self._since = since
+    def __init__(self, since: int = 0, arrived: bool = True) -> None:
+        self._since, self._since_column = since, QUEUED if arrived else STARTED
         #: (worker or -1, client) -> arrays of rows
         self._rows: dict[tuple[int, int], list[Any]] = {}
         self.names: dict[tuple[int, int], list[EventName]] = {}
@@ -110,7 +111,7 @@ class EventTable:
             rows = rows.copy()
             rows[:, QUEUED : ENDED + 1] += offset
         if self._since:
-            rows = rows[rows[:, QUEUED] >= self._since]
+            rows = rows[rows[:, self._since_column] >= self._since]
         self._rows.setdefault(key, []).append(rows)
         self.count += 0 if dispatcher else len(rows)
 

@@ -71,9 +71,7 @@ def _name(line: LogLine) -> EventName:
     details = line.details
     members = tuple(map(int, details["members"].split(","))) if "members" in details else ()
     op = line.text.split("(")[0].split(" ")[0]
-    return EventName(
-        details["kind"], details["family"], op, line.text, details.get("signal", ""), line.nbytes, members
-    )
+    return EventName(details["kind"], details["family"], op, line.text, details.get("signal", ""), line.nbytes, members)
 
 
 def _worker_row(line: LogLine, what: int, site: int, about: dict[str, Any]) -> tuple[int, ...]:
