@@ -12,7 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gt.events.table import ENDED, STARTED, WHAT, EventTable
+from gt.events.moves import matched_moves
+from gt.events.table import Event, EventTable
+
+#: A thread of the data plane may note the end of a move this many nanoseconds after the wait for it has ended.
+LATE_NOTE_NS = 200_000
 
 
 class PathPart(NamedTuple):
@@ -27,57 +31,40 @@ class PathPart(NamedTuple):
         return self.ended - self.begun
 
 
-class _Step(NamedTuple):
-    worker: int
-    kind: str
-    started: int
-    ended: int
-    #: for a move: client, kind, members, bytes
-    move: tuple[Any, ...]
-
-
 class Work:
-    """The work and the waits of each worker, and the parts of moves, in the order of time."""
+    """The work and the waits of each worker, and what decided the moves, in the order of time."""
 
     def __init__(self, table: EventTable, keys: list[tuple[int, int]], begun: int, ended: int) -> None:
-        self.steps: dict[int, list[_Step]] = {worker: [] for worker, _ in keys}
-        self._moves_of: dict[int, list[_Step]] = {worker: [] for worker, _ in keys}
-        self._parts: dict[tuple[Any, ...], list[_Step]] = {}
-        for worker, client in keys:
-            rows, names = table.rows(worker, client), table.names[worker, client]
-            for what, start, end in rows[:, (WHAT, STARTED, ENDED)].tolist():
-                name = names[what]
-                if end > begun and start < ended:
-                    move = client, name.op, name.members, name.nbytes
-                    self._add(_Step(worker, name.kind, start, end, move))
-        for steps in (*self.steps.values(), *self._moves_of.values()):
+        #: what each worker did besides moves
+        self.steps: dict[int, list[Event]] = {worker: [] for worker, _ in keys}
+        #: the parts of each worker in moves, each with the part of the same move that started last
+        self._moves: dict[int, list[tuple[Event, Event]]] = {worker: [] for worker, _ in keys}
+        events = [event for event in table.events() if (event.worker, event.client) in keys]
+        for event in events:
+            if event.name.kind != "move" and event.ended > begun and event.started < ended:
+                self.steps[event.worker].append(event)
+        for parts in matched_moves(events):
+            last = max(parts, key=_start)
+            for part in parts:
+                self._moves[part.worker].append((part, last))
+        for steps in self.steps.values():
             steps.sort(key=_end)
-        for parts in self._parts.values():
-            parts.sort(key=_start)
+        for moves in self._moves.values():
+            moves.sort(key=_end_of_move)
 
-    def _add(self, step: _Step) -> None:
-        if step.kind == "move":
-            self._moves_of[step.worker].append(step)
-            self._parts.setdefault(step.move, []).append(step)
-        else:
-            self.steps[step.worker].append(step)
-
-    def before(self, worker: int, time: int) -> _Step | None:
+    def before(self, worker: int, time: int) -> Event | None:
         """The step of a worker that ended last, at this time or before."""
         steps = self.steps[worker]
         at = bisect_right(steps, time, key=_end)
         return steps[at - 1] if at else None
 
-    def cause(self, wait: _Step) -> _Step | None:
-        """What a worker waited for: the part of the move that started last. All parts of a move overlap in time."""
-        moves = self._moves_of[wait.worker]
-        at = bisect_right(moves, wait.ended, key=_end)
-        if not at or moves[at - 1].ended <= wait.started:
+    def cause(self, wait: Event) -> Event | None:
+        """What a worker waited for: the part that started last, of the move that ended last."""
+        moves = self._moves[wait.worker]
+        at = bisect_right(moves, wait.ended + LATE_NOTE_NS, key=_end_of_move)
+        if not at or moves[at - 1][0].ended <= wait.started:
             return None
-        arrived = moves[at - 1]
-        parts = self._parts[arrived.move]
-        until = bisect_right(parts, arrived.ended, key=_start)
-        return next((part for part in reversed(parts[:until]) if part.ended >= arrived.started), arrived)
+        return moves[at - 1][1]
 
 
 def late_members(work: Work) -> dict[int, Any]:
@@ -85,7 +72,7 @@ def late_members(work: Work) -> dict[int, Any]:
     late: dict[int, list[tuple[int, int]]] = {worker: [] for worker in work.steps}
     for worker, steps in work.steps.items():
         for step in steps:
-            if step.kind == "wait" and (cause := work.cause(step)) is not None and cause.worker != worker:
+            if step.name.kind == "wait" and (cause := work.cause(step)) is not None and cause.worker != worker:
                 late[worker].append((step.started, min(step.ended, max(step.started, cause.started))))
     return {worker: np.array(spans, dtype=np.int64).reshape(-1, 2) for worker, spans in late.items()}
 
@@ -97,9 +84,9 @@ def critical_path(work: Work) -> list[PathPart]:
     for _ in range(sum(map(len, work.steps.values()))):
         if last is None:
             break
-        cause = work.cause(last) if last.kind == "wait" else None
+        cause = work.cause(last) if last.name.kind == "wait" else None
         if cause is None:
-            if last.kind != "wait":
+            if last.name.kind != "wait":
                 parts.append(PathPart(f"worker {last.worker}", last.started, last.ended))
             last = work.before(last.worker, last.started)
         else:
@@ -108,12 +95,16 @@ def critical_path(work: Work) -> list[PathPart]:
     return _joined(parts[::-1])
 
 
-def _start(step: _Step) -> int:
-    return step.started
+def _start(event: Event) -> int:
+    return event.started
 
 
-def _end(step: _Step) -> int:
-    return step.ended
+def _end(event: Event) -> int:
+    return event.ended
+
+
+def _end_of_move(move: tuple[Event, Event]) -> int:
+    return move[0].ended
 
 
 def _joined(parts: list[PathPart]) -> list[PathPart]:

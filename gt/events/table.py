@@ -67,10 +67,11 @@ class Queue(NamedTuple):
 
 
 class EventTable:
-    """Collects batches. ``since``: events of messages that arrived earlier at their worker are left out."""
+    """Collects batches. ``since``: events that began earlier are left out. ``arrived``: those of messages that arrived
+    earlier at their worker, too."""
 
-    def __init__(self, since: int = 0) -> None:
-        self._since = since
+    def __init__(self, since: int = 0, arrived: bool = True) -> None:
+        self._since, self._since_column = since, "queued" if arrived else "started"
         #: (worker or -1, client) -> arrays of rows, and batches (chunks, events, offset) that are not rows yet
         self._rows: dict[tuple[int, int], list[Any]] = {}
         self._packed: dict[tuple[int, int], list[tuple[Any, bytes, int]]] = {}
@@ -103,13 +104,18 @@ class EventTable:
             self.queues.append(Queue(batch.source, interval[1], batch.ahead))
             self.hot[key] = self.hot.get(key, 0) + batch.hot
         if batch.rows and batch.source == DISPATCHER:
-            rows = np.frombuffer(batch.rows, dtype=np.int64).reshape(-1, len(DISPATCHER_COLUMNS))
-            self._rows.setdefault(key, []).append(rows[rows[:, QUEUED] >= self._since])
+            self.add_rows(key, np.frombuffer(batch.rows, dtype=np.int64).reshape(-1, len(DISPATCHER_COLUMNS)))
         elif batch.rows:
             chunks = np.frombuffer(batch.chunks, dtype=np.int64).reshape(-1, len(CHUNK_COLUMNS))
             self._packed.setdefault(key, []).append((chunks, batch.rows, offset))
-            queued, count = chunks[:, _CHUNK["queued"]] + offset, chunks[:, _CHUNK["count"]]
-            self.count += int(count[queued >= self._since].sum())
+            times, count = chunks[:, _CHUNK[self._since_column]] + offset, chunks[:, _CHUNK["count"]]
+            self.count += int(count[times >= self._since].sum())
+
+    def add_rows(self, key: tuple[int, int], rows: Any) -> None:
+        """Add events of a worker or the dispatcher for a client, on the server's clock, as `rows` returns them."""
+        rows = rows[rows[:, COLUMNS.index(self._since_column)] >= self._since]
+        self._rows.setdefault(key, []).append(rows)
+        self.count += 0 if key[0] == DISPATCHER else len(rows)
 
     def sources(self) -> list[tuple[int, int]]:
         """(worker, client) of all events; worker -1 is the dispatcher."""
@@ -117,11 +123,11 @@ class EventTable:
 
     def rows(self, worker: int, client: int) -> Any:
         """The events of a worker for a client as an array with `COLUMNS`; of the dispatcher with its columns."""
-        key = worker, client
+        key, column = (worker, client), COLUMNS.index(self._since_column)
         parts = self._rows.get(key, [])
         for packed in self._packed.pop(key, []):
             rows = _unpack(*packed)
-            parts.append(rows[rows[:, QUEUED] >= self._since])
+            parts.append(rows[rows[:, column] >= self._since])
         if len(parts) > 1:
             parts = [np.concatenate(parts)]
         if parts:

@@ -60,10 +60,10 @@ def _table(lines: list[LogLine], about: dict[str, Any]) -> EventTable:
             rows.setdefault((DISPATCHER, client), []).append(_dispatcher_row(line, about))
     table = EventTable()
     for (source, client), entries in rows.items():
-        data = np.array(entries, dtype=np.int64).tobytes()
         texts = [(number, site) for site, number in sites.items()]
         named = list(names.get((source, client), ()))
-        table.add(EventBatch(source, client, 0, 0, 0, 0, 0, named, texts, data, [], 0, {}, 0))
+        table.add(EventBatch(source, client, 0, 0, 0, 0, 0, named, texts, b"", b"", [], 0, {}, 0))
+        table.add_rows((source, client), np.array(entries, dtype=np.int64))
     return table
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from gt.errors import GtError
+from gt.errors import ConfigError, GtError
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +17,22 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--port", type=int, help="the server's port (default 9000)")
 
 
-def run(name: str, command: Callable[[], int]) -> int:
-    """Run a command. An error is one line on stderr, and the exit code 1."""
+@contextlib.contextmanager
+def written(path: str, mode: str = "w") -> Iterator[Any]:
+    """A file that is written under another name first, so that a file with its final name is complete."""
+    part = f"{path}.part"
+    try:
+        with open(part, mode) as file:
+            yield file
+        os.replace(part, path)
+    except OSError as error:
+        if os.path.lexists(part):
+            os.unlink(part)
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def run(name: str, command: Callable[[], int], error_code: int = 1) -> int:
+    """Run a command. An error is one line on stderr, and this exit code."""
     try:
         code = command()
         sys.stdout.flush()
@@ -31,4 +47,4 @@ def run(name: str, command: Callable[[], int]) -> int:
         print(f"{name}: {where}{error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
         return 130
-    return 1
+    return error_code

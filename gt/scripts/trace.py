@@ -18,7 +18,7 @@ from gt.events.perfetto import write_perfetto
 from gt.events.table import EventTable
 from gt.events.viewer import Viewer, find_server
 from gt.launch.command_name import command_name
-from gt.scripts.command import add_server_options, run
+from gt.scripts.command import add_server_options, run, written
 from gt.wire.event_messages import Listening
 
 #: Seconds between two lines of progress where the output is not a terminal.
@@ -44,17 +44,21 @@ def _trace(options: argparse.Namespace) -> int:
     with Viewer(find_server(options.host, options.port)) as viewer:
         assert viewer.listening is not None
         table, listening = _record(viewer, viewer.listening, options)
-    _write(stem + ".log", lambda file: write_log(file, table, listening))
+    with written(stem + ".log") as file:
+        write_log(file, table, listening)
     print(f"{stem}.log: {table.count:,} events of {len(listening.workers)} worker(s)")
     if options.perfetto:
-        _write(stem + ".json", lambda file: write_perfetto(file, table, listening))
+        with written(stem + ".json") as file:
+            write_perfetto(file, table, listening)
         print(f"{stem}.json: open it in ui.perfetto.dev")
     _summarize(table, listening)
     return 0
 
 
 def _record(viewer: Viewer, listening: Listening, options: argparse.Namespace) -> tuple[EventTable, Listening]:
-    table, began, progress = EventTable(since=listening.now), time.monotonic(), _Progress(options.seconds)
+    # a client may be far ahead: what runs now arrived long ago
+    table, progress = EventTable(since=listening.now, arrived=False), _Progress(options.seconds)
+    began = time.monotonic()
     try:
         for batch in viewer.batches(options.seconds):
             if batch is not None:
@@ -87,19 +91,6 @@ class _Progress:
     def end(self) -> None:
         if self._terminal and self._last:
             print(file=sys.stderr)
-
-
-def _write(path: str, write: object) -> None:
-    """Write a file under another name first, so that a file with its final name is complete."""
-    part = f"{path}.part"
-    try:
-        with open(part, "w") as file:
-            write(file)  # type: ignore[operator]
-        os.replace(part, path)
-    except OSError as error:
-        if os.path.exists(part):
-            os.unlink(part)
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _summarize(table: EventTable, listening: Listening) -> None:
