@@ -49,10 +49,10 @@ def table_of(events: dict[int, list[tuple[EventName, int, int]]], dispatched: li
     """A table with these events of client 1: worker -> (name, started, ended); and rows of the dispatcher."""
     table = EventTable()
     for worker, entries in events.items():
-        chunks = np.array([(1, start, 0, 0, start, end, 1) for _, start, end in entries], dtype=np.int64).tobytes()
+        stretches = np.array([(1, start, 0, 0, start, end, 1) for _, start, end in entries], dtype=np.int64).tobytes()
         rows = [(NAMES.index(name), 0, end - start) for name, start, end in entries]
         data = np.array(rows, dtype=EVENT_FIELDS).tobytes()
-        table.add(EventBatch(worker, 1, 0, 0, 0, 0, 0, NAMES, [], chunks, data, [], 0, {}, 0))
+        table.add(EventBatch(worker, 1, 0, 0, 0, 0, 0, NAMES, [], stretches, data, [], 0, {}, 0))
     if dispatched:
         data = np.array(dispatched, dtype=np.int64).tobytes()
         table.add(EventBatch(-1, 1, 0, 0, 0, 0, 0, [], [], b"", data, [], 0, {}, 0))

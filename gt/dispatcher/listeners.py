@@ -244,7 +244,7 @@ class Listeners:
                 missing.add(client.peer)
         offset, error = self._offset(worker)
         batch = EventBatch(
-            *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.chunks, m.rows),
+            *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.stretches, m.rows),
             *(m.shares, m.hot, m.memory, int(worker.ahead)),
         )
         self._send_all(batch)
@@ -274,7 +274,7 @@ class Listeners:
                 listener.dropped += 1
                 continue
             listener.untaken += 1
-            own = replace(batch, chunks=b"", rows=b"", dropped=listener.dropped)
+            own = replace(batch, stretches=b"", rows=b"", dropped=listener.dropped)
             if self._may_see(listener, client):
                 new_names, new_sites = names[listener.names.get(key, 0) :], sites[listener.sites.get(client, 0) :]
                 own = replace(batch, dropped=listener.dropped, names=new_names, sites=new_sites)
