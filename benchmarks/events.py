@@ -3,8 +3,9 @@
     python benchmarks/events.py                          with a listener against without, in alternating blocks
     python benchmarks/events.py --against ../older-gt    also this checkout without a listener against an older one
 
-Each pair of blocks gives a ratio of times; printed are the median of the ratios and its 95 % interval (bootstrap). The
-listener is a process of its own, which reads every event.
+Each pair of blocks gives a ratio of times, and one of processor times: those of the client, the server, the worker and
+the listener together, which other programs on the machine disturb less. Printed are the medians of the ratios and their
+95 % intervals (bootstrap). The listener is a process of its own, which reads every event.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 import numpy as np
+import psutil
 
 from benchmarks.core import environment, results
 from benchmarks.core.environment import ROOT
 
-#: program -> settings
-PROGRAMS = {"training": {}, "adds": {"GT_TEMPLATES": "0"}}
+#: program -> settings, and steps in a block
+PROGRAMS: dict[str, tuple[dict[str, str], int]] = {"training": ({}, 400), "adds": ({"GT_TEMPLATES": "0"}, 2000)}
+#: Steps before a block, in which a new listener gets the names of everything.
+WARMUP_STEPS = 20
 #: The goals: slower by at most this share.
 WITH_LISTENER, WITHOUT = 0.05, 0.01
 
@@ -41,6 +46,13 @@ with Viewer(sys.argv[1]) as viewer:
         if table.count > 1_000_000:
             table = EventTable()
 """
+
+
+class Block(NamedTuple):
+    """The seconds of a block, and the processor time of all processes."""
+
+    seconds: float
+    processor: float
 
 
 class Child:
@@ -77,12 +89,29 @@ class Child:
         self._popen.stdin.flush()
         return float(self.line())
 
+    def block(self, steps: int, *others: Child) -> Block:
+        """Run a block. The processor time is that of this process, its children and ``others``."""
+        self.run(WARMUP_STEPS)
+        before = sum(map(Child.processor_time, (self, *others)))
+        seconds = self.run(steps)
+        return Block(seconds, sum(map(Child.processor_time, (self, *others))) - before)
+
+    def processor_time(self) -> float:
+        """The seconds that all threads of this process and its children have run, exact to the nanosecond."""
+        process = psutil.Process(self._popen.pid)
+        return sum(map(_processor_time, [process, *process.children(recursive=True)]))
+
     def close(self) -> None:
         self._popen.terminate()
         self._popen.wait(20)
 
 
-def ratios(first: Callable[[], float], second: Callable[[], float], blocks: int) -> list[float]:
+def _processor_time(process: psutil.Process) -> float:
+    threads = pathlib.Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
+def ratios(first: Callable[[], Block], second: Callable[[], Block], blocks: int) -> list[Block]:
     """first / second of each pair of blocks; which one comes first alternates."""
     measured = []
     for k in range(blocks):
@@ -90,7 +119,7 @@ def ratios(first: Callable[[], float], second: Callable[[], float], blocks: int)
             b, a = second(), first()
         else:
             a, b = first(), second()
-        measured.append(a / b)
+        measured.append(Block(a.seconds / b.seconds, a.processor / b.processor))
     return measured
 
 
@@ -101,24 +130,24 @@ def interval(samples: list[float]) -> tuple[float, float, float]:
     return float(np.median(samples)), float(low), float(high)
 
 
-def listening(program: Child, steps: int) -> float:
-    """Seconds of a block while a listener reads all events."""
+def listening(program: Child, steps: int) -> Block:
+    """A block while a listener reads all events."""
     listener = Child(ROOT, ["-c", LISTENER, program.first], {})
     try:
-        return program.run(steps)
+        return program.block(steps, listener)
     finally:
         listener.close()
 
 
 def start(tree: pathlib.Path, program: str) -> Child:
     child = str(ROOT / "benchmarks" / "events_child.py")
-    return Child(tree, [child, program], {"GT_BACKEND": "torch", **PROGRAMS[program]})
+    return Child(tree, [child, program], {"GT_BACKEND": "torch", **PROGRAMS[program][0]})
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=24, help="pairs of blocks (default 24)")
-    parser.add_argument("--steps", type=int, default=400, help="steps in a block (default 400)")
+    parser.add_argument("--steps", type=int, help="steps in a block (default: about a second)")
     parser.add_argument("--only", nargs="*", choices=list(PROGRAMS), default=list(PROGRAMS))
     parser.add_argument("--against", type=pathlib.Path, help="a checkout of GT to compare with, without a listener")
     parser.add_argument("--output-dir", default="results")
@@ -140,28 +169,32 @@ def main(argv: list[str] | None = None) -> int:
 
 def compare(record: results.Record, program: str, options: argparse.Namespace) -> None:
     """Measure one program: with a listener against without; and without against an older checkout."""
-    steps, blocks = options.steps, options.blocks
+    steps, blocks = options.steps or PROGRAMS[program][1], options.blocks
     this = start(ROOT, program)
     try:
-        measured = ratios(lambda: listening(this, steps), lambda: this.run(steps), blocks)
+        measured = ratios(lambda: listening(this, steps), lambda: this.block(steps), blocks)
         measure(record, program, "with a listener", measured)
         if options.against:
             other = start(options.against.resolve(), program)
             try:
-                measure(
-                    record, program, "nobody listens", ratios(lambda: this.run(steps), lambda: other.run(steps), blocks)
-                )
+                measured = ratios(lambda: this.block(steps), lambda: other.block(steps), blocks)
+                measure(record, program, "nobody listens", measured)
             finally:
                 other.close()
     finally:
         this.close()
 
 
-def measure(record: results.Record, program: str, name: str, samples: list[float]) -> None:
-    median, low, high = interval(samples)
+def measure(record: results.Record, program: str, name: str, samples: list[Block]) -> None:
     goal = WITH_LISTENER if name == "with a listener" else WITHOUT
-    record.put(program, name, value={"ratios": samples, "median": median, "low": low, "high": high, "goal": 1 + goal})
-    print(f"{program:<10} {name:<16} {median - 1:+7.2%}  (95 %: {low - 1:+.2%} to {high - 1:+.2%}; goal {goal:.0%})")
+    row: dict[str, Any] = {"goal": 1 + goal}
+    for kind in Block._fields:
+        of_kind = [getattr(sample, kind) for sample in samples]
+        median, low, high = interval(of_kind)
+        row[kind] = {"ratios": of_kind, "median": median, "low": low, "high": high}
+        found = f"{median - 1:+7.2%}  (95 %: {low - 1:+.2%} to {high - 1:+.2%}; goal {goal:.0%})"
+        print(f"{program:<10} {name:<16} {kind:<10} {found}", flush=True)
+    record.put(program, name, value=row)
 
 
 if __name__ == "__main__":

@@ -170,18 +170,18 @@ class Cluster:
     def tick(self, seconds: float = 1.0) -> None:
         """Let time pass, and let the dispatcher act on it."""
         self.now += seconds
-        self._act(self.dispatcher.tick(self.now))
+        self._act_unasked(self.dispatcher.tick(self.now))
 
     def _to_dispatcher(self, source: bytes, frames: Frames) -> None:
         if not frames:
-            self._act(self.dispatcher.gone(source))
+            self._act_unasked(self.dispatcher.gone(source))
             return
         if source in self.closed:
             return
         try:
             message = self._decode[0](frames[0])
         except BadFrame as error:
-            self._act(self.dispatcher.bad_frame(source, str(error)))
+            self._act_unasked(self.dispatcher.bad_frame(source, str(error)))
             return
         listeners, sender = self.dispatcher.listeners, self.dispatcher.by_peer.get(source)
         begun = self.clock() if listeners else 0
@@ -212,6 +212,12 @@ class Cluster:
             for name, worker in waiting:
                 for outgoing in worker.wake():
                     self._post(name, b"", frames_of(outgoing))
+
+    def _act_unasked(self, actions: list[Action]) -> None:
+        """Carry out actions that are not the answer to a message."""
+        self._act(actions)
+        if listeners := self.dispatcher.listeners:
+            listeners.handled(None, None, actions, self.clock(), self.clock())
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:

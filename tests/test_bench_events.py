@@ -20,5 +20,6 @@ def test_a_small_run(tmp_path: pathlib.Path) -> None:
     results = json.loads(record.read_text())["results"]["adds"]
     assert set(results) == {"with a listener", "nobody listens"}
     for row in results.values():
-        assert len(row["ratios"]) == 2
-        assert row["low"] <= row["median"] <= row["high"]
+        for kind in (row["seconds"], row["processor"]):
+            assert len(kind["ratios"]) == 2
+            assert 0 < kind["low"] <= kind["median"] <= kind["high"]

@@ -218,7 +218,7 @@ def test_a_failure_while_recording() -> None:
 
 
 def test_detail_where_it_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short instructions share the time of their chunk as in the samples; long ones are all measured."""
+    """Short instructions share the time of their stretch as in the samples; long ones are all measured."""
     cluster = Cluster(workers=1, backend="numpy")
     (worker,) = cluster.workers.values()
     spent = {"exp": 18_000, "sin": 6_000, "cos": 0}
@@ -286,7 +286,7 @@ class LateMarks:
 
 
 def test_marks_that_are_not_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each instruction still has an event, and the events of a chunk fill its time."""
+    """Each instruction still has an event, and the events of a stretch fill its time."""
     cluster = Cluster(workers=1, backend="numpy")
     (worker,) = cluster.workers.values()
     monkeypatch.setattr(worker.engine, "marks", LateMarks, raising=False)

@@ -29,7 +29,7 @@ from gt.events.load import ClientLoad, WorkerLoad
 from gt.events.log import read_log
 from gt.events.table import EventTable
 from gt.launch.running import running_servers, servers_folder
-from gt.scripts import top, trace
+from gt.scripts import top
 from gt.testing import Cluster
 from gt.wire.event_messages import EVENT_FIELDS, EventBatch
 from gt.wire.structures import EventName
@@ -49,10 +49,10 @@ def table_of(events: dict[int, list[tuple[EventName, int, int]]], dispatched: li
     """A table with these events of client 1: worker -> (name, started, ended); and rows of the dispatcher."""
     table = EventTable()
     for worker, entries in events.items():
-        chunks = np.array([(1, start, 0, 0, start, end, 1) for _, start, end in entries], dtype=np.int64).tobytes()
+        stretches = np.array([(1, start, 0, 0, start, end, 1) for _, start, end in entries], dtype=np.int64).tobytes()
         rows = [(NAMES.index(name), 0, end - start) for name, start, end in entries]
         data = np.array(rows, dtype=EVENT_FIELDS).tobytes()
-        table.add(EventBatch(worker, 1, 0, 0, 0, 0, 0, NAMES, [], chunks, data, [], 0, {}, 0))
+        table.add(EventBatch(worker, 1, 0, 0, 0, 0, 0, NAMES, [], stretches, data, [], 0, {}, 0))
     if dispatched:
         data = np.array(dispatched, dtype=np.int64).tobytes()
         table.add(EventBatch(-1, 1, 0, 0, 0, 0, 0, [], [], b"", data, [], 0, {}, 0))
@@ -300,29 +300,44 @@ def test_errors_are_one_line(running: Process, folder: pathlib.Path, tmp_path: p
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_full_disk(running: Process, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(trace, "write_log", full)
-    assert trace.main(["-s", "0.1", "--dir", str(folder / "full")]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].endswith(".log: cannot be written: No space left on device")
+def test_a_full_disk(running: Process, folder: pathlib.Path) -> None:
+    """Files may have at most 512 bytes: writing them fails as on a full disk. No part of a file is left behind."""
+    settings = environment(XDG_RUNTIME_DIR=str(folder))
+    command = f"ulimit -f 1; exec {sys.executable} -m gt.scripts.trace -s 0.3 --dir full"
+    result = subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=settings, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].endswith(".log: cannot be written: File too large")
+    assert "Traceback" not in result.stderr
     assert os.listdir(folder / "full") == []
+    for tool in (["gt.scripts.top", "--once"], ["gt.scripts.top", "--json"], ["gt.scripts.trace", "-s", "0.3"]):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-m", *tool]
+            process = subprocess.run(
+                command, cwd=folder, env=settings, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+            )
+        assert process.returncode == 1
+        assert process.stderr.splitlines()[-1] == f"{tool[0]}: No space left on device"
+        assert "Traceback" not in process.stderr
+        assert "Exception ignored" not in process.stderr
 
 
 def test_a_closed_pipe(running: Process, folder: pathlib.Path) -> None:
-    settings = environment(XDG_RUNTIME_DIR=str(folder))
-    command = [sys.executable, "-m", "gt.scripts.top", "--json", "--interval", "0.1"]
-    process = subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(60) == 0
-    assert process.stderr.read() == b""
-    process.stderr.close()
+    for tool in (["top", "--json", "--interval", "0.1"], ["trace", "-s", "0.5", "--dir", "piped"]):
+        settings = environment(XDG_RUNTIME_DIR=str(folder))
+        command = [sys.executable, "-m", f"gt.scripts.{tool[0]}", *tool[1:]]
+        process = subprocess.Popen(
+            command, cwd=folder, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if tool[0] == "top":
+            assert process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert [line for line in process.stderr.read().splitlines() if not line.startswith("recording: ")] == []
+        process.stderr.close()
 
 
 def test_servers_are_listed_while_they_run(running: Process, folder: pathlib.Path, monkeypatch: Any) -> None:
@@ -366,7 +381,7 @@ def test_idle_is_idle(tmp_path: pathlib.Path, stack: contextlib.ExitStack) -> No
         return process
 
     start("-m", "gt.server", "--unix", socket).expect("listening")
-    start("-m", "tests.support.busy_worker", socket, str(total))
+    start("-m", "tests.support.busy_worker", socket, str(total)).expect("registered")
     program = f"""
 import sys, time, gt
 from gt.client.stream import connect

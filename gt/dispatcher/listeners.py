@@ -27,7 +27,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gt.dispatcher.actions import Action, SendAll, SendMessage
+from gt.dispatcher.actions import Action, Close, SendAll, SendMessage
 from gt.dispatcher.delivery import Delivery
 from gt.dispatcher.state import Client, Peer, ViewerState, WorkerState
 from gt.wire.event_messages import (
@@ -58,7 +58,6 @@ MAX_RECEIVED = 10_000
 MAX_SITE_CHARACTERS, MAX_SITES = 300, 10_000
 #: How long a listener that ends waits for the source lines of a client.
 MAX_SITES_WAIT_NS = 2_000_000_000
-_SENDS = (SendMessage, SendAll)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +106,17 @@ class Listeners:
         self._sites: dict[int, list[tuple[int, str]]] = {}
         #: worker -> (round trip, offset) of its last readings
         self._clocks: dict[int, deque[tuple[int, int]]] = {}
-        #: since the dispatcher's own events were sent: messages that were handled (sender, message, actions, the first
-        #: action that counts, begun, ended), and submissions that became actions (client, serial, actions)
-        self._handled: list[tuple[Any, Any, list[Action], int, int, int]] = []
-        self._turns: list[tuple[int, int, list[Action]]] = []
+        #: client -> rows of the dispatcher's own events (`DISPATCHER_COLUMNS`) that are not sent yet
+        self._rows: dict[int, list[int]] = {}
         self._flushed = 0
         #: peer of a worker -> `Execute` messages sent to it since it records
         self._executes: dict[Peer, int] = {}
+        #: the actions among which recording began, and the index of the first one that the workers count
+        self._first_actions: tuple[list[Action], int] | None = None
+        #: peer -> worker
+        self._worker_ids: dict[Peer, int] = {}
+        #: id of an `Execute` message in the actions -> its client, and the serial of its submission
+        self._origins: dict[int, tuple[int, int]] = {}
         #: (client, serial) -> when the submission was received
         self._received: dict[tuple[int, int], int] = {}
 
@@ -129,11 +132,10 @@ class Listeners:
             self.listeners[who.peer] = EventListener(who.peer, own, operator, m.detail)
             if first:
                 self._executes = {worker.peer: 0 for worker in self._workers.values()}
-                self._flushed = now = self.clock()
+                self._worker_ids = {worker.peer: worker.id for worker in self._workers.values()}
+                self._flushed = self.clock()
                 self._record(self._workers.values())
-                # the workers also count what follows in the same actions
-                actions = self._delivery.actions
-                self._handled.append((None, None, actions, len(actions), now, now))
+                self._first_actions = self._delivery.actions, len(self._delivery.actions)
             self._answer(who.peer, m.request)
         elif who.peer in self.listeners and self._workers:
             # it gets what is recorded until now; the answer is sent when all workers have sent that
@@ -178,12 +180,12 @@ class Listeners:
         if self.listeners.pop(peer, None) is not None and not self.listeners:
             for worker in self._workers.values():
                 self._delivery.send(worker, Record(False, self.clock()))
-            for table in (self._names, self._sites, self._clocks, self._handled, self._turns, self._received):
+            for table in (self._names, self._sites, self._clocks, self._rows, self._origins, self._received):
                 table.clear()
 
     def worker_joined(self, worker: WorkerState) -> None:
         if self.listeners:
-            self._executes[worker.peer] = 0
+            self._executes[worker.peer], self._worker_ids[worker.peer] = 0, worker.id
             self._record([worker])
 
     def worker_gone(self, worker: WorkerState) -> None:
@@ -242,7 +244,7 @@ class Listeners:
                 missing.add(client.peer)
         offset, error = self._offset(worker)
         batch = EventBatch(
-            *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.chunks, m.rows),
+            *(worker.id, m.client, offset, error, 0, m.begun, m.ended, [], [], m.stretches, m.rows),
             *(m.shares, m.hot, m.memory, int(worker.ahead)),
         )
         self._send_all(batch)
@@ -272,7 +274,7 @@ class Listeners:
                 listener.dropped += 1
                 continue
             listener.untaken += 1
-            own = replace(batch, chunks=b"", rows=b"", dropped=listener.dropped)
+            own = replace(batch, stretches=b"", rows=b"", dropped=listener.dropped)
             if self._may_see(listener, client):
                 new_names, new_sites = names[listener.names.get(key, 0) :], sites[listener.sites.get(client, 0) :]
                 own = replace(batch, dropped=listener.dropped, names=new_names, sites=new_sites)
@@ -287,52 +289,55 @@ class Listeners:
 
     def turn(self, client: Client, m: Submit, actions: list[Action]) -> None:
         """Words of this submission became these actions."""
-        self._turns.append((client.id, m.serial, actions))
+        for action in actions:
+            if not isinstance(action, Close) and type(action.message) is Execute:
+                self._origins[id(action.message)] = client.id, m.serial
 
     def handled(self, sender: Any, message: Any, actions: list[Action], begun: int, ended: int) -> None:
         """A message was handled, and its actions were carried out; None: actions without a message."""
-        if self.listeners:
-            self._handled.append((sender, message, actions, 0, begun, ended))
+        if not self.listeners:
+            return
+        if self._first_actions is not None:
+            first, at = self._first_actions
+            self._first_actions = None
+            self._executes_sent(first[at:], begun, begun)
+        client = sender.id if type(sender) is Client else getattr(message, "client", 0)
+        serial = message.serial if type(message) is Submit else 0
+        if serial:
+            self._received[client, serial] = begun
+        if client:
+            self._rows_of(client).extend((-1, 0, serial, begun, begun, ended))
+        self._executes_sent(actions, begun, ended)
 
-    def flush(self, now: int) -> None:
-        """Send the dispatcher's own events."""
-        begun, self._flushed = self._flushed, now
-        for client, numbers in self._own_rows().items():
-            data = array("q", numbers).tobytes()
-            spent = sum(e - s for w, s, e in zip(numbers[0::6], numbers[4::6], numbers[5::6], strict=True) if w == -1)
-            shares = [(DISPATCHING, len(numbers) // 6, spent, 0)]
-            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, begun, now, [], [], b"", data, shares, 0, {}, 0))
+    def _executes_sent(self, actions: list[Action], begun: int, ended: int) -> None:
+        """Note the `Execute` messages in these actions. Workers count them too, so the number identifies a message."""
+        for action in actions:
+            if isinstance(action, Close) or not isinstance(sent := action.message, Execute):
+                continue
+            origin = self._origins.pop(id(sent), (0, 0))
+            times = origin[1], self._received.get(origin, 0), begun, ended
+            for peer in action.peers if isinstance(action, SendAll) else (action.peer,):
+                number = self._executes[peer] = self._executes.get(peer, 0) + 1
+                self._rows_of(sent.client).extend((self._worker_ids.get(peer, -2), number, *times))
+
+    def _rows_of(self, client: int) -> list[int]:
+        rows = self._rows.get(client)
+        if rows is None:
+            rows = self._rows[client] = []
+        return rows
 
     def due(self, now: int) -> bool:
         """Whether to call `flush`. The own events are sent together with those of a worker, if these come in time."""
         return now - self._flushed >= 2 * BATCH_NS
 
-    def _own_rows(self) -> dict[int, list[int]]:
-        """Client -> rows (`DISPATCHER_COLUMNS`) of what was handled since the last call."""
-        handled, self._handled = self._handled, []
-        turns, self._turns = self._turns, []
-        origins = {
-            id(action.message): (client, serial)
-            for client, serial, actions in turns
-            for action in actions
-            if isinstance(action, _SENDS) and type(action.message) is Execute
-        }
-        peers = {worker.peer: worker.id for worker in self._workers.values()}
-        rows: dict[int, list[int]] = {}
-        for sender, message, actions, first, begun, ended in handled:
-            client = sender.id if type(sender) is Client else getattr(message, "client", 0)
-            serial = message.serial if type(message) is Submit else 0
-            if serial:
-                self._received[client, serial] = begun
-            if client:
-                rows.setdefault(client, []).extend((-1, 0, serial, begun, begun, ended))
-            for action in actions[first:]:
-                if isinstance(action, _SENDS) and type(sent := action.message) is Execute:
-                    origin = origins.get(id(sent), (0, 0))
-                    times = origin[1], self._received.get(origin, 0), begun, ended
-                    for peer in action.peers if isinstance(action, SendAll) else (action.peer,):
-                        number = self._executes[peer] = self._executes.get(peer, 0) + 1
-                        rows.setdefault(sent.client, []).extend((peers.get(peer, -2), number, *times))
+    def flush(self, now: int) -> None:
+        """Send the dispatcher's own events."""
+        begun, self._flushed = self._flushed, now
+        rows, self._rows = self._rows, {}
         if len(self._received) > MAX_RECEIVED:
             self._received.clear()
-        return rows
+        for client, numbers in rows.items():
+            data = array("q", numbers).tobytes()
+            spent = sum(e - s for w, s, e in zip(numbers[0::6], numbers[4::6], numbers[5::6], strict=True) if w == -1)
+            shares = [(DISPATCHING, len(numbers) // 6, spent, 0)]
+            self._send_all(EventBatch(DISPATCHER, client, 0, 0, 0, begun, now, [], [], b"", data, shares, 0, {}, 0))

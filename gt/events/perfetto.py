@@ -88,14 +88,21 @@ def _dispatched(table: EventTable, base: int) -> Iterator[Entry]:
             continue
         common = {"ph": "X", "cat": "dispatcher", "pid": DISPATCHER_PROCESS, "tid": client}
         yield _named("thread_name", DISPATCHER_PROCESS, f"client {client}", client)
-        for worker, execute, serial, received, started, ended in table.rows(source, client).tolist():
-            times = {"ts": (started - base) / 1e3, "dur": (ended - started) / 1e3}
-            if worker < 0:
+        rows = table.rows(source, client).tolist()
+        slices = {row[4] for row in rows if row[0] < 0}
+        lines: set[tuple[int, str]] = set()
+        for worker, execute, serial, received, started, ended in rows:
+            if worker < 0 or started not in slices:  # the second: sent while a message of another client was handled
+                slices.add(started)
+                times = {"ts": (started - base) / 1e3, "dur": (ended - started) / 1e3}
                 yield common | times | {"name": f"submission {serial}" if serial else "message"}
-                continue
             for line, at in first.get((worker, client, execute), {}).items():
                 flow += 1
-                yield from _arrow(flow, client, worker, line, (received or started, started, at), base)
+                begun = received or started
+                if (begun, line) not in lines:
+                    lines.add((begun, line))
+                    yield _line(client, line, begun - base)
+                yield from _arrow(flow, client, worker, (begun, started, at), base)
 
 
 def _first_of_lines(table: EventTable) -> dict[tuple[int, int, int], dict[str, int]]:
@@ -108,13 +115,16 @@ def _first_of_lines(table: EventTable) -> dict[tuple[int, int, int], dict[str, i
     return first
 
 
-def _arrow(flow: int, client: int, worker: int, line: str, times: tuple[int, int, int], base: int) -> Iterator[Entry]:
-    """A source line, and the arrow from it over the dispatcher to its first instruction."""
-    received, dispatched, started = ((time - base) / 1e3 for time in times)
+def _line(client: int, line: str, begun: int) -> Entry:
     lane = {"pid": FIRST_CLIENT + client, "tid": 1}
-    yield {"ph": "X", "cat": "line", "name": line, "ts": received, "dur": 1, "args": {}} | lane
+    return {"ph": "X", "cat": "line", "name": line, "ts": begun / 1e3, "dur": 1, "args": {}} | lane
+
+
+def _arrow(flow: int, client: int, worker: int, times: tuple[int, int, int], base: int) -> Iterator[Entry]:
+    """The arrow from a source line over the dispatcher to its first instruction."""
+    received, dispatched, started = ((time - base) / 1e3 for time in times)
     arrow = {"cat": "flow", "name": "instruction", "id": flow}
-    yield arrow | lane | {"ph": "s", "ts": received}
+    yield arrow | {"ph": "s", "pid": FIRST_CLIENT + client, "tid": 1, "ts": received}
     yield arrow | {"ph": "t", "pid": DISPATCHER_PROCESS, "tid": client, "ts": dispatched}
     yield arrow | {"ph": "f", "bp": "e", "pid": FIRST_WORKER + worker, "tid": INSTRUCTIONS, "ts": started}
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gt.wire.event_messages import CHUNK_COLUMNS, DISPATCHER, DISPATCHER_COLUMNS, EVENT_FIELDS, LEVELS, EventBatch
+from gt.wire.event_messages import DISPATCHER, DISPATCHER_COLUMNS, EVENT_FIELDS, LEVELS, STRETCH_COLUMNS, EventBatch
 from gt.wire.structures import EventName
 
 #: the columns of a worker's rows; `Event` describes them
 COLUMNS = ("what", "execute", "site", "queued", "started", "ended", "fragment", "level")
 WHAT, EXECUTE, SITE, QUEUED, STARTED, ENDED, FRAGMENT, LEVEL = range(len(COLUMNS))
-_CHUNK = {name: index for index, name in enumerate(CHUNK_COLUMNS)}
+_STRETCH = {name: index for index, name in enumerate(STRETCH_COLUMNS)}
 
 
 class Event(NamedTuple):
@@ -72,7 +72,7 @@ class EventTable:
 
     def __init__(self, since: int = 0, arrived: bool = True) -> None:
         self._since, self._since_column = since, "queued" if arrived else "started"
-        #: (worker or -1, client) -> arrays of rows, and batches (chunks, events, offset) that are not rows yet
+        #: (worker or -1, client) -> arrays of rows, and batches (stretches, events, offset) that are not rows yet
         self._rows: dict[tuple[int, int], list[Any]] = {}
         self._packed: dict[tuple[int, int], list[tuple[Any, bytes, int]]] = {}
         self.names: dict[tuple[int, int], list[EventName]] = {}
@@ -106,9 +106,9 @@ class EventTable:
         if batch.rows and batch.source == DISPATCHER:
             self.add_rows(key, np.frombuffer(batch.rows, dtype=np.int64).reshape(-1, len(DISPATCHER_COLUMNS)))
         elif batch.rows:
-            chunks = np.frombuffer(batch.chunks, dtype=np.int64).reshape(-1, len(CHUNK_COLUMNS))
-            self._packed.setdefault(key, []).append((chunks, batch.rows, offset))
-            times, count = chunks[:, _CHUNK[self._since_column]] + offset, chunks[:, _CHUNK["count"]]
+            stretches = np.frombuffer(batch.stretches, dtype=np.int64).reshape(-1, len(STRETCH_COLUMNS))
+            self._packed.setdefault(key, []).append((stretches, batch.rows, offset))
+            times, count = stretches[:, _STRETCH[self._since_column]] + offset, stretches[:, _STRETCH["count"]]
             self.count += int(count[times >= self._since].sum())
 
     def add_rows(self, key: tuple[int, int], rows: Any) -> None:
@@ -154,16 +154,16 @@ class EventTable:
         return min(int(rows[:, STARTED].min()) for rows in parts), max(int(rows[:, ENDED].max()) for rows in parts)
 
 
-def _unpack(chunks: Any, data: bytes, offset: int) -> Any:
+def _unpack(stretches: Any, data: bytes, offset: int) -> Any:
     """The rows of a batch, with ``offset`` added to all times."""
-    events, counts = np.frombuffer(data, dtype=EVENT_FIELDS), chunks[:, _CHUNK["count"]]
+    events, counts = np.frombuffer(data, dtype=EVENT_FIELDS), stretches[:, _STRETCH["count"]]
     rows = np.empty((len(events), len(COLUMNS)), dtype=np.int64)
     for name in ("execute", "queued", "started", "fragment", "level"):
-        rows[:, COLUMNS.index(name)] = np.repeat(chunks[:, _CHUNK[name]], counts)
+        rows[:, COLUMNS.index(name)] = np.repeat(stretches[:, _STRETCH[name]], counts)
     rows[:, WHAT], rows[:, SITE] = events["what"], events["site"]
     rows[:, ENDED] = rows[:, STARTED] + events["ended"]
-    # an event begins where the one before it in its chunk ended
+    # an event begins where the one before it in its stretch ended
     rows[1:, STARTED] = rows[:-1, ENDED]
-    rows[np.cumsum(counts) - counts, STARTED] = chunks[:, _CHUNK["started"]]
+    rows[np.cumsum(counts) - counts, STARTED] = stretches[:, _STRETCH["started"]]
     rows[:, QUEUED : ENDED + 1] += offset
     return rows

@@ -5,8 +5,8 @@
     client ◀──DescribeSites── dispatcher ◀──Sites── client
 
 A listener is a viewer, or a client that listens to its own session. Workers record only while there is a listener.
-Events are packed. A chunk is a run of events in which each ends where the next one begins: `Recorded.chunks` holds
-64-bit integers, `CHUNK_COLUMNS` for each chunk, and `Recorded.rows` the `EVENT_FIELDS` of all their events. What an
+Events are packed. A stretch is a run of events in which each ends where the next one begins: `Recorded.stretches` holds
+64-bit integers, `STRETCH_COLUMNS` for each stretch, and `Recorded.rows` the `EVENT_FIELDS` of all their events. What an
 event stands for is sent once, as an `EventName`; an event has its index.
 """
 
@@ -15,12 +15,12 @@ from __future__ import annotations
 from gt.wire.base import Message
 from gt.wire.structures import EventName, WorkerInfo
 
-#: The columns of chunks: number of its `Execute` message (0: received before recording began), when the message
+#: The columns of stretches: number of its `Execute` message (0: received before recording began), when the message
 #: arrived, the number of its fragment or 0, its level (an index of `LEVELS`), when it began and ended (nanoseconds),
 #: and how many events it has.
-CHUNK_COLUMNS = ("execute", "queued", "fragment", "level", "started", "ended", "count")
+STRETCH_COLUMNS = ("execute", "queued", "fragment", "level", "started", "ended", "count")
 #: The fields of an event: index of its name, the client's source line, and when it ended, in nanoseconds after its
-#: chunk began. The types are numpy's names.
+#: stretch began. The types are numpy's names.
 EVENT_FIELDS = [("what", "<i4"), ("site", "<i4"), ("ended", "<i8")]
 LEVELS = ("eager", "template", "graph", "compiled")
 #: The columns of the dispatcher's events. worker -1: a message of the client was handled. Otherwise: an `Execute`
@@ -89,7 +89,7 @@ class Recorded(Message, frozen=True, array_like=True, tag=True):
     #: names that are new, and source lines that are new
     names: list[EventName]
     sites: list[int]
-    chunks: bytes
+    stretches: bytes
     rows: bytes
     #: (family, events, nanoseconds, bytes)
     shares: list[tuple[str, int, int, int]]
@@ -116,7 +116,7 @@ class EventBatch(Message, frozen=True, array_like=True, tag=True):
     #: (number, text) of source lines
     sites: list[tuple[int, str]]
     #: as in `Recorded`, or rows of `DISPATCHER_COLUMNS`; empty if the listener may not see the client's instructions
-    chunks: bytes
+    stretches: bytes
     rows: bytes
     shares: list[tuple[str, int, int, int]]
     hot: int

@@ -1,7 +1,7 @@
-"""Packs recorded events: chunks of marks become the bytes of a `Recorded` message, many chunks at once.
+"""Packs recorded events: stretches of marks become the bytes of a `Recorded` message, many stretches at once.
 
-A chunk with few marks knows only when it began and ended. Its time is divided between its events as it was divided in
-the chunks with all marks: `weights` has the nanoseconds that one event of each name took there.
+A stretch with few marks knows only when it began and ended. Its time is divided between its events as it was divided in
+the stretches with all marks: `weights` has the nanoseconds that one event of each name took there.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gt.wire.event_messages import CHUNK_COLUMNS, EVENT_FIELDS, TRANSFER
+from gt.wire.event_messages import EVENT_FIELDS, STRETCH_COLUMNS, TRANSFER
 from gt.wire.structures import EventName
 
-COUNT = CHUNK_COLUMNS.index("count")
-STARTED = CHUNK_COLUMNS.index("started")
-ENDED = CHUNK_COLUMNS.index("ended")
+COUNT = STRETCH_COLUMNS.index("count")
+STARTED = STRETCH_COLUMNS.index("started")
+ENDED = STRETCH_COLUMNS.index("ended")
 #: An event takes this long as long as no event of its name was measured.
 UNMEASURED_NS = 1000.0
 #: Source lines with larger numbers are not reported.
 MAX_SITE = (1 << 16) - 1
 
 
-class Chunk(NamedTuple):
+class Stretch(NamedTuple):
     """Consecutive events: each ends where the next one begins."""
 
     #: before each event, and after the last; or only the first and the last of these
@@ -40,7 +40,7 @@ class Chunk(NamedTuple):
 
 
 class PackedEvents(NamedTuple):
-    chunks: bytes
+    stretches: bytes
     rows: bytes
     shares: list[tuple[str, int, int, int]]
     sites: set[int]
@@ -93,19 +93,19 @@ def _words(positions: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
     return lambda stream: [stream[k] for k in positions]
 
 
-def pack(chunks: list[tuple[Chunk, list[int]]], names: list[EventName], weights: Any) -> PackedEvents:
-    """Pack chunks with the times of their marks. Updates ``weights``, which has an entry for each name."""
+def pack(stretches: list[tuple[Stretch, list[int]]], names: list[EventName], weights: Any) -> PackedEvents:
+    """Pack stretches with the times of their marks. Updates ``weights``, which has an entry for each name."""
     whats, sites, heads = array("i"), array("i"), array("q")
     measured: list[tuple[int, list[int]]] = []
-    for chunk, times in chunks:
-        count = len(chunk.whats)
+    for stretch, times in stretches:
+        count = len(stretch.whats)
         if len(times) == count + 1:
             measured.append((len(whats), times))
-        whats.extend(chunk.whats)
-        sites.extend(chunk.sites)
-        heads.extend((chunk.execute, chunk.queued, chunk.fragment, chunk.level, times[0], times[-1], count))
+        whats.extend(stretch.whats)
+        sites.extend(stretch.sites)
+        heads.extend((stretch.execute, stretch.queued, stretch.fragment, stretch.level, times[0], times[-1], count))
     what = np.frombuffer(whats, dtype=np.int32)
-    head = np.frombuffer(heads, dtype=np.int64).reshape(-1, len(CHUNK_COLUMNS))
+    head = np.frombuffer(heads, dtype=np.int64).reshape(-1, len(STRETCH_COLUMNS))
     ended, spent = _divide(head, what, weights, measured)
     rows = np.empty(len(what), dtype=EVENT_FIELDS)
     site = np.frombuffer(sites, dtype=np.int32)
@@ -115,7 +115,7 @@ def pack(chunks: list[tuple[Chunk, list[int]]], names: list[EventName], weights:
 
 
 def _divide(head: Any, what: Any, weights: Any, measured: list[tuple[int, list[int]]]) -> tuple[Any, Any]:
-    """(when each event ended, in nanoseconds after its chunk began; how long it took)."""
+    """(when each event ended, in nanoseconds after its stretch began; how long it took)."""
     exact = [(slice(first, first + len(times) - 1), np.diff(times)) for first, times in measured]
     for part, took in exact:
         old = weights[what[part]]

@@ -1,7 +1,7 @@
 """Recording of events, while somebody listens: what this worker ran for each client, and when.
 
-Off, there is no recorder, and the loops that run instructions are as they are. On, a chunk is noted for each stretch of
-instructions that ran without a stop:
+Off, there is no recorder, and the loops that run instructions are as they are. On, each stretch of instructions that
+ran without a stop is noted:
 
     the interpreter     a mark before and after its words; in detail, `_MarkedCodes` adds one for each code it looks up
     sections            a mark before and after the section; in detail, `tick` adds one before each call
@@ -10,10 +10,11 @@ instructions that ran without a stop:
     waits               from the word that could not run to the moment when the stream continues
 
 An instruction ends where the next one begins, so one mark is enough for both. A mark has its price: the time of a small
-kernel on a GPU, where it is a CUDA event, and a tenth of a small instruction on a CPU. So a chunk is noted in detail
-where that costs little, if its instructions are long on a CPU; and as a sample, once for `DETAILED_EVERY` chunks and
-where an instruction is new. The time of the other chunks is divided between their instructions like that of the samples
-(`gt.worker.event_packing`). CUDA events are read when the GPU has reached them: recording never waits for the GPU.
+kernel on a GPU, where it is a CUDA event, and a tenth of a small instruction on a CPU. So a stretch is noted in detail
+where that costs little, which is if its instructions are long on a CPU; and as a sample, once for `DETAILED_EVERY`
+stretches and where an instruction is new. The time of the other stretches is divided between their instructions as in
+the samples (`gt.worker.event_packing`). CUDA events are read when the GPU has reached them: recording never waits for
+the GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gt.ops.families import family
 from gt.wire.event_messages import LEVELS, Recorded
 from gt.wire.structures import EventName
 from gt.worker.engines import Engine, Marks
-from gt.worker.event_packing import Chunk, StreamPattern, pack, source_lines
+from gt.worker.event_packing import StreamPattern, Stretch, pack, source_lines
 from gt.worker.fragment_run import FragmentRun
 from gt.worker.fragments import LinkedFragment, LinkedSection
 from gt.worker.linked import LinkedMove, LinkedSignature
@@ -39,14 +40,14 @@ from gt.worker.space import ClientSpace
 BATCH_NS, BATCH_EVENTS = 100_000_000, 10_000
 #: Nanoseconds between two measurements of memory.
 MEMORY_NS = 1_000_000_000
-#: One chunk of this many is noted in detail; a prime, so that it does not keep step with a program.
+#: One stretch of this many is noted in detail; a prime, so that it does not keep step with a program.
 DETAILED_EVERY = 61
-#: Where marks are cheap, chunks whose instructions take this long on average are all noted in detail.
+#: Where marks are cheap, stretches whose instructions take this long on average are all noted in detail.
 LONG_NS = 20_000
 #: The most stretches of words that are remembered for a client.
 MAX_PATTERNS = 256
-#: The most chunks that wait for the GPU. Older ones are dropped.
-MAX_WAITING_CHUNKS = 10_000
+#: The most stretches that wait for the GPU. Older ones are dropped.
+MAX_WAITING_STRETCHES = 10_000
 
 Clock = Callable[[], int]
 
@@ -82,7 +83,7 @@ class _ClientEvents:
 
     def __init__(self, now: int) -> None:
         self.begun = now
-        self.chunks: list[Chunk] = []
+        self.stretches: list[Stretch] = []
         #: (what, site, execute, queued, fragment, started, ended) of moves and waits; threads of the data plane append
         self.beside: deque[tuple[int, ...]] = deque()
         self.hot = 0
@@ -98,7 +99,7 @@ class _ClientEvents:
         self.sections: dict[LinkedSection, _SectionEvents] = {}
         #: since when the stream waits for a move; 0: it does not
         self.blocked = 0
-        #: for the next chunk of the interpreter: whether its instructions are long; whether one of them is new
+        #: for the next stretch of the interpreter: whether its instructions are long; whether one of them is new
         self.long, self.new = False, True
         #: index of a name -> the nanoseconds that one event took; 0: not measured
         self.weights = np.zeros(64)
@@ -116,7 +117,7 @@ class EventRecorder:
         self._executes = 0
         self._execute = self._queued = 0
         self._events = self._client(0)
-        self._fragment = self._chunk_count = 0
+        self._fragment = self._stretch_count = 0
         #: the mark where the interpreter began; the marks of its instructions, if they have any
         self._first: Any = None
         self._inner: list[Any] | None = None
@@ -158,12 +159,12 @@ class EventRecorder:
         self._fragment = number
 
     def _detailed(self, long: bool) -> bool:
-        """Whether the next chunk is noted in detail."""
-        self._chunk_count += 1
-        return long or self._chunk_count % DETAILED_EVERY == 0
+        """Whether the next stretch is noted in detail."""
+        self._stretch_count += 1
+        return long or self._stretch_count % DETAILED_EVERY == 0
 
     def _is_long(self, marks: list[Any], count: int) -> bool:
-        """Whether the instructions of a chunk take so long that marks cost little."""
+        """Whether the instructions of a stretch take so long that marks cost little."""
         return self._marks.cheap and marks[-1] - marks[0] >= LONG_NS * count
 
     def codes(self, space: ClientSpace) -> Any:
@@ -246,12 +247,12 @@ class EventRecorder:
 
     def _add(self, marks: list[Any], whats: array[int], sites: array[int], level: int) -> None:
         events, count = self._events, len(whats)
-        events.chunks.append(Chunk(marks, whats, sites, self._execute, self._queued, self._fragment, level))
+        events.stretches.append(Stretch(marks, whats, sites, self._execute, self._queued, self._fragment, level))
         self._count += count
         if self._fragment:
             events.hot += count
-        if len(events.chunks) > MAX_WAITING_CHUNKS:
-            del events.chunks[: MAX_WAITING_CHUNKS // 2]
+        if len(events.stretches) > MAX_WAITING_STRETCHES:
+            del events.stretches[: MAX_WAITING_STRETCHES // 2]
 
     def moving(self, moves: list[LinkedMove], site: int) -> Callable[[], None]:
         """Moves begin, as one. Returns the function that any thread calls when they are done."""
@@ -295,23 +296,23 @@ class EventRecorder:
             self._memory_read, memory = now, _memory(self._engine)
         messages = [Recorded(0, now, now, [], [], b"", b"", [], 0, memory)] if memory else []
         for client, events in list(self._clients.items()):
-            if client and (events.chunks or events.beside or memory):
+            if client and (events.stretches or events.beside or memory):
                 messages.append(self._message(client, events, now, bool(memory), everything))
-            if client not in self._spaces and not events.chunks:
+            if client not in self._spaces and not events.stretches:
                 del self._clients[client]
         return messages
 
     def _message(self, client: int, events: _ClientEvents, now: int, memory: bool, everything: bool) -> Recorded:
-        complete: list[tuple[Chunk, list[int]]] = []
-        for chunk in events.chunks:
-            times = self._marks.times(chunk.marks, everything)
+        complete: list[tuple[Stretch, list[int]]] = []
+        for stretch in events.stretches:
+            times = self._marks.times(stretch.marks, everything)
             if times is None:
                 break
-            complete.append((chunk, times))
-        del events.chunks[: len(complete)]
+            complete.append((stretch, times))
+        del events.stretches[: len(complete)]
         for _ in range(len(events.beside)):
             what, site, execute, queued, fragment, *times = events.beside.popleft()
-            one = Chunk(times, array("i", [what]), source_lines([site]), execute, queued, fragment, 0)
+            one = Stretch(times, array("i", [what]), source_lines([site]), execute, queued, fragment, 0)
             complete.append((one, times))
         if len(events.weights) < len(events.names):
             events.weights = np.pad(events.weights, (0, len(events.names)))
@@ -322,7 +323,7 @@ class EventRecorder:
         held = {"held": _held(self._engine, self._spaces.get(client))} if memory else {}
         begun, events.begun = events.begun, now
         hot, events.hot = events.hot, 0
-        details = packed.chunks, packed.rows, packed.shares
+        details = packed.stretches, packed.rows, packed.shares
         return Recorded(client, begun, now, names, sorted(new), *details, hot, held)
 
 

@@ -44,4 +44,6 @@ class SleepingEngine(NumpyEngine):
 
 if __name__ == "__main__":
     end_with_parent()
-    Shell(f"unix:{sys.argv[1]}", None, SleepingEngine(sys.argv[2]), 60.0).run()
+    shell = Shell(f"unix:{sys.argv[1]}", None, SleepingEngine(sys.argv[2]), 60.0)
+    print("registered", flush=True)
+    shell.run()
