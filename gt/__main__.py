@@ -24,7 +24,9 @@ COMMANDS = {
     "worker": Command("gt.worker.__main__", "run a worker for a server: one for each device"),
     "top": Command("gt.scripts.top", "show what the workers and clients of a running system do"),
     "trace": Command("gt.scripts.trace", "record what a running system does, into a file"),
+    "visualize": Command("gt.scripts.visualize", "draw what trace recorded, as a picture"),
     "pipeline": Command("gt.pipeline.__main__", "draw a pipeline schedule"),
+    "doctor": Command("gt.doctor.__main__", "check this machine: what it has, what is wrong, what to do"),
     "demo": Command("gt.scripts.demo", "run the demo (needs a clone of the repository)"),
     "bench": Command("gt.scripts.bench", "run a benchmark (needs a clone of the repository)"),
 }

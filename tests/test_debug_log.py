@@ -9,7 +9,8 @@ import gt
 from gt.dispatcher.actions import Close, SendAll
 from gt.dispatcher.debug_log import DebugLog
 from gt.testing import Cluster
-from tests.support.processes import script
+from tests.support.pages import blocks
+from tests.support.processes import ROOT, script
 
 
 class Logged(Cluster):
@@ -61,20 +62,14 @@ def test_ops_types_and_operands() -> None:
 
 
 def test_plans_and_moves() -> None:
+    """They are the example in the documentation."""
     cluster = Logged(workers=2)
     with cluster.client():
         gt.auto_shard()
         x = gt.ones(1000, 64)
         lines = cluster.said(lambda: (x * x.sum(0)).numpy())
-    assert [line for line in lines if line.startswith("to workers")] == [
-        "to workers 0, 1: %1 = full(int, shape=(1000, 64), dtype=float32): S(0) on workers 0,1",
-        "to workers 0, 1: %2 = sum(float32[1000,64], dim=(0,), keepdim=False, dtype=None) of %1: "
-        "S(0) -> P(sum) on workers 0,1",
-        "to workers 0, 1: move %2: all_reduce(float32[64]) of 256 B: P(sum) on workers 0,1 -> R on workers 0,1",
-        "to workers 0, 1: %3 = mul(float32[1000,64], float32[64]) of %1, %2: S(0), R -> S(0) on workers 0,1",
-        "to workers 0, 1: free %2",
-        "to workers 0, 1: read %3",
-    ]
+    shown = next(block for block in blocks((ROOT / "docs/settings.md").read_text(), "text") if "from client" in block)
+    assert [line for line in lines if line != "from client 1: Configure"][: shown.count("\n")] == shown.splitlines()
 
 
 def test_a_copy_has_a_name_and_a_signal_is_shown() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 import gt
+from gt.__main__ import COMMANDS
 from tests.support.pages import blocks
 from tests.support.processes import ROOT, Process, environment
 
@@ -79,7 +80,7 @@ def test_the_demo():
 def commands() -> list[str]:
     text = "\n".join(page.read_text() for page in PAGES)
     lines = [line for block in blocks(text, "bash") for line in block.replace("\\\n", " ").splitlines()]
-    inline = re.findall(r"`((?:make|pip|python) [^`]+)`", text)
+    inline = re.findall(r"`((?:make|pip|python|gt) [^`]+)`", text)
     return sorted({line.split("  #")[0].strip() for line in lines + inline})
 
 
@@ -126,6 +127,11 @@ def check_python(words: list[str]) -> None:
         assert set(options) <= set(re.findall(r"(?<![\w-])--?[\w-]+", shown.stdout))
 
 
+def check_gt(words: list[str]) -> None:
+    assert words[0] in COMMANDS or words[0].startswith("-")
+    check_python(["-m", "gt", *words])
+
+
 def skip_check(words: list[str]) -> None:
     """A word of the shell."""
 
@@ -134,6 +140,7 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
     "make": check_make,
     "pip": check_pip,
     "python": check_python,
+    "gt": check_gt,
     "for": skip_check,
     "export": skip_check,
 }

@@ -28,6 +28,7 @@ from gt.worker.hot.level_switch import HOT_RUNS, MAX_REBUILDS
 from gt.worker.hot.levels import Levels
 from gt.worker.hot.program import interpret, mutated
 from gt.worker.hot.section import KernelCall, Section
+from tests.support.processes import ROOT
 from tests.support.shadow import Shadow, client, wait_for_compiler
 
 ENGINE = make_engine("torch", "cpu")
@@ -610,13 +611,20 @@ def recompiling(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return [line.partition("] ")[2] for line in capfd.readouterr().err.splitlines() if "Recompiling" in line]
 
 
+def documented() -> set[str]:
+    """The lines of the page about settings."""
+    return set((ROOT / "docs/settings.md").read_text().splitlines())
+
+
 def test_recompiling_names_the_number_that_changed(monkeypatch, capfd) -> None:
     monkeypatch.setenv("GT_DEBUG_COMPILE", "1")
     repeated, levels = scaled(compile=True), Levels(ENGINE, "off")
     for n in (3, 3, 4, 5):
         levels.run(repeated, [torch.randn(3, 4), torch.randn(3, 4)], [n, 2], {})
     what = "3 instructions (add, mul, add)"
-    assert recompiling(capfd) == [f"Recompiling {what}: a number of add(float32[3,4], int) is 4, before 3"]
+    lines = recompiling(capfd)
+    assert lines == [f"Recompiling {what}: a number of add(float32[3,4], int) is 4, before 3"]
+    assert set(lines) <= documented()
 
 
 def test_recompiling_names_the_strides_that_changed(monkeypatch, capfd) -> None:
@@ -649,7 +657,9 @@ def test_recompiling_names_the_shape_that_changed(monkeypatch, capfd) -> None:
         for _ in range(2):
             levels.run(repeated, [torch.ones(rows)], [], {})
     what = "2 instructions (neg, exp)"
-    assert recompiling(capfd) == [f"Recompiling {what}: neg(float32[5]), before neg(float32[3])"]
+    lines = recompiling(capfd)
+    assert lines == [f"Recompiling {what}: neg(float32[5]), before neg(float32[3])"]
+    assert set(lines) <= documented()
 
 
 def test_without_the_setting_nothing_is_said(monkeypatch, capfd) -> None:

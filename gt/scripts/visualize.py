@@ -14,6 +14,7 @@ import sys
 from gt.errors import ConfigError
 from gt.events.lanes import timeline
 from gt.events.trace_file import TraceFile, read_trace
+from gt.launch.command_name import command_name
 from gt.scripts.command import run, written
 from gt.scripts.timeline import columns, draw
 from gt.scripts.timeline_panel import Panel
@@ -27,7 +28,7 @@ MAX_PIXELS = 1 << 16
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gt.scripts.visualize", description=__doc__)
+    parser = argparse.ArgumentParser(prog=command_name("gt.scripts.visualize"), description=__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="traces that python -m gt.scripts.trace wrote")
     parser.add_argument("-o", "--output", default="timeline.png", help="the picture: .png, .svg or .pdf (timeline.png)")
     parser.add_argument("--dpi", type=int, default=130, help="pixels of an inch (default 130)")
