@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gt.client.tensor.arguments import cast, check_device, dtype_of, require_tensor
+from gt.client.tensor.arguments import cast, check_device, dtype_of, refuse, require_tensor
 from gt.client.tensor.tensor import Tensor
+from gt.errors import ShapeError
 from gt.functions import linalg, pointwise, scan, sort, views
 from gt.functions.derived import bitwise_not as bitwise_invert
 from gt.functions.joining import broadcast_tensors
+from gt.types import promote
 
 __all__ = [
     "astype", "bitwise_invert", "broadcast_arrays", "expand_dims", "matrix_transpose", "permute_dims", "unique_all",
@@ -44,8 +46,11 @@ def permute_dims(x: Tensor, /, axes: tuple[int, ...]) -> Tensor:
 
 
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
-    """The sums of products along a dim."""
-    return linalg.vecdot(x1, x2, dim=axis)
+    """The sums of products along a dim, which has the same size in both, in their common dtype."""
+    if x1.shape[axis] != x2.shape[axis]:
+        raise refuse(ShapeError, "sizes differ along the axis", "vecdot", x1, x2, axis=axis)
+    dtype = promote(x1.dtype, x2.dtype)
+    return cast(linalg.vecdot(cast(x1, dtype), cast(x2, dtype), dim=axis), dtype)
 
 
 class UniqueAll(NamedTuple):

@@ -2,7 +2,8 @@
 
 from gt.functions.linalg import *
 from gt.functions.linalg import __all__ as _linalg_names
-from gt.functions.matmul import outer, tensordot, trace
+from gt.functions.linalg import trace
+from gt.functions.matmul import outer, tensordot
 from gt.functions.views import matrix_transpose
 from gt.missing import absent
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.client.tensor.arguments import cast, convert, dtype_of, normalize_dim, refuse, require_real, require_tensor
+from gt.client.tensor.arguments import (
+    cast,
+    check_device,
+    convert,
+    dtype_of,
+    normalize_dim,
+    refuse,
+    require_real,
+    require_tensor,
+)
 from gt.client.tensor.emit import detached
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, ShapeError
 from gt.functions import creation, linalg, norm, pointwise, reduce, scan, scatter, views
-from gt.types import DType, Shape, Size, float32, int64
+from gt.types import DType, Shape, Size, complex64, complex128, float32, float64, int64
 
 __all__ = [
     "can_cast", "channels_last", "channels_last_3d", "contiguous_format",
@@ -133,10 +142,13 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     return norm.norm(scatter.index_select(x, 0, i) - scatter.index_select(x, 0, j), p, 1)
 
 
-def from_dlpack(ext_tensor: Any) -> Tensor:
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A copy of a tensor of another library, through DLPack."""
     import numpy as np
 
+    check_device(device)
+    if copy is False:
+        raise ValueError("from_dlpack(copy=False): a tensor shares no memory with this process")
     return creation.tensor(np.from_dlpack(ext_tensor))
 
 
@@ -177,6 +189,7 @@ class finfo:  # noqa: N801, torch's name
 
     def __init__(self, type: Any = float32) -> None:
         dtype = dtype_of(getattr(type, "dtype", type))  # the array API accepts arrays
+        dtype = {complex64: float32, complex128: float64}.get(dtype, dtype)
         if dtype.kind != "f":
             raise DTypeError(f"finfo({dtype}): for floating dtypes; gt.iinfo is for integers")
         fraction, exponent = _BITS[dtype.name]

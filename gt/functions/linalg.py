@@ -337,6 +337,11 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     return views.diagonal(A, offset, dim1, dim2)
 
 
+def trace(A: Tensor, *, offset: int = 0, dtype: Any = None) -> Tensor:
+    """The sums of the diagonals of matrices. The array API has this function, torch does not."""
+    return reduce.sum(views.diagonal(A, offset, -2, -1), -1, dtype=dtype)
+
+
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first columns of a product of Householder reflections, given as `geqrf` returns them."""
     A, tau = (require_real("householder_product", require_tensor("householder_product", x)) for x in (A, tau))

@@ -165,9 +165,9 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     return reshape(input, (*shape[:dim], *parts, *shape[dim + 1 :]))
 
 
-def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+def squeeze(input: Tensor, dim: int | Sequence[int] | None = None, *, axis: Any = None) -> Tensor:
     """Remove dims of size 1."""
-    shape = input._type.shape
+    shape, dim = input._type.shape, axis if dim is None else dim
     arguments = range(len(shape)) if dim is None else (dim,) if isinstance(dim, int) else dim
     gone = {d for d in dims_of("squeeze", input, tuple(arguments)) if shape and shape[d] == 1}
     return _view_in_shape(input, tuple(n for d, n in enumerate(shape) if d not in gone))
@@ -374,27 +374,27 @@ def _parts(x: Tensor, parts: Shape, dim: int) -> tuple[Tensor, ...]:
 # -- copies: flipped, rolled, triangles ----------------------------------------------------
 
 
-def flip(input: Tensor, *arguments: Any, dims: Any = None) -> Tensor:
-    """Reverse dims."""
-    ndim, arguments = input._type.ndim, arguments if dims is None else (dims,)
+def flip(input: Tensor, *arguments: Any, dims: Any = None, axis: Any = None) -> Tensor:
+    """Reverse dims; all of them if none are given."""
+    ndim, dims = input._type.ndim, axis if dims is None else dims
+    arguments = (dims,) if dims is not None else arguments or (range(ndim),)
     return call(FLIP, (input,), (("dims", tuple(normalize_dim(d, ndim) for d in sizes(arguments, "flip"))),))
 
 
-def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+def roll(input: Tensor, shifts: Any, dims: Any = None, *, axis: Any = None) -> Tensor:
     """Shift the elements of dims; those at the end return at the start."""
-    moved = sizes((shifts,), "roll")
+    moved, dims = sizes((shifts,), "roll"), axis if dims is None else dims
     if dims is None:
         return reshape(roll(flatten(input), moved, 0), input._type.shape)
-    ndim = input._type.ndim
-    along = tuple(normalize_dim(d, ndim) for d in sizes((dims,), "roll"))
+    along = tuple(normalize_dim(d, input._type.ndim) for d in sizes((dims,), "roll"))
     return call(ROLL, (input,), (("shifts", moved), ("dims", along)))
 
 
-def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+def tril(input: Tensor, diagonal: int = 0, *, k: int = 0) -> Tensor:
     """The lower triangle of matrices, with zeros above it."""
-    return call(TRIL, (input,), (("diagonal", to_int(diagonal, "tril(): the diagonal is an int")),))
+    return call(TRIL, (input,), (("diagonal", to_int(diagonal or k, "tril(): the diagonal is an int")),))
 
 
-def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+def triu(input: Tensor, diagonal: int = 0, *, k: int = 0) -> Tensor:
     """The upper triangle of matrices, with zeros below it."""
-    return call(TRIU, (input,), (("diagonal", to_int(diagonal, "triu(): the diagonal is an int")),))
+    return call(TRIU, (input,), (("diagonal", to_int(diagonal or k, "triu(): the diagonal is an int")),))

@@ -283,7 +283,7 @@ class _Cell(Module):
         if unbatched:
             input, states = input.unsqueeze(0), tuple(s.unsqueeze(0) for s in states)
         biases = (self.bias_ih, self.bias_hh) if self.bias else ()
-        result = call_many(kind.cell, (input, *states, self.weight_ih, self.weight_hh, *biases))
+        result = call_many(kind.cell, (input, *states, self.weight_ih, self.weight_hh, *biases))[: len(states)]
         if unbatched:
             result = tuple(s.squeeze(0) for s in result)
         return result if kind.has_cell_state else result[0]

@@ -69,7 +69,7 @@ def _like(mode: str, directions: int, bias: bool, packed: bool) -> Callable[...,
 
 
 def _backward(mode: str, forward: Sample, results: list[T], y: T, given: Any, mask: Any) -> Sample:
-    """``results``: the types of the forward op's results, ``y`` that of the first."""
+    """``results``: the types of the results that have gradients, ``y`` that of the one that is kept."""
     assert forward.like is not None
     grads = [t for t, there in zip(results, given, strict=True) if there]
     x, *rest = forward.operands
@@ -86,7 +86,7 @@ def _backward(mode: str, forward: Sample, results: list[T], y: T, given: Any, ma
         with torch.enable_grad():
             outputs = forward.like(*leaves)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        used = [o for o, there in zip(outputs, given, strict=True) if there]
+        used = [o for o, there in zip(outputs, given, strict=False) if there]  # what is kept has no gradient
         wanted = [v for v, needed in zip(leaves, mask, strict=False) if needed]
         return torch.autograd.grad(used, wanted, operands[: len(grads)])
 
@@ -97,11 +97,31 @@ def _backward(mode: str, forward: Sample, results: list[T], y: T, given: Any, ma
         except GtError:  # torch ends the process at some of these
             return operands
         result = forward.like(*values)
-        operands[len(grads) + 1] = result[0] if isinstance(result, tuple) else result
+        kept = -1 if mode.endswith("_cell") else 0
+        operands[len(grads) + 1] = result[kept] if isinstance(result, tuple) else result
         return operands
 
     attrs = {"given": given, "mask": mask}
     return Sample(f"{mode}_backward", (*grads, x, y, *rest), attrs, back, fit=fit)
+
+
+def _lstm_gates(x: Any, h: Any, *weights: Any) -> Any:
+    i, f, g, o = (_product(x, weights, 0) + _product(h, weights, 1)).chunk(4, 1)
+    return torch.cat([i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()], 1)
+
+
+def _gru_gates(x: Any, h: Any, *weights: Any) -> Any:
+    (xr, xz, xn), (hr, hz, hn) = _product(x, weights, 0).chunk(3, 1), _product(h, weights, 1).chunk(3, 1)
+    r = (xr + hr).sigmoid()
+    return torch.cat([r, (xz + hz).sigmoid(), (xn + r * hn).tanh(), hn], 1)
+
+
+def _product(x: Any, weights: Any, which: int) -> Any:
+    return torch.nn.functional.linear(x, weights[which], weights[2 + which] if len(weights) == 4 else None)
+
+
+#: what a cell returns for its backward op
+KEPT: dict[str, Callable[..., Any]] = {"lstm": _lstm_gates, "gru": _gru_gates}
 
 
 def _cells(mode: str) -> list[Sample]:
@@ -111,14 +131,18 @@ def _cells(mode: str) -> list[Sample]:
 
     def call(x: Any, *operands: Any, train: bool = False) -> Any:
         states, weights = operands[:count], operands[count:]
-        return function(x, states if count == 2 else states[0], *weights)
+        results = function(x, states if count == 2 else states[0], *weights)
+        kept = KEPT[mode](x, states[0], *weights).detach() if mode in KEPT else None
+        return results if kept is None else (*results, kept) if count == 2 else (results, kept)
 
     for bias, dtype in ((True, "float64"), (False, "float32"), (True, "float32")):
         states = [T((3, HIDDEN), dtype)] * count
         weights = _weights(mode, HIDDEN, bias, dtype)
         forward = Sample(name, (T((3, INPUT), dtype), *states, *weights), {}, call)
         every = (True,) * (1 + count + len(weights))
-        samples += [forward, _backward(name, forward, states, states[0], (True,) * count, every)]
+        kept = T((3, 4 * HIDDEN), dtype) if mode in KEPT else states[0]
+        samples += [forward, _backward(name, forward, states, kept, (True,) * count, every)]
         if count == 2:
-            samples.append(_backward(name, forward, states, states[0], (False, True), every))
+            samples.append(_backward(name, forward, states, kept, (False, True), every))
+            samples.append(_backward(name, forward, states, kept, (True, False), every))
     return samples

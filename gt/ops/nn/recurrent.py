@@ -4,7 +4,8 @@ The operands are the input, the states before the first step (h, and c of an LST
 in torch's order. An input of three dims is (steps, batch, features). One of two dims is packed: the rows of sequences
 of different lengths; the last operand then says how many sequences have each step (`gt.nn.utils.rnn`).
 
-A cell is one step of a layer, and an op of its own. Its states are (batch, features).
+A cell is one step of a layer, and an op of its own. Its states are (batch, features). Where it has gates, these are a
+result too, because its backward op needs them.
 """
 
 from __future__ import annotations
@@ -96,17 +97,21 @@ def _cell_results(mode: Mode, x: TensorType, *operands: TensorType) -> Types:
         raise ShapeError(f"states are ({x.shape[0]}, features), not {', '.join(shown(s.shape) for s in states)}")
     hidden = states[0].shape[1]
     _check_weights(mode, Weights(*weights), x.shape[1], hidden, hidden)
-    return tuple(states)
+    kept = (TensorType((x.shape[0], mode.kept * hidden), x.dtype),) if mode.kept else ()
+    return *states, *kept
 
 
 def _gradients(mode: Mode, results: Callable[..., Types], *operands: TensorType, given: Mask, mask: Mask) -> Types:
-    """The types of the requested gradients. The operands are gradients, the input, the output and the rest."""
-    grads, forward, y = backward_operands(operands, given)
+    """The types of the requested gradients. The operands are gradients, the input, what is kept, and the rest."""
+    grads, forward, kept = backward_operands(operands, given)
     expected = results(mode, *forward)
+    is_layer = results is _layer_results
+    expected_kept = expected[0 if is_layer else -1]
+    expected = expected if is_layer else expected[: mode.states]
     check_mask(given, len(expected))
-    packed = results is _layer_results and forward[0].ndim == 2
+    packed = is_layer and forward[0].ndim == 2
     check_mask(mask, len(forward) - packed)
-    if y is not expected[0] or grads != tuple(t for t, there in zip(expected, given, strict=True) if there):
+    if kept is not expected_kept or grads != tuple(t for t, there in zip(expected, given, strict=True) if there):
         raise ShapeError(f"the results are {', '.join(map(str, expected))}; their gradients are of the same types")
     return tuple(t for t, wanted in zip(forward, mask, strict=False) if wanted)
 
@@ -123,7 +128,7 @@ def _splitting(mode: Mode, rows: str, x: TensorType, *operands: TensorType) -> S
     if x.ndim != len(rows):  # packed: the batches of a step are together
         return None
     left = _dims((x, *operands), rows, 1 + mode.states)
-    results = mode.states + (len(rows) == 3)
+    results = mode.states + (len(rows) == 3 or mode.kept > 0)
     return Split(f"{','.join(left)}->{','.join([rows] * results)}")
 
 
@@ -149,18 +154,24 @@ def _flops_back(mode: Mode, *operands: TensorType, given: Mask, mask: Mask) -> i
 # -- gradients -----------------------------------------------------------------------------
 
 
-def _vjp(name: str) -> Callable[..., Any]:
+def _vjp(name: str, results: int, kept: int) -> Callable[..., Any]:
+    """The gradient of an op. ``results``: how many have gradients; ``kept``: the number of the one that it needs."""
     backward = f"{name}_backward"
 
-    def vjp(needs: Mask, g: Any, y0: Any, x: Any, *rest: Any, train: bool = True) -> list[Any]:
-        grads, y = (g, y0[0]) if isinstance(g, tuple) else ((g,), y0)
+    def vjp(needs: Mask, g: Any, y: Any, x: Any, rest: Sequence[Any]) -> list[Any]:
+        grads, y = (g[:results], y[kept]) if isinstance(g, tuple) else ((g,), y)
         given = tuple([d is not None for d in grads])
         # the sizes of a packed batch have no gradient
         mask = needs if rest[-1].dtype.is_floating_point else needs[:-1]
         result = chosen(backward, mask, *[d for d in grads if d is not None], x, y, *rest, given=given)
         return result + [None] * (len(needs) - len(mask))
 
-    return vjp
+    # the name of the parameter says which result is kept: see `gt.client.tensor.tape`
+    return (
+        lambda needs, g, y0, x, *rest, train=True: vjp(needs, g, y0, x, rest),
+        lambda needs, g, y1, x, *rest: vjp(needs, g, y1, x, rest),
+        lambda needs, g, y2, x, *rest: vjp(needs, g, y2, x, rest),
+    )[kept]
 
 
 class _TensorFunctions:
@@ -212,7 +223,7 @@ def _declare_layer(mode: Mode) -> None:
         reads_values="always",
         infer=lambda *types, train: _train_results(mode, *types, train=train),
         split=lambda *types, train: _splitting(mode, ".N.", *types),
-        vjp=_vjp(mode.name),
+        vjp=_vjp(mode.name, results=1 + mode.states, kept=0),
         flops=lambda *types, train: _flops(mode, *types),
         torch=partial(kernels.layer_torch, mode),
         kernel=lambda np, x, *operands, train: kernels.layer_numpy(mode, np, x, *operands),
@@ -238,10 +249,10 @@ def _declare_cell(mode: Mode) -> None:
         operands="t{4,7}",
         infer=partial(_cell_results, mode),
         split=partial(_splitting, mode, "N."),
-        vjp=_vjp(name),
+        vjp=_vjp(name, results=mode.states, kept=mode.states if mode.kept else 0),
         flops=partial(_flops, mode),
         torch=partial(kernels.cell_torch, mode),
-        kernel=lambda np, x, *operands: kernels.cell_numpy(mode, np, x, *operands),
+        kernel=lambda np, *operands: kernels.cell_numpy(mode, np, *operands),
     )
     op(
         f"{name}_backward",

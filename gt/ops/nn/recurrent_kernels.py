@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from gt.errors import ShapeError
 from gt.ops.elements import wide
+from gt.ops.nn import recurrent_cells as cells
 from gt.ops.nn import recurrent_steps as steps
 from gt.ops.nn.recurrent_steps import Direction, Weights
 
@@ -24,7 +25,12 @@ class Mode(NamedTuple):
     step: Callable[..., Any]
     #: over all steps
     back: Callable[..., steps.Grads]
+    #: of a cell
+    cell: Callable[..., tuple[Any, ...]]
+    cell_back: Callable[..., steps.Grads]
     states: int = 1
+    #: how often as wide as the state is what the backward pass of a cell needs; 0: it needs the output
+    kept: int = 0
 
 
 class Call(NamedTuple):
@@ -61,10 +67,10 @@ def _weights(given: Sequence[Any]) -> Weights:
 MODES = {
     mode.name: mode
     for mode in (
-        Mode("lstm", 4, steps.lstm_step, steps.lstm_back, states=2),
-        Mode("gru", 3, steps.gru_step, steps.gru_back),
-        Mode("rnn_tanh", 1, steps.tanh_step, steps.tanh_back),
-        Mode("rnn_relu", 1, steps.relu_step, steps.relu_back),
+        Mode("lstm", 4, steps.lstm_step, steps.lstm_back, cells.lstm, cells.lstm_back, states=2, kept=4),
+        Mode("gru", 3, steps.gru_step, steps.gru_back, cells.gru, cells.gru_back, kept=4),
+        Mode("rnn_tanh", 1, steps.tanh_step, steps.tanh_back, cells.tanh, cells.tanh_back),
+        Mode("rnn_relu", 1, steps.relu_step, steps.relu_back, cells.relu, cells.relu_back),
     )
 }
 
@@ -230,34 +236,37 @@ def layer_back_torch(mode: Mode, torch: Any, *operands: Any, given: Mask, mask: 
 # -- of cells ------------------------------------------------------------------------------
 
 
+def cell(mode: Mode, xp: Any, x: Any, *operands: Any) -> Any:
+    results = mode.cell(xp, x, operands[: mode.states], Weights(*operands[mode.states :]))
+    return results if len(results) > 1 else results[0]
+
+
 def cell_torch(mode: Mode, torch: Any, x: Any, *operands: Any) -> Any:
-    if _computed_wide(x):
-        results = cell_torch(mode, torch, *_floats(x, *operands))
-        return tuple(r.to(x.dtype) for r in results) if mode.states > 1 else results.to(x.dtype)
-    states, weights = operands[: mode.states], operands[mode.states :]
-    return getattr(torch, f"{mode.name}_cell")(x, states if mode.states > 1 else states[0], *weights)
+    if not _computed_wide(x):
+        return cell(mode, torch, x, *operands)
+    results = cell(mode, torch, *_floats(x, *operands))
+    return tuple(r.to(x.dtype) for r in results) if isinstance(results, tuple) else results.to(x.dtype)
 
 
-def cell_numpy(mode: Mode, np: Any, x: Any, *operands: Any) -> Any:
-    x, *rest = wide(np, x, *operands)
-    layer = Direction(x, tuple(rest[: mode.states]), Weights(*rest[mode.states :]), [x.shape[0]], False)
-    _, *states = steps.run(np, mode.step, layer)
-    return tuple(states) if mode.states > 1 else states[0]
+def cell_numpy(mode: Mode, np: Any, *operands: Any) -> Any:
+    return cell(mode, np, *wide(np, *operands))
 
 
-def _cell_back(mode: Mode, xp: Any, *operands: Any, given: Mask, mask: Mask) -> list[Any]:
-    grads, (x, *rest), y = backward_operands(operands, given)
-    final = each(grads, given)
-    layer = Direction(x, tuple(rest[: mode.states]), Weights(*rest[mode.states :]), [x.shape[0]], False, y)
-    return steps.wanted_grads(layer, mode.back(xp, layer, None, *final), mask)
-
-
-def cell_back_numpy(mode: Mode, np: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
-    return _requested(_cell_back(mode, np, *wide(np, *operands), given=given, mask=mask), mask)
+def cell_back(mode: Mode, xp: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
+    grads, (x, *rest), kept = backward_operands(operands, given)
+    states, weights = tuple(rest[: mode.states]), Weights(*rest[mode.states :])
+    found = mode.cell_back(xp, kept, states, weights, *each(grads, given))
+    layer = Direction(x, states, weights, [x.shape[0]], False)
+    return _requested(steps.wanted_grads(layer, found, mask), mask)
 
 
 def cell_back_torch(mode: Mode, torch: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
     dtype = operands[0].dtype
-    computed = _floats(*operands) if operands[0].element_size() < 4 else operands
-    results = _cell_back(mode, torch, *computed, given=given, mask=mask)
-    return _requested([r if r is None else r.to(dtype) for r in results], mask)
+    if operands[0].element_size() >= 4:
+        return cell_back(mode, torch, *operands, given=given, mask=mask)
+    results = cell_back(mode, torch, *_floats(*operands), given=given, mask=mask)
+    return tuple(r.to(dtype) for r in results) if isinstance(results, tuple) else results.to(dtype)
+
+
+def cell_back_numpy(mode: Mode, np: Any, *operands: Any, given: Mask, mask: Mask) -> Any:
+    return cell_back(mode, np, *wide(np, *operands), given=given, mask=mask)

@@ -75,13 +75,15 @@ def sigmoid(xp: Any, x: Any) -> Any:
     return xp.sigmoid(x) if hasattr(xp, "sigmoid") else 1 / (1 + xp.exp(-x))
 
 
-def _product(x: Any, weight: Any, bias: Any) -> Any:
+def product(x: Any, weight: Any, bias: Any) -> Any:
+    """x times the transposed weight, plus the bias."""
     # torch's product with a transposed matrix takes 0.6 ms more than the copy on ARM, whatever the sizes
-    turned = weight.T.contiguous() if hasattr(weight, "contiguous") else weight.T
+    turned = weight.T if getattr(weight, "is_cuda", True) else weight.T.contiguous()
     return x @ turned if bias is None else x @ turned + bias
 
 
-def _gates(x: Any, count: int) -> list[Any]:
+def parts(x: Any, count: int) -> list[Any]:
+    """Views of equally many columns, one for each gate."""
     width = x.shape[-1] // count
     return [x[..., k * width : (k + 1) * width] for k in range(count)]
 
@@ -95,13 +97,13 @@ def relu_step(xp: Any, x: Any, h: Any, states: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def gru_step(xp: Any, x: Any, h: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
-    (xr, xz, xn), (hr, hz, hn) = _gates(x, 3), _gates(h, 3)
+    (xr, xz, xn), (hr, hz, hn) = parts(x, 3), parts(h, 3)
     n = xp.tanh(xn + sigmoid(xp, xr + hr) * hn)
     return (n + sigmoid(xp, xz + hz) * (states[0] - n),)
 
 
 def lstm_step(xp: Any, x: Any, h: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
-    i, f, g, o = _gates(x + h, 4)
+    i, f, g, o = parts(x + h, 4)
     c = sigmoid(xp, f) * states[1] + sigmoid(xp, i) * xp.tanh(g)
     return sigmoid(xp, o) * xp.tanh(c), c
 
@@ -109,12 +111,12 @@ def lstm_step(xp: Any, x: Any, h: Any, states: tuple[Any, ...]) -> tuple[Any, ..
 def run(xp: Any, step: Callable[..., tuple[Any, ...]], layer: Direction) -> list[Any]:
     """The output of each row, and the last states. It writes nothing in place, so gradients can go through it."""
     weights, batch = layer.weights, layer.sizes[0]
-    inputs = _product(layer.x, weights.ih, weights.bias_ih)
+    inputs = product(layer.x, weights.ih, weights.bias_ih)
     states, outputs = layer.states, []
     for x in layer.steps(inputs):
         count = x.shape[0]
         last = tuple(s[:count] for s in states)
-        now = step(xp, x, _product(last[0], weights.hh, weights.bias_hh), last)
+        now = step(xp, x, product(last[0], weights.hh, weights.bias_hh), last)
         if weights.hr is not None:
             now = (now[0] @ weights.hr.T, *now[1:])
         outputs.append(now[0])
@@ -154,9 +156,9 @@ def _backwards(layer: Direction, *rows: Any) -> Iterator[tuple[Any, ...]]:
 def lstm_back(xp: Any, layer: Direction, gy: Any, *final: Any) -> Grads:
     weights = layer.weights
     before = layer.before(xp, 0, layer.y)
-    gates = _product(layer.x, weights.ih, weights.bias_ih)
-    gates += _product(before, weights.hh, weights.bias_hh)
-    i, f, g, o = _gates(gates, 4)
+    gates = product(layer.x, weights.ih, weights.bias_ih)
+    gates += product(before, weights.hh, weights.bias_hh)
+    i, f, g, o = parts(gates, 4)
     i[...], f[...], g[...], o[...] = sigmoid(xp, i), sigmoid(xp, f), xp.tanh(g), sigmoid(xp, o)
     cells = _cells(xp, layer, f, i * g)
     tanh = xp.tanh(cells)
@@ -197,8 +199,8 @@ def _cells(xp: Any, layer: Direction, f: Any, added: Any) -> Any:
 def gru_back(xp: Any, layer: Direction, gy: Any, final: Any) -> Grads:
     weights = layer.weights
     before = layer.before(xp, 0, layer.y)
-    inputs = _gates(_product(layer.x, weights.ih, weights.bias_ih), 3)
-    hidden = _gates(_product(before, weights.hh, weights.bias_hh), 3)
+    inputs = parts(product(layer.x, weights.ih, weights.bias_ih), 3)
+    hidden = parts(product(before, weights.hh, weights.bias_hh), 3)
     r, z = (sigmoid(xp, a + b) for a, b in zip(inputs[:2], hidden[:2], strict=True))
     n = xp.tanh(inputs[2] + r * hidden[2])
     # from the gradient of the output to those of the gates r, z, n
@@ -207,7 +209,7 @@ def gru_back(xp: Any, layer: Direction, gy: Any, final: Any) -> Grads:
     factors = xp.stack([to_r, to_z, to_n * r], 1)
     gates_hh, dh, dy = _state_back(xp, layer, gy, final, factors, z)
     gates_ih = gates_hh + 0
-    _gates(gates_ih, 3)[2][...] = dy * to_n
+    parts(gates_ih, 3)[2][...] = dy * to_n
     return Grads(gates_ih, gates_hh, (dh,), before)
 
 
