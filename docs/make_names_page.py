@@ -50,7 +50,7 @@ IGNORED = {
     "backends": "*", "backends.cuda": "*", "backends.cudnn": "*", "backends.mkl": "*", "backends.mkldnn": "*",
     "backends.mps": "*", "backends.openmp": "*", "backends.opt_einsum": "*",
     "cuda": """
-        CUDAGraph Event Stream StreamContext current_device device device_count empty_cache graph init ipc_collect
+        CUDAGraph Stream StreamContext current_device device device_count empty_cache graph init ipc_collect
         is_available is_bf16_supported is_current_stream_capturing is_initialized set_device
     """,
     "autograd.graph": "*", "compiler": "*", "distributed": "*", "fx": "*", "jit": "*",

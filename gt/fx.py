@@ -21,5 +21,5 @@ def wrap(fn_or_name: F) -> F:
 class Proxy:
     """Only a name: no tensor is one, because nothing is traced."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, node: Any = None, tracer: Any = None) -> None:
         raise ConfigError("gt.fx.Proxy: nothing is traced; gt.compile makes repeated calls fast")

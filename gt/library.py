@@ -30,7 +30,7 @@ class CustomOpDef:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
 
-    def register_autograd(self, backward: Callable[..., Any], /, *, setup_context: Any = None, **ignored: Any) -> None:
+    def register_autograd(self, backward: Callable[..., Any], /, *, setup_context: Any = None) -> None:
         """Give the op a gradient; without one, the gradients of what it calls apply."""
         forward = self._function
 
@@ -95,16 +95,16 @@ def register_autograd(op: Any, backward: Callable[..., Any], /, *, setup_context
     _find(op).register_autograd(backward, setup_context=setup_context)
 
 
-def register_fake(op: Any, func: Callable[..., Any] | None = None, /, **ignored: Any) -> Any:
+def register_fake(op: Any, func: Callable[..., Any] | None = None, /, *, lib: Any = None) -> Any:
     """Accepted and ignored: nothing is traced."""
     return func or _unchanged
 
 
-def register_kernel(op: Any, device_types: Any, func: Callable[..., Any] | None = None, /, **ignored: Any) -> Any:
+def register_kernel(op: Any, device_types: Any, func: Callable[..., Any] | None = None, /, *, lib: Any = None) -> Any:
     """Accepted and ignored: the op's own function runs on every device."""
     return func or _unchanged
 
 
-def register_vmap(op: Any, func: Callable[..., Any] | None = None, /, **ignored: Any) -> Any:
+def register_vmap(op: Any, func: Callable[..., Any] | None = None, /, *, lib: Any = None) -> Any:
     """Accepted and ignored: GT has no vmap."""
     return func or _unchanged

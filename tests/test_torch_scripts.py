@@ -68,7 +68,7 @@ f = lambda x: x + 1; assert t.compiler.disable(f)(1) == t.compiler.disable(recur
 assert not t.compiler.is_compiling() and not t.compiler.is_exporting() and not t.compiler.is_dynamo_compiling()
 with t.autograd.graph.save_on_cpu(): (t.ones(2, requires_grad=True) * 2).sum().backward()
 with t.nn.attention.sdpa_kernel([t.nn.attention.SDPBackend.MATH]): pass
-def f(g: t.cuda.CUDAGraph | None, s: t.cuda.Stream | None, c: t.cuda.StreamContext | None) -> t.cuda.Event | None: ...
+def f(g: t.cuda.CUDAGraph | None, s: t.cuda.Stream | None, c: t.cuda.StreamContext | None) -> t.cuda.graph | None: ...
 assert not isinstance(3, t.fx.Proxy)
 from {t}.utils._pytree import tree_map; assert tree_map(t.numel, {"a": [t.ones(2)]}) == {"a": [2]}
 assert t.float8_e5m2.itemsize == 1 and t.uint16.itemsize == 2 and t.chalf is t.complex32 and t.complex32.is_complex
@@ -110,7 +110,9 @@ REFUSED = [
     ("gt.nn.Linear(2, 2).to(gt.float8_e5m2)", "gt.float8_e5m2 is only a name"),
     ("gt.ones(2).type(gt.float8_e5m2)", "gt.float8_e5m2 is only a name"),
     ("gt.finfo(gt.float4_e2m1fn_x2)", "for floating dtypes"),
-    ("gt.cuda.Event(enable_timing=True)", r"gt.cuda.Event: the client has no device; gt.cuda.synchronize.. waits"),
+    ("gt.cuda.CUDAGraph()", "gt.cuda.CUDAGraph: the client has no device; GT_AUTO_COMPILE=1 lets workers"),
+    ("gt.cuda.graph(None)", "gt.cuda.graph: the client has no device"),
+    ("gt.cuda.StreamContext(None)", "gt.cuda.StreamContext: the client has no device"),
     ("gt.cuda.Stream()", "gt.cuda.Stream: the client has no device; workers order their work themselves"),
     ("gt.fx.Proxy()", "gt.fx.Proxy: nothing is traced"),
 ]

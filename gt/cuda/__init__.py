@@ -19,7 +19,7 @@ from gt.cuda.memory import (
     reset_max_memory_allocated,
     reset_peak_memory_stats,
 )
-from gt.cuda.streams import CUDAGraph, Event, Stream, StreamContext, graph
+from gt.cuda.streams import CUDAGraph, Stream, StreamContext, graph
 from gt.functions.legacy import (
     BFloat16Tensor,
     BoolTensor,
@@ -35,7 +35,7 @@ from gt.functions.legacy import (
 from gt.missing import absent as _absent
 
 __all__ = [
-    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CUDAGraph", "CharTensor", "DoubleTensor", "Event", "FloatTensor",
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CUDAGraph", "CharTensor", "DoubleTensor", "FloatTensor",
     "HalfTensor", "IntTensor", "LongTensor", "ShortTensor", "Stream", "StreamContext", "amp", "current_device",
     "device", "device_count", "empty_cache", "graph", "init", "ipc_collect", "is_available", "is_bf16_supported",
     "is_current_stream_capturing", "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",

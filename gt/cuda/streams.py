@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from gt.errors import ConfigError
 
-__all__ = ["CUDAGraph", "Event", "Stream", "StreamContext", "graph"]
+__all__ = ["CUDAGraph", "Stream", "StreamContext", "graph"]
+
+GRAPHS = "GT_AUTO_COMPILE=1 lets workers record CUDA graphs, docs/hot_paths.md"
+STREAMS = "workers order their work themselves, docs/architecture.md"
 
 
-class _OfDevice:
-    """A class whose objects belong to a device."""
-
-    #: what to use instead
-    instead: ClassVar[str]
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise ConfigError(f"gt.cuda.{type(self).__name__}: the client has no device; {self.instead}")
+def _refusal(name: str, instead: str) -> ConfigError:
+    return ConfigError(f"gt.cuda.{name}: the client has no device; {instead}")
 
 
-class CUDAGraph(_OfDevice):
+class CUDAGraph:
     """Only a name: workers record CUDA graphs themselves if ``GT_AUTO_COMPILE=1`` is set."""
 
-    instead = "GT_AUTO_COMPILE=1 lets workers record CUDA graphs, docs/hot_paths.md"
+    def __init__(self, keep_graph: bool = False) -> None:
+        raise _refusal("CUDAGraph", GRAPHS)
 
 
-class Event(_OfDevice):
-    """Only a name: `gt.cuda.synchronize` waits for the workers, and `gt.debug.trace` records times."""
+class graph:  # noqa: N801, torch's name
+    """Only a name: workers record CUDA graphs themselves if ``GT_AUTO_COMPILE=1`` is set."""
 
-    instead = "gt.cuda.synchronize() waits for the workers, and gt.debug.trace records times"
+    def __init__(self, cuda_graph: Any, pool: Any = None, stream: Any = None) -> None:
+        raise _refusal("graph", GRAPHS)
 
 
-class Stream(_OfDevice):
+class Stream:
     """Only a name: each worker runs its instructions in one order, and communicates beside them."""
 
-    instead = "workers order their work themselves, docs/architecture.md"
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
+        raise _refusal("Stream", STREAMS)
 
 
-class StreamContext(_OfDevice):
+class StreamContext:
     """Only a name: workers have no streams that a client could choose."""
 
-    instead = Stream.instead
-
-
-class graph(_OfDevice):  # noqa: N801, torch's name
-    """Only a name: workers record CUDA graphs themselves if ``GT_AUTO_COMPILE=1`` is set."""
-
-    instead = CUDAGraph.instead
+    def __init__(self, stream: Any) -> None:
+        raise _refusal("StreamContext", STREAMS)
