@@ -14,6 +14,7 @@ from typing import Any
 import gt
 from gt.missing import PAGE as NO_REASON
 from gt.missing import _sections, _torch, reason, torch_names
+from gt.types import NamedDType
 
 FILE = pathlib.Path(__file__).with_name("torch_names.md")
 
@@ -49,14 +50,17 @@ IGNORED = {
     "backends": "*", "backends.cuda": "*", "backends.cudnn": "*", "backends.mkl": "*", "backends.mkldnn": "*",
     "backends.mps": "*", "backends.openmp": "*", "backends.opt_einsum": "*",
     "cuda": """
-        current_device device device_count empty_cache init ipc_collect is_available is_bf16_supported is_initialized
-        set_device
+        CUDAGraph Stream StreamContext current_device device device_count empty_cache graph init ipc_collect
+        is_available is_bf16_supported is_current_stream_capturing is_initialized set_device
     """,
-    "distributed": "*", "fx": "*", "jit": "*",
+    "autograd.graph": "*", "compiler": "*", "distributed": "*", "fx": "*", "jit": "*",
+    "library": "register_fake register_kernel register_vmap",
     "nn": "DataParallel parallel",
+    "nn.attention": "SDPBackend sdpa_kernel",
     "nn.parallel": "*",
     "serialization": "add_safe_globals clear_safe_globals get_safe_globals safe_globals",
 }  # fmt: skip
+NAMED_DTYPES = [name for name, value in vars(gt).items() if isinstance(value, NamedDType)]
 #: Names that do something else than torch's, and what.
 DIFFERENT = {
     "bernoulli": "a random draw has no gradient",
@@ -79,6 +83,9 @@ DIFFERENT = {
     "Tensor.to_sparse": "matrices only ([sparse](sparse.md))",
     "Tensor.to": "a device is accepted and ignored",
     "autograd.Variable": "a tensor",
+    **dict.fromkeys(NAMED_DTYPES, "only a name, for comparisons: no tensor has this dtype"),
+    "compiler.compile": "as `gt.compile`",
+    "nn.attention.flex_attention.flex_attention": "computes all scores; the function gets them as one tensor",
     "cuda.max_memory_allocated": "summed over the workers",
     "cuda.memory_allocated": "summed over the workers",
     "cuda.memory_reserved": "what is allocated",

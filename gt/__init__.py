@@ -90,7 +90,7 @@ _attached = _methods
 
 device, dtype = _Device, DType
 double, float, half = float64, float32, float16
-cdouble, cfloat = complex128, complex64
+cdouble, cfloat, chalf = complex128, complex64, complex32
 long, int, short = int64, int32, int16
 newaxis = None
 
@@ -100,6 +100,7 @@ __all__ = [
     "bool",
     "cdouble",
     "cfloat",
+    "chalf",
     "debug",
     "device",
     "double",
@@ -157,8 +158,8 @@ if _MissingModules not in _sys.meta_path:
 
 #: Modules that are imported at their first use.
 _LAZY = (
-    "accelerator", "amp", "backends", "cuda", "debug", "distributed", "distributions", "fft", "fx", "hub", "jit",
-    "nn", "optim", "pipeline", "random", "serialization", "sparse", "special", "utils",
+    "accelerator", "amp", "backends", "compiler", "cuda", "debug", "distributed", "distributions", "fft", "fx", "hub",
+    "jit", "library", "nn", "optim", "pipeline", "random", "serialization", "sparse", "special", "utils",
 )  # fmt: skip
 #: Functions of `gt.nn.functional` that torch has at its top level too.
 _FUNCTIONAL = (
@@ -209,6 +210,7 @@ if TYPE_CHECKING:
     from gt import accelerator as accelerator
     from gt import amp as amp
     from gt import backends as backends
+    from gt import compiler as compiler
     from gt import cuda as cuda
     from gt import debug as debug
     from gt import distributed as distributed
@@ -217,6 +219,7 @@ if TYPE_CHECKING:
     from gt import fx as fx
     from gt import hub as hub
     from gt import jit as jit
+    from gt import library as library
     from gt import nn as nn
     from gt import optim as optim
     from gt import pipeline as pipeline

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
+from urllib.parse import urlparse as urlparse
 
 from gt.missing import absent as _absent
 
 __all__ = ["download_url_to_file", "get_dir", "load_state_dict_from_url", "set_dir"]
 _absent("hub")
+
+#: The hash in the name of a checkpoint file: ``resnet18-5c106cde.pth``.
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
 
 
 def _hub() -> Any:

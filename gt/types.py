@@ -12,8 +12,9 @@ from typing import ClassVar, Final
 from weakref import WeakValueDictionary
 
 __all__ = [
-    "DType", "Size", "bfloat16", "complex64", "complex128", "float16", "float32", "float64", "int8", "int16", "int32",
-    "int64", "uint8",
+    "DType", "Size", "bfloat16", "complex32", "complex64", "complex128", "float4_e2m1fn_x2", "float8_e4m3fn",
+    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float16", "float32", "float64", "int8",
+    "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -39,7 +40,7 @@ class Size(tuple[int, ...]):
 
 
 class DType:
-    """One of GT's twelve element types; printed as ``gt.float32``."""
+    """An element type; printed as ``gt.float32``. Tensors have one of the twelve in `DTYPES`."""
 
     __slots__ = ("itemsize", "kind", "name")
 
@@ -58,6 +59,11 @@ class DType:
     def is_complex(self) -> bool:
         """Whether the elements are complex numbers."""
         return self.kind == "c"
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the elements may be negative."""
+        return self.kind in "ifc"
 
     def __repr__(self) -> str:
         return f"gt.{self.name}"
@@ -88,6 +94,24 @@ int16 = DType("int16", "i", 2)
 int8 = DType("int8", "i", 1)
 uint8 = DType("uint8", "u", 1)
 bool_ = DType("bool", "b", 1)
+
+
+class NamedDType(DType):
+    """A dtype of torch that no tensor of GT has. Its name exists, so that programs can compare dtypes with it."""
+
+    __slots__ = ()
+
+
+complex32 = NamedDType("complex32", "c", 4)
+float4_e2m1fn_x2 = NamedDType("float4_e2m1fn_x2", "f", 1)
+float8_e4m3fn = NamedDType("float8_e4m3fn", "f", 1)
+float8_e4m3fnuz = NamedDType("float8_e4m3fnuz", "f", 1)
+float8_e5m2 = NamedDType("float8_e5m2", "f", 1)
+float8_e5m2fnuz = NamedDType("float8_e5m2fnuz", "f", 1)
+float8_e8m0fnu = NamedDType("float8_e8m0fnu", "f", 1)
+uint16 = NamedDType("uint16", "u", 2)
+uint32 = NamedDType("uint32", "u", 4)
+uint64 = NamedDType("uint64", "u", 8)
 
 DTYPES: Final = {
     d.name: d

@@ -2,3 +2,8 @@
 
 VERSION = "0.1.0"
 PROTOCOL = 5
+
+#: torch.version's names. The client uses no device, so it was built for none; the workers' torch was.
+cuda: str | None = None
+hip: str | None = None
+xpu: str | None = None

@@ -32,10 +32,10 @@ NAMES = [
     ("gt.linalg.eig", "gt.linalg.eig is not there yet (torch.linalg.eig)"),
     ("gt.linalg.foo", "gt.linalg.foo does not exist, and torch 2.13.0 has no public name torch.linalg.foo"),
     ("gt.autograd.forward_ad", "is not there yet (torch.autograd.forward_ad)"),
-    ("gt.cuda.Stream", "gt.cuda.Stream is not there yet (torch.cuda.Stream)"),
+    ("gt.cuda.MemPool", "gt.cuda.MemPool is not there yet (torch.cuda.MemPool)"),
     ("gt.distributed.all_reduce", "one program has all workers: gt.gpu_workers(n)"),
     ("gt.nn.modules.conv.Conv5d", "gt.nn.modules.conv.Conv5d does not exist"),
-    ("gt.onnx", "gt.compile makes repeated calls fast"),
+    ("gt.export", "gt.compile makes repeated calls fast"),
     ("gt.linalg._foo", "gt.linalg._foo does not exist"),
     ("gt.ones(2).as_strided", "gt.Tensor.as_strided is not there yet (torch.Tensor.as_strided)"),
 ]
@@ -153,7 +153,11 @@ def test_unknown_dtypes_are_refused(session, dtype):
         gt.ones(2, dtype=dtype)
 
 
-@pytest.mark.parametrize("name", ["float64", "float32", "float16", "bfloat16"])
+FLOATING = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2"]
+FLOATING += ["float8_e5m2fnuz", "float8_e8m0fnu"]
+
+
+@pytest.mark.parametrize("name", FLOATING)
 def test_limits_of_floating_dtypes(name):
     ours, theirs = gt.finfo(getattr(gt, name)), torch.finfo(getattr(torch, name))
     for field in ("bits", "eps", "max", "min", "tiny", "smallest_normal", "resolution", "dtype"):
@@ -161,7 +165,7 @@ def test_limits_of_floating_dtypes(name):
     assert repr(ours) == repr(theirs)
 
 
-@pytest.mark.parametrize("name", ["int64", "int32", "int16", "int8", "uint8"])
+@pytest.mark.parametrize("name", ["int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64"])
 def test_limits_of_integers(name):
     ours, theirs = gt.iinfo(getattr(gt, name)), torch.iinfo(getattr(torch, name))
     for field in ("bits", "max", "min", "dtype"):

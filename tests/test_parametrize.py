@@ -335,3 +335,33 @@ def test_names_that_do_not_exist() -> None:
     with pytest.raises(IndexError, match=r"Dimension out of range \(expected to be in range of \[-2, 1\] but got 2\)"):
         our_rules.spectral_norm(module, dim=2)
     assert their_rules.__all__ == our_rules.__all__
+
+
+# -- fusion ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+def test_a_convolution_and_its_norm_become_one(session, transpose, affine):
+    kind = gt.nn.ConvTranspose2d if transpose else gt.nn.Conv2d
+    conv, norm = kind(3, 4, 3, bias=not affine), gt.nn.BatchNorm2d(4, affine=affine)
+    norm(gt.randn(5, 4, 6, 6) * 2 + 1)
+    with pytest.raises(gt.ConfigError, match="only for evaluation mode"):
+        gt.nn.utils.fusion.fuse_conv_bn_eval(conv, norm, transpose)
+    conv.eval(), norm.eval()
+    x = gt.randn(2, 3, 8, 8)
+    fused = gt.nn.utils.fusion.fuse_conv_bn_eval(conv, norm, transpose)
+    assert gt.allclose(fused(x), norm(conv(x)), atol=1e-5)
+    assert isinstance(fused.weight, gt.nn.Parameter)
+
+
+def test_a_linear_layer_and_its_norm_become_one(session):
+    linear, norm = gt.nn.Linear(3, 4).eval(), gt.nn.BatchNorm1d(4)
+    norm(gt.randn(8, 4) * 2 + 1)
+    norm.eval()
+    x = gt.randn(5, 3)
+    assert gt.allclose(gt.nn.utils.fusion.fuse_linear_bn_eval(linear, norm)(x), norm(linear(x)), atol=1e-5)
+    with pytest.raises(gt.ConfigError, match="4 outputs, and a norm of 3"):
+        gt.nn.utils.fusion.fuse_linear_bn_eval(linear, gt.nn.BatchNorm1d(3).eval())
+    with pytest.raises(gt.ConfigError, match="track_running_stats=True"):
+        gt.nn.utils.fusion.fuse_linear_bn_eval(linear, gt.nn.BatchNorm1d(4, track_running_stats=False).eval())

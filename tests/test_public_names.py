@@ -66,6 +66,7 @@ VARIADIC = {
         gt.nn.parallel.DataParallel.forward
         gt.nn.parallel.DistributedDataParallel gt.nn.parallel.DistributedDataParallel.forward
         gt.nn.Identity gt.nn.Module.forward gt.nn.Module.to gt.nn.Sequential gt.Tensor.to gt.amp.GradScaler.step
+        gt.nn.attention.flex_attention.and_masks gt.nn.attention.flex_attention.or_masks
         gt.autograd.Function.apply gt.autograd.Function.forward gt.autograd.Function.backward
         gt.autograd.function.Function.apply gt.autograd.function.Function.forward gt.autograd.function.Function.backward
     """,

@@ -62,6 +62,17 @@ from {t}.nn.modules.utils import _pair, _triple; assert _pair(3) == (3, 3) and _
 from {t}.nn.modules.batchnorm import _BatchNorm; assert isinstance(t.nn.BatchNorm2d(3), _BatchNorm)
 from {t}.nn.modules import Linear, Module; assert Linear is t.nn.Linear
 import {t}.backends.cudnn as cudnn; cudnn.benchmark = False
+from {t}.hub import HASH_REGEX, urlparse; assert HASH_REGEX.search("net-5c106cde.pth")[1] == "5c106cde"
+from {t}.jit.annotations import Dict, List, Optional; assert List[int].__origin__ is list
+f = lambda x: x + 1; assert t.compiler.disable(f)(1) == t.compiler.disable(recursive=False)(f)(1) == 2
+assert not t.compiler.is_compiling() and not t.compiler.is_exporting() and not t.compiler.is_dynamo_compiling()
+with t.autograd.graph.save_on_cpu(): (t.ones(2, requires_grad=True) * 2).sum().backward()
+with t.nn.attention.sdpa_kernel([t.nn.attention.SDPBackend.MATH]): pass
+def f(g: t.cuda.CUDAGraph | None, s: t.cuda.Stream | None, c: t.cuda.StreamContext | None) -> t.cuda.graph | None: ...
+assert not isinstance(3, t.fx.Proxy)
+from {t}.utils._pytree import tree_map; assert tree_map(t.numel, {"a": [t.ones(2)]}) == {"a": [2]}
+assert t.float8_e5m2.itemsize == 1 and t.uint16.itemsize == 2 and t.chalf is t.complex32 and t.complex32.is_complex
+assert t.float8_e5m2.is_floating_point and t.float8_e5m2.is_signed and not t.uint64.is_signed and not t.bool.is_signed
 from {t}.nn.modules.conv import _ConvNd; assert isinstance(t.nn.Conv1d(1, 1, 1), _ConvNd)
 """.strip().splitlines()
 
@@ -89,6 +100,21 @@ REFUSED = [
     ("gt.set_default_device('moon')", "'moon' is not a device"),
     ("gt._assert(False, 'no')", "no"),
     ("gt.set_default_tensor_type(gt.DoubleTensor)", "float32"),
+    (
+        "gt.ones(2, dtype=gt.float8_e4m3fn)",
+        "gt.float8_e4m3fn is only a name: GT has no tensors of this dtype; there are",
+    ),
+    ("gt.ones(2).to(gt.uint16)", "gt.uint16 is only a name"),
+    ("gt.ones(2).to(dtype=gt.complex32)", "gt.complex32 is only a name"),
+    ("gt.nn.Linear(2, 2, dtype=gt.float8_e5m2)", "gt.float8_e5m2 is only a name"),
+    ("gt.nn.Linear(2, 2).to(gt.float8_e5m2)", "gt.float8_e5m2 is only a name"),
+    ("gt.ones(2).type(gt.float8_e5m2)", "gt.float8_e5m2 is only a name"),
+    ("gt.finfo(gt.float4_e2m1fn_x2)", "for floating dtypes"),
+    ("gt.cuda.CUDAGraph()", "gt.cuda.CUDAGraph: the client has no device; GT_AUTO_COMPILE=1 lets workers"),
+    ("gt.cuda.graph(None)", "gt.cuda.graph: the client has no device"),
+    ("gt.cuda.StreamContext(None)", "gt.cuda.StreamContext: the client has no device"),
+    ("gt.cuda.Stream()", "gt.cuda.Stream: the client has no device; workers order their work themselves"),
+    ("gt.fx.Proxy()", "gt.fx.Proxy: nothing is traced"),
 ]
 
 
@@ -96,6 +122,17 @@ REFUSED = [
 def test_mistakes_are_refused(session: Any, expression: str, text: str) -> None:
     with pytest.raises((gt.GtError, AssertionError), match=text):
         eval(expression)
+
+
+def test_names_of_torchs_tracer_have_no_effect() -> None:
+    from gt._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    gt._dynamo.config.cache_size_limit = 64
+    for mark in (gt._dynamo.mark_static, gt._dynamo.mark_static_address, gt._dynamo.mark_dynamic):
+        assert mark(gt.Tensor) is None
+    with TransformGetItemToIndex():
+        assert gt._dynamo.disable(len) is gt._dynamo.allow_in_graph(len) is len
+    assert gt.version.cuda is gt.version.hip is None
 
 
 @pytest.mark.parametrize("name", ["DataParallel", "parallel.DistributedDataParallel"])

@@ -2,7 +2,7 @@
 
 from typing import Any as _Any
 
-from gt.autograd import function
+from gt.autograd import function, graph
 from gt.client.grad.anomaly import detect_anomaly, set_detect_anomaly
 from gt.client.grad.backward import (
     backward,
@@ -21,7 +21,7 @@ from gt.missing import absent as _absent
 
 __all__ = [
     "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "function", "grad", "gradcheck",
-    "gradgradcheck", "inference_mode", "is_grad_enabled", "no_grad", "set_detect_anomaly", "set_grad_enabled",
+    "gradgradcheck", "graph", "inference_mode", "is_grad_enabled", "no_grad", "set_detect_anomaly", "set_grad_enabled",
 ]  # fmt: skip
 _absent("autograd")
 

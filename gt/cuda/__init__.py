@@ -19,6 +19,7 @@ from gt.cuda.memory import (
     reset_max_memory_allocated,
     reset_peak_memory_stats,
 )
+from gt.cuda.streams import CUDAGraph, Stream, StreamContext, graph
 from gt.functions.legacy import (
     BFloat16Tensor,
     BoolTensor,
@@ -34,11 +35,12 @@ from gt.functions.legacy import (
 from gt.missing import absent as _absent
 
 __all__ = [
-    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor",
-    "IntTensor", "LongTensor", "ShortTensor", "amp", "current_device", "device", "device_count", "empty_cache", "init",
-    "ipc_collect", "is_available", "is_bf16_supported", "is_initialized", "manual_seed", "manual_seed_all",
-    "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved",
-    "memory_summary", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_device", "synchronize",
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CUDAGraph", "CharTensor", "DoubleTensor", "FloatTensor",
+    "HalfTensor", "IntTensor", "LongTensor", "ShortTensor", "Stream", "StreamContext", "amp", "current_device",
+    "device", "device_count", "empty_cache", "graph", "init", "ipc_collect", "is_available", "is_bf16_supported",
+    "is_current_stream_capturing", "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
+    "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved", "memory_summary",
+    "reset_max_memory_allocated", "reset_peak_memory_stats", "set_device", "synchronize",
 ]  # fmt: skip
 _absent("cuda")
 
@@ -54,6 +56,11 @@ def device_count() -> int:
 
 
 def is_initialized() -> bool:
+    """Always False: the client has no GPU."""
+    return False
+
+
+def is_current_stream_capturing() -> bool:
     """Always False: the client has no GPU."""
     return False
 

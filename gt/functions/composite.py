@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from gt.client.tensor.arguments import (
+    any_dtype_of,
     cast,
     check_device,
     convert,
@@ -168,6 +169,14 @@ e, inf, nan, pi = math.e, math.inf, math.nan, math.pi
 
 #: floating dtype -> the bits of its fraction and of its exponent
 _BITS = {"float64": (52, 11), "float32": (23, 8), "float16": (10, 5), "bfloat16": (7, 8)}
+#: floating dtype whose limits do not follow from its bits -> eps, min, max, smallest normal number, as in torch
+_LIMITS = {
+    "float8_e4m3fn": (0.125, -448.0, 448.0, 2.0**-6),
+    "float8_e4m3fnuz": (0.125, -240.0, 240.0, 2.0**-7),
+    "float8_e5m2": (0.25, -57344.0, 57344.0, 2.0**-14),
+    "float8_e5m2fnuz": (0.125, -57344.0, 57344.0, 2.0**-15),
+    "float8_e8m0fnu": (1.0, 2.0**-127, 2.0**127, 2.0**-127),
+}
 
 
 class _MemoryFormat:
@@ -188,18 +197,20 @@ class finfo:  # noqa: N801, torch's name
     """The limits of a floating dtype."""
 
     def __init__(self, type: Any = float32) -> None:
-        dtype = dtype_of(getattr(type, "dtype", type))  # the array API accepts arrays
+        dtype = any_dtype_of(getattr(type, "dtype", type))  # the array API accepts arrays
         dtype = {complex64: float32, complex128: float64}.get(dtype, dtype)
-        if dtype.kind != "f":
+        if dtype.name not in _BITS and dtype.name not in _LIMITS:
             raise DTypeError(f"finfo({dtype}): for floating dtypes; gt.iinfo is for integers")
-        fraction, exponent = _BITS[dtype.name]
-        top = 2 ** (exponent - 1) - 1
         self.dtype, self.bits = dtype.name, 8 * dtype.itemsize
-        self.eps = 2.0**-fraction
-        self.max = (2.0 - self.eps) * 2.0**top
-        self.min = -self.max
-        self.tiny = self.smallest_normal = 2.0 ** (1 - top)
-        self.resolution = 10.0 ** -int(fraction * math.log10(2))
+        self.eps, self.min, self.max, self.tiny = _LIMITS.get(dtype.name) or self._from_bits(*_BITS[dtype.name])
+        self.smallest_normal = self.tiny
+        self.resolution = 10.0 ** -int(-math.log10(self.eps))
+
+    @staticmethod
+    def _from_bits(fraction: int, exponent: int) -> tuple[float, float, float, float]:
+        eps, top = 2.0**-fraction, 2 ** (exponent - 1) - 1
+        largest = (2.0 - eps) * 2.0**top
+        return eps, -largest, largest, 2.0 ** (1 - top)
 
     def __repr__(self) -> str:
         shown = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")
@@ -210,7 +221,7 @@ class iinfo:  # noqa: N801, torch's name
     """The limits of an integer dtype."""
 
     def __init__(self, type: Any) -> None:
-        dtype = dtype_of(getattr(type, "dtype", type))
+        dtype = any_dtype_of(getattr(type, "dtype", type))
         if dtype.kind not in "iu":
             raise DTypeError(f"iinfo({dtype}): for integers; gt.finfo is for floating dtypes")
         self.dtype, self.bits = dtype.name, 8 * dtype.itemsize
@@ -224,7 +235,7 @@ class iinfo:  # noqa: N801, torch's name
 def can_cast(from_: Any, to: Any) -> bool:
     """Whether a dtype can be cast to another one without a loss of kind."""
     order = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
-    return order[dtype_of(from_).kind] <= order[dtype_of(to).kind]
+    return order[any_dtype_of(from_).kind] <= order[any_dtype_of(to).kind]
 
 
 def get_default_dtype() -> DType:

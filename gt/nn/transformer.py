@@ -12,11 +12,11 @@ from gt.functions.views import triu
 from gt.nn import functional as F
 from gt.nn import init
 from gt.nn.activation import GELU, ReLU
-from gt.nn.attention import MultiheadAttention
 from gt.nn.containers import ModuleList
 from gt.nn.dropout import Dropout
 from gt.nn.linear import Linear
 from gt.nn.module import Module
+from gt.nn.multihead_attention import MultiheadAttention
 from gt.nn.norm import LayerNorm
 from gt.types import float32
 

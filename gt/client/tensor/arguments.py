@@ -21,7 +21,7 @@ from gt.client.tensor.parameters import parameter_names, show_parameters
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError, GtError, ShapeError
 from gt.ops import OPS
-from gt.types import DTYPES, DType, Shape, TensorType, bool_, complex64, complex128, float64, int64
+from gt.types import DTYPES, DType, NamedDType, Shape, TensorType, bool_, complex64, complex128, float64, int64
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -177,14 +177,22 @@ def accept_numpy_names(function: F) -> F:
 
 
 def dtype_of(dtype: Any) -> DType:
-    """The dtype for a dtype of GT, Python, torch or numpy."""
-    if isinstance(dtype, DType):
+    """The dtype of a tensor, for a dtype of GT, Python, torch or numpy."""
+    if type(dtype) is DType:
         return dtype
     match = _PYTHON_DTYPES.get(dtype) if isinstance(dtype, type) else None
     match = match or foreign.find_dtype(dtype)
     if match is not None:
         return match
-    raise DTypeError(f"{dtype!r} is not a dtype of GT; there are {', '.join(f'gt.{name}' for name in DTYPES)}")
+    there = ", ".join(f"gt.{name}" for name in DTYPES)
+    if isinstance(dtype, NamedDType):
+        raise DTypeError(f"{dtype!r} is only a name: GT has no tensors of this dtype; there are {there}")
+    raise DTypeError(f"{dtype!r} is not a dtype of GT; there are {there}")
+
+
+def any_dtype_of(dtype: Any) -> DType:
+    """`dtype_of`, also for a dtype that no tensor of GT has."""
+    return dtype if isinstance(dtype, NamedDType) else dtype_of(dtype)
 
 
 class Device(str):

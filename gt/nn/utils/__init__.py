@@ -19,13 +19,14 @@ from gt.functions.joining import cat
 from gt.functions.pointwise import clamp
 from gt.missing import absent
 from gt.nn.parameter import assign
-from gt.nn.utils import parametrizations, parametrize, rnn
+from gt.nn.utils import fusion, parametrizations, parametrize, rnn
 from gt.nn.utils.weights import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
 from gt.ops import OPS
 
 __all__ = [
-    "clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "parametrizations", "parametrize",
-    "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm", "vector_to_parameters", "weight_norm",
+    "clip_grad_norm_", "clip_grad_value_", "fusion", "get_total_norm", "parameters_to_vector", "parametrizations",
+    "parametrize", "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm", "vector_to_parameters",
+    "weight_norm",
 ]  # fmt: skip
 absent("nn.utils")
 
