@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,10 +111,14 @@ class EventTable:
             times, count = stretches[:, _STRETCH[self._since_column]] + offset, stretches[:, _STRETCH["count"]]
             self.count += int(count[times >= self._since].sum())
 
-    def add_rows(self, key: tuple[int, int], rows: Any) -> None:
+    def add_rows(
+        self, key: tuple[int, int], rows: Any, names: Iterable[EventName] = (), sites: dict[int, str] | None = None
+    ) -> None:
         """Add events of a worker or the dispatcher for a client, on the server's clock, as `rows` returns them."""
         rows = rows[rows[:, COLUMNS.index(self._since_column)] >= self._since]
         self._rows.setdefault(key, []).append(rows)
+        self.names.setdefault(key, []).extend(names)
+        self.sites.setdefault(key[1], {}).update(sites or {})
         self.count += 0 if key[0] == DISPATCHER else len(rows)
 
     def sources(self) -> list[tuple[int, int]]:

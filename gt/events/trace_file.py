@@ -12,7 +12,7 @@ import numpy as np
 from gt.errors import ConfigError
 from gt.events.log import LogLine, moment, read_log
 from gt.events.table import EventTable
-from gt.wire.event_messages import DISPATCHER, LEVELS, EventBatch
+from gt.wire.event_messages import DISPATCHER, LEVELS
 from gt.wire.structures import EventName
 
 
@@ -60,10 +60,8 @@ def _table(lines: list[LogLine], about: dict[str, Any]) -> EventTable:
             rows.setdefault((DISPATCHER, client), []).append(_dispatcher_row(line, about))
     table = EventTable()
     for (source, client), entries in rows.items():
-        texts = [(number, site) for site, number in sites.items()]
-        named = list(names.get((source, client), ()))
-        table.add(EventBatch(source, client, 0, 0, 0, 0, 0, named, texts, b"", b"", [], 0, {}, 0))
-        table.add_rows((source, client), np.array(entries, dtype=np.int64))
+        texts = {number: site for site, number in sites.items()}
+        table.add_rows((source, client), np.array(entries, dtype=np.int64), names.get((source, client), ()), texts)
     return table
 
 

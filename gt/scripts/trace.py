@@ -23,6 +23,8 @@ from gt.wire.event_messages import Listening
 
 #: Seconds between two lines of progress where the output is not a terminal.
 PLAIN_PROGRESS_S = 1.0
+#: Seconds to wait for the last events: a worker sends them after the work that it has.
+REST_TIMEOUT_S = 60.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,7 +72,7 @@ def _record(viewer: Viewer, listening: Listening, options: argparse.Namespace) -
         pass
     finally:
         progress.end()
-    for batch in viewer.rest():
+    for batch in viewer.rest(REST_TIMEOUT_S):
         table.add(batch)
     return table, listening
 
