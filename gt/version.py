@@ -1,4 +1,4 @@
 """The version and the protocol number. Peers exchange them at hello; another protocol number is refused."""
 
 VERSION = "0.1.0"
-PROTOCOL = 5
+PROTOCOL = 6

@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.client.compile", "gt.amp", "gt.saving", "gt.data", "gt.debug", "gt.cuda", "gt.utils", "gt.interop"),
     ("gt.accelerator", "gt.array_api", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit", "gt.onnx"),
     ("gt.serialization",),
-    ("gt.pipeline", "gt.scripts"),
+    ("gt.pipeline", "gt.scripts", "gt.dashboard"),
 )
 #: roles of their own, which see only the ground floors
 SIDES = ("gt.dispatcher", "gt.worker", "gt.server", "gt.testing", "gt.__main__")
