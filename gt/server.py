@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 from gt.errors import GtError
 from gt.launch.collector import tune_collector
@@ -22,6 +24,12 @@ def main(argv: list[str] | None = None) -> int:
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only)"
     )
     parser.add_argument("--unix", metavar="PATH", help="listen on a private Unix socket instead; needs no secret")
+    parser.add_argument(
+        "--dashboard",
+        metavar="[ADDRESS:]PORT",
+        help="show a web page of the system, by default to this machine only; prints a link that opens it once",
+    )
+    parser.add_argument("--metrics", metavar="[ADDRESS:]PORT", help="serve /metrics for Prometheus, and /healthz")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this ends")
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -55,12 +63,33 @@ def _serve(options: argparse.Namespace) -> int:
     if say := topic("GT_VERBOSE"):
         say(f"listening on {address}")
     try:
-        tune_collector()
-        with registered(address, time.time()):
-            server.run()
+        with _dashboard(options, address):
+            tune_collector()
+            with registered(address, time.time()):
+                server.run()
     finally:
         server.close()
     return 0
+
+
+@contextlib.contextmanager
+def _dashboard(options: argparse.Namespace, address: str) -> Iterator[None]:
+    """Inside the block the dashboard and the metrics run, if they are requested."""
+    if not options.dashboard and not options.metrics:
+        yield
+        return
+    from gt.launch.dashboard import DashboardProcess
+
+    process = DashboardProcess(
+        address,
+        *(["--listen", options.dashboard] if options.dashboard else []),
+        *(["--metrics", options.metrics] if options.metrics else []),
+    )
+    try:
+        print("\n".join(process.lines), flush=True)
+        yield
+    finally:
+        process.stop()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.compiler", "gt.library"),
     ("gt._dynamo",),
     ("gt.serialization",),
-    ("gt.pipeline", "gt.scripts", "gt.doctor"),
+    ("gt.pipeline", "gt.scripts", "gt.doctor", "gt.dashboard"),
 )
 #: roles of their own, which see only the ground floors
 SIDES = ("gt.dispatcher", "gt.worker", "gt.server", "gt.testing", "gt.__main__")

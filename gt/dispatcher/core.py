@@ -12,6 +12,7 @@ No socket, clock, thread or tensor library is used here; `server.py` owns those,
     Chunk, ChunkTaken  chunks of large values are passed on                   (the same bytes)
     Ask, Locate, Trace are handled after what was submitted before            Query, Answer; Located; Blocks, Execute
     Listen, BatchTaken begin and end of events, and which were read           Record, Listening, EventBatch
+    Inspect            a viewer asks for fragments, large tensors and the log  Query, Inspection
     Recorded, Sites    events of a worker, source lines of a client           EventBatch, DescribeSites
     FailureReport      is passed on to its client, like a Notice              (the same message)
     gone(peer)         a client's tensors are dropped; a worker's are lost    Drop; NoValue, Leave, Roster
@@ -36,6 +37,7 @@ from gt.dispatcher.actions import Action, Close, SendMessage
 from gt.dispatcher.admission import Access
 from gt.dispatcher.cancelling import cancel
 from gt.dispatcher.delivery import Delivery
+from gt.dispatcher.inspection import Inspections
 from gt.dispatcher.ledger import Ledger
 from gt.dispatcher.listeners import Clocks, Listeners
 from gt.dispatcher.lost_workers import NO_WORKERS, answer_stranded_reads
@@ -47,7 +49,7 @@ from gt.dispatcher.state import Client, Peer, ViewerState, WorkerState
 from gt.dispatcher.violations import Violation
 from gt.version import PROTOCOL, VERSION
 from gt.wire.codec import BadFrame
-from gt.wire.event_messages import BatchTaken, ClockReading, Listen, Recorded, Sites
+from gt.wire.event_messages import BatchTaken, ClockReading, Inspect, Listen, Recorded, Sites
 from gt.wire.messages import (
     Ask,
     Bye,
@@ -108,7 +110,9 @@ class Dispatcher:
         #: the names of the server's settings that are on
         self._settings = frozenset(settings)
         tables = self.clients, self.workers, self.delivery
-        self.listeners = Listeners(*tables, clocks or Clocks())
+        clocks = clocks or Clocks()
+        self.listeners = Listeners(*tables, clocks)
+        self.inspections = Inspections(*tables, clocks.wall)
         self.requests = Requests(*tables, self.listeners, self.no_workers)
         self.scheduler = Scheduler(*tables, self.requests, self.listeners)
         #: the size in bytes of the message that is being handled
@@ -132,6 +136,7 @@ class Dispatcher:
             (Client, Bye): self._bye,
             (ViewerState, Listen): lambda viewer, m, rest: self.listeners.listen(viewer, m),
             (ViewerState, BatchTaken): self.listeners.taken,
+            (ViewerState, Inspect): self.inspections.inspect,
             (ViewerState, Bye): self._bye,
             (WorkerState, ClockReading): self.listeners.clock_reading,
             (WorkerState, Recorded): self.listeners.recorded,
@@ -141,7 +146,7 @@ class Dispatcher:
             (WorkerState, FailureReport): self._failure,
             (WorkerState, Notice): self._notice,
             (WorkerState, ChunkTaken): self._chunk_taken_by_worker,
-            (WorkerState, Report): self.requests.report,
+            (WorkerState, Report): self._report,
         }
 
     # -- events --------------------------------------------------------------------------
@@ -216,6 +221,7 @@ class Dispatcher:
         self.next_client += 1
         self.clients[client.id] = self.by_peer[peer] = client
         self.delivery.send(client, Welcome(client.id, VERSION, self._roster(), self._settings_on()))
+        self.inspections.log(f"client {client.id} connected (pid {m.pid})")
         self.listeners.peers_changed()
 
     def _viewer_hello(self, peer: Peer, m: Hello) -> None:
@@ -229,6 +235,7 @@ class Dispatcher:
         worker = WorkerState(id, peer, info, Layout(Mesh((id,))), frozenset(m.settings).intersection(WORKER_SETTINGS))
         self.workers[id] = self.by_peer[peer] = worker
         self.delivery.send(worker, Welcome(id, VERSION))
+        self.inspections.log(f"worker {id} connected ({m.device}, {m.backend}, pid {m.pid})")
         self.listeners.worker_joined(worker)
         self._announce_roster()
         self._schedule()
@@ -251,6 +258,7 @@ class Dispatcher:
         self.delivery.actions.append(Close(sender.peer, ""))
 
     def _refuse(self, peer: Peer, reason: str) -> None:
+        self.inspections.log(f"{self.name_of(peer)} was refused: {reason}")
         self.delivery.actions.append(SendMessage(peer, Refusal(reason)))
         self._forget(peer)
         self.delivery.actions.append(Close(peer, reason))
@@ -262,10 +270,12 @@ class Dispatcher:
         elif isinstance(state, WorkerState):
             self._worker_gone(state)
         self.listeners.gone(peer)
+        self.inspections.gone(peer)
         self._schedule()
 
     def _client_gone(self, client: Client) -> None:
         del self.clients[client.id]
+        self.inspections.log(f"client {client.id} has ended")
         for worker in self.workers.values():
             if client.id in worker.admitted:
                 worker.admitted.discard(client.id)
@@ -285,6 +295,8 @@ class Dispatcher:
                 self.clients[client_id].done += weight
         self.requests.worker_gone(worker.id)
         self.listeners.worker_gone(worker)
+        self.inspections.worker_gone(worker.id)
+        self.inspections.log(f"worker {worker.id} has ended{': ' * bool(worker.exit_reason)}{worker.exit_reason}")
         for client in self.clients.values():
             self.requests.handle_waiting(client)
         self._announce_roster()
@@ -339,6 +351,13 @@ class Dispatcher:
     def _failure(self, worker: WorkerState, m: FailureReport, rest: object) -> None:
         if (client := self.clients.get(m.client)) is not None:
             self.delivery.send(client, m)
+            self.inspections.log(f"client {m.client}, worker {worker.id}: {m.kind}: {m.text}")
+
+    def _report(self, worker: WorkerState, m: Report, rest: object) -> None:
+        if m.request < 0:
+            self.inspections.report(worker, m)
+        else:
+            self.requests.report(worker, m, rest)
 
     def _notice(self, worker: WorkerState, m: Notice, rest: object) -> None:
         """Pass on each text once, because several workers report the same, and only the first few texts."""
@@ -347,6 +366,7 @@ class Dispatcher:
             client.notices.add(m.text)
             client.worker_notices += 1
             self.delivery.send(client, m)
+            self.inspections.log(f"client {m.client}, worker {worker.id}: {m.text}")
 
     def _chunk(self, client: Client, m: Chunk, rest: tuple[Any, ...]) -> None:
         home = self.delivery.home(client)

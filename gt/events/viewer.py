@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gt.errors import ConfigError, ConnectionLost, GtError, Refused
@@ -13,7 +13,7 @@ from gt.launch.running import running_servers
 from gt.version import PROTOCOL, VERSION
 from gt.wire.auth import find_operator_token, peer_keys, token_for_peer
 from gt.wire.codec import BadFrame, Decode, encode
-from gt.wire.event_messages import TAKEN_TOGETHER, BatchTaken, EventBatch, Listen, Listening
+from gt.wire.event_messages import TAKEN_TOGETHER, BatchTaken, EventBatch, Inspect, Inspection, Listen, Listening
 from gt.wire.messages import Bye, Hello, Refusal, Welcome
 from gt.wire.shared import host_identity
 from gt.wire.transport import connection
@@ -38,6 +38,8 @@ def find_server(host: str | None = None, port: int | None = None) -> str:
 class Viewer:
     """Listens to the server at this address while it is open. ``detail``: to instructions, not only to shares.
 
+    ``listens=False``: it only connects, and nothing is recorded until `listen` is called.
+
     Example::
 
         with gt.events.viewer.Viewer("tcp://localhost:9000") as viewer:
@@ -45,16 +47,20 @@ class Viewer:
                 print(batch.source, batch.shares)
     """
 
-    def __init__(self, address: str, detail: bool = True) -> None:
-        self.address, self._detail = address, detail
+    def __init__(self, address: str, detail: bool = True, listens: bool = True) -> None:
+        self.address, self._detail, self._listens = address, detail, listens
         #: the last answer of the server: clocks, workers, clients, and whether this viewer sees everything
         self.listening: Listening | None = None
         self._decode = Decode("client")
         self._batches: list[EventBatch] = []
         #: how many batches came
         self._received = 0
-        #: the last request that the server answered
-        self._answered = 0
+        #: the last answer to `inspect`
+        self.inspection: Inspection | None = None
+        #: when the last message arrived, in seconds on the monotonic clock; a server sends one each second
+        self.heard = 0.0
+        #: the last request that was sent, and the last that the server answered: 0 is `Hello`
+        self._asked, self._answered = 0, -1
 
     def __enter__(self) -> Viewer:
         private = self.address.startswith("unix:")
@@ -63,8 +69,10 @@ class Viewer:
         hello = Hello("viewer", PROTOCOL, VERSION, host_identity(), os.getpid(), operator=token)
         try:
             self._connection.send([encode(hello)])
-            self._connection.send([encode(Listen(1, True, self._detail))])
-            self._wait_for(1, CONNECT_TIMEOUT_S)
+            if self._listens:
+                self.listen()
+            else:
+                self._wait_for(0, CONNECT_TIMEOUT_S)
         except BaseException:
             self._connection.close()
             raise
@@ -73,6 +81,20 @@ class Viewer:
     def __exit__(self, *_: object) -> None:
         self._connection.send([encode(Bye())])
         self._connection.close()
+
+    def listen(self) -> None:
+        """Begin to listen."""
+        self._ask(lambda request: Listen(request, True, self._detail), CONNECT_TIMEOUT_S)
+
+    def inspect(self) -> None:
+        """Ask for fragments, large tensors and the log. The answer arrives in `inspection` while batches are read."""
+        self._connection.send([encode(Inspect(0))])
+
+    def _ask(self, message: Callable[[int], Listen], seconds: float) -> None:
+        """Send a request with the next number, and wait for its answer."""
+        self._asked += 1
+        self._connection.send([encode(message(self._asked))])
+        self._wait_for(self._asked, seconds)
 
     def _wait_for(self, request: int, seconds: float) -> None:
         """Wait for the answer to this request."""
@@ -92,8 +114,7 @@ class Viewer:
 
     def rest(self, seconds: float = CONNECT_TIMEOUT_S) -> Iterator[EventBatch]:
         """Stop listening; the batches with everything that was recorded until now."""
-        self._connection.send([encode(Listen(2, False))])
-        self._wait_for(2, seconds)
+        self._ask(lambda request: Listen(request, False), seconds)
         batches, self._batches = self._batches, []
         yield from batches
 
@@ -107,6 +128,7 @@ class Viewer:
 
     def _receive(self, milliseconds: int) -> None:
         if self._connection.wait(milliseconds):
+            self.heard = time.monotonic()
             for frames in self._connection.take():
                 self._handle(frames)
         if self._connection.ended:
@@ -127,5 +149,9 @@ class Viewer:
         elif isinstance(message, Listening):
             self.listening = message
             self._answered = max(self._answered, message.request)
-        elif isinstance(message, Welcome) and message.version != VERSION:
-            raise ConfigError(f"{self.address}: the server is GT {message.version}, this is GT {VERSION}")
+        elif isinstance(message, Inspection):
+            self.inspection = message
+        elif isinstance(message, Welcome):
+            if message.version != VERSION:
+                raise ConfigError(f"{self.address}: the server is GT {message.version}, this is GT {VERSION}")
+            self._answered = max(self._answered, 0)

@@ -3,6 +3,7 @@
     listener ──Listen, BatchTaken──▶ dispatcher ──Record──▶ worker
     listener ◀──Listening, EventBatch── dispatcher ◀──Recorded, ClockReading── worker
     client ◀──DescribeSites── dispatcher ◀──Sites── client
+    viewer ──Inspect──▶ dispatcher ──Inspection──▶ viewer
 
 A listener is a viewer, or a client that listens to its own session. Workers record only while there is a listener.
 Events are packed. A stretch is a run of events in which each ends where the next one begins: `Recorded.stretches` holds
@@ -13,7 +14,7 @@ event stands for is sent once, as an `EventName`; an event has its index.
 from __future__ import annotations
 
 from gt.wire.base import Message
-from gt.wire.structures import EventName, WorkerInfo
+from gt.wire.structures import EventName, HotSection, LargeTensor, WorkerInfo
 
 #: The columns of stretches: number of its `Execute` message (0: received before recording began), when the message
 #: arrived, the number of its fragment or 0, its level (an index of `LEVELS`), when it began and ended (nanoseconds),
@@ -135,3 +136,21 @@ class Sites(Message, frozen=True, array_like=True, tag=True):
     """Answers `DescribeSites`: (number, text)."""
 
     texts: list[tuple[int, str]]
+
+
+class Inspect(Message, frozen=True, array_like=True, tag=True):
+    """A viewer asks what else is to be seen of the system. Answered by `Inspection`."""
+
+    request: int
+
+
+class Inspection(Message, frozen=True, array_like=True, tag=True):
+    """Answers `Inspect`; empty if the viewer is not the operator."""
+
+    request: int
+    #: the sections of repeated fragments, those with the most instructions first
+    hot: list[HotSection]
+    #: the largest tensors of all clients
+    tensors: list[LargeTensor]
+    #: (nanoseconds since 1970, what happened)
+    log: list[tuple[int, str]]

@@ -24,6 +24,8 @@ from gt.wire.event_messages import (
     ClockReading,
     DescribeSites,
     EventBatch,
+    Inspect,
+    Inspection,
     Listen,
     Listening,
     Record,
@@ -360,6 +362,7 @@ ToDispatcher = (
     | Sites
     | ClockReading
     | Recorded
+    | Inspect
 )
 ToClient = (
     Welcome
@@ -380,5 +383,6 @@ ToClient = (
     | Listening
     | EventBatch
     | DescribeSites
+    | Inspection
 )
 ToWorker = Welcome | Refusal | Heartbeat | Admit | Define | Leave | Execute | Chunk | ChunkTaken | Drop | Query | Record

@@ -128,6 +128,36 @@ class EventName(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[int, ...] = ()
 
 
+class HotSection(msgspec.Struct, frozen=True, array_like=True):
+    """How a worker runs one section of a client's repeated fragment."""
+
+    worker: int
+    client: int
+    #: "fragment 7.0: forward (matmul, add, relu)"
+    title: str
+    #: instructions in it, and how often it ran
+    length: int
+    runs: int
+    level: str
+    compile_seconds: float
+    saved_seconds: float
+    #: why it does not run at a higher level
+    reasons: list[str]
+
+
+class LargeTensor(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor of a client, where it is placed, and why."""
+
+    client: int
+    type: str
+    shape: tuple[int, ...]
+    nbytes: int
+    layout: str
+    #: (worker, starts, sizes)
+    blocks: list[tuple[int, tuple[int, ...], tuple[int, ...]]]
+    history: list[str]
+
+
 class Move(msgspec.Struct, frozen=True, array_like=True):
     """Defines a code: from here on it stands for this worker's share of a move, with one operand and one result."""
 

@@ -135,10 +135,10 @@ class Process:
 class System:
     """A server with workers, as a user would start them in terminals."""
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(self, stack: contextlib.ExitStack, *options: str, **extra: str) -> None:
         self._stack = stack
         self.port = free_port()
-        self.server = self.start("-m", "gt.server", "-p", str(self.port), GT_VERBOSE="1")
+        self.server = self.start("-m", "gt.server", "-p", str(self.port), *options, GT_VERBOSE="1", **extra)
         self.server.expect("listening")
         self.workers: list[Process] = []
 
