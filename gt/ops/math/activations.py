@@ -76,9 +76,18 @@ def activation(
 
 
 def backward(
-    name: str, *names: str, torch: Rule, numpy: Rule, second: Rule = zero, check: Rule = check_numbers
+    name: str,
+    *names: str,
+    torch: Rule,
+    numpy: Rule,
+    second: Rule = zero,
+    check: Rule = check_numbers,
+    is_aten: bool = True,
 ) -> None:
-    """Declare ``name``, the gradient (g, x) of an activation; ``second(c, g, x)`` is its own gradient for x."""
+    """Declare ``name``, the gradient (g, x) of an activation; ``second(c, g, x)`` is its own gradient for x.
+
+    ``is_aten``: ATen's function of that name takes the same arguments.
+    """
 
     def again(c: Any, _y: Any, _g: Any, x: Any, **attrs: Any) -> Any:
         return c._op(name, x, **attrs)
@@ -94,6 +103,7 @@ def backward(
         vjp=(again, zero if second is zero else bent),
         torch=torch,
         kernel=widened(numpy),
+        aten=(name,) if is_aten else (),
     )
 
 
@@ -295,6 +305,7 @@ def _log_sigmoid_torch(torch: Any, g: Any, x: Any) -> Any:
 
 backward(
     "log_sigmoid_backward",
+    is_aten=False,
     torch=_log_sigmoid_torch,
     numpy=lambda np, g, x: g * _sigmoid(np, -x),
     second=lambda c, g, x: c._op("sigmoid_backward", x.sigmoid()) * -g,
@@ -331,5 +342,10 @@ def _elu_back_torch(torch: Any, g: Any, x: Any, *, alpha: float, scale: float, i
 
 
 backward(
-    "elu_backward", "alpha", "scale", "input_scale", torch=_elu_back_torch, numpy=_elu_back_numpy, second=_elu_second
+    "elu_backward",
+    *("alpha", "scale", "input_scale"),
+    is_aten=False,
+    torch=_elu_back_torch,
+    numpy=_elu_back_numpy,
+    second=_elu_second,
 )
