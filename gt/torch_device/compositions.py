@@ -9,8 +9,74 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gt.functions import pointwise
-from gt.torch_device import views
+from gt.client.tensor.arguments import cast
+from gt.client.tensor.tensor import Tensor
+from gt.functions import indexing, pointwise, reduce, scan, sort
+from gt.functions.spectral import complex
+from gt.torch_device import images, layers, losses, views
+from gt.types import DType
+
+
+def _rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
+    return pointwise.sub(other, x, alpha=alpha) if alpha != 1 else other - x
+
+
+def _cumulative(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def cumulated(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+        return function(x if dtype is None else cast(x, dtype), dim)
+
+    return cumulated
+
+
+def _statistics(first: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    def function(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        spread = first(x, dim, correction=1 if correction is None else correction, keepdim=keepdim)
+        return spread, reduce.mean(x, dim, keepdim)
+
+    return function
+
+
+def _variance(first: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def function(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+        return first(x, dim, correction=1 if correction is None else correction, keepdim=keepdim)
+
+    return function
+
+
+def _stable_sort(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    return sort.sort(x, dim, descending, bool(stable))
+
+
+def _index(x: Tensor, indices: Any) -> Tensor:
+    at = tuple(slice(None) if i is None else i for i in indices)
+    return indexing.getitem(x, at)
+
+
+def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False, unsafe: bool = False) -> Tensor:
+    result = x.clone()
+    result.index_put_(tuple(indices), values, accumulate)
+    return result
+
 
 #: overload, or name of all its overloads -> function
-OVERLOADS: dict[str, Callable[..., Any]] = {**views.GRADIENTS}
+OVERLOADS: dict[str, Callable[..., Any]] = {
+    **views.GRADIENTS,
+    **layers.OVERLOADS,
+    **images.OVERLOADS,
+    **losses.OVERLOADS,
+    "_conj_physical": complex.conj,
+    "conj_physical": complex.conj,
+    "_index_put_impl": _index_put,
+    "cumprod": _cumulative(scan.cumprod),
+    "cumsum": _cumulative(scan.cumsum),
+    "index.Tensor": _index,
+    "_unsafe_index.Tensor": _index,
+    "index_put": _index_put,
+    "_unsafe_index_put": _index_put,
+    "rsub": _rsub,
+    "sort.stable": _stable_sort,
+    "std.correction": _variance(reduce.std),
+    "std_mean.correction": _statistics(reduce.std),
+    "var.correction": _variance(reduce.var),
+    "var_mean.correction": _statistics(reduce.var),
+}

@@ -1,7 +1,7 @@
 """Kernels for ATen's overloads, from functions and ops of GT and from torch's schemas.
 
 A function takes GT's tensors and the arguments of the overload, and returns a new value. From it follow the kernels of
-``foo`` (the value itself), ``foo_`` (written into the first argument) and ``foo.out`` (written into ``out``): the schema
+``foo`` (the value itself), ``foo_`` (written into the first argument) and ``foo.out`` (written into ``out``). The schema
 says which arguments are written.
 """
 
