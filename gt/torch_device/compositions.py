@@ -11,9 +11,9 @@ from typing import Any
 
 from gt.client.tensor.arguments import cast
 from gt.client.tensor.tensor import Tensor
-from gt.functions import indexing, pointwise, reduce, scan, sort
+from gt.functions import indexing, joining, pointwise, reduce, scan, sort
 from gt.functions.spectral import complex
-from gt.torch_device import images, layers, losses, views
+from gt.torch_device import factorizations, images, layers, losses, views
 from gt.types import DType
 
 
@@ -58,12 +58,33 @@ def _index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False
     return result
 
 
+def _block_diagonal(xs: Any) -> Tensor:
+    return joining.block_diag(*xs)
+
+
+def _polygamma_(x: Tensor, n: int) -> Tensor:
+    return pointwise.polygamma(n, x)
+
+
+def _unique(x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    return sort.unique(x, sorted, True, True)
+
+
+def _unique_in_dim(x: Tensor, dim: int, sorted: bool = True, *options: bool) -> Any:
+    return sort.unique(x, sorted, True, True, dim)
+
+
+def _unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None) -> Any:
+    return sort.unique_consecutive(x, True, True, dim)
+
+
 #: overload, or name of all its overloads -> function
 OVERLOADS: dict[str, Callable[..., Any]] = {
     **views.GRADIENTS,
     **layers.OVERLOADS,
     **images.OVERLOADS,
     **losses.OVERLOADS,
+    **factorizations.OVERLOADS,
     "_conj_physical": complex.conj,
     "conj_physical": complex.conj,
     "_index_put_impl": _index_put,
@@ -73,6 +94,11 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     "_unsafe_index.Tensor": _index,
     "index_put": _index_put,
     "_unsafe_index_put": _index_put,
+    "_unique2": _unique,
+    "block_diag": _block_diagonal,
+    "polygamma_": _polygamma_,
+    "unique_consecutive": _unique_consecutive,
+    "unique_dim": _unique_in_dim,
     "rsub": _rsub,
     "sort.stable": _stable_sort,
     "std.correction": _variance(reduce.std),

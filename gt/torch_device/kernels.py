@@ -145,7 +145,7 @@ def op_function(op: Op, schema: Any) -> Function | None:
     names = attribute_names(op)
     taken = [a for a in arguments if a.name in names]
     operands = [a for a in arguments if a.name not in names]
-    if len(taken) != len(names) or any(str(a.type) not in OPERAND_TYPES for a in operands):
+    if op.results or len(taken) != len(names) or any(str(a.type) not in OPERAND_TYPES for a in operands):
         return None
     return partial(_call_op, op, tuple(arguments), frozenset(names))
 

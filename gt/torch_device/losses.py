@@ -9,7 +9,7 @@ from gt.client.tensor.arguments import cast
 from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.functions import creation, pointwise, scan
-from gt.nn import _losses
+from gt.nn._losses import REDUCTIONS, binary_cross_entropy, binary_cross_entropy_with_logits, unify
 from gt.nn.functional import logsigmoid
 from gt.ops import OPS, Attrs, Op
 from gt.torch_device.gradients import gradients, present
@@ -19,7 +19,6 @@ NLL, NLL_BACKWARD = OPS["nll_loss"], OPS["nll_loss_backward"]
 SOFTMAX, LOG_SOFTMAX = OPS["softmax_backward"], OPS["log_softmax_backward"]
 LOG_SIGMOID_BACKWARD, PRELU, PRELU_BACKWARD = OPS["log_sigmoid_backward"], OPS["prelu"], OPS["prelu_backward"]
 LEAKY_BACKWARD, ELU_BACKWARD = OPS["leaky_relu_backward"], OPS["elu_backward"]
-REDUCTIONS = _losses.REDUCTIONS
 
 # -- pairs of elements ---------------------------------------------------------------------
 
@@ -28,10 +27,10 @@ def _pair_loss(op: Op, *names: str) -> tuple[Callable[..., Tensor], Callable[...
     """The functions of a loss of pairs and of its gradient; ``names`` are its attributes after the reduction."""
 
     def forward(x: Tensor, target: Tensor, reduction: int = 1, *rest: Any) -> Tensor:
-        return call(op, tuple(_losses.unify(op.name, [x, target])), _loss_attrs(reduction, names, rest))
+        return call(op, tuple(unify(op.name, [x, target])), _loss_attrs(reduction, names, rest))
 
     def backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *rest: Any) -> Any:
-        x, target = _losses.unify(op.name, [x, target])
+        x, target = unify(op.name, [x, target])
         return gradients(op, (True, False), [grad], (x, target), _loss_attrs(reduction, names, rest))[0]
 
     return forward, backward
@@ -43,11 +42,11 @@ def _loss_attrs(reduction: int, names: tuple[str, ...], rest: tuple[Any, ...]) -
 
 
 def _entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
-    return _losses.binary_cross_entropy(x, target, weight, reduction=REDUCTIONS[reduction])
+    return binary_cross_entropy(x, target, weight, reduction=REDUCTIONS[reduction])
 
 
 def _entropy_backward(grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Any:
-    operands = _losses.unify("binary_cross_entropy", [x, target, *present(weight)])
+    operands = unify("binary_cross_entropy", [x, target, *present(weight)])
     needs = (True, *(False,) * (len(operands) - 1))
     op = OPS["binary_cross_entropy"]
     return gradients(op, needs, [grad], operands, (("reduction", REDUCTIONS[reduction]),))[0]
@@ -56,7 +55,7 @@ def _entropy_backward(grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | 
 def _entropy_with_logits(
     x: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
 ) -> Tensor:
-    return _losses.binary_cross_entropy_with_logits(
+    return binary_cross_entropy_with_logits(
         x, target, weight, reduction=REDUCTIONS[reduction], pos_weight=pos_weight
     )
 

@@ -15,13 +15,15 @@ from gt.client.stream import sites
 from gt.functions import pointwise
 from gt.torch_device import backend, copies, fallback, kernels, patches, views
 from gt.torch_device.module import DeviceModule
-from gt.torch_device.resolve import function_of, method_in_place, op_of
+from gt.torch_device.resolve import composition_of, function_of, method_in_place, op_of
 
 #: torch would put these together from parts; as one instruction they can be sharded.
 WHOLE = ("linear", "matmul")
 #: torch's own kernels are right for these: they create nothing, or what they put together is one instruction too.
 TORCHS_OWN = frozenset(("alias", "copy", "detach", "detach_", "empty_permuted", "full", "lift", "lift_fresh", "ones",
     "scalar_tensor", "set", "set_", "resize", "zeros", "fill", "zero", "is_pinned", "item", "to"))  # fmt: skip
+#: Functions of GT that return no tensor.
+NO_TENSOR = ("equal",)
 #: Functions with a factor ``alpha``, which is 1 in most calls: name -> (op, function with alpha).
 SCALED = {op.name: (op, function) for op, function in ((pointwise.ADD, pointwise.add), (pointwise.SUB, pointwise.sub))}
 
@@ -71,7 +73,7 @@ def _missing(overload: str) -> backend.Kernel:
 def _kernel_of(overload: str, schema: Any) -> backend.Kernel | None:
     base, _, name = overload.partition(".")
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    if not any("Tensor" in str(r.type) for r in schema.returns):
+    if not any("Tensor" in str(r.type) for r in schema.returns) and base not in NO_TENSOR:
         return None
     if not written:
         if any(r.alias_info is not None for r in schema.returns):
@@ -107,6 +109,8 @@ def _functional(overload: str, schema: Any) -> backend.Kernel | None:
 
 def _in_place(base: str, name: str, schema: Any) -> backend.Kernel | None:
     functional = base[:-1] + (f".{name}" if name else "")
+    if (composition := composition_of(base)) is not None:
+        return kernels.in_place(composition)
     op = op_of(functional)
     if op is not None and op.function and len(schema.arguments) == len(op.function):
         return (kernels.unary_in_place if op.function == "t" else kernels.binary_in_place)(op)

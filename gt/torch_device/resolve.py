@@ -32,10 +32,14 @@ def op_of(overload: str) -> Op | None:
     return _BY_NAME.get(overload) or _BY_NAME.get(overload.partition(".")[0])
 
 
+def composition_of(overload: str) -> Function | None:
+    return OVERLOADS.get(overload) or OVERLOADS.get(overload.partition(".")[0])
+
+
 def function_of(overload: str, schema: Any) -> Function | None:
     """GT's function that is an overload which writes nothing; None if there is none."""
     base = overload.partition(".")[0]
-    if (composition := OVERLOADS.get(overload) or OVERLOADS.get(base)) is not None:
+    if (composition := composition_of(overload)) is not None:
         return composition
     op = op_of(overload)
     function = None if op is None else op_function(op, schema)

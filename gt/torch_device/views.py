@@ -13,7 +13,7 @@ from gt.client.tensor.tensor import Tensor
 from gt.functions import views
 from gt.functions.spectral import complex
 from gt.ops import OPS, Attrs, Op
-from gt.torch_device.backend import NAME, Kernel
+from gt.torch_device.backend import Kernel
 from gt.torch_device.fallback import MissingKernel
 from gt.torch_device.handles import unwrap, wrap
 
@@ -54,11 +54,25 @@ def _unsafe_view(x: Tensor, size: Any) -> Tensor:
 
 
 def _as_strided(x: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
-    """Only what is the tensor itself: no step of GT's leads to other strides."""
-    if (tuple(size), tuple(stride)) == (x._type.shape, strides_of(x)) and not storage_offset:
+    """Windows of windows of the elements in a row: each dim but the last is one step of `unfold`.
+
+    The offset counts from the first element of x, because a view has a storage of its own.
+    """
+    offset, dims = storage_offset or 0, [*zip(size, stride, strict=True)]
+    if (tuple(size), tuple(stride)) == (x._type.shape, strides_of(x)) and not offset:
         return view_of(x, VIEW, (("shape", x._type.shape),))
-    asked = f"size={list(size)}, stride={list(stride)}, storage_offset={storage_offset}"
-    raise MissingKernel(f"aten::as_strided of {x._type}, {asked}: the device {NAME!r} has no memory to stride over")
+    if 0 in size:
+        return views.reshape(x, -1)[:0].reshape(tuple(size))
+    moving = [(n, s) for n, s in dims if n > 1 and s]
+    spans = [1 + sum((n - 1) * s for n, s in moving[k:]) for k in range(len(moving) + 1)]
+    if not views.is_contiguous(x) or offset + spans[0] > x._type.numel:
+        asked = f"size={list(size)}, stride={list(stride)}, storage_offset={offset}"
+        raise MissingKernel(f"aten::as_strided({x._type}, {asked}): it reaches beyond the elements of this tensor")
+    y = views.reshape(x, -1)[offset : offset + spans[0]]
+    for (_, step), span in zip(moving, spans[1:], strict=True):
+        y = views.unfold(y, -1, span, step)
+    y = views.reshape(views.select(y, -1, 0), tuple(n if s else 1 for n, s in dims))
+    return views.expand(y, tuple(size))
 
 
 def _reshape_alias(x: Tensor, size: Any, stride: Any) -> Tensor:

@@ -72,6 +72,7 @@ def activation(
     **more: Any,
 ) -> None:
     """Declare an activation of one operand, with attributes of these names."""
+    more = {"aten": (name,), **more}
     op(name, **fields | {"infer": _taking(fields["infer"], names, check)}, operands="t", kernel=widened(kernel), **more)
 
 
@@ -289,6 +290,7 @@ backward(
 
 activation(
     "logsigmoid",
+    aten=(),
     vjp=back("log_sigmoid_backward"),
     torch=lambda torch, x: torch.nn.functional.logsigmoid(x),
     kernel=lambda np, x: -np.logaddexp(0, -x),
