@@ -14,8 +14,8 @@ from torch.utils import backend_registration
 
 #: The device in ``x.to("gtx")``. "gt" is not free: `torch.gt` and `Tensor.gt` compare.
 NAME = "gtx"
-#: The dispatch key of the device's kernels, and that of its casts under `torch.autocast`.
-KEY, AUTOCAST_KEY = "PrivateUse1", "AutocastPrivateUse1"
+#: The dispatch keys of the device's kernels, of what is recorded for gradients, and of casts under `torch.autocast`.
+KEY, AUTOGRAD_KEY, AUTOCAST_KEY = "PrivateUse1", "AutogradPrivateUse1", "AutocastPrivateUse1"
 
 Kernel = Callable[..., Any]
 
@@ -68,6 +68,12 @@ def overloads() -> list[str]:
     """All overloads of ATen: "add.Tensor", "relu"."""
     names = torch._C._dispatch_get_all_op_names()
     return sorted(name.removeprefix("aten::") for name in names if name.startswith("aten::"))
+
+
+def overload_packet(overload: str) -> Any:
+    """The function of torch that is an overload: `torch.ops.aten.add.Tensor`."""
+    base, _, name = overload.partition(".")
+    return getattr(getattr(torch.ops.aten, base), name or "default")
 
 
 def schema_of(overload: str) -> Any:

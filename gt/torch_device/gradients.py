@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gt.client.grad.backward import formula_grads, no_grad
 from gt.client.tensor.tape import Node
 from gt.client.tensor.tensor import Tensor
 from gt.ops import Attrs, Op
@@ -33,8 +34,9 @@ def pulled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``(grad, x, *arguments) -> the gradient of x``, for a function without a rule of its own. It runs once more."""
 
     def gradient(grad: Tensor, x: Tensor, *arguments: Any) -> Tensor:
-        result: list[Tensor] = x._pulled(lambda y: function(y, *arguments), (True,), grad, (x,), {})  # type: ignore[attr-defined]
-        return result[0]
+        with no_grad():  # the gradient itself needs none
+            result: Tensor = formula_grads(x, lambda y: function(y, *arguments), (True,), grad, (x,), {})[0]
+        return result
 
     return gradient
 

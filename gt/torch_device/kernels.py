@@ -22,7 +22,7 @@ from gt.errors import DTypeError
 from gt.functions.derive import pair
 from gt.ops import Attrs, Op
 from gt.torch_device.backend import Kernel
-from gt.torch_device.handles import TORCH_DTYPES, dtype_of, operand, own, unwrap, wrap, write
+from gt.torch_device.handles import TORCH_DTYPES, dtype_of, operand, own, resolved, unwrap, wrap, write
 
 Function = Callable[..., Any]
 #: Arguments that say where and how torch stores a result.
@@ -37,7 +37,7 @@ OPERAND_TYPES = ("Tensor", "Optional[Tensor]", "number")
 def convert(x: Any, tensors: list[Tensor]) -> Any:
     """An argument of a kernel as GT's functions take it; its tensors are added to the list."""
     if isinstance(x, torch.Tensor):
-        tensors.append(unwrap(x))
+        tensors.append(resolved(x) if x.is_conj() or x.is_neg() else unwrap(x))
         return tensors[-1]
     if isinstance(x, list | tuple):
         return tuple([convert(item, tensors) for item in x])

@@ -113,7 +113,7 @@ def _batch_norm(
     attrs = (*_affine(weight, bias), ("eps", eps))
     affine = present(weight, bias)
     if not training:
-        nothing = creation.zeros(0)
+        nothing = creation.zeros(0, dtype=x._type.dtype)
         return call(INFERENCE, (x, mean, var, *affine), attrs), nothing, nothing
     if mean is None:
         return call_many(BATCH_NORM, (x, *affine), attrs)
@@ -163,7 +163,8 @@ def _dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, ...]:
 
 def _dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
     p = 1 - 1 / scale if scale else 1.0
-    if scale and 1 / (1 - p) != scale:  # the op's own factor would be rounded differently
+    is_exact = not scale or 1 / (1 - p) == scale  # or the op's own factor would be rounded differently
+    if not is_exact or grad._type.dtype.kind != "f":
         return grad * mask * scale
     return call(DROPOUT_BACKWARD, (grad, mask), (("p", p),))
 

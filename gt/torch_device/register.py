@@ -13,7 +13,7 @@ import torch
 
 from gt.client.stream import sites
 from gt.functions import pointwise
-from gt.torch_device import backend, copies, fallback, kernels, patches, views
+from gt.torch_device import attention, autocast, backend, copies, fallback, kernels, patches, views
 from gt.torch_device.module import DeviceModule
 from gt.torch_device.resolve import composition_of, function_of, method_in_place, op_of
 
@@ -41,7 +41,8 @@ def register() -> None:
         if overload not in _registered:
             _derive(overload)
     backend.add_fallback(fallback.run)
-    backend.skip_autocast()
+    attention.register()
+    autocast.register()
     patches.install()
     sites.skip(os.path.dirname(torch.__file__) + os.sep)
 
@@ -65,8 +66,7 @@ def _derive(overload: str) -> None:
 
 
 def _missing(overload: str) -> backend.Kernel:
-    base, _, name = overload.partition(".")
-    op = getattr(getattr(torch.ops.aten, base), name or "default")
+    op = backend.overload_packet(overload)
     return lambda *args, **kwargs: fallback.run(op, *args, **kwargs)
 
 

@@ -20,14 +20,22 @@ from gt.torch_device.handles import unwrap, wrap
 VIEW_BACKWARD, UNFOLD_BACKWARD = OPS["view_backward"], OPS["unfold_backward"]
 
 
+def wrap_view(y: Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A tensor of torch's for a view of x. torch keeps conjugation and sign as flags, which a view has from its base."""
+    result = wrap(y)
+    if x.is_conj() and y._type.dtype.kind == "c":
+        result = torch._conj(result)
+    return torch._neg_view(result) if x.is_neg() else result
+
+
 def one(function: Callable[..., Tensor]) -> Kernel:
     """A kernel that returns one view."""
-    return lambda x, *args, **kwargs: wrap(function(unwrap(x), *args, **kwargs))
+    return lambda x, *args, **kwargs: wrap_view(function(unwrap(x), *args, **kwargs), x)
 
 
 def many(function: Callable[..., Any]) -> Kernel:
     """A kernel that returns several views."""
-    return lambda x, *args, **kwargs: [wrap(y) for y in function(unwrap(x), *args, **kwargs)]
+    return lambda x, *args, **kwargs: [wrap_view(y, x) for y in function(unwrap(x), *args, **kwargs)]
 
 
 def reshaping(function: Callable[..., Tensor]) -> Kernel:
