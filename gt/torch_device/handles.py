@@ -18,7 +18,7 @@ from gt.client.tensor.emit import call, call_into
 from gt.client.tensor.foreign import array_from_torch
 from gt.client.tensor.strides import strides_of
 from gt.client.tensor.tensor import Tensor
-from gt.errors import DTypeError
+from gt.errors import DTypeError, GtError
 from gt.functions.creation import zeros
 from gt.ops import OPS
 from gt.torch_device.backend import NAME, new_tensor, with_strides
@@ -27,6 +27,10 @@ from gt.types import DTYPES, DType
 CLONE, COPY, CONJ = OPS["clone"], OPS["copy"], OPS["conj"]
 TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, name) for name, dtype in DTYPES.items()}
 GT_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
+
+
+class OperandError(GtError, RuntimeError):
+    """An operand of the wrong dtype or device. Not a TypeError: torch would say that ``a + b`` is not supported."""
 
 
 def wrap(y: Tensor) -> torch.Tensor:
@@ -56,7 +60,7 @@ def _first_use(x: torch.Tensor) -> Tensor:
     if x.device.type != NAME:
         if x.ndim or x.layout is not torch.strided:
             text = f"{x.dtype}{list(x.shape)} is on {x.device}; move it with .to({NAME!r})"
-            raise DTypeError(f"expected all tensors to be on the same device: {text}")
+            raise OperandError(f"expected all tensors to be on the same device: {text}")
         return upload(x)  # as on other devices of torch's, a tensor without dims may be on the CPU
     value = zeros(tuple(x.shape), dtype=dtype_of(x.dtype))
     x.untyped_storage()._gt = value  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from gt.errors import DTypeError
 from gt.functions.derive import pair
 from gt.ops import Attrs, Op
 from gt.torch_device.backend import Kernel
-from gt.torch_device.handles import TORCH_DTYPES, dtype_of, operand, own, resolved, unwrap, wrap, write
+from gt.torch_device.handles import TORCH_DTYPES, OperandError, dtype_of, operand, own, resolved, unwrap, wrap, write
 
 Function = Callable[..., Any]
 #: Arguments that say where and how torch stores a result.
@@ -30,6 +30,7 @@ STORAGE_ARGUMENTS = frozenset(("layout", "device", "pin_memory", "memory_format"
 
 #: The types of arguments, as torch's schemas write them, that can be operands.
 OPERAND_TYPES = ("Tensor", "Optional[Tensor]", "number")
+
 
 # -- arguments and results -----------------------------------------------------------------
 
@@ -49,7 +50,11 @@ def results_of(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     tensors: list[Tensor] = []
     converted = [convert(x, tensors) for x in args]
     named = {name: convert(x, tensors) for name, x in kwargs.items() if name not in STORAGE_ARGUMENTS}
-    return _map_tensors(function(*converted, **named), lambda y: own(y, tuple(tensors)))
+    try:
+        results = function(*converted, **named)
+    except DTypeError as error:
+        raise OperandError(str(error)) from None
+    return _map_tensors(results, lambda y: own(y, tuple(tensors)))
 
 
 def _map_tensors(y: Any, function: Function) -> Any:
@@ -76,7 +81,7 @@ def in_place(function: Function) -> Kernel:
     def kernel(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         value = results_of(function, (x, *args), kwargs)
         if value._type.shape != tuple(x.shape):
-            raise DTypeError(f"the result {value._type} does not fit into {x.dtype}{list(x.shape)}, which is written")
+            raise OperandError(f"the result {value._type} does not fit into {x.dtype}{list(x.shape)}, which is written")
         check_cast(value, x)
         write(x, value)
         return x
@@ -90,7 +95,10 @@ def method(function: Function) -> Kernel:
     def kernel(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         tensors: list[Tensor] = []
         named = {name: convert(value, tensors) for name, value in kwargs.items()}
-        function(unwrap(x), *[convert(value, tensors) for value in args], **named)
+        try:
+            function(unwrap(x), *[convert(value, tensors) for value in args], **named)
+        except DTypeError as error:
+            raise OperandError(str(error)) from None
         return x
 
     return kernel
@@ -114,7 +122,7 @@ def check_cast(value: Tensor, target: torch.Tensor) -> None:
     """Refuse a result that does not fit into the dtype of the tensor that is written, as torch does."""
     dtype = TORCH_DTYPES[value._type.dtype]
     if dtype is not target.dtype and not torch.can_cast(dtype, target.dtype):
-        raise DTypeError(f"result type {dtype} can't be cast to the desired output type {target.dtype}")
+        raise OperandError(f"result type {dtype} can't be cast to the desired output type {target.dtype}")
 
 
 def write_out(out: torch.Tensor, value: Tensor) -> None:
@@ -190,9 +198,12 @@ def scaled_kernel(op: Op, function: Function) -> Kernel:
     """The kernel of `add` and `sub`; ``function`` takes ``alpha`` too."""
 
     def kernel(a: Any, b: Any, alpha: Any = 1) -> torch.Tensor:
-        if alpha == 1:
-            return wrap(pair(op, operand(a), operand(b)))
-        return wrap(function(operand(a), operand(b), alpha=alpha))
+        try:
+            if alpha == 1:
+                return wrap(pair(op, operand(a), operand(b)))
+            return wrap(function(operand(a), operand(b), alpha=alpha))
+        except DTypeError as error:
+            raise OperandError(str(error)) from None
 
     return kernel
 
@@ -205,7 +216,13 @@ def unary_kernel(op: Op) -> Kernel:
 
 
 def binary_kernel(op: Op) -> Kernel:
-    return lambda a, b: wrap(pair(op, operand(a), operand(b)))
+    def kernel(a: Any, b: Any) -> torch.Tensor:
+        try:
+            return wrap(pair(op, operand(a), operand(b)))
+        except DTypeError as error:
+            raise OperandError(str(error)) from None
+
+    return kernel
 
 
 def unary_in_place(op: Op) -> Kernel:
@@ -218,7 +235,10 @@ def unary_in_place(op: Op) -> Kernel:
 
 def binary_in_place(op: Op) -> Kernel:
     def kernel(x: torch.Tensor, other: Any) -> torch.Tensor:
-        call_into(op, unwrap(x), (operand(other),))
+        try:
+            call_into(op, unwrap(x), (operand(other),))
+        except DTypeError as error:
+            raise OperandError(str(error)) from None
         return x
 
     return kernel

@@ -55,9 +55,7 @@ def _entropy_backward(grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | 
 def _entropy_with_logits(
     x: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
 ) -> Tensor:
-    return binary_cross_entropy_with_logits(
-        x, target, weight, reduction=REDUCTIONS[reduction], pos_weight=pos_weight
-    )
+    return binary_cross_entropy_with_logits(x, target, weight, reduction=REDUCTIONS[reduction], pos_weight=pos_weight)
 
 
 # -- classes -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from gt.torch_device.backend import NAME
 
 class DeviceModule:
     """One device: where its tensors are is for GT's dispatcher to decide."""
+
+    _initialized = True
 
     def is_initialized(self) -> bool:
         return True
@@ -24,6 +27,13 @@ class DeviceModule:
 
     def device_count(self) -> int:
         return 1
+
+    def set_device(self, device: Any) -> None:
+        """Nothing: there is one device."""
+
+    def device(self, device: Any) -> contextlib.AbstractContextManager[None]:
+        """A context in which a device is the current one; there is one device."""
+        return contextlib.nullcontext()
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]

@@ -15,6 +15,7 @@ def install() -> None:
     tensor: Any = torch.Tensor
     tensor.__deepcopy__ = _deep_copy(tensor.__deepcopy__)
     tensor._reduce_ex_internal = _reduce(tensor._reduce_ex_internal)
+    tensor.pin_memory, tensor.is_pinned = _pin_memory(tensor.pin_memory), _is_pinned(tensor.is_pinned)
     torch.nn.Module._apply = _apply(torch.nn.Module._apply)  # type: ignore[method-assign]
 
 
@@ -45,6 +46,24 @@ def _reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         return torch._utils._rebuild_device_tensor_from_cpu_tensor, arguments
 
     return reduce
+
+
+def _pin_memory(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch would ask the device of another for pinned memory, in the whole process. GT reads any memory as quickly."""
+
+    @wraps(original)
+    def pin_memory(x: torch.Tensor, device: Any = None) -> torch.Tensor:
+        return original(x, "cuda") if torch.cuda.is_available() else x  # type: ignore[no-any-return]
+
+    return pin_memory
+
+
+def _is_pinned(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def is_pinned(x: torch.Tensor, device: Any = None) -> bool:
+        return bool(original(x, "cuda")) if torch.cuda.is_available() else False
+
+    return is_pinned
 
 
 def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
