@@ -24,6 +24,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("gt.accelerator", "gt.array_api", "gt.backends", "gt.distributed", "gt.fx", "gt.hub", "gt.jit", "gt.onnx"),
     ("gt.serialization",),
     ("gt.pipeline", "gt.scripts"),
+    ("gt.torch_device",),
+    ("gt.run",),
 )
 #: roles of their own, which see only the ground floors
 SIDES = ("gt.dispatcher", "gt.worker", "gt.server", "gt.testing", "gt.__main__")

@@ -1,4 +1,4 @@
-"""The device ``gtx`` of torch: tensors, views, writes, gradients, modules, and what torch does differently for others."""
+"""The device ``gtx`` of torch: tensors, views, writes, gradients, modules, and what is missing."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_shapes_change_in_place() -> None:
 
 def test_in_place_and_out_are_checked_as_in_torch() -> None:
     x = torch.ones(2, 2, dtype=torch.int64, device=DEVICE)
-    with pytest.raises(RuntimeError, match="can't be cast|does not fit"):
+    with pytest.raises(RuntimeError, match=r"can't be cast|does not fit"):
         x.add_(0.5)
     with pytest.raises(RuntimeError, match="can't be cast"):
         torch.cumsum(torch.ones(2, device=DEVICE), 0, out=torch.empty(2, dtype=torch.int64, device=DEVICE))
@@ -332,5 +332,5 @@ def test_lines_of_torch_are_skipped() -> None:
 
 def test_nothing_else_in_gt_imports_the_device() -> None:
     for path in (ROOT / "gt").rglob("*.py"):
-        if "torch_device" not in path.parts:
+        if "torch_device" not in path.parts and path.name != "run.py":
             assert "torch_device" not in path.read_text(), path

@@ -1,4 +1,4 @@
-"""`torch.autocast("gtx")`: the policy of an op is in its entry (`Op.autocast`), and holds for ATen's functions of it."""
+"""`torch.autocast("gtx")`: the policy of an op is in its entry (`Op.autocast`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from gt.ops import OPS, Op
 from gt.torch_device import backend
 
-_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, backend.AUTOCAST_KEY))
 #: Functions of ATen that contain an op, or are one under a name that is not in its entry.
 _CONTAINING = {
     "scaled_dot_product_attention": OPS["attention"],

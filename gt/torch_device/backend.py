@@ -22,8 +22,8 @@ Kernel = Callable[..., Any]
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _reshape_alias: Any = torch.ops.aten._reshape_alias.default.redispatch
 #: torch forgets the kernels of a library that is freed.
-_aten = torch.library.Library("aten", "IMPL")
-_all_namespaces = torch.library.Library("_", "IMPL")
+_library: Any = torch.library.Library
+_aten, _all_namespaces = _library("aten", "IMPL"), _library("_", "IMPL")
 
 
 def register_device(module: object) -> None:

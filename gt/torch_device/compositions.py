@@ -21,6 +21,10 @@ def _rsub(x: Tensor, other: Any, alpha: Any = 1) -> Tensor:
     return pointwise.sub(other, x, alpha=alpha) if alpha != 1 else other - x
 
 
+def _scaled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda x, other, alpha=1: function(x, other, alpha=alpha)
+
+
 def _cumulative(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def cumulated(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
         return function(x if dtype is None else cast(x, dtype), dim)
@@ -99,6 +103,8 @@ OVERLOADS: dict[str, Callable[..., Any]] = {
     "polygamma_": _polygamma_,
     "unique_consecutive": _unique_consecutive,
     "unique_dim": _unique_in_dim,
+    "add": _scaled(pointwise.add),
+    "sub": _scaled(pointwise.sub),
     "rsub": _rsub,
     "sort.stable": _stable_sort,
     "std.correction": _variance(reduce.std),

@@ -13,7 +13,7 @@ from gt.ops import OPS, Attrs
 from gt.torch_device.gradients import gradients, pulled
 from gt.types import TensorType
 
-MAX_POOL, MAX_POOL_BACKWARD, ADAPTIVE_MAX = OPS["max_pool"], OPS["max_pool_backward"], OPS["adaptive_max_pool"]
+MAX_POOL_BACKWARD = OPS["max_pool_backward"]
 AVG_POOL, ADAPTIVE_AVG, INTERPOLATE = OPS["avg_pool"], OPS["adaptive_avg_pool"], OPS["interpolate"]
 GRID_SAMPLE, IM2COL, COL2IM = OPS["grid_sample"], OPS["im2col"], OPS["col2im"]
 MODES, PADDING_MODES = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
@@ -151,29 +151,35 @@ def _batched(x: Tensor, ndim: int, function: Callable[[Tensor], Tensor]) -> Tens
     return function(x) if x._type.ndim == ndim else function(x.unsqueeze(0)).squeeze(0)
 
 
-def _overloads() -> dict[str, Callable[..., Any]]:
-    rows: dict[str, Callable[..., Any]] = {
-        "constant_pad_nd": _constant_pad,
-        "col2im": _col2im,
-        "im2col": _im2col,
+def _of_rank(rank: int) -> dict[str, Callable[..., Any]]:
+    """The functions of images with this many dims."""
+    return {
+        f"_adaptive_avg_pool{rank}d": (_spatial.adaptive_avg_pool2d, _spatial.adaptive_avg_pool3d)[rank - 2],
+        f"_adaptive_avg_pool{rank}d_backward": _adaptive_avg_backward(rank),
+        f"adaptive_max_pool{rank}d": _adaptive_max(rank),
+        f"adaptive_max_pool{rank}d_backward": _adaptive_max_backward(rank),
+        f"avg_pool{rank}d_backward": _avg_pool_backward(rank),
+        f"grid_sampler_{rank}d": _grid_sample,
+        f"grid_sampler_{rank}d_backward": _grid_sample_backward,
+        f"max_pool{rank}d_with_indices_backward": _max_pool_backward(rank),
     }
-    for rank in (2, 3):
-        rows[f"max_pool{rank}d_with_indices_backward"] = _max_pool_backward(rank)
-        rows[f"avg_pool{rank}d_backward"] = _avg_pool_backward(rank)
-        rows[f"_adaptive_avg_pool{rank}d"] = (_spatial.adaptive_avg_pool2d, _spatial.adaptive_avg_pool3d)[rank - 2]
-        rows[f"_adaptive_avg_pool{rank}d_backward"] = _adaptive_avg_backward(rank)
-        rows[f"adaptive_max_pool{rank}d"] = _adaptive_max(rank)
-        rows[f"adaptive_max_pool{rank}d_backward"] = _adaptive_max_backward(rank)
-        rows[f"grid_sampler_{rank}d"] = _grid_sample
-        rows[f"grid_sampler_{rank}d_backward"] = _grid_sample_backward
-    for name, how in _UPSAMPLE.items():
-        rows[name], rows[f"{name}_backward"] = _resize(*how)
-    for rank in (1, 2, 3):
-        for kind, mode in (("reflection", "reflect"), ("replication", "replicate")):
-            rows[f"{kind}_pad{rank}d"] = _padded(mode)
-            rows[f"{kind}_pad{rank}d_backward"] = pulled(_padded(mode))
-    return rows
 
 
+_PADDING = {
+    f"{kind}_pad{rank}d": _padded(mode)
+    for rank in (1, 2, 3)
+    for kind, mode in (("reflection", "reflect"), ("replication", "replicate"))
+}
+_RESIZING = {name: _resize(*how) for name, how in _UPSAMPLE.items()}
 #: overload, or name of all its overloads -> function
-OVERLOADS = _overloads()
+OVERLOADS: dict[str, Callable[..., Any]] = {
+    **_of_rank(2),
+    **_of_rank(3),
+    **_PADDING,
+    **{f"{name}_backward": pulled(function) for name, function in _PADDING.items()},
+    **{name: forward for name, (forward, _) in _RESIZING.items()},
+    **{f"{name}_backward": backward for name, (_, backward) in _RESIZING.items()},
+    "col2im": _col2im,
+    "constant_pad_nd": _constant_pad,
+    "im2col": _im2col,
+}

@@ -1,8 +1,8 @@
 """Kernels for ATen's overloads, from functions and ops of GT and from torch's schemas.
 
 A function takes GT's tensors and the arguments of the overload, and returns a new value. From it follow the kernels of
-``foo`` (the value itself), ``foo_`` (written into the first argument) and ``foo.out`` (written into ``out``). The schema
-says which arguments are written.
+``foo`` (the value itself), ``foo_`` (written into the first argument) and ``foo.out`` (written into ``out``): the
+schema says which arguments are written.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gt.client.tensor.emit import call, call_into, unary
 from gt.client.tensor.tensor import Tensor
 from gt.errors import DTypeError
 from gt.functions.derive import pair
+from gt.functions.pointwise import scaled
 from gt.ops import Attrs, Op
 from gt.torch_device.backend import Kernel
 from gt.torch_device.handles import TORCH_DTYPES, OperandError, dtype_of, operand, own, resolved, unwrap, wrap, write
@@ -204,6 +205,22 @@ def scaled_kernel(op: Op, function: Function) -> Kernel:
             return wrap(function(operand(a), operand(b), alpha=alpha))
         except DTypeError as error:
             raise OperandError(str(error)) from None
+
+    return kernel
+
+
+def scaled_in_place(op: Op) -> Kernel:
+    """The same, written into the first argument."""
+
+    def kernel(x: torch.Tensor, other: Any, alpha: Any = 1) -> torch.Tensor:
+        try:
+            value = operand(other)
+            if alpha != 1:
+                value = scaled(op.name, unwrap(x), value, alpha)
+            call_into(op, unwrap(x), (value,))
+        except DTypeError as error:
+            raise OperandError(str(error)) from None
+        return x
 
     return kernel
 

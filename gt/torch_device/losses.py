@@ -10,14 +10,15 @@ from gt.client.tensor.emit import call, call_many
 from gt.client.tensor.tensor import Tensor
 from gt.functions import creation, pointwise, scan
 from gt.nn._losses import REDUCTIONS, binary_cross_entropy, binary_cross_entropy_with_logits, unify
-from gt.nn.functional import logsigmoid
+from gt.nn.functional import logsigmoid, multi_margin_loss
 from gt.ops import OPS, Attrs, Op
-from gt.torch_device.gradients import gradients, present
+from gt.torch_device.gradients import gradients, present, pulled
 from gt.types import DType, float32
 
+ENTROPY = OPS["binary_cross_entropy"]
 NLL, NLL_BACKWARD = OPS["nll_loss"], OPS["nll_loss_backward"]
 SOFTMAX, LOG_SOFTMAX = OPS["softmax_backward"], OPS["log_softmax_backward"]
-LOG_SIGMOID_BACKWARD, PRELU, PRELU_BACKWARD = OPS["log_sigmoid_backward"], OPS["prelu"], OPS["prelu_backward"]
+LOG_SIGMOID_BACKWARD = OPS["log_sigmoid_backward"]
 LEAKY_BACKWARD, ELU_BACKWARD = OPS["leaky_relu_backward"], OPS["elu_backward"]
 
 # -- pairs of elements ---------------------------------------------------------------------
@@ -46,16 +47,21 @@ def _entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction:
 
 
 def _entropy_backward(grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Any:
-    operands = unify("binary_cross_entropy", [x, target, *present(weight)])
+    operands = unify(ENTROPY.name, [x, target, *present(weight)])
     needs = (True, *(False,) * (len(operands) - 1))
-    op = OPS["binary_cross_entropy"]
-    return gradients(op, needs, [grad], operands, (("reduction", REDUCTIONS[reduction]),))[0]
+    return gradients(ENTROPY, needs, [grad], operands, (("reduction", REDUCTIONS[reduction]),))[0]
 
 
 def _entropy_with_logits(
     x: Tensor, target: Tensor, weight: Any = None, pos_weight: Any = None, reduction: int = 1
 ) -> Tensor:
     return binary_cross_entropy_with_logits(x, target, weight, reduction=REDUCTIONS[reduction], pos_weight=pos_weight)
+
+
+def _multi_margin(
+    x: Tensor, target: Tensor, p: Any = 1, margin: Any = 1, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    return multi_margin_loss(x, target, p, margin, weight, reduction=REDUCTIONS[reduction])
 
 
 # -- classes -------------------------------------------------------------------------------
@@ -119,14 +125,14 @@ def _leaky_relu_backward(grad: Tensor, x: Tensor, slope: float, is_result: bool)
     return call(LEAKY_BACKWARD, (grad, x), (("negative_slope", float(slope)),))
 
 
-def _elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor) -> Tensor:
+def _elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor) -> Any:
     if is_result:  # of the result y of a negative x: y + alpha * scale is the slope
         return pointwise.where(x <= 0, grad * input_scale * (x + alpha * scale), grad * scale)
     attrs = (("alpha", float(alpha)), ("scale", float(scale)), ("input_scale", float(input_scale)))
     return call(ELU_BACKWARD, (grad, x), attrs)
 
 
-def _prelu(x: Tensor, weight: Tensor) -> Tensor:
+def _prelu(x: Tensor, weight: Tensor) -> Any:
     return pointwise.where(x > 0, x, weight * x)
 
 
@@ -136,37 +142,40 @@ def _prelu_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Te
 
 
 def _logit_backward(grad: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
-    op = OPS["logit"]
-    return gradients(op, (True,), [grad], (x,), (("eps", eps),))[0]  # type: ignore[return-value]
+    return gradients(OPS["logit"], (True,), [grad], (x,), (("eps", eps),))[0]  # type: ignore[return-value]
 
 
-def _overloads() -> dict[str, Callable[..., Any]]:
-    rows: dict[str, Callable[..., Any]] = {
-        "_log_softmax": _softmax(scan.log_softmax),
-        "_log_softmax_backward_data": _softmax_backward(LOG_SOFTMAX),
-        "_prelu_kernel": _prelu,
-        "_prelu_kernel_backward": _prelu_backward,
-        "_safe_softmax": _safe_softmax,
-        "_softmax": _softmax(scan.softmax),
-        "_softmax_backward_data": _softmax_backward(SOFTMAX),
-        "binary_cross_entropy": _entropy,
-        "binary_cross_entropy_backward": _entropy_backward,
-        "binary_cross_entropy_with_logits": _entropy_with_logits,
-        "elu_backward": _elu_backward,
-        "leaky_relu_backward": _leaky_relu_backward,
-        "log_sigmoid_backward": _log_sigmoid_backward,
-        "log_sigmoid_forward": _log_sigmoid,
-        "logit_backward": _logit_backward,
-        "nll_loss2d_backward": _nll_backward,
-        "nll_loss2d_forward": _nll,
-        "nll_loss_backward": _nll_backward,
-        "nll_loss_forward": _nll,
-    }
-    pairs = {"mse_loss": (), "soft_margin_loss": (), "smooth_l1_loss": ("beta",), "huber_loss": ("delta",)}
-    for name, names in pairs.items():
-        rows[name], rows[f"{name}_backward"] = _pair_loss(OPS[name], *names)
-    return rows
-
-
+#: Losses of pairs of elements, and their attributes after the reduction.
+PAIRS: dict[str, tuple[str, ...]] = {
+    "mse_loss": (),
+    "soft_margin_loss": (),
+    "smooth_l1_loss": ("beta",),
+    "huber_loss": ("delta",),
+}
+_PAIR_FUNCTIONS = {name: _pair_loss(OPS[name], *names) for name, names in PAIRS.items()}
 #: overload, or name of all its overloads -> function
-OVERLOADS = _overloads()
+OVERLOADS: dict[str, Callable[..., Any]] = {
+    **{name: forward for name, (forward, _) in _PAIR_FUNCTIONS.items()},
+    **{f"{name}_backward": backward for name, (_, backward) in _PAIR_FUNCTIONS.items()},
+    "_log_softmax": _softmax(scan.log_softmax),
+    "_log_softmax_backward_data": _softmax_backward(LOG_SOFTMAX),
+    "_prelu_kernel": _prelu,
+    "_prelu_kernel_backward": _prelu_backward,
+    "_safe_softmax": _safe_softmax,
+    "_softmax": _softmax(scan.softmax),
+    "_softmax_backward_data": _softmax_backward(SOFTMAX),
+    "binary_cross_entropy": _entropy,
+    "binary_cross_entropy_backward": _entropy_backward,
+    "binary_cross_entropy_with_logits": _entropy_with_logits,
+    "elu_backward": _elu_backward,
+    "multi_margin_loss": _multi_margin,
+    "multi_margin_loss_backward": pulled(_multi_margin),
+    "leaky_relu_backward": _leaky_relu_backward,
+    "log_sigmoid_backward": _log_sigmoid_backward,
+    "log_sigmoid_forward": _log_sigmoid,
+    "logit_backward": _logit_backward,
+    "nll_loss2d_backward": _nll_backward,
+    "nll_loss2d_forward": _nll,
+    "nll_loss_backward": _nll_backward,
+    "nll_loss_forward": _nll,
+}

@@ -53,7 +53,7 @@ def _pin_memory(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def pin_memory(x: torch.Tensor, device: Any = None) -> torch.Tensor:
-        return original(x, "cuda") if torch.cuda.is_available() else x  # type: ignore[no-any-return]
+        return original(x, "cuda") if torch.cuda.is_available() else x
 
     return pin_memory
 

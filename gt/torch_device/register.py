@@ -22,23 +22,26 @@ WHOLE = ("linear", "matmul")
 #: torch's own kernels are right for these: they create nothing, or what they put together is one instruction too.
 TORCHS_OWN = frozenset(("alias", "copy", "detach", "detach_", "empty_permuted", "full", "lift", "lift_fresh", "ones",
     "scalar_tensor", "set", "set_", "resize", "zeros", "fill", "zero", "is_pinned", "item", "to"))  # fmt: skip
+#: ATen calls other functions by a name that GT has.
+OTHER_FUNCTIONS = ("normal.out",)
 #: Functions of GT that return no tensor.
 NO_TENSOR = ("equal",)
 #: Functions with a factor ``alpha``, which is 1 in most calls: name -> (op, function with alpha).
 SCALED = {op.name: (op, function) for op, function in ((pointwise.ADD, pointwise.add), (pointwise.SUB, pointwise.sub))}
 
-_registered: list[str] = []
+#: the overloads that have a kernel
+OVERLOADS: set[str] = set()
 
 
 def register() -> None:
     """Register the device. Once in a process."""
-    if _registered:
+    if OVERLOADS:
         return
     backend.register_device(DeviceModule())
     for overload, kernel in (views.KERNELS | copies.KERNELS).items():
         _add(overload, kernel)
     for overload in backend.overloads():
-        if overload not in _registered:
+        if overload not in OVERLOADS:
             _derive(overload)
     backend.add_fallback(fallback.run)
     attention.register()
@@ -49,20 +52,23 @@ def register() -> None:
 
 def _add(overload: str, kernel: backend.Kernel) -> None:
     backend.add_kernel(overload, kernel)
-    _registered.append(overload)
+    OVERLOADS.add(overload)
 
 
 def _derive(overload: str) -> None:
     """Register the kernel that follows from the schema, if there is one."""
     base = overload.partition(".")[0]
+    if overload in OTHER_FUNCTIONS:
+        return
     is_composite = backend.has_kernel(overload, "CompositeImplicitAutograd") and base not in WHOLE
     if is_composite or base in TORCHS_OWN or base.startswith("new_") or base.endswith("_like"):
         return
     kernel = _kernel_of(overload, backend.schema_of(overload))
-    if kernel is None and backend.has_kernel(overload, "CompositeExplicitAutogradNonFunctional"):
-        kernel = _missing(overload)  # torch would call the overload with ``out=``, and the fallback would name that
     if kernel is not None:
         _add(overload, kernel)
+    elif backend.has_kernel(overload, "CompositeExplicitAutogradNonFunctional"):
+        # torch would call the overload with ``out=`` instead, and the fallback would name that
+        backend.add_kernel(overload, _missing(overload))
 
 
 def _missing(overload: str) -> backend.Kernel:
@@ -111,6 +117,8 @@ def _in_place(base: str, name: str, schema: Any) -> backend.Kernel | None:
     functional = base[:-1] + (f".{name}" if name else "")
     if (composition := composition_of(base)) is not None:
         return kernels.in_place(composition)
+    if base[:-1] in SCALED:
+        return kernels.scaled_in_place(SCALED[base[:-1]][0])
     op = op_of(functional)
     if op is not None and op.function and len(schema.arguments) == len(op.function):
         return (kernels.unary_in_place if op.function == "t" else kernels.binary_in_place)(op)

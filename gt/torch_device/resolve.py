@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from inspect import Parameter
 from types import FunctionType
 from typing import Any
 
@@ -43,7 +45,9 @@ def function_of(overload: str, schema: Any) -> Function | None:
         return composition
     op = op_of(overload)
     function = None if op is None else op_function(op, schema)
-    return function or python_function(base)
+    if function is None and (found := python_function(base)) is not None and _accepts(found, schema):
+        function = found
+    return function
 
 
 def python_function(name: str) -> Function | None:
@@ -53,6 +57,14 @@ def python_function(name: str) -> Function | None:
         if isinstance(found, FunctionType) and not isinstance(found, Missing):
             return found
     return None
+
+
+def _accepts(function: Function, schema: Any) -> bool:
+    """Whether the function takes as many positional arguments as the overload."""
+    kinds = [p.kind for p in inspect.signature(function).parameters.values()]
+    positional = sum(kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+    given = sum(not argument.kwarg_only for argument in schema.arguments)
+    return given <= positional or Parameter.VAR_POSITIONAL in kinds
 
 
 def method_in_place(name: str) -> Callable[..., Any] | None:

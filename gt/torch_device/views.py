@@ -21,7 +21,7 @@ VIEW_BACKWARD, UNFOLD_BACKWARD = OPS["view_backward"], OPS["unfold_backward"]
 
 
 def wrap_view(y: Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A tensor of torch's for a view of x. torch keeps conjugation and sign as flags, which a view has from its base."""
+    """A tensor of torch's for a view of x, with x's flags for conjugation and sign."""
     result = wrap(y)
     if x.is_conj() and y._type.dtype.kind == "c":
         result = torch._conj(result)
@@ -130,7 +130,7 @@ GRADIENTS: dict[str, Callable[..., Tensor]] = {
     "diagonal_backward": _diagonal_backward,
     "unfold_backward": _unfold_backward,
 }
-_ONE: dict[str, Callable[..., Tensor]] = {
+ONE: dict[str, Callable[..., Tensor]] = {
     "_reshape_alias": _reshape_alias,
     "_unsafe_view": _unsafe_view,
     "as_strided": _as_strided,
@@ -150,12 +150,12 @@ _ONE: dict[str, Callable[..., Tensor]] = {
     "view_as_complex": complex.view_as_complex,
     "view_as_real": complex.view_as_real,
 }
-_MANY = {
+SEVERAL: dict[str, Callable[..., Any]] = {
     "split.Tensor": views.split,
     "split_with_sizes": views.split,
     "unbind.int": views.unbind,
 }
-_IN_PLACE = {
+RESHAPING: dict[str, Callable[..., Tensor]] = {
     "as_strided_": _as_strided,
     "squeeze_": _squeeze,
     "squeeze_.dim": _squeeze,
@@ -166,7 +166,7 @@ _IN_PLACE = {
 }
 #: overload -> kernel
 KERNELS: dict[str, Kernel] = {
-    **{name: one(function) for name, function in _ONE.items()},
-    **{name: many(function) for name, function in _MANY.items()},
-    **{name: reshaping(function) for name, function in _IN_PLACE.items()},
+    **{name: one(function) for name, function in ONE.items()},
+    **{name: many(function) for name, function in SEVERAL.items()},
+    **{name: reshaping(function) for name, function in RESHAPING.items()},
 }
